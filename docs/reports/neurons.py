@@ -320,9 +320,8 @@ def write(lm: LanguageModel, records: list[dict[str, Any]], arguments: argparse.
         "",
         paragraph(
             "`UpdateNeurons` on the located neurons: v + sign(m) |v| (write e(new) - e(old)), new being another object",
-            "of the relation. Success: P(new) > P(old). Other: the fact before it in the list, of"
-            " another relation (but",
-            "often a capital too); whether its answer is still the most likely one, and its probability. All in %.",
+            "of the relation. Success: P(new) > P(old). Other: the fact before it in the list, of another relation, but",
+            "often a capital too; whether its answer is still the most likely one, and its probability. All in %.",
         ),
         "",
         *table(["", "success, located on", "success, held out", "P(new)", "P(old)", "other answer kept", "P(other)"]),
@@ -336,9 +335,8 @@ def write(lm: LanguageModel, records: list[dict[str, Any]], arguments: argparse.
             "The layers with the largest sums of attributions (`layers_by_attribution`), the mean over facts:",
             ", ".join(f"{layer} ({layers[layer]:+.3f})" for layer in best) + ".",
             "A layer's sum is what the answer's probability loses when its coefficients at the predicting positions",
-            "are zero (completeness), up to the error of 20 steps, which is large where the"
-            " probability changes abruptly",
-            "near zero (layer 0).",
+            "are zero (completeness), up to the error of 20 steps, which is large where the probability changes",
+            "abruptly near zero (layer 0).",
         ),
         "",
         "## What to keep in mind",
@@ -444,28 +442,22 @@ class Page:
         )
         relations = Counter(record["relation"] for record in self.records).most_common(2)
         lines = [
-            f"The neurons are not the fact's alone. {100 * fmean(shared):.0f} % of a fact's neurons are"
-            " also located for"
-            f" facts with another answer; the most frequent one (layer {frequent[0]}, number"
-            f" {frequent[1]}) for {times} of"
-            f" {len(sets)} facts. Suppressing them leaves {kept['suppress']:.0f} % of the other answers.",
+            f"The neurons are not the fact's alone. {100 * fmean(shared):.0f} % of a fact's neurons are located for facts"
+            f" with another answer too; the most frequent one (layer {frequent[0]}, number {frequent[1]}) for {times}"
+            f" of {len(sets)} facts. Suppressing them leaves {kept['suppress']:.0f} % of the other answers.",
             f"Gradient x activation, one backward instead of 20, is {'better' if better else 'not better'} here than"
             f" integrated gradients: suppressing {mean['suppress', 'gradient top']:.1f} % against"
             f" {mean['suppress', 'integrated_gradients top']:.1f} %, enhancing {mean['enhance', 'gradient top']:+.1f} %"
             f" against {mean['enhance', 'integrated_gradients top']:+.1f} %.",
-            f"Suppressing the most active neurons of the same layers takes away much too"
-            f" ({mean['suppress', 'most active']:.1f} % against"
-            f" {mean['suppress', 'integrated_gradients']:.1f} %): random"
-            " neurons are a weak control in a gated FFN, where few coefficients are large.",
-            f"Updating works best with write {best.split()[1]} ({success[best]:.0f} % success,"
-            f" {kept[best]:.0f} % of the"
-            f" other answers kept). The paper's {WRITES[-1]:g}, relative to the value's norm, has"
-            f" {success[paper]:.0f} %"
-            f" and {kept[paper]:.0f} %: it mostly breaks the model's answers.",
+            "Suppressing the most active neurons of the same layers takes away much too"
+            f" ({mean['suppress', 'most active']:.1f} % against {mean['suppress', 'integrated_gradients']:.1f} %):"
+            " random neurons are a weak control.",
+            f"Updating works best with write {best.split()[1]} ({success[best]:.0f} % success, {kept[best]:.0f} % of"
+            f" the other answers kept). The paper's {WRITES[-1]:g}, relative to the value's norm, has"
+            f" {success[paper]:.0f} % and {kept[paper]:.0f} %.",
             f"The facts are few kinds of facts: {relations[0][1] + relations[1][1]} of {len(self.records)} are of"
-            f" {relations[0][0]} and {relations[1][0]}. A model of this size completes few of PARAREL's"
-            " wordings with the"
-            " object at once.",
+            f" {relations[0][0]} and {relations[1][0]}. A model of this size completes few of PARAREL's wordings with"
+            " the object at once.",
         ]
         return [textwrap.fill(f"- {line}", 118, subsequent_indent="  ", break_on_hyphens=False) for line in lines]
 
