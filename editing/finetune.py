@@ -109,6 +109,7 @@ class FineTune:
         shuffle = torch.Generator().manual_seed(self.seed)
         alone = RowsForward(side, rows) if len(rows) == 1 else None
         last = torch.full((len(rows),), math.inf)
+        history: list[list[float]] = []  # after each pass, of each fact
         passes = 0
         for _ in range(self.steps if alone is not None else self.epochs):
             order = torch.randperm(len(rows), generator=shuffle)
@@ -128,9 +129,12 @@ class FineTune:
                     with torch.no_grad():
                         delta.copy_(start + (delta - start).clamp(-self.bound, self.bound))
             passes += 1
+            history.append(last.tolist())
             if bool((last <= self.stop).all()):
                 break
-        figures = [{"loss": float(loss), "passes": passes} for loss in last]
+        figures = [
+            {"loss": losses[-1], "passes": passes, "step_losses": list(losses)} for losses in zip(*history, strict=True)
+        ]
         return delta.detach(), figures
 
 

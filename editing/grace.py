@@ -150,12 +150,18 @@ class Grace:
         else:
             figures["rule"] = "split"
             radius, others = distance / 2, distance / 2 * (1 - 1e-5)
-        value, loss, steps = self._learn(forward, side, start)
-        figures |= {"steps": steps}
+        value, losses = self._learn(forward, side, start)
+        loss = min(losses) if math.isfinite(losses[-1]) else math.nan
+        figures |= {"steps": len(losses) - 1}
         if not math.isfinite(loss):
             figures["refused"] = "the loss is not finite; the codebook is left as it was"
             return figures, None
-        figures |= {"loss": loss, "radius": radius, "distance": None if entry is None else distance}
+        figures |= {
+            "loss": loss,
+            "step_losses": losses,
+            "radius": radius,
+            "distance": None if entry is None else distance,
+        }
         if figures["rule"] in ("expanded", "replaced"):
             assert entry is not None
             book.change(entry, value, radius, label)
@@ -165,22 +171,20 @@ class Grace:
             book.radii[entry] = others
         return figures, book.append(key, value, radius, label)
 
-    def _learn(self, forward: RowsForward, side: SideLayer, start: Tensor) -> tuple[Tensor, float, int]:
-        """The value, its loss, and the steps it took; the best value is kept."""
+    def _learn(self, forward: RowsForward, side: SideLayer, start: Tensor) -> tuple[Tensor, list[float]]:
+        """The best value, and the losses before each step and at the end; the last is not finite if that stopped it."""
         old = side.memory.read(forward.coefficients).float()
         value = start.clone().requires_grad_()
         optimiser = torch.optim.Adam([value], lr=self.lr * max(float(start.square().mean().sqrt()), 1e-6))
-        best, least = start.clone(), math.inf
+        best, losses = start.clone(), list[float]()
         for step in range(self.steps + 1):
             with torch.set_grad_enabled(step < self.steps):
                 loss = forward.nll(torch.where(forward.tail[..., None], value - old, 0))[0]
-            current = float(loss.detach())
-            if not math.isfinite(current):
-                return best, math.nan, step
-            if current < least:
-                best, least = value.detach().clone(), current
-            if current < self.stop or step == self.steps:
-                return best, least, step
+            losses.append(float(loss.detach()))
+            if losses[-1] == min(losses):
+                best = value.detach().clone()
+            if not self.stop <= losses[-1] < math.inf or step == self.steps:
+                return best, losses
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()

@@ -231,6 +231,7 @@ def _report(solved: Sequence[tuple[Rewrites, TargetValues]]) -> list[dict[str, A
             report.append(
                 {
                     "loss": float(values.loss[number]),
+                    "step_losses": [loss for loss in values.losses[number] if math.isfinite(loss)],
                     "nll": float(values.nll[number]),
                     "kl": float(values.kl[number]),
                     "steps": int(values.steps[number]),

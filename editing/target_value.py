@@ -67,6 +67,7 @@ class TargetValues:
         nll: (fact,), the mean negative log-probability of a target token in it.
         kl: (fact,), the KL divergence, before its factor.
         steps: (fact,), the forwards that were run.
+        losses: for each fact the whole loss at each of its forwards.
     """
 
     values: Tensor
@@ -74,6 +75,7 @@ class TargetValues:
     nll: Tensor
     kl: Tensor
     steps: Tensor
+    losses: list[list[float]]
 
 
 @torch.enable_grad()
@@ -100,6 +102,7 @@ def solve_target_values(
     before: dict[int, Tensor] = {}  # by fact, the KL prompt's distribution without delta
     figures = {name: torch.zeros(n_facts, device=device) for name in ("loss", "nll", "kl")}
     steps = torch.zeros(n_facts, dtype=torch.long, device=device)
+    history: list[Tensor] = []
 
     for step in range(settings.steps):
         if step > 0:
@@ -125,6 +128,7 @@ def solve_target_values(
         for name, value in (("loss", loss), ("nll", nll), ("kl", kl)):
             figures[name] = torch.where(open_facts, value.detach(), figures[name])
         steps[open_facts] = step + 1
+        history.append(figures["loss"])
         open_facts = open_facts & (loss.detach() >= settings.early_stop_loss)
         if step == settings.steps - 1 or not bool(open_facts.any()):
             break
@@ -137,7 +141,9 @@ def solve_target_values(
             delta.copy_(torch.where(norm > bound, delta * bound / norm, delta))
             # A fact that is done keeps its delta; Adam's momentum would carry it on.
             delta.copy_(torch.where(open_facts[:, None], delta, held))
-    return TargetValues(old + delta.detach(), figures["loss"], figures["nll"], figures["kl"], steps)
+    columns = torch.stack(history, 1).tolist()
+    losses = [column[:n] for column, n in zip(columns, steps.tolist(), strict=True)]
+    return TargetValues(old + delta.detach(), figures["loss"], figures["nll"], figures["kl"], steps, losses)
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,13 @@ class Wise:
 
     with the mean over the rows of each kind, the first term also over some earlier facts of the shard (`replay`), and
     L_route in units of u (see below). The gradient reaches only the shard's random subspace: a share `rho` of the
-    entries. Of `shards` shards each takes `edits_per_shard` facts; they are merged into one side memory (*merge*), or
-    each is a side memory of its own, opened as needed (*retrieve*).
+    entries, none of which another shard has as long as there are enough of them (1 / `rho` shards). Of `shards` shards
+    each takes `edits_per_shard` facts; they are merged into one side memory (*merge*), or each is a side memory of its
+    own, opened as needed (*retrieve*).
+
+    Shards that were learned apart (the paper's way, `with_others` = False) disturb each other when they are merged:
+    each adds to what the others' facts read. So a shard is learned with the finished ones in place: what answers in
+    its losses is the merged memory, and the facts that are replayed are of all shards; only its own entries change.
 
     Epsilon is `margin` times the smallest D of a fact, or, if that is larger, the 99 % quantile of D over the unrelated
     prompts, as long as it stays below the smallest D of a fact: the margin is there for paraphrases, and goes as far as
@@ -73,6 +78,7 @@ class Wise:
         shards: how many shards *merge* has.
         edits_per_shard: how many facts a shard takes.
         rho: the share of the entries that a shard may change.
+        with_others: whether *merge* learns a shard with the other shards in place, see above.
         steps: gradient steps for a batch of facts, at most.
         lr: the learning rate, see above (momentum 0.9).
         stop: facts are done when the loss per token is below this after the bare prompt, and below twice this on
@@ -109,6 +115,7 @@ class Wise:
     shards: int = 2
     edits_per_shard: int = 50
     rho: float = 0.2
+    with_others: bool = True
     steps: int = 30
     lr: float = 0.006
     stop: float = 0.03
@@ -212,12 +219,12 @@ class Wise:
         return RouteScale(alpha, beta, beta - alpha)
 
     def subspace(self, shard: int, shape: torch.Size) -> Tensor:
-        """The entries that a shard may change, a mask of that shape."""
-        generator = torch.Generator().manual_seed((self.seed << 20) + shard)
-        return torch.rand(shape, generator=generator) < self.rho
+        """The entries that a shard may change, a mask of that shape; those of 1 / rho shards in a row are disjoint."""
+        draw = torch.rand(shape, generator=torch.Generator().manual_seed(self.seed))
+        return (draw - shard * self.rho) % 1.0 < self.rho
 
 
-_SHAPING = ("seed", "rho", "whiten", "ridge", "variant", "edits_per_shard")
+_SHAPING = ("seed", "rho", "with_others", "whiten", "ridge", "variant", "edits_per_shard")
 """Hyper-parameters that an edit and what goes on from it must share."""
 
 
@@ -357,10 +364,13 @@ class _Work:
         asked = {request(self.facts[n]) for n in numbers}
         replaced = {n for n in self.held if request(self.facts[n]) in asked}
         rng = random.Random(f"{wise.seed} {numbers[0]} steps")
-        old = [i for i, n in enumerate(self.held) if self.shard_of[n] == shard and n not in replaced]
+        old = [
+            i for i, n in enumerate(self.held) if n not in replaced and (self._in_place or self.shard_of[n] == shard)
+        ]
         while len(self.shards) <= shard:
             self.shards.append(torch.zeros(self.shape, device=self.device))
         mask = wise.subspace(shard, self.shape).to(self.device)
+        others, weight = self._others(shard)
         theta = self.shards[shard].clone().requires_grad_()
         lr = wise.lr * self.ground.loudness**2 / (wise.rho * self.shape[0])
         optimiser = torch.optim.SGD([theta], lr=lr, momentum=0.9)
@@ -370,14 +380,16 @@ class _Work:
             new += rows[number]
         forward = RowsForward(self.side, new)
         bare = torch.arange(0, len(new), each)
+        history: list[list[float]] = []  # by step, of each fact
         for step in range(wise.steps + 1):
             again = rng.sample(old, min(wise.replay, len(old)))
             if again:
                 forward = RowsForward(self.side, new + self.rows.pick(again))
             with torch.set_grad_enabled(step < wise.steps):
-                nll = forward.nll(forward.side_answer(theta))
-                scores = forward.scores(theta)
-                unrelated = self.ground.unrelated_scores(theta, rng, wise.unrelated_batch)
+                answering = others + weight * theta
+                nll = forward.nll(forward.side_answer(answering))
+                scores = forward.scores(answering)
+                unrelated = self.ground.unrelated_scores(answering, rng, wise.unrelated_batch)
                 route = scale.loss(scores, unrelated) / self.ground.loudness
                 loss = nll[: len(new)].mean() + wise.weight * route
                 if again:
@@ -387,6 +399,7 @@ class _Work:
                 bad = [n for n, value in zip(numbers, per_fact.tolist(), strict=True) if not math.isfinite(value)]
                 return bad or list(numbers)
             losses = nll[: len(new)].detach().view(-1, each)
+            history.append(losses.mean(1).tolist())
             heard = scores.detach()[bare.to(scores.device)]
             done = bool(
                 (losses[:, 0] < wise.stop).all()
@@ -409,6 +422,7 @@ class _Work:
             self.reports[number] |= {
                 "loss": float(losses[place, 0]),
                 "loss_in_contexts": float(losses[place].mean()),
+                "step_losses": [of_facts[place] for of_facts in history],
                 "score": float(heard[place]),
                 "unrelated_score": float(unrelated.detach().mean()),
                 "steps": step,
@@ -419,13 +433,31 @@ class _Work:
         self.rows = self.rows.pick(keep) + new.pick(bare.tolist())
         return []
 
+    @property
+    def _in_place(self) -> bool:
+        """Whether a shard is learned with the others in place."""
+        return self.wise.with_others and self.wise.variant == "merge"
+
+    def _others(self, shard: int) -> tuple[Tensor, float]:
+        """What the other shards add to the memory that answers in a shard's losses, and the weight of its own part."""
+        others = [part for number, part in enumerate(self.shards) if number != shard]
+        if not others or not self._in_place:
+            return torch.zeros((), device=self.device), 1.0
+        if self.wise.merge == "mean":
+            return torch.stack(others).sum(0) / len(self.shards), 1 / len(self.shards)
+        # Exactly what TIES makes of shards without common entries. (Of an entry that is zero TIES knows no gradient.)
+        return self._merged(others), 1.0
+
+    def _merged(self, shards: Sequence[Tensor]) -> Tensor:
+        return shards[0] if len(shards) == 1 else merge_shards(shards, self.wise.merge, self.wise.keep)
+
     # -- the result
 
     def result(self) -> SideMemoryEdit:
         """The edit with all facts so far."""
         wise = self.wise
         if wise.variant == "merge":
-            thetas = [merge_shards(self.shards, wise.merge, wise.keep) if len(self.shards) > 1 else self.shards[0]]
+            thetas = [self._merged(self.shards)]
         else:
             thetas = self.shards
         smallest = torch.tensor([math.inf] * len(thetas))

@@ -42,6 +42,7 @@ METRICS: dict[str, tuple[str, str]] = {
     "neighbourhood_kl": ("neighbourhood KL", "nats"),
     "fluency": ("fluency (n-gram entropy)", "bits"),
     "perplexity_drift": ("perplexity drift", "nats"),
+    "log_perplexity": ("  log perplexity of the held-out text", "nats"),
 }
 """By key: the name in tables and the unit."""
 

@@ -176,6 +176,38 @@ def test_batch(home: Path) -> None:
     assert records(home / "batch") == cases
 
 
+def test_harness_tasks(home: Path) -> None:
+    """A task that needs no download, on the model before and after all edits; refused in single mode."""
+    pytest.importorskip("lm_eval", reason="needs the package lm_eval (corrigenda[harness])")
+    tasks = home / "tasks"
+    tasks.mkdir(exist_ok=True)
+    questions = [("the city of Thomas is", ["Berlin", "London"]), ("the city of tower is", ["Paris", "London"])]
+    with (tasks / "questions.jsonl").open("w") as file:
+        for question, choices in questions:
+            file.write(json.dumps({"question": question, "choices": choices, "answer": 0}) + "\n")
+    (tasks / "cities.yaml").write_text(
+        f"""task: cities
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: "{tasks / "questions.jsonl"}"}}}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{{{question}}}}"
+doc_to_choice: "{{{{choices}}}}"
+doc_to_target: "{{{{answer}}}}"
+metric_list: [{{metric: acc}}]
+"""
+    )
+    asked = ["eval.harness_tasks=[cities]", f"eval.harness_folder={tasks}", "data.limit=5"]
+    folder = home / "harness"
+    said = run(home, "mode=batch", *asked, f"hydra.run.dir={folder}")
+    found = json.loads((folder / "summary.json").read_text())["harness"]["cities"]["acc"]
+    assert found["before"] in (0.0, 0.5, 1.0)
+    assert found["after"] in (0.0, 0.5, 1.0)
+    assert "cities" in said
+    refused = run(home, "mode=single", *asked, succeeds=False)
+    assert "mode=batch" in refused
+
+
 def test_sequential_scores_twice_and_at_each_checkpoint(home: Path) -> None:
     folder = home / "sequential"
     small = ["job.sequential.checkpoints=[1,3]", "job.sequential.every=2", "job.locality.limit=3"]

@@ -26,9 +26,10 @@ from corrigenda.store import Store
 RUN = Path(__file__).parents[1] / "run.py"
 CITIES = ["Paris", "London", "Berlin", "Rome"]
 SUBJECTS = ["Danielle Darrieux", "Thomas", "Big Ben", "Eiffel", "tower", "river", "red", "blue", "seven", "north"]
+SUBJECTS += [f"{one} {other}" for one in ("green", *SUBJECTS[6:]) for other in SUBJECTS[:6]]
 EDITORS = ["rome", "random", "in_context"]
 SWEEP = ["editor=small_rome,small_random,in_context", "data=one,two", "seed=0,1"]
-N_RUNS, N_FACTS = 3 * 2 * 2, 3
+N_RUNS, N_FACTS = 3 * 2 * 2, 20
 
 ROME = """
 prefix_lengths: [[3, 2]]
@@ -43,7 +44,7 @@ def has(package: str) -> bool:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a tiny model, two data sets of three facts, and configurations for small editors."""
+    """A folder with a tiny model, two data sets of twenty facts, and configurations for small editors."""
     home = tmp_path_factory.mktemp("sweep")
     tiny.build("llama").save_pretrained(home / "model")
     for folder in ("editor", "data"):
@@ -57,7 +58,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for number in range(N_FACTS):
                 file.write(json.dumps(record(place * N_FACTS + number)) + "\n")
     with (home / "all.jsonl").open("w") as file:
-        for number in range(len(SUBJECTS)):
+        for number in range(10):
             file.write(json.dumps(record(number)) + "\n")
     return home
 

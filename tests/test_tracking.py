@@ -13,8 +13,12 @@ from typing import Any
 import matplotlib.image
 import numpy as np
 import pytest
+import tiny
 
-from corrigenda.tracking import TRACKERS, NoTracker, Tracker, tracker
+from corrigenda import Fact
+from corrigenda.texts import Text
+from corrigenda.tracking import TRACKERS, NoTracker, Tracker, step_losses, tracker
+from editing import Editor, FineTune, Grace, Rome, Unrelated, ValueSettings, Wise
 
 CASES: list[dict[str, Any]] = [
     {
@@ -276,3 +280,33 @@ def test_cases_of_a_real_run(tmp_path: Path) -> None:
         one.case(0, json.loads(json.dumps(record)))
     lines = read(tmp_path / "csv" / "metrics.csv")
     assert {line["metric"]: float(line["value"]) for line in lines} == record["after"]["values"]
+
+
+TEXT = Text(tokens=640, length=16)
+VALUE = ValueSettings(steps=6, lr=0.02, weight_decay=0.0)
+
+
+@pytest.mark.parametrize(
+    "editor",
+    [
+        Rome(layer=1, prefix_lengths=((3, 2),), text=TEXT, value=VALUE),
+        FineTune(layer=1, steps=6, epochs=6, lr=0.05, stop=0.0),
+        Grace(layer=1, radius=1e-3, steps=5, stop=0.0),
+        Wise(
+            layer=1, steps=5, lr=20.0, max_norm=1e4, weight=0.01, prefix_lengths=((3, 2),), text=TEXT,
+            unrelated=Unrelated(Text(tokens=192, length=12), prompts=False),
+        ),
+    ],
+    ids=lambda editor: editor.name,
+)  # fmt: skip
+def test_editors_that_learn_by_steps_report_their_losses(
+    editor: Editor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path))
+    lm = tiny.build("llama")
+    facts = [Fact("Big Ben", "{} is in", "Rome"), Fact("the river", "{} stands in the city of", "Paris")]
+    for report in editor.edit(lm, facts).origin.report:
+        [(name, losses)] = step_losses({"edit": report})
+        assert name == "step_losses"
+        assert len(losses) == 6
+        assert losses[-1] < losses[0]

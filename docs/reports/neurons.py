@@ -320,8 +320,8 @@ def write(lm: LanguageModel, records: list[dict[str, Any]], arguments: argparse.
         "",
         paragraph(
             "`UpdateNeurons` on the located neurons: v + sign(m) |v| (write e(new) - e(old)), new being another object",
-            "of the relation. Success: P(new) > P(old). Other: the fact before it in the list, of another relation, but",
-            "often a capital too; whether its answer is still the most likely one, and its probability. All in %.",
+            "of the relation. Success: P(new) > P(old). Other: the fact before it in the list, of another relation,",
+            "but often a capital too; whether its answer is still the most likely one, and its probability. All in %.",
         ),
         "",
         *table(["", "success, located on", "success, held out", "P(new)", "P(old)", "other answer kept", "P(other)"]),
@@ -442,9 +442,9 @@ class Page:
         )
         relations = Counter(record["relation"] for record in self.records).most_common(2)
         lines = [
-            f"The neurons are not the fact's alone. {100 * fmean(shared):.0f} % of a fact's neurons are located for facts"
-            f" with another answer too; the most frequent one (layer {frequent[0]}, number {frequent[1]}) for {times}"
-            f" of {len(sets)} facts. Suppressing them leaves {kept['suppress']:.0f} % of the other answers.",
+            f"The neurons are not the fact's alone. {100 * fmean(shared):.0f} % of a fact's neurons are located for"
+            f" facts with another answer too; the most frequent one (layer {frequent[0]}, number {frequent[1]}) for"
+            f" {times} of {len(sets)} facts. Suppressing them leaves {kept['suppress']:.0f} % of the other answers.",
             f"Gradient x activation, one backward instead of 20, is {'better' if better else 'not better'} here than"
             f" integrated gradients: suppressing {mean['suppress', 'gradient top']:.1f} % against"
             f" {mean['suppress', 'integrated_gradients top']:.1f} %, enhancing {mean['enhance', 'gradient top']:+.1f} %"

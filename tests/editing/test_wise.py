@@ -107,11 +107,12 @@ def test_bad_merges(shards: list[Tensor], how: Any, keep: float) -> None:
 
 def test_subspaces() -> None:
     shape = torch.Size((200, 100))
-    first, second = (wise(rho=0.2).subspace(shard, shape) for shard in (0, 1))
-    assert float(first.float().mean()) == pytest.approx(0.2, abs=0.015)
-    assert float((first & second).float().mean()) == pytest.approx(0.04, abs=0.01)  # drawn independently
-    assert torch.equal(first, wise(rho=0.2).subspace(0, shape))
-    assert not torch.equal(first, wise(rho=0.2, seed=1).subspace(0, shape))
+    shards = [wise(rho=0.2).subspace(shard, shape) for shard in range(6)]
+    assert all(float(shard.float().mean()) == pytest.approx(0.2, abs=0.015) for shard in shards)
+    assert bool((sum(shard.int() for shard in shards[:5]) == 1).all())  # five shards of a fifth share all entries out
+    assert float((shards[5] & shards[0]).float().mean()) == pytest.approx(0.2, abs=0.015)  # and the next begins anew
+    assert torch.equal(shards[0], wise(rho=0.2).subspace(0, shape))
+    assert not torch.equal(shards[0], wise(rho=0.2, seed=1).subspace(0, shape))
 
 
 def test_routing_loss_by_hand() -> None:
@@ -281,6 +282,36 @@ def test_shards_stay_in_their_subspaces_and_the_bound_holds() -> None:
     # The bound is what it says: the root mean square of || m Theta || over the text, against that of || m V ||.
     C, V = second_moment(lm, 2, TEXT).matrix, lm.memory(2).values.double()
     assert ground.size == pytest.approx(float(torch.trace(V.T @ C @ V).sqrt()), rel=1e-4)
+
+
+@pytest.mark.parametrize("merge", ["ties", "mean"])
+def test_a_shard_is_learned_with_the_others_in_place(merge: Any) -> None:
+    """What the merged memory says is what was trained; of shards that were learned apart it says something else."""
+    lm = tiny.build("llama")
+    editor = wise(stop=0.001, edits_per_shard=2, replay=0, merge=merge)
+    trained = {}
+    for with_others in (True, False):
+        edit = dataclasses.replace(editor, with_others=with_others).edit(lm, FACTS)
+        open_ = dataclasses.replace(edit, epsilons=torch.zeros(1))
+        before = losses(lm, FACTS[3:])[0]
+        with open_.applied(lm):
+            said = losses(lm, FACTS[3:])[0]
+        assert said < before - 0.4
+        reported = edit.origin.report[3]["loss"]
+        trained[with_others] = abs(float(said) - reported) / reported
+    assert trained[True] < 1e-3
+    assert trained[False] > 0.05
+
+
+def test_replay_reaches_the_facts_of_other_shards() -> None:
+    """Learned with the others in place, a shard makes good what it costs their facts; without replay it does not."""
+    lm = tiny.build("llama")
+    kept = {}
+    for replay in (0, 2):
+        edit = wise(edits_per_shard=3, stop=0.001, replay=replay).edit(lm, FACTS)
+        with dataclasses.replace(edit, epsilons=torch.zeros(1)).applied(lm):
+            kept[replay] = float(losses(lm, FACTS[:3]).mean())
+    assert kept[2] < kept[0]
 
 
 def test_epsilon_is_the_smallest_score_with_a_margin() -> None:
