@@ -9,7 +9,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-SUFFIXES = (".png", ".pdf", ".svg")
+from locate.pictures import checked, save
+
 BLUE, RED = "#4878a8", "#b0413e"
 
 
@@ -39,11 +40,7 @@ def plot_layers(
     Raises:
         ValueError: the suffix is none of PNG, PDF and SVG.
     """
-    path = Path(path)
-    if path.suffix.lower() not in SUFFIXES:
-        raise ValueError(
-            f"{path}: pictures are written as {', '.join(SUFFIXES)}, not {path.suffix or 'without suffix'}"
-        )
+    path = checked(path)
     # Not through pyplot, which keeps every figure and picks a display.
     figure = Figure(figsize=(7.0, 2.6 if sums is None else 4.2), layout="constrained")
     FigureCanvasAgg(figure)
@@ -68,8 +65,7 @@ def plot_layers(
     axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
     for panel in axes:
         panel.spines[["top", "right"]].set_visible(False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=200)
+    save(figure, path)
 
 
 def _shortened(text: str, limit: int = 90) -> str:

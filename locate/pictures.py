@@ -50,7 +50,7 @@ def draw_trace(trace: Trace, path: str | Path) -> None:
     # Where the clean and the corrupted run lie on the scale.
     bar.ax.axhline(trace.p_clean, color="black", linewidth=1)
     bar.ax.axhline(trace.p_corrupted, color="black", linewidth=1, linestyle="dotted")
-    _save(figure, path)
+    save(figure, path)
 
 
 def draw_average(result: AverageTrace, path: str | Path) -> None:
@@ -79,7 +79,7 @@ def draw_average(result: AverageTrace, path: str | Path) -> None:
         loc="left",
     )
     axes.legend(fontsize="small")
-    _save(figure, path)
+    save(figure, path)
 
 
 def checked(path: str | Path) -> Path:
@@ -90,11 +90,13 @@ def checked(path: str | Path) -> Path:
     """
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:
-        raise ValueError(f"a picture is written as {', '.join(SUFFIXES)}, not {path.suffix or 'without a suffix'!r}")
+        kind = path.suffix or "without a suffix"
+        raise ValueError(f"{path}: a picture is written as {', '.join(SUFFIXES)}, not {kind}")
     return path
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path) -> None:
+    """Writes a picture, and the folders it lies in."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=160)
 
