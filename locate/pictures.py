@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 COLOURS = {"block": "Purples", "ffn": "Greens", "attention": "Reds"}
 NAMES = {"block": "single restored layer", "ffn": "restored FFN window", "attention": "restored attention window"}
-SUFFIXES = (".pdf", ".png", ".svg")
+SUFFIXES = (".png", ".pdf", ".svg")
 
 
 def draw_trace(trace: Trace, path: str | Path) -> None:
