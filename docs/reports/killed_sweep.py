@@ -2,8 +2,9 @@
 
     python docs/reports/killed_sweep.py [--facts 20] [--minutes 8] [--store outputs/killed-sweep]
 
-Three editors, two data sets, two seeds. The last line is a JSON object with the outcome. Stopped by --minutes, it goes
-on when it is given again: the undisturbed runs are only ever stopped between two of them.
+Three editors, two data sets, two seeds. Edits and answers are short: what is looked at is that nothing is lost, and not
+how good the edits are. The last line is a JSON object with the outcome. Stopped by --minutes, it goes on when it is
+given again: the undisturbed runs are only ever stopped between two of them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,13 @@ from corrigenda.records import records_in
 from corrigenda.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
-EDITORS, SEEDS = ("rome", "finetune", "in_context"), (0, 1)
+EDITORS: dict[str, tuple[str, ...]] = {
+    "rome": ("editor.value.steps=5", "editor.prefix_lengths=[[5,4]]"),
+    "finetune": ("editor.steps=10",),
+    "in_context": (),
+}
+SHORT = ("eval.max_new_tokens=10", "eval.fluency_tokens=10", "eval.perplexity_tokens=64")
+SEEDS = (0, 1)
 KILLS = 3
 
 
@@ -38,7 +45,7 @@ def main() -> None:
     options = parser.parse_args()
     deadline = time.monotonic() + 60 * options.minutes
     data = [f"data={name} data.path={options.data / name}.json" for name in ("counterfact", "zsre")]
-    combinations = [f"editor={e} {d} seed={s}".split() for e, d, s in product(EDITORS, data, SEEDS)]
+    combinations = [[*f"editor={e} {d} seed={s}".split(), *EDITORS[e]] for e, d, s in product(EDITORS, data, SEEDS)]
     undisturbed, killed = options.store / "undisturbed", options.store / "killed"
     done = {
         (run.config["choices"]["editor"], run.config["choices"]["data"], run.config["seed"])
@@ -72,7 +79,7 @@ def main() -> None:
 
 def command(store: Path, facts: int, overrides: list[str]) -> list[str]:
     common = [f"data.limit={facts}", "data.on_error=skip", f"store={store.resolve()}", "save_edits=false"]
-    return [sys.executable, str(ROOT / "run.py"), *overrides, *common]
+    return [sys.executable, str(ROOT / "run.py"), *overrides, *common, *SHORT]
 
 
 def sweep(store: Path, facts: int, combinations: list[list[str]], kill_at: int | None, deadline: float) -> int:
