@@ -425,15 +425,9 @@ class LowRankEdit(WeightEdit):
         return left @ right
 
     def to_peft(self, folder: str | Path) -> None:
-        """Writes the edit as a LoRA adapter that `peft.PeftModel.from_pretrained(base, folder)` loads.
+        """Writes the edit as a LoRA adapter that `peft.PeftModel.from_pretrained(base, folder)` loads."""
+        from peft import LoraConfig  # takes a second or two
 
-        Raises:
-            ImportError: the package peft is not installed.
-        """
-        try:
-            from peft import LoraConfig
-        except ImportError:
-            raise ImportError("to_peft needs the package peft: pip install 'corrigenda[peft]'") from None
         ranks = {self.modules[layer]: left.shape[1] for layer, (left, _) in self.factors.items()}
         config = LoraConfig(
             task_type="CAUSAL_LM",

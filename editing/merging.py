@@ -24,7 +24,6 @@ def merge_shards(shards: Sequence[Tensor], how: Merge, keep: float = 1.0) -> Ten
         keep: with ``ties`` the share of each shard's learned (non-zero) entries that is kept.
 
     Raises:
-        ImportError: ``ties`` without the package peft.
         ValueError: no shard, `keep` outside (0, 1], or an unknown method.
     """
     if not shards:
@@ -35,10 +34,8 @@ def merge_shards(shards: Sequence[Tensor], how: Merge, keep: float = 1.0) -> Ten
         return torch.stack(list(shards)).mean(0)
     if how != "ties":
         raise ValueError(f"unknown way to merge {how!r}; known: ties, mean")
-    try:
-        from peft.utils import merge_utils
-    except ImportError:
-        raise ImportError("merging with TIES needs the package peft: pip install 'corrigenda[peft]'") from None
+    from peft.utils import merge_utils  # takes a second or two
+
     # PEFT trims to a share of all entries; here it is a share of those that a shard has learned.
     trimmed = [
         shard

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 import stat
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import peft
 import pytest
 import tiny
 import torch
@@ -433,7 +433,6 @@ def test_files_are_ordinary_ones(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("error:.*fan_in_fan_out")  # PEFT sets right what does not fit, with a warning
 @pytest.mark.parametrize("family", ["llama", "gpt2", "opt", "bloom", "gpt_neox", "phi3"])
 def test_peft_adapter_is_the_edit(family: str, tmp_path: Path) -> None:
-    peft = pytest.importorskip("peft")
     lm = tiny.build(family)
     plain = logits(lm.model)
     edit = low_rank(lm, {1: 1, 3: 4})
@@ -453,7 +452,6 @@ def test_peft_adapter_is_the_edit(family: str, tmp_path: Path) -> None:
 
 def test_peft_layers_whose_names_begin_alike(tmp_path: Path) -> None:
     """The rank of layer 1 is not taken for that of layer 11."""
-    peft = pytest.importorskip("peft")
     config = tiny.CONFIGS["llama"]
     try:
         tiny.CONFIGS["llama"] = config | {"num_hidden_layers": 13}
@@ -471,13 +469,6 @@ def test_peft_layers_whose_names_begin_alike(tmp_path: Path) -> None:
 def test_only_low_rank_edits_are_adapters(lm: LanguageModel, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"context edit.*low_rank"):
         ContextEdit(origin(lm), TEXT).to_peft(tmp_path)
-
-
-def test_without_peft(lm: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(ImportError, match=r"pip install 'corrigenda\[peft\]'"):
-        low_rank(lm, {1: 1}).to_peft(tmp_path / "adapter")
-    assert not (tmp_path / "adapter").exists()
 
 
 # -- for a person

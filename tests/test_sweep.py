@@ -158,15 +158,30 @@ def test_a_sweep_killed_three_times_ends_the_same(home: Path, undisturbed: dict[
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("launcher", "package", "extra"),
-    [("joblib", "hydra_plugins.hydra_joblib_launcher", "n_jobs=2"), ("ray", "ray", "num_cpus=2")],
+    [
+        ("joblib", "hydra_plugins.hydra_joblib_launcher", "hydra.launcher.n_jobs=2"),
+        ("ray", "ray", "hydra.launcher.num_cpus=2"),
+    ],
 )
 def test_launchers_give_the_records_of_the_plain_one(
     home: Path, undisturbed: dict[Any, str], launcher: str, package: str, extra: str
 ) -> None:
     if not has(package.split(".")[0]) or not has(package):
         pytest.skip(f"needs the extra '{launcher}': pip install corrigenda[{launcher}]")
-    sweep(home, launcher, *SWEEP, f"launcher={launcher}", f"hydra.launcher.{extra}")
+    sweep(home, launcher, *SWEEP, f"launcher={launcher}", extra)
     assert scored(home / launcher) == undisturbed
+
+
+@pytest.mark.slow
+def test_slurm_jobs_give_the_records_of_the_plain_launcher(home: Path, undisturbed: dict[Any, str]) -> None:
+    """Submitit's jobs, run as processes where there is no Slurm."""
+    if not has("hydra_plugins.hydra_submitit_launcher"):
+        pytest.skip("needs the extra 'submitit': pip install corrigenda[submitit]")
+    jobs = ["editor=small_rome,in_context", "data=two", "seed=1"]
+    sweep(home, "submitit", *jobs, "launcher=submitit", "hydra/launcher=submitit_local")
+    found = scored(home / "submitit")
+    assert len(found) == 2
+    assert found.items() <= undisturbed.items()
 
 
 @pytest.mark.slow
