@@ -203,10 +203,10 @@ numbers counts as failed.
 
 
 def section(
-    data: str, t: int, methods: Mapping[str, Sequence[Mapping[str, Any]]], keys: Sequence[str], picture: str
+    data: str, methods: Mapping[str, Sequence[Mapping[str, Any]]], keys: Sequence[str], picture: str
 ) -> Iterator[str]:
     """One data set: the picture, the table of the largest T that each method reached, and the whole table."""
-    yield f"## {data}, up to {t} edits"
+    yield f"## {data}, up to {max(points[-1]['t'] for points in methods.values())} edits"
     yield ""
     yield f"![Curves over the number of edits]({picture})"
     yield ""
@@ -237,12 +237,11 @@ def same_editor(path: Path, editor: Editor) -> None:
 def write(work: Path, page: Path, model: str) -> None:
     """The page, of what there is, and its pictures."""
     lines = [*introduction(model)]
-    for name, methods in curves(work).items():
-        data, _, t = name.rpartition("-")
+    for data, methods in curves(work).items():
         keys = [key for key in TITLES if any(value_at(p, key) for points in methods.values() for p in points)]
-        picture = page.parent / "figures" / f"lifelong-{name}.png"
+        picture = page.parent / "figures" / f"lifelong-{data}.png"
         draw_curves(methods, keys, picture, names=[TITLES[key] for key in keys])
-        lines += section(data, int(t), methods, keys, f"figures/{picture.name}")
+        lines += section(data, methods, keys, f"figures/{picture.name}")
         lines += shapes(methods)
     notes = Path(__file__).with_name("lifelong_notes.md")  # what the figures do not say by themselves
     lines += notes.read_text(encoding="utf-8").splitlines() if notes.is_file() else []
@@ -306,15 +305,20 @@ def _shown(key: str, value: float) -> str:
 
 
 def curves(work: Path) -> dict[str, dict[str, list[dict[str, Any]]]]:
-    """By data set and number of edits ("zsre-300"), by method: the points that are done."""
+    """By data set, by method: the points that are done, of the sequence that went furthest.
+
+    Sequences of different lengths begin with the same facts, so their points can stand side by side.
+    """
     found: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for folder in sorted(work.iterdir()):
+        points_of = found.setdefault(folder.name.rpartition("-")[0], {})
         for key, method in METHODS.items():
             paths = sorted((folder / key / "curve").glob("t-*.json"))
-            if paths:
-                points = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
-                found.setdefault(folder.name, {})[method.name] = points
-    return found
+            points = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+            if points and points[-1]["t"] > max((point["t"] for point in points_of.get(method.name, [])), default=0):
+                points_of[method.name] = points
+    in_order = [method.name for method in METHODS.values()]
+    return {data: {name: by[name] for name in in_order if name in by} for data, by in found.items() if by}
 
 
 if __name__ == "__main__":
