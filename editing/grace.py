@@ -19,7 +19,7 @@ from corrigenda import Fact, LanguageModel, Origin
 from corrigenda.codebook import CodebookEdit, nearest_keys
 from corrigenda.texts import Text
 from editing.editor import EditRefusedError, require_targets
-from editing.lifelong import answer, check_previous, default_layer, history, target_rows, without
+from editing.lifelong import answer, check_previous, history, target_rows, without
 from editing.side_rows import Rows, RowsForward, SideLayer
 
 
@@ -45,7 +45,7 @@ class Grace:
     replaced, the later fact wins, and its report says so.
 
     Attributes:
-        layer: the layer; None for 0.84 of the depth, as for WISE.
+        layer: the layer; None for 0.84 of the depth (`default_layer`).
         radius: of a new ball; None for `relative_radius` times the median distance between the keys of unrelated texts.
         relative_radius: see `radius`.
         steps: gradient steps for a value, at most.
@@ -189,6 +189,11 @@ class Grace:
             loss.backward()
             optimiser.step()
         raise AssertionError("unreachable")
+
+
+def default_layer(lm: LanguageModel) -> int:
+    """0.84 of the depth: where WISE's paper finds edits beside a layer to work best."""
+    return min(round(0.84 * lm.n_layers), lm.n_layers - 1)
 
 
 class _Book:

@@ -13,11 +13,6 @@ from corrigenda.routing import RoutedEdit
 from editing.editor import EditRefusedError
 
 
-def default_layer(lm: LanguageModel) -> int:
-    """0.84 of the depth: WISE's paper finds mid-late layers best, and failure at both ends."""
-    return min(round(0.84 * lm.n_layers), lm.n_layers - 1)
-
-
 def end_token(lm: LanguageModel) -> int:
     """The token that ends an answer in a training target.
 

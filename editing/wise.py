@@ -20,7 +20,7 @@ from corrigenda import Fact, LanguageModel, Origin
 from corrigenda.side_memory import SideMemoryEdit
 from corrigenda.texts import Text
 from editing.editor import EditRefusedError, require_targets
-from editing.lifelong import check_previous, default_layer, history, request, target_rows, thinned, without
+from editing.lifelong import check_previous, history, request, target_rows, thinned, without
 from editing.merging import Merge, merge_shards
 from editing.prefixes import sampled_prefixes
 from editing.side_ground import Ground, RouteScale, make_ground
@@ -39,9 +39,8 @@ class Wise:
 
     with the mean over the rows of each kind, the first term also over some earlier facts of the shard (`replay`), and
     L_route in units of u (see below). The gradient reaches only the shard's random subspace: a share `rho` of the
-    entries, none of which another shard has as long as there are enough of them (1 / `rho` shards). Of `shards` shards
-    each takes `edits_per_shard` facts; they are merged into one side memory (*merge*), or each is a side memory of its
-    own, opened as needed (*retrieve*).
+    entries; those of 1 / `rho` shards have none in common. Of `shards` shards each takes `edits_per_shard` facts; they
+    are merged into one side memory (*merge*), or each is a side memory of its own, opened as needed (*retrieve*).
 
     Shards that were learned apart (the paper's way, `with_others` = False) disturb each other when they are merged:
     each adds to what the others' facts read. So a shard is learned with the finished ones in place: what answers in
@@ -71,7 +70,7 @@ class Wise:
     so.
 
     Attributes:
-        layer: the layer; None for 0.84 of the depth.
+        layer: the layer; None for 0.7 of the depth (`default_layer`).
         variant: "merge" or "retrieve".
         merge: how shards are merged: "ties" or "mean".
         keep: with ties, the share of a shard's learned entries that is kept.
@@ -112,20 +111,20 @@ class Wise:
     variant: Literal["merge", "retrieve"] = "merge"
     merge: Merge = "ties"
     keep: float = 1.0
-    shards: int = 2
-    edits_per_shard: int = 50
-    rho: float = 0.2
+    shards: int = 1
+    edits_per_shard: int = 100
+    rho: float = 1.0
     with_others: bool = True
     steps: int = 30
     lr: float = 0.006
     stop: float = 0.03
     prefix_lengths: tuple[tuple[int, int], ...] = ((5, 10), (10, 10))
     prefixes: int = 1
-    thinned: int = 3
+    thinned: int = 4
     thinning: float = 0.4
-    replay: int = 3
+    replay: int = 5
     batch_size: int = 1
-    weight: float = 15.0
+    weight: float = 7.0
     alpha: float | None = None
     beta: float | None = None
     gamma: float | None = None
@@ -154,6 +153,11 @@ class Wise:
             raise ValueError(
                 f"variant must be 'merge' or 'retrieve' and merge 'ties' or 'mean', "
                 f"not {self.variant!r} and {self.merge!r}"
+            )
+        if self.variant == "merge" and self.with_others and self.shards * self.rho > 1 + 1e-6:
+            raise ValueError(
+                f"{self.shards} shards of rho={self.rho} of the entries each share entries, and cannot be learned with "
+                f"one another in place: take rho<={1 / self.shards:.4g}, or with_others=False"
             )
         fixed = (self.alpha, self.beta, self.gamma)
         if any(value is None for value in fixed) and any(value is not None for value in fixed):
@@ -222,6 +226,11 @@ class Wise:
         """The entries that a shard may change, a mask of that shape; those of 1 / rho shards in a row are disjoint."""
         draw = torch.rand(shape, generator=torch.Generator().manual_seed(self.seed))
         return (draw - shard * self.rho) % 1.0 < self.rho
+
+
+def default_layer(lm: LanguageModel) -> int:
+    """0.7 of the depth, where SmolLM2 tells prompts apart best (docs/lifelong.md); the paper finds 0.84."""
+    return min(round(0.7 * lm.n_layers), lm.n_layers - 1)
 
 
 _SHAPING = ("seed", "rho", "with_others", "whiten", "ridge", "variant", "edits_per_shard")

@@ -79,28 +79,35 @@ METHODS: dict[str, Method] = {
     "ft_together": Method(
         "FT, all at once", lambda facts: FineTune(), "together", "all facts so far in shuffled mini-batches (LocFT-BF)"
     ),
-    "wise_merge": Method("WISE-merge", lambda facts: wise(facts), "extend", "shards merged by TIES"),
+    "wise": Method("WISE", lambda facts: wise(facts, len(facts)), "extend", "the default: one shard, all entries"),
+    "wise_merge": Method(
+        "WISE-merge",
+        lambda facts: wise(facts, 50),
+        "extend",
+        "shards of 50 facts without common entries, merged by TIES",
+    ),
     "wise_retrieve": Method(
-        "WISE-retrieve", lambda facts: wise(facts, variant="retrieve"), "extend", "a side memory for each shard"
+        "WISE-retrieve", lambda facts: wise(facts, 50, variant="retrieve"), "extend", "a side memory for every 50 facts"
     ),
     "grace": Method("GRACE", lambda facts: Grace(), "extend", "a codebook"),
 }
 
 
-def wise(facts: FactSet, **changes: Any) -> Wise:
-    """WISE with room for all facts, and with locality prompts of facts that are neither edited nor scored.
+def wise(facts: FactSet, edits_per_shard: int, **changes: Any) -> Wise:
+    """WISE with shards for all facts, and with locality prompts of facts that are neither edited nor scored.
 
     Those stand in the file between the facts that are edited and the fixed locality set.
     """
-    editor = Wise(**changes)
+    shards = -(-len(facts) // edits_per_shard)
+    rho = 1.0 if "variant" in changes else 1 / shards
+    editor = Wise(shards=shards, edits_per_shard=edits_per_shard, rho=rho, **changes)
     path = SHARED / f"{facts.name}.json"
     room = len(read_facts(path, on_error="skip")) - FIXED - len(facts)
     unrelated = editor.unrelated
     if room > 0 and any(fact.locality for fact in facts):
         limit = min(room, unrelated.limit or room)
         unrelated = replace(unrelated, facts=str(path), offset=len(facts), limit=limit)
-    shards = max(editor.shards, -(-len(facts) // editor.edits_per_shard))
-    return replace(editor, shards=shards, unrelated=unrelated)
+    return replace(editor, unrelated=unrelated)
 
 
 TITLES = {
@@ -284,7 +291,7 @@ def shapes(methods: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
             f"{figures('GRACE', forced, 'paraphrase_token_accuracy', local)}; paraphrases before any edit "
             f"{_shown(forced, unedited)}."
         )
-    for name in ("WISE-merge", "WISE-retrieve"):
+    for name in ("WISE", "WISE-merge", "WISE-retrieve"):
         if name in methods:
             both = at_end(name, forced) >= 0.9 and at_end(name, local) >= 0.95
             yield (

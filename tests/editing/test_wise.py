@@ -462,10 +462,11 @@ def test_refused_facts() -> None:
         {"prefixes": 9},
         {"margin": 0.0},
         {"weight": -1.0},
+        {"shards": 3},  # of half the entries each
     ],
 )
 def test_bad_settings(changes: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"must|give all|contexts"):
+    with pytest.raises(ValueError, match=r"must|give all|contexts|share entries"):
         wise(**changes)
 
 
