@@ -389,7 +389,7 @@ class _Work:
             new += rows[number]
         forward = RowsForward(self.side, new)
         bare = torch.arange(0, len(new), each)
-        history: list[list[float]] = []  # by step, of each fact
+        course: list[list[float]] = []  # of the losses: by step, of each fact
         for step in range(wise.steps + 1):
             again = rng.sample(old, min(wise.replay, len(old)))
             if again:
@@ -408,7 +408,7 @@ class _Work:
                 bad = [n for n, value in zip(numbers, per_fact.tolist(), strict=True) if not math.isfinite(value)]
                 return bad or list(numbers)
             losses = nll[: len(new)].detach().view(-1, each)
-            history.append(losses.mean(1).tolist())
+            course.append(losses.mean(1).tolist())
             heard = scores.detach()[bare.to(scores.device)]
             done = bool(
                 (losses[:, 0] < wise.stop).all()
@@ -431,7 +431,7 @@ class _Work:
             self.reports[number] |= {
                 "loss": float(losses[place, 0]),
                 "loss_in_contexts": float(losses[place].mean()),
-                "step_losses": [of_facts[place] for of_facts in history],
+                "step_losses": [of_facts[place] for of_facts in course],
                 "score": float(heard[place]),
                 "unrelated_score": float(unrelated.detach().mean()),
                 "steps": step,
