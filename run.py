@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -54,6 +55,9 @@ def _run_folder(resume: str | None, store: str, job: str) -> str:
 
 
 OmegaConf.register_new_resolver("run_folder", _run_folder, use_cache=True, replace=True)
+
+# The processes that launchers start find this project's packages, also in a folder that has a "conf" of its own.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
 
 console = Console(stderr=True)
 logger = logging.getLogger(__name__)
