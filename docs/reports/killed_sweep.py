@@ -44,20 +44,22 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     options = parser.parse_args()
     deadline = time.monotonic() + 60 * options.minutes
-    data = [f"data={name} data.path={options.data / name}.json" for name in ("counterfact", "zsre")]
-    combinations = [[*f"editor={e} {d} seed={s}".split(), *EDITORS[e]] for e, d, s in product(EDITORS, data, SEEDS)]
+    runs = {
+        (e, d, s): [f"editor={e}", f"data={d}", f"data.path={options.data / d}.json", f"seed={s}", *EDITORS[e]]
+        for e, d, s in product(EDITORS, ("counterfact", "zsre"), SEEDS)
+    }
+    combinations = list(runs.values())
     undisturbed, killed = options.store / "undisturbed", options.store / "killed"
     done = {
         (run.config["choices"]["editor"], run.config["choices"]["data"], run.config["seed"])
         for run in Store(undisturbed).runs()
         if run.state == "finished"
     }
-    for e, d, s in product(EDITORS, ("counterfact", "zsre"), SEEDS):
-        if (e, d, s) in done:
+    for key, overrides in runs.items():
+        if key in done:
             continue
         if time.monotonic() > deadline:
             sys.exit("not finished yet; give the same command again to go on")
-        [overrides] = [c for c in combinations if c[0] == f"editor={e}" and f"data={d}" in c and f"seed={s}" in c]
         subprocess.run(command(undisturbed, options.facts, overrides), check=True, cwd=ROOT)
     history = options.store / "kills.json"
     kills: list[int] = json.loads(history.read_text()) if history.is_file() else []
