@@ -128,8 +128,9 @@ def _edit(
     if harness is not None and config.mode == "single":
         raise ValueError("eval.harness_tasks are run on one edited model: take mode=batch or mode=sequential")
     watcher = _tracker(config, folder)
+    before = None if config.get("before") is None else Path(config.before)
     with _Progress(len(facts)) as progress:
-        run = EditRun(lm, facts, editor, settings, folder, config.save_edits, lambda case: told(case))
+        run = EditRun(lm, facts, editor, settings, folder, config.save_edits, lambda case: told(case), before)
         progress.done = len(run.cases)
 
         def told(case: Case) -> None:
@@ -415,7 +416,7 @@ def _configuration(config: DictConfig, folder: RunFolder) -> DictConfig:
     assert isinstance(stored, DictConfig)
     for override in HydraConfig.get().overrides.task:
         key = override.lstrip("+~").split("=", 1)[0].split("@")[0]
-        if key in ("resume", "store"):
+        if key in ("before", "resume", "store"):
             continue
         asked = choices[key] if key in choices else OmegaConf.select(config, key)
         begun = stored.choices.get(key) if key in choices else OmegaConf.select(stored, key)

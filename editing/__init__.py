@@ -6,6 +6,7 @@ from editing.finetune import FineTune
 from editing.grace import Grace
 from editing.neurons import Enhance, EraseNeurons, Suppress, UpdateNeurons, erase_relation
 from editing.rome import Rome
+from editing.saved import Saved
 from editing.target_value import ValueSettings
 from editing.unrelated import Unrelated
 from editing.wise import Wise
@@ -19,6 +20,7 @@ EDITORS: dict[str, type[Editor]] = {
     "none": NoEdit,
     "random": RandomUpdate,
     "rome": Rome,
+    "saved": Saved,
     "suppress": Suppress,
     "update_neurons": UpdateNeurons,
     "wise": Wise,
@@ -37,6 +39,7 @@ __all__ = [
     "NoEdit",
     "RandomUpdate",
     "Rome",
+    "Saved",
     "Suppress",
     "Unrelated",
     "UpdateNeurons",

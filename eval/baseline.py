@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
 
 from corrigenda import Fact, LanguageModel
+from corrigenda.data import FactSet
 from corrigenda.files import write_json, write_tensors
+from corrigenda.identity import code_version
 from eval.measure import EvalSettings, Measurement, held_out_log_perplexity, measure
 
 
@@ -19,14 +23,14 @@ class Baseline:
 
     Chunks are cut by a fact's place, so that a run that goes on after a kill measures in the same batches as one that
     was never stopped, and gives the same figures to the last bit. Next-token distributions fill the memory quickly (two
-    megabytes for a fact with ten neighbours and a vocabulary of 50,000): with a folder only one chunk is held.
+    megabytes for a fact with ten neighbours and a vocabulary of 50,000): only one chunk is held.
 
     Args:
         lm: the model; edits that are applied are lifted while it is measured.
         facts: the facts.
         settings: what to measure.
         chunk: how many facts are measured together.
-        folder: where measurements are kept; without one they stay in memory.
+        folder: where measurements are kept; without one a chunk is measured anew whenever another was asked for since.
     """
 
     def __init__(
@@ -40,6 +44,19 @@ class Baseline:
         self._held: dict[int, list[Measurement]] = {}
         self._log_perplexity: float | None = None
 
+    @classmethod
+    def shared(
+        cls, lm: LanguageModel, facts: Sequence[Fact], settings: EvalSettings, chunk: int, folder: Path
+    ) -> Baseline:
+        """One that takes up what others measured, in a folder for many models, sets of facts and settings.
+
+        What lies there was measured by this version of the code, on the same weights, in the same precision, on the
+        same kind of device, in the same batches: it is, bit for bit, what would be measured again.
+        """
+        worked_on = [lm.fingerprint, str(lm.dtype), lm.device.type, FactSet("", tuple(facts)).fingerprint]
+        key = json.dumps([*worked_on, asdict(settings), chunk, code_version()], sort_keys=True)
+        return cls(lm, facts, settings, chunk, folder / hashlib.sha256(key.encode()).hexdigest()[:16])
+
     @property
     def chunks(self) -> range:
         """The numbers of the chunks."""
@@ -50,10 +67,10 @@ class Baseline:
         return self._facts[number * self._size : (number + 1) * self._size]
 
     def missing(self, n_facts: int) -> list[int]:
-        """The chunks of the first so many facts that are not measured yet."""
-        numbers = self.chunks[: -(-n_facts // self._size)]
+        """The chunks of the first so many facts that could be kept and are not measured yet."""
         if self._folder is None:
-            return [number for number in numbers if number not in self._held]
+            return []
+        numbers = self.chunks[: -(-n_facts // self._size)]
         return [number for number in numbers if not (self._folder / f"{number:04d}.json").is_file()]
 
     def complete(self, n_facts: int, stop: Callable[[], bool]) -> bool:
@@ -75,8 +92,7 @@ class Baseline:
     def chunk(self, number: int) -> list[Measurement]:
         """The measurements of a chunk's facts."""
         if number not in self._held:
-            if self._folder is not None:
-                self._held.clear()
+            self._held.clear()
             self._held[number] = self._stored(number) or self._measured(number)
         return self._held[number]
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from corrigenda import Edit, EditRefusedError, Fact, LanguageModel
@@ -18,6 +19,7 @@ from corrigenda.data import FactSet
 from corrigenda.environment import peak_memory_mb
 from corrigenda.files import write_json
 from corrigenda.results import RunFolder
+from eval.baseline import Baseline
 from eval.evaluation import Case, Evaluation, judged
 from eval.measure import EvalSettings, measure
 
@@ -70,6 +72,8 @@ class EditRun:
         folder: the run's folder.
         save_edits: whether to save the edits of single facts (what a run needs to go on is saved in any case).
         notify: is told of each case when it is finished.
+        before: a folder where the unedited model's measurements are kept, for other runs to take up; None: each run
+            makes its own.
 
     Raises:
         ValueError: the folder holds a run of another model or other facts.
@@ -84,6 +88,7 @@ class EditRun:
         folder: RunFolder,
         save_edits: bool = True,
         notify: Notify = lambda case: None,
+        before: Path | None = None,
     ) -> None:
         self.lm = lm
         self.facts = facts
@@ -92,6 +97,7 @@ class EditRun:
         self.folder = folder
         self.save_edits = save_edits
         self.notify = notify
+        self.before = before
         self.numbers = {fact.id: number for number, fact in enumerate(facts)}
         folder.identify(model_fingerprint=lm.fingerprint, data_fingerprint=facts.fingerprint)
         self.cases = {case.fact.id: case for case in map(Case.from_dict, folder.cases())}
@@ -100,6 +106,18 @@ class EditRun:
     def evaluation(self) -> Evaluation:
         """All cases; each scored when its edit was made."""
         return Evaluation(tuple(self.cases[fact.id] for fact in self.facts))
+
+    @property
+    def baseline(self) -> Baseline:
+        """What the unedited model does with the facts.
+
+        Chunks are cut by a fact's place, not by what is left to do: so a run that goes on measures in the same batches
+        as one that was never stopped, and gives the same figures to the last bit.
+        """
+        facts = list(self.facts)
+        if self.before is None:
+            return Baseline(self.lm, facts, self.settings, CHUNK)
+        return Baseline.shared(self.lm, facts, self.settings, CHUNK, self.before)
 
     @property
     def edits(self) -> list[Edit]:
@@ -156,25 +174,24 @@ class EditRun:
 
 def run_single(run: EditRun) -> None:
     """Edits each fact from the clean model, and scores it."""
-    lm, settings = run.lm, run.settings
-    # Chunks are cut by a fact's place, not by what is left to do: so a run that goes on measures in the same batches as
-    # one that was never stopped, and gives the same figures to the last bit.
-    for chunk in _chunks(run.facts):
-        todo = [fact for fact in chunk if fact.id not in run.cases]
-        if not todo:
+    lm, baseline = run.lm, run.baseline
+    for number in baseline.chunks:
+        chunk = baseline.facts(number)
+        if all(fact.id in run.cases for fact in chunk):
             continue
-        before = dict(zip((fact.id for fact in chunk), measure(lm, chunk, settings), strict=True))
-        for fact in todo:
+        for fact, before in zip(chunk, baseline.chunk(number), strict=True):
+            if fact.id in run.cases:
+                continue
             made = run.attempt([fact])
             with made.edit.applied(lm) if made.edit is not None else nullcontext():
-                [after] = measure(lm, [fact], settings, [before[fact.id]])
-            case = judged(fact, before[fact.id], after, report(made.edit), made.seconds, made.error)
+                [after] = measure(lm, [fact], run.settings, [before])
+            case = judged(fact, before, after, report(made.edit), made.seconds, made.error)
             run.finished(case, made.edit)
 
 
 def run_batch(run: EditRun) -> None:
     """Edits all facts in one edit, and scores them under it."""
-    lm, settings = run.lm, run.settings
+    lm, baseline = run.lm, run.baseline
     if len(run.cases) == len(run.facts):
         return
     path = run.folder.edit_path(0, "all")
@@ -188,12 +205,13 @@ def run_batch(run: EditRun) -> None:
             made.edit.save(path)
         write_json(outcome, [made.seconds, made.error])
     reports = reports_of(made.edit)
-    for chunk in _chunks(run.facts):
+    for number in baseline.chunks:
+        chunk = baseline.facts(number)
         if all(fact.id in run.cases for fact in chunk):
             continue
-        before = measure(lm, chunk, settings)
+        before = baseline.chunk(number)
         with made.edit.applied(lm) if made.edit is not None else nullcontext():
-            after = measure(lm, chunk, settings, before)
+            after = measure(lm, chunk, run.settings, before)
         for fact, old, new in zip(chunk, before, after, strict=True):
             mine = reports.get(fact.id)
             why = made.error or str((mine or {}).get("refused", ""))
@@ -211,8 +229,3 @@ def reports_of(edit: Edit | None) -> dict[str, dict[str, Any]]:
     if edit is None:
         return {}
     return {fact.id: dict(said) for fact, said in zip(edit.origin.facts, edit.origin.report, strict=False)}
-
-
-def _chunks(facts: FactSet) -> Iterator[list[Fact]]:
-    for begin in range(0, len(facts), CHUNK):
-        yield list(facts[begin : begin + CHUNK])

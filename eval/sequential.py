@@ -109,8 +109,8 @@ class SequentialRun:
         settings: the protocol.
         fixed: other facts, whose neighbourhood and locality prompts are the fixed locality set.
         stop: asked now and then whether to stop there, to go on another time.
-        before: the folder where the unedited model's measurements are kept; runs of the same model, facts and
-            evaluation may share it. By default one in the run's folder.
+        before: the folder where the unedited model's measurements are kept, for runs of the same model, facts and
+            evaluation alone. By default one in the run's folder, or the run's own `before`, where any runs meet.
 
     Raises:
         ValueError: there is no fact, or the editor cannot do what the regime asks for.
@@ -132,10 +132,16 @@ class SequentialRun:
         self.fixed = untouched(fixed, list(run.facts))
         self.regime = self._regime()
         self._stop = stop
-        before = before or run.folder.path / "before"
+
+        def baseline(facts: Sequence[Fact], measured: EvalSettings, name: str) -> Baseline:
+            if before is None and run.before is not None:
+                return Baseline.shared(run.lm, facts, measured, settings.chunk, run.before)
+            folder = before or run.folder.path / "before"
+            return Baseline(run.lm, facts, measured, settings.chunk, folder / name)
+
+        self._baseline = baseline(list(run.facts), run.settings, "edited")
         # The fixed prompts are not generated from after an edit: whether the answer stays takes one forward.
-        self._baseline = Baseline(run.lm, run.facts, run.settings, settings.chunk, before / "edited")
-        self._fixed = Baseline(run.lm, self.fixed, self._fixed_settings, settings.chunk, before / "fixed")
+        self._fixed = baseline(self.fixed, self._fixed_settings, "fixed")
 
     def go(self) -> bool:
         """Runs to the end, or until it is stopped; True if it came to the end. The model is unedited afterwards."""

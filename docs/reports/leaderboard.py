@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from corrigenda.environment import machine, versions
@@ -38,15 +39,16 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 """By editor, its configurations that are in the table."""
 
+LIKE = "rome"
+"""Whose edits the random ones are as large as. They are kept, so that nobody makes them twice."""
+
 OTHER_AIMS: dict[str, str] = {
     "suppress": "makes a fact less likely, puts no other in its place",
     "enhance": "makes a fact more likely, puts no other in its place",
     "erase_neurons": "erases, puts no other object in the place of the old one",
+    "saved": "has no edits of its own",
 }
 """The editors that are not in the table, and why."""
-
-SINGLE_ONLY: frozenset[str] = frozenset()
-"""Configurations that are not run in batch mode."""
 
 
 def main() -> None:
@@ -65,7 +67,7 @@ def main() -> None:
     if unknown:
         print(f"not in the table, and no reason is given (CHOICES, OTHER_AIMS): {', '.join(unknown)}")
     deadline = time.monotonic() + 60 * options.minutes if options.minutes else None
-    done = options.write or all(run(job, deadline) for job in jobs(options))
+    done = options.write or all(run(job, Store(options.store), deadline) for job in jobs(options))
     if not done:
         print("not finished yet; give the same command again to go on")
         sys.exit(3)
@@ -81,13 +83,13 @@ def jobs(options: argparse.Namespace) -> list[list[str]]:
         [
             *(f"mode={mode}", f"data={data}", f"data.path={_relative(options.data / file)}"),
             *(f"data.limit={options.facts}", "data.on_error=skip", f"editor={editor}"),
-            *(f"store={_relative(options.store)}", "save_edits=false"),
+            *(f"store={_relative(options.store)}", f"before={_relative(options.store / 'before')}"),
+            f"save_edits={str(editor == LIKE).lower()}",
             *options.overrides,
         ]
         for mode in options.modes.split(",")
         for editor in chosen
         for data, file in DATA.items()
-        if mode == "single" or editor not in SINGLE_ONLY
     ]
 
 
@@ -96,8 +98,9 @@ def _relative(path: Path) -> str:
     return os.path.relpath(path.resolve(), ROOT)
 
 
-def run(overrides: list[str], deadline: float | None) -> bool:
+def run(overrides: list[str], store: Store, deadline: float | None) -> bool:
     """One run; False if it was stopped at the deadline. A run that fails is said and passed over."""
+    overrides = overrides + size_of(overrides, store)
     left = None if deadline is None else deadline - time.monotonic()
     if left is not None and left <= 0:
         return False
@@ -113,15 +116,27 @@ def run(overrides: list[str], deadline: float | None) -> bool:
     return True
 
 
+def size_of(overrides: Sequence[str], store: Store) -> list[str]:
+    """For a random update, where the edits lie whose size it takes; else nothing."""
+    asked = dict(override.split("=", 1) for override in overrides)
+    if asked["editor"] != "random":
+        return []
+    wanted = {"editor": LIKE, "data": asked["data"]}
+    for found in reversed(store.runs()):
+        choices = found.config.get("choices", {}) if found.state == "finished" else {}
+        same = all(choices.get(key) == value for key, value in wanted.items())
+        if same and found.config["mode"] == asked["mode"] and len(found.cases()) == int(asked["data.limit"]):
+            return ["editor@editor.like=saved", f"editor.like.run={_relative(found.path)}"]
+    return []
+
+
 def about(options: argparse.Namespace) -> str:
     """How the figures were made."""
     found = versions() | {name: str(value) for name, value in machine().items()}
     packages = ", ".join(f"{name} {found[name]}" for name in ("python", "torch", "transformers"))
     where = f"{found['system']} {found['processor']}, {found.get('gpu', 'CPU')}, {found['threads']} threads"
-    return (
-        f"The first {options.facts} facts of each data set, seed 0. "
-        f"Command: `python docs/reports/leaderboard.py --facts {options.facts}` ({packages}; {where})."
-    )
+    command = " ".join(["python docs/reports/leaderboard.py --facts", str(options.facts), *options.overrides])
+    return f"The first {options.facts} facts of each data set, seed 0. Command: `{command}` ({packages}; {where})."
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,11 +18,22 @@ from corrigenda import ContextEdit, Edit, EditRefusedError, Fact, LanguageModel,
 from corrigenda.data import FactSet
 from corrigenda.facts import Probe
 from corrigenda.results import RunFolder
-from eval import EditRun, EvalSettings, Measurement, SequentialRun, SequentialSettings, baseline, measure, sequential
+from eval import (
+    EditRun,
+    EvalSettings,
+    Measurement,
+    SequentialRun,
+    SequentialSettings,
+    baseline,
+    measure,
+    runs,
+    sequential,
+)
 from eval.baseline import Baseline
 from eval.curves import curve_markdown, curve_table, draw_curve
 from eval.requests import repeats_what_holds, standing, untouched
-from eval.sequential import change_norm
+from eval.runs import run_batch, run_single
+from eval.sequential import change_norm, run_sequential
 
 SUBJECTS = ["Thomas", "Danielle", "Ben", "river", "tower", "piano", "red"]
 SMALL = EvalSettings(max_new_tokens=4, preservation_tokens=3, perplexity_tokens=24)
@@ -366,6 +377,44 @@ def test_a_baseline_comes_back_from_the_disk_as_it_was(tmp_path: Path) -> None:
                 assert (old.values, old.answers) == (new.values, new.answers)
                 assert json.dumps(old.prompts) == json.dumps(new.prompts)
                 assert all(map(torch.equal, old.distributions, new.distributions))
+
+
+@pytest.mark.parametrize("mode", ["single", "batch", "sequential"])
+def test_runs_share_what_the_unedited_model_does(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The records are the same to the last bit; the unedited model is measured once for a model, facts and settings."""
+    lm, some = tiny.build("llama"), real(7)
+    measured = 0
+    monkeypatch.setattr(runs, "CHUNK", 3)
+
+    def counted(lm: LanguageModel, facts: Sequence[Fact], settings: EvalSettings, **more: Any) -> list[Measurement]:
+        nonlocal measured
+        measured += len(facts)
+        return measure(lm, facts, settings, **more)
+
+    monkeypatch.setattr(baseline, "measure", counted)
+
+    def records(name: str, before: Path | None, settings: EvalSettings = SMALL) -> tuple[str, int]:
+        nonlocal measured
+        measured = 0
+        run = EditRun(lm, some, Nudge(), settings, RunFolder(tmp_path / name), before=before)
+        if mode == "sequential":
+            run_sequential(run, SequentialSettings(checkpoints=(5,), chunk=3), list(real(9))[7:])
+        else:
+            {"single": run_single, "batch": run_batch}[mode](run)
+        cases = [case.to_dict() | {"seconds": None} for case in run.cases.values()]
+        return json.dumps(cases), measured
+
+    whole = 9 if mode == "sequential" else 7
+    alone, first = records("alone", None), records("first", tmp_path / "before")
+    assert alone == first
+    assert alone[1] == whole
+    assert records("second", tmp_path / "before") == (first[0], 0)
+    other = replace(SMALL, max_new_tokens=3)
+    assert records("other", tmp_path / "before", other) == (records("apart", None, other)[0], whole)
+    # What was cut short is measured again: the file that ends a chunk is not there.
+    for path in (tmp_path / "before").glob("*/0000.json"):
+        path.unlink()
+    assert records("third", tmp_path / "before")[0] == alone[0]
 
 
 def test_the_norm_of_the_change() -> None:

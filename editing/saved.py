@@ -1,0 +1,59 @@
+"""The edits of an earlier run, taken up again: measured otherwise, or as the measure of a random update's size."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar
+
+from corrigenda import Edit, Fact, LanguageModel
+from editing.editor import EditRefusedError
+
+
+@dataclass(frozen=True)
+class Saved:
+    """Makes no edit of its own but gives those that a run has saved.
+
+    Attributes:
+        run: the folder of a run with ``save_edits=true``; any folder with edits below its ``edits/``.
+
+    Raises:
+        FileNotFoundError: there are no edits.
+    """
+
+    name: ClassVar[str] = "saved"
+
+    run: str
+
+    def __post_init__(self) -> None:
+        if not self._folders:
+            raise FileNotFoundError(f"saved: {self.run} holds no edits; name the folder of a run with save_edits=true")
+
+    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> Edit:
+        """The edit that the run has of exactly these facts, in this order.
+
+        Raises:
+            EditRefusedError: there is none (the run failed at them, or saved no edits).
+        """
+        folder = self._folders.get(tuple(fact.id for fact in facts))
+        if folder is None:
+            asked = ", ".join(fact.id for fact in facts[:5]) + (", ..." if len(facts) > 5 else "")
+            raise EditRefusedError(f"saved: {self.run} has {len(self._folders)} edits, none of {asked}")
+        edit = Edit.load(folder)
+        wanted = {fact.id: fact.to_dict() for fact in facts}
+        for fact in edit.origin.facts:
+            if fact.to_dict() != wanted[fact.id]:
+                raise EditRefusedError(f"saved: {folder} edits another fact with the id {fact.id!r}")
+        return edit
+
+    @cached_property
+    def _folders(self) -> dict[tuple[str, ...], Path]:
+        """Where the edits lie, by the ids of their facts."""
+        found = {}
+        for path in sorted((Path(self.run) / "edits").glob("*/edit.json")):
+            origin = json.loads(path.read_text(encoding="utf-8"))["origin"]
+            found[tuple(record["id"] for record in origin["facts"])] = path.parent
+        return found
