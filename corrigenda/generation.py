@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
 from corrigenda.partial import model_logits, takes_position_ids
 from corrigenda.routing import Routes
+from corrigenda.shared_start import SharedStart
 
 if TYPE_CHECKING:
     from corrigenda.model import LanguageModel
@@ -48,6 +48,7 @@ def decode(
     max_new_tokens: int | Sequence[int],
     choose: Choose | Sequence[Choose] = greedy,
     stop: Stop | Sequence[Stop] | None = None,
+    start: SharedStart | None = None,
 ) -> list[list[int]]:
     """Continues token sequences.
 
@@ -58,6 +59,7 @@ def decode(
         choose: picks the next tokens; one for all prompts or one for each (the rows of one are picked together).
         stop: tells of a token whether a row ends at it; by default, whether it is the end token. One for all prompts
             or one for each.
+        start: what the prompts have in common, where it was run before.
 
     Returns:
         The added tokens of each prompt; the one that ended a row is not among them.
@@ -73,14 +75,8 @@ def decode(
     stop = stop or lm.is_end
     stops = [stop] * len(prompts) if callable(stop) else list(stop)
     limits = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else list(max_new_tokens)
-    width = max(map(len, prompts))
-    # Padding on the left: the next token then stands at the same place in every row.
-    ids = torch.full((len(prompts), width), lm.pad_id, device=lm.device)
-    mask = torch.zeros_like(ids)
-    for row, prompt in enumerate(prompts):
-        ids[row, width - len(prompt) :] = torch.as_tensor(prompt, device=lm.device)
-        mask[row, width - len(prompt) :] = 1
-    cache, routes = DynamicCache(), Routes()
+    ids, mask, cache = (SharedStart(lm, prompts) if start is None else start).before_decoding(prompts)
+    routes = Routes()
     active = list(range(len(prompts)))  # which prompt each row still running belongs to
     added: list[list[int]] = [[] for _ in prompts]
     for _ in range(max(limits)):

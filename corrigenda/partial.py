@@ -259,6 +259,10 @@ class PartialForward:
         with _skipping(self._lm, self.layer, states, self._tuples):
             return model_logits(self._lm, at, self._routes, **inputs)
 
+    def before_running(self) -> tuple[Tensor, Tensor, DynamicCache]:
+        """What a decoding goes on from: the tokens to run, the mask over the cache and them, and the cache."""
+        return self._ids, self._mask, _cache(self._cache)
+
     def states_entering(self, layer: int, states: Tensor | None = None) -> Tensor:
         """Runs the rows up to a layer above and stops before it.
 

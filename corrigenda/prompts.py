@@ -167,6 +167,13 @@ def shared_heads(
     return heads, head_of, lengths
 
 
+def in_common(sequences: Sequence[Sequence[int]], limit: int) -> int:
+    """How many first tokens all of some sequences share, at most `limit`."""
+    for other in sequences[1:]:
+        limit = _common(sequences[0], other, limit)
+    return limit
+
+
 def _common(left: Sequence[int], right: Sequence[int], limit: int) -> int:
     """How many first tokens two sequences share, at most `limit`."""
     for place in range(min(limit, len(left), len(right))):

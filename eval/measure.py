@@ -21,6 +21,7 @@ from torch import Tensor
 from corrigenda import Fact, LanguageModel
 from corrigenda.data.embedded import held_out_text
 from corrigenda.generation import Choose, decode, greedy, sampler
+from corrigenda.shared_start import SharedStart
 from eval.answers import matches_leniently, matches_strictly
 from eval.groups import grouped, note_groups
 from eval.scoring import PromptScore, TargetScore, continues_as, perplexity, probabilities, score
@@ -215,14 +216,16 @@ def _generate(
         for prompt in fact.generation:
             # Every text has its own random numbers: the same before and after, whatever else is in the batch.
             jobs.append((number, "generation", prompt, _text_sampler(lm, settings.seed)))
-    rows = max(1, settings.max_tokens // 64)
-    jobs.sort(key=lambda job: len(lm.tokens(job[2])))
+    tokens_of = {prompt: lm.tokens(prompt) for _, _, prompt, _ in jobs}
+    start = SharedStart(lm, list(tokens_of.values()))
+    rows = max(1, settings.max_tokens // (64 + start.weight(start.length)))
+    jobs.sort(key=lambda job: len(tokens_of[job[2]]))
     for begin in range(0, len(jobs), rows):
         part = jobs[begin : begin + rows]
         limits = {"generation": settings.fluency_tokens, "preserved": settings.preservation_tokens}
         longest = [limits.get(kind, settings.max_new_tokens) for _, kind, _, _ in part]
         stops = [lm.is_end if kind == "generation" else lm.ends_answer for _, kind, _, _ in part]
-        added = decode(lm, [lm.tokens(prompt) for _, _, prompt, _ in part], longest, [job[3] for job in part], stops)
+        added = decode(lm, [tokens_of[job[2]] for job in part], longest, [job[3] for job in part], stops, start)
         for (number, kind, prompt, _), tokens, limit in zip(part, added, longest, strict=True):
             measurement = measurements[number]
             text = lm.text(tokens)

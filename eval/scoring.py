@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from corrigenda import LanguageModel
-from corrigenda.partial import PartialForward, forward_logits, record
+from corrigenda.partial import PartialForward, forward_logits
 from corrigenda.prompts import encode, encode_target
+from corrigenda.shared_start import SharedStart
 
 T = TypeVar("T")
 
@@ -87,9 +88,10 @@ def score(
     tokens = {prompt: lm.tokens(prompt) for prompt in prompts}
     found: dict[tuple[str, str], TargetScore] = {}
     distributions: dict[str, Tensor] = {}
-    for group in batches(prompts, [len(tokens[prompt]) for prompt in prompts], max_tokens):
+    start_of_all = SharedStart(lm, list(tokens.values()))
+    for group in batches(prompts, [start_of_all.weight(len(tokens[prompt])) for prompt in prompts], max_tokens):
         batch = lm.batch([tokens[prompt] for prompt in group])
-        recording = record(lm, batch, layers=[], logits_at=batch.lengths - 1)
+        recording = start_of_all.record(batch, batch.lengths - 1)
         assert recording.logits is not None
         first = recording.logits.float().log_softmax(-1)
         best = first.argmax(-1)
@@ -142,14 +144,15 @@ def continues_as(
     """
     rows = [(lm.tokens(prompt), list(answer), ended) for prompt, answer, ended in items]
     result = [True] * len(rows)
-    lengths = [len(prompt) + len(answer) for prompt, answer, _ in rows]
+    start = SharedStart(lm, [prompt for prompt, _, _ in rows])
+    lengths = [start.weight(len(prompt) + len(answer)) for prompt, answer, _ in rows]
     for group in batches(range(len(rows)), lengths, max_tokens):
         batch = lm.batch([rows[i][0] + rows[i][1] for i in group], [len(rows[i][0]) for i in group])
         mask = torch.zeros(batch.input_ids.shape, dtype=torch.bool)
         for place, i in enumerate(group):
             prompt, answer, ended = rows[i]
             mask[place, len(prompt) - 1 : len(prompt) - 1 + len(answer) + int(ended)] = True
-        best = forward_logits(lm, batch, mask.to(batch.lengths.device)).argmax(-1).tolist()
+        best = start.logits(batch, mask.to(batch.lengths.device)).argmax(-1).tolist()
         for i in group:
             _, answer, ended = rows[i]
             mine = [best.pop(0) for _ in range(len(answer) + int(ended))]
