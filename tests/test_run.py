@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import tiny
+from tasks import CHOICE_TASK
 
 from corrigenda import Edit, LanguageModel, load
 from corrigenda.records import records_in
@@ -185,18 +186,7 @@ def test_harness_tasks(home: Path) -> None:
     with (tasks / "questions.jsonl").open("w") as file:
         for question, choices in questions:
             file.write(json.dumps({"question": question, "choices": choices, "answer": 0}) + "\n")
-    (tasks / "cities.yaml").write_text(
-        f"""task: cities
-dataset_path: json
-dataset_kwargs: {{data_files: {{test: "{tasks / "questions.jsonl"}"}}}}
-test_split: test
-output_type: multiple_choice
-doc_to_text: "{{{{question}}}}"
-doc_to_choice: "{{{{choices}}}}"
-doc_to_target: "{{{{answer}}}}"
-metric_list: [{{metric: acc}}]
-"""
-    )
+    (tasks / "cities.yaml").write_text(CHOICE_TASK.format(name="cities", data=tasks / "questions.jsonl"))
     asked = ["eval.harness_tasks=[cities]", f"eval.harness_folder={tasks}", "data.limit=5"]
     folder = home / "harness"
     said = run(home, "mode=batch", *asked, f"hydra.run.dir={folder}")

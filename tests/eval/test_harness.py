@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from tasks import CHOICE_TASK
 
 from corrigenda import ContextEdit, Edit, LanguageModel, LowRankEdit, Origin
 from corrigenda.coefficient_edit import CoefficientEdit
@@ -38,19 +39,8 @@ CHOICES = [
     ["Italy", "France"],
     ["in the city of Rome", "on a river", "at"],
 ]
-CHOICE_TASK = """
-task: own_choice
-dataset_path: json
-dataset_kwargs: {{data_files: {{test: "{data}"}}}}
-test_split: test
-output_type: multiple_choice
-doc_to_text: "{{{{question}}}}"
-doc_to_choice: "{{{{choices}}}}"
-doc_to_target: "{{{{answer}}}}"
-metric_list: [{{metric: acc}}]
-"""
 ANSWER_TASK = """
-task: own_answer
+task: {name}
 dataset_path: json
 dataset_kwargs: {{data_files: {{test: "{data}"}}}}
 test_split: test
@@ -123,8 +113,8 @@ def folder(lm: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
             file.write(
                 json.dumps({"question": question, "choices": choices, "answer": number % 2, "said": said}) + "\n"
             )
-    for name, task in (("choice", CHOICE_TASK), ("answer", ANSWER_TASK)):
-        (folder / f"{name}.yaml").write_text(task.format(data=folder / "questions.jsonl"))
+    for name, task in (("own_choice", CHOICE_TASK), ("own_answer", ANSWER_TASK)):
+        (folder / f"{name}.yaml").write_text(task.format(name=name, data=folder / "questions.jsonl"))
     return folder
 
 
@@ -321,7 +311,7 @@ def test_unknown_task(folder: Path) -> None:
 
 
 def test_missing_data(lm: LanguageModel, tmp_path: Path) -> None:
-    (tmp_path / "choice.yaml").write_text(CHOICE_TASK.format(data=tmp_path / "gone.jsonl"))
+    (tmp_path / "choice.yaml").write_text(CHOICE_TASK.format(name="own_choice", data=tmp_path / "gone.jsonl"))
     with pytest.raises(ConnectionError, match="the data of own_choice cannot be had"):
         Harness(["own_choice"], folder=tmp_path, own_only=True).run(lm)
 
