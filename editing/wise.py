@@ -46,9 +46,8 @@ class Wise:
     each adds to what the others' facts read. So a shard is learned with the finished ones in place: what answers in
     its losses is the merged memory, and the facts that are replayed are of all shards; only its own entries change.
 
-    Epsilon is `margin` times the smallest D of a fact, or, if that is larger, the 99 % quantile of D over the unrelated
-    prompts, as long as it stays below the smallest D of a fact: the margin is there for paraphrases, and goes as far as
-    unrelated prompts leave room for it.
+    Epsilon is `margin` times the smallest D of a fact: the margin is there for paraphrases. Where the loudest unrelated
+    prompts (the 99 % quantile of their D) reach into it, epsilon lies halfway between them and the faintest fact.
 
     Coordinates: with `whiten` the side memory is learned as V' - V = W Theta, W = (C + ridge)^(-1/2) with the second
     moment C of the layer's coefficients over text, both in units of C's mean diagonal; subspaces, sign and magnitude in
@@ -478,7 +477,9 @@ class _Work:
             smallest[memory] = min(float(smallest[memory]), float(scores[memory, place]))
         # A memory that holds no fact any more answers nothing: its smallest score is infinite.
         loud = torch.tensor([float(self.ground.all_unrelated_scores(theta).quantile(0.99)) for theta in thetas])
-        epsilons = torch.maximum(wise.margin * smallest, torch.minimum(loud, smallest * (1 - 1e-4)))
+        quiet = loud <= wise.margin * smallest
+        halfway = (torch.minimum(loud, smallest * (1 - 1e-4)) + smallest) / 2
+        epsilons = torch.where(quiet, wise.margin * smallest, halfway)
         state = {"shards": torch.stack(self.shards).cpu()} | {
             f"rows.{name}": tensor for name, tensor in self.rows.tensors().items()
         }

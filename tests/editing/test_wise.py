@@ -314,18 +314,23 @@ def test_replay_reaches_the_facts_of_other_shards() -> None:
     assert kept[2] < kept[0]
 
 
-def test_epsilon_is_the_smallest_score_with_a_margin() -> None:
+@pytest.mark.parametrize(
+    ("facts", "margin", "where"), [(FACTS[:1], 0.9, "below"), (FACTS[:1], 0.7, "within"), (FACTS, 0.7, "above")]
+)
+def test_epsilon_lies_between_the_facts_and_what_is_unrelated(facts: list[Fact], margin: float, where: str) -> None:
+    """Unrelated prompts are quieter than the margin, reach into it, or are as loud as the facts."""
     lm = tiny.build("llama")
-    edit = wise(margin=0.7).edit(lm, FACTS)
+    edit = wise(margin=margin).edit(lm, facts)
     scores = []
-    for fact in FACTS:
+    for fact in facts:
         ids = lm.tokens(fact.statement)
         with lm.memory(2).capture() as seen:
             forward_logits(lm, lm.batch([ids]))
         scores.append(float((seen.coefficients[0, 1:].double() @ edit.deltas[0].double()).norm(dim=1).mean()))
     raw = unrelated_coefficients(lm, 2, wise().unrelated)
     loud = torch.tensor([float((m.double() @ edit.deltas[0].double()).norm(dim=1).mean()) for m in raw])
-    expected = max(0.7 * min(scores), min(float(loud.quantile(0.99)), min(scores) * (1 - 1e-4)))
+    faintest, loudest = min(scores), float(loud.quantile(0.99))
+    expected = {"below": margin * faintest, "within": (loudest + faintest) / 2, "above": faintest}[where]
     assert float(edit.epsilons[0]) == pytest.approx(expected, rel=1e-4)
     assert float(edit.epsilons[0]) < min(scores)
 
