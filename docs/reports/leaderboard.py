@@ -18,13 +18,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from corrigenda.environment import machine, versions
-from corrigenda.store import Store
+from corrigenda.store import Store, StoredRun
 from editing import EDITORS
 from eval.leaderboard import leaderboard, write_leaderboard
 
 ROOT = Path(__file__).resolve().parents[2]
 
 DATA = {"counterfact": "counterfact.json", "zsre": "zsre.json"}
+
+SETTINGS = ("eval.max_new_tokens=20", "eval.perplexity_tokens=256")
+"""Of all runs: the answers that are asked for are names, and the drift of each of thousands of edits is measured."""
 
 # The controls first: what costs least, and what all others are held against.
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -49,6 +52,12 @@ OTHER_AIMS: dict[str, str] = {
     "saved": "has no edits of its own",
 }
 """The editors that are not in the table, and why."""
+
+TOO_DEAR: dict[tuple[str, str], str] = {
+    ("batch", "in_context"): "a hundred statements before every prompt are hours on a CPU",
+    ("batch", "update_neurons"): "the neurons of each fact are looked for as in single mode, half a minute each",
+}
+"""What is run only if it is asked for (--only), and why."""
 
 
 def main() -> None:
@@ -85,10 +94,12 @@ def jobs(options: argparse.Namespace) -> list[list[str]]:
             *(f"data.limit={options.facts}", "data.on_error=skip", f"editor={editor}"),
             *(f"store={_relative(options.store)}", f"before={_relative(options.store / 'before')}"),
             f"save_edits={str(editor == LIKE).lower()}",
+            *SETTINGS,
             *options.overrides,
         ]
         for mode in options.modes.split(",")
         for editor in chosen
+        if only or (mode, editor) not in TOO_DEAR
         for data, file in DATA.items()
     ]
 
@@ -121,13 +132,17 @@ def size_of(overrides: Sequence[str], store: Store) -> list[str]:
     asked = dict(override.split("=", 1) for override in overrides)
     if asked["editor"] != "random":
         return []
-    wanted = {"editor": LIKE, "data": asked["data"]}
-    for found in reversed(store.runs()):
-        choices = found.config.get("choices", {}) if found.state == "finished" else {}
-        same = all(choices.get(key) == value for key, value in wanted.items())
-        if same and found.config["mode"] == asked["mode"] and len(found.cases()) == int(asked["data.limit"]):
+    for found in finished(store):
+        choices = found.config["choices"]
+        same = (choices["editor"], choices["data"], found.config["mode"]) == (LIKE, asked["data"], asked["mode"])
+        if same and found.done == int(asked["data.limit"]):
             return ["editor@editor.like=saved", f"editor.like.run={_relative(found.path)}"]
     return []
+
+
+def finished(store: Store) -> list[StoredRun]:
+    """The finished runs of the store, the newest first."""
+    return [run for run in reversed(store.runs()) if run.state == "finished" and "choices" in run.config]
 
 
 def about(options: argparse.Namespace) -> str:
@@ -136,7 +151,12 @@ def about(options: argparse.Namespace) -> str:
     packages = ", ".join(f"{name} {found[name]}" for name in ("python", "torch", "transformers"))
     where = f"{found['system']} {found['processor']}, {found.get('gpu', 'CPU')}, {found['threads']} threads"
     command = " ".join(["python docs/reports/leaderboard.py --facts", str(options.facts), *options.overrides])
-    return f"The first {options.facts} facts of each data set, seed 0. Command: `{command}` ({packages}; {where})."
+    there = {(run.config["mode"], run.config["choices"]["editor"]) for run in finished(Store(options.store))}
+    left_out = [f"{key[1]} in {key[0]} mode: {why}." for key, why in TOO_DEAR.items() if key not in there]
+    return (
+        f"The first {options.facts} facts of each data set, seed 0. Command: `{command}` ({packages}; {where}). "
+        + " ".join(["Not run:", *left_out] if left_out else [])
+    )
 
 
 if __name__ == "__main__":
