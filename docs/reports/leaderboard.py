@@ -70,6 +70,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="configurations, e.g. rome,finetune; all by default")
     parser.add_argument("--minutes", type=float, default=None, help="stop after so long, to go on another time")
     parser.add_argument("--write", action="store_true", help="run nothing, write what there is")
+    parser.add_argument("--remark", default="", help="added to what the page says of itself")
     parser.add_argument("overrides", nargs="*", help="of the configuration, for all runs, e.g. eval.max_new_tokens=20")
     options = parser.parse_args()
     unknown = sorted(set(EDITORS) - set(CHOICES) - set(OTHER_AIMS))
@@ -155,7 +156,7 @@ def about(options: argparse.Namespace) -> str:
     left_out = [f"{key[1]} in {key[0]} mode: {why}." for key, why in TOO_DEAR.items() if key not in there]
     return (
         f"The first {options.facts} facts of each data set, seed 0. Command: `{command}` ({packages}; {where}). "
-        + " ".join(["Not run:", *left_out] if left_out else [])
+        + " ".join([*(["Not run:"] if left_out else []), *left_out, options.remark]).strip()
     )
 
 
