@@ -155,7 +155,7 @@ def about(options: argparse.Namespace) -> str:
     there = {(run.config["mode"], run.config["choices"]["editor"]) for run in finished(Store(options.store))}
     left_out = [f"{key[1]} in {key[0]} mode: {why}." for key, why in TOO_DEAR.items() if key not in there]
     return (
-        f"The first {options.facts} facts of each data set, seed 0. Command: `{command}` ({packages}; {where}). "
+        f"The first {options.facts} facts of each data set, seed 0. Command: {command} ({packages}; {where}). "
         + " ".join([*(["Not run:"] if left_out else []), *left_out, options.remark]).strip()
     )
 

@@ -141,11 +141,9 @@ def cell_text(cell: Cell | None, column: Column) -> str:
 
 def figure_text(value: float, column: Column) -> str:
     """A figure in the column's unit."""
-    if column.unit == "%":
-        return f"{100 * value:.1f}"
-    if column.unit == "MB":
-        return f"{value:.0f}"
-    return f"{value:.2f}" if column.unit in ("s", "bits") else f"{value:.3f}"
+    digits = {"%": 1, "MB": 0, "s": 2, "bits": 2}.get(column.unit, 3)
+    text = f"{100 * value if column.unit == '%' else value:.{digits}f}"
+    return text.removeprefix("-") if float(text) == 0 else text  # no "-0.000"
 
 
 def _rounded(value: float | None) -> float | None:

@@ -18,6 +18,7 @@ from eval.leaderboard import leaderboard, write_leaderboard
 from eval.leaderboard.columns import BY_KEY, CONTROLS
 from eval.leaderboard.page import markdown, table_csv
 from eval.leaderboard.table import Board, Row
+from eval.leaderboard.views import figure_text
 from eval.statistics import harmonic_mean
 
 if TYPE_CHECKING:
@@ -81,6 +82,19 @@ def test_score_is_not_shown_without_what_would_tell(tmp_path: Path, make_run: An
 
 
 # -- marks
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        ("efficacy_success", 0.876, "87.6"),
+        ("perplexity_drift", -0.0334, "-0.033"),
+        ("neighbourhood_kl", -1e-9, "0.000"),  # a divergence is not negative: this is rounding
+        ("fluency", 5.678, "5.68"),
+    ],
+)
+def test_figures_are_written_in_their_units(key: str, value: float, text: str) -> None:
+    assert figure_text(value, BY_KEY[key]) == text
 
 
 def test_best_and_tied_by_hand(tmp_path: Path, make_run: Any) -> None:
