@@ -107,17 +107,13 @@ class EditRun:
         """All cases; each scored when its edit was made."""
         return Evaluation(tuple(self.cases[fact.id] for fact in self.facts))
 
-    @property
-    def baseline(self) -> Baseline:
-        """What the unedited model does with the facts.
-
-        Chunks are cut by a fact's place, not by what is left to do: so a run that goes on measures in the same batches
-        as one that was never stopped, and gives the same figures to the last bit.
-        """
-        facts = list(self.facts)
-        if self.before is None:
-            return Baseline(self.lm, facts, self.settings, CHUNK)
-        return Baseline.shared(self.lm, facts, self.settings, CHUNK, self.before)
+    def baseline(
+        self, facts: Sequence[Fact], settings: EvalSettings, chunk: int, folder: Path | None = None
+    ) -> Baseline:
+        """What the unedited model does with facts: where runs share it, else in a folder of one's own, or nowhere."""
+        if self.before is not None:
+            return Baseline.shared(self.lm, facts, settings, chunk, self.before)
+        return Baseline(self.lm, facts, settings, chunk, folder)
 
     @property
     def edits(self) -> list[Edit]:
@@ -174,7 +170,7 @@ class EditRun:
 
 def run_single(run: EditRun) -> None:
     """Edits each fact from the clean model, and scores it."""
-    lm, baseline = run.lm, run.baseline
+    lm, baseline = run.lm, run.baseline(list(run.facts), run.settings, CHUNK)
     for number in baseline.chunks:
         chunk = baseline.facts(number)
         if all(fact.id in run.cases for fact in chunk):
@@ -191,7 +187,7 @@ def run_single(run: EditRun) -> None:
 
 def run_batch(run: EditRun) -> None:
     """Edits all facts in one edit, and scores them under it."""
-    lm, baseline = run.lm, run.baseline
+    lm, baseline = run.lm, run.baseline(list(run.facts), run.settings, CHUNK)
     if len(run.cases) == len(run.facts):
         return
     path = run.folder.edit_path(0, "all")

@@ -134,10 +134,9 @@ class SequentialRun:
         self._stop = stop
 
         def baseline(facts: Sequence[Fact], measured: EvalSettings, name: str) -> Baseline:
-            if before is None and run.before is not None:
-                return Baseline.shared(run.lm, facts, measured, settings.chunk, run.before)
-            folder = before or run.folder.path / "before"
-            return Baseline(run.lm, facts, measured, settings.chunk, folder / name)
+            if before is not None:
+                return Baseline(run.lm, facts, measured, settings.chunk, before / name)
+            return run.baseline(facts, measured, settings.chunk, run.folder.path / "before" / name)
 
         self._baseline = baseline(list(run.facts), run.settings, "edited")
         # The fixed prompts are not generated from after an edit: whether the answer stays takes one forward.
