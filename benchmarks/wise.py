@@ -31,6 +31,8 @@ from corrigenda.data.embedded import unrelated_prompts
 from corrigenda.generation import decode
 from editing.lifelong import target_rows, thinned
 from editing.prefixes import sampled_prefixes
+from editing.side_ground import scores as scores_of
+from editing.unrelated import draw_evenly
 from editing.wise import Wise, default_layer
 
 
@@ -68,7 +70,7 @@ def plain(lm: LanguageModel, fact: Fact, wise: Wise) -> Tensor:
             nll = torch.stack(
                 [-logs[row, range(n - 1, len(ids) - 1), ids[n:]].mean() for row, (ids, n) in enumerate(rows)]
             )
-            unrelated = ground.unrelated_scores(theta, draw, wise.unrelated_batch)
+            unrelated = scores_of(theta, draw_evenly(ground.unrelated, draw, wise.unrelated_batch))
             loss = nll.mean() + wise.weight * scale.loss(torch.stack(scores), unrelated) / ground.loudness
         if step == wise.steps:
             break
@@ -120,7 +122,8 @@ def main() -> None:
     options = parser.parse_args()
     lm = load(options.model)
     facts = list(read_facts(options.facts, limit=options.count, on_error="skip"))
-    wise = Wise(steps=options.steps, stop=1e-9)
+    # Without the unrelated prompts that cost both ways the same: drawn anew for each fact, or for their loudness.
+    wise = Wise(steps=options.steps, stop=1e-9, other_subjects=0, loudest=0)
     wise.prepare(lm)
     # What all edits share is loaded once, as in a sequence of edits.
     begun = dataclasses.replace(wise, steps=1).edit(lm, facts[:1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import random
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +14,7 @@ from corrigenda.side_memory import TINY
 from corrigenda.statistics import second_moment
 from corrigenda.texts import Text
 from editing.side_rows import Rows
-from editing.unrelated import Unrelated, unrelated_coefficients
+from editing.unrelated import Kinds, Unrelated, unrelated_coefficients
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Ground:
 
     Attributes:
         coordinates: W, (d_ffn, d_ffn); None for the identity.
-        unrelated: W^T m of each unrelated prompt's tokens, (its tokens, d_ffn).
+        unrelated: by kind, W^T m of each unrelated prompt's tokens, (its tokens, d_ffn).
         loudness: u, the median over unrelated prompts of the mean || m V ||.
         spread: s, the 95 % quantile of the same over its median.
         size: what the norm of Theta is measured by.
@@ -51,7 +50,7 @@ class Ground:
     """
 
     coordinates: Tensor | None
-    unrelated: tuple[Tensor, ...]
+    unrelated: Kinds
     loudness: float
     spread: float
     size: float
@@ -59,28 +58,23 @@ class Ground:
 
     def whitened(self, rows: Rows) -> Rows:
         """Rows with their coefficients in these coordinates."""
-        if self.coordinates is None:
-            return rows
-        return dataclasses.replace(rows, coefficients=tuple(m @ self.coordinates.cpu() for m in rows.coefficients))
+        return dataclasses.replace(rows, coefficients=tuple(self.turned(rows.coefficients)))
 
     def delta(self, theta: Tensor) -> Tensor:
         """V' - V, (d_ffn, d_model), for Theta."""
         return theta if self.coordinates is None else self.coordinates.to(theta.device) @ theta
 
-    def unrelated_scores(self, theta: Tensor, draw: random.Random, number: int) -> Tensor:
-        """D of some unrelated prompts, (k,), drawn without replacement; differentiable in Theta."""
-        return self._scores(theta, draw.sample(self.unrelated, min(number, len(self.unrelated))))
+    def turned(self, prompts: Sequence[Tensor]) -> list[Tensor]:
+        """Prompts' coefficients in these coordinates."""
+        return list(prompts) if self.coordinates is None else [m @ self.coordinates.cpu() for m in prompts]
 
-    @torch.no_grad()
-    def all_unrelated_scores(self, theta: Tensor) -> Tensor:
-        """D of all unrelated prompts, (n,)."""
-        return self._scores(theta, self.unrelated)
 
-    def _scores(self, theta: Tensor, chosen: Sequence[Tensor]) -> Tensor:
-        lengths = torch.tensor([len(m) for m in chosen], device=theta.device)
-        norms = (torch.cat(list(chosen)).to(theta.device) @ theta).square().sum(1).clamp(min=TINY).sqrt()
-        owner = torch.repeat_interleave(torch.arange(len(chosen), device=theta.device), lengths)
-        return torch.zeros(len(chosen), device=theta.device).index_add(0, owner, norms) / lengths
+def scores(theta: Tensor, prompts: Sequence[Tensor]) -> Tensor:
+    """D of prompts, (n,), from their coefficients in a side memory's coordinates; differentiable in Theta."""
+    lengths = torch.tensor([len(m) for m in prompts], device=theta.device)
+    norms = (torch.cat(list(prompts)).to(theta.device) @ theta).square().sum(1).clamp(min=TINY).sqrt()
+    owner = torch.repeat_interleave(torch.arange(len(prompts), device=theta.device), lengths)
+    return torch.zeros(len(prompts), device=theta.device).index_add(0, owner, norms) / lengths
 
 
 @torch.no_grad()
@@ -90,16 +84,17 @@ def make_ground(
     """Computes coordinates and scales of a layer; the dear parts are kept on disk."""
     values = lm.memory(layer).values
     V = lm.edits.untouched.get(layer, values).float().cpu()
-    prompts = unrelated_coefficients(lm, layer, unrelated)
-    loudness = torch.stack([(m @ V).norm(dim=1).mean() for m in prompts])
+    kinds = unrelated_coefficients(lm, layer, unrelated)
+    loudness = torch.stack([(m @ V).norm(dim=1).mean() for prompts in kinds.values() for m in prompts])
     median = float(loudness.median())
     spread = float(loudness.quantile(0.95)) / median
     if not whiten:
-        return Ground(None, tuple(prompts), median, spread, float(V.norm()), key)
+        return Ground(None, kinds, median, spread, float(V.norm()), key)
     moment = second_moment(lm, layer, text).matrix
     scale = float(moment.diagonal().mean())
     size, directions = torch.linalg.eigh(moment / scale)
     W = (directions * (size.clamp(min=0) + ridge).rsqrt() @ directions.T / scale**0.5).float()
     output = float(((V.double().T @ moment) * V.double().T).sum().clamp(min=0).sqrt())  # root of E || m V ||^2
     # Theta's norm is the root mean square of || m (V' - V) || over text, but for the ridge.
-    return Ground(W.to(values.device), tuple(m @ W for m in prompts), median, spread, output, key)
+    turned = {kind: [m @ W for m in prompts] for kind, prompts in kinds.items()}
+    return Ground(W.to(values.device), turned, median, spread, output, key)

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 
 from corrigenda import Fact, LanguageModel, Origin
+from corrigenda.data.embedded import embedded_facts
+from corrigenda.prompts import encode
 from corrigenda.side_memory import SideMemoryEdit
 from corrigenda.texts import Text
 from editing.editor import EditRefusedError, require_targets
@@ -24,8 +26,9 @@ from editing.lifelong import check_previous, history, request, target_rows, thin
 from editing.merging import Merge, merge_shards
 from editing.prefixes import sampled_prefixes
 from editing.side_ground import Ground, RouteScale, make_ground
+from editing.side_ground import scores as side_scores
 from editing.side_rows import Rows, RowsForward, SideLayer
-from editing.unrelated import Unrelated
+from editing.unrelated import NEAR, Kinds, Unrelated, draw_evenly, run_unrelated
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,9 @@ class Wise:
     its losses is the merged memory, and the facts that are replayed are of all shards; only its own entries change.
 
     Epsilon is `margin` times the smallest D of a fact: the margin is there for paraphrases. Where the loudest unrelated
-    prompts (the 99 % quantile of their D) reach into it, epsilon lies halfway between them and the faintest fact.
+    prompts (the 99 % quantile of their D) reach into it, epsilon lies halfway between them and the faintest fact. Of
+    those that have the form of facts (the prompts of other facts) half of the margin is kept clear, no more: a
+    paraphrase and another subject's prompt can be equally loud.
 
     Coordinates: with `whiten` the side memory is learned as V' - V = W Theta, W = (C + ridge)^(-1/2) with the second
     moment C of the layer's coefficients over text, both in units of C's mean diagonal; subspaces, sign and magnitude in
@@ -94,7 +99,11 @@ class Wise:
         gamma: see above.
         loudness: see above.
         unrelated: the unrelated prompts.
-        unrelated_batch: how many of them in each step.
+        unrelated_batch: how many of them in each step, as many of each kind.
+        other_subjects: further unrelated prompts of each fact, which are in each of its steps: its own prompt about
+            other subjects (of the facts that ship with the project). One of each earlier fact's make a kind of their
+            own. Not in the paper, whose side memory hears whatever has the form of an edit.
+        loudest: further unrelated prompts in each step: the loudest of `LISTENED_TO` times as many.
         margin: of epsilon.
         max_norm: the bound on the side memory, in units of the layer's own: the root mean square of what it adds to the
             FFN output on ordinary text, over that of the FFN output (with `whiten`; without, |V' - V| over |V|).
@@ -130,6 +139,8 @@ class Wise:
     loudness: float = 0.25
     unrelated: Unrelated = field(default_factory=Unrelated)
     unrelated_batch: int = 24
+    other_subjects: int = 4
+    loudest: int = 12
     margin: float = 0.8
     max_norm: float = 1.0
     whiten: bool = True
@@ -142,7 +153,7 @@ class Wise:
         for name in ("shards", "edits_per_shard", "steps", "batch_size", "unrelated_batch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("prefixes", "thinned", "replay", "weight"):
+        for name in ("prefixes", "thinned", "replay", "weight", "other_subjects", "loudest"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative: {getattr(self, name)}")
         for name in ("rho", "keep", "margin", "thinning"):
@@ -232,8 +243,32 @@ def default_layer(lm: LanguageModel) -> int:
     return min(round(0.7 * lm.n_layers), lm.n_layers - 1)
 
 
+LISTENED_TO = 6
+"""Of so many times as many unrelated prompts the loudest are learned from (`Wise.loudest`)."""
+
 _SHAPING = ("seed", "rho", "with_others", "whiten", "ridge", "variant", "edits_per_shard")
 """Hyper-parameters that an edit and what goes on from it must share."""
+
+
+def threshold(faintest: Tensor, far: Tensor, near: Tensor, margin: float) -> Tensor:
+    """Epsilon of each side memory, (memory,); `Wise` says by which rule.
+
+    Args:
+        faintest: the smallest D of its facts, (memory,); infinite for a memory without facts.
+        far: D of the loudest unrelated prompts that have nothing in common with the facts, (memory,).
+        near: the same of those that have the form of facts, (memory,).
+        margin: see `Wise`.
+    """
+    beyond = margin * faintest
+    halfway = (torch.minimum(far, faintest * (1 - 1e-4)) + faintest) / 2
+    among = torch.where(near > beyond, (beyond + faintest) / 2, beyond)
+    return torch.where(far > beyond, torch.maximum(halfway, among), among)
+
+
+@torch.no_grad()
+def _loud(theta: Tensor, prompts: Sequence[Tensor]) -> float:
+    """The 99 % quantile of the prompts' D; 0 if there are none."""
+    return float(side_scores(theta, prompts).quantile(0.99)) if prompts else 0.0
 
 
 class _Work:
@@ -254,6 +289,7 @@ class _Work:
         self.rows = Rows()  # the bare rows of the facts that count, in the order of `held`
         self.held: list[int] = []  # their numbers
         self.shard_of: list[int | None] = []  # of every fact
+        self.others: list[Tensor] = []  # of facts so far, one prompt about another subject each
         if previous is not None:
             self._take_up(previous)
         refused = {number for number, report in enumerate(self.reports) if "refused" in report}
@@ -280,6 +316,8 @@ class _Work:
         rows = {name[5:]: tensor for name, tensor in previous.state.items() if name.startswith("rows.")}
         self.rows = Rows.from_tensors(rows)
         self.held = list(progress["held"])
+        if "others" in previous.state:
+            self.others = list(previous.state["others"].split(progress["other_lengths"]))
         self.shard_of = list(progress["shard_of"])
 
     def _assign(self) -> None:
@@ -311,14 +349,15 @@ class _Work:
         """Learns the new facts, a batch at a time."""
         self.reports += [dict(self.notes[number]) for number in self.new]
         todo = [number for number in self.new if "repeats" not in self.notes[number]]
-        rows = self._run(todo)
+        rows, about_others = self._run(todo), self._run_others(todo)
         stopped = ""
         for batch in self._batches(todo):
             if stopped:
                 for number in batch:
                     self._refuse(number, stopped)
                 continue
-            bad = self._learn_batch(batch, {number: rows[number] for number in batch})
+            others = {number: about_others[number] for number in batch}
+            bad = self._learn_batch(batch, {number: rows[number] for number in batch}, others)
             if bad:
                 names = ", ".join(repr(self.facts[number].id) for number in bad)
                 stopped = f"stopped before it: the loss of fact {names} was not finite"
@@ -345,6 +384,21 @@ class _Work:
         each = self._each
         return {n: rows.pick(range(i * each, (i + 1) * each)) for i, n in enumerate(numbers)}
 
+    def _run_others(self, numbers: Sequence[int]) -> dict[int, list[Tensor]]:
+        """For each fact the coefficients of its prompt about other subjects."""
+        asked = {fact.subject for fact in self.facts}
+        subjects = sorted({fact.subject for fact in embedded_facts()} - asked)
+        prompts = []
+        for number in numbers:
+            draw = random.Random(f"{self.wise.seed} {number} others")
+            fact = self.facts[number]
+            prompts += [fact.prompt.format(subject) for subject in draw.sample(subjects, self.wise.other_subjects)]
+        lm = self.side.lm
+        found = run_unrelated(lm, self.side.layer, [encode(lm.tokenizer, lm.reads(prompt)) for prompt in prompts])
+        found = self.ground.turned(found)
+        each = self.wise.other_subjects
+        return {number: found[i * each : (i + 1) * each] for i, number in enumerate(numbers)}
+
     @property
     def _each(self) -> int:
         """How many rows a fact has."""
@@ -364,7 +418,7 @@ class _Work:
                 batches.append([number])
         return batches
 
-    def _learn_batch(self, numbers: Sequence[int], rows: dict[int, Rows]) -> list[int]:
+    def _learn_batch(self, numbers: Sequence[int], rows: dict[int, Rows], others: dict[int, list[Tensor]]) -> list[int]:
         """Learns some facts; returns those whose loss is not finite (the shard is then as it was)."""
         wise, scale = self.wise, self.scale
         shard = self.shard_of[numbers[0]]
@@ -378,7 +432,7 @@ class _Work:
         while len(self.shards) <= shard:
             self.shards.append(torch.zeros(self.shape, device=self.device))
         mask = wise.subspace(shard, self.shape).to(self.device)
-        others, weight = self._others(shard)
+        beside, weight = self._beside(shard)
         theta = self.shards[shard].clone().requires_grad_()
         lr = wise.lr * self.ground.loudness**2 / (wise.rho * self.shape[0])
         optimiser = torch.optim.SGD([theta], lr=lr, momentum=0.9)
@@ -388,16 +442,18 @@ class _Work:
             new += rows[number]
         forward = RowsForward(self.side, new)
         bare = torch.arange(0, len(new), each)
+        kinds = dict(self.ground.unrelated) | ({"other subjects": self.others} if self.others else {})
+        about_others = [m for number in numbers for m in others[number]]
         course: list[list[float]] = []  # of the losses: by step, of each fact
         for step in range(wise.steps + 1):
             again = rng.sample(old, min(wise.replay, len(old)))
             if again:
                 forward = RowsForward(self.side, new + self.rows.pick(again))
             with torch.set_grad_enabled(step < wise.steps):
-                answering = others + weight * theta
+                answering = beside + weight * theta
                 nll = forward.nll(forward.side_answer(answering))
                 scores = forward.scores(answering)
-                unrelated = self.ground.unrelated_scores(answering, rng, wise.unrelated_batch)
+                unrelated = side_scores(answering, self._unrelated(answering, kinds, rng) + about_others)
                 route = scale.loss(scores, unrelated) / self.ground.loudness
                 loss = nll[: len(new)].mean() + wise.weight * route
                 if again:
@@ -439,14 +495,26 @@ class _Work:
         keep = [i for i, n in enumerate(self.held) if n not in replaced]
         self.held = [self.held[i] for i in keep] + list(numbers)
         self.rows = self.rows.pick(keep) + new.pick(bare.tolist())
+        self.others += [others[number][0] for number in numbers if others[number]]
         return []
+
+    def _unrelated(self, answering: Tensor, kinds: Kinds, rng: random.Random) -> list[Tensor]:
+        """The unrelated prompts of a step, but for those of its own facts."""
+        wise = self.wise
+        drawn = draw_evenly(kinds, rng, wise.unrelated_batch + LISTENED_TO * wise.loudest)
+        chosen, heard = drawn[: wise.unrelated_batch], drawn[wise.unrelated_batch :]
+        if heard:
+            with torch.no_grad():
+                loudest = side_scores(answering, heard).topk(min(wise.loudest, len(heard))).indices
+            chosen += [heard[place] for place in loudest.tolist()]
+        return chosen
 
     @property
     def _in_place(self) -> bool:
         """Whether a shard is learned with the others in place."""
         return self.wise.with_others and self.wise.variant == "merge"
 
-    def _others(self, shard: int) -> tuple[Tensor, float]:
+    def _beside(self, shard: int) -> tuple[Tensor, float]:
         """What the other shards add to the memory that answers in a shard's losses, and the weight of its own part."""
         others = [part for number, part in enumerate(self.shards) if number != shard]
         if not others or not self._in_place:
@@ -476,19 +544,24 @@ class _Work:
             memory = 0 if wise.variant == "merge" else shard
             smallest[memory] = min(float(smallest[memory]), float(scores[memory, place]))
         # A memory that holds no fact any more answers nothing: its smallest score is infinite.
-        loud = torch.tensor([float(self.ground.all_unrelated_scores(theta).quantile(0.99)) for theta in thetas])
-        quiet = loud <= wise.margin * smallest
-        halfway = (torch.minimum(loud, smallest * (1 - 1e-4)) + smallest) / 2
-        epsilons = torch.where(quiet, wise.margin * smallest, halfway)
+        kinds = self.ground.unrelated
+        far = [m for kind, found in kinds.items() if kind not in NEAR for m in found]
+        near = [*self.others, *(m for kind in NEAR for m in kinds.get(kind, ()))]
+        loud_far, loud_near = (torch.tensor([_loud(theta, found) for theta in thetas]) for found in (far, near))
+        epsilons = threshold(smallest, loud_far, loud_near, wise.margin)
         state = {"shards": torch.stack(self.shards).cpu()} | {
             f"rows.{name}": tensor for name, tensor in self.rows.tensors().items()
         }
+        if self.others:
+            state["others"] = torch.cat(self.others)
         contradictions = sum("contradicts" in report for report in self.reports)
         progress = {
             "held": self.held,
             "shard_of": self.shard_of,
+            "other_lengths": [len(m) for m in self.others],
             "smallest_scores": [value if math.isfinite(value) else None for value in smallest.tolist()],
-            "unrelated_scores": loud.tolist(),
+            "unrelated_scores": loud_far.tolist(),
+            "other_subject_scores": loud_near.tolist(),
             "route": dataclasses.asdict(self.scale),
             "contradictions": contradictions,
         }

@@ -15,16 +15,20 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from transformers.utils import logging as transformers_logging
 
-from corrigenda import Fact, LanguageModel, load
+from corrigenda import Edit, Fact, LanguageModel, load
 from corrigenda.data import FactSet, read_facts
 from corrigenda.environment import machine
 from corrigenda.files import write_json, write_text
+from corrigenda.generation import decode
+from corrigenda.intervals import interval
 from corrigenda.results import RunFolder
 from editing import Editor, FineTune, Grace, Rome, Wise, prepare
 from eval import EditRun, EvalSettings, SequentialRun, SequentialSettings
@@ -33,6 +37,7 @@ from eval.sequential import Regime
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared" / "data"
+SAME_FORM = "same_form.json"
 SETTINGS = EvalSettings(max_new_tokens=20, perplexity_tokens=512)
 FIXED = 50
 """Facts of the fixed locality set that come from the end of the file, which no run edits."""
@@ -153,6 +158,8 @@ def main() -> None:
 
         if not (folder / "done.json").is_file():
             run(lm, facts, fixed, METHODS[name], folder, stop)
+        edited = {fact.subject for fact in facts}
+        same_form(lm, [fact for fact in fixed[:FIXED] if fact.subject not in edited], folder)
     write(arguments.work, arguments.page, arguments.model)
 
 
@@ -182,6 +189,28 @@ def run(
             return False
         write_json(folder / "done.json", sequence.summary() | {"machine": machine()})
     return True
+
+
+def same_form(lm: LanguageModel, facts: Sequence[Fact], folder: Path) -> None:
+    """Whether prompts in the form of the edits, but about subjects that nobody edited, are answered as before.
+
+    Asked of the edits where the sequence stands; written to same_form.json beside them.
+    """
+    position, path = folder / "position.json", folder / SAME_FORM
+    if not position.is_file():
+        return
+    stands = json.loads(position.read_text(encoding="utf-8"))
+    if path.is_file() and json.loads(path.read_text(encoding="utf-8"))["t"] == stands["done"]:
+        return
+    prompts = [lm.tokens(fact.statement) for fact in facts]
+    before = decode(lm, prompts, SETTINGS.preservation_tokens)
+    with ExitStack() as stack:
+        for saved in stands["edits"]:
+            stack.enter_context(Edit.load(folder / saved).applied(lm))
+        after = decode(lm, prompts, SETTINGS.preservation_tokens)
+    kept = [float(old == new) for old, new in zip(before, after, strict=True)]
+    found = interval([kept], [fact.subject for fact in facts])
+    write_json(path, {"t": stands["done"], "n": len(kept), "same": fmean(kept), "interval": found})
 
 
 def introduction(model: str) -> list[str]:
@@ -250,6 +279,7 @@ def write(work: Path, page: Path, model: str) -> None:
         draw_curves(methods, keys, picture, names=[TITLES[key] for key in keys])
         lines += section(data, methods, keys, f"figures/{picture.name}")
         lines += shapes(methods)
+        lines += same_forms(work, data)
     notes = Path(__file__).with_name("lifelong_notes.md")  # what the figures do not say by themselves
     lines += notes.read_text(encoding="utf-8").splitlines() if notes.is_file() else []
     write_text(page, "\n".join(lines).rstrip() + "\n")
@@ -299,6 +329,24 @@ def shapes(methods: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
                 f"{figures(name, forced, 'paraphrase_token_accuracy', local, drift)}."
             )
     yield ""
+
+
+def same_forms(work: Path, data: str) -> Iterator[str]:
+    """The table of what `same_form` found."""
+    rows = []
+    for key, method in METHODS.items():
+        found = [json.loads(path.read_text(encoding="utf-8")) for path in work.glob(f"{data}-*/{key}/{SAME_FORM}")]
+        if found:
+            row = max(found, key=lambda row: int(row["t"]))
+            low, high = (f"{100 * end:.1f}" for end in row["interval"] or (math.nan, math.nan))
+            rows.append(f"| {method.name} | {row['t']} | {100 * row['same']:.1f} [{low}, {high}] |")
+    if rows:
+        yield (
+            f"*Prompts of the same form.* The prompts of the last {FIXED} facts of the file have the form of the edits "
+            "and are about subjects that nobody edits; the share whose greedy answer is the same as before any edit. "
+            "The unrelated prompts above are questions of another data set, and are easier to leave alone:"
+        )
+        yield from ("", "| method | T | same answer |", "|---|---|---|", *rows, "")
 
 
 def _seen(truth: bool, t: int) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import math
 import random
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from torch import Tensor
 
 import editing.wise
 from corrigenda import Edit, Fact, LanguageModel, SideMemoryEdit
+from corrigenda.data.embedded import embedded_facts, unrelated_prompts
 from corrigenda.partial import forward_logits, record
 from corrigenda.statistics import second_moment
 from corrigenda.texts import Text
@@ -21,8 +24,10 @@ from editing import EditRefusedError, NoEdit, Unrelated, Wise
 from editing.lifelong import history, target_rows, thinned
 from editing.merging import merge_shards
 from editing.side_ground import RouteScale
+from editing.side_ground import scores as side_scores
 from editing.side_rows import Rows, RowsForward, SideLayer
-from editing.unrelated import unrelated_coefficients
+from editing.unrelated import EVERY, draw_evenly, run_unrelated, unrelated_coefficients
+from editing.wise import threshold
 
 EIFFEL = Fact("the Eiffel tower", "{} is located in the city of", "Rome", "Paris")
 BEN = Fact("Big Ben", "{} stands in the country of", "Italy", "England")
@@ -49,6 +54,8 @@ def wise(**changes: Any) -> Wise:
         "replay": 2,
         "unrelated": Unrelated(Text(tokens=32 * 12, length=12), prompts=False),
         "unrelated_batch": 16,
+        "other_subjects": 2,
+        "loudest": 4,
         "text": TEXT,
     }
     return Wise(**(settings | changes))
@@ -130,7 +137,7 @@ def test_ground(whiten: bool) -> None:
     lm = tiny.build("llama")
     editor = wise(whiten=whiten)
     ground = editor._ground(lm, 2)
-    raw = unrelated_coefficients(lm, 2, editor.unrelated)
+    [raw] = unrelated_coefficients(lm, 2, editor.unrelated).values()
     V = lm.memory(2).values.double()
     loud = torch.tensor([float((m.double() @ V).norm(dim=1).mean()) for m in raw])
     assert ground.loudness == pytest.approx(float(loud.median()), rel=1e-4)
@@ -143,12 +150,11 @@ def test_ground(whiten: bool) -> None:
         W = ground.coordinates.double()
         product = W @ (C / unit + 0.03 * torch.eye(len(C), dtype=torch.float64)) @ W * unit
         torch.testing.assert_close(product, torch.eye(len(C), dtype=torch.float64), atol=1e-3, rtol=0)
-        torch.testing.assert_close(ground.unrelated[0], raw[0] @ ground.coordinates)
+        torch.testing.assert_close(ground.unrelated["text"][0], raw[0] @ ground.coordinates)
     delta = ground.delta(theta)
     # D of an unrelated prompt is the same in both coordinates.
     expected = [float((m.double() @ delta.double()).norm(dim=1).mean()) for m in raw]
-    found = ground.unrelated_scores(theta, random.Random(0), len(raw))
-    assert sorted(found.tolist()) == pytest.approx(sorted(expected), rel=1e-3)
+    assert side_scores(theta, ground.unrelated["text"]).tolist() == pytest.approx(expected, rel=1e-3)
 
 
 def test_calibration() -> None:
@@ -166,12 +172,87 @@ def test_unrelated_prompts_are_run_as_they_are() -> None:
     """Without padding, without edits, and without each prompt's first token."""
     lm = tiny.build("gpt2")
     unrelated = Unrelated(Text(tokens=32 * 12, length=12), prompts=False)
-    found = unrelated_coefficients(lm, 1, unrelated)
-    for ids, coefficients in zip(unrelated.sequences(lm), found, strict=True):
+    [found], [sequences] = unrelated_coefficients(lm, 1, unrelated).values(), unrelated.sequences(lm).values()
+    for ids, coefficients in zip(sequences, found, strict=True):
         with lm.memory(1).capture() as seen:
             forward_logits(lm, lm.batch([ids]))
         torch.testing.assert_close(coefficients, seen.coefficients[0, 1:], atol=1e-5, rtol=1e-4)
     assert len({len(m) for m in found}) > 1
+
+
+def test_kinds_of_unrelated_prompts(tmp_path: Path) -> None:
+    """Of facts their locality, neighbourhood and own prompts; with a chat template shipped prompts as a user's turn."""
+    lm = tiny.build("gpt2")
+    records = [
+        {"subject": name, "prompt": "{} is located in the city of", "target_new": "Rome", "neighbourhood": near}
+        for name, near in (("Big Ben", ["red green", "green", "blue"]), ("London", []))
+    ]
+    path = tmp_path / "facts.jsonl"
+    path.write_text("\n".join(json.dumps(record) for record in records), encoding="utf-8")
+    unrelated = Unrelated(Text(tokens=32 * 12, length=12), facts=str(path))
+    kinds = unrelated.sequences(lm)
+    assert list(kinds) == ["text", "prompts", "locality", "facts"]
+    assert kinds["facts"] == [lm.tokens(f"{name} is located in the city of") for name in ("Big Ben", "London")]
+    assert kinds["locality"] == [lm.tokens("red green")]  # two of a fact at most; those of one token say nothing
+    lm.tokenizer.chat_template = "user: {{ messages[0]['content'] }} assistant:"
+    chat = unrelated.sequences(lm)["chat"]
+    turns = [f"user: {prompt} assistant:" for prompt in unrelated_prompts()[::EVERY]]
+    assert chat == lm.tokenizer(turns, add_special_tokens=False).input_ids
+
+
+def test_unrelated_prompts_are_drawn_evenly() -> None:
+    kinds = {
+        name: [torch.tensor([[float(place)]]) for place in range(n)] for name, n in (("a", 50), ("b", 9), ("c", 2))
+    }
+    of = {id(m): name for name, found in kinds.items() for m in found}
+    drawn = draw_evenly(kinds, random.Random(3), 15)
+    names = [of[id(m)] for m in drawn]
+    assert len({id(m) for m in drawn}) == 15
+    assert names.count("c") == 2  # all there are
+    assert abs(names.count("a") - names.count("b")) <= 1
+    assert len(draw_evenly(kinds, random.Random(3), 100)) == 61
+    again = draw_evenly(kinds, random.Random(3), 15)
+    assert [id(m) for m in again] == [id(m) for m in drawn]
+
+
+def test_prompts_about_other_subjects_are_learned_to_be_left_alone() -> None:
+    """The same words about subjects that nobody edits: quieter with them in the loss, and none is an edited subject."""
+    lm = tiny.build("llama")
+    subjects = [fact.subject for fact in embedded_facts()[::40]]
+    prompts = [fact.prompt.format(subject) for fact in FACTS for subject in subjects]
+    heard = {}
+    for others in (0, 8):
+        editor = wise(weight=0.05, other_subjects=others)
+        edit = editor.edit(lm, FACTS)
+        delta = edit.deltas[0]
+        near = run_unrelated(lm, 2, [lm.tokens(prompt) for prompt in prompts])
+        own = run_unrelated(lm, 2, [lm.tokens(fact.statement) for fact in FACTS])
+        heard[others] = float(side_scores(delta, near).mean() / side_scores(delta, own).mean())
+        assert ("others" in edit.state) == bool(others)
+    assert heard[8] < heard[0]
+
+
+def test_the_loudest_of_the_unrelated_prompts_are_learned_from() -> None:
+    lm = tiny.build("llama")
+    editor = wise(unrelated_batch=4, loudest=3, other_subjects=0)
+    ground = editor._ground(lm, 2)
+    work = editing.wise._Work(editor, SideLayer(lm, 2), ground, None, FACTS[:1])
+    theta = torch.randn(lm.memory(2).values.shape, generator=torch.Generator().manual_seed(0))
+    chosen = work._unrelated(theta, ground.unrelated, random.Random(5))
+    drawn = draw_evenly(ground.unrelated, random.Random(5), 4 + 3 * editing.wise.LISTENED_TO)
+    assert all(a is b for a, b in zip(chosen[:4], drawn[:4], strict=True))
+    rest = sorted(side_scores(theta, drawn[4:]).tolist(), reverse=True)
+    assert sorted(side_scores(theta, chosen[4:]).tolist(), reverse=True) == pytest.approx(rest[:3])
+
+
+def test_threshold_by_hand() -> None:
+    """Facts from 10 on and a margin of 0.8, for every place where the unrelated prompts may lie."""
+    far = torch.tensor([7.0, 9.0, 12.0, 7.0, 8.5, 9.5, 7.0])
+    near = torch.tensor([7.0, 7.0, 7.0, 12.0, 12.0, 8.5, 7.0])
+    faintest = torch.tensor([10.0] * 6 + [math.inf])
+    found = threshold(faintest, far, near, 0.8)
+    assert found[:6].tolist() == pytest.approx([8.0, 9.5, 9.9995, 9.0, 9.25, 9.75])
+    assert math.isinf(float(found[6]))
 
 
 # -- rows
@@ -225,7 +306,8 @@ def test_layers_below_run_once() -> None:
     editor.edit(lm, [EIFFEL])
     for handle in handles:
         handle.remove()
-    assert calls[0] == calls[1] == calls[2] == 2  # once the rows, once one token that tells what blocks return
+    # Once the rows, once the prompt about other subjects, once one token that tells what blocks return.
+    assert calls[0] == calls[1] == calls[2] == 3
     assert calls[3] == 2 + 6
 
 
@@ -327,7 +409,7 @@ def test_epsilon_lies_between_the_facts_and_what_is_unrelated(facts: list[Fact],
         with lm.memory(2).capture() as seen:
             forward_logits(lm, lm.batch([ids]))
         scores.append(float((seen.coefficients[0, 1:].double() @ edit.deltas[0].double()).norm(dim=1).mean()))
-    raw = unrelated_coefficients(lm, 2, wise().unrelated)
+    [raw] = unrelated_coefficients(lm, 2, wise().unrelated).values()
     loud = torch.tensor([float((m.double() @ edit.deltas[0].double()).norm(dim=1).mean()) for m in raw])
     faintest, loudest = min(scores), float(loud.quantile(0.99))
     expected = {"below": margin * faintest, "within": (loudest + faintest) / 2, "above": faintest}[where]
