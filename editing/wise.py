@@ -9,7 +9,7 @@ import dataclasses
 import math
 import random
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -102,7 +102,8 @@ class Wise:
         unrelated_batch: how many of them in each step, as many of each kind.
         other_subjects: further unrelated prompts of each fact, which are in each of its steps: its own prompt about
             other subjects (of the facts that ship with the project). One of each earlier fact's make a kind of their
-            own. Not in the paper, whose side memory hears whatever has the form of an edit.
+            own, while nobody edits that subject. Not in the paper, whose side memory hears whatever has the form of an
+            edit.
         loudest: further unrelated prompts in each step: the loudest of `LISTENED_TO` times as many.
         margin: of epsilon.
         max_norm: the bound on the side memory, in units of the layer's own: the root mean square of what it adds to the
@@ -289,7 +290,9 @@ class _Work:
         self.rows = Rows()  # the bare rows of the facts that count, in the order of `held`
         self.held: list[int] = []  # their numbers
         self.shard_of: list[int | None] = []  # of every fact
-        self.others: list[Tensor] = []  # of facts so far, one prompt about another subject each
+        self.strangers: list[
+            tuple[str, Tensor]
+        ] = []  # of facts so far a prompt about another subject, and that subject
         if previous is not None:
             self._take_up(previous)
         refused = {number for number, report in enumerate(self.reports) if "refused" in report}
@@ -316,8 +319,12 @@ class _Work:
         rows = {name[5:]: tensor for name, tensor in previous.state.items() if name.startswith("rows.")}
         self.rows = Rows.from_tensors(rows)
         self.held = list(progress["held"])
-        if "others" in previous.state:
-            self.others = list(previous.state["others"].split(progress["other_lengths"]))
+        asked = {fact.subject for fact in self.facts}
+        if "strangers" in previous.state:
+            names, lengths = zip(*progress["strangers"], strict=True)
+            strangers = zip(names, previous.state["strangers"].split(list(lengths)), strict=True)
+            # A subject that is edited now is no stranger any more.
+            self.strangers = [(name, m) for name, m in strangers if name not in asked]
         self.shard_of = list(progress["shard_of"])
 
     def _assign(self) -> None:
@@ -349,15 +356,14 @@ class _Work:
         """Learns the new facts, a batch at a time."""
         self.reports += [dict(self.notes[number]) for number in self.new]
         todo = [number for number in self.new if "repeats" not in self.notes[number]]
-        rows, about_others = self._run(todo), self._run_others(todo)
+        rows, strangers = self._run(todo), self._run_strangers(todo)
         stopped = ""
         for batch in self._batches(todo):
             if stopped:
                 for number in batch:
                     self._refuse(number, stopped)
                 continue
-            others = {number: about_others[number] for number in batch}
-            bad = self._learn_batch(batch, {number: rows[number] for number in batch}, others)
+            bad = self._learn_batch(batch, rows, strangers)
             if bad:
                 names = ", ".join(repr(self.facts[number].id) for number in bad)
                 stopped = f"stopped before it: the loss of fact {names} was not finite"
@@ -384,20 +390,22 @@ class _Work:
         each = self._each
         return {n: rows.pick(range(i * each, (i + 1) * each)) for i, n in enumerate(numbers)}
 
-    def _run_others(self, numbers: Sequence[int]) -> dict[int, list[Tensor]]:
-        """For each fact the coefficients of its prompt about other subjects."""
+    def _run_strangers(self, numbers: Sequence[int]) -> dict[int, list[tuple[str, Tensor]]]:
+        """For each fact other subjects, and the coefficients of its prompt about them."""
         asked = {fact.subject for fact in self.facts}
         subjects = sorted({fact.subject for fact in embedded_facts()} - asked)
-        prompts = []
+        lm, each = self.side.lm, min(self.wise.other_subjects, len(subjects))
+        drawn: list[tuple[int, str]] = []
         for number in numbers:
-            draw = random.Random(f"{self.wise.seed} {number} others")
-            fact = self.facts[number]
-            prompts += [fact.prompt.format(subject) for subject in draw.sample(subjects, self.wise.other_subjects)]
-        lm = self.side.lm
-        found = run_unrelated(lm, self.side.layer, [encode(lm.tokenizer, lm.reads(prompt)) for prompt in prompts])
-        found = self.ground.turned(found)
-        each = self.wise.other_subjects
-        return {number: found[i * each : (i + 1) * each] for i, number in enumerate(numbers)}
+            chosen = random.Random(f"{self.wise.seed} {number} others").sample(subjects, each)
+            drawn += [(number, subject) for subject in chosen]
+        prompts = [lm.reads(self.facts[number].prompt.format(subject)) for number, subject in drawn]
+        ran = run_unrelated(lm, self.side.layer, [encode(lm.tokenizer, prompt) for prompt in prompts])
+        found: dict[int, list[tuple[str, Tensor]]] = {number: [] for number in numbers}
+        for (number, subject), m in zip(drawn, self.ground.turned(ran), strict=True):
+            if len(m):  # a prompt of one token has nothing to be heard by
+                found[number].append((subject, m))
+        return found
 
     @property
     def _each(self) -> int:
@@ -418,7 +426,9 @@ class _Work:
                 batches.append([number])
         return batches
 
-    def _learn_batch(self, numbers: Sequence[int], rows: dict[int, Rows], others: dict[int, list[Tensor]]) -> list[int]:
+    def _learn_batch(
+        self, numbers: Sequence[int], rows: Mapping[int, Rows], strangers: Mapping[int, Sequence[tuple[str, Tensor]]]
+    ) -> list[int]:
         """Learns some facts; returns those whose loss is not finite (the shard is then as it was)."""
         wise, scale = self.wise, self.scale
         shard = self.shard_of[numbers[0]]
@@ -442,8 +452,8 @@ class _Work:
             new += rows[number]
         forward = RowsForward(self.side, new)
         bare = torch.arange(0, len(new), each)
-        kinds = dict(self.ground.unrelated) | ({"other subjects": self.others} if self.others else {})
-        about_others = [m for number in numbers for m in others[number]]
+        kinds = dict(self.ground.unrelated) | {"strangers": [m for _, m in self.strangers]}
+        always = [m for number in numbers for _, m in strangers[number]]
         course: list[list[float]] = []  # of the losses: by step, of each fact
         for step in range(wise.steps + 1):
             again = rng.sample(old, min(wise.replay, len(old)))
@@ -453,7 +463,7 @@ class _Work:
                 answering = beside + weight * theta
                 nll = forward.nll(forward.side_answer(answering))
                 scores = forward.scores(answering)
-                unrelated = side_scores(answering, self._unrelated(answering, kinds, rng) + about_others)
+                unrelated = side_scores(answering, self._unrelated(answering, kinds, rng) + always)
                 route = scale.loss(scores, unrelated) / self.ground.loudness
                 loss = nll[: len(new)].mean() + wise.weight * route
                 if again:
@@ -495,7 +505,7 @@ class _Work:
         keep = [i for i, n in enumerate(self.held) if n not in replaced]
         self.held = [self.held[i] for i in keep] + list(numbers)
         self.rows = self.rows.pick(keep) + new.pick(bare.tolist())
-        self.others += [others[number][0] for number in numbers if others[number]]
+        self.strangers += [strangers[number][0] for number in numbers if strangers[number]]
         return []
 
     def _unrelated(self, answering: Tensor, kinds: Kinds, rng: random.Random) -> list[Tensor]:
@@ -546,22 +556,22 @@ class _Work:
         # A memory that holds no fact any more answers nothing: its smallest score is infinite.
         kinds = self.ground.unrelated
         far = [m for kind, found in kinds.items() if kind not in NEAR for m in found]
-        near = [*self.others, *(m for kind in NEAR for m in kinds.get(kind, ()))]
+        near = [*(m for _, m in self.strangers), *(m for kind in NEAR for m in kinds.get(kind, ()))]
         loud_far, loud_near = (torch.tensor([_loud(theta, found) for theta in thetas]) for found in (far, near))
         epsilons = threshold(smallest, loud_far, loud_near, wise.margin)
         state = {"shards": torch.stack(self.shards).cpu()} | {
             f"rows.{name}": tensor for name, tensor in self.rows.tensors().items()
         }
-        if self.others:
-            state["others"] = torch.cat(self.others)
+        if self.strangers:
+            state["strangers"] = torch.cat([m for _, m in self.strangers])
         contradictions = sum("contradicts" in report for report in self.reports)
         progress = {
             "held": self.held,
             "shard_of": self.shard_of,
-            "other_lengths": [len(m) for m in self.others],
+            "strangers": [(name, len(m)) for name, m in self.strangers],
             "smallest_scores": [value if math.isfinite(value) else None for value in smallest.tolist()],
             "unrelated_scores": loud_far.tolist(),
-            "other_subject_scores": loud_near.tolist(),
+            "stranger_scores": loud_near.tolist(),
             "route": dataclasses.asdict(self.scale),
             "contradictions": contradictions,
         }

@@ -228,8 +228,27 @@ def test_prompts_about_other_subjects_are_learned_to_be_left_alone() -> None:
         near = run_unrelated(lm, 2, [lm.tokens(prompt) for prompt in prompts])
         own = run_unrelated(lm, 2, [lm.tokens(fact.statement) for fact in FACTS])
         heard[others] = float(side_scores(delta, near).mean() / side_scores(delta, own).mean())
-        assert ("others" in edit.state) == bool(others)
+        assert len(edit.progress["strangers"]) == (len(FACTS) if others else 0)
     assert heard[8] < heard[0]
+
+
+def test_a_subject_that_is_edited_is_left_alone_no_more() -> None:
+    lm = tiny.build("llama")
+    editor = wise(other_subjects=1, edits_per_shard=4)
+    first = editor.edit(lm, FACTS[:2])
+    (name, _), (other, length) = first.progress["strangers"]
+    assert name not in {fact.subject for fact in FACTS[:2]}
+    again = editor.extend(lm, first, [dataclasses.replace(BEN, subject=name)])
+    kept = [subject for subject, _ in again.progress["strangers"]]
+    assert kept[0] == other
+    assert name not in kept
+    assert len(kept) == 2
+    assert torch.equal(again.state["strangers"][:length], first.state["strangers"][-length:])
+
+
+def test_no_subject_is_left_to_be_a_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(editing.wise, "embedded_facts", lambda: FACTS[:2])
+    assert wise().edit(tiny.build("llama"), FACTS[:2]).progress["strangers"] == []
 
 
 def test_the_loudest_of_the_unrelated_prompts_are_learned_from() -> None:
