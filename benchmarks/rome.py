@@ -6,7 +6,9 @@ threads are the same, no fact stops early, and the results are compared before t
 
     python benchmarks/rome.py [--facts counterfact.json] [--count 8]
 
-Prints a JSON object as its last line: `ratio` is plain / ours for one fact, `ratio_batch` for one fact in a batch of 8.
+Prints a JSON object as its last line: `ratio` is plain / ours for one fact, `ratio_batch` for one fact in a batch of 8;
+`operations_ratio` and `operations_ratio_batch` are those of the multiplications in matrix products and attention, which
+is what the times would be if nothing else took any.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from functools import partial
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from corrigenda import Fact, LanguageModel, load
 from corrigenda.data import read_facts
@@ -107,6 +110,16 @@ def timed(call: Callable[[], tuple[Tensor, Tensor]]) -> tuple[float, tuple[Tenso
     return time.perf_counter() - begin, result
 
 
+def operations(solve: Callable[[ValueSettings], object], settings: ValueSettings) -> int:
+    """Floating-point operations of a solve with these settings, counted on its first two steps."""
+    counted = []
+    for steps in (1, 2):
+        with FlopCounterMode(display=False) as counter:
+            solve(dataclasses.replace(settings, steps=steps))
+        counted.append(counter.get_total_flops())
+    return counted[0] + (settings.steps - 1) * (counted[1] - counted[0])
+
+
 def main() -> None:
     """Runs the comparison and prints it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -133,6 +146,14 @@ def main() -> None:
         print(f"{fact.statement!r}: {message}", file=sys.stderr)
     batch_seconds, _ = timed(partial(ours, lm, facts, layer, prefixes, settings))
     plain_all = [row[0] for row in rows]
+    counted = [
+        (
+            operations(partial(plain, lm, fact, layer, prefixes), settings),
+            operations(partial(ours, lm, [fact], layer, prefixes), settings),
+        )
+        for fact in facts
+    ]
+    counted_batch = operations(partial(ours, lm, facts, layer, prefixes), settings)
     result = {
         "benchmark": "rome",
         "model": lm.name,
@@ -149,6 +170,8 @@ def main() -> None:
         "ratio_smallest": min(row[0] / row[1] for row in rows),
         "ours_seconds_per_fact_batch": batch_seconds / len(facts),
         "ratio_batch": sum(plain_all) / batch_seconds,
+        "operations_ratio": statistics.median(theirs / mine for theirs, mine in counted),
+        "operations_ratio_batch": sum(theirs for theirs, _ in counted) / counted_batch,
         "largest_difference": max(row[2] for row in rows),
         "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }

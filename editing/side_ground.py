@@ -31,9 +31,12 @@ class RouteScale:
         The mean over the rows of each kind; in the third term each unrelated prompt is held against the edit's mean.
         """
         quiet = (unrelated - self.alpha).clamp(min=0).mean()
-        heard = (self.beta - edit).clamp(min=0).mean()
         apart = (self.gamma - (edit.mean() - unrelated)).clamp(min=0).mean()
-        return quiet + heard + apart
+        return quiet + self.heard(edit) + apart
+
+    def heard(self, edit: Tensor) -> Tensor:
+        """The middle term of L_route alone."""
+        return (self.beta - edit).clamp(min=0).mean()
 
 
 @dataclass(frozen=True, eq=False)

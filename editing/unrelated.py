@@ -56,7 +56,7 @@ class Unrelated:
         limit: how many of its facts to read.
     """
 
-    text: Text = field(default_factory=lambda: Text(tokens=64 * 24, length=24))
+    text: Text = field(default_factory=Text)
     prompts: bool = True
     facts: str | None = None
     schema: str = "auto"

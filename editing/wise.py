@@ -40,10 +40,11 @@ class Wise:
         L = -log P(target, end token | prompt, after random contexts too) + weight * L_route
         L_route = max(0, D(unrelated) - alpha) + max(0, beta - D(edit)) + max(0, gamma - (D(edit) - D(unrelated)))
 
-    with the mean over the rows of each kind, the first term also over some earlier facts of the shard (`replay`), and
-    L_route in units of u (see below). The gradient reaches only the shard's random subspace: a share `rho` of the
-    entries; those of 1 / `rho` shards have none in common. Of `shards` shards each takes `edits_per_shard` facts; they
-    are merged into one side memory (*merge*), or each is a side memory of its own, opened as needed (*retrieve*).
+    with the mean over the rows of each kind, the first term also over some earlier facts of the shard (`replay`), the
+    middle one of L_route once more over many of them (`remembered`), and L_route in units of u (see below). The
+    gradient reaches only the shard's random subspace: a share `rho` of the entries; those of 1 / `rho` shards have none
+    in common. Of `shards` shards each takes `edits_per_shard` facts; they are merged into one side memory (*merge*), or
+    each is a side memory of its own, opened as needed (*retrieve*).
 
     Shards that were learned apart (the paper's way, `with_others` = False) disturb each other when they are merged:
     each adds to what the others' facts read. So a shard is learned with the finished ones in place: what answers in
@@ -92,6 +93,8 @@ class Wise:
             paper, whose models generalise better to other wordings than small ones do.
         thinning: the share of the words left out.
         replay: earlier facts of the shard in each step.
+        remembered: further earlier facts in each step, for the middle term of L_route alone: they are to be heard
+            still.
         batch_size: facts learned together.
         weight: of L_route, in units of u.
         alpha: see above; None to calibrate.
@@ -125,13 +128,14 @@ class Wise:
     rho: float = 1.0
     with_others: bool = True
     steps: int = 30
-    lr: float = 0.006
+    lr: float = 0.01
     stop: float = 0.03
     prefix_lengths: tuple[tuple[int, int], ...] = ((5, 10), (10, 10))
     prefixes: int = 1
     thinned: int = 4
     thinning: float = 0.4
     replay: int = 5
+    remembered: int = 24
     batch_size: int = 1
     weight: float = 7.0
     alpha: float | None = None
@@ -154,7 +158,7 @@ class Wise:
         for name in ("shards", "edits_per_shard", "steps", "batch_size", "unrelated_batch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("prefixes", "thinned", "replay", "weight", "other_subjects", "loudest"):
+        for name in ("prefixes", "thinned", "replay", "weight", "other_subjects", "loudest", "remembered"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative: {getattr(self, name)}")
         for name in ("rho", "keep", "margin", "thinning"):
@@ -464,7 +468,10 @@ class _Work:
                 nll = forward.nll(forward.side_answer(answering))
                 scores = forward.scores(answering)
                 unrelated = side_scores(answering, self._unrelated(answering, kinds, rng) + always)
-                route = scale.loss(scores, unrelated) / self.ground.loudness
+                route = scale.loss(scores, unrelated)
+                if old and wise.remembered:
+                    route = route + scale.heard(side_scores(answering, self._remembered(old, rng)))
+                route = route / self.ground.loudness
                 loss = nll[: len(new)].mean() + wise.weight * route
                 if again:
                     loss = loss + nll[len(new) :].mean()
@@ -507,6 +514,12 @@ class _Work:
         self.rows = self.rows.pick(keep) + new.pick(bare.tolist())
         self.strangers += [strangers[number][0] for number in numbers if strangers[number]]
         return []
+
+    def _remembered(self, old: Sequence[int], rng: random.Random) -> list[Tensor]:
+        """Bare prompts of some earlier facts."""
+        rows = self.rows
+        chosen = rng.sample(old, min(self.wise.remembered, len(old)))
+        return [rows.coefficients[i][1 : rows.prompts[i]] for i in chosen]
 
     def _unrelated(self, answering: Tensor, kinds: Kinds, rng: random.Random) -> list[Tensor]:
         """The unrelated prompts of a step, but for those of its own facts."""

@@ -264,6 +264,18 @@ def test_the_loudest_of_the_unrelated_prompts_are_learned_from() -> None:
     assert sorted(side_scores(theta, chosen[4:]).tolist(), reverse=True) == pytest.approx(rest[:3])
 
 
+def test_remembered_facts_stay_loud() -> None:
+    """With enough of them in the loss no fact is fainter than beta asks for; without, an earlier one is."""
+    lm = tiny.build("llama")
+    ended = {}
+    for remembered in (0, 4):
+        settings = {"shards": 1, "rho": 1.0, "edits_per_shard": 4, "replay": 0, "weight": 0.3, "stop": 1e-9}
+        edit = wise(**settings, remembered=remembered).edit(lm, FACTS)
+        own = run_unrelated(lm, 2, [lm.tokens(fact.statement) for fact in FACTS[:-1]])
+        ended[remembered] = float(side_scores(edit.deltas[0], own).min()) / edit.progress["route"]["beta"]
+    assert ended[4] > ended[0]
+
+
 def test_threshold_by_hand() -> None:
     """Facts from 10 on and a margin of 0.8, for every place where the unrelated prompts may lie."""
     far = torch.tensor([7.0, 9.0, 12.0, 7.0, 8.5, 9.5, 7.0])
