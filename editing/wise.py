@@ -294,9 +294,7 @@ class _Work:
         self.rows = Rows()  # the bare rows of the facts that count, in the order of `held`
         self.held: list[int] = []  # their numbers
         self.shard_of: list[int | None] = []  # of every fact
-        self.strangers: list[
-            tuple[str, Tensor]
-        ] = []  # of facts so far a prompt about another subject, and that subject
+        self.strangers: list[tuple[str, Tensor]] = []  # other subjects, each with a fact's prompt about it
         if previous is not None:
             self._take_up(previous)
         refused = {number for number, report in enumerate(self.reports) if "refused" in report}
@@ -403,7 +401,7 @@ class _Work:
         for number in numbers:
             chosen = random.Random(f"{self.wise.seed} {number} others").sample(subjects, each)
             drawn += [(number, subject) for subject in chosen]
-        prompts = [lm.reads(self.facts[number].prompt.format(subject)) for number, subject in drawn]
+        prompts = [lm.reads(self.facts[number].prompt.replace("{}", subject)) for number, subject in drawn]
         ran = run_unrelated(lm, self.side.layer, [encode(lm.tokenizer, prompt) for prompt in prompts])
         found: dict[int, list[tuple[str, Tensor]]] = {number: [] for number in numbers}
         for (number, subject), m in zip(drawn, self.ground.turned(ran), strict=True):
