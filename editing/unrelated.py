@@ -48,9 +48,9 @@ class Unrelated:
         text: beginnings of sampled texts.
         prompts: whether the prompts that ship with the project are among them (questions, statements that break off),
             and, for a model with a chat template, some of them as a user's turn.
-        facts: a file of facts; their locality and neighbourhood prompts are among them, as with WISE's authors, and
-            their own prompts, which are in the form of the edits but about other subjects. Not the facts that the edit
-            is to be measured on.
+        facts: a file of facts whose locality and neighbourhood prompts are among them, as with WISE's authors; not the
+            facts that the edit is to be measured on.
+        same_form: whether those facts' own prompts are, too: they have the form of the edits, about other subjects.
         schema: of that file.
         offset: how many of its facts to pass over.
         limit: how many of its facts to read.
@@ -62,6 +62,7 @@ class Unrelated:
     schema: str = "auto"
     offset: int = 0
     limit: int | None = 200
+    same_form: bool = False
 
     def sequences(self, lm: LanguageModel) -> dict[str, list[list[int]]]:
         """The prompts' tokens by kind, those of more than one token; of each text a beginning of 8 or more tokens."""
@@ -83,7 +84,8 @@ class Unrelated:
         facts = read_facts(self.facts, schema=self.schema, offset=self.offset, limit=self.limit, on_error="skip")
         locality = [[*(probe.prompt for probe in fact.locality), *fact.neighbourhood] for fact in facts]
         kinds["locality"] = [prompt for prompts in locality for prompt in prompts[:EACH]]
-        kinds["facts"] = [fact.statement for fact in facts]
+        if self.same_form:
+            kinds["facts"] = [fact.statement for fact in facts]
         return kinds
 
 

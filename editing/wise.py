@@ -106,7 +106,7 @@ class Wise:
         other_subjects: further unrelated prompts of each fact, which are in each of its steps: its own prompt about
             other subjects (of the facts that ship with the project). One of each earlier fact's make a kind of their
             own, while nobody edits that subject. Not in the paper, whose side memory hears whatever has the form of an
-            edit.
+            edit; with many facts it costs what prose and other prompts need (docs/lifelong.md).
         loudest: further unrelated prompts in each step: the loudest of `LISTENED_TO` times as many.
         margin: of epsilon.
         max_norm: the bound on the side memory, in units of the layer's own: the root mean square of what it adds to the
@@ -144,7 +144,7 @@ class Wise:
     loudness: float = 0.25
     unrelated: Unrelated = field(default_factory=Unrelated)
     unrelated_batch: int = 24
-    other_subjects: int = 4
+    other_subjects: int = 0
     loudest: int = 12
     margin: float = 0.8
     max_norm: float = 1.0

@@ -189,9 +189,10 @@ def test_kinds_of_unrelated_prompts(tmp_path: Path) -> None:
     ]
     path = tmp_path / "facts.jsonl"
     path.write_text("\n".join(json.dumps(record) for record in records), encoding="utf-8")
-    unrelated = Unrelated(Text(tokens=32 * 12, length=12), facts=str(path))
+    unrelated = Unrelated(Text(tokens=32 * 12, length=12), facts=str(path), same_form=True)
     kinds = unrelated.sequences(lm)
     assert list(kinds) == ["text", "prompts", "locality", "facts"]
+    assert list(dataclasses.replace(unrelated, same_form=False).sequences(lm)) == ["text", "prompts", "locality"]
     assert kinds["facts"] == [lm.tokens(f"{name} is located in the city of") for name in ("Big Ben", "London")]
     assert kinds["locality"] == [lm.tokens("red green")]  # two of a fact at most; those of one token say nothing
     lm.tokenizer.chat_template = "user: {{ messages[0]['content'] }} assistant:"
