@@ -50,10 +50,10 @@ class Wise:
     each adds to what the others' facts read. So a shard is learned with the finished ones in place: what answers in
     its losses is the merged memory, and the facts that are replayed are of all shards; only its own entries change.
 
-    Epsilon is `margin` times the smallest D of a fact: the margin is there for paraphrases. Where the loudest unrelated
-    prompts (the 99 % quantile of their D) reach into it, epsilon lies halfway between them and the faintest fact. Of
-    those that have the form of facts (the prompts of other facts) half of the margin is kept clear, no more: a
-    paraphrase and another subject's prompt can be equally loud.
+    Epsilon lies halfway between the loudest unrelated prompts (the 99 % quantile of their D) and the faintest fact, but
+    not below `margin` times the faintest fact's D. Of unrelated prompts that have the form of facts (the prompts of
+    other facts) half of that margin is kept clear, no more: a paraphrase and another subject's prompt can be equally
+    loud.
 
     Coordinates: with `whiten` the side memory is learned as V' - V = W Theta, W = (C + ridge)^(-1/2) with the second
     moment C of the layer's coefficients over text, both in units of C's mean diagonal; subspaces, sign and magnitude in
@@ -267,7 +267,7 @@ def threshold(faintest: Tensor, far: Tensor, near: Tensor, margin: float) -> Ten
     beyond = margin * faintest
     halfway = (torch.minimum(far, faintest * (1 - 1e-4)) + faintest) / 2
     among = torch.where(near > beyond, (beyond + faintest) / 2, beyond)
-    return torch.where(far > beyond, torch.maximum(halfway, among), among)
+    return torch.maximum(halfway, among)
 
 
 @torch.no_grad()

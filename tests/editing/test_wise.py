@@ -279,7 +279,7 @@ def test_remembered_facts_stay_loud() -> None:
 
 def test_threshold_by_hand() -> None:
     """Facts from 10 on and a margin of 0.8, for every place where the unrelated prompts may lie."""
-    far = torch.tensor([7.0, 9.0, 12.0, 7.0, 8.5, 9.5, 7.0])
+    far = torch.tensor([5.0, 9.0, 12.0, 7.0, 8.5, 9.5, 7.0])
     near = torch.tensor([7.0, 7.0, 7.0, 12.0, 12.0, 8.5, 7.0])
     faintest = torch.tensor([10.0] * 6 + [math.inf])
     found = threshold(faintest, far, near, 0.8)
@@ -429,10 +429,10 @@ def test_replay_reaches_the_facts_of_other_shards() -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "margin", "where"), [(FACTS[:1], 0.9, "below"), (FACTS[:1], 0.7, "within"), (FACTS, 0.7, "above")]
+    ("facts", "margin", "where"), [(FACTS[:1], 0.95, "below"), (FACTS[:1], 0.7, "within"), (FACTS, 0.7, "above")]
 )
 def test_epsilon_lies_between_the_facts_and_what_is_unrelated(facts: list[Fact], margin: float, where: str) -> None:
-    """Unrelated prompts are quieter than the margin, reach into it, or are as loud as the facts."""
+    """Halfway between both, but not below the margin, and below every fact."""
     lm = tiny.build("llama")
     edit = wise(margin=margin).edit(lm, facts)
     scores = []
