@@ -31,7 +31,7 @@ from corrigenda.data.embedded import unrelated_prompts
 from corrigenda.generation import decode
 from editing.lifelong import target_rows, thinned
 from editing.prefixes import sampled_prefixes
-from editing.side_ground import scores as scores_of
+from editing.side_ground import side_scores
 from editing.unrelated import draw_evenly
 from editing.wise import Wise, default_layer
 
@@ -70,7 +70,7 @@ def plain(lm: LanguageModel, fact: Fact, wise: Wise) -> Tensor:
             nll = torch.stack(
                 [-logs[row, range(n - 1, len(ids) - 1), ids[n:]].mean() for row, (ids, n) in enumerate(rows)]
             )
-            unrelated = scores_of(theta, draw_evenly(ground.unrelated, draw, wise.unrelated_batch))
+            unrelated = side_scores(theta, draw_evenly(ground.unrelated, draw, wise.unrelated_batch))
             loss = nll.mean() + wise.weight * scale.loss(torch.stack(scores), unrelated) / ground.loudness
         if step == wise.steps:
             break

@@ -72,7 +72,7 @@ class Ground:
         return list(prompts) if self.coordinates is None else [m @ self.coordinates.cpu() for m in prompts]
 
 
-def scores(theta: Tensor, prompts: Sequence[Tensor]) -> Tensor:
+def side_scores(theta: Tensor, prompts: Sequence[Tensor]) -> Tensor:
     """D of prompts, (n,), from their coefficients in a side memory's coordinates; differentiable in Theta."""
     lengths = torch.tensor([len(m) for m in prompts], device=theta.device)
     norms = (torch.cat(list(prompts)).to(theta.device) @ theta).square().sum(1).clamp(min=TINY).sqrt()

@@ -30,8 +30,10 @@ EVERY = 3
 EACH = 2
 """Locality and neighbourhood prompts of a fact that are used, at most."""
 
+STRANGERS = "strangers"
+"""The kind of the prompts of earlier facts about other subjects (`Wise.other_subjects`)."""
 
-NEAR = ("facts",)
+NEAR = ("facts", STRANGERS)
 """The kinds that have the form of edits."""
 
 Kinds = Mapping[str, Sequence[Tensor]]

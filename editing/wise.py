@@ -25,10 +25,9 @@ from editing.editor import EditRefusedError, require_targets
 from editing.lifelong import check_previous, history, request, target_rows, thinned, without
 from editing.merging import Merge, merge_shards
 from editing.prefixes import sampled_prefixes
-from editing.side_ground import Ground, RouteScale, make_ground
-from editing.side_ground import scores as side_scores
+from editing.side_ground import Ground, RouteScale, make_ground, side_scores
 from editing.side_rows import Rows, RowsForward, SideLayer
-from editing.unrelated import NEAR, Kinds, Unrelated, draw_evenly, run_unrelated
+from editing.unrelated import NEAR, STRANGERS, Kinds, Unrelated, draw_evenly, run_unrelated
 
 
 @dataclass(frozen=True)
@@ -454,7 +453,7 @@ class _Work:
             new += rows[number]
         forward = RowsForward(self.side, new)
         bare = torch.arange(0, len(new), each)
-        kinds = dict(self.ground.unrelated) | {"strangers": [m for _, m in self.strangers]}
+        kinds = self._kinds()
         always = [m for number in numbers for _, m in strangers[number]]
         course: list[list[float]] = []  # of the losses: by step, of each fact
         for step in range(wise.steps + 1):
@@ -515,9 +514,15 @@ class _Work:
 
     def _remembered(self, old: Sequence[int], rng: random.Random) -> list[Tensor]:
         """Bare prompts of some earlier facts."""
-        rows = self.rows
-        chosen = rng.sample(old, min(self.wise.remembered, len(old)))
-        return [rows.coefficients[i][1 : rows.prompts[i]] for i in chosen]
+        return self._bare(rng.sample(old, min(self.wise.remembered, len(old))))
+
+    def _bare(self, places: Sequence[int]) -> list[Tensor]:
+        """What D is taken over of some held facts' bare prompts, each (its tokens but the first, d_ffn)."""
+        return [self.rows.coefficients[i][1 : self.rows.prompts[i]] for i in places]
+
+    def _kinds(self) -> Kinds:
+        """The unrelated prompts by kind, those of earlier facts about other subjects among them."""
+        return dict(self.ground.unrelated) | {STRANGERS: [m for _, m in self.strangers]}
 
     def _unrelated(self, answering: Tensor, kinds: Kinds, rng: random.Random) -> list[Tensor]:
         """The unrelated prompts of a step, but for those of its own facts."""
@@ -565,9 +570,9 @@ class _Work:
             memory = 0 if wise.variant == "merge" else shard
             smallest[memory] = min(float(smallest[memory]), float(scores[memory, place]))
         # A memory that holds no fact any more answers nothing: its smallest score is infinite.
-        kinds = self.ground.unrelated
+        kinds = self._kinds()
         far = [m for kind, found in kinds.items() if kind not in NEAR for m in found]
-        near = [*(m for _, m in self.strangers), *(m for kind in NEAR for m in kinds.get(kind, ()))]
+        near = [m for kind in NEAR for m in kinds.get(kind, ())]
         loud_far, loud_near = (torch.tensor([_loud(theta, found) for theta in thetas]) for found in (far, near))
         epsilons = threshold(smallest, loud_far, loud_near, wise.margin)
         state = {"shards": torch.stack(self.shards).cpu()} | {
@@ -599,8 +604,4 @@ class _Work:
     @torch.no_grad()
     def _scores(self, theta: Tensor) -> Tensor:
         """D of each held fact's bare prompt, (fact,)."""
-        parts = [
-            m[1:prompt].to(self.device) for m, prompt in zip(self.rows.coefficients, self.rows.prompts, strict=True)
-        ]
-        norms = (torch.cat(parts) @ theta).norm(dim=1)
-        return torch.stack([part.mean() for part in norms.split([len(part) for part in parts])]).cpu()
+        return side_scores(theta, self._bare(range(len(self.rows)))).cpu()

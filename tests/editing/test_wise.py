@@ -23,8 +23,7 @@ from corrigenda.texts import Text
 from editing import EditRefusedError, NoEdit, Unrelated, Wise
 from editing.lifelong import history, target_rows, thinned
 from editing.merging import merge_shards
-from editing.side_ground import RouteScale
-from editing.side_ground import scores as side_scores
+from editing.side_ground import RouteScale, side_scores
 from editing.side_rows import Rows, RowsForward, SideLayer
 from editing.unrelated import EVERY, draw_evenly, run_unrelated, unrelated_coefficients
 from editing.wise import threshold
