@@ -168,6 +168,11 @@ class SequentialRun:
         return tuple(self._load().edits)
 
     @property
+    def done(self) -> int:
+        """How many facts were edited (or failed, or repeated another) by the last checkpoint."""
+        return self._load().done
+
+    @property
     def retention(self) -> Evaluation:
         """How the facts whose requests are in force stand after the last edit."""
         return self._evaluation(self._records("retention"), self._standing(len(self.run.facts)))

@@ -23,7 +23,7 @@ from typing import Any
 
 from transformers.utils import logging as transformers_logging
 
-from corrigenda import Edit, Fact, LanguageModel, load
+from corrigenda import Fact, LanguageModel, load
 from corrigenda.data import FactSet, read_facts
 from corrigenda.environment import machine
 from corrigenda.files import write_json, write_text
@@ -99,9 +99,10 @@ METHODS: dict[str, Method] = {
 
 
 def wise(facts: FactSet, edits_per_shard: int, **changes: Any) -> Wise:
-    """WISE with shards for all facts, and with locality prompts of facts that are neither edited nor scored.
+    """WISE with shards for all facts, and with unrelated prompts of facts that are neither edited nor scored.
 
-    Those stand in the file between the facts that are edited and the fixed locality set.
+    Those stand in the file between the facts that are edited and the fixed locality set. Of CounterFact's, these are
+    neighbourhood prompts.
     """
     shards = -(-len(facts) // edits_per_shard)
     rho = 1.0 if "variant" in changes else 1 / shards
@@ -109,7 +110,7 @@ def wise(facts: FactSet, edits_per_shard: int, **changes: Any) -> Wise:
     path = SHARED / f"{facts.name}.json"
     room = len(read_facts(path, on_error="skip")) - FIXED - len(facts)
     unrelated = editor.unrelated
-    if room > 0 and any(fact.locality for fact in facts):
+    if room > 0 and any(fact.locality or fact.neighbourhood for fact in facts):
         limit = min(room, unrelated.limit or room)
         unrelated = replace(unrelated, facts=str(path), offset=len(facts), limit=limit)
     return replace(editor, unrelated=unrelated)
@@ -149,6 +150,8 @@ def main() -> None:
     methods = [name for name in arguments.methods.split(",") if name] or list(METHODS)
     lm = load(arguments.model)
     facts, fixed = read(arguments.data, arguments.t)
+    edited = {fact.subject for fact in facts}
+    others = [fact for fact in fixed[:FIXED] if fact.subject not in edited]
     for name in methods:
         folder = arguments.work / f"{arguments.data}-{arguments.t}" / name
         last = folder / "curve" / f"t-{arguments.upto:04d}.json"
@@ -156,10 +159,10 @@ def main() -> None:
         def stop(last: Path = last) -> bool:
             return time.monotonic() > deadline or last.is_file()
 
-        if not (folder / "done.json").is_file():
-            run(lm, facts, fixed, METHODS[name], folder, stop)
-        edited = {fact.subject for fact in facts}
-        same_form(lm, [fact for fact in fixed[:FIXED] if fact.subject not in edited], folder)
+        place = RunFolder(folder)
+        with place.held():  # two of these commands at once would write one into the other
+            sequence = run(lm, facts, fixed, METHODS[name], place, stop)
+            same_form(lm, sequence, others, folder / SAME_FORM)
     write(arguments.work, arguments.page, arguments.model)
 
 
@@ -175,42 +178,39 @@ def read(data: str, t: int) -> tuple[FactSet, list[Fact]]:
 
 
 def run(
-    lm: LanguageModel, facts: FactSet, fixed: list[Fact], method: Method, folder: Path, stop: Callable[[], bool]
-) -> bool:
-    """One method's sequence; False if it was stopped before its end."""
-    editor, place = method.make(facts), RunFolder(folder)
+    lm: LanguageModel, facts: FactSet, fixed: list[Fact], method: Method, place: RunFolder, stop: Callable[[], bool]
+) -> SequentialRun:
+    """One method's sequence, to its end or until it is stopped."""
+    folder, editor = place.path, method.make(facts)
     settings = SequentialSettings(regime=method.regime, after_each="probabilities")
-    with place.held():  # two of these commands at once would write one into the other
-        same_editor(folder / "editor.json", editor)
-        run = EditRun(lm, facts, editor, SETTINGS, place)
-        sequence = SequentialRun(run, settings, fixed, stop, folder.parent / "before")
+    same_editor(folder / "editor.json", editor)
+    edits = EditRun(lm, facts, editor, SETTINGS, place)
+    sequence = SequentialRun(edits, settings, fixed, stop, folder.parent / "before")
+    done = folder / "done.json"
+    if not done.is_file():
         prepare(editor, lm)
-        if not sequence.go():
-            return False
-        write_json(folder / "done.json", sequence.summary() | {"machine": machine()})
-    return True
+        if sequence.go():
+            write_json(done, sequence.summary() | {"machine": machine()})
+    return sequence
 
 
-def same_form(lm: LanguageModel, facts: Sequence[Fact], folder: Path) -> None:
+def same_form(lm: LanguageModel, sequence: SequentialRun, facts: Sequence[Fact], path: Path) -> None:
     """Whether prompts in the form of the edits, but about subjects that nobody edited, are answered as before.
 
-    Asked of the edits where the sequence stands; written to same_form.json beside them.
+    Asked of the edits where the sequence stands, and written to a file.
     """
-    position, path = folder / "position.json", folder / SAME_FORM
-    if not position.is_file():
-        return
-    stands = json.loads(position.read_text(encoding="utf-8"))
-    if path.is_file() and json.loads(path.read_text(encoding="utf-8"))["t"] == stands["done"]:
+    t = sequence.done
+    if not t or (path.is_file() and json.loads(path.read_text(encoding="utf-8"))["t"] == t):
         return
     prompts = [lm.tokens(fact.statement) for fact in facts]
     before = decode(lm, prompts, SETTINGS.preservation_tokens)
     with ExitStack() as stack:
-        for saved in stands["edits"]:
-            stack.enter_context(Edit.load(folder / saved).applied(lm))
+        for edit in sequence.edits:
+            stack.enter_context(edit.applied(lm))
         after = decode(lm, prompts, SETTINGS.preservation_tokens)
     kept = [float(old == new) for old, new in zip(before, after, strict=True)]
     found = interval([kept], [fact.subject for fact in facts])
-    write_json(path, {"t": stands["done"], "n": len(kept), "same": fmean(kept), "interval": found})
+    write_json(path, {"t": t, "n": len(kept), "same": fmean(kept), "interval": found})
 
 
 def introduction(model: str) -> list[str]:
