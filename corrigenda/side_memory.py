@@ -142,10 +142,21 @@ def routing_score(coefficients: Tensor, delta: Tensor, counted: Tensor) -> Tenso
         (batch,), differentiable in `delta`.
     """
     # Only at the positions that count: a norm's gradient at zero is none, and padding need not be multiplied.
-    rows = counted.nonzero()[:, 0]
-    norms = (coefficients[counted].to(delta.dtype) @ delta).square().sum(1).clamp(min=TINY).sqrt()
-    sums = torch.zeros(len(counted), dtype=norms.dtype, device=norms.device).index_add(0, rows, norms)
-    return sums / counted.sum(1).clamp(min=1)
+    return mean_norms(coefficients[counted].to(delta.dtype), delta, counted.nonzero()[:, 0], counted.sum(1))
+
+
+def mean_norms(coefficients: Tensor, delta: Tensor, owner: Tensor, lengths: Tensor) -> Tensor:
+    """The mean of || m delta ||_2 over each row's positions, (row,); 0 for a row that has none.
+
+    Args:
+        coefficients: m, (n, d_ffn), of all rows' positions.
+        delta: (d_ffn, d_model).
+        owner: (n,), which row each position belongs to.
+        lengths: (row,), how many each has.
+    """
+    norms = (coefficients @ delta).square().sum(1).clamp(min=TINY).sqrt()
+    sums = torch.zeros(len(lengths), dtype=norms.dtype, device=norms.device).index_add(0, owner, norms)
+    return sums / lengths.clamp(min=1)
 
 
 TINY = math.ldexp(1.0, -100)

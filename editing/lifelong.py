@@ -44,11 +44,11 @@ def target_rows(lm: LanguageModel, fact: Fact, prompt: str | None = None) -> tup
 def thinned(fact: Fact, share: float, draw: random.Random) -> str:
     """The fact's statement with some of its words left out: each with the given probability, the subject's never.
 
-    Rows like this make what is learned hang on the subject and on few of the other words, as a paraphrase needs it.
+    A side of the prompt that touches the subject without a space between them (quotation marks, "'s") stays whole. Rows
+    like this make what is learned hang on the subject and on few of the other words, as a paraphrase needs it.
     """
     left, right = fact.prompt.split("{}")
     parts = [" ".join(word for word in part.split() if draw.random() >= share) for part in (left, right)]
-    # What touches the subject without a space between them (quotation marks, "'s") stays as it is.
     if left and not left[-1].isspace():
         parts[0] = left
     if right and not right[0].isspace():

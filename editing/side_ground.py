@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from corrigenda import LanguageModel
-from corrigenda.side_memory import TINY
+from corrigenda.side_memory import mean_norms
 from corrigenda.statistics import second_moment
 from corrigenda.texts import Text
 from editing.side_rows import Rows
@@ -75,9 +75,8 @@ class Ground:
 def side_scores(theta: Tensor, prompts: Sequence[Tensor]) -> Tensor:
     """D of prompts, (n,), from their coefficients in a side memory's coordinates; differentiable in Theta."""
     lengths = torch.tensor([len(m) for m in prompts], device=theta.device)
-    norms = (torch.cat(list(prompts)).to(theta.device) @ theta).square().sum(1).clamp(min=TINY).sqrt()
     owner = torch.repeat_interleave(torch.arange(len(prompts), device=theta.device), lengths)
-    return torch.zeros(len(prompts), device=theta.device).index_add(0, owner, norms) / lengths
+    return mean_norms(torch.cat(list(prompts)).to(theta.device), theta, owner, lengths)
 
 
 @torch.no_grad()
@@ -99,5 +98,5 @@ def make_ground(
     W = (directions * (size.clamp(min=0) + ridge).rsqrt() @ directions.T / scale**0.5).float()
     output = float(((V.double().T @ moment) * V.double().T).sum().clamp(min=0).sqrt())  # root of E || m V ||^2
     # Theta's norm is the root mean square of || m (V' - V) || over text, but for the ridge.
-    turned = {kind: [m @ W for m in prompts] for kind, prompts in kinds.items()}
-    return Ground(W.to(values.device), turned, median, spread, output, key)
+    ground = Ground(W.to(values.device), {}, median, spread, output, key)
+    return dataclasses.replace(ground, unrelated={kind: ground.turned(prompts) for kind, prompts in kinds.items()})

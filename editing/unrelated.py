@@ -56,6 +56,9 @@ class Unrelated:
         schema: of that file.
         offset: how many of its facts to pass over.
         limit: how many of its facts to read.
+
+    Raises:
+        ValueError: `same_form` without `facts`.
     """
 
     text: Text = field(default_factory=Text)
@@ -66,8 +69,16 @@ class Unrelated:
     limit: int | None = 200
     same_form: bool = False
 
+    def __post_init__(self) -> None:
+        if self.same_form and self.facts is None:
+            raise ValueError("unrelated.same_form asks for the prompts of other facts: name a file, unrelated.facts")
+
     def sequences(self, lm: LanguageModel) -> dict[str, list[list[int]]]:
-        """The prompts' tokens by kind, those of more than one token; of each text a beginning of 8 or more tokens."""
+        """The prompts' tokens by kind, those of more than one token; of each text a beginning of 8 or more tokens.
+
+        Raises:
+            ValueError: there is none.
+        """
         draw = random.Random(self.text.seed)
         # Without the text that context edits may put before a prompt: the file on disk goes by the model alone.
         kinds = {
@@ -77,6 +88,8 @@ class Unrelated:
         if self.prompts and lm.tokenizer.chat_template:
             kinds["chat"] = [_turn(lm, prompt) for prompt in unrelated_prompts()[::EVERY]]
         longer = {kind: [ids for ids in found if len(ids) > 1] for kind, found in kinds.items()}
+        if not any(longer.values()):
+            raise ValueError("there is no unrelated prompt of two tokens or more: give longer texts, or prompts=true")
         return {kind: found for kind, found in longer.items() if found}
 
     def _prompts(self) -> dict[str, list[str]]:

@@ -39,8 +39,8 @@ class Wise:
         L = -log P(target, end token | prompt, after random contexts too) + weight * L_route
         L_route = max(0, D(unrelated) - alpha) + max(0, beta - D(edit)) + max(0, gamma - (D(edit) - D(unrelated)))
 
-    with the mean over the rows of each kind, the first term also over some earlier facts of the shard (`replay`), the
-    middle one of L_route once more over many of them (`remembered`), and L_route in units of u (see below). The
+    with the mean over the rows of each kind, some earlier facts of the shard (`replay`) among the edit's rows, the
+    middle one of L_route once more over many earlier facts (`remembered`), and L_route in units of u (see below). The
     gradient reaches only the shard's random subspace: a share `rho` of the entries; those of 1 / `rho` shards have none
     in common. Of `shards` shards each takes `edits_per_shard` facts; they are merged into one side memory (*merge*), or
     each is a side memory of its own, opened as needed (*retrieve*).
@@ -76,24 +76,26 @@ class Wise:
     Attributes:
         layer: the layer; None for 0.7 of the depth (`default_layer`).
         variant: "merge" or "retrieve".
-        merge: how shards are merged: "ties" or "mean".
-        keep: with ties, the share of a shard's learned entries that is kept.
+        merge: how shards are merged: "ties" or "mean". By the mean every shard that is opened makes those before it
+            fainter.
+        keep: with ties, the share of a shard's learned entries that is kept; all of them where a shard is learned with
+            the others in place.
         shards: how many shards *merge* has.
         edits_per_shard: how many facts a shard takes.
         rho: the share of the entries that a shard may change.
         with_others: whether *merge* learns a shard with the other shards in place, see above.
         steps: gradient steps for a batch of facts, at most.
         lr: the learning rate, see above (momentum 0.9).
-        stop: facts are done when the loss per token is below this after the bare prompt, and below twice this on
-            average after the contexts, and D(edit) >= beta.
+        stop: facts are done when the loss per token is below this after the bare prompt, and below twice this in the
+            mean over all rows of a fact, and D(edit) >= beta.
         prefix_lengths: pairs (tokens, number) of the pool of contexts sampled from the model.
         prefixes: contexts drawn for each fact, besides none.
         thinned: further rows of each fact: its prompt with words left out (`editing.lifelong.thinned`). Not in the
             paper, whose models generalise better to other wordings than small ones do.
         thinning: the share of the words left out.
         replay: earlier facts of the shard in each step.
-        remembered: further earlier facts in each step, for the middle term of L_route alone: they are to be heard
-            still.
+        remembered: earlier facts in each step, drawn apart from those, for the middle term of L_route alone: they are
+            to be heard still.
         batch_size: facts learned together.
         weight: of L_route, in units of u.
         alpha: see above; None to calibrate.
@@ -101,15 +103,15 @@ class Wise:
         gamma: see above.
         loudness: see above.
         unrelated: the unrelated prompts.
-        unrelated_batch: how many of them in each step, as many of each kind.
+        unrelated_batch: how many of them in each step, shared evenly among the kinds.
         other_subjects: further unrelated prompts of each fact, which are in each of its steps: its own prompt about
             other subjects (of the facts that ship with the project). One of each earlier fact's make a kind of their
             own, while nobody edits that subject. Not in the paper, whose side memory hears whatever has the form of an
             edit; with many facts it costs what prose and other prompts need (docs/lifelong.md).
         loudest: further unrelated prompts in each step: the loudest of `LISTENED_TO` times as many.
         margin: of epsilon.
-        max_norm: the bound on the side memory, in units of the layer's own: the root mean square of what it adds to the
-            FFN output on ordinary text, over that of the FFN output (with `whiten`; without, |V' - V| over |V|).
+        max_norm: the bound on each shard, in units of the layer's own: the root mean square of what it adds to the FFN
+            output on ordinary text, over that of the FFN output (with `whiten`; without, |V' - V| over |V|).
         whiten: see above.
         ridge: see above.
         text: over which text C is taken.
@@ -160,6 +162,9 @@ class Wise:
         for name in ("prefixes", "thinned", "replay", "weight", "other_subjects", "loudest", "remembered"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative: {getattr(self, name)}")
+        for name in ("lr", "stop", "loudness", "ridge", "max_norm"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be positive, not {getattr(self, name)}")
         for name in ("rho", "keep", "margin", "thinning"):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(f"{name} must lie in (0, 1], not {getattr(self, name)}")
@@ -171,7 +176,12 @@ class Wise:
         if self.variant == "merge" and self.with_others and self.shards * self.rho > 1 + 1e-6:
             raise ValueError(
                 f"{self.shards} shards of rho={self.rho} of the entries each share entries, and cannot be learned with "
-                f"one another in place: take rho<={1 / self.shards:.4g}, or with_others=False"
+                f"one another in place: take rho<={math.floor(1e4 / self.shards) / 1e4}, or with_others=False"
+            )
+        if self.variant == "merge" and self.with_others and self.keep < 1:
+            raise ValueError(
+                f"keep={self.keep} would trim shards that were learned whole, with one another in place: "
+                "keep must be 1, or take with_others=False"
             )
         fixed = (self.alpha, self.beta, self.gamma)
         if any(value is None for value in fixed) and any(value is not None for value in fixed):
@@ -250,7 +260,7 @@ def default_layer(lm: LanguageModel) -> int:
 LISTENED_TO = 6
 """Of so many times as many unrelated prompts the loudest are learned from (`Wise.loudest`)."""
 
-_SHAPING = ("seed", "rho", "with_others", "whiten", "ridge", "variant", "edits_per_shard")
+_SHAPING = (*("seed", "rho", "with_others", "whiten", "ridge", "text", "variant", "merge", "keep", "edits_per_shard"),)
 """Hyper-parameters that an edit and what goes on from it must share."""
 
 
@@ -302,19 +312,24 @@ class _Work:
         pool = sampled_prefixes(side.lm, wise.prefix_lengths, wise.seed)[1:] if wise.prefixes else []
         self.prompts: dict[int, list[str]] = {}  # of each new fact, the bare one first
         for number in self.new:
-            # A fact's own random numbers: whatever else is edited in the same call.
+            # A fact's own random numbers: its rows are the same whatever else is edited in the same call.
             fact, rng = self.facts[number], random.Random(f"{wise.seed} {number}")
             prompts = [context + fact.statement for context in ("", *rng.sample(pool, wise.prefixes))]
-            self.prompts[number] = prompts + [thinned(fact, wise.thinning, rng) for _ in range(wise.thinned)]
+            self.prompts[number] = prompts + [self._thinned(fact, rng) for _ in range(wise.thinned)]
+
+    def _thinned(self, fact: Fact, rng: random.Random) -> str:
+        """The fact's prompt with words left out; whole, where a single token would be left (nothing to route by)."""
+        lm, text = self.side.lm, thinned(fact, self.wise.thinning, rng)
+        return text if len(encode(lm.tokenizer, lm.reads(text))) > 1 else fact.statement
 
     def _take_up(self, previous: SideMemoryEdit) -> None:
         progress = previous.progress
-        made_with = previous.origin.settings
+        made_with, settings = previous.origin.settings, dataclasses.asdict(self.wise)
         for name in _SHAPING:
-            if made_with.get(name) != getattr(self.wise, name):
+            if made_with.get(name) != settings[name]:
                 raise EditRefusedError(
                     f"WISE: the edit to go on from was made with {name}={made_with.get(name)!r}, "
-                    f"this editor has {name}={getattr(self.wise, name)!r}"
+                    f"this editor has {name}={settings[name]!r}"
                 )
         self.shards = [shard.clone().to(self.device) for shard in previous.state["shards"]]
         rows = {name[5:]: tensor for name, tensor in previous.state.items() if name.startswith("rows.")}
@@ -371,6 +386,10 @@ class _Work:
                 for number in batch:
                     why = "the loss is not finite" if number in bad else f"the loss of fact {names} was not finite"
                     self._refuse(number, f"{why}; the side memory is left as it was before")
+        for number in self.new:
+            repeated = self.notes[number].get("repeats")
+            if repeated is not None and "refused" in self.reports[repeated]:
+                self._refuse(number, f"it repeats fact {self.facts[repeated].id!r}, which is refused")
         if all("refused" in self.reports[number] for number in self.new):
             raise EditRefusedError(
                 "; ".join(f"fact {self.facts[n].id!r}: {self.reports[n]['refused']}" for n in self.new)
@@ -440,11 +459,11 @@ class _Work:
         old = [
             i for i, n in enumerate(self.held) if n not in replaced and (self._in_place or self.shard_of[n] == shard)
         ]
-        while len(self.shards) <= shard:
-            self.shards.append(torch.zeros(self.shape, device=self.device))
         mask = wise.subspace(shard, self.shape).to(self.device)
         beside, weight = self._beside(shard)
-        theta = self.shards[shard].clone().requires_grad_()
+        opened = shard < len(self.shards)
+        theta = self.shards[shard].clone() if opened else torch.zeros(self.shape, device=self.device)
+        theta.requires_grad_()
         lr = wise.lr * self.ground.loudness**2 / (wise.rho * self.shape[0])
         optimiser = torch.optim.SGD([theta], lr=lr, momentum=0.9)
         each = self._each
@@ -495,7 +514,7 @@ class _Work:
                 norm = theta.norm()
                 if norm > wise.max_norm * self.ground.size:
                     theta.mul_(wise.max_norm * self.ground.size / norm)
-        self.shards[shard] = theta.detach()
+        self.shards[shard : shard + 1] = [theta.detach()]
         for place, number in enumerate(numbers):
             self.reports[number] |= {
                 "loss": float(losses[place, 0]),
@@ -546,12 +565,15 @@ class _Work:
         if not others or not self._in_place:
             return torch.zeros((), device=self.device), 1.0
         if self.wise.merge == "mean":
-            return torch.stack(others).sum(0) / len(self.shards), 1 / len(self.shards)
+            n = len(others) + 1
+            return torch.stack(others).sum(0) / n, 1 / n
         # Exactly what TIES makes of shards without common entries. (Of an entry that is zero TIES knows no gradient.)
         return self._merged(others), 1.0
 
     def _merged(self, shards: Sequence[Tensor]) -> Tensor:
-        return shards[0] if len(shards) == 1 else merge_shards(shards, self.wise.merge, self.wise.keep)
+        if len(shards) == 1 and self.wise.keep == 1:
+            return shards[0]
+        return merge_shards(shards, self.wise.merge, self.wise.keep)
 
     # -- the result
 

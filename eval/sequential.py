@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -147,6 +147,7 @@ class SequentialRun:
         if self._stop() or not self._fixed.complete(len(self.fixed), self._stop):
             return False
         position = self._load()
+        self._forget_others(position.saved)
         try:
             for edit in position.edits:
                 edit.apply(self.run.lm)
@@ -164,12 +165,12 @@ class SequentialRun:
 
     @property
     def edits(self) -> Sequence[Edit]:
-        """The edits in force at the last checkpoint, in order."""
+        """The edits in force where the sequence was saved last, in order."""
         return tuple(self._load().edits)
 
     @property
     def done(self) -> int:
-        """How many facts were edited (or failed, or repeated another) by the last checkpoint."""
+        """How many facts were edited (or failed, or repeated another) where the sequence was saved last."""
         return self._load().done
 
     @property
@@ -392,17 +393,23 @@ class SequentialRun:
                 path = run.folder.edit_path(run.numbers[fact.id], fact.id)
                 edit.save(path)
                 position.saved.append(path.relative_to(run.folder.path).as_posix())
-            outdated = []
         else:
-            outdated, position.saved = position.saved, []
+            position.saved = []
             for edit in position.edits:
                 path = run.folder.edit_path(position.done, "all")
                 edit.save(path)
                 position.saved.append(path.relative_to(run.folder.path).as_posix())
         state = {"done": position.done, "edits": position.saved, "peak_memory_mb": position.peak, "made": position.made}
         write_json(self._state_path, state)
-        for name in set(outdated) - set(position.saved):
-            shutil.rmtree(run.folder.path / name, ignore_errors=True)
+        self._forget_others(position.saved)
+
+    def _forget_others(self, saved: Collection[str]) -> None:
+        """Removes edits that others took the place of; one is left where a run was killed just before this."""
+        if self.regime == "stack":
+            return
+        for path in (self.run.folder.path / "edits").glob("*"):
+            if path.relative_to(self.run.folder.path).as_posix() not in saved:
+                shutil.rmtree(path, ignore_errors=True)
 
     def _load(self) -> _Position:
         if not self._state_path.is_file():
