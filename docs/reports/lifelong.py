@@ -52,68 +52,70 @@ class Method:
 
     Attributes:
         name: in tables and pictures.
-        make: from the facts to the editor (some set aside room for them, or look at other facts of the same file).
+        make: from the facts, and a file of other facts that are neither edited nor scored, to the editor (some set
+            aside room for the facts, some look at others).
         regime: how its edits come together.
         what: a few words about it.
     """
 
     name: str
-    make: Callable[[FactSet], Editor]
+    make: Callable[[FactSet, Path], Editor]
     regime: Regime
     what: str
 
 
+OF_OTHERS = "locality or neighbourhood prompts of 200 other facts"
+
 METHODS: dict[str, Method] = {
     "rome": Method(
-        "ROME", lambda facts: Rome(), "stack", "the defaults: corrected keys, a constraint for the bare prompt"
+        "ROME", lambda *_: Rome(), "stack", "the defaults: corrected keys, a constraint for the bare prompt"
     ),
     "rome_original": Method(
         "ROME, original keys",
-        lambda facts: Rome(homogeneous_keys=False),
+        lambda *_: Rome(homogeneous_keys=False),
         "stack",
         "`homogeneous_keys=false`, the authors' update",
     ),
-    "rome_together": Method("ROME, all at once", lambda facts: Rome(), "together", "one update for all facts so far"),
+    "rome_together": Method("ROME, all at once", lambda *_: Rome(), "together", "one update for all facts so far"),
     "ft_l": Method(
         "FT-L",
-        lambda facts: FineTune(lr=5e-4, bound=5e-4, end_token=False),
+        lambda *_: FineTune(lr=5e-4, bound=5e-4, end_token=False),
         "extend",
         "edit by edit, no end token, no entry of V changed by more than 0.0005 in an edit",
     ),
-    "ft_m": Method("FT-M", lambda facts: FineTune(), "extend", "edit by edit, target and end token, no bound"),
+    "ft_m": Method("FT-M", lambda *_: FineTune(), "extend", "edit by edit, target and end token, no bound"),
     "ft_together": Method(
-        "FT, all at once", lambda facts: FineTune(), "together", "all facts so far in shuffled mini-batches (LocFT-BF)"
+        "FT, all at once", lambda *_: FineTune(), "together", "all facts so far in shuffled mini-batches (LocFT-BF)"
     ),
-    "wise": Method("WISE", lambda facts: wise(facts, len(facts)), "extend", "the default: one shard, all entries"),
+    "wise": Method(
+        "WISE",
+        lambda facts, others: wise(facts, others, len(facts)),
+        "extend",
+        f"the default (one shard, all entries), with {OF_OTHERS} among the unrelated prompts",
+    ),
     "wise_merge": Method(
         "WISE-merge",
-        lambda facts: wise(facts, 50),
+        lambda facts, others: wise(facts, others, 50),
         "extend",
-        "shards of 50 facts without common entries, merged by TIES",
+        f"shards of 50 facts without common entries, merged by TIES; with {OF_OTHERS}",
     ),
     "wise_retrieve": Method(
-        "WISE-retrieve", lambda facts: wise(facts, 50, variant="retrieve"), "extend", "a side memory for every 50 facts"
+        "WISE-retrieve",
+        lambda facts, others: wise(facts, others, 50, variant="retrieve"),
+        "extend",
+        f"a side memory for every 50 facts; with {OF_OTHERS}",
     ),
-    "grace": Method("GRACE", lambda facts: Grace(), "extend", "a codebook"),
+    "grace": Method("GRACE", lambda *_: Grace(), "extend", "a codebook"),
 }
 
 
-def wise(facts: FactSet, edits_per_shard: int, **changes: Any) -> Wise:
-    """WISE with shards for all facts, and with unrelated prompts of facts that are neither edited nor scored.
-
-    Those stand in the file between the facts that are edited and the fixed locality set. Of CounterFact's, these are
-    neighbourhood prompts.
-    """
+def wise(facts: FactSet, others: Path, edits_per_shard: int, **changes: Any) -> Wise:
+    """WISE with shards for all facts, and with the unrelated prompts of other facts, where there are some."""
     shards = -(-len(facts) // edits_per_shard)
     rho = 1.0 if "variant" in changes else 1 / shards
     editor = Wise(shards=shards, edits_per_shard=edits_per_shard, rho=rho, **changes)
-    path = SHARED / f"{facts.name}.json"
-    room = len(read_facts(path, on_error="skip")) - FIXED - len(facts)
-    unrelated = editor.unrelated
-    if room > 0 and any(fact.locality or fact.neighbourhood for fact in facts):
-        limit = min(room, unrelated.limit or room)
-        unrelated = replace(unrelated, facts=str(path), offset=len(facts), limit=limit)
-    return replace(editor, unrelated=unrelated)
+    found = str(others) if others.is_file() else None
+    return replace(editor, unrelated=replace(editor.unrelated, facts=found))
 
 
 TITLES = {
@@ -148,12 +150,16 @@ def main() -> None:
     transformers_logging.disable_progress_bar()
     deadline = time.monotonic() + 60 * arguments.minutes
     methods = [name for name in arguments.methods.split(",") if name] or list(METHODS)
+    if unknown := set(methods) - set(METHODS):
+        raise SystemExit(f"no such method: {', '.join(sorted(unknown))}; there are {', '.join(METHODS)}")
     lm = load(arguments.model)
     facts, fixed = read(arguments.data, arguments.t)
+    work = arguments.work / f"{arguments.data}-{arguments.t}"
+    others = write_others(arguments.data, facts, fixed, work / "others.jsonl")
     edited = {fact.subject for fact in facts}
-    others = [fact for fact in fixed[:FIXED] if fact.subject not in edited]
+    strange = [fact for fact in fixed[:FIXED] if fact.subject not in edited]
     for name in methods:
-        folder = arguments.work / f"{arguments.data}-{arguments.t}" / name
+        folder, editor = work / name, METHODS[name].make(facts, others)
         last = folder / "curve" / f"t-{arguments.upto:04d}.json"
 
         def stop(last: Path = last) -> bool:
@@ -161,8 +167,8 @@ def main() -> None:
 
         place = RunFolder(folder)
         with place.held():  # two of these commands at once would write one into the other
-            sequence = run(lm, facts, fixed, METHODS[name], place, stop)
-            same_form(lm, sequence, others, folder / SAME_FORM)
+            sequence = run(lm, facts, fixed, editor, METHODS[name].regime, place, stop)
+            same_form(lm, sequence, strange, folder / SAME_FORM)
     write(arguments.work, arguments.page, arguments.model)
 
 
@@ -171,18 +177,58 @@ def read(data: str, t: int) -> tuple[FactSet, list[Fact]]:
     path = SHARED / f"{data}.json"
     facts = read_facts(path, on_error="skip")
     if t + FIXED > len(facts):
-        raise SystemExit(f"{path} has {len(facts)} facts; {t} edits and a fixed set of {FIXED} need more")
+        most = len(facts) - FIXED
+        raise SystemExit(
+            f"{path} has {len(facts)} facts: --t can be {most} at most, {FIXED} are the fixed locality set"
+        )
     # Texts for the fluency are a large part of the time and none of the question.
     plain = FactSet(facts.name, tuple(replace(fact, generation=()) for fact in facts))
     return plain[:t], [*plain[len(plain) - FIXED :], *read_facts("embedded", limit=EMBEDDED)]
 
 
+def write_others(data: str, facts: FactSet, fixed: Sequence[Fact], path: Path) -> Path:
+    """Writes the facts of the file between those that are edited and the fixed locality set.
+
+    Without the locality and neighbourhood prompts that are scored, too (CounterFact's facts have some in common), and
+    without those that name an edited subject.
+    """
+    found = read_facts(SHARED / f"{data}.json", on_error="skip")
+    scored = {prompt for fact in (*facts, *fixed) for prompt in unrelated_of(fact)}
+    subjects = {fact.subject for fact in facts}
+
+    def apart(prompt: str) -> bool:
+        return prompt not in scored and not any(subject in prompt for subject in subjects)
+
+    others = [
+        replace(
+            fact,
+            neighbourhood=tuple(filter(apart, fact.neighbourhood)),
+            locality=tuple(probe for probe in fact.locality if apart(probe.prompt)),
+        )
+        for fact in found[len(facts) : len(found) - FIXED]
+    ]
+    if others:
+        write_text(path, "".join(json.dumps(fact.to_dict(), ensure_ascii=False) + "\n" for fact in others))
+    return path
+
+
+def unrelated_of(fact: Fact) -> list[str]:
+    """Its locality and neighbourhood prompts."""
+    return [*fact.neighbourhood, *(probe.prompt for probe in fact.locality)]
+
+
 def run(
-    lm: LanguageModel, facts: FactSet, fixed: list[Fact], method: Method, place: RunFolder, stop: Callable[[], bool]
+    lm: LanguageModel,
+    facts: FactSet,
+    fixed: list[Fact],
+    editor: Editor,
+    regime: Regime,
+    place: RunFolder,
+    stop: Callable[[], bool],
 ) -> SequentialRun:
     """One method's sequence, to its end or until it is stopped."""
-    folder, editor = place.path, method.make(facts)
-    settings = SequentialSettings(regime=method.regime, after_each="probabilities")
+    folder = place.path
+    settings = SequentialSettings(regime=regime, after_each="probabilities")
     same_editor(folder / "editor.json", editor)
     edits = EditRun(lm, facts, editor, SETTINGS, place)
     sequence = SequentialRun(edits, settings, fixed, stop, folder.parent / "before")
@@ -343,8 +389,7 @@ def same_forms(work: Path, data: str) -> Iterator[str]:
     if rows:
         yield (
             f"*Prompts of the same form.* The prompts of the last {FIXED} facts of the file have the form of the edits "
-            "and are about subjects that nobody edits; the share whose greedy answer is the same as before any edit. "
-            "The unrelated prompts above are questions of another data set, and are easier to leave alone:"
+            "and are about subjects that nobody edits; the share whose greedy answer is the same as before any edit:"
         )
         yield from ("", "| method | T | same answer |", "|---|---|---|", *rows, "")
 
@@ -352,7 +397,7 @@ def same_forms(work: Path, data: str) -> Iterator[str]:
 def _seen(truth: bool, t: int) -> str:
     if truth:
         return "**seen**"
-    return "**not seen**" if t >= 100 else f"not seen, but {t} edits are few"
+    return "**not seen**" if t >= 100 else f"not seen, but T = {t} is little"
 
 
 def _shown(key: str, value: float) -> str:
