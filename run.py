@@ -86,8 +86,7 @@ def edit(config: DictConfig, folder: RunFolder) -> float | None:
     # Before the model is loaded: what is asked for in vain is said at once.
     protocol = instantiate(config.job.sequential, _convert_="all") if sequential else None
     fixed = _fixed_locality(config) if sequential else []
-    with console.status(f"Loading {config.model.name}"):
-        lm = load(**OmegaConf.to_container(config.model))  # type: ignore[arg-type]
+    lm = _model(config.model)
     identity = _identity(config, lm, facts, fixed, code_version())
     if folder.config is not None:  # resume=
         with folder.held():
@@ -266,8 +265,7 @@ def neurons(config: DictConfig, folder: RunFolder) -> None:
 def _survey(config: DictConfig, folder: RunFolder, locators: Mapping[str, Any], load_result: Any) -> Survey[Any]:
     """Runs locators over the facts of a run, or goes on with it."""
     facts = _facts(config.data)
-    with console.status(f"Loading {config.model.name}"):
-        lm = load(**OmegaConf.to_container(config.model))  # type: ignore[arg-type]
+    lm = _model(config.model)
     if folder.config is None:
         _begin(config, folder)
     folder.identify(model_fingerprint=lm.fingerprint, data_fingerprint=facts.fingerprint)
@@ -287,8 +285,24 @@ STORE_JOBS: dict[str, Callable[[DictConfig], None]] = {"runs": list_runs, "leade
 """The jobs that only read the runs that there are."""
 
 
+def _model(model: DictConfig) -> LanguageModel:
+    """The model of a run.
+
+    Raises:
+        ValueError: none is named; or as `load` says.
+    """
+    if model.name is None:
+        raise ValueError(f"model={_choices()['model']} names no model: give model.name=, a hub id, a folder or a .gguf")
+    with console.status(f"Loading {model.name}"):
+        return load(**OmegaConf.to_container(model))  # type: ignore[arg-type]
+
+
 def _facts(data: Mapping[str, Any], **changes: Any) -> FactSet:
     values = {"part": None, "disjoint_from": None, **data, **changes}
+    if values["path"] is None:
+        raise ValueError(
+            f"data={_choices()['data']} comes from a file of yours: give data.path=, a .json or .jsonl file"
+        )
     names = ("schema", "split", "config", "limit", "offset", "on_error")
     if values["part"] is None:
         facts = read_facts(values["path"], **{name: values[name] for name in names})

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import hydra
 import pytest
 import tiny
 from tasks import CHOICE_TASK
@@ -280,6 +281,28 @@ def test_wandb_offline(home: Path) -> None:
 def test_bad_requests_say_what_to_do(home: Path) -> None:
     assert "the modes are single, batch, sequential" in run(home, "mode=all", succeeds=False)
     assert "no file or folder" in run(home, "data.path=missing.jsonl", succeeds=False)
+
+
+def test_a_data_set_without_a_home_asks_for_its_file(tmp_path: Path) -> None:
+    """And takes no other facts in its place."""
+    arguments = [sys.executable, str(RUN), "data=zsre", f"hydra.run.dir={tmp_path / 'out'}"]
+    done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "data=zsre comes from a file of yours: give data.path=" in done.stderr
+
+
+@pytest.mark.parametrize("data", sorted(path.stem for path in (RUN.parent / "conf" / "data").glob("*.yaml")))
+def test_only_the_embedded_set_is_the_embedded_set(data: str) -> None:
+    with hydra.initialize_config_dir(str(RUN.parent / "conf"), version_base="1.3"):
+        config = hydra.compose("config", [f"data={data}"])
+    assert (config.data.path == "embedded") == (data == "embedded")
+
+
+def test_an_own_model_has_to_be_named(tmp_path: Path) -> None:
+    arguments = [sys.executable, str(RUN), "model=own", f"hydra.run.dir={tmp_path / 'out'}"]
+    done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "give model.name=" in done.stderr
 
 
 @pytest.mark.slow
