@@ -1,6 +1,6 @@
 """General ability: tasks of the lm-evaluation-harness on the model, with its edits and without them.
 
-Needs the optional package lm_eval (``pip install 'corrigenda[harness]'``).
+Needs the optional package lm_eval (the extra ``harness``).
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class Harness:
             from lm_eval.tasks import TaskManager
         except ImportError:
             raise ImportError(
-                "tasks of the lm-evaluation-harness need the package lm_eval: pip install 'corrigenda[harness]'"
+                "tasks of the lm-evaluation-harness need the package lm_eval: the extra 'harness', or "
+                "pip install 'lm_eval>=0.4.11'"
             ) from None
         if folder is not None and not Path(folder).is_dir():
             raise FileNotFoundError(f"there is no folder {folder} with tasks for the harness")

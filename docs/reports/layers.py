@@ -1,7 +1,7 @@
 """Writes docs/localization.md: does locating a fact say where to edit it?
 
-ROME at every layer on the same facts, each edited alone from the clean model, beside what tracing and knowledge
-neurons say of those facts ("Does Localization Inform Editing?", Hase et al. 2023).
+ROME at every layer on the same facts, each edited alone from the clean model, beside what tracing says of the first
+of them that the model knows ("Does Localization Inform Editing?", Hase et al. 2023).
 
     python docs/reports/layers.py [--facts 20] [--layers 0,3,6] [--minutes 8] [--work outputs/layers]
 

@@ -54,8 +54,8 @@ OTHER_AIMS: dict[str, str] = {
 """The editors that are not in the table, and why."""
 
 TOO_DEAR: dict[tuple[str, str], str] = {
-    ("batch", "in_context"): "a hundred statements before every prompt are hours on a CPU",
-    ("batch", "update_neurons"): "the neurons of each fact are looked for as in single mode, half a minute each",
+    ("batch", "in_context"): "all statements before every prompt are hours on a CPU",
+    ("batch", "update_neurons"): "the neurons of each fact are looked for as in single mode, many seconds each",
 }
 """What is run only if it is asked for (--only), and why."""
 
@@ -152,10 +152,19 @@ def about(options: argparse.Namespace) -> str:
     packages = ", ".join(f"{name} {found[name]}" for name in ("python", "torch", "transformers"))
     where = f"{found['system']} {found['processor']}, {found.get('gpu', 'CPU')}, {found['threads']} threads"
     command = " ".join(["python docs/reports/leaderboard.py --facts", str(options.facts), *options.overrides])
-    there = {(run.config["mode"], run.config["choices"]["editor"]) for run in finished(Store(options.store))}
-    left_out = [f"{key[1]} in {key[0]} mode: {why}." for key, why in TOO_DEAR.items() if key not in there]
+    runs = finished(Store(options.store))
+    there = {(run.config["mode"], run.config["choices"]["editor"], run.config["choices"]["data"]) for run in runs}
+    asked = [(mode, editor) for mode in options.modes.split(",") for names in CHOICES.values() for editor in names]
+    left_out = []
+    for mode, editor in asked:
+        missing = [data for data in DATA if (mode, editor, data) not in there]
+        if missing:
+            on = "" if len(missing) == len(DATA) else f" on {', '.join(missing)}"
+            why = f": {TOO_DEAR[mode, editor]}" if (mode, editor) in TOO_DEAR else ""
+            left_out.append(f"{editor} in {mode} mode{on}{why}.")
     return (
-        f"The first {options.facts} facts of each data set, seed 0. Command: {command} ({packages}; {where}). "
+        f"The first {options.facts} facts of each data set, seed 0, with {' '.join(SETTINGS)}. "
+        f"Command: {command} ({packages}; {where}). "
         + " ".join([*(["Not run:"] if left_out else []), *left_out, options.remark]).strip()
     )
 

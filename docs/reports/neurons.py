@@ -320,8 +320,9 @@ def write(lm: LanguageModel, records: list[dict[str, Any]], arguments: argparse.
         "",
         paragraph(
             "`UpdateNeurons` on the located neurons: v + sign(m) |v| (write e(new) - e(old)), new being another object",
-            "of the relation. Success: P(new) > P(old). Other: the fact before it in the list, of another relation,",
-            "but often a capital too; whether its answer is still the most likely one, and its probability. All in %.",
+            "of the relation. Success: P(new) > P(old). Other: the fact before it in the list, mostly of another",
+            "relation and often a capital too; whether its answer is still the most likely one, and its probability.",
+            "All in %.",
         ),
         "",
         *table(["", "success, located on", "success, held out", "P(new)", "P(old)", "other answer kept", "P(other)"]),
