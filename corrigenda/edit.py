@@ -425,7 +425,13 @@ class LowRankEdit(WeightEdit):
         return left @ right
 
     def to_peft(self, folder: str | Path) -> None:
-        """Writes the edit as a LoRA adapter that `peft.PeftModel.from_pretrained(base, folder)` loads."""
+        """Writes the edit as a LoRA adapter that `peft.PeftModel.from_pretrained(base, folder)` loads.
+
+        Raises:
+            ValueError: the edit changes no layer.
+        """
+        if not self.factors:
+            raise ValueError("an edit that changes no layer cannot be written as a PEFT adapter")
         from peft import LoraConfig  # takes a second or two
 
         ranks = {self.modules[layer]: left.shape[1] for layer, (left, _) in self.factors.items()}

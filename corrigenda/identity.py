@@ -50,16 +50,18 @@ def essential(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def code_version(root: Path | None = None) -> str:
-    """A hash of the source files that edit and measure, relative to `root` (by default where this file is installed).
+    """A hash of the files that edit and measure, relative to `root` (by default where this file is installed).
+
+    Of the sources and of the texts that come with them: the held-out text, the unrelated prompts.
 
     Git is not asked: it is not always there, and does not know of changes that are not committed.
     """
     root = root or Path(__file__).resolve().parents[1]
     digest = hashlib.sha256()
     for package in PACKAGES:
-        for path in sorted((root / package).rglob("*.py")):
+        for path in sorted((root / package).rglob("*")):
             name = path.relative_to(root).as_posix()
-            if not name.startswith(NO_FIGURES):
+            if path.suffix in (".py", ".txt") and not name.startswith(NO_FIGURES):
                 digest.update(f"{name}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 

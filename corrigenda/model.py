@@ -175,9 +175,14 @@ class LanguageModel:
         Equal for equal weights in the same precision, wherever they were loaded from.
         """
         if self.edits:
-            raise RuntimeError("the fingerprint is that of the unedited model; it was first asked for on an edited one")
+            raise RuntimeError(
+                "the fingerprint is that of the unedited model; it was first asked for on an edited one: revert the "
+                "edits, read lm.fingerprint, and apply them again"
+            )
         digest = xxhash.xxh3_128(self.model.config.model_type.encode())
         for name, tensor in sorted(self.model.state_dict().items()):
+            if tensor.is_meta:
+                raise ValueError(f"{name} is offloaded (device_map); load the model where all of its weights have room")
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
             digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
         return digest.hexdigest()

@@ -223,7 +223,8 @@ class PartialForward:
     def rows(self, rows: Tensor) -> PartialForward:
         """The same for some of the rows, (k,) indices."""
         chosen = copy.copy(self)
-        for name in ("start", "_mask", "_ids", "_position_ids"):
+        chosen._batch = self._batch.rows(rows)
+        for name in ("start", "_mask", "_ids", "_position_ids", "_owners"):
             setattr(chosen, name, getattr(self, name)[rows])
         chosen._states = None if self._states is None else self._states[rows.to(self._states.device)]
         chosen._cache = [(_rows(keys, rows), _rows(values, rows)) for keys, values in self._cache]

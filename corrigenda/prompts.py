@@ -101,14 +101,22 @@ def encode_plain(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     return ids
 
 
-def subject_span(tokenizer: PreTrainedTokenizerBase, prompt: str, subject: str) -> tuple[int, int]:
-    """The tokens [first, last + 1) of a prompt that cover its subject (its last occurrence).
+def subject_span(
+    tokenizer: PreTrainedTokenizerBase, prompt: str, subject: str, begin: int | None = None
+) -> tuple[int, int]:
+    """The tokens [first, last + 1) of a prompt that cover its subject.
+
+    Args:
+        tokenizer: the model's.
+        prompt: the text.
+        subject: what stands in it.
+        begin: where, in characters; None for its last occurrence.
 
     Raises:
-        ValueError: the subject does not stand in the prompt.
+        ValueError: the subject does not stand there.
     """
-    begin = prompt.rfind(subject)
-    if begin < 0:
+    begin = prompt.rfind(subject) if begin is None else begin
+    if begin < 0 or not prompt.startswith(subject.rstrip(), begin):
         raise ValueError(f"the subject {subject!r} does not stand in the prompt {prompt!r}")
     end = begin + len(subject.rstrip())
     if tokenizer.is_fast:

@@ -107,9 +107,9 @@ class Store:
         return sorted(map(read_run, self._folders()), key=lambda run: (run.when, str(run.path)))
 
     def find(self, run_id: str) -> StoredRun | None:
-        """The run with an id: a finished one if there is one, else one in progress, else one to go on with."""
+        """The run with an id: the newest finished one, else one in progress, else the one to go on with."""
         order = ("finished", "running", "unfinished")
-        found = [run for run in self.runs() if run.id == run_id and run.state in order]
+        found = [run for run in reversed(self.runs()) if run.id == run_id and run.state in order]
         return min(found, key=lambda run: (order.index(run.state), -run.done), default=None)
 
     @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Sequence
@@ -89,4 +90,7 @@ class RandomUpdate:
         for layer, pair in model.factors.items():
             left, right = (torch.randn(part.shape, generator=generator) for part in pair)
             factors[layer] = (left, right * (model.norm(layer) / float((left @ right).norm())))
-        return LowRankEdit.of(lm, Origin.of(lm, self, facts, model.origin.report), factors)
+        # The other editor as it tells of itself: its fields may be functions, which no file holds.
+        settings = {"like": {"editor": model.origin.editor, **model.origin.settings}, "seed": self.seed}
+        origin = dataclasses.replace(model.origin, editor=self.name, settings=settings)
+        return LowRankEdit.of(lm, origin, factors)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from corrigenda import Edit, Fact, LanguageModel, Origin, ValueEdit
 from editing.editor import EditRefusedError, require_targets
-from editing.lifelong import target_rows
+from editing.lifelong import target_rows, without
 from editing.side_rows import Rows, RowsForward, SideLayer
 
 
@@ -77,7 +77,7 @@ class FineTune:
         """The change of an earlier edit, learned on with further facts; the earlier edit itself stays as it is.
 
         Args:
-            lm: the model, with `previous` not applied.
+            lm: the model; `previous` may be applied to it or not.
             previous: what to go on from; None for the model's own values.
             facts: what is to be learned now.
 
@@ -86,10 +86,11 @@ class FineTune:
                 loss is not finite.
         """
         require_targets("fine-tuning", facts)
-        side = SideLayer(lm, default_layer(lm) if self.layer is None else self.layer)
-        start = _start(lm, side, previous)
-        rows = side.run([self._row(lm, fact) for fact in facts])
-        delta, figures = self._learn(side, rows, start, facts)
+        with without(lm, previous):
+            side = SideLayer(lm, default_layer(lm) if self.layer is None else self.layer)
+            start = _start(lm, side, previous)
+            rows = side.run([self._row(lm, fact) for fact in facts])
+            delta, figures = self._learn(side, rows, start, facts)
         before = () if previous is None else previous.origin.facts
         reports = () if previous is None else previous.origin.report
         origin = Origin.of(lm, self, [*before, *facts], [*reports, *figures])

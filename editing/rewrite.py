@@ -76,7 +76,7 @@ def build_prompts(
     at_start = []
     for number, fact in enumerate(facts):
         assert fact.target_new is not None
-        _, end = subject_span(lm.tokenizer, fact.statement, fact.subject)
+        _, end = subject_span(lm.tokenizer, fact.statement, fact.subject, fact.slot)
         at_start.append(end == 1)
         contexts = prefixes[1:] if end == 1 and len(prefixes) > 1 else prefixes
         for prefix in contexts:
@@ -85,12 +85,14 @@ def build_prompts(
             target = encode_target(lm.tokenizer, prompt, fact.target_new)
             rows.append(ids + target[:-1])
             owner.append(number)
-            subject.append(subject_span(lm.tokenizer, prompt, fact.subject)[1] - 1)
+            slot = len(prompt) - len(fact.statement) + fact.slot
+            subject.append(subject_span(lm.tokenizer, prompt, fact.subject, slot)[1] - 1)
             predicted.append((len(ids) - 1, target))
     n_rewriting = len(rows)
     for number, fact in enumerate(facts):
-        prompt = lm.reads(kept_prompt.replace("{}", fact.subject))
-        end = subject_span(lm.tokenizer, prompt, fact.subject)[1]
+        kept = kept_prompt.replace("{}", fact.subject)
+        prompt = lm.reads(kept)
+        end = subject_span(lm.tokenizer, prompt, fact.subject, len(prompt) - len(kept) + kept_prompt.index("{}"))[1]
         ids = encode(lm.tokenizer, prompt)
         rows.append(ids[:end] if kept_position == "subject" else ids)
         owner.append(number)

@@ -89,6 +89,8 @@ class Rome:
             object.__setattr__(self, "prefixes", tuple(self.prefixes))
         if self.batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {self.batch_size}")
+        if self.prefixes is not None and not self.prefixes:
+            raise ValueError('prefixes must hold at least one text: "" is the bare prompt')
 
     def prepare(self, lm: LanguageModel) -> None:
         """Samples the contexts and takes the second moment, which are kept on disk.
@@ -178,7 +180,13 @@ class Rome:
         )
         together = edit.norm(layer) / scale
         if len(kept) == 1:
-            report[kept[0]]["relative_norm"] = together
+            figures = report[kept[0]]
+            if figures["relative_norm"] <= self.flag_norm < together <= self.refuse_norm and "flagged" not in figures:
+                figures["flagged"] = f"|delta V| / |V| {together:.3g} with the second constraint"
+                warnings.warn(
+                    f"ROME: the edit of fact {facts[kept[0]].id!r} is flagged: {figures['flagged']}", stacklevel=3
+                )
+            figures["relative_norm"] = together
         if not math.isfinite(together):
             raise EditRefusedError(f"the update of layer {layer} is not finite")
         if together > self.refuse_norm * math.sqrt(len(kept)):

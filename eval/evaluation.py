@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from statistics import fmean
@@ -55,6 +55,9 @@ BROUGHT_ABOUT = frozenset(
     }
 )
 """The metrics that say whether an edit did what it should; an edit that failed did not."""
+
+NOT_FINITE = "not finite"
+"""How the error of an edit begins that left the model without numbers. Of such an edit some figures are in no mean."""
 
 SCORE_PARTS = ("efficacy_success", "paraphrase_success", "neighbourhood_success")
 
@@ -127,9 +130,18 @@ def judged(
     error: str = "",
 ) -> Case:
     """The case of one fact; a failed one where there is an error, or where the edited model gave no numbers."""
-    if not error and not all(map(math.isfinite, after.values.values())):
-        error = "not finite: the edited model gives no numbers"
+    if not error and not all(map(math.isfinite, _numbers(after))):
+        error = f"{NOT_FINITE}: the edited model gives no numbers"
     return Case(fact, before, failed(after) if error else after, edit, seconds, error)
+
+
+def _numbers(measurement: Measurement) -> Iterator[float]:
+    """What has to be a number: the values, and the log-probabilities that success rates do not show."""
+    yield from measurement.values.values()
+    for records in measurement.prompts.values():
+        for record in records:
+            for name in ("log_probs", "log_probs_new", "log_probs_true"):
+                yield from record.get(name, ())
 
 
 def failed(state: Measurement) -> Measurement:

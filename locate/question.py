@@ -67,11 +67,12 @@ def ask(lm: LanguageModel, fact: Fact, answer: str | None = None) -> Question:
         ValueError: the prompt is longer than the model's context, or has several masks.
     """
     prompt = lm.reads(fact.statement)
+    slot = len(prompt) - len(fact.statement) + fact.slot
     masked = not lm.architecture.family.causal
     if masked:
         prompt = _with_mask(lm, prompt)
     ids = lm.tokens(prompt.removeprefix(lm.edits.context))
-    span = subject_span(lm.tokenizer, prompt, fact.subject)
+    span = subject_span(lm.tokenizer, prompt, fact.subject, slot)
     if masked:
         place = ids.index(int(lm.tokenizer.mask_token_id))
     else:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from corrigenda import LanguageModel
-from corrigenda.partial import PartialForward, forward_logits, record
+from corrigenda.partial import PartialForward, forward_logits, record, record_shared
 from corrigenda.prompts import TokenBatch
 
 TOLERANCE = 1e-4
@@ -108,6 +108,17 @@ def test_rows_go_on_beyond_the_recording(family: str) -> None:
     for row in range(3):
         expected = plain(lm, whole.input_ids[row, : int(whole.lengths[row])])[int(start[row]) :]
         assert distance(logits[row, : len(tails[row])], expected) < TOLERANCE
+
+
+def test_some_of_the_rows_that_share_a_beginning_are_recorded() -> None:
+    lm = tiny.build("llama")
+    batch = lm.batch([[5, 6, 7, 8, 9], [5, 6, 7, 10, 11, 12], [13, 14]])
+    shared = record_shared(lm, batch, layers=[1])
+    some = shared.rows(torch.tensor([2, 0])).record([1])
+    whole = record(lm, batch.rows(torch.tensor([2, 0])), layers=[1])
+    for row, length in enumerate(whole.batch.lengths.tolist()):
+        assert distance(some.states[1][row, :length], whole.states[1][row, :length]) < TOLERANCE
+    assert some.batch.lengths.tolist() == [2, 5]
 
 
 def test_logits_at_a_mask() -> None:

@@ -147,6 +147,13 @@ def test_subject_span_of_the_real_model(
     assert len(smollm2.tokenizer.decode(ids[:first]).rstrip()) == len(prompt[: prompt.rfind(subject)].rstrip())
 
 
+def test_subject_at_a_place_that_is_known() -> None:
+    prompt = "Paris is in France , and Paris is the capital"
+    assert subject_span(tiny.tokenizer(), prompt, "Paris", 0) == (0, 1)
+    with pytest.raises(ValueError, match="does not stand"):
+        subject_span(tiny.tokenizer(), prompt, "Paris", 3)
+
+
 def test_subject_that_is_not_there() -> None:
     with pytest.raises(ValueError, match="'Rome' does not stand in the prompt 'the capital of France'"):
         subject_span(tiny.tokenizer(), "the capital of France", "Rome")

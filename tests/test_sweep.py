@@ -221,6 +221,8 @@ def test_parts_that_are_not_there() -> None:
     with pytest.raises(ValueError, match=r"data\.part=test: the parts are tune and score"):
         take_part(facts(0), "test")  # type: ignore[arg-type]
     part = part_of(facts(0)[0])
+    with pytest.raises(ValueError, match="limit must be at least 1"):
+        take_part(facts(0), part, limit=0)
     with pytest.raises(ValueError, match="has 0 of the 1 facts"):
         take_part(facts(0), "tune" if part == "score" else "score")
 

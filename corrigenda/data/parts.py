@@ -31,8 +31,11 @@ def take_part(facts: FactSet, part: Part, limit: int | None = None, offset: int 
         offset: how many of them to pass over first.
 
     Raises:
-        ValueError: there is no such part, no fact is left, or the part shares a fact or subject with the other one.
+        ValueError: there is no such part, no fact is left, `limit` or `offset` is out of range, or the part shares a
+            fact or subject with the other one.
     """
+    if (limit is not None and limit < 1) or offset < 0:
+        raise ValueError(f"limit must be at least 1 (or None) and offset not negative, got {limit} and {offset}")
     if part not in get_args(Part):
         raise ValueError(f"data.part={part}: the parts are {' and '.join(get_args(Part))}, or null for all facts")
     parts: dict[str, list[Fact]] = {name: [] for name in get_args(Part)}

@@ -51,8 +51,8 @@ def read_facts(
         RecordError: a bad record, with the source, the record's number and the field (``on_error="raise"``).
         FileNotFoundError: there is no such file, folder or hub data set.
         ConnectionError: the hub cannot be reached and has no cached copy.
-        ValueError: an argument is out of range, the file is malformed as a whole, it has no records, `offset` is past
-            its end, or the schema is unknown or cannot be recognised.
+        ValueError: an argument is out of range, the file is malformed as a whole, it has no good record, `offset` is
+            past its end, or the schema is unknown or cannot be recognised.
     """
     if on_error not in ("raise", "skip"):
         raise ValueError(f"on_error must be 'raise' or 'skip', got {on_error!r}")
@@ -89,6 +89,8 @@ def read_facts(
             good + len(skipped),
             skipped[0],
         )
+    if not good:
+        raise ValueError(f"{opened.label}: none of its {len(skipped)} records is good; the first: {skipped[0]}")
     _refuse_offset_past_end(opened.label, offset, good)
     return FactSet(opened.name, tuple(facts), tuple(skipped))
 

@@ -139,7 +139,7 @@ def table_key(run: StoredRun) -> TableKey:
     )
 
 
-_UNIMPORTANT = {"_target_", "seed", "max_tokens"}
+_UNIMPORTANT = {"_target_", "seed", "max_tokens", "harness_tasks", "harness_folder", "harness_limit"}
 
 
 def _merged(tables: dict[TableKey, list[Entry]]) -> dict[TableKey, list[Entry]]:
@@ -174,7 +174,14 @@ _TOLD_APART = {"mode", "eval", "job", "seed", "submission"}
 
 def _settings(run: StoredRun) -> dict[str, Any]:
     """What tells variants of an editor apart, by dotted name."""
-    kept = {key: value for key, value in essential(run.config).items() if key not in _TOLD_APART}
+    config = essential(run.config)
+    kept = {key: value for key, value in config.items() if key not in _TOLD_APART}
+    # What else of a run's circumstances makes another row of it: how edits come together, and whose submission it is.
+    job, submission = config.get("job"), config.get("submission")
+    if config.get("mode") == "sequential" and isinstance(job, Mapping):
+        kept["regime"] = dict(job.get("sequential") or {}).get("regime")
+    if isinstance(submission, Mapping):
+        kept["by"] = submission.get("by", submission.get("number"))
     return {name: value for name, value in flat(kept).items() if name.rpartition(".")[2] not in ("seed", "_target_")}
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from corrigenda import Fact
 from corrigenda.results import RunFolder
@@ -99,7 +100,8 @@ def validate(
             ],
         )
     peer = peers[-1]
-    known = {record["id"]: record for record in peer.cases()}
+    # In sequential mode: as they are after the last edit.
+    known = {r["id"]: r for r in peer.cases("retention" if submission["mode"] == "sequential" else "cases")}
     cases: list[Case] = []
     seen: set[str] = set()
     for place, record in enumerate(submission["cases"]):
@@ -128,7 +130,9 @@ def validate(
         problems += _claims(submission, cases)
     if problems:
         raise SubmissionError(source, problems)
-    return [case.to_dict() for case in cases], peer
+    # In the data set's order, on which it depends which of two contradicting requests of a sequence holds.
+    order = {name: place for place, name in enumerate(known)}
+    return [case.to_dict() for case in sorted(cases, key=lambda case: order[case.fact.id])], peer
 
 
 def _refuse(constant: str) -> None:
@@ -148,11 +152,33 @@ def _form(submission: Any) -> Iterator[str]:
             yield f"{name!r} must be a {kind.__name__} that is not empty, got {_shown(value)}"
     if submission.get("mode") not in MODES:
         yield f"'mode' must be one of {', '.join(MODES)}, got {_shown(submission.get('mode'))}"
-    if not isinstance(submission.get("seed", 0), int):
+    if not isinstance(submission.get("seed", 0), int) or isinstance(submission.get("seed"), bool):
         yield f"'seed' must be a whole number, got {_shown(submission['seed'])}"
+    memory = submission.get("peak_memory_mb")
+    if memory is not None and not (_is_number(memory) and memory > 0):
+        yield f"'peak_memory_mb' must be a positive number, got {_shown(memory)}"
+    for name in ("by", "url"):
+        if not isinstance(submission.get(name, ""), str):
+            yield f"{name!r} must be a text, got {_shown(submission[name])}"
     for name in ("config", "claimed"):
         if not isinstance(submission.get(name, {}), Mapping):
             yield f"{name!r} must be an object, got {_shown(submission[name])}"
+    try:
+        OmegaConf.to_yaml(OmegaConf.create(_config(submission, None)), resolve=True)
+    except (OmegaConfBaseException, ValueError, TypeError) as error:
+        yield f"'config' cannot be written as a configuration: {error}".splitlines()[0]
+
+
+def _config(submission: Mapping[str, Any], peer: StoredRun | None) -> dict[str, Any]:
+    """The configuration of the run that a submission becomes, but for its number."""
+    of_peer = {} if peer is None else {name: dict(peer.config.get(name) or {}) for name in ("model", "eval")}
+    return {
+        "submission": {name: submission[name] for name in ("by", "url", "machine", "notes") if name in submission},
+        "mode": submission.get("mode"),
+        "seed": submission.get("seed", 0),
+        "editor": dict(submission.get("config") or {}),
+        **of_peer,
+    }
 
 
 def _peers(submission: Mapping[str, Any], runs: Sequence[StoredRun]) -> list[StoredRun]:
@@ -169,7 +195,9 @@ def _peers(submission: Mapping[str, Any], runs: Sequence[StoredRun]) -> list[Sto
 
 def _case_problems(record: Mapping[str, Any], known: Mapping[str, Any]) -> Iterator[str]:
     """What is wrong with one case's records, as they are given."""
-    if "fact" in record and record["fact"] != known["fact"]:
+    if not isinstance(record.get("fact", {}), Mapping):
+        yield f"'fact' must be an object, got {_shown(record['fact'])}"
+    elif "fact" in record and record["fact"] != known["fact"]:
         different = sorted(
             name for name in {*record["fact"], *known["fact"]} if record["fact"].get(name) != known["fact"].get(name)
         )
@@ -182,9 +210,20 @@ def _case_problems(record: Mapping[str, Any], known: Mapping[str, Any]) -> Itera
         if not isinstance(given, Mapping) or not isinstance(given.get("prompts"), Mapping):
             yield f"'{state}' must be an object with 'prompts'"
             continue
+        if not isinstance(given.get("values") or {}, Mapping):
+            yield f"{state}.values must be an object, got {_shown(given['values'])}"
+            continue
         level = dict(given.get("values") or {}).get("log_perplexity")
+        expected = known["before"]["values"].get("log_perplexity")
         if level is not None and not (_is_number(level) and level >= 0):
             yield f"{state}.values.log_perplexity must be a number that is not negative, got {_shown(level)}"
+        elif level is None and expected is not None and not record.get("error"):
+            yield f"{state}.values.log_perplexity: missing"
+        elif state == "before" and level is not None and expected is not None and abs(level - expected) > SAME_MODEL:
+            yield f"before: log perplexity is {level:.3f}, but the store's runs of this model have {expected:.3f}"
+        for kind in given["prompts"]:
+            if kind not in known[state]["prompts"]:
+                yield f"{state}.prompts.{kind}: the data set has no such prompts"
         for kind, wanted in known[state]["prompts"].items():
             records = given["prompts"].get(kind)
             if not isinstance(records, Sequence) or not all(isinstance(one, Mapping) for one in records):
@@ -225,9 +264,14 @@ def _prompt_problems(kind: str, record: Mapping[str, Any], known: Mapping[str, A
                 return
     if kind in PAIRED_KINDS:
         yield from _pair_problems(record)
+    ids = record.get("most_likely")
+    if ids is not None and not (
+        isinstance(ids, Sequence) and all(isinstance(one, int) for one in ids) and len(ids) == len(known["most_likely"])
+    ):
+        yield f".most_likely: must be a list of {len(known['most_likely'])} tokens' ids, got {_shown(ids)}"
     scored = record.get("log_probs_new", record.get("log_probs"))
     if "token_accuracy" in record and scored is not None:
-        yield from _accuracy_problems(record["token_accuracy"], scored)
+        yield from _accuracy_problems(record["token_accuracy"], scored, record.get("log_probs_true"))
     if "kl" in record and not (_is_number(record["kl"]) and record["kl"] >= -1e-6):
         yield f".kl: must be a number that is not negative, got {_shown(record['kl'])}"
     for name, wanted in (("answer", str), ("text", str), ("preserved", bool)):
@@ -247,11 +291,13 @@ def _pair_problems(record: Mapping[str, Any]) -> Iterator[str]:
             yield f".{name}: is {_shown(record[name])}, but the log-probabilities give {value:.6f}"
 
 
-def _accuracy_problems(accuracy: Any, logs: Sequence[float]) -> Iterator[str]:
+def _accuracy_problems(accuracy: Any, logs: Sequence[float], others: Sequence[float] | None) -> Iterator[str]:
     hits = accuracy * len(logs) if _is_number(accuracy) else math.nan
     if not (0 <= hits <= len(logs) and abs(hits - round(hits)) < 1e-3):
         yield f".token_accuracy: must be a share of {len(logs)} tokens, got {_shown(accuracy)}"
         return
+    if others and others[0] > logs[0] + CLOSE and round(hits) == len(logs):
+        yield f".token_accuracy: is {accuracy}, but the true object's first token is more likely than the new one's"
     certain = sum(value > math.log(0.5) + 1e-6 for value in logs)
     if round(hits) < certain:
         yield f".token_accuracy: is {accuracy}, but {certain} of {len(logs)} tokens are more likely than one half"
@@ -259,16 +305,20 @@ def _accuracy_problems(accuracy: Any, logs: Sequence[float]) -> Iterator[str]:
 
 def _same_before(given: Mapping[str, Any], known: Mapping[str, Any]) -> Iterator[str]:
     """The unedited model is the same: what it gives before the edit is known."""
-    for one, other in zip(given.get("prompt") or [], known.get("prompt") or [], strict=False):
-        try:
-            mine, theirs = paired_probabilities(one), paired_probabilities(other)
-        except (TypeError, ValueError, OverflowError):
-            return  # said elsewhere
-        if mine is None or theirs is None:
-            continue
-        for name, value, expected in zip(("P(new)", "P(true)"), mine, theirs, strict=True):
-            if abs(value - expected) > SAME_MODEL:
-                yield f"before: {name} is {value:.3f}, but the store's runs of this model have {expected:.3f}"
+    for kind in PAIRED_KINDS:
+        for place, (one, other) in enumerate(zip(given.get(kind) or [], known.get(kind) or [], strict=False)):
+            try:
+                mine, theirs = paired_probabilities(one), paired_probabilities(other)
+            except (TypeError, ValueError, OverflowError, AttributeError):
+                return  # said elsewhere
+            if mine is None or theirs is None:
+                continue
+            for name, value, expected in zip(("P(new)", "P(true)"), mine, theirs, strict=True):
+                if abs(value - expected) > SAME_MODEL:
+                    yield (
+                        f"before.prompts.{kind}[{place}]: {name} is {value:.3f}, but the store's runs of this model "
+                        f"have {expected:.3f}"
+                    )
 
 
 def _value_problems(record: Mapping[str, Any], case: Case) -> Iterator[str]:
@@ -317,24 +367,19 @@ def _write(
     peer: StoredRun,
 ) -> None:
     """Puts a checked submission into a run's folder."""
-    about = {name: submission[name] for name in ("by", "url", "machine", "notes") if name in submission}
-    config = {
-        "submission": {"number": number, **about},
-        "mode": submission["mode"],
-        "seed": submission.get("seed", 0),
-        "editor": dict(submission.get("config") or {}),
-        "model": dict(peer.config.get("model") or {}),
-        "eval": dict(peer.config.get("eval") or {}),
-    }
+    config = _config(submission, peer)
+    config["submission"] = {"number": number, **config["submission"]}
     folder.begin(OmegaConf.to_yaml(OmegaConf.create(config)))
     prints = {name: str(peer.summary.get(name, "")) for name in ("model_fingerprint", "data_fingerprint")}
     folder.identify(id=number, code="submitted", **prints)
-    done = {record["id"] for record in folder.cases()}
-    for record in cases:
-        if record["id"] not in done:
-            folder.append(record)
-            if submission["mode"] == "sequential":
-                folder.append({**record, "seconds": None}, "retention")
+    kept = {"cases": list(cases)}
+    if submission["mode"] == "sequential":
+        kept["retention"] = [{**record, "seconds": None} for record in cases]
+    for name, records in kept.items():
+        done = {record["id"] for record in folder.cases(name)}
+        for record in records:
+            if record["id"] not in done:
+                folder.append(record, name)
     evaluation = Evaluation(tuple(Case.from_dict(record) for record in cases))
     seconds = [record["seconds"] for record in cases if record["seconds"] is not None]
     folder.finish(

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from corrigenda.intervals import interval
 from corrigenda.store import StoredRun
 from eval.comparison import Comparison, compare
-from eval.evaluation import SCORE_PARTS, Case, Evaluation
+from eval.evaluation import NOT_FINITE, SCORE_PARTS, Case, Evaluation
 from eval.leaderboard.columns import BY_KEY, COLUMNS, CONTROLS, NOT_EDITING, ONE_VALUE, RANKED_BY, Column
 from eval.leaderboard.entries import Entry, LeftOut, TableKey, collect
 from eval.statistics import MIN_FACTS, harmonic_mean, holm
@@ -250,8 +250,19 @@ def _candidates(rows: Sequence[Row], column: Column, mode: str) -> list[Row]:
     return [
         row
         for row in rows
-        if row.compared and row.entry is not None and row.entry.editor not in NOT_EDITING and column.key in row.cells
+        if row.compared
+        and row.entry is not None
+        and row.entry.editor not in NOT_EDITING
+        and column.key in row.cells
+        # Where nothing was edited nothing is harmed; and a mean without the worst edits is better than they were.
+        and not all(case.error for case in row.entry.cases.values())
+        and not any(_lacks(case, column.key) for case in row.entry.cases.values())
     ]
+
+
+def _lacks(case: Case, key: str) -> bool:
+    """Whether an edit left the model without the number that its figure would be."""
+    return case.error.startswith(NOT_FINITE) and _value(case, key) is None
 
 
 def _best(candidates: Sequence[Row], column: Column) -> Row:
@@ -335,15 +346,27 @@ def _labels(entries: Sequence[Entry]) -> list[str]:
     for entry in entries:
         variants = [other for other in entries if other.editor == entry.editor]
         names = sorted({name for other in variants for name in other.settings})
-        differing = [name for name in names if len({json.dumps(v.settings.get(name)) for v in variants}) > 1]
-        parts = [f"{name.removeprefix('editor.')}={_plain(entry.settings.get(name))}" for name in differing]
+        differing = [name for name in names if len({_told(v.settings, name) for v in variants}) > 1]
+        parts = [f"{name.removeprefix('editor.')}={_plain(entry.settings, name)}" for name in differing]
         if any(other.submitted != entry.submitted for other in variants) and entry.submitted:
             parts.append("submitted")
         labels.append(f"{entry.editor} ({', '.join(parts)})" if parts else entry.editor)
-    return labels
+    # A row is known by its label: no two may be alike (a text that reads like a number).
+    alike = {label for label in labels if labels.count(label) > 1}
+    return [
+        f"{label} [{entry.runs[0].id[:8]}]" if label in alike else label
+        for label, entry in zip(labels, entries, strict=True)
+    ]
 
 
-def _plain(value: Any) -> str:
+def _told(settings: Mapping[str, Any], name: str) -> str | None:
+    return json.dumps(settings[name]) if name in settings else None
+
+
+def _plain(settings: Mapping[str, Any], name: str) -> str:
+    if name not in settings:
+        return "unset"  # an option that is younger than the run
+    value = settings[name]
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -374,6 +397,13 @@ def _notes(
             notes.append(f"{row.label} was run on {row.n_own} facts; {row.n_facts} of them are shown.")
         if row.n_failed:
             notes.append(f"{row.label}: {row.n_failed} edits failed and count as failed.")
+        cases = list(row.entry.cases.values()) if row.entry is not None else []
+        lacking = [column for column in COLUMNS if any(_lacks(case, column.key) for case in cases)]
+        if titles := [column.title for column in lacking if column.key in row.cells]:
+            notes.append(
+                f"{row.label}: some edits left the model without numbers; the figures for {', '.join(titles)} are of "
+                "the others, and are not compared."
+            )
     if key.mode == "sequential":
         notes.append("Every figure is of the model after the last edit; seconds are of each edit.")
     if key.mode != "single":

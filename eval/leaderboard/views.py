@@ -114,7 +114,7 @@ def _case_view(record: Mapping[str, Any], seconds: float | None, seed: Any) -> d
         "p": [_rounded(state.get(name)) for state in (old, new) for name in ("p_new", "p_true")],
         "before": old.get("answer"),
         "after": new.get("answer"),
-        "right": new.get("lenient"),
+        "right": False if record.get("error") else new.get("lenient"),
         "seconds": _rounded(seconds),
         "error": record.get("error") or "",
         "probes": [],

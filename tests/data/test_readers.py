@@ -382,6 +382,12 @@ def test_skip_lists_and_warns_once(write_json: Callable[[object], Path], caplog:
     assert f"{path}: skipped 2 bad of the 4 records read" in warnings[0].getMessage()
 
 
+def test_skip_needs_a_good_record(write_json: Callable[[object], Path]) -> None:
+    path = write_json([changed(PLAIN, "target_new", ""), changed(PLAIN, "subject", "")])
+    with pytest.raises(ValueError, match=r"none of its 2 records is good; the first: .*target_new"):
+        read_facts(path, on_error="skip")
+
+
 def test_no_warning_without_a_skip(write_json: Callable[[object], Path], caplog: pytest.LogCaptureFixture) -> None:
     read_facts(write_json([PLAIN]), on_error="skip")
     assert not [record for record in caplog.records if record.name.startswith("corrigenda")]

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 import tiny
 import torch
 
 import editing.rome
-from corrigenda import ContextEdit, Fact, LanguageModel
+from corrigenda import ContextEdit, Edit, Fact, LanguageModel
 from corrigenda.statistics import SecondMoment
 from corrigenda.texts import Text
-from editing import EditRefusedError, InContext, NoEdit, RandomUpdate, Rome, ValueSettings
+from editing import EditRefusedError, InContext, NoEdit, RandomUpdate, Rome, UpdateNeurons, ValueSettings
 from eval.scoring import score
 
 EIFFEL = Fact("the Eiffel tower", "{} is located in the city of", "Rome", "Paris")
@@ -102,6 +103,17 @@ def test_seeds_of_the_random_update() -> None:
     other = RandomUpdate(like=ROME, seed=1).edit(lm, [EIFFEL]).delta(1)
     assert torch.equal(first, again)
     assert abs(torch.nn.functional.cosine_similarity(first.flatten(), other.flatten(), dim=0)) < 0.1
+
+
+def test_random_update_like_located_neurons_is_saved(tmp_path: Path) -> None:
+    """Its settings name the other editor, and hold none of its functions."""
+    lm = tiny.build("llama")
+    like = UpdateNeurons(neurons=((1, 3), (1, 5)))
+    saved = RandomUpdate(like=dataclasses.replace(like, neurons=None, find=lambda *_: like.neurons)).edit(lm, [EIFFEL])
+    saved.save(tmp_path)
+    settings = Edit.load(tmp_path).origin.settings
+    assert settings["like"]["editor"] == "update_neurons"
+    assert settings["seed"] == 0
 
 
 def test_random_update_like_what_has_no_norm() -> None:

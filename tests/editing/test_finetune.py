@@ -141,6 +141,7 @@ def test_extending_goes_on_from_the_earlier_change() -> None:
     second = editor.extend(lm, first, [THOMAS])
     assert torch.equal(first.delta(2), kept)
     with first.applied(lm):
+        assert torch.equal(editor.extend(lm, first, [THOMAS]).delta(2), second.delta(2))
         expected = plain(lm, 2, [THOMAS], 3, 0.01, True)
     torch.testing.assert_close(second.delta(2) - kept, expected.float(), atol=1e-4, rtol=0)
     assert [fact.id for fact in second.origin.facts] == [BEN.id, THOMAS.id]

@@ -485,6 +485,32 @@ def test_outliers_are_flagged_and_refused(moment: Patch) -> None:
         dataclasses.replace(ROME, refuse_norm=min(norms) / 2).edit(lm, FACTS)
 
 
+def test_the_flag_is_of_the_edit_that_is_given(moment: Patch) -> None:
+    """With a second constraint the update is larger than the one that was judged at first."""
+    lm = build("llama")
+    one = dataclasses.replace(ROME, bare_agreement=1.1)
+    first, whole = (editor.edit(lm, FACTS[:1]).origin.report[0]["relative_norm"] for editor in (ROME, one))
+    assert first < whole
+    with pytest.warns(UserWarning, match="flagged.*second constraint"):
+        edit = dataclasses.replace(one, flag_norm=(first + whole) / 2).edit(lm, FACTS[:1])
+    assert "flagged" in edit.origin.report[0]
+    assert edit.origin.report[0]["relative_norm"] == pytest.approx(whole)
+
+
+def test_prefixes_that_are_none() -> None:
+    with pytest.raises(ValueError, match="at least one text"):
+        Rome(prefixes=())
+
+
+def test_the_subject_is_where_the_prompt_has_it() -> None:
+    """Not where it stands once more: "Rome is in the country of Italy , where Rome is"."""
+    lm = tiny.build("llama")
+    fact = Fact("Rome", "{} is in the country of Italy , where Rome is", "red")
+    prompts = build_prompts(lm, [fact], ["", "red green "], "{} and Rome", "subject")
+    assert prompts.subject.tolist() == [2, 0]  # without a prefix it would end at the very first token
+    assert prompts.batch.lengths[1] == 1
+
+
 def test_sound_edits_say_nothing(moment: Patch) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import yaml
 from corrigenda import Fact
 from corrigenda.data import FactSet
 from corrigenda.results import RunFolder
+from eval.evaluation import NOT_FINITE
 from eval.measure import ngram_entropy, words
 
 MakeRun = Callable[..., Path]
@@ -116,6 +117,8 @@ def make_run(tmp_path: Path) -> MakeRun:
         drift: float = 0.01,
         curve: bool = False,
         settings: dict[str, Any] | None = None,
+        regime: str | None = None,
+        errors: Mapping[int, str] | None = None,
     ) -> Path:
         facts = [made_fact(first + number) for number in range(len(works))]
         folder = RunFolder(tmp_path / "outputs" / (name or f"{editor}-{seed}-{first}-{mode}"))
@@ -127,6 +130,8 @@ def make_run(tmp_path: Path) -> MakeRun:
             "data": {"path": "facts.jsonl"},
             "eval": {"_target_": "eval.EvalSettings", "generate": True, "seed": seed},
         }
+        if regime is not None:
+            config["job"] = {"name": "edit", "sequential": {"regime": regime}}
         folder.begin(yaml.safe_dump(config))
         identity = {"model_fingerprint": "weights", "data_fingerprint": FactSet("facts", tuple(facts)).fingerprint}
         folder.identify(id=f"{editor}{seed}{first}{name}", code="code", **identity)
@@ -134,6 +139,10 @@ def make_run(tmp_path: Path) -> MakeRun:
             made_case(fact, did, kept, drift)
             for fact, did, kept in zip(facts, works, keeps or [True] * len(works), strict=True)
         ]
+        for place, error in (errors or {}).items():
+            cases[place]["error"] = error
+            if error.startswith(NOT_FINITE):
+                del cases[place]["after"]["values"]["perplexity_drift"]
         for case in cases:
             folder.append(case)
         summary: dict[str, Any] = {

@@ -215,6 +215,50 @@ def test_variants_are_told_apart_by_what_differs(tmp_path: Path, make_run: Any) 
     assert set(rows_of(only_board(tmp_path))) >= {"rome (layer=3)", "rome (layer=6)", "memit"}
 
 
+def test_no_two_rows_have_one_label(tmp_path: Path, make_run: Any) -> None:
+    """An option that is younger than a run is not the option that is null; a text is not the number it reads like."""
+    make_run("rome", [True] * 40, settings={"layer": 3})
+    make_run("rome", [False] * 40, name="younger", settings={"layer": 3, "option": None})
+    labels = [row.label for row in only_board(tmp_path).rows if row.entry]
+    assert sorted(labels) == ["rome (option=null)", "rome (option=unset)"]
+    make_run("rome", [False] * 40, name="text", settings={"layer": "3"})
+    labels = [row.label for row in only_board(tmp_path).rows if row.entry]
+    assert len(set(labels)) == 3
+    best = [row for row in only_board(tmp_path).rows if row.entry and row.cells["efficacy_success"].mark == "best"]
+    assert len(best) == 1
+
+
+def test_another_regime_is_another_row(tmp_path: Path, make_run: Any) -> None:
+    make_run("rome", [False] * 40, name="a", mode="sequential", regime="stack")
+    make_run("rome", [True] * 40, name="b", mode="sequential", regime="together")
+    labels = [row.label for row in only_board(tmp_path).rows if row.entry]
+    assert sorted(labels) == ["rome (regime=stack)", "rome (regime=together)"]
+
+
+def test_what_failed_at_everything_is_never_best(tmp_path: Path, make_run: Any) -> None:
+    make_run("rome", [True] * 40, [False] * 40, drift=0.2)
+    make_run("wise", [True] * 40, [False] * 40, drift=0.3)
+    make_run("broken", [False] * 40, drift=0.0, errors=dict.fromkeys(range(40), "crashed"))
+    rows = rows_of(only_board(tmp_path))
+    assert rows["rome"].cells["perplexity_drift"].mark == "best"
+    assert not any(cell.mark for cell in rows["broken"].cells.values())
+    assert rows["broken"].rank is None
+
+
+def test_a_mean_without_the_worst_edits_is_not_compared(tmp_path: Path, make_run: Any) -> None:
+    """A row with an edit that left no numbers: its drift is of the others, says so, and is not the best."""
+    make_run("rome", [True] * 40, drift=0.2)
+    make_run("wise", [True] * 40, drift=0.3)
+    make_run("wrecked", [True] * 39 + [False], drift=0.0, errors={39: "not finite: the edited model gives no numbers"})
+    board = only_board(tmp_path)
+    rows = rows_of(board)
+    assert rows["wrecked"].cells["perplexity_drift"].n == 39
+    assert rows["wrecked"].cells["perplexity_drift"].mark == ""
+    assert rows["rome"].cells["perplexity_drift"].mark == "best"
+    assert rows["wrecked"].cells["efficacy_success"].mark != ""
+    assert any("wrecked: some edits left the model without numbers; the figures for" in note for note in board.notes)
+
+
 def test_of_runs_that_are_the_same_the_newest_counts(tmp_path: Path, make_run: Any) -> None:
     for name, works, begun in (("a", True, "2026-02-01"), ("b", False, "2026-01-01")):
         folder = make_run("rome", [works] * 30, name=name)

@@ -18,6 +18,7 @@ from corrigenda import Fact, LanguageModel, LowRankEdit, Origin
 from corrigenda.facts import Probe
 from eval import METRICS, Case, EvalSettings, Evaluation, Measurement, evaluate, measure
 from eval.answers import matches_leniently, matches_strictly
+from eval.evaluation import NOT_FINITE, judged
 from eval.measure import ngram_entropy
 from eval.scoring import PromptScore, TargetScore
 
@@ -425,3 +426,14 @@ def test_a_wrecked_model_can_be_measured() -> None:
     (after,) = measure(lm, [EIFFEL], SMALL, before)
     assert after.values["efficacy_success"] == after.values["neighbourhood_success"] == 0
     json.dumps(Case(EIFFEL, before[0], after).to_dict(), allow_nan=False)
+    assert judged(EIFFEL, before[0], after).error.startswith(NOT_FINITE)
+
+
+def test_no_numbers_are_noticed_where_no_value_shows_them() -> None:
+    """Without an old object, and without the perplexity, all values of a wrecked model are numbers."""
+    lm = build()
+    fact = dataclasses.replace(EIFFEL, target_true=None, id="")
+    settings = dataclasses.replace(SMALL, perplexity_tokens=0, generate=False)
+    lm.memory(1).weight.data[:] = torch.nan
+    after = dataclasses.replace(measure(lm, [fact], settings)[0], values={"token_accuracy": 0.0})
+    assert judged(fact, after, after).error.startswith(NOT_FINITE)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from corrigenda import Fact
+from corrigenda.results import RunFolder
 from corrigenda.store import Store
 from eval.leaderboard import add_submission, leaderboard
 from eval.leaderboard.recompute import recomputed
@@ -187,6 +188,49 @@ def other_model(theirs: dict[str, Any]) -> None:
     record.update(log_probs_new=[math.log(0.3)], p_new=0.3)
 
 
+def other_perplexity(theirs: dict[str, Any]) -> None:
+    theirs["cases"][0]["before"]["values"]["log_perplexity"] = 9.0
+
+
+def no_perplexity(theirs: dict[str, Any]) -> None:
+    del theirs["cases"][0]["before"]["values"]["log_perplexity"]
+
+
+def other_neighbour(theirs: dict[str, Any]) -> None:
+    first(theirs, "before", "neighbourhood")["log_probs_true"] = [-0.9]
+
+
+def less_likely_but_hit(theirs: dict[str, Any]) -> None:
+    record = first(theirs)
+    record |= {"log_probs_new": [-3.0], "log_probs_true": [-0.8], "token_accuracy": 1.0}
+    record.pop("p_new", None)
+    record.pop("p_true", None)
+
+
+def unknown_kind(theirs: dict[str, Any]) -> None:
+    theirs["cases"][0]["after"]["prompts"]["portability"] = [{"prompt": "x", "token_accuracy": "y"}]
+
+
+def fact_is_text(theirs: dict[str, Any]) -> None:
+    theirs["cases"][0]["fact"] = "x"
+
+
+def values_are_a_list(theirs: dict[str, Any]) -> None:
+    theirs["cases"][0]["after"]["values"] = [1]
+
+
+def memory_is_text(theirs: dict[str, Any]) -> None:
+    theirs["peak_memory_mb"] = "12 MB"
+
+
+def seed_is_true(theirs: dict[str, Any]) -> None:
+    theirs["seed"] = True
+
+
+def config_that_cannot_be_written(theirs: dict[str, Any]) -> None:
+    theirs["config"] = {"layer": "${b"}
+
+
 def wrong_claim(theirs: dict[str, Any]) -> None:
     theirs["claimed"] = {"score": 0.97, "efficacy_success": 0.93}
 
@@ -225,7 +269,20 @@ def averages_only(theirs: dict[str, Any]) -> None:
         (missing_answer, r"after\.prompts\.prompt\[0\]\.answer: missing"),
         (negative_kl, r"kl: must be a number that is not negative, got -0\.5"),
         (wrong_entropy, r"entropy: the text gives"),
-        (other_model, r"before: P\(new\) is 0\.300, but the store's runs of this model have 0\.100"),
+        (
+            other_model,
+            r"before\.prompts\.prompt\[0\]: P\(new\) is 0\.300, but the store's runs of this model have 0\.100",
+        ),
+        (other_perplexity, r"before: log perplexity is 9\.000, but the store's runs of this model have 3\.000"),
+        (no_perplexity, r"before\.values\.log_perplexity: missing"),
+        (other_neighbour, r"before\.prompts\.neighbourhood\[0\]: P\(true\) is 0\.407"),
+        (less_likely_but_hit, r"token_accuracy: is 1\.0, but the true object's first token is more likely"),
+        (unknown_kind, r"after\.prompts\.portability: the data set has no such prompts"),
+        (fact_is_text, r"'fact' must be an object, got 'x'"),
+        (values_are_a_list, r"after\.values must be an object, got \[1\]"),
+        (memory_is_text, r"'peak_memory_mb' must be a positive number, got '12 MB'"),
+        (seed_is_true, r"'seed' must be a whole number, got True"),
+        (config_that_cannot_be_written, r"'config' cannot be written as a configuration"),
         (wrong_claim, r"claimed\.score: is 0\.97, but the records give 1\.0000\n.*claimed\.efficacy_success"),
         (backwards, r"'seconds' must be a number that is not negative, got -1"),
         (old_schema, r"'schema' must be 'corrigenda-submission/1', got 'corrigenda-submission/0'"),
@@ -244,6 +301,26 @@ def test_a_bad_submission_is_refused(
     with pytest.raises(SubmissionError, match=problem):
         add_submission(write(tmp_path, theirs), store)
     assert len(store.runs()) == 1  # nothing of it was stored
+
+
+def test_a_submission_that_was_cut_short_is_completed(tmp_path: Path, make_run: Any, submission: Any) -> None:
+    """Killed while the records after the last edit were written; given in another order than the data set's."""
+    make_run("rome", [True] * 40, mode="sequential")
+    store = Store(tmp_path / "outputs")
+    theirs = submission() | {"mode": "sequential"}
+    theirs["cases"].reverse()
+    path = write(tmp_path, theirs)
+    folder = add_submission(path, store)
+    whole = [record["id"] for record in RunFolder(folder).cases("retention")]
+    assert whole == [f"fact-{number}" for number in range(40)]
+    for name in ("summary.json", "cases.parquet", "retention.parquet"):
+        (folder / name).unlink(missing_ok=True)
+    records = [json.dumps(record) for record in RunFolder(store.runs()[0].path).cases()]
+    assert records
+    (folder / "cases.jsonl").write_text("".join(f"{record}\n" for record in records))
+    (folder / "retention.jsonl").write_text("".join(f"{record}\n" for record in records[:7]) + records[7][:20])
+    assert add_submission(path, store) == folder
+    assert [record["id"] for record in RunFolder(folder).cases("retention")] == whole
 
 
 def test_all_problems_are_said_but_not_without_end(store: Store, submission: Any) -> None:
