@@ -32,7 +32,7 @@ from corrigenda import Fact, LanguageModel, load
 from corrigenda.data import FactSet, read_facts
 from corrigenda.data.parts import require_disjoint, take_part
 from corrigenda.files import write_json
-from corrigenda.identity import code_version, run_id
+from corrigenda.identity import code_version, files_named, run_id
 from corrigenda.records import records_in
 from corrigenda.results import RunFolder
 from corrigenda.store import Store, runs_table
@@ -197,7 +197,7 @@ def _identity(config: DictConfig, lm: LanguageModel, facts: FactSet, fixed: list
     """The run's id and what it is of, as it stands in the store."""
     plain: Any = OmegaConf.to_container(config, resolve=True)
     found = {"model_fingerprint": lm.fingerprint, "data_fingerprint": facts.fingerprint, "code": code}
-    worked_on = FactSet(facts.name, tuple(fixed)).fingerprint + found["data_fingerprint"]
+    worked_on = FactSet(facts.name, tuple(fixed)).fingerprint + found["data_fingerprint"] + files_named(plain["editor"])
     return found | {"id": run_id(plain, worked_on, found["model_fingerprint"], code)}
 
 

@@ -66,6 +66,30 @@ def code_version(root: Path | None = None) -> str:
     return digest.hexdigest()[:16]
 
 
+def files_named(config: Any) -> str:
+    """A hash of the files that a configuration names, and of the edits in the run folders; empty where there is none.
+
+    The same name can stand for other content another time.
+    """
+    if isinstance(config, Mapping):
+        return "".join(files_named(value) for value in config.values())
+    if isinstance(config, (list, tuple)):
+        return "".join(files_named(value) for value in config)
+    if not isinstance(config, str) or not config:
+        return ""
+    path = Path(config)
+    try:
+        found = [path] if path.is_file() else sorted(path.glob("edits/*/edit.json"))
+    except OSError:  # a text that is no path
+        return ""
+    if not found:
+        return ""
+    digest = hashlib.sha256()
+    for each in found:
+        digest.update(f"{each.parent.name}/{each.name}\0".encode() + each.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
 def run_id(config: Mapping[str, Any], data_fingerprint: str, model_fingerprint: str, code: str) -> str:
     """The identity of a run: 16 hex digits of the SHA-256 of what matters in its configuration, data, model, code.
 

@@ -19,7 +19,7 @@ import pytest
 import yaml
 from rich.console import Console
 
-from corrigenda.identity import code_version, essential, run_id
+from corrigenda.identity import code_version, essential, files_named, run_id
 from corrigenda.locks import LockedError, is_locked, locked
 from corrigenda.records import count_parquet, read_parquet, records_in, write_parquet
 from corrigenda.results import RunFolder
@@ -95,6 +95,23 @@ def test_the_id_is_of_what_matters() -> None:
         assert run_id(CONFIG, *fingerprints) != same
     assert CONFIG["model"]["name"] == "tiny"  # nothing was changed in place
     assert set(essential(CONFIG)) == {"mode", "seed", "editor", "model", "eval", "job"}
+
+
+def test_what_a_configuration_names_counts_by_its_content(tmp_path: Path) -> None:
+    """Not by its name alone: a file of facts, the edits of another run."""
+    facts, run = tmp_path / "facts.jsonl", tmp_path / "run"
+    config = {"name": "wise", "unrelated": {"facts": str(facts), "limit": 3}, "layers": [str(run)]}
+    assert files_named(config) == ""
+    facts.write_text("one")
+    first = files_named(config)
+    facts.write_text("two")
+    second = files_named(config)
+    (run / "edits" / "0000-a").mkdir(parents=True)
+    (run / "edits" / "0000-a" / "edit.json").write_text("{}")
+    third = files_named(config)
+    assert len({"", first, second, third}) == 4
+    assert files_named(config) == third
+    assert files_named({"text": "x" * 5000, "none": None, "bad": "a\0b"}) == ""
 
 
 def test_the_code_version_is_of_the_files_that_make_figures(tmp_path: Path) -> None:
