@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +48,25 @@ from locate import NeuronCounts, RefinedNeurons, Survey, Trace, UnknownFactError
 MODES = ("single", "batch", "sequential")
 
 
+@cache
 def _run_folder(resume: str | None, store: str, job: str) -> str:
-    """Where a run goes; what only reads the store leaves no folder there."""
+    """Where a run goes, the same for all of a process; what only reads the store leaves no folder there.
+
+    A new folder is made here: of two runs that begin in the same second, one gets another name.
+    """
     if job in STORE_JOBS:
         return f"{store}/.jobs"
-    return str(resume or datetime.now().strftime(f"{store}/%Y-%m-%d/%H-%M-%S"))
+    if resume:
+        return str(resume)
+    path = Path(datetime.now().strftime(f"{store}/%Y-%m-%d/%H-%M-%S"))
+    for name in (path.name, *(f"{path.name}-{number}" for number in range(2, 1000))):
+        with suppress(FileExistsError):
+            path.with_name(name).mkdir(parents=True)
+            return str(path.with_name(name))
+    raise FileExistsError(f"{path} and a thousand more folders like it exist; begin again in a second")
 
 
-OmegaConf.register_new_resolver("run_folder", _run_folder, use_cache=True, replace=True)
+OmegaConf.register_new_resolver("run_folder", _run_folder, replace=True)
 
 # The processes that launchers start find this project's packages, also in a folder that has a "conf" of its own.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
@@ -405,6 +417,8 @@ def _choices() -> dict[str, str]:
 
 
 def _begin(config: DictConfig, folder: RunFolder) -> RunFolder:
+    if folder.config is not None:  # another process was given the same folder, and began first
+        raise FileExistsError(f"{folder.path} holds another run by now; begin this one in another folder")
     folder.begin(OmegaConf.to_yaml({**config, "choices": _choices()}))
     return folder
 

@@ -8,16 +8,20 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import hydra
 import pytest
 import tiny
+from omegaconf import OmegaConf
 from tasks import CHOICE_TASK
 
+import run as run_module
 from corrigenda import Edit, LanguageModel, load
 from corrigenda.records import records_in
+from corrigenda.results import RunFolder
 
 RUN = Path(__file__).parents[1] / "run.py"
 CITIES = ["Paris", "London", "Berlin", "Rome"]
@@ -276,6 +280,32 @@ def test_wandb_offline(home: Path) -> None:
     folder = home / "wandb"
     run(home, "editor=none", "logger=wandb", "data.limit=1", f"hydra.run.dir={folder}")
     assert list(folder.glob("wandb/offline-run-*"))
+
+
+def test_runs_that_begin_in_the_same_second_get_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stopped(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> datetime:
+            return datetime(2026, 1, 2, 3, 4, 5, tzinfo=tz)
+
+    monkeypatch.setattr(run_module, "datetime", Stopped)
+    new = run_module._run_folder.__wrapped__
+    folders = [Path(new(None, str(tmp_path), "edit")) for _ in range(3)]
+    day = tmp_path / "2026-01-02"
+    assert folders == [day / "03-04-05", day / "03-04-05-2", day / "03-04-05-3"]
+    assert all(folder.is_dir() for folder in folders)
+    assert new("there", str(tmp_path), "edit") == "there"
+
+
+def test_a_run_is_not_begun_over_another(home: Path, undisturbed: Path) -> None:
+    before = (undisturbed / "config.yaml").read_text()
+    said = run(home, f"hydra.run.dir={undisturbed}", "seed=5", succeeds=False)
+    assert "holds a run" in said
+    assert (undisturbed / "config.yaml").read_text() == before
+    with pytest.raises(FileExistsError, match="holds another run"):
+        run_module._begin(OmegaConf.create({}), RunFolder(undisturbed))
 
 
 def test_bad_requests_say_what_to_do(home: Path) -> None:
