@@ -265,8 +265,14 @@ def _prompt_problems(kind: str, record: Mapping[str, Any], known: Mapping[str, A
     if kind in PAIRED_KINDS:
         yield from _pair_problems(record)
     ids = record.get("most_likely")
-    if ids is not None and not (
-        isinstance(ids, Sequence) and all(isinstance(one, int) for one in ids) and len(ids) == len(known["most_likely"])
+    if (
+        ids is not None
+        and "most_likely" in known
+        and not (
+            isinstance(ids, Sequence)
+            and all(isinstance(one, int) for one in ids)
+            and len(ids) == len(known["most_likely"])
+        )
     ):
         yield f".most_likely: must be a list of {len(known['most_likely'])} tokens' ids, got {_shown(ids)}"
     scored = record.get("log_probs_new", record.get("log_probs"))
