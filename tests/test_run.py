@@ -184,7 +184,7 @@ def test_batch(home: Path) -> None:
 
 def test_harness_tasks(home: Path) -> None:
     """A task that needs no download, on the model before and after all edits; refused in single mode."""
-    pytest.importorskip("lm_eval", reason="needs the package lm_eval (corrigenda[harness])")
+    pytest.importorskip("lm_eval", reason="needs the package lm_eval (the extra harness)")
     tasks = home / "tasks"
     tasks.mkdir(exist_ok=True)
     questions = [("the city of Thomas is", ["Berlin", "London"]), ("the city of tower is", ["Paris", "London"])]

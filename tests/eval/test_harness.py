@@ -23,7 +23,7 @@ from eval import EvalSettings
 from eval.harness import Harness, paired
 from eval.scoring import score
 
-pytest.importorskip("lm_eval", reason="needs the package lm_eval (corrigenda[harness])")
+pytest.importorskip("lm_eval", reason="needs the package lm_eval (the extra harness)")
 
 QUESTIONS = [
     "the capital of France is",
@@ -328,5 +328,5 @@ def without_lm_eval(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("without_lm_eval")
 def test_without_the_package() -> None:
-    with pytest.raises(ImportError, match=r"pip install 'corrigenda\[harness\]'"):
+    with pytest.raises(ImportError, match="the extra 'harness', or pip install 'lm_eval>="):
         Harness(["arc_easy"])
