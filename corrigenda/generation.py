@@ -79,8 +79,6 @@ def decode(
     routes = Routes()
     active = list(range(len(prompts)))  # which prompt each row still running belongs to
     added: list[list[int]] = [[] for _ in prompts]
-    if min(limits) < 1:
-        raise ValueError(f"max_new_tokens must be at least 1, not {min(limits)}")
     for _ in range(max(limits)):
         last = torch.full((len(active),), ids.shape[1] - 1, device=lm.device)
         inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": mask, "past_key_values": cache, "use_cache": True}
@@ -102,7 +100,7 @@ def decode(
             active = [active[row] for row in going]
         ids = torch.tensor([[tokens[row]] for row in going], device=lm.device)
         mask = torch.cat([mask, torch.ones_like(ids)], dim=1)
-    return added
+    return [tokens[:limit] for tokens, limit in zip(added, limits, strict=True)]  # a limit may be 0
 
 
 def _chosen(logits: Tensor, choosers: Sequence[Choose]) -> list[int]:

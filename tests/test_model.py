@@ -33,6 +33,7 @@ from corrigenda import (
     load,
     wheels,
 )
+from corrigenda.generation import decode
 from corrigenda.partial import PartialForward, forward_logits, record
 from corrigenda.prompts import TokenBatch
 
@@ -576,6 +577,8 @@ def test_end_token(smollm2: LanguageModel) -> None:
 
 def test_generate_nothing(llama: LanguageModel) -> None:
     assert llama.generate("the tower", 0) == ""
+    prompts = [llama.tokens("the tower")] * 2
+    assert [len(tokens) for tokens in decode(llama, prompts, [0, 3], stop=lambda _: False)] == [0, 3]
     with pytest.raises(ValueError, match="has no token"):
         llama.generate("")
     with pytest.raises(ValueError, match="at least one prompt"):
