@@ -133,11 +133,6 @@ class Fact:
         return self.prompt.replace("{}", self.subject)
 
     @property
-    def slot(self) -> int:
-        """Where the subject begins in the statement, in characters; it may stand there more than once."""
-        return self.prompt.index("{}")
-
-    @property
     def verb(self) -> Verb:
         """What the request asks for: "insert", "modify" or "erase"."""
         if self.target_new is None:

@@ -132,6 +132,11 @@ def subject_span(
     )
 
 
+def slot_in(text: str, template: str, subject: str) -> int:
+    """Where, in characters, the ``{}`` of a template lies in a text that ends with the template, filled."""
+    return len(text) - len(template.replace("{}", subject)) + template.index("{}")
+
+
 def _specials_before(tokenizer: PreTrainedTokenizerBase, prompt: str) -> int:
     """The number of special tokens that the tokenizer puts before a prompt (it may put others behind it)."""
     whole, plain = encode(tokenizer, prompt), encode_plain(tokenizer, prompt)

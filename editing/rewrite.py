@@ -14,7 +14,7 @@ from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.partial import Recording, record_shared
-from corrigenda.prompts import TokenBatch, encode, encode_target, subject_span
+from corrigenda.prompts import TokenBatch, encode, encode_target, slot_in, subject_span
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def build_prompts(
     at_start = []
     for number, fact in enumerate(facts):
         assert fact.target_new is not None
-        _, end = subject_span(lm.tokenizer, fact.statement, fact.subject, fact.slot)
+        _, end = subject_span(lm.tokenizer, fact.statement, fact.subject, fact.prompt.index("{}"))
         at_start.append(end == 1)
         contexts = prefixes[1:] if end == 1 and len(prefixes) > 1 else prefixes
         for prefix in contexts:
@@ -85,14 +85,13 @@ def build_prompts(
             target = encode_target(lm.tokenizer, prompt, fact.target_new)
             rows.append(ids + target[:-1])
             owner.append(number)
-            slot = len(prompt) - len(fact.statement) + fact.slot
+            slot = slot_in(prompt, fact.prompt, fact.subject)
             subject.append(subject_span(lm.tokenizer, prompt, fact.subject, slot)[1] - 1)
             predicted.append((len(ids) - 1, target))
     n_rewriting = len(rows)
     for number, fact in enumerate(facts):
-        kept = kept_prompt.replace("{}", fact.subject)
-        prompt = lm.reads(kept)
-        end = subject_span(lm.tokenizer, prompt, fact.subject, len(prompt) - len(kept) + kept_prompt.index("{}"))[1]
+        prompt = lm.reads(kept_prompt.replace("{}", fact.subject))
+        end = subject_span(lm.tokenizer, prompt, fact.subject, slot_in(prompt, kept_prompt, fact.subject))[1]
         ids = encode(lm.tokenizer, prompt)
         rows.append(ids[:end] if kept_position == "subject" else ids)
         owner.append(number)

@@ -260,7 +260,7 @@ def default_layer(lm: LanguageModel) -> int:
 LISTENED_TO = 6
 """Of so many times as many unrelated prompts the loudest are learned from (`Wise.loudest`)."""
 
-_SHAPING = (*("seed", "rho", "with_others", "whiten", "ridge", "text", "variant", "merge", "keep", "edits_per_shard"),)
+_SHAPING = ("seed", "rho", "with_others", "whiten", "ridge", "text", "variant", "merge", "keep", "edits_per_shard")
 """Hyper-parameters that an edit and what goes on from it must share."""
 
 

@@ -171,7 +171,7 @@ class SequentialRun:
     @property
     def done(self) -> int:
         """How many facts were edited (or failed, or repeated another) where the sequence was saved last."""
-        return self._load().done
+        return int(self._state["done"]) if self._state_path.is_file() else 0
 
     @property
     def retention(self) -> Evaluation:
@@ -381,10 +381,15 @@ class SequentialRun:
     def _state_path(self) -> Path:
         return self.run.folder.path / "position.json"
 
+    @property
+    def _state(self) -> dict[str, Any]:
+        """The position as it was saved last; the edits by the names of their folders."""
+        return dict(json.loads(self._state_path.read_text(encoding="utf-8")))
+
     def _save(self, position: _Position) -> None:
         """Saves the edits that are not saved yet, and then, in one stroke, the position."""
         run = self.run
-        if self._state_path.is_file() and json.loads(self._state_path.read_text("utf-8"))["done"] == position.done:
+        if self._state_path.is_file() and self.done == position.done:
             return
         position.peak = max(position.peak, peak_memory_mb())
         if self.regime == "stack":
@@ -414,7 +419,7 @@ class SequentialRun:
     def _load(self) -> _Position:
         if not self._state_path.is_file():
             return _Position(0, [], [], 0.0)
-        state = json.loads(self._state_path.read_text(encoding="utf-8"))
+        state = self._state
         edits = [Edit.load(self.run.folder.path / name) for name in state["edits"]]
         seconds, error = state["made"]
         return _Position(state["done"], edits, list(state["edits"]), state["peak_memory_mb"], (seconds, error))

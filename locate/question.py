@@ -9,7 +9,7 @@ from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.partial import forward_logits
-from corrigenda.prompts import encode_target, subject_span
+from corrigenda.prompts import encode_target, slot_in, subject_span
 
 
 class UnknownFactError(ValueError):
@@ -67,7 +67,7 @@ def ask(lm: LanguageModel, fact: Fact, answer: str | None = None) -> Question:
         ValueError: the prompt is longer than the model's context, or has several masks.
     """
     prompt = lm.reads(fact.statement)
-    slot = len(prompt) - len(fact.statement) + fact.slot
+    slot = slot_in(prompt, fact.prompt, fact.subject)
     masked = not lm.architecture.family.causal
     if masked:
         prompt = _with_mask(lm, prompt)

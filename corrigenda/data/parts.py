@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 from corrigenda.data.factset import FactSet
+from corrigenda.data.read import check_range
 from corrigenda.facts import Fact
 
 Part = Literal["tune", "score"]
@@ -34,8 +35,7 @@ def take_part(facts: FactSet, part: Part, limit: int | None = None, offset: int 
         ValueError: there is no such part, no fact is left, `limit` or `offset` is out of range, or the part shares a
             fact or subject with the other one.
     """
-    if (limit is not None and limit < 1) or offset < 0:
-        raise ValueError(f"limit must be at least 1 (or None) and offset not negative, got {limit} and {offset}")
+    check_range(limit, offset)
     if part not in get_args(Part):
         raise ValueError(f"data.part={part}: the parts are {' and '.join(get_args(Part))}, or null for all facts")
     parts: dict[str, list[Fact]] = {name: [] for name in get_args(Part)}

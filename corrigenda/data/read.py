@@ -56,10 +56,7 @@ def read_facts(
     """
     if on_error not in ("raise", "skip"):
         raise ValueError(f"on_error must be 'raise' or 'skip', got {on_error!r}")
-    if limit is not None and limit < 1:
-        raise ValueError(f"limit must be at least 1, or None for all facts, got {limit}")
-    if offset < 0:
-        raise ValueError(f"offset must not be negative, got {offset}")
+    check_range(limit, offset)
     known = None if schema == "auto" else schema_named(schema)
     if source == "embedded":
         return _embedded(limit, offset)
@@ -126,6 +123,14 @@ def _embedded(limit: int | None, offset: int) -> FactSet:
     facts = embedded_facts()
     _refuse_offset_past_end("embedded", offset, len(facts))
     return FactSet("embedded", facts[offset : None if limit is None else offset + limit])
+
+
+def check_range(limit: int | None, offset: int) -> None:
+    """Raises ValueError where so many facts after so many cannot be asked for."""
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit must be at least 1, or None for all facts, got {limit}")
+    if offset < 0:
+        raise ValueError(f"offset must not be negative, got {offset}")
 
 
 def _refuse_offset_past_end(label: str, offset: int, good: int) -> None:

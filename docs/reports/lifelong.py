@@ -153,9 +153,9 @@ def main() -> None:
     if unknown := set(methods) - set(METHODS):
         raise SystemExit(f"no such method: {', '.join(sorted(unknown))}; there are {', '.join(METHODS)}")
     lm = load(arguments.model)
-    facts, fixed = read(arguments.data, arguments.t)
+    facts, between, fixed = read(arguments.data, arguments.t)
     work = arguments.work / f"{arguments.data}-{arguments.t}"
-    others = write_others(arguments.data, facts, fixed, work / "others.jsonl")
+    others = write_others(between, facts, fixed, work / "others.jsonl")
     edited = {fact.subject for fact in facts}
     strange = [fact for fact in fixed[:FIXED] if fact.subject not in edited]
     for name in methods:
@@ -172,8 +172,8 @@ def main() -> None:
     write(arguments.work, arguments.page, arguments.model)
 
 
-def read(data: str, t: int) -> tuple[FactSet, list[Fact]]:
-    """The first T facts, and the fixed locality set."""
+def read(data: str, t: int) -> tuple[FactSet, FactSet, list[Fact]]:
+    """The first T facts, those after them, and the fixed locality set, most of which are the last of the file."""
     path = SHARED / f"{data}.json"
     facts = read_facts(path, on_error="skip")
     if t + FIXED > len(facts):
@@ -183,16 +183,16 @@ def read(data: str, t: int) -> tuple[FactSet, list[Fact]]:
         )
     # Texts for the fluency are a large part of the time and none of the question.
     plain = FactSet(facts.name, tuple(replace(fact, generation=()) for fact in facts))
-    return plain[:t], [*plain[len(plain) - FIXED :], *read_facts("embedded", limit=EMBEDDED)]
+    end = len(plain) - FIXED
+    return plain[:t], plain[t:end], [*plain[end:], *read_facts("embedded", limit=EMBEDDED)]
 
 
-def write_others(data: str, facts: FactSet, fixed: Sequence[Fact], path: Path) -> Path:
-    """Writes the facts of the file between those that are edited and the fixed locality set.
+def write_others(between: FactSet, facts: FactSet, fixed: Sequence[Fact], path: Path) -> Path:
+    """Writes the facts between those that are edited and the fixed locality set to a file.
 
     Without the locality and neighbourhood prompts that are scored, too (CounterFact's facts have some in common), and
     without those that name an edited subject.
     """
-    found = read_facts(SHARED / f"{data}.json", on_error="skip")
     scored = {prompt for fact in (*facts, *fixed) for prompt in unrelated_of(fact)}
     subjects = {fact.subject for fact in facts}
 
@@ -205,7 +205,7 @@ def write_others(data: str, facts: FactSet, fixed: Sequence[Fact], path: Path) -
             neighbourhood=tuple(filter(apart, fact.neighbourhood)),
             locality=tuple(probe for probe in fact.locality if apart(probe.prompt)),
         )
-        for fact in found[len(facts) : len(found) - FIXED]
+        for fact in between
     ]
     if others:
         write_text(path, "".join(json.dumps(fact.to_dict(), ensure_ascii=False) + "\n" for fact in others))
