@@ -230,7 +230,8 @@ def load(
         ConnectionError: the model has to be fetched and the network does not answer.
         ChecksumError: what was fetched is not what was published.
         UnsupportedModelError: the model's parts were not found.
-        ValueError: an unknown dtype, both `device` and `device_map`, or a checkpoint that lacks weights of its model.
+        ValueError: an unknown dtype, both `device` and `device_map`, a `revision` of what is no hub repository, or a
+            checkpoint that lacks weights of its model.
     """
     if device is not None and device_map is not None:
         raise ValueError("give either device or device_map, not both")
@@ -257,6 +258,10 @@ def load(
         if revision is not None:
             options["revision"] = revision
         unreachable = why_unreachable("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+    if revision is not None and isinstance(source, Path):
+        raise ValueError(
+            f"revision={revision!r} names a version of a hub repository, but {name} is on this machine: leave it out"
+        )
     model_options = {**options, "dtype": _dtype(dtype)}
     if device_map is not None:
         model_options["device_map"] = device_map

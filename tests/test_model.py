@@ -222,6 +222,12 @@ def test_wrong_dtype(dtype: Any, folder: Path) -> None:
         load(folder, dtype=dtype)
 
 
+@pytest.mark.parametrize("name", ["folder", "smollm2-135m"])
+def test_revision_of_what_is_on_this_machine(name: str, folder: Path) -> None:
+    with pytest.raises(ValueError, match=r"revision='main' names a version of a hub repository"):
+        load(folder if name == "folder" else name, revision="main")
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", torch.bfloat16])
 def test_bfloat16(dtype: Any, llama: LanguageModel, folder: Path) -> None:
     lm = load(folder, dtype=dtype)
