@@ -39,6 +39,12 @@ class RouteScale:
         return (self.beta - edit).clamp(min=0).mean()
 
 
+def told_apart(louder: Tensor, fainter: Tensor, margin: float) -> Tensor:
+    """The mean of what of `fainter`, (n,), lies above `margin` times `louder`, (n,): scores of the same prompts in the
+    memory that shall answer and in another one; 0 without prompts."""
+    return (fainter - margin * louder).clamp(min=0).sum() / max(len(fainter), 1)
+
+
 @dataclass(frozen=True, eq=False)
 class Ground:
     """Coordinates and scales of a layer; see `editing.wise.Wise`.

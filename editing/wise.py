@@ -9,7 +9,7 @@ import dataclasses
 import math
 import random
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -25,7 +25,7 @@ from editing.editor import EditRefusedError, require_targets
 from editing.lifelong import check_previous, history, request, target_rows, thinned, without
 from editing.merging import Merge, merge_shards
 from editing.prefixes import sampled_prefixes
-from editing.side_ground import Ground, RouteScale, make_ground, side_scores
+from editing.side_ground import Ground, RouteScale, make_ground, side_scores, told_apart
 from editing.side_rows import Rows, RowsForward, SideLayer
 from editing.unrelated import NEAR, STRANGERS, Kinds, Unrelated, draw_evenly, run_unrelated
 
@@ -48,6 +48,12 @@ class Wise:
     Shards that were learned apart (the paper's way, `with_others` = False) disturb each other when they are merged:
     each adds to what the others' facts read. So a shard is learned with the finished ones in place: what answers in
     its losses is the merged memory, and the facts that are replayed are of all shards; only its own entries change.
+
+    Side memories that were learned apart answer each other's facts, since the loudest one answers, and a prompt in the
+    form of an edit is loud in all of them. So with `with_others` one is learned with the others in view (*retrieve*):
+    L_route has two further terms, the means of max(0, D_other - margin D_own) over the edit's rows, D_other the largest
+    D of the other memories, and over `remembered` facts of the other memories, where this one is the other. Neither is
+    in the paper.
 
     Epsilon lies halfway between the loudest unrelated prompts (the 99 % quantile of their D) and the faintest fact, but
     not below `margin` times the faintest fact's D. Of unrelated prompts that have the form of facts (the prompts of
@@ -83,11 +89,11 @@ class Wise:
         shards: how many shards *merge* has.
         edits_per_shard: how many facts a shard takes.
         rho: the share of the entries that a shard may change.
-        with_others: whether *merge* learns a shard with the other shards in place, see above.
+        with_others: whether a shard is learned with the other shards in place, or in view; see above.
         steps: gradient steps for a batch of facts, at most.
         lr: the learning rate, see above (momentum 0.9).
         stop: facts are done when the loss per token is below this after the bare prompt, and below twice this in the
-            mean over all rows of a fact, and D(edit) >= beta.
+            mean over all rows of a fact, and D(edit) >= beta (and, in view of other memories, larger than theirs).
         prefix_lengths: pairs (tokens, number) of the pool of contexts sampled from the model.
         prefixes: contexts drawn for each fact, besides none.
         thinned: further rows of each fact: its prompt with words left out (`editing.lifelong.thinned`). Not in the
@@ -95,7 +101,7 @@ class Wise:
         thinning: the share of the words left out.
         replay: earlier facts of the shard in each step.
         remembered: earlier facts in each step, drawn apart from those, for the middle term of L_route alone: they are
-            to be heard still.
+            to be heard still. With *retrieve* as many of the other memories, which are to be heard there.
         batch_size: facts learned together.
         weight: of L_route, in units of u.
         alpha: see above; None to calibrate.
@@ -109,7 +115,7 @@ class Wise:
             own, while nobody edits that subject. Not in the paper, whose side memory hears whatever has the form of an
             edit; with many facts it costs what prose and other prompts need (docs/lifelong.md).
         loudest: further unrelated prompts in each step: the loudest of `LISTENED_TO` times as many.
-        margin: of epsilon.
+        margin: of epsilon; and of D where memories are told apart.
         max_norm: the bound on each shard, in units of the layer's own: the root mean square of what it adds to the FFN
             output on ordinary text, over that of the FFN output (with `whiten`; without, |V' - V| over |V|).
         whiten: see above.
@@ -471,6 +477,7 @@ class _Work:
         for number in numbers:
             new += rows[number]
         forward = RowsForward(self.side, new)
+        rivals, elsewhere = self._rivals(forward, shard), self._elsewhere(shard, replaced)
         bare = torch.arange(0, len(new), each)
         kinds = self._kinds()
         always = [m for number in numbers for _, m in strangers[number]]
@@ -486,7 +493,13 @@ class _Work:
                 unrelated = side_scores(answering, self._unrelated(answering, kinds, rng) + always)
                 route = scale.loss(scores, unrelated)
                 if old and wise.remembered:
-                    route = route + scale.heard(side_scores(answering, self._remembered(old, rng)))
+                    route = route + scale.heard(side_scores(answering, self._bare(self._remembered(old, rng))))
+                if rivals is not None:
+                    route = route + told_apart(scores[: len(new)], rivals, wise.margin)
+                if elsewhere and wise.remembered:
+                    others = self._remembered(list(elsewhere), rng)
+                    theirs = torch.tensor([elsewhere[place] for place in others], device=self.device)
+                    route = route + told_apart(theirs, side_scores(answering, self._bare(others)), wise.margin)
                 route = route / self.ground.loudness
                 loss = nll[: len(new)].mean() + wise.weight * route
                 if again:
@@ -502,6 +515,7 @@ class _Work:
                 (losses[:, 0] < wise.stop).all()
                 and (losses.mean(1) < 2 * wise.stop).all()
                 and (heard >= scale.beta).all()
+                and (rivals is None or (heard > rivals[bare.to(rivals.device)]).all())
             )
             if done or step == wise.steps:
                 break
@@ -531,9 +545,29 @@ class _Work:
         self.strangers += [strangers[number][0] for number in numbers if strangers[number]]
         return []
 
-    def _remembered(self, old: Sequence[int], rng: random.Random) -> list[Tensor]:
-        """Bare prompts of some earlier facts."""
-        return self._bare(rng.sample(old, min(self.wise.remembered, len(old))))
+    def _remembered(self, old: Sequence[int], rng: random.Random) -> list[int]:
+        """Some of the earlier facts."""
+        return rng.sample(old, min(self.wise.remembered, len(old)))
+
+    @torch.no_grad()
+    def _rivals(self, forward: RowsForward, shard: int) -> Tensor | None:
+        """The largest D that another side memory has for each row; None where it makes no difference."""
+        others = [part for number, part in enumerate(self.shards) if number != shard]
+        if not others or not self._in_view:
+            return None
+        return torch.stack([forward.scores(part) for part in others]).amax(0)
+
+    @torch.no_grad()
+    def _elsewhere(self, shard: int, replaced: Collection[int]) -> dict[int, float]:
+        """Where in `held` the facts of other side memories are, and their D there; none where it makes no difference."""
+        found: dict[int, float] = {}
+        if not self._in_view:
+            return found
+        for other, part in enumerate(self.shards):
+            places = [i for i, n in enumerate(self.held) if self.shard_of[n] == other and n not in replaced]
+            if other != shard and places:
+                found |= zip(places, side_scores(part, self._bare(places)).tolist(), strict=True)
+        return found
 
     def _bare(self, places: Sequence[int]) -> list[Tensor]:
         """What D is taken over of some held facts' bare prompts, each (its tokens but the first, d_ffn)."""
@@ -558,6 +592,11 @@ class _Work:
     def _in_place(self) -> bool:
         """Whether a shard is learned with the others in place."""
         return self.wise.with_others and self.wise.variant == "merge"
+
+    @property
+    def _in_view(self) -> bool:
+        """Whether a side memory is told apart from the others while it is learned."""
+        return self.wise.with_others and self.wise.variant == "retrieve"
 
     def _beside(self, shard: int) -> tuple[Tensor, float]:
         """What the other shards add to the memory that answers in a shard's losses, and the weight of its own part."""

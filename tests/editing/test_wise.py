@@ -23,7 +23,7 @@ from corrigenda.texts import Text
 from editing import EditRefusedError, NoEdit, Unrelated, Wise
 from editing.lifelong import history, target_rows, thinned
 from editing.merging import merge_shards
-from editing.side_ground import RouteScale, side_scores
+from editing.side_ground import RouteScale, side_scores, told_apart
 from editing.side_rows import Rows, RowsForward, SideLayer
 from editing.unrelated import EVERY, draw_evenly, run_unrelated, unrelated_coefficients
 from editing.wise import threshold
@@ -402,6 +402,37 @@ def test_the_routing_loss_keeps_unrelated_prompts_with_the_main_memory(family: s
         with edit.applied(lm):
             heard[weight] = int((record(lm, batch, []).routes.decided[edit] >= 0).sum())
     assert heard[0.3] < heard[0.0] - 2
+
+
+def test_telling_memories_apart_by_hand() -> None:
+    own, other = torch.tensor([10.0, 5.0, 2.0]), torch.tensor([9.0, 4.0, 0.0])
+    assert float(told_apart(own, other, 0.8)) == pytest.approx((1.0 + 0.0 + 0.0) / 3)
+    assert float(told_apart(own, other, 0.5)) == pytest.approx((4.0 + 1.5 + 0.0) / 3)
+    assert float(told_apart(own[:0], other[:0], 0.8)) == 0.0
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gemma2"])
+def test_a_side_memory_is_learned_with_the_others_in_view(family: str) -> None:
+    """Next to its own memory, each fact (of the earlier memory and of the later one) is fainter in the other."""
+    lm = tiny.build(family)
+
+    def too_loud(with_others: bool) -> list[float]:
+        """By how much D in the other memory is more than `margin` times D in its own, of each fact."""
+        editor = wise(variant="retrieve", with_others=with_others, weight=0.3, margin=0.5)
+        edit = editor.edit(lm, FACTS)
+        prompts = [lm.tokens(fact.statement) for fact in FACTS]
+        with lm.memory(2).capture() as seen:
+            record(lm, lm.batch(prompts), [])
+        over = []
+        for m, ids, report in zip(seen.coefficients, prompts, edit.origin.report, strict=True):
+            D = [float((m[1 : len(ids)] @ delta).norm(dim=1).mean()) for delta in edit.deltas]
+            over.append(max(0.0, D[1 - report["shard"]] / D[report["shard"]] - editor.margin))
+        return over
+
+    in_view, apart = too_loud(True), too_loud(False)
+    # The earlier memory stays as it is: the later one has to be fainter on its facts, and louder on its own.
+    assert sum(in_view[:2]) < 0.7 * sum(apart[:2])
+    assert sum(in_view[2:]) < 0.7 * sum(apart[2:])
 
 
 def test_a_step_by_hand() -> None:
