@@ -40,8 +40,16 @@ class RouteScale:
 
 
 def told_apart(louder: Tensor, fainter: Tensor, margin: float) -> Tensor:
-    """The mean of what of `fainter`, (n,), lies above `margin` times `louder`, (n,): scores of the same prompts in the
-    memory that shall answer and in another one; 0 without prompts."""
+    """By how much a memory is too loud where another one shall answer: the mean of max(0, fainter - margin louder).
+
+    Args:
+        louder: D of some prompts in the memory that shall answer, (n,).
+        fainter: D of the same prompts in the other memory, (n,).
+        margin: the share of the one that the other may have.
+
+    Returns:
+        0 without prompts; differentiable in both.
+    """
     return (fainter - margin * louder).clamp(min=0).sum() / max(len(fainter), 1)
 
 

@@ -559,7 +559,7 @@ class _Work:
 
     @torch.no_grad()
     def _elsewhere(self, shard: int, replaced: Collection[int]) -> dict[int, float]:
-        """Where in `held` the facts of other side memories are, and their D there; none where it makes no difference."""
+        """Where in `held` other side memories' facts are, and their D there; none where it makes no difference."""
         found: dict[int, float] = {}
         if not self._in_view:
             return found
