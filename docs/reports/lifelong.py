@@ -103,7 +103,7 @@ METHODS: dict[str, Method] = {
         "WISE-retrieve",
         lambda facts, others: wise(facts, others, 50, variant="retrieve"),
         "extend",
-        f"a side memory for every 50 facts; with {OF_OTHERS}",
+        f"a side memory for every 50 facts, learned with the others in view; with {OF_OTHERS}",
     ),
     "grace": Method("GRACE", lambda *_: Grace(), "extend", "a codebook"),
 }
