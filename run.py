@@ -248,7 +248,9 @@ def trace(config: DictConfig, folder: RunFolder) -> None:
                 averages[site].save(folder.path / "averages" / site)
                 averages[site].plot(folder.path / f"average-{site}{config.job.picture}")
         sites = {site: mean.summary() for site, mean in averages.items()}
-        suggested = suggest_layers(averages["ffn"]) if "ffn" in averages else None
+        # Where every prompt ends with its subject there is no last subject token apart from the last one.
+        found_there = "ffn" in averages and not bool(averages["ffn"].layer_scores().isnan().any())
+        suggested = suggest_layers(averages["ffn"]) if found_there else None
         folder.finish(found.summary() | {"averages": sites, "suggested_layers": suggested})
     printer = Console()
     for mean in averages.values():

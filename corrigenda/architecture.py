@@ -253,6 +253,17 @@ def inspect_family(model: PreTrainedModel) -> Family:
     attention = [name for name in attention if "norm" not in name and not name.startswith("ln")]
     if len(attention) != 1:
         lacking.append(f"one attention module in a block (found: {', '.join(attention) or 'none'})")
+    else:
+        # A norm as wide as the model, other than of queries and keys: the residual addition lies inside, too.
+        norms = [
+            name
+            for name, module in blocks[0].get_submodule(attention[0]).named_modules()
+            if "norm" in type(module).__name__.lower()
+            and getattr(module, "weight", torch.empty(0)).shape == (width,)
+            and not name.rpartition(".")[2].lower().startswith(("q", "k"))
+        ]
+        if norms:
+            lacking.append(f"a module whose output is what attention adds ('{attention[0]}' has '{norms[0]}' inside)")
     if lacking:
         raise UnsupportedModelError(_unknown(model, lacking))
     return Family(

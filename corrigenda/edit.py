@@ -405,8 +405,15 @@ class LowRankEdit(WeightEdit):
 
     @classmethod
     def of(cls, lm: LanguageModel, origin: Origin, factors: Mapping[int, tuple[Tensor, Tensor]]) -> LowRankEdit:
-        """An edit of the values of some layers of a model."""
-        memories = {layer: lm.memory(layer) for layer in factors}  # it counts negative layers from the end
+        """An edit of the values of some layers of a model; negative layers count from the end.
+
+        Raises:
+            IndexError: the model has no such layer.
+            ValueError: a layer is named twice.
+        """
+        memories = {layer: lm.memory(layer) for layer in factors}
+        if len({memory.layer for memory in memories.values()}) < len(memories):
+            raise ValueError(f"a layer is named twice: {sorted(memories)}")
         return cls(
             origin,
             {memory.layer: factors[layer] for layer, memory in memories.items()},

@@ -32,13 +32,23 @@ class ValueEdit(WeightEdit):
                 raise ValueError(
                     f"layer {layer}: a change of values is (d_ffn, d_model), not of shape {tuple(delta.shape)}"
                 )
-            deltas[int(layer)] = delta.detach().float().cpu()
+            if not bool(delta.isfinite().all()):
+                raise ValueError(f"layer {layer}: a change of values has to be finite")
+            deltas[int(layer)] = delta.detach().float().cpu().clone()
         object.__setattr__(self, "deltas", deltas)
 
     @classmethod
     def of(cls, lm: LanguageModel, origin: Origin, deltas: Mapping[int, Tensor]) -> ValueEdit:
-        """An edit of the values of some layers of a model; negative layers count from the end."""
-        return cls(origin, {lm.memory(layer).layer: delta for layer, delta in deltas.items()})
+        """An edit of the values of some layers of a model; negative layers count from the end.
+
+        Raises:
+            IndexError: the model has no such layer.
+            ValueError: a layer is named twice, or a change is not finite or of the wrong shape.
+        """
+        layers = {layer: lm.memory(layer).layer for layer in deltas}
+        if len(set(layers.values())) < len(layers):
+            raise ValueError(f"a layer is named twice: {sorted(layers)}")
+        return cls(origin, {layers[layer]: delta for layer, delta in deltas.items()})
 
     @property
     def changed(self) -> Mapping[int, tuple[int, int]]:

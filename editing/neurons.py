@@ -96,7 +96,7 @@ class NeuronEditor:
 
 
 @dataclass(frozen=True)
-class ScaleNeurons(NeuronEditor):
+class _ScaleNeurons(NeuronEditor):
     """Multiplies the coefficients of the facts' neurons, at every position.
 
     Attributes:
@@ -123,7 +123,7 @@ class ScaleNeurons(NeuronEditor):
 
 
 @dataclass(frozen=True)
-class Suppress(ScaleNeurons):
+class Suppress(_ScaleNeurons):
     """Suppresses the facts' neurons: coefficients times 0."""
 
     name: ClassVar[str] = "suppress"
@@ -132,7 +132,7 @@ class Suppress(ScaleNeurons):
 
 
 @dataclass(frozen=True)
-class Enhance(ScaleNeurons):
+class Enhance(_ScaleNeurons):
     """Enhances the facts' neurons: coefficients times 2."""
 
     name: ClassVar[str] = "enhance"
@@ -295,16 +295,17 @@ def _read(lm: LanguageModel, fact: Fact, layers: Sequence[int]) -> tuple[dict[in
         at = ids.index(mask)
     before_head: list[Tensor] = []
 
-    def leaf(_module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Any, ...]:
-        before_head.append(args[0].detach().requires_grad_())
-        return (before_head[0], *args[1:])
+    def leaf(_module: nn.Module, _args: object, output: Any) -> Any:
+        state = output[0] if isinstance(output, tuple) else output
+        before_head.append(state.detach().requires_grad_())
+        return (before_head[0], *output[1:]) if isinstance(output, tuple) else before_head[0]
 
     batch = lm.batch([ids])
     place = torch.tensor([at], device=batch.lengths.device)
     with ExitStack() as stack, torch.enable_grad():
         seen = {layer: stack.enter_context(lm.memory(layer).capture(place)) for layer in layers}
-        last = lm.architecture.final_norm or lm.architecture.head
-        stack.callback(last.register_forward_pre_hook(leaf).remove)
+        # What leaves the last block: the final norm, and whatever else a family has there, lies behind it.
+        stack.callback(lm.architecture.block(lm.n_layers - 1).register_forward_hook(leaf).remove)
         logits = forward_logits(lm, batch, place)[0]
     directions = []
     for target in (fact.target_true, fact.target_new):

@@ -65,7 +65,7 @@ def attribute(
     Args:
         lm: the model.
         questions: what is asked; run side by side.
-        layers: which layers, each by itself.
+        layers: which layers, each by itself; ascending.
         method: see above.
         steps: how many values of a stand for the integral.
         rule: where they lie: in the middle of `steps` equal parts of [0, 1] or at their right ends.
@@ -75,9 +75,11 @@ def attribute(
         for each question its attributions, the layers in the order given.
 
     Raises:
-        ValueError: `steps` or `max_tokens` is below 1, or the method or the rule is unknown.
+        ValueError: `steps` or `max_tokens` is below 1, the method or the rule is unknown, or the layers do not ascend.
     """
     scales = path(method, steps, rule)
+    if list(layers) != sorted(set(layers)):
+        raise ValueError(f"the layers have to ascend, got {list(layers)}")
     if max_tokens < 1:
         raise ValueError(f"max_tokens must be at least 1, not {max_tokens}")
     found = []

@@ -21,7 +21,7 @@ from torch import Tensor
 from corrigenda import Fact, LanguageModel, positions
 from corrigenda.partial import PartialForward, Recording, forward_logits, record
 from locate.noise import Noise, added_to_embeddings
-from locate.question import Question, ask
+from locate.question import Question, ask, require_numbers
 from locate.sites import SITES, Site, through
 from locate.trace import Trace
 
@@ -81,14 +81,15 @@ class CausalTrace:
 
         Raises:
             UnknownFactError: the model's answer is not the fact's true object.
-            ValueError: the window is larger than the model, or the prompt longer than its context.
+            ValueError: the window is larger than the model, the prompt longer than its context, or the model gives
+                no numbers.
         """
-        if self.site != "block" and self.window > lm.n_layers:
-            raise ValueError(f"a window of {self.window} layers does not fit {lm.name}, which has {lm.n_layers}")
+        self.check(lm)
         question = ask(lm, fact, answer)
         sigma = self.noise.level(lm)
         runs = _Runs(lm, question, self, self.noise.draw(sigma, _length(question.subject), _width(lm)))
         scores = runs.exact() if self.method == "exact" else runs.attributed()
+        require_numbers(lm, question, [scores, torch.tensor([runs.p_clean, runs.p_corrupted])])
         return Trace(
             fact=fact,
             prompt=question.prompt,
@@ -106,6 +107,17 @@ class CausalTrace:
             p_corrupted=runs.p_corrupted,
             scores=scores,
         )
+
+    def check(self, lm: LanguageModel) -> None:
+        """Says whether the settings fit a model.
+
+        Raises:
+            ValueError: the window is larger than the model.
+        """
+        if self.site != "block" and self.window > lm.n_layers:
+            raise ValueError(
+                f"a window of {self.window} layers does not fit {lm.name}, which has {lm.n_layers}; take a smaller one"
+            )
 
     def layers(self, layer: int, depth: int) -> range:
         """The layers that are restored around a layer."""
@@ -213,9 +225,10 @@ class _Runs:
     def _first_is_clean(self) -> bool:
         """Whether restoring the subject's first token leaves it clean all the way up.
 
-        It does where it sees nothing but what stands before the subject, which was never corrupted, and itself.
+        It does where it sees nothing but what stands before the subject, which was never corrupted, and itself. And it
+        takes a cache to start behind it.
         """
-        plain = self.settings.site == "block" and self.settings.severed is None
+        plain = self.settings.site == "block" and self.settings.severed is None and self.recording.cache is not None
         return plain and self.lm.architecture.family.causal and self.question.subject[0] < self.question.n_prompt - 1
 
     def _put(self, site: Site, layer: int, at: Tensor, value: Tensor) -> Any:
@@ -249,6 +262,7 @@ class _Runs:
 
     # -- the approximate grid
 
+    @torch.enable_grad()
     def attributed(self) -> Tensor:
         """P(answer) with each state restored, to first order: (layer, position)."""
         site = self.settings.site

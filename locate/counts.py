@@ -14,6 +14,7 @@ from torch import Tensor
 
 from corrigenda.intervals import interval
 from locate.neuron_plots import plot_layers
+from locate.question import Question
 from locate.refine import RefinedNeurons
 from locate.suggest import suggest_layers
 
@@ -26,7 +27,7 @@ class NeuronCounts:
         layers: the layers that were looked at.
         per_fact: how many neurons each fact has in each of them, (fact, layer).
         attribution: the mean over the facts' prompts of the attributions summed in each layer, (layer,).
-        subjects: the facts' prompts, whose neurons are counted together.
+        subjects: what the intervals are drawn over: each fact's subject, by its tokens.
     """
 
     layers: tuple[int, ...]
@@ -48,7 +49,7 @@ class NeuronCounts:
             layers=results[0].layers,
             per_fact=tuple(result.by_layer() for result in results),
             attribution=torch.stack(prompts).mean(0),
-            subjects=tuple(result.results[0].question.prompt for result in results),
+            subjects=tuple(_subject(result.results[0].question) for result in results),
         )
 
     def layer_scores(self) -> Tensor:
@@ -62,7 +63,7 @@ class NeuronCounts:
 
     def suggested(self, n: int = 1) -> list[int]:
         """The n layers with the largest attributions."""
-        return [self.layers[place] for place in suggest_layers(self, n)]
+        return suggest_layers(self, n)
 
     def summary(self) -> dict[str, Any]:
         """The figures in plain values."""
@@ -100,3 +101,8 @@ class NeuronCounts:
             counts_label="neurons a fact",
             sums_label="attribution",
         )
+
+
+def _subject(question: Question) -> str:
+    begin, end = question.subject
+    return str(question.ids[begin:end])

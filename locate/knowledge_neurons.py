@@ -18,7 +18,7 @@ from torch import Tensor
 from corrigenda import Fact, LanguageModel
 from locate.attribution import Method, Rule, attribute
 from locate.neuron_plots import plot_layers
-from locate.question import Question, ask
+from locate.question import Question, ask, require_numbers
 from locate.saving import load_result, save_result
 
 Neuron = tuple[int, int]
@@ -195,9 +195,11 @@ def attribute_all(
     max_tokens: int = 192,
 ) -> list[KnowledgeNeurons]:
     """`knowledge_neurons` for several prompts with their answers, side by side, which is faster."""
-    chosen = _layers(lm, layers)
+    chosen = chosen_layers(lm, layers)
     questions = [_question(lm, prompt, answer) for prompt, answer in asked]
     found = attribute(lm, questions, chosen, method, steps, rule, max_tokens)
+    for question, result in zip(questions, found, strict=True):
+        require_numbers(lm, question, [result.attributions, result.activations])
     return [
         KnowledgeNeurons(
             question=question,
@@ -228,7 +230,8 @@ def _question(lm: LanguageModel, asked: Fact | str, answer: str | None) -> Quest
     return ask(lm, Fact(subject=asked, prompt="{}", target_new=answer) if isinstance(asked, str) else asked, answer)
 
 
-def _layers(lm: LanguageModel, layers: Sequence[int] | None) -> tuple[int, ...]:
+def chosen_layers(lm: LanguageModel, layers: Sequence[int] | None) -> tuple[int, ...]:
+    """The layers that are meant, ascending; all of them for None."""
     chosen = tuple(sorted({lm.memory(layer).layer for layer in (range(lm.n_layers) if layers is None else layers)}))
     if not chosen:
         raise ValueError("no layer to look at; give layers, or None for all")

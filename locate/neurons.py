@@ -8,7 +8,7 @@ from functools import partial
 
 from corrigenda import Fact, LanguageModel
 from locate.attribution import Method, Rule, path
-from locate.knowledge_neurons import Neuron, attribute_all
+from locate.knowledge_neurons import Neuron, attribute_all, chosen_layers
 from locate.refine import RefinedNeurons, refine
 
 
@@ -48,6 +48,20 @@ class Neurons:
         path(self.method, self.steps, self.rule)
         if self.paraphrases is not None and self.paraphrases < 0:
             raise ValueError(f"paraphrases must be 0 or more, not {self.paraphrases}")
+        for name in ("share", "threshold"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must lie in [0, 1), not {getattr(self, name)}")
+        if self.max_tokens < 1:
+            raise ValueError(f"max_tokens must be at least 1, not {self.max_tokens}")
+
+    def check(self, lm: LanguageModel) -> None:
+        """Says whether the settings fit a model.
+
+        Raises:
+            ValueError: no layer is chosen.
+            IndexError: the model has no such layer.
+        """
+        chosen_layers(lm, self.layers)
 
     def find(self, lm: LanguageModel, fact: Fact, answer: str | None = None) -> RefinedNeurons:
         """The neurons of one fact.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -104,6 +105,19 @@ def ask(lm: LanguageModel, fact: Fact, answer: str | None = None) -> Question:
         answer_ids=tuple(given),
         predicting=tuple(range(place, place + len(given))),
     )
+
+
+def require_numbers(lm: LanguageModel, question: Question, found: Iterable[Tensor]) -> None:
+    """Checks that what was found is finite.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if not all(bool(tensor.isfinite().all()) for tensor in found):
+        raise ValueError(
+            f"{lm.name} gives no numbers (NaN or infinity) after {question.prompt!r}: nothing can be located; is it "
+            "wrecked, or its precision too low?"
+        )
 
 
 @torch.no_grad()

@@ -51,8 +51,14 @@ class RefinedNeurons:
         return tuple(found[layer] for layer in self.layers)
 
     def top(self, n: int) -> tuple[Neuron, ...]:
-        """The n neurons with the largest attributions, each prompt's divided by its largest, the mean over prompts."""
-        scaled = [result.attributions / result.attributions.max().clamp(min=1e-30) for result in self.results]
+        """The n neurons with the largest attributions, each prompt's divided by its largest, the mean over prompts.
+
+        A prompt of which no attribution is positive has no say, unless none has one that is.
+        """
+        positive = [result for result in self.results if float(result.attributions.max()) > 0]
+        scaled = [result.attributions / result.attributions.abs().max().clamp(min=1e-30) for result in self.results]
+        if positive:
+            scaled = [result.attributions / result.attributions.max() for result in positive]
         order = torch.stack(scaled).mean(0).flatten().argsort(descending=True, stable=True)[:n].tolist()
         width = self.results[0].attributions.shape[1]
         return tuple((self.layers[place // width], place % width) for place in order)

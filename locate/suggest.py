@@ -11,7 +11,7 @@ class LayerScores(Protocol):
     """A result that has an opinion on layers: an `AverageTrace`, or a result of knowledge neurons."""
 
     def layer_scores(self) -> Tensor:
-        """How much of the facts each layer holds, (layer,)."""
+        """How much of the facts each layer holds, (layer,): of all layers, or of the result's `layers`."""
         ...
 
 
@@ -26,8 +26,11 @@ def suggest_layers(result: LayerScores, n: int = 1) -> list[int]:
         ValueError: n is not between 1 and the number of layers, or the result has no numbers.
     """
     scores = result.layer_scores()
+    layers = getattr(result, "layers", range(len(scores)))  # knowledge neurons may have been looked for in some only
     if not 1 <= n <= len(scores):
         raise ValueError(f"n={n} layers cannot be suggested from {len(scores)}")
     if bool(scores.isnan().any()):
-        raise ValueError("the result has no numbers for the layers; was there a fact in it?")
-    return [int(layer) for layer in scores.argsort(descending=True, stable=True)[:n]]
+        raise ValueError(
+            "the result has no numbers for the layers: it is of no fact, or no traced prompt goes on after its subject"
+        )
+    return [layers[place] for place in scores.argsort(descending=True, stable=True)[:n].tolist()]

@@ -73,9 +73,11 @@ def scaling_check(
         neurons: other neurons than those found; None for `refined.neurons`.
 
     Raises:
-        ValueError: there is no neuron; `draws` is below 1; a layer has too few neurons to draw from.
+        ValueError: there is no neuron; `draws` is below 1; a layer has too few neurons to draw from, or was not looked
+            at.
+        IndexError: the model has no such neuron.
     """
-    located = tuple(refined.neurons if neurons is None else neurons)
+    located = _checked(lm, refined, refined.neurons if neurons is None else neurons)
     if not located:
         raise ValueError("no neuron to scale; locate some with a lower threshold or share")
     if draws < 1:
@@ -96,6 +98,19 @@ def scaling_check(
         with_active,
         len(set(most_active) & set(located)),
     )
+
+
+def _checked(lm: LanguageModel, refined: RefinedNeurons, neurons: Sequence[Neuron]) -> tuple[Neuron, ...]:
+    """Each neuron once, its layer counted from the bottom."""
+    places = []
+    for layer, neuron in neurons:
+        memory = lm.memory(layer)
+        if memory.layer not in refined.layers:
+            raise ValueError(f"layer {memory.layer} was not looked at: the neurons were sought in {refined.layers}")
+        if not 0 <= neuron < memory.d_ffn:
+            raise IndexError(f"neuron {neuron}: layer {memory.layer} has neurons 0 to {memory.d_ffn - 1}")
+        places.append((memory.layer, neuron))
+    return tuple(dict.fromkeys(places))
 
 
 def random_neurons(lm: LanguageModel, neurons: Sequence[Neuron], seed: int = 0) -> tuple[Neuron, ...]:

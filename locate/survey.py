@@ -40,6 +40,15 @@ R_co = TypeVar("R_co", bound=Result, covariant=True)
 class Locator(Protocol[R_co]):
     """Settings that find something in a model about a fact: `CausalTrace`, `Neurons`."""
 
+    def check(self, lm: LanguageModel) -> None:
+        """Says whether the settings fit a model.
+
+        Raises:
+            ValueError: they do not.
+            IndexError: the model has no such layer.
+        """
+        ...
+
     def find(self, lm: LanguageModel, fact: Fact, answer: str | None = None) -> R_co:
         """Looks for one fact.
 
@@ -54,7 +63,7 @@ class Survey(Generic[R]):
     """What locators found of some facts.
 
     Attributes:
-        results: for each locator's name, its results, in the order of the facts.
+        results: for each locator's name, its results, in the order of the facts; of the facts that all could locate.
         unknown: the facts that the model does not know, which were passed over: their ids, and what it says.
         failed: the facts that could not be asked about, and why.
         seconds: for each locator's name, the mean time of one fact.
@@ -98,7 +107,13 @@ def survey(
         limit: how many facts that the model knows to locate at most; None for all.
         answer: as the locators take it.
         picture: the kind of picture, by suffix.
+
+    Raises:
+        ValueError: the settings of a locator do not fit the model.
+        IndexError: the model has no such layer.
     """
+    for locator in locators.values():
+        locator.check(lm)
     done = {record["id"]: record for record in folder.cases()}
     results: dict[str, list[R]] = {name: [] for name in locators}
     unknown: dict[str, str] = {}
@@ -107,6 +122,7 @@ def survey(
     for number, fact in enumerate(track(facts, "Locating")):
         if limit is not None and located >= limit:
             break
+        of_fact: dict[str, R] = {}
         for name, locator in locators.items():
             stem = folder.edit_path(number, fact.id).name + (f"-{name}" if len(locators) > 1 else "")
             record = done.get(f"{fact.id}:{name}")
@@ -123,9 +139,11 @@ def survey(
                 (unknown if record["outcome"] == "unknown" else failed)[fact.id] = record["why"]
                 break
             assert result is not None
-            results[name].append(result)
+            of_fact[name] = result
         else:
             located += 1
+            for name, result in of_fact.items():
+                results[name].append(result)
     times: dict[str, list[float]] = {name: [] for name in locators}
     for record in done.values():
         if record["outcome"] == "located" and record["locator"] in times:

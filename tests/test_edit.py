@@ -16,7 +16,17 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from corrigenda import ContextEdit, Edit, Fact, LanguageModel, LowRankEdit, Origin, WrongModelError, files
+from corrigenda import (
+    ContextEdit,
+    Edit,
+    Fact,
+    LanguageModel,
+    LowRankEdit,
+    Origin,
+    ValueEdit,
+    WrongModelError,
+    files,
+)
 from corrigenda.partial import forward_logits
 
 FACT = Fact("Eiffel Tower", "the {} is located in", target_new="Rome", target_true="Paris")
@@ -195,6 +205,24 @@ def test_layers_counted_from_the_end(lm: LanguageModel) -> None:
     for edit in (last, same):
         edit.revert(lm)
     assert_same(lm, before)
+
+
+def test_a_layer_named_twice(lm: LanguageModel) -> None:
+    width = lm.memory(3).values.shape
+    pair = (torch.ones(width[0], 1), torch.ones(1, width[1]))
+    with pytest.raises(ValueError, match=r"a layer is named twice: \[-1, 3\]"):
+        LowRankEdit.of(lm, origin(lm), {3: pair, -1: pair})
+    with pytest.raises(ValueError, match=r"a layer is named twice: \[-1, 3\]"):
+        ValueEdit.of(lm, origin(lm), {3: torch.ones(width), -1: torch.ones(width)})
+
+
+def test_a_whole_change_is_its_own_and_finite(lm: LanguageModel) -> None:
+    change = torch.ones(lm.memory(1).values.shape)
+    edit = ValueEdit.of(lm, origin(lm), {1: change})
+    change[0, 0] = float("nan")
+    assert float(edit.delta(1)[0, 0]) == 1.0
+    with pytest.raises(ValueError, match="layer 1: a change of values has to be finite"):
+        ValueEdit.of(lm, origin(lm), {1: change})
 
 
 # -- context

@@ -19,7 +19,7 @@ import tiny
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from corrigenda import (
     ChecksumError,
@@ -351,6 +351,15 @@ def test_mixture_of_experts_from_a_folder(tmp_path: Path) -> None:
     tiny.tokenizer().save_pretrained(tmp_path)
     with pytest.raises(UnsupportedModelError, match="experts"):
         load(tmp_path)
+
+
+def test_attention_with_the_residual_addition_inside() -> None:
+    """RoBERTa's "attention" ends in the addition and its norm: restoring that would restore the whole stream."""
+    config = AutoConfig.for_model("roberta", **tiny._SIZES)
+    with pytest.raises(
+        UnsupportedModelError, match=r"what attention adds \('attention' has 'output.LayerNorm' inside\)"
+    ):
+        LanguageModel(AutoModelForMaskedLM.from_config(config), tiny.tokenizer())
 
 
 def test_no_feed_forward_network() -> None:

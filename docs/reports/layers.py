@@ -51,6 +51,7 @@ def main() -> None:
     arguments = parser.parse_args()
     deadline = time.monotonic() + 60 * arguments.minutes
     lm = load(arguments.model)
+    work = arguments.work / lm.fingerprint[:8]  # what was found of another model is not this one's
     facts = [replace(fact, generation=()) for fact in read_facts(arguments.data, limit=arguments.facts)]
     # Every third layer first, so that a stopped run has the whole range already.
     layers = [int(layer) for layer in arguments.layers.split(",") if layer] or [
@@ -58,19 +59,20 @@ def main() -> None:
     ]
     before: list[Measurement] = []
     for layer in layers:
-        folder = RunFolder(arguments.work / f"layer-{layer:02d}")
+        folder = RunFolder(work / f"layer-{layer:02d}")
         done = {record["id"] for record in folder.cases()}
-        if len(done) < len(facts):
-            before = before or measure(lm, facts, SETTINGS)
-        for fact, old in zip(facts, before, strict=False):
+        if done >= {fact.id for fact in facts}:
+            continue
+        before = before or measure(lm, facts, SETTINGS)
+        for fact, old in zip(facts, before, strict=True):
             if fact.id not in done:
                 folder.append(edited(lm, fact, old, layer).to_dict())
             if time.monotonic() > deadline:
                 return
     candidates = list(read_facts(arguments.data, limit=100 * arguments.traced))
-    average_trace, traced, unknown = traced_together(lm, candidates, arguments.traced, arguments.work, deadline)
+    average_trace, traced, unknown = traced_together(lm, candidates, arguments.traced, work, deadline)
     if average_trace is not None:
-        write(lm, facts, sorted(layers), arguments.work, average_trace, traced, unknown)
+        write(lm, facts, sorted(layers), work, average_trace, traced, unknown)
 
 
 def edited(lm: LanguageModel, fact: Fact, before: Measurement, layer: int) -> Case:
@@ -119,12 +121,12 @@ def write(
     unknown: int,
 ) -> None:
     """The page and its picture."""
-    found = {
-        layer: Evaluation(tuple(map(Case.from_dict, RunFolder(work / f"layer-{layer:02d}").cases()))).metrics
-        for layer in layers
-    }
+    found = {}
+    for layer in layers:
+        records = {record["id"]: record for record in RunFolder(work / f"layer-{layer:02d}").cases()}
+        found[layer] = Evaluation(tuple(Case.from_dict(records[fact.id]) for fact in facts)).metrics
     [peak] = suggest_layers(average_trace)
-    scores = {layer: float(metrics["score"]["after"] or 0) for layer, metrics in found.items()}
+    scores = {layer: float(metrics["score"]["after"]) for layer, metrics in found.items()}  # CounterFact has all parts
     best = max(scores, key=lambda layer: scores[layer])
     default = Rome()._layer(lm)
     draw(found, average_trace, ROOT / "docs" / "figures" / "localization.png")
@@ -181,7 +183,7 @@ def draw(found: dict[int, dict[str, dict[str, float | int | None]]], traced: Ave
     figure = Figure(figsize=(7, 5), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[2, 1])
     for key in ("score", "efficacy_success", "paraphrase_success", "neighbourhood_success"):
-        values = [100 * float(metrics[key]["after"] or 0) for metrics in found.values()]
+        values = [100 * float(metrics[key]["after"]) for metrics in found.values()]
         upper.plot(list(found), values, label=COLUMNS[key][0], linewidth=2.5 if key == "score" else 1.2, marker=".")
     upper.set_ylabel("after ROME (%)")
     upper.set_ylim(0, 103)

@@ -84,10 +84,11 @@ def main() -> None:
     arguments = parser.parse_args()
     deadline = time.monotonic() + 60 * arguments.minutes
     lm = load(arguments.model)
-    known = known_facts(lm, arguments.data, arguments.facts, arguments.work, deadline)
+    work = arguments.work / lm.fingerprint[:8]  # what was found of another model is not this one's
+    known = known_facts(lm, arguments.data, arguments.facts, work, deadline)
     if known is None:
         return
-    folder = RunFolder(arguments.work / "facts")
+    folder = RunFolder(work / "facts")
     done = {record["id"] for record in folder.cases()}
     for number, one in enumerate(known):
         if time.monotonic() > deadline:

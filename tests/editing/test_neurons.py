@@ -13,6 +13,7 @@ from hydra.utils import instantiate
 from torch import Tensor
 
 from corrigenda import CoefficientEdit, Edit, Fact, LanguageModel
+from corrigenda.architecture import inspect_family
 from corrigenda.partial import forward_logits
 from editing import Enhance, EraseNeurons, Suppress, UpdateNeurons, erase_relation
 from editing.editor import Editor, EditRefusedError
@@ -153,6 +154,21 @@ def direction(lm: LanguageModel, statement: str, word: str) -> Tensor:
     row = norm.weight.double() * lm.model.get_output_embeddings().weight[token(lm, word)].double()
     row = row - row.mean() - state * (state * row).mean()
     return (row / row.norm()).float()
+
+
+def test_a_family_that_was_inspected_has_the_same_directions() -> None:
+    """Inspection names no final norm; what is written goes through it all the same."""
+    known, inspected = tiny.build("gpt2"), tiny.build("gpt2")
+    with torch.no_grad():  # a norm that treats dimensions differently
+        for lm in (known, inspected):
+            weight = lm.model.transformer.ln_f.weight
+            weight.copy_(torch.linspace(0.2, 3, len(weight)))
+    inspected = LanguageModel(inspected.model, inspected.tokenizer, "inspected", inspect_family(inspected.model))
+    assert inspected.architecture.final_norm is None
+    editor = UpdateNeurons(neurons=[(1, 3), (2, 0)])
+    expected, found = editor.edit(known, [EIFFEL]), editor.edit(inspected, [EIFFEL])
+    for layer in (1, 2):
+        assert torch.allclose(found.delta(layer), expected.delta(layer), atol=1e-6)
 
 
 def test_update_by_hand() -> None:

@@ -131,6 +131,34 @@ def test_a_small_memory_changes_nothing() -> None:
     assert torch.allclose(wide.scores, narrow.scores, atol=1e-6)
 
 
+def test_a_model_without_the_usual_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All positions run then, and nothing clean can be read off a cache."""
+    monkeypatch.setattr("corrigenda.partial._tensors", lambda *_: None)
+    lm = tiny.build("llama")
+    for site in ("block", "ffn"):
+        settings = CausalTrace(site=site, window=2, noise=NOISE)  # type: ignore[arg-type]
+        trace = settings.find(lm, FACT, "top")
+        expected = brute_force(lm, FACT, settings, list(trace.answer_ids))
+        assert torch.allclose(trace.scores, expected, atol=1e-6, rtol=1e-3)
+
+
+def test_a_model_that_gives_no_numbers() -> None:
+    lm = tiny.build("llama")
+    with torch.no_grad():
+        lm.memory(1).values[3, 4] = float("nan")
+    for settings in (CausalTrace(noise=NOISE), CausalTrace(site="ffn", window=2, method="attribution", noise=NOISE)):
+        with pytest.raises(ValueError, match="gives no numbers"):
+            settings.find(lm, FACT, "top")
+
+
+def test_the_first_order_estimate_where_no_gradients_are_kept() -> None:
+    settings = CausalTrace(site="ffn", window=1, method="attribution", noise=NOISE)
+    lm = tiny.build("llama")
+    with torch.no_grad():
+        scores = settings.find(lm, FACT, "top").scores
+    assert torch.equal(scores, settings.find(lm, FACT, "top").scores)
+
+
 def test_masked_models_are_traced_at_the_mask() -> None:
     lm = tiny.build("bert")
     lm.tokenizer.add_special_tokens({"mask_token": "blue"})  # any word of the tiny vocabulary will do

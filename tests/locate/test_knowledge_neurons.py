@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from corrigenda import CoefficientEdit, Fact, LanguageModel, Origin
-from locate.attribution import path
+from locate.attribution import attribute, path
 from locate.knowledge_neurons import KnowledgeNeurons, attribute_all, knowledge_neurons, layers_by_attribution
 from locate.neurons import Neurons
 from locate.question import Question
@@ -276,6 +276,15 @@ def test_bad_input() -> None:
         knowledge_neurons(lm, FACT, layers=[4])
     with pytest.raises(ValueError, match="no layer to look at"):
         knowledge_neurons(lm, FACT, layers=[])
+    with pytest.raises(ValueError, match="the layers have to ascend"):
+        attribute(lm, [knowledge_neurons(lm, FACT).question], [2, 1])
+    for wrong in ({"share": 1.5}, {"threshold": 2.0}, {"max_tokens": 0}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            Neurons(**wrong)
+    with torch.no_grad():
+        lm.memory(1).values[3, 4] = float("nan")
+    with pytest.raises(ValueError, match="gives no numbers"):
+        knowledge_neurons(lm, FACT)
 
 
 # -- the result

@@ -88,6 +88,14 @@ def test_adaptive_share_takes_the_nearest_where_none_is_right() -> None:
     assert len(refine(prompts({0, 1, 2}, {4, 5, 6}), share=0.7, adaptive=True).neurons) == 6  # one too many
 
 
+def test_a_prompt_that_nothing_speaks_for_has_no_say_in_the_top() -> None:
+    results = prompts({1}, {1, 2})
+    quiet = prompts({5})[0]
+    quiet = KnowledgeNeurons(**{**vars(quiet), "attributions": -quiet.attributions - 0.1})
+    assert refine([*results, quiet]).top(2) == places(1, 2)
+    assert refine([quiet]).top(1)[0] != places(5)[0]  # the only one there is
+
+
 def test_bad_input() -> None:
     with pytest.raises(ValueError, match="no result"):
         refine([])

@@ -98,6 +98,12 @@ def test_bad_input() -> None:
         scaling_check(lm, refined, neurons=())
     with pytest.raises(ValueError, match="draws must be at least 1"):
         scaling_check(lm, refined, draws=0)
+    with pytest.raises(ValueError, match="layer 3 was not looked at"):
+        scaling_check(lm, Neurons(method="activation", layers=(1, 2)).find(lm, FACT), neurons=[(3, 0)])
+    with pytest.raises(IndexError, match="neuron 300: layer 3 has neurons 0 to"):
+        scaling_check(lm, refined, neurons=[(3, 300)])
+    # From the end, and twice: one neuron.
+    assert scaling_check(lm, refined, neurons=[(-1, 4), (3, 4)]).neurons == ((3, 4),)
 
 
 FACTS = [

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import tiny
 import torch
 from torch import Tensor
 
 from corrigenda import Fact
 from corrigenda.results import RunFolder
-from locate import NeuronCounts, UnknownFactError, suggest_layers, survey
+from locate import CausalTrace, NeuronCounts, Neurons, UnknownFactError, suggest_layers, survey
 from locate.knowledge_neurons import KnowledgeNeurons
 from locate.question import Question
 from locate.refine import RefinedNeurons
@@ -47,6 +48,11 @@ class Fake:
     mark: str = ""
     patience: int = 99
     asked: list[str] = field(default_factory=list)
+    fails: set[str] = field(default_factory=set)
+
+    def check(self, lm: object) -> None:
+        if self.mark == "unfit":
+            raise ValueError("a window too large")
 
     def find(self, lm: object, fact: Fact, answer: str | None = None) -> Found:
         self.asked.append(fact.id)
@@ -54,7 +60,7 @@ class Fake:
             raise KeyboardInterrupt
         if fact.id == "b":
             raise UnknownFactError("never heard of b")
-        if fact.id == "d":
+        if fact.id == "d" or fact.id in self.fails:
             raise ValueError("d is cut")
         return Found(f"{fact.id}{self.mark}{answer or ''}")
 
@@ -81,6 +87,28 @@ def test_as_many_as_asked_for(tmp_path: Path) -> None:
     found = survey(None, FACTS, {"one": fake}, load, RunFolder(tmp_path), limit=2)
     assert [r.value for r in found.results["one"]] == ["a", "c"]  # b is not known, and does not count
     assert fake.asked == ["a", "b", "c"]
+
+
+def test_only_facts_that_all_locators_could_locate_count(tmp_path: Path) -> None:
+    """The averages of the locators are to stand on the same facts, and as many as were asked for."""
+    found = survey(None, FACTS, {"one": Fake("1"), "two": Fake("2", fails={"a"})}, load, RunFolder(tmp_path), limit=1)
+    assert {name: [r.value for r in results] for name, results in found.results.items()} == {
+        "one": ["c1"],
+        "two": ["c2"],
+    }
+    assert found.summary()["n_located"] == 1
+    assert list(found.failed) == ["a"]
+
+
+def test_settings_that_do_not_fit_are_said_before_any_fact(tmp_path: Path) -> None:
+    first = Fake("1")
+    with pytest.raises(ValueError, match="a window too large"):
+        survey(None, FACTS, {"one": first, "two": Fake("unfit")}, load, RunFolder(tmp_path))
+    assert first.asked == []
+    with pytest.raises(ValueError, match="window of 9 layers does not fit"):
+        CausalTrace(site="ffn", window=9).check(tiny.build("llama"))
+    with pytest.raises(IndexError, match="layer 9"):
+        Neurons(layers=(9,)).check(tiny.build("llama"))
 
 
 @pytest.mark.parametrize("patience", [0, 1, 2, 3, 4])
@@ -133,7 +161,7 @@ def test_counts_by_hand(tmp_path: Path) -> None:
     assert counts.per_fact == ((1, 2), (0, 1), (0, 0))
     assert [counts.mean(place)[0] for place in (0, 1)] == pytest.approx([1 / 3, 1.0])
     assert torch.allclose(counts.attribution, torch.tensor([0.5 / 3, 0.4 / 3]))
-    assert counts.suggested() == [3]
+    assert counts.suggested() == suggest_layers(counts) == [3]  # the layer, and not its place
     assert counts.summary()["neurons_per_fact"] == pytest.approx(4 / 3)
     assert counts.table().row_count == 2
     counts.plot(tmp_path / "layers.svg")
