@@ -36,7 +36,7 @@ from corrigenda.files import write_json
 from corrigenda.identity import code_version, files_named, run_id
 from corrigenda.records import records_in
 from corrigenda.results import RunFolder
-from corrigenda.store import Store, runs_table
+from corrigenda.store import Store, read_run, runs_table
 from corrigenda.tracking import Tracker, tracker
 from editing import prepare
 from eval import Case, EditRun, SequentialRun, SequentialSettings, run_batch, run_sequential, run_single
@@ -86,7 +86,8 @@ def main(config: DictConfig) -> float | None:
     if config.job.name not in JOBS:
         raise ValueError(f"job.name={config.job.name}: the jobs are {', '.join([*JOBS, *STORE_JOBS])}")
     folder = RunFolder(HydraConfig.get().runtime.output_dir)
-    return JOBS[config.job.name](_configuration(config, folder), folder)
+    config = _configuration(config, folder)
+    return JOBS[config.job.name](config, folder)
 
 
 def edit(config: DictConfig, folder: RunFolder) -> float | None:
@@ -102,6 +103,8 @@ def edit(config: DictConfig, folder: RunFolder) -> float | None:
     identity = _identity(config, lm, facts, fixed, code_version())
     if folder.config is not None:  # resume=
         with folder.held():
+            # First what nothing can make right: another model, other facts.
+            folder.identify(**{name: identity[name] for name in ("model_fingerprint", "data_fingerprint")})
             begun = folder.identity.get("code", identity["code"])
             if begun.split("+")[-1] != identity["code"]:
                 logger.warning("the code has changed since %s was begun; its cases are of two versions", folder.path)
@@ -210,6 +213,9 @@ def _identity(config: DictConfig, lm: LanguageModel, facts: FactSet, fixed: list
     plain: Any = OmegaConf.to_container(config, resolve=True)
     found = {"model_fingerprint": lm.fingerprint, "data_fingerprint": facts.fingerprint, "code": code}
     worked_on = FactSet(facts.name, tuple(fixed)).fingerprint + found["data_fingerprint"] + files_named(plain["editor"])
+    tasks = plain["eval"].get("harness_folder")  # of the harness's own tasks, with whatever they include
+    if tasks is not None:
+        worked_on += files_named(sorted(map(str, Path(tasks).expanduser().rglob("*"))))
     return found | {"id": run_id(plain, worked_on, found["model_fingerprint"], code)}
 
 
@@ -329,10 +335,16 @@ def _facts(data: Mapping[str, Any], **changes: Any) -> FactSet:
 
 
 def _facts_used(source: str) -> list[Fact]:
-    """The facts of a run, given its folder, or of any source that can be read."""
-    if (Path(source) / "identity.json").is_file():
-        return [Fact.from_dict(record["fact"]) for record in records_in(Path(source))]
-    return list(read_facts(source))
+    """The facts of a finished run, given its folder, or of any source that can be read."""
+    if not (Path(source) / "config.yaml").is_file():
+        return list(read_facts(source))
+    run = read_run(Path(source))
+    if (run.state, run.job) != ("finished", "edit"):
+        raise ValueError(
+            f"data.disjoint_from={source}: this run is {run.state} (job {run.job}), and only a finished run of edits "
+            "says which facts it used; name the data instead"
+        )
+    return [Fact.from_dict(record["fact"]) for record in records_in(Path(source))]
 
 
 def _fixed_locality(config: DictConfig) -> list[Fact]:
@@ -445,8 +457,11 @@ def _configuration(config: DictConfig, folder: RunFolder) -> DictConfig:
     stored = OmegaConf.create(folder.config)
     assert isinstance(stored, DictConfig)
     for override in HydraConfig.get().overrides.task:
-        key = override.lstrip("+~").split("=", 1)[0].split("@")[0]
-        if key in ("before", "resume", "store"):
+        key = override.lstrip("+~").split("=", 1)[0]
+        if key in ("resume", "store"):
+            continue
+        if key == "before":
+            stored.before = config.before
             continue
         asked = choices[key] if key in choices else OmegaConf.select(config, key)
         begun = stored.choices.get(key) if key in choices else OmegaConf.select(stored, key)

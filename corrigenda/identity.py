@@ -54,9 +54,13 @@ def code_version(root: Path | None = None) -> str:
 
     Of the sources and of the texts that come with them: the held-out text, the unrelated prompts.
 
-    Git is not asked: it is not always there, and does not know of changes that are not committed.
+    Git is not asked: it is not always there, and does not know of changes that are not committed. Without `root` the
+    files are those that were there when this process began: what it runs does not change with them.
     """
-    root = root or Path(__file__).resolve().parents[1]
+    return _version_of(root) if root is not None else _BEGUN_WITH
+
+
+def _version_of(root: Path) -> str:
     digest = hashlib.sha256()
     for package in PACKAGES:
         for path in sorted((root / package).rglob("*")):
@@ -64,6 +68,9 @@ def code_version(root: Path | None = None) -> str:
             if path.suffix in (".py", ".txt") and not name.startswith(NO_FIGURES):
                 digest.update(f"{name}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
+
+
+_BEGUN_WITH = _version_of(Path(__file__).resolve().parents[1])
 
 
 def files_named(config: Any) -> str:
@@ -77,10 +84,10 @@ def files_named(config: Any) -> str:
         return "".join(files_named(value) for value in config)
     if not isinstance(config, str) or not config:
         return ""
-    path = Path(config)
     try:
+        path = Path(config).expanduser()
         found = [path] if path.is_file() else sorted(path.glob("edits/*/edit.json"))
-    except OSError:  # a text that is no path
+    except (OSError, RuntimeError):  # a text that is no path, or of nobody's home
         return ""
     if not found:
         return ""

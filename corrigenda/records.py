@@ -2,7 +2,7 @@
 
 In Parquet each metric is a column of its own (``before.efficacy_success``, ``after.efficacy_success``, ...), so that
 pandas, DuckDB or any other reader finds the figures; what is nested (the fact, the prompts) is JSON text. Every value
-comes back as it was, to the last bit.
+comes back as it was, to the last bit; a figure that was a whole number comes back as a float.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ _PLAIN = {"id": pa.string(), "verb": pa.string(), "seconds": pa.float64(), "erro
 
 def write_parquet(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
     """Writes the records of cases atomically, with a digest of them all."""
+    records = [_with_floats(record) for record in records]
     keys = {state: _value_keys(records, state) for state in _STATES}
     columns: dict[str, pa.Array] = {
         name: pa.array([record.get(name) for record in records], kind) for name, kind in _PLAIN.items()
@@ -37,6 +38,18 @@ def write_parquet(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
     table = pa.table(columns).replace_schema_metadata({"sha256": _digest(records)})
     # Statistics of the columns would hold the longest texts twice more.
     write_file(path, lambda scratch: pq.write_table(table, scratch, compression="zstd", write_statistics=False))
+
+
+def _with_floats(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The record as it will come back: figures are floats, and come first in their state."""
+    seconds = record.get("seconds")
+    found = dict(record) | ({} if seconds is None else {"seconds": float(seconds)})
+    for state in _STATES:
+        part = record.get(state)
+        if part and part.get("values"):
+            values = {key: None if value is None else float(value) for key, value in part["values"].items()}
+            found[state] = {"values": values, **{key: value for key, value in part.items() if key != "values"}}
+    return found
 
 
 def read_parquet(path: Path) -> Iterator[dict[str, Any]]:

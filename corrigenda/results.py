@@ -23,7 +23,7 @@ from corrigenda.edit import Edit
 from corrigenda.environment import machine, versions
 from corrigenda.files import write_json, write_text
 from corrigenda.locks import locked
-from corrigenda.records import records_in, write_parquet
+from corrigenda.records import read_parquet, records_in, write_parquet
 
 RECORDS = ("cases", "retention")
 """The records of a run that are cases."""
@@ -118,7 +118,10 @@ class RunFolder:
         for of in RECORDS:
             lines = self.path / f"{of}.jsonl"
             if lines.is_file():
-                write_parquet(self.path / f"{of}.parquet", list(self.cases(of)))
+                records = self.path / f"{of}.parquet"
+                write_parquet(records, list(self.cases(of)))
+                for _ in read_parquet(records):  # the lines go below, and would be the only whole copy
+                    pass
         write_json(self.path / "summary.json", dict(summary))
         for of in RECORDS:  # only now: a run that is killed in between has both, and counts no case twice
             (self.path / f"{of}.jsonl").unlink(missing_ok=True)

@@ -32,6 +32,7 @@ BEGINNING_TAKES = 60.0
 
 _MARKS = {"config.yaml", "identity.json", "summary.json", "cases.jsonl", "cases.parquet"}
 _SUMMARY_KEYS = ("editor", "model", "data", "mode", "n_facts")
+_GROUPS = ("choices", "model", "editor", "data", "eval", "job")
 _PICTURES = (".png", ".svg", ".jpg", ".jpeg", ".webp")
 
 
@@ -73,7 +74,8 @@ class StoredRun:
         """When the run was begun, in local time."""
         try:
             versions = json.loads((self.path / "versions.json").read_text(encoding="utf-8"))
-            return datetime.fromisoformat(versions["begun"])
+            begun = datetime.fromisoformat(versions["begun"])
+            return begun if begun.tzinfo is None else begun.astimezone().replace(tzinfo=None)
         except (OSError, ValueError, KeyError, TypeError):
             marks = [self.path / name for name in sorted(_MARKS) if (self.path / name).is_file()]
             return datetime.fromtimestamp(min(path.stat().st_mtime for path in marks or [self.path]))
@@ -190,7 +192,11 @@ def read_run(path: Path) -> StoredRun:
     """A run's folder, read without changing it; what cannot be read makes it a damaged one."""
     found: dict[str, Any] = {}
     try:
-        found["config"] = _mapping(path / "config.yaml", yaml.safe_load)
+        config = _mapping(path / "config.yaml", yaml.safe_load)
+        odd = [group for group in _GROUPS if not isinstance(config.get(group) or {}, dict)]
+        found["config"] = {name: value for name, value in config.items() if name not in odd}
+        if odd:
+            raise ValueError(f"config.yaml: {', '.join(odd)} should hold named values")
         found["identity"] = _mapping(path / "identity.json", json.loads)
         found["summary"] = _mapping(path / "summary.json", json.loads)
         if (path / "cases.parquet").is_file() and not (path / "cases.jsonl").is_file():
@@ -203,7 +209,7 @@ def read_run(path: Path) -> StoredRun:
             if _job(found["config"]) == "edit":
                 _check(path, found)
             return StoredRun(path, "finished", **found)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         return StoredRun(path, "damaged", str(error), **found)
     return StoredRun(path, "running" if is_locked(path / ".lock") else "unfinished", **found)
 

@@ -121,6 +121,7 @@ class WandbTracker:
             config=dict(config),
             mode=mode,
             name=folder.name,
+            reinit="create_new",  # a run before it in this process may have failed without an end
         )
         # Steps of their own: cases and the steps within a case are counted apart.
         self._run.define_metric("case/*", step_metric="case_number")

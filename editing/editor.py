@@ -30,8 +30,21 @@ class Editor(Protocol):
 def prepare(editor: Editor, lm: LanguageModel) -> None:
     """Lets an editor compute, and keep on disk, what all its edits of a model share.
 
-    An editor may have a method ``prepare(lm)`` for it; without this the first edit does the work.
+    An editor may have a method ``prepare(lm)`` for it; without this the first edit does the work. A layer that the
+    model does not have is said here: a run would take it for an edit that failed, at every fact.
+
+    Raises:
+        IndexError: the model has no such layer.
+        ValueError: the editor's layer is no number.
     """
+    layer = getattr(editor, "layer", None)
+    if layer is not None:
+        if not isinstance(layer, int) or isinstance(layer, bool):
+            raise ValueError(
+                f"{editor.name}: layer={layer!r} must be a whole number, or null for the default ('auto' is understood "
+                "of the editor that a run names, and of none inside it)"
+            )
+        lm.memory(layer)
     method = getattr(editor, "prepare", None)
     if method is not None:
         method(lm)

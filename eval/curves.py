@@ -97,12 +97,14 @@ def draw_curves(
         columns: panels in a row.
         names: the panels' titles; by default the metrics' names.
     """
+    if not keys:
+        raise ValueError("a picture of curves needs a metric")
     rows = -(-len(keys) // columns)
     figure = Figure(figsize=(4 * columns, 3 * rows + 0.6), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False).flat
+    panels = iter(figure.subplots(rows, columns, squeeze=False).flat)
     ticks = sorted({point["t"] for points in curves.values() for point in points})
     titles = list(names) or [key.replace(".", ": ").replace("_", " ") for key in keys]
-    for panel, key, title in zip(panels, keys, titles, strict=False):
+    for key, title, panel in zip(keys, titles, panels, strict=False):  # panels last: it keeps what is left
         for number, (method, points) in enumerate(curves.items()):
             _draw_line(panel, key, method, points, number)
         panel.set_title(title, fontsize=10)
@@ -118,7 +120,7 @@ def draw_curves(
             if panel.get_ylim()[1] > 2:  # a collapse would hide everything else
                 panel.set_yscale("symlog", linthresh=0.1)
             panel.set_ylabel("nats")
-    for panel in list(panels):
+    for panel in panels:
         panel.set_axis_off()
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=9)
@@ -129,7 +131,8 @@ def draw_curves(
 def draw_curve(points: Sequence[Point], path: Path, method: str) -> None:
     """A picture of one run: its metrics that `COLUMNS` names."""
     keys = [key for key in COLUMNS if any(value_at(point, key) for point in points)]
-    draw_curves({method: points}, keys, path)
+    if keys:
+        draw_curves({method: points}, keys, path)
 
 
 def _draw_line(panel: Axes, key: str, method: str, points: Sequence[Point], number: int) -> None:

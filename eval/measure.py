@@ -61,6 +61,8 @@ class EvalSettings:
     harness_limit: int | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.harness_tasks, str):
+            raise ValueError(f"harness_tasks must be a list of tasks: [{self.harness_tasks}]")
         object.__setattr__(self, "harness_tasks", tuple(self.harness_tasks))  # not a configuration's own kind of list
 
 

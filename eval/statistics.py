@@ -42,12 +42,14 @@ def paired_test(
         combine: from the columns' means to the figure that is compared, e.g. `harmonic_mean`.
 
     Raises:
-        ValueError: the lengths differ or there is no pair.
+        ValueError: the lengths differ, there is no pair, or a value is not finite.
     """
     columns = [np.atleast_2d(np.asarray(side, dtype=float)) for side in (left, right)]
     if columns[0].shape != columns[1].shape or not columns[0].size:
         sizes = [side.shape[-1] for side in columns]
         raise ValueError(f"a paired test needs the same facts on both sides, got {sizes[0]} and {sizes[1]}")
+    if not all(np.isfinite(side).all() for side in columns):
+        raise ValueError("a paired test needs numbers, got NaN or infinity")
     number = columns[0].shape[1]
     names = {group: place for place, group in enumerate(dict.fromkeys(range(number) if groups is None else groups))}
     member = np.array([names[group] for group in (range(number) if groups is None else groups)])

@@ -6,6 +6,9 @@ With m the coefficients of a layer at the positions that predict the answer, and
     gradient               m_i * dP / dm_i
     activation             |m_i|
 
+The equations scale one coefficient and leave the others; here all of a layer are scaled together, so that a layer's
+attributions add up to what its coefficients are worth (completeness).
+
 P depends on m through FFN(x) = m V + b2 alone, so dP/dm = dP/dFFN V^T: the gradient is taken at the layer's output,
 which is d_model wide, averaged over the steps, and only then brought to the neurons by one product. Nothing before the
 predicting positions and nothing below the layer changes, so only the rest runs (`corrigenda.partial`): one batch goes

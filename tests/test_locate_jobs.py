@@ -86,7 +86,7 @@ def test_trace_job_and_its_resumption(home: Path) -> None:
     for stem in ("0002-fact-2-block", "0002-fact-2-ffn", "0002-fact-2-attention"):
         for file in (folder / "results" / stem).iterdir():
             file.unlink()
-    run(home, "job=trace", "resume=traced")
+    run(home, "resume=traced")  # its own configuration says which job it is
     again = json.loads((folder / "summary.json").read_text())
     assert again["averages"] == summary["averages"]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +21,7 @@ import pytest
 import yaml
 from rich.console import Console
 
+import corrigenda
 from corrigenda.identity import code_version, essential, files_named, run_id
 from corrigenda.locks import LockedError, is_locked, locked
 from corrigenda.records import count_parquet, read_parquet, records_in, write_parquet
@@ -97,7 +100,7 @@ def test_the_id_is_of_what_matters() -> None:
     assert set(essential(CONFIG)) == {"mode", "seed", "editor", "model", "eval", "job"}
 
 
-def test_what_a_configuration_names_counts_by_its_content(tmp_path: Path) -> None:
+def test_what_a_configuration_names_counts_by_its_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not by its name alone: a file of facts, the edits of another run."""
     facts, run = tmp_path / "facts.jsonl", tmp_path / "run"
     config = {"name": "wise", "unrelated": {"facts": str(facts), "limit": 3}, "layers": [str(run)]}
@@ -112,6 +115,8 @@ def test_what_a_configuration_names_counts_by_its_content(tmp_path: Path) -> Non
     assert len({"", first, second, third}) == 4
     assert files_named(config) == third
     assert files_named({"text": "x" * 5000, "none": None, "bad": "a\0b"}) == ""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert files_named("~/facts.jsonl") == files_named(str(facts)) != ""
 
 
 def test_the_code_version_is_of_the_files_that_make_figures(tmp_path: Path) -> None:
@@ -127,7 +132,19 @@ def test_the_code_version_is_of_the_files_that_make_figures(tmp_path: Path) -> N
     second = code_version(tmp_path)
     (tmp_path / "editing/rome.py").rename(tmp_path / "editing/wise.py")
     assert len({first, second, code_version(tmp_path)}) == 3
-    assert code_version() == code_version()
+    assert code_version() == code_version(Path(corrigenda.__file__).parents[1])
+
+
+def test_a_process_runs_the_code_it_began_with(tmp_path: Path) -> None:
+    """Files that change while it runs are not what it runs, whatever the runs of a sweep are labelled with."""
+    shutil.copytree(Path(corrigenda.__file__).parent, tmp_path / "corrigenda", ignore=shutil.ignore_patterns("__pyc*"))
+    program = (
+        "import pathlib, corrigenda.identity as i\n"
+        "first = i.code_version(); path = pathlib.Path(i.__file__).with_name('memory.py')\n"
+        "path.write_text(path.read_text() + '# changed')\n"
+        "assert i.code_version() == first != i.code_version(path.parents[1])"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=os.environ | {"PYTHONPATH": "."}, check=True)
 
 
 # -- records
@@ -141,6 +158,26 @@ def test_parquet_gives_records_back_bit_for_bit(tmp_path: Path) -> None:
     assert count_parquet(tmp_path / "cases.parquet") == 5
     column = pq.read_table(tmp_path / "cases.parquet")["after.efficacy_magnitude"].to_pylist()
     assert column == [value["after"]["values"]["efficacy_magnitude"] for value in records]
+
+
+def test_whole_numbers_among_the_figures_come_back_as_floats(tmp_path: Path) -> None:
+    """A submission may say that an edit took 2 seconds; finishing must not make its records unreadable."""
+    folder = RunFolder(tmp_path)
+    folder.append(record(0) | {"seconds": 2, "after": {"prompts": {"prompt": [{"n": 1}]}, "values": {"x": 1}}})
+    folder.finish({})
+    (found,) = folder.cases()
+    assert (found["seconds"], found["after"]["values"]) == (2.0, {"x": 1.0})
+    assert found["after"]["prompts"] == {"prompt": [{"n": 1}]}
+
+
+def test_the_lines_stay_where_what_was_written_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = RunFolder(tmp_path)
+    folder.append(record(0))
+    monkeypatch.setattr("corrigenda.results.write_parquet", lambda path, _: path.write_bytes(b"PAR1, half of it"))
+    with pytest.raises(ValueError, match="damaged"):
+        folder.finish({})
+    assert (tmp_path / "cases.jsonl").is_file()
+    assert not (tmp_path / "summary.json").exists()
 
 
 def test_parquet_of_no_records(tmp_path: Path) -> None:
@@ -351,6 +388,10 @@ def lose_config(folder: Path) -> None:
     (folder / "config.yaml").unlink()
 
 
+def odd_config(folder: Path) -> None:
+    (folder / "config.yaml").write_text("choices: [1]\nmodel: tiny\nmode: single\n")
+
+
 @pytest.mark.parametrize(
     ("damage", "problem"),
     [
@@ -360,6 +401,7 @@ def lose_config(folder: Path) -> None:
         (lose_records, "of 3 facts, but there are records of 0"),
         (cut_records, "cases.parquet: damaged"),
         (lose_config, "config.yaml is missing"),
+        (odd_config, "config.yaml: choices, model should hold named values"),
     ],
 )
 def test_damage_stays_with_its_run(tmp_path: Path, damage: Any, problem: str) -> None:
@@ -371,6 +413,7 @@ def test_damage_stays_with_its_run(tmp_path: Path, damage: Any, problem: str) ->
     assert problem in found["b"].problem
     assert len(found["a"].cases()) == 3
     assert Store(tmp_path).find("b") is None
+    assert runs_table(Store(tmp_path)).row_count == 3
 
 
 def test_a_half_written_run_is_unfinished(tmp_path: Path) -> None:
@@ -405,6 +448,9 @@ def test_runs_come_oldest_first(tmp_path: Path) -> None:
         finished(tmp_path / name)
         (tmp_path / name / "versions.json").write_text(json.dumps({"begun": begun_at}))
     assert [run.path.name for run in Store(tmp_path).runs()] == ["b", "c", "a"]
+    # Another machine may have written the time zone, too.
+    (tmp_path / "c" / "versions.json").write_text(json.dumps({"begun": "2026-05-01T00:00:00+02:00"}))
+    assert [run.path.name for run in Store(tmp_path).runs()] == ["b", "a", "c"]
     (tmp_path / "b" / "versions.json").unlink()
     assert abs(read_run(tmp_path / "b").when.timestamp() - time.time()) < 600
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -168,6 +169,41 @@ def _count(folder: Path, of: str = "cases") -> int:
 def test_resume_refuses_another_request(home: Path, undisturbed: Path) -> None:
     assert "begun with mode=single, not batch" in run(home, f"resume={undisturbed}", "mode=batch", succeeds=False)
     assert "no run in this folder" in run(home, f"resume={home / 'nothing'}", succeeds=False)
+
+
+def test_a_refused_resume_changes_nothing(home: Path, undisturbed: Path) -> None:
+    """The facts are others for a while, and the code has changed as well: what the run was begun with stays."""
+    folder = home / "refused"
+    shutil.copytree(undisturbed, folder)
+    unfinish(folder, 9)
+    identity = json.loads((folder / "identity.json").read_text()) | {"code": "another"}
+    (folder / "identity.json").write_text(json.dumps(identity))
+    content = (home / "facts.jsonl").read_text()
+    (home / "facts.jsonl").write_text(content.replace("fact-9", "fact-nine"))
+    try:
+        assert "another data_fingerprint" in run(home, f"resume={folder}", succeeds=False)
+    finally:
+        (home / "facts.jsonl").write_text(content)
+    assert json.loads((folder / "identity.json").read_text()) == identity
+    run(home, f"resume={folder}", f"before={home / 'shared'}")
+    assert [case["id"] for case in records(folder)] == [f"fact-{n}" for n in range(10)]
+    assert list((home / "shared").iterdir())  # said now, so done now
+
+
+def test_a_layer_that_is_none_is_no_failed_edit(home: Path) -> None:
+    wrong = ["data.limit=1", "eval=probabilities"]
+    assert "layer 99" in run(home, "editor=finetune", "editor.layer=99", *wrong, succeeds=False)
+    nested = ["editor=random", "editor.like.layer=auto"]
+    assert "layer='auto' must be a whole number" in run(home, *nested, *wrong, succeeds=False)
+    assert "must be a list of tasks: [arc_easy]" in run(home, "eval.harness_tasks=arc_easy", *wrong, succeeds=False)
+
+
+def test_only_a_finished_run_says_what_it_used(home: Path, undisturbed: Path) -> None:
+    folder = home / "half"
+    shutil.copytree(undisturbed, folder)
+    unfinish(folder, 0)
+    output = run(home, f"data.disjoint_from={folder}", succeeds=False)
+    assert "this run is unfinished (job edit)" in output
 
 
 def test_batch(home: Path) -> None:

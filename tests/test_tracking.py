@@ -192,6 +192,21 @@ def test_the_real_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert list(run.rglob("cases*.table.json"))
 
 
+def test_a_run_after_a_failed_one_is_one_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a sweep, a run that fails is never told that it is over."""
+    wandb = pytest.importorskip("wandb")
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="wandb failed")
+        failed, after = (tracker(wandb_settings(), tmp_path / name, CONFIG | {"name": name}, None) for name in "ab")
+        first, second = (each._tracker._run for each in (failed, after))  # type: ignore[attr-defined]
+        assert first.id != second.id
+        assert (first.config["name"], second.config["name"]) == ("a", "b")
+        after.finish({"metrics": {}})
+        failed.finish({"metrics": {}})
+    assert wandb.run is None
+
+
 # ---------------------------------------------------------------- TensorBoard and CSV
 
 

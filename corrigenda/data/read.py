@@ -127,6 +127,9 @@ def _embedded(limit: int | None, offset: int) -> FactSet:
 
 def check_range(limit: int | None, offset: int) -> None:
     """Raises ValueError where so many facts after so many cannot be asked for."""
+    for name, value in (("limit", limit), ("offset", offset)):
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+            raise ValueError(f"{name} must be a whole number, got {value!r}")
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1, or None for all facts, got {limit}")
     if offset < 0:

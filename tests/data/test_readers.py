@@ -423,6 +423,9 @@ def test_an_id_before_the_offset_still_counts(write_json: Callable[[object], Pat
     [
         ({"limit": 0}, "limit must be at least 1"),
         ({"offset": -1}, "offset must not be negative"),
+        ({"limit": 1.5}, "limit must be a whole number, got 1.5"),
+        ({"limit": "ten"}, "limit must be a whole number, got 'ten'"),
+        ({"offset": True}, "offset must be a whole number, got True"),
         ({"on_error": "ignore"}, "on_error must be 'raise' or 'skip', got 'ignore'"),
         ({"config": "en"}, "config='en' has no meaning for a file"),
     ],

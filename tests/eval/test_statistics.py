@@ -112,6 +112,8 @@ def test_paired_test_wants_pairs() -> None:
         paired_test([1.0], [1.0, 2.0])
     with pytest.raises(ValueError, match="same facts"):
         paired_test([], [])
+    with pytest.raises(ValueError, match="got NaN or infinity"):
+        paired_test([1.0, float("nan"), 2.0], [1.0, 0.0, 3.0])
 
 
 def test_paired_test_swaps_whole_subjects() -> None:
