@@ -103,8 +103,8 @@ def edit(config: DictConfig, folder: RunFolder) -> float | None:
     identity = _identity(config, lm, facts, fixed, code_version())
     if folder.config is not None:  # resume=
         with folder.held():
-            # First what nothing can make right: another model, other facts.
-            folder.identify(**{name: identity[name] for name in ("model_fingerprint", "data_fingerprint")})
+            if folder.identity:  # first what nothing can make right: another model, other facts
+                folder.identify(**{name: identity[name] for name in ("model_fingerprint", "data_fingerprint")})
             begun = folder.identity.get("code", identity["code"])
             if begun.split("+")[-1] != identity["code"]:
                 logger.warning("the code has changed since %s was begun; its cases are of two versions", folder.path)

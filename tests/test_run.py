@@ -190,6 +190,17 @@ def test_a_refused_resume_changes_nothing(home: Path, undisturbed: Path) -> None
     assert list((home / "shared").iterdir())  # said now, so done now
 
 
+def test_a_run_killed_before_it_knew_what_it_works_on_goes_on(home: Path, undisturbed: Path) -> None:
+    folder = home / "early"
+    shutil.copytree(undisturbed, folder)
+    unfinish(folder, 9)
+    identity = json.loads((folder / "identity.json").read_text())
+    (folder / "identity.json").unlink()
+    run(home, f"resume={folder}")
+    assert json.loads((folder / "identity.json").read_text()) == identity
+    assert len(records(folder)) == 10
+
+
 def test_a_layer_that_is_none_is_no_failed_edit(home: Path) -> None:
     wrong = ["data.limit=1", "eval=probabilities"]
     assert "layer 99" in run(home, "editor=finetune", "editor.layer=99", *wrong, succeeds=False)
