@@ -56,13 +56,11 @@ class CoefficientEdit(HookedEdit):
             ValueError: a neuron is given two factors (once by a layer counted from the end).
         """
         by_layer: dict[int, dict[int, float]] = {}
-        for (layer, neuron), factor in factors.items():
-            memory = lm.memory(layer)
-            if not 0 <= neuron < memory.d_ffn:
-                raise IndexError(f"neuron {neuron}: layer {memory.layer} has neurons 0 to {memory.d_ffn - 1}")
-            chosen = by_layer.setdefault(memory.layer, {})
+        for (given, number), factor in factors.items():
+            layer, neuron = lm.memory(given).place(number)
+            chosen = by_layer.setdefault(layer, {})
             if neuron in chosen:
-                raise ValueError(f"neuron {neuron} of layer {memory.layer} is given two factors")
+                raise ValueError(f"neuron {neuron} of layer {layer} is given two factors")
             chosen[neuron] = float(factor)
         return cls(
             origin,

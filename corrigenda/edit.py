@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ from corrigenda.facts import Fact
 from corrigenda.files import write_json, write_tensors
 
 if TYPE_CHECKING:
+    from corrigenda.memory import FFNMemory
     from corrigenda.model import LanguageModel
     from corrigenda.routing import Routes
 
@@ -377,6 +378,19 @@ class WeightEdit(Edit):
         lm.edits.rebuild(list(self.changed))
 
 
+def memories_of(lm: LanguageModel, layers: Collection[int]) -> dict[int, FFNMemory]:
+    """The memory of each layer, by the number it was named by; negative ones count from the end.
+
+    Raises:
+        IndexError: the model has no such layer.
+        ValueError: a layer is named twice.
+    """
+    memories = {layer: lm.memory(layer) for layer in layers}
+    if len({memory.layer for memory in memories.values()}) < len(memories):
+        raise ValueError(f"a layer is named twice: {sorted(memories)}")
+    return memories
+
+
 @dataclass(frozen=True, eq=False)
 class LowRankEdit(WeightEdit):
     """Adds a low-rank matrix to the values of some layers: V <- V + A B.
@@ -411,9 +425,7 @@ class LowRankEdit(WeightEdit):
             IndexError: the model has no such layer.
             ValueError: a layer is named twice.
         """
-        memories = {layer: lm.memory(layer) for layer in factors}
-        if len({memory.layer for memory in memories.values()}) < len(memories):
-            raise ValueError(f"a layer is named twice: {sorted(memories)}")
+        memories = memories_of(lm, factors)
         return cls(
             origin,
             {memory.layer: factors[layer] for layer, memory in memories.items()},

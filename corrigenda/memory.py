@@ -94,6 +94,16 @@ class FFNMemory:
         """The number of neurons (keys, values, coefficients) of the layer."""
         return self.values.shape[0]
 
+    def place(self, neuron: int) -> tuple[int, int]:
+        """A neuron's place: its layer, counted from the bottom, and its number.
+
+        Raises:
+            IndexError: the layer has no such neuron.
+        """
+        if not 0 <= neuron < self.d_ffn:
+            raise IndexError(f"neuron {neuron}: layer {self.layer} has neurons 0 to {self.d_ffn - 1}")
+        return self.layer, neuron
+
     @property
     def d_model(self) -> int:
         """The width of the residual stream."""

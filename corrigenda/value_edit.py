@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
-from corrigenda.edit import Origin, WeightEdit
+from corrigenda.edit import Origin, WeightEdit, memories_of
 
 if TYPE_CHECKING:
     from corrigenda.model import LanguageModel
@@ -45,10 +45,7 @@ class ValueEdit(WeightEdit):
             IndexError: the model has no such layer.
             ValueError: a layer is named twice, or a change is not finite or of the wrong shape.
         """
-        layers = {layer: lm.memory(layer).layer for layer in deltas}
-        if len(set(layers.values())) < len(layers):
-            raise ValueError(f"a layer is named twice: {sorted(layers)}")
-        return cls(origin, {layers[layer]: delta for layer, delta in deltas.items()})
+        return cls(origin, {memory.layer: deltas[layer] for layer, memory in memories_of(lm, deltas).items()})
 
     @property
     def changed(self) -> Mapping[int, tuple[int, int]]:

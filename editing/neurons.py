@@ -75,7 +75,7 @@ class NeuronEditor:
             places = _places(self.neurons or ())
         if not places:
             raise EditRefusedError(f"{self.name}: fact {fact.id!r} has no neuron to change")
-        return tuple(dict.fromkeys(_checked(lm, place) for place in places))
+        return tuple(dict.fromkeys(lm.memory(layer).place(neuron) for layer, neuron in places))
 
     def neurons_of_all(self, lm: LanguageModel, facts: Sequence[Fact]) -> list[tuple[Neuron, ...]]:
         """The neurons of each fact.
@@ -327,13 +327,6 @@ def _places(neurons: Iterable[Any]) -> tuple[Neuron, ...]:
         except (TypeError, ValueError):
             raise ValueError(f"a neuron is a pair (layer, number), not {place!r}") from None
     return tuple(places)
-
-
-def _checked(lm: LanguageModel, place: Neuron) -> Neuron:
-    memory = lm.memory(place[0])
-    if not 0 <= place[1] < memory.d_ffn:
-        raise IndexError(f"neuron {place[1]}: layer {memory.layer} has neurons 0 to {memory.d_ffn - 1}")
-    return memory.layer, place[1]
 
 
 def _described(find: object) -> Any:

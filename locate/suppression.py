@@ -107,9 +107,7 @@ def _checked(lm: LanguageModel, refined: RefinedNeurons, neurons: Sequence[Neuro
         memory = lm.memory(layer)
         if memory.layer not in refined.layers:
             raise ValueError(f"layer {memory.layer} was not looked at: the neurons were sought in {refined.layers}")
-        if not 0 <= neuron < memory.d_ffn:
-            raise IndexError(f"neuron {neuron}: layer {memory.layer} has neurons 0 to {memory.d_ffn - 1}")
-        places.append((memory.layer, neuron))
+        places.append(memory.place(neuron))
     return tuple(dict.fromkeys(places))
 
 
