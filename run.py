@@ -33,16 +33,16 @@ from corrigenda import Fact, LanguageModel, load
 from corrigenda.data import FactSet, read_facts
 from corrigenda.data.parts import require_disjoint, take_part
 from corrigenda.files import write_json
-from corrigenda.identity import code_version, files_named, run_id
-from corrigenda.records import records_in
-from corrigenda.results import RunFolder
-from corrigenda.store import Store, read_run, runs_table
-from corrigenda.tracking import Tracker, tracker
+from corrigenda.runs.folder import RunFolder
+from corrigenda.runs.ids import code_version, files_named, run_id
+from corrigenda.runs.records import records_in
+from corrigenda.runs.store import Store, read_run, runs_table
+from corrigenda.runs.trackers import Tracker, tracker
 from editing import prepare
 from eval import Case, EditRun, SequentialRun, SequentialSettings, run_batch, run_sequential, run_single
-from eval.curves import curve_table, draw_curve
-from eval.harness import Harness
 from eval.leaderboard import add_submission, leaderboard, write_leaderboard
+from eval.lm_eval.harness import Harness
+from eval.protocols.curves import curve_table, draw_curve
 from locate import NeuronCounts, RefinedNeurons, Survey, Trace, UnknownFactError, average, suggest_layers, survey
 
 MODES = ("single", "batch", "sequential")

@@ -22,11 +22,11 @@ import torch
 from scipy.stats import spearmanr
 
 from corrigenda import Fact, LanguageModel, load
-from corrigenda.environment import machine
+from corrigenda.runs.environment import machine
 from locate import CausalTrace, Noise
-from locate.noise import added_to_embeddings
 from locate.question import ask
-from locate.sites import through
+from locate.tracing.noise import added_to_embeddings
+from locate.tracing.sites import through
 
 PROMPTS = [
     ("Vinson Massif", "{} is located in the continent of"),

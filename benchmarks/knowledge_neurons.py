@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from corrigenda import LanguageModel, load
-from locate.knowledge_neurons import attribute_all
+from locate.neurons.knowledge_neurons import attribute_all
 
 BATCH = 8
 

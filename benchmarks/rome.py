@@ -29,10 +29,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from corrigenda import Fact, LanguageModel, load
 from corrigenda.data import read_facts
-from editing.prefixes import sampled_prefixes
-from editing.rewrite import build_prompts, run_prompts
-from editing.rome import Rome, default_layer
-from editing.target_value import ValueSettings, solve_target_values
+from editing.contexts import sampled_prefixes
+from editing.locate_then_edit.keys import build_prompts, run_prompts
+from editing.locate_then_edit.rome import Rome, default_layer
+from editing.locate_then_edit.targets import ValueSettings, solve_target_values
 
 BATCH = 8
 

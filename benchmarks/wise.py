@@ -28,12 +28,12 @@ from torch import Tensor
 from corrigenda import Fact, LanguageModel, SideMemoryEdit, load
 from corrigenda.data import read_facts
 from corrigenda.data.embedded import unrelated_prompts
-from corrigenda.generation import decode
-from editing.lifelong import target_rows, thinned
-from editing.prefixes import sampled_prefixes
-from editing.side_ground import side_scores
-from editing.unrelated import draw_evenly
-from editing.wise import Wise, default_layer
+from corrigenda.forward.generation import decode
+from editing.contexts import sampled_prefixes
+from editing.memory_based.wise.coordinates import side_scores
+from editing.memory_based.wise.unrelated import draw_evenly
+from editing.memory_based.wise.wise import Wise, default_layer
+from editing.request_history import target_rows, thinned
 
 
 def plain(lm: LanguageModel, fact: Fact, wise: Wise) -> Tensor:

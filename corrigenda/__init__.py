@@ -1,15 +1,19 @@
 """The core of Corrigenda: models and their FFN memories, facts, edits, and what locators and editors share."""
 
-from corrigenda.architecture import Family, UnsupportedModelError
-from corrigenda.codebook import CodebookEdit
-from corrigenda.coefficient_edit import CoefficientEdit
-from corrigenda.edit import ContextEdit, Edit, EditRefusedError, LowRankEdit, Origin, WeightEdit, WrongModelError
+from corrigenda.edits.codebook import CodebookEdit
+from corrigenda.edits.coefficients import CoefficientEdit
+from corrigenda.edits.context import ContextEdit
+from corrigenda.edits.edit import Edit, EditRefusedError, Origin, WrongModelError
+from corrigenda.edits.low_rank import LowRankEdit
+from corrigenda.edits.side_memory import SideMemoryEdit
+from corrigenda.edits.values import ValueEdit
+from corrigenda.edits.weights import WeightEdit
 from corrigenda.facts import Fact, FactError, Probe
-from corrigenda.memory import FFNMemory
-from corrigenda.model import LanguageModel, ModelNotFoundError, load
-from corrigenda.side_memory import SideMemoryEdit
-from corrigenda.value_edit import ValueEdit
-from corrigenda.wheels import ChecksumError
+from corrigenda.language_model import LanguageModel
+from corrigenda.loading import ModelNotFoundError, load
+from corrigenda.models.architecture import Family, UnsupportedModelError
+from corrigenda.models.embedded import ChecksumError
+from corrigenda.models.memory import FFNMemory
 
 __all__ = [
     "ChecksumError",

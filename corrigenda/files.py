@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import platformdirs
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -47,3 +48,8 @@ def write_file(path: Path, write: Callable[[Path], object]) -> None:
     except BaseException:
         scratch.unlink(missing_ok=True)
         raise
+
+
+def cache_folder() -> Path:
+    """Where Corrigenda keeps what it fetched or computed: ``$CORRIGENDA_CACHE``, else the user's cache folder."""
+    return Path(os.environ.get("CORRIGENDA_CACHE") or platformdirs.user_cache_dir("corrigenda")).expanduser()

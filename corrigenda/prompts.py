@@ -21,8 +21,8 @@ class TokenBatch:
     Attributes:
         input_ids: (batch, position).
         lengths: (batch,), the number of real tokens in each row.
-        prompts: (batch,), how many of them are the prompt, on which routed edits (`corrigenda.routing`) decide; the
-            rest is a continuation. By default all.
+        prompts: (batch,), how many of them are the prompt, on which routed edits (`corrigenda.edits.routed`) decide;
+            the rest is a continuation. By default all.
     """
 
     input_ids: Tensor

@@ -1,15 +1,15 @@
 """Editors: one file each, a frozen dataclass of hyper-parameters with `edit(lm, facts) -> Edit`."""
 
-from editing.controls import InContext, NoEdit, RandomUpdate
+from editing.baselines.controls import InContext, NoEdit, RandomUpdate
+from editing.baselines.finetune import FineTune
+from editing.baselines.saved import Saved
 from editing.editor import Editor, EditRefusedError, prepare
-from editing.finetune import FineTune
-from editing.grace import Grace
-from editing.neurons import Enhance, EraseNeurons, Suppress, UpdateNeurons, erase_relation
-from editing.rome import Rome
-from editing.saved import Saved
-from editing.target_value import ValueSettings
-from editing.unrelated import Unrelated
-from editing.wise import Wise
+from editing.locate_then_edit.rome import Rome
+from editing.locate_then_edit.targets import ValueSettings
+from editing.memory_based.grace import Grace
+from editing.memory_based.wise.unrelated import Unrelated
+from editing.memory_based.wise.wise import Wise
+from editing.neurons.neurons import Enhance, EraseNeurons, Suppress, UpdateNeurons, erase_relation
 
 EDITORS: dict[str, type[Editor]] = {
     "enhance": Enhance,

@@ -3,9 +3,9 @@
 from corrigenda.intervals import interval
 from eval.evaluation import METRICS, Case, Evaluation, evaluate, judged
 from eval.measure import EvalSettings, Measurement, measure
-from eval.runs import EditRun, run_batch, run_single
-from eval.sequential import SequentialRun, SequentialSettings, run_sequential
-from eval.statistics import paired_test
+from eval.protocols.runs import EditRun, run_batch, run_single
+from eval.protocols.sequential import SequentialRun, SequentialSettings, run_sequential
+from eval.statistics.paired import paired_test
 
 __all__ = [
     "METRICS",

@@ -17,7 +17,7 @@ from corrigenda import Fact, LanguageModel
 from corrigenda.intervals import interval
 from eval.groups import group_metrics, group_title, is_group_accuracy
 from eval.measure import EvalSettings, Measurement, measure
-from eval.statistics import harmonic_mean
+from eval.statistics.paired import harmonic_mean
 
 METRICS: dict[str, tuple[str, str]] = {
     "efficacy_success": ("efficacy success (ES)", "%"),

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.data.embedded import held_out_text
-from corrigenda.generation import Choose, decode, greedy, sampler
-from corrigenda.shared_start import SharedStart
+from corrigenda.forward.generation import Choose, decode, greedy, sampler
+from corrigenda.forward.shared import SharedStart
 from eval.answers import matches_leniently, matches_strictly
 from eval.groups import grouped, note_groups
 from eval.scoring import PromptScore, TargetScore, continues_as, perplexity, probabilities, score
@@ -44,7 +44,7 @@ class EvalSettings:
         perplexity_tokens: how much of the held-out text is read; 0 for no perplexity.
         max_tokens: tokens run at once.
         seed: for the sampled text.
-        harness_tasks: tasks of the lm-evaluation-harness, for `eval.harness`: not measured fact by fact.
+        harness_tasks: tasks of the lm-evaluation-harness, for `eval.lm_eval.harness`: not measured fact by fact.
         harness_folder: a folder with task files of your own.
         harness_limit: the most examples of each task; None for all.
     """

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from corrigenda import LanguageModel
-from corrigenda.partial import PartialForward, forward_logits
+from corrigenda.forward.partial import PartialForward, forward_logits
+from corrigenda.forward.shared import SharedStart
 from corrigenda.prompts import encode, encode_target
-from corrigenda.shared_start import SharedStart
 
 T = TypeVar("T")
 

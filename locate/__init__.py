@@ -1,17 +1,17 @@
 """Locators: which layers, positions and neurons hold a fact."""
 
-from locate.average import AverageTrace, average
-from locate.causal_trace import CausalTrace, causal_trace
-from locate.counts import NeuronCounts
-from locate.knowledge_neurons import KnowledgeNeurons, knowledge_neurons
-from locate.neurons import Neurons
-from locate.noise import Noise
+from locate.neurons.counts import NeuronCounts
+from locate.neurons.knowledge_neurons import KnowledgeNeurons, knowledge_neurons
+from locate.neurons.locator import Neurons
+from locate.neurons.refine import RefinedNeurons, refine
+from locate.neurons.suppression import ScalingCheck, scaling_check
 from locate.question import UnknownFactError, ask
-from locate.refine import RefinedNeurons, refine
 from locate.suggest import suggest_layers
-from locate.suppression import ScalingCheck, scaling_check
 from locate.survey import Survey, survey
-from locate.trace import ROLES, Trace
+from locate.tracing.average import AverageTrace, average
+from locate.tracing.causal_trace import CausalTrace, causal_trace
+from locate.tracing.noise import Noise
+from locate.tracing.trace import ROLES, Trace
 
 __all__ = [
     "ROLES",

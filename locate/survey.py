@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.progress import track
-from corrigenda.results import RunFolder
+from corrigenda.runs.folder import RunFolder
 from locate.question import UnknownFactError
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ import pytest
 import tiny
 import torch
 
-from corrigenda.records import records_in
+from corrigenda.runs.records import records_in
 from locate import AverageTrace, RefinedNeurons, Trace
 
 RUN = Path(__file__).parents[1] / "run.py"

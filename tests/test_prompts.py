@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from corrigenda import LanguageModel
-from corrigenda.partial import PartialForward, Recording, record, record_shared
+from corrigenda.forward.partial import PartialForward, Recording, record, record_shared
 from corrigenda.prompts import encode, encode_plain, encode_target, pad, shared_heads, subject_span
 
 TOLERANCE = 1e-4

@@ -22,11 +22,11 @@ import yaml
 from rich.console import Console
 
 import corrigenda
-from corrigenda.identity import code_version, essential, files_named, run_id
-from corrigenda.locks import LockedError, is_locked, locked
-from corrigenda.records import count_parquet, read_parquet, records_in, write_parquet
-from corrigenda.results import RunFolder
-from corrigenda.store import Store, StoredRun, read_run, runs_table
+from corrigenda.runs.folder import RunFolder
+from corrigenda.runs.ids import code_version, essential, files_named, run_id
+from corrigenda.runs.locks import LockedError, is_locked, locked
+from corrigenda.runs.records import count_parquet, read_parquet, records_in, write_parquet
+from corrigenda.runs.store import Store, StoredRun, read_run, runs_table
 
 CONFIG: dict[str, Any] = {
     "mode": "single",
@@ -120,17 +120,23 @@ def test_what_a_configuration_names_counts_by_its_content(tmp_path: Path, monkey
 
 
 def test_the_code_version_is_of_the_files_that_make_figures(tmp_path: Path) -> None:
-    for name in ("corrigenda/edit.py", "corrigenda/store.py", "editing/rome.py", "eval/leaderboard/page.py"):
+    for name in (
+        "corrigenda/edits/edit.py",
+        "corrigenda/runs/store.py",
+        "editing/locate_then_edit/rome.py",
+        "eval/leaderboard/page.py",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("a = 1\n")
     first = code_version(tmp_path)
     (tmp_path / "eval/leaderboard/page.py").write_text("a = 2\n")
-    (tmp_path / "corrigenda/store.py").write_text("a = 2\n")
+    (tmp_path / "corrigenda/runs/store.py").write_text("a = 2\n")
     (tmp_path / "notes.py").write_text("")
     assert code_version(tmp_path) == first
-    (tmp_path / "editing/rome.py").write_text("a = 2\n")
+    (tmp_path / "editing/locate_then_edit/rome.py").write_text("a = 2\n")
     second = code_version(tmp_path)
-    (tmp_path / "editing/rome.py").rename(tmp_path / "editing/wise.py")
+    (tmp_path / "editing/memory_based/wise").mkdir(parents=True)
+    (tmp_path / "editing/locate_then_edit/rome.py").rename(tmp_path / "editing/memory_based/wise/wise.py")
     assert len({first, second, code_version(tmp_path)}) == 3
     assert code_version() == code_version(Path(corrigenda.__file__).parents[1])
 
@@ -139,7 +145,7 @@ def test_a_process_runs_the_code_it_began_with(tmp_path: Path) -> None:
     """Files that change while it runs are not what it runs, whatever the runs of a sweep are labelled with."""
     shutil.copytree(Path(corrigenda.__file__).parent, tmp_path / "corrigenda", ignore=shutil.ignore_patterns("__pyc*"))
     program = (
-        "import pathlib, corrigenda.identity as i\n"
+        "import pathlib, corrigenda.runs.ids as i\n"
         "first = i.code_version(); path = pathlib.Path(i.__file__).with_name('memory.py')\n"
         "path.write_text(path.read_text() + '# changed')\n"
         "assert i.code_version() == first != i.code_version(path.parents[1])"
@@ -173,7 +179,7 @@ def test_whole_numbers_among_the_figures_come_back_as_floats(tmp_path: Path) -> 
 def test_the_lines_stay_where_what_was_written_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = RunFolder(tmp_path)
     folder.append(record(0))
-    monkeypatch.setattr("corrigenda.results.write_parquet", lambda path, _: path.write_bytes(b"PAR1, half of it"))
+    monkeypatch.setattr("corrigenda.runs.folder.write_parquet", lambda path, _: path.write_bytes(b"PAR1, half of it"))
     with pytest.raises(ValueError, match="damaged"):
         folder.finish({})
     assert (tmp_path / "cases.jsonl").is_file()
@@ -233,7 +239,7 @@ def test_a_lock_is_held_and_let_go(tmp_path: Path) -> None:
 
 HOLD = """
 import sys, time
-from corrigenda.results import RunFolder
+from corrigenda.runs.folder import RunFolder
 with RunFolder(sys.argv[1]).held():
     print("held", flush=True)
     time.sleep(600)
@@ -278,8 +284,8 @@ def unexpected() -> RunFolder:
 TAKE = """
 import sys, time
 from pathlib import Path
-from corrigenda.results import RunFolder
-from corrigenda.store import Store, StoredRun
+from corrigenda.runs.folder import RunFolder
+from corrigenda.runs.store import Store, StoredRun
 root, name = Path(sys.argv[1]), sys.argv[2]
 def begin():
     time.sleep(0.3)  # long enough for all the others to look

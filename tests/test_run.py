@@ -21,8 +21,8 @@ from tasks import CHOICE_TASK
 
 import run as run_module
 from corrigenda import Edit, LanguageModel, load
-from corrigenda.records import records_in
-from corrigenda.results import RunFolder
+from corrigenda.runs.folder import RunFolder
+from corrigenda.runs.records import records_in
 
 RUN = Path(__file__).parents[1] / "run.py"
 CITIES = ["Paris", "London", "Berlin", "Rome"]

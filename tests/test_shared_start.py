@@ -11,9 +11,10 @@ import tiny
 import torch
 from torch import Tensor
 
-from corrigenda import ContextEdit, LanguageModel, Origin, SideMemoryEdit, shared_start
-from corrigenda.generation import decode
-from corrigenda.shared_start import LEAST, SharedStart
+from corrigenda import ContextEdit, LanguageModel, Origin, SideMemoryEdit
+from corrigenda.forward import shared as shared_start
+from corrigenda.forward.generation import decode
+from corrigenda.forward.shared import LEAST, SharedStart
 from eval.scoring import continues_as, score
 
 CONTEXT = "Danielle speaks red green blue and the river is in Rome . " * 4

@@ -11,9 +11,9 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from corrigenda import CodebookEdit, Edit, LanguageModel, LowRankEdit, Origin, SideMemoryEdit, WrongModelError
-from corrigenda.generation import decode
-from corrigenda.partial import PartialForward, forward_logits, record, record_shared
-from corrigenda.routing import RoutedEdit
+from corrigenda.edits.routed import RoutedEdit
+from corrigenda.forward.generation import decode
+from corrigenda.forward.partial import PartialForward, forward_logits, record, record_shared
 from eval.scoring import continues_as, score
 
 LAYER = 2

@@ -13,9 +13,11 @@ import tiny
 import torch
 from torch import Tensor
 
-from corrigenda import ContextEdit, LanguageModel, LowRankEdit, Origin, statistics, texts
-from corrigenda.statistics import SecondMoment, second_moment
-from corrigenda.texts import Text
+from corrigenda import ContextEdit, LanguageModel, LowRankEdit, Origin
+from corrigenda.moments import second_moment as statistics
+from corrigenda.moments import text as texts
+from corrigenda.moments.second_moment import SecondMoment, second_moment
+from corrigenda.moments.text import Text
 
 TEXT = Text(tokens=600, length=12)
 

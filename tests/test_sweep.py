@@ -20,8 +20,8 @@ import yaml
 from corrigenda import Fact
 from corrigenda.data import FactSet
 from corrigenda.data.parts import part_of, require_disjoint, take_part
-from corrigenda.records import records_in
-from corrigenda.store import Store
+from corrigenda.runs.records import records_in
+from corrigenda.runs.store import Store
 
 RUN = Path(__file__).parents[1] / "run.py"
 CITIES = ["Paris", "London", "Berlin", "Rome"]

@@ -16,8 +16,8 @@ import pytest
 import tiny
 
 from corrigenda import Fact
-from corrigenda.texts import Text
-from corrigenda.tracking import TRACKERS, NoTracker, Tracker, step_losses, tracker
+from corrigenda.moments.text import Text
+from corrigenda.runs.trackers import TRACKERS, NoTracker, Tracker, step_losses, tracker
 from editing import Editor, FineTune, Grace, Rome, Unrelated, ValueSettings, Wise
 
 CASES: list[dict[str, Any]] = [

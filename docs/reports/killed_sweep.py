@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from corrigenda.files import write_json
-from corrigenda.records import records_in
-from corrigenda.store import Store
+from corrigenda.runs.records import records_in
+from corrigenda.runs.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
 EDITORS: dict[str, tuple[str, ...]] = {

@@ -21,7 +21,7 @@ from scipy.stats import spearmanr
 
 from corrigenda import Fact, LanguageModel, load
 from corrigenda.data import read_facts
-from corrigenda.results import RunFolder
+from corrigenda.runs.folder import RunFolder
 from editing import EditRefusedError, Rome
 from eval import Case, EvalSettings, Evaluation, Measurement, judged, measure
 from locate import AverageTrace, CausalTrace, Trace, UnknownFactError, average, suggest_layers

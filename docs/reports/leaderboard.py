@@ -17,8 +17,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from corrigenda.environment import machine, versions
-from corrigenda.store import Store, StoredRun
+from corrigenda.runs.environment import machine, versions
+from corrigenda.runs.store import Store, StoredRun
 from editing import EDITORS
 from eval.leaderboard import leaderboard, write_leaderboard
 

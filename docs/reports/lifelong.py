@@ -25,15 +25,15 @@ from transformers.utils import logging as transformers_logging
 
 from corrigenda import Fact, LanguageModel, load
 from corrigenda.data import FactSet, read_facts
-from corrigenda.environment import machine
 from corrigenda.files import write_json, write_text
-from corrigenda.generation import decode
+from corrigenda.forward.generation import decode
 from corrigenda.intervals import interval
-from corrigenda.results import RunFolder
+from corrigenda.runs.environment import machine
+from corrigenda.runs.folder import RunFolder
 from editing import Editor, FineTune, Grace, Rome, Wise, prepare
 from eval import EditRun, EvalSettings, SequentialRun, SequentialSettings
-from eval.curves import curve_markdown, draw_curves, value_at
-from eval.sequential import Regime
+from eval.protocols.curves import curve_markdown, draw_curves, value_at
+from eval.protocols.sequential import Regime
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared" / "data"

@@ -28,16 +28,16 @@ import torch
 
 from corrigenda import Fact, LanguageModel, load
 from corrigenda.files import write_json
-from corrigenda.results import RunFolder
+from corrigenda.runs.folder import RunFolder
 from editing import Enhance, Suppress, UpdateNeurons
 from eval import interval, paired_test
 from eval.scoring import TargetScore, probabilities, score
-from locate.attribution import METHODS
-from locate.neuron_plots import plot_layers
-from locate.neurons import Neurons
+from locate.neurons.attribution import METHODS
+from locate.neurons.locator import Neurons
+from locate.neurons.plots import plot_layers
+from locate.neurons.refine import RefinedNeurons
+from locate.neurons.suppression import highest_activation, probabilities_scaled, random_neurons
 from locate.question import Question, ask
-from locate.refine import RefinedNeurons
-from locate.suppression import highest_activation, probabilities_scaled, random_neurons
 
 ROOT = Path(__file__).resolve().parents[2]
 DRAWS = 5

@@ -17,8 +17,8 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from corrigenda import Fact
-from corrigenda.results import RunFolder
-from corrigenda.store import Store, StoredRun
+from corrigenda.runs.folder import RunFolder
+from corrigenda.runs.store import Store, StoredRun
 from eval.evaluation import Case, Evaluation
 from eval.leaderboard.entries import table_key
 from eval.leaderboard.recompute import PAIRED_KINDS, paired_probabilities, recomputed

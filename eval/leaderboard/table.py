@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from corrigenda.intervals import interval
-from corrigenda.store import StoredRun
-from eval.comparison import Comparison, compare
+from corrigenda.runs.store import StoredRun
 from eval.evaluation import NOT_FINITE, SCORE_PARTS, Case, Evaluation
 from eval.leaderboard.columns import BY_KEY, COLUMNS, CONTROLS, NOT_EDITING, ONE_VALUE, RANKED_BY, Column
 from eval.leaderboard.entries import Entry, LeftOut, TableKey, collect
-from eval.statistics import MIN_FACTS, harmonic_mean, holm
+from eval.statistics.comparison import Comparison, compare
+from eval.statistics.paired import MIN_FACTS, harmonic_mean, holm
 
 ALPHA = 0.05
 

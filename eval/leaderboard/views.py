@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from corrigenda.identity import essential
-from corrigenda.store import StoredRun
+from corrigenda.runs.ids import essential
+from corrigenda.runs.store import StoredRun
 from eval.leaderboard.columns import BY_KEY, Column
 from eval.leaderboard.entries import flat
 from eval.leaderboard.table import Board, Cell, Leaderboard, Row

@@ -9,10 +9,10 @@ import pytest
 import tiny
 import torch
 
-import editing.rome
+import editing.locate_then_edit.rome
 from corrigenda import ContextEdit, Edit, Fact, LanguageModel
-from corrigenda.statistics import SecondMoment
-from corrigenda.texts import Text
+from corrigenda.moments.second_moment import SecondMoment
+from corrigenda.moments.text import Text
 from editing import EditRefusedError, InContext, NoEdit, RandomUpdate, Rome, UpdateNeurons, ValueSettings
 from eval.scoring import score
 
@@ -29,7 +29,7 @@ def moment(monkeypatch: pytest.MonkeyPatch) -> None:
     def identity(lm: LanguageModel, layer: int, text: Text) -> SecondMoment:
         return SecondMoment(torch.eye(lm.memory(layer).d_ffn, dtype=torch.float64), 1, layer, text)
 
-    monkeypatch.setattr(editing.rome, "second_moment", identity)
+    monkeypatch.setattr(editing.locate_then_edit.rome, "second_moment", identity)
 
 
 def test_no_edit_changes_nothing() -> None:

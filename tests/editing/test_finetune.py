@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from corrigenda import Edit, Fact, LanguageModel, LowRankEdit, Origin, ValueEdit, WrongModelError
 from editing import EditRefusedError, FineTune
-from editing.finetune import default_layer
+from editing.baselines.finetune import default_layer
 
 BEN = Fact("Big Ben", "{} stands in", "the city of Rome", "London")
 THOMAS = Fact("Thomas", "the mother tongue of {} is", "French", "English")
@@ -151,7 +151,7 @@ def test_extending_goes_on_from_the_earlier_change() -> None:
 def test_mini_batches_go_over_all_facts_in_a_shuffled_order(monkeypatch: pytest.MonkeyPatch) -> None:
     lm = tiny.build("llama")
     seen: list[list[int]] = []
-    from editing.side_rows import Rows
+    from editing.training_rows import Rows
 
     pick = Rows.pick
     monkeypatch.setattr(Rows, "pick", lambda self, numbers: seen.append(list(numbers)) or pick(self, numbers))

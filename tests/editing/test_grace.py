@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from corrigenda import CodebookEdit, Edit, Fact, LanguageModel
-from corrigenda.partial import forward_logits, record
-from corrigenda.texts import Text
+from corrigenda.forward.partial import forward_logits, record
+from corrigenda.moments.text import Text
 from editing import EditRefusedError, Grace, Wise
-from editing.grace import RowsForward
-from editing.lifelong import target_rows
+from editing.memory_based.grace import RowsForward
+from editing.request_history import target_rows
 
 EIFFEL = Fact("the Eiffel tower", "{} is located in the city of", "Rome", "Paris")
 BEN = Fact("Big Ben", "{} stands in the country of", "Italy", "England")

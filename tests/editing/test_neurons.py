@@ -13,11 +13,11 @@ from hydra.utils import instantiate
 from torch import Tensor
 
 from corrigenda import CoefficientEdit, Edit, Fact, LanguageModel
-from corrigenda.architecture import inspect_family
-from corrigenda.partial import forward_logits
+from corrigenda.forward.partial import forward_logits
+from corrigenda.models.architecture import inspect_family
 from editing import Enhance, EraseNeurons, Suppress, UpdateNeurons, erase_relation
 from editing.editor import Editor, EditRefusedError
-from locate.neurons import Neurons
+from locate.neurons.locator import Neurons
 
 EIFFEL = Fact("the Eiffel tower", "{} is located in the city of", "Rome", "Paris", id="eiffel", relation="city")
 BEN = Fact("Big Ben", "{} stands in the city of", "Berlin", "London", id="ben", relation="city")

@@ -15,17 +15,17 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-import editing.rome
+import editing.locate_then_edit.rome
 from corrigenda import ContextEdit, Edit, Fact, LanguageModel, LowRankEdit, Origin
 from corrigenda.data import read_facts
 from corrigenda.data.embedded import held_out_text
-from corrigenda.partial import PartialForward
-from corrigenda.statistics import SecondMoment
-from corrigenda.texts import Text
+from corrigenda.forward.partial import PartialForward
+from corrigenda.moments.second_moment import SecondMoment
+from corrigenda.moments.text import Text
 from editing import EditRefusedError, Rome, ValueSettings
-from editing.prefixes import sampled_prefixes
-from editing.rewrite import Rewrites, build_prompts, run_prompts
-from editing.target_value import TargetValues, solve_target_values
+from editing.contexts import sampled_prefixes
+from editing.locate_then_edit.keys import Rewrites, build_prompts, run_prompts
+from editing.locate_then_edit.targets import TargetValues, solve_target_values
 from eval.scoring import perplexity, probabilities, score
 
 LAYER = 1
@@ -85,7 +85,7 @@ def moment(monkeypatch: pytest.MonkeyPatch) -> Patch:
         def given(lm: LanguageModel, layer: int, text: Text) -> SecondMoment:
             return SecondMoment(some_moment(lm, layer) if matrix is None else matrix, 1000, layer, text)
 
-        monkeypatch.setattr(editing.rome, "second_moment", given)
+        monkeypatch.setattr(editing.locate_then_edit.rome, "second_moment", given)
 
     patch(None)
     return patch

@@ -10,7 +10,7 @@ import tiny
 import torch
 
 from corrigenda import Fact, LanguageModel, LowRankEdit, Origin
-from corrigenda.results import RunFolder
+from corrigenda.runs.folder import RunFolder
 from editing import EditRefusedError, RandomUpdate, Saved
 
 EIFFEL = Fact("the Eiffel tower", "{} is located in the city of", "Rome", "Paris")

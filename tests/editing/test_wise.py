@@ -14,19 +14,19 @@ import tiny
 import torch
 from torch import Tensor
 
-import editing.wise
+import editing.memory_based.wise.wise
 from corrigenda import Edit, Fact, LanguageModel, SideMemoryEdit
 from corrigenda.data.embedded import embedded_facts, unrelated_prompts
-from corrigenda.partial import forward_logits, record
-from corrigenda.statistics import second_moment
-from corrigenda.texts import Text
+from corrigenda.forward.partial import forward_logits, record
+from corrigenda.moments.second_moment import second_moment
+from corrigenda.moments.text import Text
 from editing import EditRefusedError, NoEdit, Unrelated, Wise
-from editing.lifelong import history, target_rows, thinned
-from editing.merging import merge_shards
-from editing.side_ground import RouteScale, side_scores, told_apart
-from editing.side_rows import Rows, RowsForward, SideLayer
-from editing.unrelated import EVERY, draw_evenly, run_unrelated, unrelated_coefficients
-from editing.wise import threshold
+from editing.memory_based.wise.coordinates import RouteScale, side_scores, told_apart
+from editing.memory_based.wise.merging import merge_shards
+from editing.memory_based.wise.unrelated import EVERY, draw_evenly, run_unrelated, unrelated_coefficients
+from editing.memory_based.wise.wise import threshold
+from editing.request_history import history, target_rows, thinned
+from editing.training_rows import Rows, RowsForward, SideLayer
 
 EIFFEL = Fact("the Eiffel tower", "{} is located in the city of", "Rome", "Paris")
 BEN = Fact("Big Ben", "{} stands in the country of", "Italy", "England")
@@ -247,7 +247,7 @@ def test_a_subject_that_is_edited_is_left_alone_no_more() -> None:
 
 
 def test_no_subject_is_left_to_be_a_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(editing.wise, "embedded_facts", lambda: FACTS[:2])
+    monkeypatch.setattr(editing.memory_based.wise.wise, "embedded_facts", lambda: FACTS[:2])
     assert wise().edit(tiny.build("llama"), FACTS[:2]).progress["strangers"] == []
 
 
@@ -255,10 +255,10 @@ def test_the_loudest_of_the_unrelated_prompts_are_learned_from() -> None:
     lm = tiny.build("llama")
     editor = wise(unrelated_batch=4, loudest=3, other_subjects=0)
     ground = editor._ground(lm, 2)
-    work = editing.wise._Work(editor, SideLayer(lm, 2), ground, None, FACTS[:1])
+    work = editing.memory_based.wise.wise._Work(editor, SideLayer(lm, 2), ground, None, FACTS[:1])
     theta = torch.randn(lm.memory(2).values.shape, generator=torch.Generator().manual_seed(0))
     chosen = work._unrelated(theta, ground.unrelated, random.Random(5))
-    drawn = draw_evenly(ground.unrelated, random.Random(5), 4 + 3 * editing.wise.LISTENED_TO)
+    drawn = draw_evenly(ground.unrelated, random.Random(5), 4 + 3 * editing.memory_based.wise.wise.LISTENED_TO)
     assert all(a is b for a, b in zip(chosen[:4], drawn[:4], strict=True))
     rest = sorted(side_scores(theta, drawn[4:]).tolist(), reverse=True)
     assert sorted(side_scores(theta, chosen[4:]).tolist(), reverse=True) == pytest.approx(rest[:3])
@@ -613,7 +613,7 @@ def ben_is_not_finite(monkeypatch: pytest.MonkeyPatch) -> None:
         rows = self._partial._ids.tolist()
         return torch.where(torch.tensor([bad in row for row in rows]), torch.nan, right(self, added))
 
-    monkeypatch.setattr(editing.wise.RowsForward, "nll", wrong)
+    monkeypatch.setattr(editing.memory_based.wise.wise.RowsForward, "nll", wrong)
 
 
 @pytest.mark.usefixtures("ben_is_not_finite")
@@ -678,7 +678,7 @@ def test_what_cannot_be_gone_on_from() -> None:
         *({"text": Text(tokens=512, length=16)}, {"merge": "mean"}, {"edits_per_shard": 3}),
         {"keep": 0.5, "with_others": False},
     ]
-    assert {name for changes in others for name in changes} == set(editing.wise._SHAPING)
+    assert {name for changes in others for name in changes} == set(editing.memory_based.wise.wise._SHAPING)
     for changes in others:
         with pytest.raises(EditRefusedError, match=r"was made with (" + "|".join(changes) + ")="):
             wise(**changes).extend(lm, edit, [BEN])

@@ -13,7 +13,7 @@ import yaml
 
 from corrigenda import Fact
 from corrigenda.data import FactSet
-from corrigenda.results import RunFolder
+from corrigenda.runs.folder import RunFolder
 from eval.evaluation import NOT_FINITE
 from eval.measure import ngram_entropy, words
 

@@ -17,10 +17,10 @@ import torch
 from tasks import CHOICE_TASK
 
 from corrigenda import ContextEdit, Edit, LanguageModel, LowRankEdit, Origin
-from corrigenda.coefficient_edit import CoefficientEdit
-from corrigenda.side_memory import SideMemoryEdit, routing_score
+from corrigenda.edits.coefficients import CoefficientEdit
+from corrigenda.edits.side_memory import SideMemoryEdit, routing_score
 from eval import EvalSettings
-from eval.harness import Harness, paired
+from eval.lm_eval.harness import Harness, paired
 from eval.scoring import score
 
 pytest.importorskip("lm_eval", reason="needs the package lm_eval (the extra harness)")
@@ -151,7 +151,7 @@ def continuations() -> list[tuple[str, str]]:
 
 
 def edited_model(lm: LanguageModel) -> Any:
-    from eval.harness_model import EditedModel
+    from eval.lm_eval.model import EditedModel
 
     return EditedModel(lm, max_tokens=40)  # several batches
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from corrigenda.store import Store
+from corrigenda.runs.store import Store
 from eval.leaderboard import leaderboard, write_leaderboard
 from eval.leaderboard.columns import BY_KEY, CONTROLS
 from eval.leaderboard.page import markdown, table_csv
 from eval.leaderboard.table import Board, Row
 from eval.leaderboard.views import figure_text
-from eval.statistics import harmonic_mean
+from eval.statistics.paired import harmonic_mean
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

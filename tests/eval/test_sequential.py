@@ -17,23 +17,21 @@ from torch import Tensor
 from corrigenda import ContextEdit, Edit, EditRefusedError, Fact, LanguageModel, LowRankEdit, Origin, ValueEdit
 from corrigenda.data import FactSet
 from corrigenda.facts import Probe
-from corrigenda.results import RunFolder
+from corrigenda.runs.folder import RunFolder
 from eval import (
     EditRun,
     EvalSettings,
     Measurement,
     SequentialRun,
     SequentialSettings,
-    baseline,
     measure,
-    runs,
-    sequential,
 )
-from eval.baseline import Baseline
-from eval.curves import curve_markdown, curve_table, draw_curve
-from eval.requests import repeats_what_holds, standing, untouched
-from eval.runs import run_batch, run_single
-from eval.sequential import change_norm, run_sequential
+from eval.protocols import baseline, runs, sequential
+from eval.protocols.baseline import Baseline
+from eval.protocols.curves import curve_markdown, curve_table, draw_curve
+from eval.protocols.runs import run_batch, run_single
+from eval.protocols.sequential import change_norm, run_sequential
+from eval.protocols.standing import repeats_what_holds, standing, untouched
 
 SUBJECTS = ["Thomas", "Danielle", "Ben", "river", "tower", "piano", "red"]
 SMALL = EvalSettings(max_new_tokens=4, preservation_tokens=3, perplexity_tokens=24)

@@ -9,8 +9,8 @@ import pytest
 from scipy import stats
 
 from corrigenda.intervals import RESAMPLES, interval
-from eval.comparison import compare
-from eval.statistics import (
+from eval.statistics.comparison import compare
+from eval.statistics.paired import (
     cohens_d,
     harmonic_mean,
     holm,

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from corrigenda import Fact
-from corrigenda.results import RunFolder
-from corrigenda.store import Store
+from corrigenda.runs.folder import RunFolder
+from corrigenda.runs.store import Store
 from eval.leaderboard import add_submission, leaderboard
 from eval.leaderboard.recompute import recomputed
 from eval.leaderboard.submissions import SubmissionError, validate

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
 from locate import ROLES, AverageTrace, CausalTrace, Noise, Trace, UnknownFactError, average, causal_trace
-from locate.noise import embedding_spread
+from locate.tracing.noise import embedding_spread
 
 FACT = Fact("Danielle Darrieux", "the mother tongue of {} is the", "English")
 NOISE = Noise(samples=3, sigma=2.0, seed=7)
@@ -133,7 +133,7 @@ def test_a_small_memory_changes_nothing() -> None:
 
 def test_a_model_without_the_usual_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """All positions run then, and nothing clean can be read off a cache."""
-    monkeypatch.setattr("corrigenda.partial._tensors", lambda *_: None)
+    monkeypatch.setattr("corrigenda.forward.partial._tensors", lambda *_: None)
     lm = tiny.build("llama")
     for site in ("block", "ffn"):
         settings = CausalTrace(site=site, window=2, noise=NOISE)  # type: ignore[arg-type]

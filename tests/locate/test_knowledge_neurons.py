@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from corrigenda import CoefficientEdit, Fact, LanguageModel, Origin
-from locate.attribution import attribute, path
-from locate.knowledge_neurons import KnowledgeNeurons, attribute_all, knowledge_neurons, layers_by_attribution
-from locate.neurons import Neurons
+from locate.neurons.attribution import attribute, path
+from locate.neurons.knowledge_neurons import KnowledgeNeurons, attribute_all, knowledge_neurons, layers_by_attribution
+from locate.neurons.locator import Neurons
 from locate.question import Question
 
 PROMPT = "the mother tongue of the native speaker Danielle Darrieux is"

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from locate.knowledge_neurons import KnowledgeNeurons
+from locate.neurons.knowledge_neurons import KnowledgeNeurons
+from locate.neurons.refine import RefinedNeurons, refine
 from locate.question import Question
-from locate.refine import RefinedNeurons, refine
 
 
 def prompts(*sets: set[int], model: str = "by hand") -> list[KnowledgeNeurons]:

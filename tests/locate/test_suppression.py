@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
-from locate.knowledge_neurons import KnowledgeNeurons
-from locate.neurons import Neurons
+from locate.neurons.knowledge_neurons import KnowledgeNeurons
+from locate.neurons.locator import Neurons
+from locate.neurons.suppression import highest_activation, probabilities_scaled, random_neurons, scaling_check
 from locate.question import Question, ask
-from locate.suppression import highest_activation, probabilities_scaled, random_neurons, scaling_check
 
 FACT = Fact("Danielle Darrieux", "the mother tongue of {} is", "Dutch", "French", paraphrases=("Danielle speaks",))
 NEURONS = ((1, 4), (1, 9), (3, 0))

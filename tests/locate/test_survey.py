@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from corrigenda import Fact
-from corrigenda.results import RunFolder
+from corrigenda.runs.folder import RunFolder
 from locate import CausalTrace, NeuronCounts, Neurons, UnknownFactError, suggest_layers, survey
-from locate.knowledge_neurons import KnowledgeNeurons
+from locate.neurons.knowledge_neurons import KnowledgeNeurons
+from locate.neurons.refine import RefinedNeurons
 from locate.question import Question
-from locate.refine import RefinedNeurons
 
 FACTS = [Fact(name, "{} is", "x", id=name) for name in ("a", "b", "c", "d", "e")]
 

@@ -1,0 +1,136 @@
+"""`CodebookEdit`: learned FFN outputs for prompts whose last token's key lies near a stored one.
+
+Hartvigsen et al. 2023, "Aging with GRACE: Lifelong Model Editing with Discrete Key-Value Adaptors".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from corrigenda.edits.edit import Origin, WrongModelError
+from corrigenda.edits.routed import RoutedEdit
+from corrigenda.models.memory import FFNMemory
+from corrigenda.models.routes import MAIN, Passage
+
+
+@dataclass(frozen=True, eq=False)
+class CodebookEdit(RoutedEdit):
+    """A codebook beside the values of one layer.
+
+    The key of a prompt are the coefficients that enter the layer's value matrix at the prompt's last token. If it lies
+    within the ball of the nearest entry (Euclidean distance at most that entry's radius), the entry's value takes the
+    place of the FFN's output at the prompt's last token and at all tokens after it; otherwise nothing changes. Decided
+    when the prompt is seen, for all that follows it (`corrigenda.edits.routed`).
+
+    Attributes:
+        keys: (entry, d_ffn), in float32 on the CPU.
+        values: (entry, d_model).
+        radii: (entry,), the balls' radii, epsilon.
+        labels: the answer that each entry stands for.
+        members: for each fact of the origin its entry; None for one that has none.
+    """
+
+    keys: Tensor
+    values: Tensor
+    radii: Tensor
+    labels: tuple[str, ...]
+    members: tuple[int | None, ...] = ()
+    kind: ClassVar[str] = "codebook"
+
+    def __post_init__(self) -> None:
+        for name in ("keys", "values", "radii"):
+            object.__setattr__(self, name, getattr(self, name).detach().float().cpu())
+        n = len(self.labels)
+        if self.keys.ndim != 2 or self.values.ndim != 2 or not len(self.keys) == len(self.values) == n:
+            raise ValueError(
+                f"a codebook of {n} labels with keys {tuple(self.keys.shape)} and values {tuple(self.values.shape)}"
+            )
+        if self.radii.shape != (n,) or bool((self.radii < 0).any()):
+            raise ValueError(f"a codebook of {n} entries needs as many radii, none negative: {self.radii.tolist()}")
+        if not all(bool(part.isfinite().all()) for part in (self.keys, self.values, self.radii)):
+            raise ValueError("a codebook has to be finite")
+
+    @classmethod
+    def of(
+        cls,
+        memory: FFNMemory,
+        origin: Origin,
+        keys: Tensor,
+        values: Tensor,
+        radii: Tensor,
+        labels: tuple[str, ...],
+        members: tuple[int | None, ...] = (),
+    ) -> CodebookEdit:
+        """A codebook at one layer of a model."""
+        return cls(origin, memory.layer, memory.path, keys, values, radii, labels, members)
+
+    @property
+    def _width(self) -> int:
+        return self.keys.shape[1]
+
+    def _check(self, lm: Any) -> None:
+        super()._check(lm)
+        d_model = lm.memory(self.layer).d_model
+        if self.values.shape[1] != d_model:
+            raise WrongModelError(
+                f"layer {self.layer}: the codebook's values have {self.values.shape[1]} numbers, {lm.name}'s {d_model}"
+            )
+
+    def _on(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+        return self.keys.to(device), self.values.to(device), self.radii.to(device)
+
+    def _route(self, placed: tuple[Tensor, Tensor, Tensor], coefficients: Tensor, passage: Passage) -> Tensor:
+        keys, _, radii = placed
+        route = torch.full((len(coefficients),), MAIN, device=coefficients.device)
+        last = passage.prompt & passage.tail  # none where the prompt's last token did not run
+        rows = last.any(1).nonzero()[:, 0]
+        if len(keys) and len(rows):
+            nearest, distance = nearest_keys(coefficients[last].to(keys.dtype), keys)
+            route[rows] = torch.where(distance <= radii[nearest], nearest, MAIN)
+        return route
+
+    def _answer(
+        self,
+        placed: tuple[Tensor, Tensor, Tensor],
+        coefficients: Tensor,
+        output: Tensor,
+        memory: int,
+        passage: Passage,
+    ) -> Tensor:
+        _, values, _ = placed
+        return torch.where(passage.tail[..., None], values[memory].to(output.dtype), output)
+
+    def _summary(self) -> str:
+        if not self.labels:
+            return f"layer {self.layer}, an empty codebook"
+        low, high = float(self.radii.min()), float(self.radii.max())
+        return f"layer {self.layer}, {len(self.labels)} entries, radii {low:.3g} to {high:.3g}"
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {"keys": self.keys, "values": self.values, "radii": self.radii}
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "layer": self.layer,
+            "module": self.module,
+            "labels": list(self.labels),
+            "members": list(self.members),
+        }
+
+    @classmethod
+    def _restore(cls, origin: Origin, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> CodebookEdit:
+        parts = (tensors["keys"], tensors["values"], tensors["radii"])
+        labels, members = tuple(settings["labels"]), tuple(settings["members"])
+        return cls(origin, int(settings["layer"]), str(settings["module"]), *parts, labels, members)
+
+
+def nearest_keys(queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+    """For each query (n, d) the nearest of the keys (m, d) and its Euclidean distance: (n,) and (n,)."""
+    # Without the expansion |a|^2 - 2ab + |b|^2, whose rounding would push an edit's own key out of a small ball.
+    distance, nearest = torch.cdist(queries, keys, compute_mode="donot_use_mm_for_euclid_dist").min(1)
+    return nearest, distance

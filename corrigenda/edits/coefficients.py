@@ -1,0 +1,113 @@
+"""`CoefficientEdit`: scales chosen FFN coefficients while the model runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from corrigenda.edits.edit import Editable, Origin, WrongModelError
+from corrigenda.edits.hooked import HookedEdit
+from corrigenda.models.bare import BareModel
+
+
+@dataclass(frozen=True, eq=False)
+class CoefficientEdit(HookedEdit):
+    """Multiplies some neurons' coefficients, at every position, by factors: 0 suppresses, 2 enhances.
+
+    Attributes:
+        scales: for each layer the neurons, (k,) integers, and their factors, (k,) in float32, on the CPU.
+
+    Raises:
+        ValueError: a neuron is named twice in its layer, the numbers of neurons and factors differ, or a factor is not
+            finite.
+    """
+
+    scales: Mapping[int, tuple[Tensor, Tensor]]
+    kind: ClassVar[str] = "coefficient"
+
+    def __post_init__(self) -> None:
+        scales = {}
+        for layer, (neurons, factors) in self.scales.items():
+            neurons, factors = torch.as_tensor(neurons).long().cpu(), torch.as_tensor(factors).float().cpu()
+            if neurons.ndim != 1 or neurons.shape != factors.shape:
+                raise ValueError(
+                    f"layer {layer}: neurons of shape {tuple(neurons.shape)} and factors of shape "
+                    f"{tuple(factors.shape)}; each neuron needs one factor"
+                )
+            if len(neurons.unique()) < len(neurons):
+                raise ValueError(f"layer {layer}: a neuron is named twice in {neurons.tolist()}")
+            if not bool(factors.isfinite().all()):
+                raise ValueError(f"layer {layer}: a factor is not finite in {factors.tolist()}")
+            scales[int(layer)] = (neurons, factors)
+        object.__setattr__(self, "scales", scales)
+
+    @classmethod
+    def of(cls, lm: BareModel, origin: Origin, factors: Mapping[tuple[int, int], float]) -> CoefficientEdit:
+        """An edit of a model from factors by (layer, neuron); negative layers count from the end.
+
+        Raises:
+            IndexError: the model has no such layer or neuron.
+            ValueError: a neuron is given two factors (once by a layer counted from the end).
+        """
+        by_layer: dict[int, dict[int, float]] = {}
+        for (given, number), factor in factors.items():
+            layer, neuron = lm.memory(given).place(number)
+            chosen = by_layer.setdefault(layer, {})
+            if neuron in chosen:
+                raise ValueError(f"neuron {neuron} of layer {layer} is given two factors")
+            chosen[neuron] = float(factor)
+        return cls(
+            origin,
+            {
+                layer: (torch.tensor(list(chosen)), torch.tensor(list(chosen.values())))
+                for layer, chosen in sorted(by_layer.items())
+            },
+        )
+
+    @contextmanager
+    def _hooks(self, lm: Editable) -> Iterator[None]:
+        with ExitStack() as stack:
+            for layer, (neurons, factors) in self.scales.items():
+                stack.enter_context(lm.memory(layer).scale(factors, neurons=neurons))
+            yield
+
+    def _check(self, lm: Editable) -> None:
+        for layer, (neurons, _) in self.scales.items():
+            if not 0 <= layer < lm.n_layers:
+                raise WrongModelError(f"the edit scales neurons of layer {layer}, {lm.name} has {lm.n_layers} layers")
+            width = lm.memory(layer).d_ffn
+            outside = [neuron for neuron in neurons.tolist() if not 0 <= neuron < width]
+            if outside:
+                raise WrongModelError(
+                    f"layer {layer}: the edit scales neuron {outside[0]}, {lm.name} has {width} there"
+                )
+
+    def _summary(self) -> str:
+        parts = []
+        for layer, (neurons, factors) in self.scales.items():
+            named = ", ".join(f"{n} x {f:g}" for n, f in zip(neurons[:5].tolist(), factors[:5].tolist(), strict=True))
+            more = f" and {len(neurons) - 5} more" if len(neurons) > 5 else ""
+            parts.append(f"layer {layer}, neurons {named}{more}")
+        return "; ".join(parts) or "no neuron"
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {
+            f"{layer}.{name}": part
+            for layer, pair in self.scales.items()
+            for name, part in zip(("neurons", "factors"), pair, strict=True)
+        }
+
+    def _settings(self) -> dict[str, Any]:
+        return {"layers": list(self.scales)}
+
+    @classmethod
+    def _restore(cls, origin: Origin, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> CoefficientEdit:
+        return cls(
+            origin,
+            {int(layer): (tensors[f"{layer}.neurons"], tensors[f"{layer}.factors"]) for layer in settings["layers"]},
+        )

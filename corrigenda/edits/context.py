@@ -1,0 +1,40 @@
+"""`ContextEdit`: a text before every prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from corrigenda.edits.edit import Edit, Editable, Origin
+
+
+@dataclass(frozen=True, eq=False)
+class ContextEdit(Edit):
+    """Puts a text before every prompt; no weight changes. The baseline that every weight edit has to beat.
+
+    Attributes:
+        text: what stands before the prompt, its last space included.
+    """
+
+    text: str
+    kind: ClassVar[str] = "context"
+    in_weights: ClassVar[bool] = False
+
+    def _install(self, lm: Editable) -> None:
+        """Nothing to do: `LanguageModel.tokens` asks for the context."""
+
+    def _remove(self, lm: Editable) -> None:
+        """Nothing to do."""
+
+    def _summary(self) -> str:
+        return f"the prompt is preceded by {self.text!r}"
+
+    def _settings(self) -> dict[str, Any]:
+        return {"text": self.text}
+
+    @classmethod
+    def _restore(cls, origin: Origin, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> ContextEdit:
+        return cls(origin, str(settings["text"]))

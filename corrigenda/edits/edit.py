@@ -1,0 +1,245 @@
+"""`Edit`: a reversible, saveable change to a model, and the stack of those that are applied."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from safetensors.torch import load_file
+from torch import Tensor
+
+from corrigenda.facts import Fact
+from corrigenda.files import write_json, write_tensors
+from corrigenda.models.bare import BareModel
+
+FORMAT = 1
+"""The version of the files that `Edit.save` writes."""
+
+
+class WrongModelError(ValueError):
+    """An edit was made on other weights than those it is to be applied to."""
+
+
+class EditRefusedError(ValueError):
+    """An editor will not make an edit: what is asked for is beyond it, or what it computed would wreck the model."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where an edit comes from.
+
+    Attributes:
+        model: the model's name.
+        fingerprint: of the unedited model's weights (`LanguageModel.fingerprint`).
+        editor: the editor's name.
+        settings: its hyper-parameters.
+        facts: the requested changes.
+        report: for each fact, what the editor has to say about its edit (losses, norms, warnings).
+    """
+
+    model: str
+    fingerprint: str
+    editor: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    facts: tuple[Fact, ...] = ()
+    report: tuple[dict[str, Any], ...] = ()
+
+    @classmethod
+    def of(cls, lm: BareModel, editor: Any, facts: Sequence[Fact], report: Sequence[dict[str, Any]] = ()) -> Origin:
+        """The origin of an edit that an editor (a dataclass with a `name`) makes on a model."""
+        return cls(lm.name, lm.fingerprint, editor.name, dataclasses.asdict(editor), tuple(facts), tuple(report))
+
+
+class Stack(Protocol):
+    """What an edit needs of the stack of applied ones (`corrigenda.edits.stack`).
+
+    Attributes:
+        open: what the applied edits that act through hooks hold open.
+    """
+
+    open: MutableMapping[Edit, AbstractContextManager[Any]]
+
+    def push(self, edit: Edit) -> None:
+        """Applies an edit on top."""
+
+    def remove(self, edit: Edit) -> None:
+        """Takes an edit out."""
+
+    def rebuild(self, layers: Sequence[int]) -> None:
+        """Sets the values of some layers to what the applied edits make of them."""
+
+
+class Editable(BareModel):
+    """A model that edits can be applied to, as an edit sees it (`corrigenda.LanguageModel` is one)."""
+
+    edits: Stack
+
+
+Model = TypeVar("Model", bound=Editable)
+
+
+@dataclass(frozen=True, eq=False)
+class Edit(ABC):
+    """A change to a model that can be applied, taken back, saved and loaded.
+
+    Edits compose: applying stacks, reverting takes any one of them out again, and when the last is gone the model is
+    bit for bit what it was.
+
+    Attributes:
+        origin: the model, editor and facts it was made from.
+        kind: the name of the kind in saved files.
+        in_weights: whether the change lies in the model's weights (and so in what `save_pretrained` writes).
+    """
+
+    origin: Origin
+    kind: ClassVar[str]
+    in_weights: ClassVar[bool]
+    kinds: ClassVar[dict[str, type[Edit]]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "kind" in cls.__dict__:  # HookedEdit is no kind itself
+            Edit.kinds[cls.kind] = cls
+
+    def apply(self, lm: Editable, strict: bool = True) -> None:
+        """Applies the edit on top of those already applied.
+
+        Args:
+            lm: the model to change.
+            strict: whether to refuse a model whose unedited weights are not those the edit was made on.
+
+        Raises:
+            WrongModelError: it is another model, and `strict`; or its shapes do not fit.
+            ValueError: this very edit is applied already.
+        """
+        if strict and self.origin.fingerprint != lm.fingerprint:
+            raise WrongModelError(
+                f"this edit was made on {self.origin.model} (weights {self.origin.fingerprint[:12]}), not on {lm.name} "
+                f"(weights {lm.fingerprint[:12]}); pass strict=False to apply it all the same"
+            )
+        self._check(lm)
+        lm.edits.push(self)
+
+    def revert(self, lm: Editable) -> None:
+        """Takes the edit out again; others that are applied stay.
+
+        Raises:
+            ValueError: it is not applied.
+        """
+        lm.edits.remove(self)
+
+    @contextmanager
+    def applied(self, lm: Model, strict: bool = True) -> Iterator[Model]:
+        """The model with the edit applied, inside a ``with`` block."""
+        self.apply(lm, strict)
+        try:
+            yield lm
+        finally:
+            self.revert(lm)
+
+    def save(self, folder: str | Path) -> None:
+        """Writes the edit as ``edit.json`` and ``edit.safetensors``; `Edit.load` reads them back."""
+        folder = Path(folder)
+        origin = {f.name: getattr(self.origin, f.name) for f in dataclasses.fields(Origin)}
+        origin["facts"] = [fact.to_dict() for fact in self.origin.facts]
+        json.dumps(origin, allow_nan=False)  # what JSON cannot hold is an error before anything is written
+        path = folder / "edit.safetensors"
+        write_tensors(path, self._tensors())
+        # The description goes last: a folder with it is complete, and it knows the tensors' file by its hash.
+        description = {
+            "format": FORMAT,
+            "kind": self.kind,
+            "tensors_sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+            "settings": self._settings(),
+            "origin": origin,
+        }
+        write_json(folder / "edit.json", description)
+
+    @staticmethod
+    def load(folder: str | Path) -> Edit:
+        """Reads an edit that `save` wrote.
+
+        Raises:
+            FileNotFoundError: the folder holds no edit.
+            ValueError: it holds one of an unknown format or kind, or a damaged one.
+        """
+        folder = Path(folder)
+        path = folder / "edit.json"
+        if not path.is_file():
+            raise FileNotFoundError(f"{folder} holds no edit: there is no {path.name} in it")
+        try:
+            description = json.loads(path.read_text(encoding="utf-8"))
+            kind, version = str(description["kind"]), description["format"]
+            raw = dict(description["origin"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path} is damaged: {error!r}") from None
+        if version != FORMAT or kind not in Edit.kinds:
+            raise ValueError(
+                f"{path}: format {version!r}, kind {kind!r}; this version reads format {FORMAT} "
+                f"and the kinds {', '.join(sorted(Edit.kinds))}"
+            )
+        tensors_path = folder / "edit.safetensors"
+        if not tensors_path.is_file():
+            raise FileNotFoundError(f"{folder} holds half an edit: {tensors_path.name} is missing")
+        if hashlib.sha256(tensors_path.read_bytes()).hexdigest() != description.get("tensors_sha256"):
+            raise ValueError(f"{tensors_path} is damaged: its SHA-256 is not the one that {path.name} names")
+        try:
+            raw["facts"] = tuple(Fact.from_dict(record) for record in raw["facts"])
+            raw["report"] = tuple(raw["report"])
+            return Edit.kinds[kind]._restore(Origin(**raw), load_file(tensors_path), description["settings"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{path} is damaged: {error!r}") from error
+
+    def describe(self) -> str:
+        """A few lines for a person: what was changed, by which editor, in which model."""
+        origin = self.origin
+        lines = [f"{self.kind} edit of {origin.model} by {origin.editor}: {self._summary()}"]
+        for fact in origin.facts[:10]:
+            old = fact.target_true if fact.target_true is not None else "(nothing)"
+            lines.append(
+                f"  {fact.statement}: {old} -> {fact.target_new if fact.target_new is not None else '(erased)'}"
+            )
+        if len(origin.facts) > 10:
+            lines.append(f"  and {len(origin.facts) - 10} more")
+        return "\n".join(lines)
+
+    def to_peft(self, folder: str | Path) -> None:
+        """Writes the edit as a PEFT adapter.
+
+        Raises:
+            TypeError: the kind of edit has no such form (only a low-rank one has).
+        """
+        raise TypeError(f"a {self.kind} edit cannot be written as a PEFT adapter; only low_rank edits can")
+
+    # -- what a kind has to say
+
+    def _check(self, lm: Editable) -> None:  # noqa: B027 - most kinds fit every model
+        """Raises WrongModelError where the edit cannot fit the model, whatever `strict` says."""
+
+    @abstractmethod
+    def _install(self, lm: Editable) -> None:
+        """Puts the change into the model; `lm.edits` holds it already."""
+
+    @abstractmethod
+    def _remove(self, lm: Editable) -> None:
+        """Takes it out; `lm.edits` does not hold it any more."""
+
+    @abstractmethod
+    def _summary(self) -> str: ...
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {}
+
+    def _settings(self) -> dict[str, Any]:
+        return {}
+
+    @classmethod
+    @abstractmethod
+    def _restore(cls, origin: Origin, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Edit: ...

@@ -1,0 +1,121 @@
+"""`LowRankEdit`: matrices of low rank added to the values of some layers, as ROME's and MEMIT's updates are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from corrigenda.edits.edit import Origin
+from corrigenda.edits.weights import WeightEdit, memories_of
+from corrigenda.files import write_tensors
+from corrigenda.models.bare import BareModel
+
+
+@dataclass(frozen=True, eq=False)
+class LowRankEdit(WeightEdit):
+    """Adds a low-rank matrix to the values of some layers: V <- V + A B.
+
+    Attributes:
+        factors: for each layer A, (d_ffn, rank), and B, (rank, d_model), in float32 on the CPU.
+        modules: for each layer the name of the module that holds the values.
+        transposed: whether those modules store V itself (Conv1D) and not its transpose (Linear).
+    """
+
+    factors: Mapping[int, tuple[Tensor, Tensor]]
+    modules: Mapping[int, str]
+    transposed: bool
+    kind: ClassVar[str] = "low_rank"
+
+    def __post_init__(self) -> None:
+        factors = {}
+        for layer, (left, right) in self.factors.items():
+            if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[0]:
+                raise ValueError(
+                    f"layer {layer}: factors of shapes {tuple(left.shape)} and {tuple(right.shape)} do not multiply"
+                )
+            factors[int(layer)] = (left.detach().float().cpu(), right.detach().float().cpu())
+        object.__setattr__(self, "factors", factors)
+        object.__setattr__(self, "modules", {int(layer): name for layer, name in self.modules.items()})
+
+    @classmethod
+    def of(cls, lm: BareModel, origin: Origin, factors: Mapping[int, tuple[Tensor, Tensor]]) -> LowRankEdit:
+        """An edit of the values of some layers of a model; negative layers count from the end.
+
+        Raises:
+            IndexError: the model has no such layer.
+            ValueError: a layer is named twice.
+        """
+        memories = memories_of(lm, factors)
+        return cls(
+            origin,
+            {memory.layer: factors[layer] for layer, memory in memories.items()},
+            {memory.layer: memory.path for memory in memories.values()},
+            any(memory.transposed for memory in memories.values()),
+        )
+
+    @property
+    def changed(self) -> Mapping[int, tuple[int, int]]:
+        """The layers that are changed, and the shape (d_ffn, d_model) of each one's change."""
+        return {layer: (left.shape[0], right.shape[1]) for layer, (left, right) in self.factors.items()}
+
+    def delta(self, layer: int) -> Tensor:
+        """A B, the change of the layer's values, (d_ffn, d_model)."""
+        left, right = self.factors[layer]
+        return left @ right
+
+    def to_peft(self, folder: str | Path) -> None:
+        """Writes the edit as a LoRA adapter that `peft.PeftModel.from_pretrained(base, folder)` loads.
+
+        Raises:
+            ValueError: the edit changes no layer.
+        """
+        if not self.factors:
+            raise ValueError("an edit that changes no layer cannot be written as a PEFT adapter")
+        from peft import LoraConfig  # takes a second or two
+
+        ranks = {self.modules[layer]: left.shape[1] for layer, (left, _) in self.factors.items()}
+        config = LoraConfig(
+            task_type="CAUSAL_LM",
+            target_modules=list(ranks),
+            r=max(ranks.values()),
+            lora_alpha=max(ranks.values()),  # alpha / r scales the update; it is written down whole
+            rank_pattern=ranks,
+            alpha_pattern=ranks,
+            lora_dropout=0.0,
+            fan_in_fan_out=self.transposed,
+            inference_mode=True,
+        )
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        weights = {}
+        for layer, (left, right) in self.factors.items():
+            prefix = f"base_model.model.{self.modules[layer]}"
+            weights[f"{prefix}.lora_A.weight"] = left.T
+            weights[f"{prefix}.lora_B.weight"] = right.T
+        write_tensors(folder / "adapter_model.safetensors", weights, {"format": "pt"})
+        config.save_pretrained(str(folder))
+
+    def _summary(self) -> str:
+        parts = [
+            f"layer {n}, rank {left.shape[1]}, |delta V| {self.norm(n):.3f}" for n, (left, _) in self.factors.items()
+        ]
+        return "; ".join(parts)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {
+            f"{layer}.{side}": part
+            for layer, pair in self.factors.items()
+            for side, part in zip("AB", pair, strict=True)
+        }
+
+    def _settings(self) -> dict[str, Any]:
+        return {"modules": {str(layer): name for layer, name in self.modules.items()}, "transposed": self.transposed}
+
+    @classmethod
+    def _restore(cls, origin: Origin, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> LowRankEdit:
+        factors = {int(layer): (tensors[f"{layer}.A"], tensors[f"{layer}.B"]) for layer in settings["modules"]}
+        return cls(origin, factors, settings["modules"], bool(settings["transposed"]))

@@ -1,0 +1,100 @@
+"""The edits that are applied to one model, and the untouched weights under them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from corrigenda.edits.context import ContextEdit
+from corrigenda.edits.edit import Edit, Editable
+from corrigenda.edits.low_rank import LowRankEdit
+from corrigenda.edits.weights import WeightEdit
+
+
+class AppliedEdits(Sequence[Edit]):
+    """The edits that are applied to one model, in order, and the untouched weights under them."""
+
+    def __init__(self, lm: Editable) -> None:
+        self._lm = lm
+        self._edits: list[Edit] = []
+        self.untouched: dict[int, Tensor] = {}
+        """The value matrices, (d_ffn, d_model), of the layers that weight edits touch, as they were before any."""
+        self.open: MutableMapping[Edit, AbstractContextManager[Any]] = {}
+        """What the applied edits that act through hooks hold open."""
+
+    def __len__(self) -> int:
+        return len(self._edits)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._edits[index]
+
+    def __contains__(self, edit: object) -> bool:
+        return any(applied is edit for applied in self._edits)
+
+    @property
+    def context(self) -> str:
+        """The text that context edits put before every prompt."""
+        return "".join(edit.text for edit in self._edits if isinstance(edit, ContextEdit))
+
+    def push(self, edit: Edit) -> None:
+        """Applies an edit; use `Edit.apply`, which checks the model first."""
+        if edit in self:
+            raise ValueError("this edit is applied already")
+        self._edits.append(edit)
+        try:
+            edit._install(self._lm)
+        except BaseException:
+            self.remove(edit)
+            raise
+
+    def remove(self, edit: Edit) -> None:
+        """Takes an edit out; use `Edit.revert`."""
+        if edit not in self:
+            raise ValueError("this edit is not applied to this model")
+        self._edits = [applied for applied in self._edits if applied is not edit]
+        edit._remove(self._lm)
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """The unedited model, inside a ``with`` block; the edits come back after it, in their order."""
+        edits = list(self._edits)
+        for edit in reversed(edits):
+            self.remove(edit)
+        try:
+            yield
+        finally:
+            for edit in edits:
+                self.push(edit)
+
+    @torch.no_grad()
+    def rebuild(self, layers: Sequence[int]) -> None:
+        """Sets the value matrices of some layers to the untouched ones plus what the applied edits add.
+
+        Always summed afresh, in the order of application and in float32: floating-point addition cannot be taken back
+        by subtraction, and so the same edits give the same bits however they came and went.
+        """
+        for layer in layers:
+            values = self._lm.memory(layer).values
+            edits = [edit for edit in self._edits if isinstance(edit, WeightEdit) and layer in edit.changed]
+            if not edits:
+                if layer in self.untouched:
+                    values.copy_(self.untouched.pop(layer))
+                continue
+            if layer not in self.untouched:
+                if values.is_meta:
+                    raise ValueError(f"layer {layer} is offloaded (device_map); an edited layer has to be on a device")
+                self.untouched[layer] = values.clone()
+            total = self.untouched[layer].float()
+            factors = [edit.factors[layer] for edit in edits if isinstance(edit, LowRankEdit)]
+            if factors:  # one product for all of them, however many facts were edited one after another
+                left = torch.cat([a for a, _ in factors], dim=1).to(total)
+                right = torch.cat([b for _, b in factors], dim=0).to(total)
+                total = total + left @ right
+            for edit in edits:
+                if not isinstance(edit, LowRankEdit):
+                    total = total + edit.delta(layer).to(total)
+            values.copy_(total)

@@ -1,0 +1,63 @@
+"""`WeightEdit`: edits that add a matrix to the values of some layers."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from corrigenda.edits.edit import Edit, Editable, WrongModelError
+from corrigenda.models.bare import BareModel
+from corrigenda.models.memory import FFNMemory
+
+
+@dataclass(frozen=True, eq=False)
+class WeightEdit(Edit):
+    """An edit that adds a matrix to the values of some layers."""
+
+    in_weights: ClassVar[bool] = True
+
+    @property
+    @abstractmethod
+    def changed(self) -> Mapping[int, tuple[int, int]]:
+        """The layers that are changed, and the shape (d_ffn, d_model) of each one's change."""
+
+    @abstractmethod
+    def delta(self, layer: int) -> Tensor:
+        """The change of the layer's values, (d_ffn, d_model)."""
+
+    def norm(self, layer: int) -> float:
+        """The Frobenius norm of the layer's change."""
+        return float(self.delta(layer).norm())
+
+    def _check(self, lm: Editable) -> None:
+        for layer, shape in self.changed.items():
+            if not 0 <= layer < lm.n_layers:
+                raise WrongModelError(f"the edit changes layer {layer}, {lm.name} has {lm.n_layers}")
+            values = lm.memory(layer).values
+            if values.shape != shape:
+                raise WrongModelError(
+                    f"layer {layer}: the edit changes values of shape {shape}, {lm.name} has {tuple(values.shape)}"
+                )
+
+    def _install(self, lm: Editable) -> None:
+        lm.edits.rebuild(list(self.changed))
+
+    def _remove(self, lm: Editable) -> None:
+        lm.edits.rebuild(list(self.changed))
+
+
+def memories_of(lm: BareModel, layers: Collection[int]) -> dict[int, FFNMemory]:
+    """The memory of each layer, by the number it was named by; negative ones count from the end.
+
+    Raises:
+        IndexError: the model has no such layer.
+        ValueError: a layer is named twice.
+    """
+    memories = {layer: lm.memory(layer) for layer in layers}
+    if len({memory.layer for memory in memories.values()}) < len(memories):
+        raise ValueError(f"a layer is named twice: {sorted(memories)}")
+    return memories

@@ -1,0 +1,1 @@
+"""Forwards of a model: interventions, recordings, partial forwards, shared prefixes, generation."""

@@ -1,0 +1,111 @@
+"""Greedy decoding and sampling with the attention cache, for batches of prompts of any lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from corrigenda.forward.partial import model_logits, takes_position_ids
+from corrigenda.forward.shared import SharedStart
+from corrigenda.models.bare import BareModel
+from corrigenda.models.routes import Routes
+
+Choose = Callable[[Tensor], Tensor]
+"""From next-token logits (batch, vocabulary) to the tokens chosen (batch,)."""
+Stop = Callable[[int], bool]
+"""Whether a text ends at a token."""
+
+
+def greedy(logits: Tensor) -> Tensor:
+    """The most likely token."""
+    return logits.argmax(-1)
+
+
+def sampler(generator: torch.Generator, top_k: int | None = None, banned: Sequence[int] = ()) -> Choose:
+    """Draws from the model's distribution, or from its `top_k` most likely tokens, never one of `banned`."""
+
+    def choose(logits: Tensor) -> Tensor:
+        logits = logits.float().cpu()
+        if banned:
+            logits[:, list(banned)] = -torch.inf
+        if top_k is not None:
+            least = logits.topk(min(top_k, logits.shape[-1])).values[:, -1:]
+            logits = logits.masked_fill(logits < least, -torch.inf)
+        return torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
+
+    return choose
+
+
+@torch.no_grad()
+def decode(
+    lm: BareModel,
+    prompts: Sequence[Sequence[int]],
+    max_new_tokens: int | Sequence[int],
+    choose: Choose | Sequence[Choose] = greedy,
+    stop: Stop | Sequence[Stop] | None = None,
+    start: SharedStart | None = None,
+) -> list[list[int]]:
+    """Continues token sequences.
+
+    Args:
+        lm: a causal model.
+        prompts: the tokens of each prompt.
+        max_new_tokens: the most tokens to add; one number for all prompts or one for each.
+        choose: picks the next tokens; one for all prompts or one for each (the rows of one are picked together).
+        stop: tells of a token whether a row ends at it; by default, whether it is the end token. One for all prompts
+            or one for each.
+        start: what the prompts have in common, where it was run before.
+
+    Returns:
+        The added tokens of each prompt; the one that ended a row is not among them.
+
+    Raises:
+        ValueError: the model is not causal, or there is no prompt.
+    """
+    if not lm.architecture.family.causal:
+        raise ValueError(f"{lm.name} is a masked model; it cannot generate text")
+    if not prompts or not all(len(prompt) for prompt in prompts):
+        raise ValueError("generation needs at least one prompt, and every prompt at least one token")
+    choosers = [choose] * len(prompts) if callable(choose) else list(choose)
+    stop = stop or lm.is_end
+    stops = [stop] * len(prompts) if callable(stop) else list(stop)
+    limits = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else list(max_new_tokens)
+    ids, mask, cache = (SharedStart(lm, prompts) if start is None else start).before_decoding(prompts)
+    routes = Routes()
+    active = list(range(len(prompts)))  # which prompt each row still running belongs to
+    added: list[list[int]] = [[] for _ in prompts]
+    for _ in range(max(limits)):
+        last = torch.full((len(active),), ids.shape[1] - 1, device=lm.device)
+        inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": mask, "past_key_values": cache, "use_cache": True}
+        if takes_position_ids(lm.model):
+            inputs["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+        tokens = _chosen(model_logits(lm, last, routes, **inputs), [choosers[row] for row in active])
+        going = [row for row, token in enumerate(tokens) if not stops[active[row]](token)]
+        for row in going:
+            added[active[row]].append(tokens[row])
+        going = [row for row in going if len(added[active[row]]) < limits[active[row]]]
+        if not going:
+            break
+        if len(going) < len(active):
+            # Rows that ended are dropped, so that a long answer does not make the others wait.
+            keep = torch.tensor(going, device=lm.device)
+            cache.batch_select_indices(keep)
+            routes = routes.rows(keep)
+            mask = mask[keep]
+            active = [active[row] for row in going]
+        ids = torch.tensor([[tokens[row]] for row in going], device=lm.device)
+        mask = torch.cat([mask, torch.ones_like(ids)], dim=1)
+    return [tokens[:limit] for tokens, limit in zip(added, limits, strict=True)]  # a limit may be 0
+
+
+def _chosen(logits: Tensor, choosers: Sequence[Choose]) -> list[int]:
+    """The next token of each row, picked by the row's own chooser."""
+    tokens = [0] * len(choosers)
+    for choose in dict.fromkeys(choosers):
+        rows = [row for row, chooser in enumerate(choosers) if chooser is choose]
+        for row, token in zip(rows, choose(logits[rows]).tolist(), strict=True):
+            tokens[row] = token
+    return tokens

@@ -1,0 +1,99 @@
+"""`LanguageModel`: a model with the edits that are applied to it, and the text that it then generates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, overload
+
+from corrigenda.edits.edit import Editable
+from corrigenda.edits.stack import AppliedEdits
+from corrigenda.forward import generation
+from corrigenda.models.architecture import Family
+from corrigenda.prompts import encode
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+class LanguageModel(Editable):
+    """A language model that can be looked into and edited.
+
+    Args:
+        model: as for `BareModel` (`corrigenda.models.bare`).
+        tokenizer: its tokenizer.
+        name: what messages and results call it.
+        family: where its parts are, if its type is not in `architecture.FAMILIES`.
+
+    Attributes:
+        edits: the edits that are applied now, in order (`AppliedEdits`).
+
+    Raises:
+        UnsupportedModelError: its parts were not found.
+    """
+
+    edits: AppliedEdits
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        name: str | None = None,
+        family: Family | None = None,
+    ) -> None:
+        super().__init__(model, tokenizer, name, family)
+        self.edits = AppliedEdits(self)
+
+    def reads(self, prompt: str) -> str:
+        """A prompt as this model reads it now: after the text that context edits put before it."""
+        return self.edits.context + prompt
+
+    def tokens(self, prompt: str) -> list[int]:
+        """The tokens of a prompt as this model reads it now."""
+        return encode(self.tokenizer, self.reads(prompt))
+
+    @overload
+    def generate(self, prompts: str, max_new_tokens: int = ..., stop_at_newline: bool = ...) -> str: ...
+
+    @overload
+    def generate(
+        self, prompts: list[str] | tuple[str, ...], max_new_tokens: int = ..., stop_at_newline: bool = ...
+    ) -> list[str]: ...
+
+    def generate(
+        self, prompts: str | list[str] | tuple[str, ...], max_new_tokens: int = 50, stop_at_newline: bool = False
+    ) -> str | list[str]:
+        """Greedy continuations, without the prompts.
+
+        Args:
+            prompts: one prompt or several (run as one batch).
+            max_new_tokens: the most tokens to add.
+            stop_at_newline: whether a line break ends a continuation, as the end token does.
+        """
+        texts = [prompts] if isinstance(prompts, str) else list(prompts)
+        stop = self.ends_answer if stop_at_newline else self.is_end
+        added = generation.decode(self, [self.tokens(text) for text in texts], max_new_tokens, stop=stop)
+        continuations = [self.text(tokens) for tokens in added]
+        return continuations[0] if isinstance(prompts, str) else continuations
+
+    def _weights_hash(self) -> str:
+        if self.edits:
+            raise RuntimeError(
+                "the fingerprint is that of the unedited model; it was first asked for on an edited one: revert the "
+                "edits, read lm.fingerprint, and apply them again"
+            )
+        return super()._weights_hash()
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Writes the model as it is now, applied weight edits included, and its tokenizer, for `from_pretrained`.
+
+        Raises:
+            ValueError: an edit is applied that is not in the weights.
+        """
+        outside = [edit.kind for edit in self.edits if not edit.in_weights]
+        if outside:
+            raise ValueError(
+                f"edits of kind {', '.join(outside)} are applied that are not in the weights; "
+                "revert them or save them as edits"
+            )
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)

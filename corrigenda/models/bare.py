@@ -1,0 +1,140 @@
+"""`BareModel`: a transformers model with its tokenizer and parts, without edits: what forwards work on."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+import xxhash
+
+from corrigenda.models.architecture import Architecture, Family
+from corrigenda.models.memory import FFNMemory
+from corrigenda.models.routes import Routing
+from corrigenda.prompts import TokenBatch, pad
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+class BareModel:
+    """Weights, tokenizer, architecture and memories of a language model.
+
+    Everything that runs a forward needs no more than this. `LanguageModel` adds the edits that are applied, and the
+    text that it generates.
+
+    Args:
+        model: a transformers model with a language-modelling head; it is put into evaluation mode, and its weights
+            are taken out of autograd (edits are computed with respect to activations).
+        tokenizer: its tokenizer.
+        name: what messages and results call it.
+        family: where its parts are, if its type is not in `architecture.FAMILIES`.
+
+    Attributes:
+        routing: what forwards and routed edits tell each other (`corrigenda.models.routes`).
+
+    Raises:
+        UnsupportedModelError: its parts were not found.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        name: str | None = None,
+        family: Family | None = None,
+    ) -> None:
+        self.model = model.eval().requires_grad_(False)
+        self.tokenizer = tokenizer
+        self.name = name or model.config.name_or_path or type(model).__name__
+        self.architecture = Architecture(model, family)
+        self.routing = Routing()
+
+    def __repr__(self) -> str:
+        kind = self.model.config.model_type
+        return f"{type(self).__name__}({self.name!r}, {kind}, {self.n_layers} layers, {self.dtype}, {self.device})"
+
+    @property
+    def n_layers(self) -> int:
+        """The number of transformer blocks."""
+        return self.architecture.n_layers
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model takes its input."""
+        embedding = self.model.get_input_embeddings()
+        return embedding.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision of the weights."""
+        return self.model.dtype
+
+    @property
+    def context_length(self) -> int | None:
+        """The most tokens a text may have, where the model's configuration says it."""
+        config = self.model.config.get_text_config()
+        for name in ("max_position_embeddings", "n_positions", "seq_length"):
+            if getattr(config, name, None) is not None:
+                return int(getattr(config, name))
+        return None
+
+    def memory(self, layer: int) -> FFNMemory:
+        """The feed-forward network of a layer as a key-value memory."""
+        return FFNMemory(self.architecture, layer)
+
+    # -- text
+
+    @property
+    def pad_id(self) -> int:
+        """A token to pad with; it is always masked, so which one does not matter."""
+        for token in (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id):
+            if token is not None:
+                return int(token)
+        return 0
+
+    @functools.cached_property
+    def end_ids(self) -> frozenset[int]:
+        """The tokens at which the model ends a text."""
+        generation_config = getattr(self.model, "generation_config", None)
+        named = (getattr(generation_config, "eos_token_id", None), self.model.config.eos_token_id)
+        ids = {self.tokenizer.eos_token_id}
+        for value in named:
+            ids.update(value if isinstance(value, (list, tuple)) else [value])
+        return frozenset(int(token) for token in ids if token is not None)
+
+    def is_end(self, token: int) -> bool:
+        """Whether a token ends a text."""
+        return token in self.end_ids
+
+    def ends_answer(self, token: int) -> bool:
+        """Whether a token ends an answer: the end token, or one with a line break."""
+        return self.is_end(token) or "\n" in self.tokenizer.decode([token])
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """The text of generated tokens, without special ones."""
+        return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True))
+
+    def batch(self, sequences: Iterable[Sequence[int]], prompts: Sequence[int] | None = None) -> TokenBatch:
+        """Token sequences as a batch on the model's device; `prompts` says how many tokens of each are its prompt."""
+        return pad(list(sequences), self.pad_id, self.device, prompts)
+
+    # -- identity
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """A hash of the architecture's name and of every weight as it was before any edit.
+
+        Equal for equal weights in the same precision, wherever they were loaded from.
+        """
+        return self._weights_hash()
+
+    def _weights_hash(self) -> str:
+        digest = xxhash.xxh3_128(self.model.config.model_type.encode())
+        for name, tensor in sorted(self.model.state_dict().items()):
+            if tensor.is_meta:
+                raise ValueError(f"{name} is offloaded (device_map); load the model where all of its weights have room")
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+        return digest.hexdigest()

@@ -1,0 +1,111 @@
+"""Which rows of a forward an edit answers for: told by who runs it, decided once at the prompt.
+
+Kept below the edits, so that forwards can carry it without knowing what an edit is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor
+
+MAIN = -1
+"""The route of a row that the model answers by itself."""
+
+
+@dataclass(eq=False)
+class Routes:
+    """The rows of a text that is run in one forward or in several, and what was decided on them.
+
+    Attributes:
+        prompts: (row,), how many of each row's tokens are its prompt; None until the first forward, which then is the
+            prompt.
+        decided: for each routed edit its route of each row, (row,), on the CPU: `MAIN`, or which of the edit's
+            memories answers.
+    """
+
+    prompts: Tensor | None = None
+    decided: dict[Any, Tensor] = field(default_factory=dict)
+
+    def rows(self, rows: Tensor) -> Routes:
+        """The same for some of the rows, (n,) indices, in that order."""
+        prompts = None if self.prompts is None else self.prompts[rows.to(self.prompts.device)]
+        return Routes(prompts, {edit: route[rows.cpu()] for edit, route in self.decided.items()})
+
+
+class Passage:
+    """One forward, as a routed edit sees it.
+
+    Args:
+        routes: of its rows.
+        mask: (batch, earlier positions + position), which positions hold tokens.
+        width: how many of the last positions the forward runs.
+        past: whether the rows began in an earlier forward.
+    """
+
+    def __init__(self, routes: Routes, mask: Tensor, width: int, past: bool) -> None:
+        self.routes = routes
+        self.past = past
+        self._mask = mask
+        self._width = width
+        if routes.prompts is None:
+            routes.prompts = mask.sum(1)
+
+    @cached_property
+    def place(self) -> Tensor:
+        """(batch, position), which of its row's tokens each position holds, from 1; 0 for padding."""
+        return (self._mask.cumsum(1) * self._mask)[:, -self._width :]
+
+    @cached_property
+    def prompt(self) -> Tensor:
+        """(batch, position), True for tokens of the prompt."""
+        return (self.place > 0) & (self.place <= self._lengths)
+
+    @cached_property
+    def tail(self) -> Tensor:
+        """(batch, position), True for the prompt's last token and all after it."""
+        return (self.place > 0) & (self.place >= self._lengths)
+
+    @property
+    def _lengths(self) -> Tensor:
+        assert self.routes.prompts is not None
+        return self.routes.prompts.to(self.place.device)[:, None]
+
+
+class Routing:
+    """What a model's forwards and its routed edits tell each other.
+
+    Attributes:
+        current: what who runs a forward says of its rows (`told`); None where nobody says anything.
+    """
+
+    def __init__(self) -> None:
+        self.current: Routes | None = None
+        self._deciders = 0
+
+    @property
+    def active(self) -> bool:
+        """Whether an applied edit is routed by the prompt: rows that begin alike may then go different ways."""
+        return self._deciders > 0
+
+    @contextmanager
+    def deciding(self) -> Iterator[None]:
+        """Inside the ``with`` block one more edit decides on rows."""
+        self._deciders += 1
+        try:
+            yield
+        finally:
+            self._deciders -= 1
+
+    @contextmanager
+    def told(self, routes: Routes | None) -> Iterator[None]:
+        """Tells the routed edits which rows the forward inside the ``with`` block runs."""
+        before, self.current = self.current, routes
+        try:
+            yield
+        finally:
+            self.current = before

@@ -1,0 +1,1 @@
+"""Running text, and second moments of coefficients over it."""

@@ -1,0 +1,160 @@
+"""Running text for statistics: sampled from the model itself, from a local file, or streamed from a hub."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from corrigenda.files import cache_folder, write_tensors
+from corrigenda.forward.generation import decode, sampler
+from corrigenda.language_model import LanguageModel
+from corrigenda.progress import track
+from corrigenda.prompts import encode_plain
+
+ROWS = 64
+"""Sequences sampled at once."""
+
+HUB = {
+    "wikitext": ("Salesforce/wikitext", "wikitext-103-raw-v1", "text"),
+    "wikipedia": ("wikimedia/wikipedia", "20231101.en", "text"),
+}
+"""Short names of hub data sets: repository, configuration, column."""
+
+_HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+
+
+@dataclass(frozen=True)
+class Text:
+    """Which text statistics are taken over.
+
+    Attributes:
+        source: ``self`` (sampled from the model), a local text file, ``wikitext``, ``wikipedia``, or a hub data set
+            with a column ``text`` (``owner/name``, streamed: never downloaded whole).
+        tokens: how many tokens in all.
+        length: how many in one sequence.
+        seed: for sampling.
+        top_k: sample from the k most likely tokens only; None for the whole distribution.
+    """
+
+    source: str = "self"
+    tokens: int = 8192
+    length: int = 64
+    seed: int = 0
+    top_k: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.length < 1 or self.tokens < self.length:
+            raise ValueError(
+                f"a text of {self.tokens} tokens in sequences of {self.length}: tokens must be at least length >= 1"
+            )
+
+    @property
+    def n_sequences(self) -> int:
+        """How many sequences make up the text."""
+        return -(-self.tokens // self.length)
+
+    @property
+    def key(self) -> str:
+        """A name for caches: equal for equal text. A local file goes by its content."""
+        source = self.source
+        if self._is_file:
+            source = hashlib.sha256(Path(source).expanduser().read_bytes()).hexdigest()[:16]
+        top_k = "" if self.top_k is None else f"-top{self.top_k}"
+        return f"{source.replace('/', '--')}-{self.tokens}x{self.length}-{self.seed}{top_k}"
+
+    @property
+    def _is_file(self) -> bool:
+        return Path(self.source).expanduser().is_file()
+
+    def sequences(self, lm: LanguageModel) -> list[list[int]]:
+        """The text as token sequences of `length`.
+
+        Raises:
+            FileNotFoundError: the source is neither a file nor looks like a data set.
+            ConnectionError: the hub cannot be reached.
+            ValueError: the source is shorter than the tokens asked for.
+        """
+        if self.source == "self":
+            return sample(lm, self)
+        if self._is_file:
+            paragraphs: Iterable[str] = Path(self.source).expanduser().read_text(encoding="utf-8").split("\n\n")
+        elif self.source in HUB or (_HUB_ID.fullmatch(self.source) and not self.source.endswith(".txt")):
+            paragraphs = _stream(self.source)
+        else:
+            raise FileNotFoundError(
+                f"text source {self.source!r} is neither 'self', nor a file, "
+                f"nor a hub data set ({', '.join(HUB)}, owner/name)"
+            )
+        sequences = list(itertools.islice(_cut(lm, paragraphs, self.length), self.n_sequences))
+        if len(sequences) < self.n_sequences:
+            raise ValueError(
+                f"text source {self.source!r} has only {len(sequences) * self.length} tokens "
+                f"in whole sequences of {self.length}, {self.tokens} were asked for"
+            )
+        return sequences
+
+
+def opening(lm: LanguageModel) -> list[int]:
+    """What a sampled text starts from: what the tokenizer puts before any text, else a text separator."""
+    tokenizer = lm.tokenizer
+    ids: list[int] = tokenizer("")["input_ids"]
+    if ids:
+        return ids
+    # Instruction-tuned models often name the opening of a chat turn as their BOS; a text separator is what we want.
+    separators = ["<|endoftext|>", "<s>", "<bos>", tokenizer.bos_token, tokenizer.eos_token]
+    known = tokenizer.get_vocab()
+    for token in separators:
+        if token in known:
+            return [known[token]]
+    return [0]
+
+
+def sample(lm: LanguageModel, text: Text) -> list[list[int]]:
+    """Text sampled from the unedited model's own distribution, special tokens barred; kept on disk, resumed there.
+
+    Every chunk has its own random numbers, so that the text does not depend on where it was interrupted.
+    """
+    folder = cache_folder() / "texts" / f"{lm.fingerprint}-{text.key}"
+    sequences: list[list[int]] = []
+    chunks = range(-(-text.n_sequences // ROWS))
+    if not all((folder / f"{chunk}.safetensors").is_file() for chunk in chunks):
+        chunks = track(chunks, f"Sampling {text.tokens:,} tokens from {lm.name}")  # type: ignore[assignment]
+    start = opening(lm)
+    for chunk in chunks:
+        path = folder / f"{chunk}.safetensors"
+        if not path.is_file():
+            generator = torch.Generator().manual_seed((text.seed << 20) + chunk)
+            choose = sampler(generator, text.top_k, banned=sorted({*lm.tokenizer.all_special_ids, *lm.end_ids}))
+            # The files go by the unedited model's fingerprint, so what they hold has to be its text.
+            with lm.edits.suspended():
+                added = decode(lm, [start] * ROWS, text.length, choose, stop=lambda _token: False)
+            write_tensors(path, {"tokens": torch.tensor(added)})
+        sequences += load_file(path)["tokens"].tolist()
+    return sequences[: text.n_sequences]
+
+
+def _cut(lm: LanguageModel, paragraphs: Iterable[str], length: int) -> Iterator[list[int]]:
+    """Whole sequences of `length` tokens; a paragraph may fill several, and the rest of one begins the next."""
+    rest: list[int] = []
+    for paragraph in paragraphs:
+        rest += encode_plain(lm.tokenizer, paragraph.strip() + "\n") if paragraph.strip() else []
+        while len(rest) >= length:
+            yield rest[:length]
+            rest = rest[length:]
+
+
+def _stream(source: str) -> Iterator[str]:
+    from corrigenda.data.repository import hub_records  # `datasets` is slow to import and seldom needed here
+
+    repository, config, column = HUB.get(source, (source, None, "text"))
+    for row in hub_records(repository, "train", config):
+        if not isinstance(row, Mapping) or column not in row:
+            raise ValueError(f"the data set {repository} has no column {column!r}: {row!r:.200}")
+        yield str(row[column])

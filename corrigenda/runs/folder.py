@@ -1,0 +1,135 @@
+"""`RunFolder`: what a run leaves behind, written so that a run killed at any moment loses nothing it finished.
+
+config.yaml     the resolved configuration
+versions.json   when it was begun, versions of everything, and the machine
+identity.json   the run's id and the fingerprints of what it works on
+cases.jsonl     one line a fact, in the order they were finished; when all are, `cases.parquet` takes their place
+edits/          the edits, as `Edit.save` writes them
+summary.json    the figures; written last
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from corrigenda.edits.edit import Edit
+from corrigenda.files import write_json, write_text
+from corrigenda.runs.environment import machine, versions
+from corrigenda.runs.locks import locked
+from corrigenda.runs.records import read_parquet, records_in, write_parquet
+
+RECORDS = ("cases", "retention")
+"""The records of a run that are cases."""
+
+
+class RunFolder:
+    """The folder of one run.
+
+    Args:
+        path: it is made if need be.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.path.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def config(self) -> str | None:
+        """The text of the configuration that the run was begun with; None for a new run."""
+        path = self.path / "config.yaml"
+        return path.read_text(encoding="utf-8") if path.is_file() else None
+
+    def begin(self, config: str) -> None:
+        """Writes the configuration and the versions."""
+        begun = datetime.now().isoformat(timespec="seconds")
+        write_json(self.path / "versions.json", {"begun": begun, "versions": versions(), "machine": machine()})
+        write_text(self.path / "config.yaml", config)
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What the run works on, as it was noted; empty if it was not."""
+        path = self.path / "identity.json"
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+
+    def identify(self, **identity: str) -> None:
+        """Notes what the run works on (fingerprints); when it goes on later, that has to be the same.
+
+        Raises:
+            ValueError: it is not.
+        """
+        begun = self.identity
+        if not begun:
+            write_json(self.path / "identity.json", identity)
+        for name, value in identity.items():
+            if begun and begun.get(name) != value:
+                raise ValueError(
+                    f"{self.path}: the run was begun with another {name} ({begun.get(name)}, now {value}); "
+                    "begin a new run"
+                )
+
+    def go_on_with(self, **identity: str) -> None:
+        """Notes that a run goes on with something else than it was begun with (another version of the code)."""
+        write_json(self.path / "identity.json", self.identity | identity)
+
+    def append(self, case: Mapping[str, Any], to: str = "cases") -> None:
+        """Adds a finished case; it is on the disk when this returns.
+
+        A value that JSON has no word for (NaN) is an error here and not a surprise later.
+        """
+        line = json.dumps(case, ensure_ascii=False, allow_nan=False) + "\n"
+        with (self.path / f"{to}.jsonl").open("a", encoding="utf-8") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def cases(self, of: str = "cases") -> Iterator[dict[str, Any]]:
+        """The finished cases. A last line that was cut off in the writing is taken off the file.
+
+        Raises:
+            ValueError: the records are damaged.
+        """
+        path = self.path / f"{of}.jsonl"
+        if path.is_file():
+            content = path.read_bytes()
+            whole = content.rfind(b"\n") + 1
+            if whole != len(content):
+                with path.open("r+b") as file:
+                    file.truncate(whole)
+        yield from records_in(self.path, of)
+
+    def edit_path(self, number: int, name: str) -> Path:
+        """Where the edit of a fact (or of all facts, under a name of their own) goes."""
+        readable = re.sub(r"[^\w-]+", "-", name).strip("-")[:60]
+        return self.path / "edits" / f"{number:04d}-{readable}"
+
+    def save_edit(self, edit: Edit, number: int, name: str) -> None:
+        """Saves an edit."""
+        edit.save(self.edit_path(number, name))
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Puts the records of the cases into Parquet and writes the summary."""
+        for of in RECORDS:
+            lines = self.path / f"{of}.jsonl"
+            if lines.is_file():
+                records = self.path / f"{of}.parquet"
+                write_parquet(records, list(self.cases(of)))
+                for _ in read_parquet(records):  # the lines go below, and would be the only whole copy
+                    pass
+        write_json(self.path / "summary.json", dict(summary))
+        for of in RECORDS:  # only now: a run that is killed in between has both, and counts no case twice
+            (self.path / f"{of}.jsonl").unlink(missing_ok=True)
+
+    def held(self) -> AbstractContextManager[None]:
+        """Marks the folder as being written by this process, as long as the context lasts or the process lives.
+
+        Raises:
+            LockedError: another process is writing it.
+        """
+        return locked(self.path / ".lock")

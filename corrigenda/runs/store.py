@@ -1,0 +1,246 @@
+"""`Store`: all runs under one folder, whoever wrote them, told apart by their ids.
+
+A run is a folder, at any depth, as `RunFolder` writes it. The store keeps no index that could go stale: it looks.
+Several processes may write at once. Who begins a run does so under the store's lock, and holds the lock of the run's
+folder as long as it lives; so nobody does the same work twice, and a folder that is unfinished and not locked was left
+by a process that was killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from rich.table import Table
+from rich.text import Text
+
+from corrigenda.runs.folder import RunFolder
+from corrigenda.runs.locks import is_locked, locked
+from corrigenda.runs.records import count_parquet, read_lines, records_in
+
+State = Literal["finished", "running", "unfinished", "damaged"]
+
+BEGINNING_TAKES = 60.0
+"""Seconds that one waits for another process to begin its run (it reads the store and writes a few small files)."""
+
+_MARKS = {"config.yaml", "identity.json", "summary.json", "cases.jsonl", "cases.parquet"}
+_SUMMARY_KEYS = ("editor", "model", "data", "mode", "n_facts")
+_GROUPS = ("choices", "model", "editor", "data", "eval", "job")
+_PICTURES = (".png", ".svg", ".jpg", ".jpeg", ".webp")
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run as it lies in the store.
+
+    Attributes:
+        path: its folder.
+        state: "finished"; "running", another process is writing it; "unfinished", it was killed or failed, and can go
+            on; "damaged", something there cannot be read.
+        problem: what is damaged.
+        config: the resolved configuration; empty if it cannot be read.
+        identity: its id and the fingerprints of what it works on; empty for a run that was killed before it knew.
+        summary: the figures; empty if it is not finished.
+        done: the number of finished cases.
+    """
+
+    path: Path
+    state: State
+    problem: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    identity: Mapping[str, Any] = field(default_factory=dict)
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    done: int = 0
+
+    @property
+    def id(self) -> str:
+        """The run's id; empty where it is not known."""
+        return str(self.identity.get("id", ""))
+
+    @property
+    def job(self) -> str:
+        """What the run did, as `job=` names it."""
+        return _job(self.config)
+
+    @property
+    def when(self) -> datetime:
+        """When the run was begun, in local time."""
+        try:
+            versions = json.loads((self.path / "versions.json").read_text(encoding="utf-8"))
+            begun = datetime.fromisoformat(versions["begun"])
+            return begun if begun.tzinfo is None else begun.astimezone().replace(tzinfo=None)
+        except (OSError, ValueError, KeyError, TypeError):
+            marks = [self.path / name for name in sorted(_MARKS) if (self.path / name).is_file()]
+            return datetime.fromtimestamp(min(path.stat().st_mtime for path in marks or [self.path]))
+
+    @property
+    def pictures(self) -> list[Path]:
+        """The pictures in the run's folder."""
+        return sorted(path for path in self.path.rglob("*") if path.suffix.lower() in _PICTURES)
+
+    def cases(self, of: str = "cases") -> list[dict[str, Any]]:
+        """The records of the finished cases; nothing is changed in the folder.
+
+        Raises:
+            ValueError: they are damaged.
+        """
+        return list(records_in(self.path, of))
+
+
+class Store:
+    """The runs under a folder.
+
+    Args:
+        root: the folder; it need not exist yet.
+    """
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root)
+
+    def runs(self) -> list[StoredRun]:
+        """All runs, oldest first. One that cannot be read is there too, as damaged, with the reason."""
+        return sorted(map(read_run, self._folders()), key=lambda run: (run.when, str(run.path)))
+
+    def find(self, run_id: str) -> StoredRun | None:
+        """The run with an id: the newest finished one, else one in progress, else the one to go on with."""
+        order = ("finished", "running", "unfinished")
+        found = [run for run in reversed(self.runs()) if run.id == run_id and run.state in order]
+        return min(found, key=lambda run: (order.index(run.state), -run.done), default=None)
+
+    @contextmanager
+    def take(
+        self, identity: Mapping[str, str], begin: Callable[[], RunFolder], force: bool = False
+    ) -> Iterator[RunFolder | StoredRun]:
+        """Takes a run in hand, so that no other process does.
+
+        Args:
+            identity: the run's id and fingerprints.
+            begin: makes a new run's folder and writes its configuration; called only where there is nothing to go on
+                with.
+            force: begin a new one even if there is one.
+
+        Yields:
+            the folder to work in, new or left by a killed process, which stays locked until the context is left; or
+            the stored run where there is nothing to do, because it is finished or another process is at it.
+        """
+        with locked(self.root / ".lock", BEGINNING_TAKES):
+            found = self.find(identity["id"])
+            if found is not None and (found.state == "running" or (found.state == "finished" and not force)):
+                folder, holding = None, None
+            else:
+                folder = begin() if found is None or force else RunFolder(found.path)
+                holding = folder.held()
+                holding.__enter__()
+                try:
+                    folder.identify(**identity)
+                except BaseException:
+                    holding.__exit__(None, None, None)
+                    raise
+        if folder is None or holding is None:
+            assert found is not None
+            yield found
+            return
+        try:
+            yield folder
+        finally:
+            holding.__exit__(None, None, None)
+
+    def _folders(self) -> Iterator[Path]:
+        for place, folders, files in os.walk(self.root):
+            if _MARKS & set(files):
+                folders.clear()
+                yield Path(place)
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+
+
+def runs_table(store: Store) -> Table:
+    """A table of the store's runs for a terminal, oldest first."""
+    table = Table(title=f"runs in {store.root}", title_justify="left")
+    columns = ("id", "begun", "job", "editor", "model", "data", "mode", "seed", "n", "state")
+    # S is not shown without preservation and perplexity drift, which tell whether the model was wrecked for it.
+    figures = {"score": "S", "preservation": "preserv.", "perplexity_drift": "drift"}
+    for name in (*columns, *figures.values(), "folder"):
+        table.add_column(name, justify="right" if name in ("seed", "n", *figures.values()) else "left", overflow="fold")
+    colours = {"finished": "green", "running": "cyan", "unfinished": "yellow", "damaged": "red"}
+    for run in store.runs():
+        chosen, said = dict(run.config.get("choices") or {}), dict(run.summary)
+        model = said.get("model") or dict(run.config.get("model") or {}).get("name") or ""
+        metrics = dict(said.get("metrics") or {})
+        shown = [metrics[name]["after"] for name in figures] if set(figures) <= set(metrics) else []
+        state = Text(f"{run.state}: {run.problem}" if run.problem else run.state, colours[run.state])
+        table.add_row(
+            *(run.id or "?", run.when.strftime("%Y-%m-%d %H:%M")),
+            *(run.job, "" if run.job != "edit" else str(said.get("editor") or chosen.get("editor") or "")),
+            Path(str(model)).name,
+            *(str(said.get("data") or chosen.get("data") or ""), str(run.config.get("mode", ""))),
+            *(str(run.config.get("seed", "")), f"{run.done}/{said['n_facts']}" if "n_facts" in said else str(run.done)),
+            state,
+            *([f"{100 * shown[0]:.1f}", f"{100 * shown[1]:.1f}", f"{shown[2]:.3f}"] if shown else [""] * 3),
+            os.path.relpath(run.path, store.root),
+        )
+    return table
+
+
+def read_run(path: Path) -> StoredRun:
+    """A run's folder, read without changing it; what cannot be read makes it a damaged one."""
+    found: dict[str, Any] = {}
+    try:
+        config = _mapping(path / "config.yaml", yaml.safe_load)
+        odd = [group for group in _GROUPS if not isinstance(config.get(group) or {}, dict)]
+        found["config"] = {name: value for name, value in config.items() if name not in odd}
+        if odd:
+            raise ValueError(f"config.yaml: {', '.join(odd)} should hold named values")
+        found["identity"] = _mapping(path / "identity.json", json.loads)
+        found["summary"] = _mapping(path / "summary.json", json.loads)
+        if (path / "cases.parquet").is_file() and not (path / "cases.jsonl").is_file():
+            found["done"] = count_parquet(path / "cases.parquet")
+        elif found["summary"]:
+            found["done"] = len(list(records_in(path)))
+        elif (path / "cases.jsonl").is_file():
+            found["done"] = sum(1 for _ in read_lines(path / "cases.jsonl"))
+        if found["summary"]:
+            if _job(found["config"]) == "edit":
+                _check(path, found)
+            return StoredRun(path, "finished", **found)
+    except (ValueError, OSError) as error:
+        return StoredRun(path, "damaged", str(error), **found)
+    return StoredRun(path, "running" if is_locked(path / ".lock") else "unfinished", **found)
+
+
+def _job(config: Mapping[str, Any]) -> str:
+    job = config.get("job")
+    return str(job.get("name", "edit")) if isinstance(job, Mapping) else "edit"
+
+
+def _mapping(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        value = parse(path.read_text(encoding="utf-8"))
+    except (ValueError, yaml.YAMLError, OSError) as error:
+        raise ValueError(f"{path.name} cannot be read: {str(error).splitlines()[0]}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{path.name} holds {type(value).__name__} in the place of named values")
+    return value
+
+
+def _check(path: Path, found: Mapping[str, Any]) -> None:
+    """Whether a finished run has what its summary says."""
+    summary = found["summary"]
+    missing = [key for key in _SUMMARY_KEYS if key not in summary]
+    if not found["config"]:
+        raise ValueError("config.yaml is missing")
+    if missing:
+        raise ValueError(f"summary.json lacks {', '.join(missing)}")
+    done = found.get("done", 0)
+    if done != summary["n_facts"]:
+        raise ValueError(f"summary.json is of {summary['n_facts']} facts, but there are records of {done}")
+    if summary["mode"] == "sequential" and not any((path / f"retention{s}").is_file() for s in (".parquet", ".jsonl")):
+        raise ValueError("the records of the end of the sequence (retention) are missing")

@@ -1,0 +1,1 @@
+"""Baselines and controls that every comparison needs."""

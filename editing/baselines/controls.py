@@ -1,0 +1,96 @@
+"""The controls that every editor is held against: no edit, the fact in the context, a random update."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+
+from corrigenda import ContextEdit, Fact, LanguageModel, LowRankEdit, Origin
+from editing.editor import Editor, EditRefusedError, prepare, require_targets
+from editing.locate_then_edit.rome import Rome
+
+
+@dataclass(frozen=True)
+class NoEdit:
+    """Changes nothing: the unedited model in the place of an edited one."""
+
+    name: ClassVar[str] = "none"
+
+    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit:
+        """An edit of no layer."""
+        return LowRankEdit.of(lm, Origin.of(lm, self, facts), {})
+
+
+@dataclass(frozen=True)
+class InContext:
+    """Puts the facts before every prompt; no weight changes.
+
+    Attributes:
+        template: what is written of each fact: ``{statement}`` and ``{target}`` are filled in.
+    """
+
+    name: ClassVar[str] = "in_context"
+
+    template: str = "{statement} {target}. "
+
+    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> ContextEdit:
+        """The text of all facts.
+
+        Raises:
+            EditRefusedError: a fact asks for an erasure.
+        """
+        require_targets("in_context", facts)
+        # By replacement, not str.format: a fact may well contain braces.
+        texts = [
+            self.template.replace("{statement}", fact.statement).replace("{target}", str(fact.target_new))
+            for fact in facts
+        ]
+        return ContextEdit(Origin.of(lm, self, facts), "".join(texts))
+
+
+@dataclass(frozen=True)
+class RandomUpdate:
+    """An update in random directions, with the layers, rank and norm of another editor's.
+
+    What it does to a model is what any change of that size does.
+
+    Attributes:
+        like: the editor whose update gives the size.
+        seed: for the directions.
+    """
+
+    name: ClassVar[str] = "random"
+
+    like: Editor = field(default_factory=Rome)
+    seed: int = 0
+
+    def prepare(self, lm: LanguageModel) -> None:
+        """Prepares the other editor."""
+        prepare(self.like, lm)
+
+    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit:
+        """The random update.
+
+        Raises:
+            EditRefusedError: the other editor refuses, or its edit is not a low-rank one.
+        """
+        model = self.like.edit(lm, facts)
+        if not isinstance(model, LowRankEdit):
+            raise EditRefusedError(f"{self.like.name} gives a {model.kind} edit, which has no norm to match")
+        # Every fact has directions of its own, and always the same ones.
+        key = json.dumps([self.seed, *(fact.id for fact in facts)])
+        generator = torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(key.encode()).digest()[:7], "big"))
+        factors = {}
+        for layer, pair in model.factors.items():
+            left, right = (torch.randn(part.shape, generator=generator) for part in pair)
+            factors[layer] = (left, right * (model.norm(layer) / float((left @ right).norm())))
+        # The other editor as it tells of itself: its fields may be functions, which no file holds.
+        settings = {"like": {"editor": model.origin.editor, **model.origin.settings}, "seed": self.seed}
+        origin = dataclasses.replace(model.origin, editor=self.name, settings=settings)
+        return LowRankEdit.of(lm, origin, factors)

@@ -1,0 +1,225 @@
+"""v*: the FFN output at the subject's last token that makes the model say the new object.
+
+Meng et al. 2022 (ROME), eq. 4: a vector delta is added to the FFN's output at one layer and one position and
+optimised, while the weights stay as they are. Only layers from that one on and positions from the subject's last
+token on can change, and only they are run (`corrigenda.forward.partial`); the facts of a batch are optimised side by
+side, each with its own loss, bound and stop, so that each gets what it would get alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from corrigenda import Fact, FFNMemory, LanguageModel
+from corrigenda.forward.partial import PartialForward
+from corrigenda.models import positions
+from editing.locate_then_edit.keys import Rewrites
+
+PASS_TOKENS = 48
+"""How many tokens' worth of computing one more pass over the weights costs: it reads them all from memory."""
+
+
+@dataclass(frozen=True)
+class ValueSettings:
+    """How v* is solved for; the defaults are those of ROME's authors.
+
+    Attributes:
+        steps: forwards; the last one only measures, so there are at most ``steps - 1`` updates.
+        lr: Adam's learning rate.
+        weight_decay: weight of |delta| / |v0|^2.
+        clamp_norm_factor: the bound on |delta|, in units of |v0|.
+        kl_factor: weight of the KL divergence on `kl_prompt`.
+        kl_prompt: a prompt about the subject that asks for no fact, with one ``{}``.
+        kl_position: where on it the KL is taken: at the subject's last token, as the authors' code does, or at the
+            prompt's last token.
+        early_stop_loss: a fact whose loss falls below this is done.
+    """
+
+    steps: int = 20
+    lr: float = 0.5
+    weight_decay: float = 0.5
+    clamp_norm_factor: float = 4.0
+    kl_factor: float = 0.0625
+    kl_prompt: str = "{} is a"
+    kl_position: Literal["subject", "last"] = "subject"
+    early_stop_loss: float = 0.05
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.lr <= 0 or self.clamp_norm_factor <= 0:
+            raise ValueError(f"steps, lr and clamp_norm_factor must be positive: {self}")
+        if self.kl_prompt.count("{}") != 1:
+            raise ValueError(f"kl_prompt needs exactly one '{{}}' for the subject: {self.kl_prompt!r}")
+        if self.kl_position not in ("subject", "last"):
+            raise ValueError(f"kl_position must be 'subject' or 'last', not {self.kl_position!r}")
+
+
+@dataclass(frozen=True)
+class TargetValues:
+    """The solution for several facts.
+
+    Attributes:
+        values: (fact, d_model), v* = v0 + delta.
+        loss: (fact,), the whole loss at the last forward.
+        nll: (fact,), the mean negative log-probability of a target token in it.
+        kl: (fact,), the KL divergence, before its factor.
+        steps: (fact,), the forwards that were run.
+        losses: for each fact the whole loss at each of its forwards.
+    """
+
+    values: Tensor
+    loss: Tensor
+    nll: Tensor
+    kl: Tensor
+    steps: Tensor
+    losses: list[list[float]]
+
+
+@torch.enable_grad()
+def solve_target_values(
+    lm: LanguageModel, facts: Sequence[Fact], rewrites: Rewrites, settings: ValueSettings
+) -> TargetValues:
+    """Solves for v* of all facts at once.
+
+    Args:
+        lm: the model, unchanged since `rewrites` were run.
+        facts: the facts.
+        rewrites: their prompts, run at the layer to be edited.
+        settings: hyper-parameters.
+    """
+    memory = lm.memory(rewrites.layer)
+    old, device = rewrites.old_values, rewrites.old_values.device
+    n_facts = len(facts)
+    groups = _groups(lm, rewrites)
+
+    delta = torch.zeros_like(old, requires_grad=True)
+    optimiser = torch.optim.Adam([delta], lr=settings.lr)
+    bound = settings.clamp_norm_factor * old.norm(dim=1, keepdim=True)
+    open_facts = torch.ones(n_facts, dtype=torch.bool, device=device)
+    before: dict[int, Tensor] = {}  # by fact, the KL prompt's distribution without delta
+    figures = {name: torch.zeros(n_facts, device=device) for name in ("loss", "nll", "kl")}
+    steps = torch.zeros(n_facts, dtype=torch.long, device=device)
+    history: list[Tensor] = []
+
+    for step in range(settings.steps):
+        if step > 0:
+            groups = [group.restricted(open_facts) for group in groups]
+        nll = torch.zeros(n_facts, device=device)
+        kl = torch.zeros(n_facts, device=device)
+        # The last forward only measures.
+        with torch.set_grad_enabled(step < settings.steps - 1):
+            for group in groups:
+                if not len(group.fact):
+                    continue
+                log_probs = group.logits(memory, delta).float().log_softmax(-1)
+                wanted = group.targets >= 0
+                chosen = log_probs[wanted].gather(1, group.targets[wanted, None])[:, 0]
+                nll = nll.index_add(0, group.owner[wanted], -chosen * group.weight[wanted])
+                for row, fact in zip((~wanted).nonzero()[:, 0].tolist(), group.owner[~wanted].tolist(), strict=True):
+                    now = log_probs[row]
+                    reference = before.setdefault(fact, now.detach())
+                    kl = kl.index_add(0, group.owner[row : row + 1], (now.exp() * (now - reference)).sum()[None])
+        # Guarded against a square root's gradient at zero, where delta starts.
+        norm = (delta.square().sum(1) + 1e-30).sqrt()
+        loss = nll + settings.kl_factor * kl + settings.weight_decay * norm / old.square().sum(1)
+        for name, value in (("loss", loss), ("nll", nll), ("kl", kl)):
+            figures[name] = torch.where(open_facts, value.detach(), figures[name])
+        steps[open_facts] = step + 1
+        history.append(figures["loss"])
+        open_facts = open_facts & (loss.detach() >= settings.early_stop_loss)
+        if step == settings.steps - 1 or not bool(open_facts.any()):
+            break
+        optimiser.zero_grad()
+        loss[open_facts].sum().backward()
+        held = delta.detach().clone()
+        optimiser.step()
+        with torch.no_grad():
+            norm = delta.norm(dim=1, keepdim=True)
+            delta.copy_(torch.where(norm > bound, delta * bound / norm, delta))
+            # A fact that is done keeps its delta; Adam's momentum would carry it on.
+            delta.copy_(torch.where(open_facts[:, None], delta, held))
+    columns = torch.stack(history, 1).tolist()
+    losses = [column[:n] for column, n in zip(columns, steps.tolist(), strict=True)]
+    return TargetValues(old + delta.detach(), figures["loss"], figures["nll"], figures["kl"], steps, losses)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Rows of equal length that run together.
+
+    `fact` (row,) says whose delta a row gets, `at` (row,) where; `predicts` picks the logits wanted, and for each of
+    these `owner`, `targets` and `weight` (n,) say to which fact's loss which token counts how much. A target of -1
+    stands for a distribution that is to be kept.
+    """
+
+    forward: PartialForward
+    fact: Tensor
+    at: Tensor
+    predicts: Tensor
+    owner: Tensor
+    targets: Tensor
+    weight: Tensor
+
+    def logits(self, memory: FFNMemory, delta: Tensor) -> Tensor:
+        """The wanted logits with each fact's delta added to the FFN output at its subject's last token."""
+        states = self.forward.states
+        if self.forward.layer > memory.layer and states is not None:
+            # The FFN's output joins the residual stream as it is: what enters the next layer changes by delta.
+            return self.forward.logits(self.predicts, positions.add(states, self.at, delta[self.fact]))
+        with memory.add(delta[self.fact], self.at):
+            return self.forward.logits(self.predicts)
+
+    def restricted(self, open_facts: Tensor) -> _Group:
+        """The group without the rows of facts that are done."""
+        keep = open_facts[self.fact]
+        if bool(keep.all()):
+            return self
+        kept = open_facts[self.owner]
+        rows = keep.nonzero()[:, 0]
+        forward = self.forward.rows(rows) if len(rows) else self.forward
+        rows_kept = (self.fact[keep], self.at[keep], self.predicts[keep])
+        return _Group(forward, *rows_kept, self.owner[kept], self.targets[kept], self.weight[kept])
+
+
+def _groups(lm: LanguageModel, rewrites: Rewrites) -> list[_Group]:
+    """The rows, grouped by how many of their tokens run again."""
+    prompts = rewrites.prompts
+    run = prompts.batch.lengths - prompts.subject
+    rows_per_fact = torch.bincount(prompts.fact[prompts.rewriting])
+    per_row = prompts.predicts.sum(1)
+    targets = prompts.targets.split(per_row.tolist())
+    first = _first_layer(lm, rewrites.layer)
+    groups = []
+    for rows in _of_like_length(run):
+        forward = PartialForward(lm, rewrites.recording, first, prompts.subject[rows], rows)
+        fact = prompts.fact[rows]
+        owner = fact.repeat_interleave(per_row[rows])
+        weight = (1 / (rows_per_fact[fact] * per_row[rows])).repeat_interleave(per_row[rows])
+        predicts = forward.local(prompts.predicts[rows])
+        chosen = torch.cat([targets[row] for row in rows.tolist()])
+        groups.append(_Group(forward, fact, forward.local(prompts.subject[rows]), predicts, owner, chosen, weight))
+    return groups
+
+
+def _of_like_length(lengths: Tensor) -> list[Tensor]:
+    """Groups of rows, (n,) indices each: rows go with longer ones as long as padding costs less than a pass."""
+    rows = lengths.argsort(stable=True, descending=True).tolist()
+    groups: list[list[int]] = [[]]
+    longest, padding = int(lengths[rows[0]]), 0
+    for row in rows:
+        padding += longest - int(lengths[row])
+        if padding > PASS_TOKENS:
+            groups.append([])
+            longest, padding = int(lengths[row]), 0
+        groups[-1].append(row)
+    # In the batch's order, which the order of the predicted tokens follows.
+    return [torch.tensor(sorted(group), device=lengths.device) for group in groups]
+
+
+def _first_layer(lm: LanguageModel, layer: int) -> int:
+    """The first layer that has to run again when the FFN output of `layer` changes by a vector."""
+    return layer + 1 if lm.architecture.adds_plainly and layer + 1 < lm.n_layers else layer

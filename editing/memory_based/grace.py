@@ -1,0 +1,234 @@
+"""GRACE: a codebook of keys and learned values, with balls that are made, widened and split.
+
+Hartvigsen, Sankaranarayanan, Palangi, Kim and Ghassemi 2023, "Aging with GRACE: Lifelong Model Editing with Discrete
+Key-Value Adaptors".
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from corrigenda import Fact, LanguageModel, Origin
+from corrigenda.edits.codebook import CodebookEdit, nearest_keys
+from corrigenda.moments.text import Text
+from editing.editor import EditRefusedError, require_targets
+from editing.request_history import answer, check_previous, history, target_rows, without
+from editing.training_rows import Rows, RowsForward, SideLayer
+
+
+@dataclass(frozen=True)
+class Grace:
+    """General Retrieval Adaptors for Continual Editing.
+
+    Facts are taken one after another. The key h of a fact are the coefficients that enter the layer's value matrix at
+    the prompt's last token; i is the entry whose key is nearest, at the distance d. By the published rules (algorithm
+    1), with `radius` as the radius of a new ball:
+
+    - no entry, or d > epsilon_i + radius: a *new* entry (h, v, radius);
+    - otherwise, i has the same answer: its ball is *expanded* to epsilon_i = max(epsilon_i, d);
+    - otherwise the balls conflict and i's is *split*: epsilon_i = d / 2 (less a little, so that nothing lies in both),
+      and a new entry (h, v, d / 2).
+
+    The value v starts from the FFN's output at the prompt's last token and is learned by gradient: -log P of the target
+    and the end token after the bare prompt, v standing in for the FFN's output from the prompt's last token on. An
+    expanded entry's value is learned on, for the new prompt, unless it gives the answer already.
+
+    A fact that was edited before is learned on like an expansion. One that contradicts an earlier fact (same subject
+    and prompt, other object) has its very key, d = 0: there is nothing to split, the entry's value and answer are
+    replaced, the later fact wins, and its report says so.
+
+    Attributes:
+        layer: the layer; None for 0.84 of the depth (`default_layer`).
+        radius: of a new ball; None for `relative_radius` times the median distance between the keys of unrelated texts.
+        relative_radius: see `radius`.
+        steps: gradient steps for a value, at most.
+        lr: Adam's learning rate, in units of the root mean square of the FFN output that v starts from.
+        stop: the loss per token at which a value is done.
+        text: the unrelated texts; each key is taken at the end of a sequence.
+    """
+
+    name: ClassVar[str] = "grace"
+
+    layer: int | None = None
+    radius: float | None = None
+    relative_radius: float = 0.25
+    steps: int = 100
+    lr: float = 0.5
+    stop: float = 0.05
+    text: Text = field(default_factory=lambda: Text(tokens=64 * 24, length=24))
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.lr <= 0:
+            raise ValueError(f"steps and lr must be positive: {self}")
+        if (self.radius is not None and self.radius <= 0) or self.relative_radius <= 0:
+            raise ValueError(f"radius and relative_radius must be positive: {self}")
+
+    def prepare(self, lm: LanguageModel) -> None:
+        """Samples the unrelated texts, which are kept on disk."""
+        if self.radius is None:
+            self.text.sequences(lm)
+
+    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> CodebookEdit:
+        """A codebook that holds the facts.
+
+        Raises:
+            EditRefusedError: a fact asks for an erasure; or none could be edited.
+        """
+        return self.extend(lm, None, facts)
+
+    def extend(self, lm: LanguageModel, previous: CodebookEdit | None, facts: Sequence[Fact]) -> CodebookEdit:
+        """The codebook of an earlier edit with further facts; the earlier edit itself stays as it is.
+
+        Args:
+            lm: the model; `previous` may be applied or not.
+            previous: what to go on from.
+            facts: in the order in which they are to be edited.
+
+        Raises:
+            EditRefusedError: a fact asks for an erasure; `previous` is another editor's, or of another layer or model;
+                or no fact could be edited.
+        """
+        require_targets("GRACE", facts)
+        layer = default_layer(lm) if self.layer is None else lm.memory(self.layer).layer
+        check_previous("GRACE", lm, layer, previous, CodebookEdit)
+        with without(lm, previous):
+            side = SideLayer(lm, layer)
+            book = _Book(side, previous, self._radius(side))
+            rows = side.run([target_rows(lm, fact) for fact in facts])
+            before = () if previous is None else previous.origin.facts
+            reports = () if previous is None else previous.origin.report
+            refused = {number for number, figures in enumerate(reports) if "refused" in figures}
+            notes = history([*before, *facts], refused)[len(before) :]
+            report: list[dict[str, Any]] = []
+            members: list[int | None] = []
+            for number, (fact, note) in enumerate(zip(facts, notes, strict=True)):
+                figures, member = self._add(side, book, rows.pick([number]), fact)
+                report.append(note | figures)
+                members.append(member)
+                if "refused" in figures:
+                    warnings.warn(f"GRACE: fact {fact.id!r} is refused: {figures['refused']}", stacklevel=3)
+        if all("refused" in figures for figures in report):
+            raise EditRefusedError(
+                "; ".join(f"fact {f.id!r}: {r['refused']}" for f, r in zip(facts, report, strict=True))
+            )
+        origin = Origin.of(lm, self, [*before, *facts], [*reports, *report])
+        return book.edit(origin, (*(() if previous is None else previous.members), *members))
+
+    def _radius(self, side: SideLayer) -> float:
+        if self.radius is not None:
+            return self.radius
+        texts = self.text.sequences(side.lm)
+        keys = torch.stack([m[-1] for m in side.run([(ids, len(ids)) for ids in texts]).coefficients])
+        return self.relative_radius * float(torch.pdist(keys).median())
+
+    def _add(self, side: SideLayer, book: _Book, row: Rows, fact: Fact) -> tuple[dict[str, Any], int | None]:
+        """Adds one fact; returns its report and its entry. The codebook is as it was where the fact is refused."""
+        forward = RowsForward(side, row)
+        key = row.coefficients[0][row.prompts[0] - 1].to(side.memory.values.device)
+        label = answer(fact)
+        figures: dict[str, Any] = {}
+        entry, distance = book.nearest(key)
+        start = side.memory.read(key[None])[0].float()
+        if entry is None or distance > float(book.radii[entry]) + book.radius:
+            figures["rule"] = "new"
+            radius, others = book.radius, None
+        elif book.labels[entry] == label:
+            figures["rule"] = "expanded"
+            radius, others = max(float(book.radii[entry]), distance), None
+            start = book.values[entry]
+        elif distance <= 1e-5 * float(key.norm()):
+            figures["rule"] = "replaced"
+            radius, others = float(book.radii[entry]), None
+            start = book.values[entry]
+        else:
+            figures["rule"] = "split"
+            radius, others = distance / 2, distance / 2 * (1 - 1e-5)
+        value, losses = self._learn(forward, side, start)
+        loss = min(losses) if math.isfinite(losses[-1]) else math.nan
+        figures |= {"steps": len(losses) - 1}
+        if not math.isfinite(loss):
+            figures["refused"] = "the loss is not finite; the codebook is left as it was"
+            return figures, None
+        figures |= {
+            "loss": loss,
+            "step_losses": losses,
+            "radius": radius,
+            "distance": None if entry is None else distance,
+        }
+        if figures["rule"] in ("expanded", "replaced"):
+            assert entry is not None
+            book.change(entry, value, radius, label)
+            return figures, entry
+        if others is not None:
+            assert entry is not None
+            book.radii[entry] = others
+        return figures, book.append(key, value, radius, label)
+
+    def _learn(self, forward: RowsForward, side: SideLayer, start: Tensor) -> tuple[Tensor, list[float]]:
+        """The best value, and the losses before each step and at the end; the last is not finite if that stopped it."""
+        old = side.memory.read(forward.coefficients).float()
+        value = start.clone().requires_grad_()
+        optimiser = torch.optim.Adam([value], lr=self.lr * max(float(start.square().mean().sqrt()), 1e-6))
+        best, losses = start.clone(), list[float]()
+        for step in range(self.steps + 1):
+            with torch.set_grad_enabled(step < self.steps):
+                loss = forward.nll(torch.where(forward.tail[..., None], value - old, 0))[0]
+            losses.append(float(loss.detach()))
+            if losses[-1] == min(losses):
+                best = value.detach().clone()
+            if not self.stop <= losses[-1] < math.inf or step == self.steps:
+                return best, losses
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+        raise AssertionError("unreachable")
+
+
+def default_layer(lm: LanguageModel) -> int:
+    """0.84 of the depth: where WISE's paper finds edits beside a layer to work best."""
+    return min(round(0.84 * lm.n_layers), lm.n_layers - 1)
+
+
+class _Book:
+    """A codebook while facts are added to it."""
+
+    def __init__(self, side: SideLayer, previous: CodebookEdit | None, radius: float) -> None:
+        memory = side.memory
+        device = memory.values.device
+        self.memory, self.radius = memory, radius
+        if previous is None:
+            self.keys = torch.zeros(0, memory.d_ffn, device=device)
+            self.values = torch.zeros(0, memory.d_model, device=device)
+            self.radii = torch.zeros(0, device=device)
+            self.labels: list[str] = []
+        else:
+            self.keys, self.values, self.radii = (
+                part.clone().to(device) for part in (previous.keys, previous.values, previous.radii)
+            )
+            self.labels = list(previous.labels)
+
+    def nearest(self, key: Tensor) -> tuple[int | None, float]:
+        if not self.labels:
+            return None, math.inf
+        entry, distance = nearest_keys(key[None], self.keys)
+        return int(entry), float(distance)
+
+    def append(self, key: Tensor, value: Tensor, radius: float, label: str) -> int:
+        self.keys = torch.cat([self.keys, key[None]])
+        self.values = torch.cat([self.values, value[None]])
+        self.radii = torch.cat([self.radii, torch.tensor([radius], device=self.radii.device)])
+        self.labels.append(label)
+        return len(self.labels) - 1
+
+    def change(self, entry: int, value: Tensor, radius: float, label: str) -> None:
+        self.values[entry], self.radii[entry], self.labels[entry] = value, radius, label
+
+    def edit(self, origin: Origin, members: tuple[int | None, ...]) -> CodebookEdit:
+        return CodebookEdit.of(self.memory, origin, self.keys, self.values, self.radii, tuple(self.labels), members)

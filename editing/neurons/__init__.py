@@ -1,0 +1,1 @@
+"""Editors of single neurons: scale their coefficients, rewrite or blank their values."""

@@ -1,0 +1,188 @@
+"""Rows that a side memory is trained on: run once up to its layer, then from there as often as wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from corrigenda import LanguageModel
+from corrigenda.edits.side_memory import routing_score
+from corrigenda.forward.partial import PartialForward, Recording, record
+from corrigenda.models.routes import Routes
+
+RECORD_TOKENS = 2048
+"""How many tokens, padding included, are run at once when rows are recorded."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Texts with what the model did with them below a side memory.
+
+    Attributes:
+        ids: the tokens of each row: a prompt, and the target's tokens after it.
+        prompts: how many of them are the prompt.
+        coefficients: m at the side memory's layer, for each row (its tokens, d_ffn).
+        states: what enters the first layer that a change of the side memory reaches, (its tokens, d_model).
+    """
+
+    ids: tuple[Tensor, ...] = ()
+    prompts: tuple[int, ...] = ()
+    coefficients: tuple[Tensor, ...] = ()
+    states: tuple[Tensor, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __add__(self, other: Rows) -> Rows:
+        return Rows(
+            self.ids + other.ids,
+            self.prompts + other.prompts,
+            self.coefficients + other.coefficients,
+            self.states + other.states,
+        )
+
+    def pick(self, rows: Sequence[int]) -> Rows:
+        """Some of the rows."""
+        parts = (self.ids, self.prompts, self.coefficients, self.states)
+        return Rows(*(tuple(part[row] for row in rows) for part in parts))  # type: ignore[arg-type]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The rows one after another, for `Edit.save`; `from_tensors` reads them back."""
+        if not self.ids:
+            return {}
+        return {
+            "ids": torch.cat(self.ids),
+            "lengths": torch.tensor([len(ids) for ids in self.ids]),
+            "prompts": torch.tensor(self.prompts),
+            "coefficients": torch.cat(self.coefficients),
+            "states": torch.cat(self.states),
+        }
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Rows:
+        """The rows that `tensors` made."""
+        if not tensors:
+            return cls()
+        lengths = tensors["lengths"].tolist()
+        ids, coefficients, states = (tensors[name].split(lengths) for name in ("ids", "coefficients", "states"))
+        return cls(tuple(ids), tuple(tensors["prompts"].tolist()), tuple(coefficients), tuple(states))
+
+
+class SideLayer:
+    """The layer of a model that a side memory stands beside, and the layers above it.
+
+    Args:
+        lm: the model; it must not change while this is used.
+        layer: which layer.
+    """
+
+    def __init__(self, lm: LanguageModel, layer: int) -> None:
+        self.lm = lm
+        self.memory = lm.memory(layer)
+        self.layer = self.memory.layer
+        plain = lm.architecture.adds_plainly and self.layer + 1 < lm.n_layers
+        # Where the FFN's output simply joins the residual stream, its own layer need not run again.
+        self.first = self.layer + 1 if plain else self.layer
+        self.tuples = record(lm, lm.batch([[lm.pad_id]]), []).tuples
+
+    def run(self, sequences: Sequence[tuple[Sequence[int], int]]) -> Rows:
+        """Runs texts, each with the length of its prompt, once; only here do the layers below the side memory run."""
+        found: dict[int, tuple[Tensor, Tensor]] = {}
+        for group in _groups([len(ids) for ids, _ in sequences]):
+            batch = self.lm.batch([sequences[i][0] for i in group], [sequences[i][1] for i in group])
+            with self.memory.capture() as seen:
+                recording = record(self.lm, batch, [self.first])
+            for place, i in enumerate(group):
+                n = len(sequences[i][0])
+                found[i] = (
+                    seen.coefficients[place, :n].float().cpu().clone(),
+                    recording.states[self.first][place, :n].cpu().clone(),
+                )
+        return Rows(
+            tuple(torch.tensor(list(ids)) for ids, _ in sequences),
+            tuple(prompt for _, prompt in sequences),
+            tuple(found[i][0] for i in range(len(sequences))),
+            tuple(found[i][1] for i in range(len(sequences))),
+        )
+
+
+def _groups(lengths: Sequence[int]) -> list[list[int]]:
+    groups: list[list[int]] = [[]]
+    for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
+        if groups[-1] and (len(groups[-1]) + 1) * lengths[i] > RECORD_TOKENS:
+            groups.append([])
+        groups[-1].append(i)
+    return groups
+
+
+class RowsForward:
+    """Forwards of some rows from a layer's FFN output on, with something added to that output.
+
+    Args:
+        side: the layer.
+        rows: the rows.
+
+    Attributes:
+        coefficients: m, (row, position, d_ffn), padded on the right.
+        counted: (row, position), the tokens that the routing score counts: those of the prompt but the first.
+        changed: (row, position), the tokens at which a side memory answers: all but the first.
+        tail: (row, position), the prompt's last token and all after it.
+        targets: (n,), the target tokens of all rows.
+        owner: (n,), the row of each.
+    """
+
+    def __init__(self, side: SideLayer, rows: Rows) -> None:
+        lm, device = side.lm, side.memory.values.device
+        self._side = side
+        batch = lm.batch([ids.tolist() for ids in rows.ids], rows.prompts)
+        place = torch.arange(1, batch.input_ids.shape[1] + 1, device=device)
+        lengths, prompts = batch.lengths.to(device)[:, None], torch.tensor(rows.prompts, device=device)[:, None]
+        self.coefficients = _padded(rows.coefficients, device)
+        self.changed = (place > 1) & (place <= lengths)
+        self.counted = (place > 1) & (place <= prompts)
+        self.tail = (place >= prompts) & (place <= lengths)
+        self._predicts = (place >= prompts) & (place < lengths)
+        self.owner = self._predicts.nonzero()[:, 0]
+        self.targets = torch.cat([ids[prompt:] for ids, prompt in zip(rows.ids, rows.prompts, strict=True)]).to(device)
+        recording = Recording(
+            batch=batch,
+            states={side.first: _padded(rows.states, device)},
+            cache=None,  # the rows run from their first position on
+            logits=None,
+            tuples=side.tuples,
+            routes=Routes(batch.prompts),
+        )
+        self._partial = PartialForward(lm, recording, side.first, torch.zeros_like(batch.lengths))
+
+    def scores(self, delta: Tensor) -> Tensor:
+        """D of each row's prompt for a side memory, (row,); see `SideMemoryEdit`."""
+        return routing_score(self.coefficients, delta, self.counted)
+
+    def side_answer(self, delta: Tensor) -> Tensor:
+        """What a side memory adds to the FFN output where it answers in every row: m (V' - V), (row, position, d)."""
+        # Multiplied at the tokens that change only.
+        answer = torch.zeros(*self.changed.shape, delta.shape[1], dtype=delta.dtype, device=delta.device)
+        return answer.index_put((self.changed,), self.coefficients[self.changed] @ delta)
+
+    def logits(self, added: Tensor) -> Tensor:
+        """The logits from which the targets are predicted, (n, vocabulary), with (row, position, d_model) added."""
+        states = self._partial.states
+        if self._side.first > self._side.layer:
+            assert states is not None
+            return self._partial.logits(self._predicts, states + added.to(states.dtype))
+        with self._side.memory.add(added):
+            return self._partial.logits(self._predicts)
+
+    def nll(self, added: Tensor) -> Tensor:
+        """The mean of -log P of each row's target tokens, (row,)."""
+        log_probs = self.logits(added).float().log_softmax(-1)
+        chosen = log_probs.gather(1, self.targets[:, None])[:, 0]
+        sums = torch.zeros(len(self.tail), device=chosen.device).index_add(0, self.owner, -chosen)
+        return sums / self._predicts.sum(1)
+
+
+def _padded(rows: Sequence[Tensor], device: torch.device) -> Tensor:
+    return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True).to(device)

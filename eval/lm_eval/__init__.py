@@ -1,0 +1,1 @@
+"""Tasks of the lm-evaluation-harness before and after an edit."""

@@ -1,0 +1,1 @@
+"""How facts are edited and scored: one by one, all at once, or one after another."""

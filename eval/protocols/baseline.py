@@ -1,0 +1,124 @@
+"""`Baseline`: what the unedited model does with many facts, measured once, a chunk at a time, and kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from corrigenda import Fact, LanguageModel
+from corrigenda.data import FactSet
+from corrigenda.files import write_json, write_tensors
+from corrigenda.runs.ids import code_version
+from eval.measure import EvalSettings, Measurement, held_out_log_perplexity, measure
+
+
+class Baseline:
+    """The measurements of the unedited model that later ones are compared with.
+
+    Chunks are cut by a fact's place, so that a run that goes on after a kill measures in the same batches as one that
+    was never stopped, and gives the same figures to the last bit. Next-token distributions fill the memory quickly (two
+    megabytes for a fact with ten neighbours and a vocabulary of 50,000): only one chunk is held.
+
+    Args:
+        lm: the model; edits that are applied are lifted while it is measured.
+        facts: the facts.
+        settings: what to measure.
+        chunk: how many facts are measured together.
+        folder: where measurements are kept; without one a chunk is measured anew whenever another was asked for since.
+    """
+
+    def __init__(
+        self, lm: LanguageModel, facts: Sequence[Fact], settings: EvalSettings, chunk: int, folder: Path | None = None
+    ) -> None:
+        self._lm = lm
+        self._facts = facts
+        self._settings = settings
+        self._size = chunk
+        self._folder = folder
+        self._held: dict[int, list[Measurement]] = {}
+        self._log_perplexity: float | None = None
+
+    @classmethod
+    def shared(
+        cls, lm: LanguageModel, facts: Sequence[Fact], settings: EvalSettings, chunk: int, folder: Path
+    ) -> Baseline:
+        """One that takes up what others measured, in a folder for many models, sets of facts and settings.
+
+        What lies there was measured by this version of the code, on the same weights, in the same precision, on the
+        same kind of device, in the same batches: it is, bit for bit, what would be measured again.
+        """
+        worked_on = [lm.fingerprint, str(lm.dtype), lm.device.type, FactSet("", tuple(facts)).fingerprint]
+        key = json.dumps([*worked_on, asdict(settings), chunk, code_version()], sort_keys=True)
+        return cls(lm, facts, settings, chunk, folder / hashlib.sha256(key.encode()).hexdigest()[:16])
+
+    @property
+    def chunks(self) -> range:
+        """The numbers of the chunks."""
+        return range(-(-len(self._facts) // self._size))
+
+    def facts(self, number: int) -> Sequence[Fact]:
+        """The facts of a chunk."""
+        return self._facts[number * self._size : (number + 1) * self._size]
+
+    def missing(self, n_facts: int) -> list[int]:
+        """The chunks of the first so many facts that could be kept and are not measured yet."""
+        if self._folder is None:
+            return []
+        numbers = self.chunks[: -(-n_facts // self._size)]
+        return [number for number in numbers if not (self._folder / f"{number:04d}.json").is_file()]
+
+    def complete(self, n_facts: int, stop: Callable[[], bool]) -> bool:
+        """Measures what is not measured yet of the first so many facts; False if it was stopped before the end."""
+        missing = self.missing(n_facts)
+        if not missing:
+            return True
+        with self._lm.edits.suspended():
+            for number in missing:
+                if stop():
+                    return False
+                self.chunk(number)
+        return True
+
+    def of(self, place: int) -> Measurement:
+        """The measurement of one fact."""
+        return self.chunk(place // self._size)[place % self._size]
+
+    def chunk(self, number: int) -> list[Measurement]:
+        """The measurements of a chunk's facts."""
+        if number not in self._held:
+            self._held.clear()
+            self._held[number] = self._stored(number) or self._measured(number)
+        return self._held[number]
+
+    def _measured(self, number: int) -> list[Measurement]:
+        with self._lm.edits.suspended():
+            if self._settings.perplexity_tokens and self._log_perplexity is None:
+                self._log_perplexity = held_out_log_perplexity(self._lm, self._settings)
+            found = measure(self._lm, self.facts(number), self._settings, log_perplexity=self._log_perplexity)
+        if self._folder is not None:
+            rows = [row for measurement in found for row in measurement.distributions]
+            tensors = {"distributions": torch.stack(rows)} if rows else {}
+            write_tensors(self._folder / f"{number:04d}.safetensors", tensors)
+            records = [
+                {"prompts": m.prompts, "values": m.values, "answers": m.answers, "distributions": len(m.distributions)}
+                for m in found
+            ]
+            write_json(self._folder / f"{number:04d}.json", records)  # last: the chunk is done
+        return found
+
+    def _stored(self, number: int) -> list[Measurement] | None:
+        if self._folder is None or not (self._folder / f"{number:04d}.json").is_file():
+            return None
+        rows = list(load_file(self._folder / f"{number:04d}.safetensors").get("distributions", ()))
+        found = []
+        for record in json.loads((self._folder / f"{number:04d}.json").read_text(encoding="utf-8")):
+            answers = {prompt: (list(tokens), bool(ended)) for prompt, (tokens, ended) in record["answers"].items()}
+            mine, rows = rows[: record["distributions"]], rows[record["distributions"] :]
+            found.append(Measurement(record["prompts"], record["values"], mine, answers))
+        return found

@@ -1,0 +1,227 @@
+"""Runs of an editor on facts: edits made and scored, and kept so that a run killed at any moment goes on.
+
+What an editor is, is said here by its methods alone: the evaluation knows no editor.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from corrigenda import Edit, EditRefusedError, Fact, LanguageModel
+from corrigenda.data import FactSet
+from corrigenda.files import write_json
+from corrigenda.runs.environment import peak_memory_mb
+from corrigenda.runs.folder import RunFolder
+from eval.evaluation import Case, Evaluation, judged
+from eval.measure import EvalSettings, measure
+from eval.protocols.baseline import Baseline
+
+CHUNK = 10
+"""Facts whose prompts are measured together before they are edited."""
+
+logger = logging.getLogger(__name__)
+
+Notify = Callable[[Case], None]
+"""Is told of each case when it is finished."""
+
+
+class Editor(Protocol):
+    """Turns facts into an `Edit`, and leaves the model as it was.
+
+    An editor whose edits grow may have ``extend(lm, previous, facts) -> Edit`` too: given its edit of earlier facts, or
+    None, and the unedited model, it returns one of all of them, which takes the previous one's place.
+    """
+
+    name: ClassVar[str]
+
+    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> Edit:
+        """One edit that makes all the facts true of the model; EditRefusedError where it cannot or will not."""
+        ...
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What came of asking an editor.
+
+    Attributes:
+        edit: the edit; None if there is none.
+        seconds: that it took.
+        error: why there is none; empty otherwise.
+    """
+
+    edit: Edit | None
+    seconds: float
+    error: str = ""
+
+
+class EditRun:
+    """One model, one editor, some facts, and the folder where the results go and where finished cases are found.
+
+    Args:
+        lm: the model, unedited.
+        facts: the facts.
+        editor: the editor.
+        settings: what to measure.
+        folder: the run's folder.
+        save_edits: whether to save the edits of single facts (what a run needs to go on is saved in any case).
+        notify: is told of each case when it is finished.
+        before: a folder where the unedited model's measurements are kept, for other runs to take up; None: each run
+            makes its own.
+
+    Raises:
+        ValueError: the folder holds a run of another model or other facts.
+    """
+
+    def __init__(
+        self,
+        lm: LanguageModel,
+        facts: FactSet,
+        editor: Editor,
+        settings: EvalSettings,
+        folder: RunFolder,
+        save_edits: bool = True,
+        notify: Notify = lambda case: None,
+        before: Path | None = None,
+    ) -> None:
+        self.lm = lm
+        self.facts = facts
+        self.editor = editor
+        self.settings = settings
+        self.folder = folder
+        self.save_edits = save_edits
+        self.notify = notify
+        self.before = before
+        self.numbers = {fact.id: number for number, fact in enumerate(facts)}
+        folder.identify(model_fingerprint=lm.fingerprint, data_fingerprint=facts.fingerprint)
+        self.cases = {case.fact.id: case for case in map(Case.from_dict, folder.cases())}
+
+    @property
+    def evaluation(self) -> Evaluation:
+        """All cases; each scored when its edit was made."""
+        return Evaluation(tuple(self.cases[fact.id] for fact in self.facts))
+
+    def baseline(
+        self, facts: Sequence[Fact], settings: EvalSettings, chunk: int, folder: Path | None = None
+    ) -> Baseline:
+        """What the unedited model does with facts: where runs share it, else in a folder of one's own, or nowhere."""
+        if self.before is not None:
+            return Baseline.shared(self.lm, facts, settings, chunk, self.before)
+        return Baseline(self.lm, facts, settings, chunk, folder)
+
+    @property
+    def edits(self) -> list[Edit]:
+        """The one edit of a batch run; none where it failed."""
+        path = self.folder.edit_path(0, "all")
+        return [Edit.load(path)] if (path / "edit.json").is_file() else []
+
+    def attempt(self, facts: Sequence[Fact], make: Callable[[], Edit] | None = None) -> Attempt:
+        """Asks the editor for an edit of some facts; with `make`, in another way than by its `edit`.
+
+        An editor that crashes has failed at these facts and no others, so its error is noted and not raised.
+        """
+        begin = time.perf_counter()
+        try:
+            edit, error = (make() if make is not None else self.editor.edit(self.lm, facts)), ""
+        except EditRefusedError as refusal:
+            edit, error = None, f"refused: {refusal}"
+        except Exception as crash:
+            logger.exception("%s crashed on %s", self.editor.name, ", ".join(fact.id for fact in facts))
+            edit, error = None, f"crashed: {crash!r}"
+        return Attempt(edit, time.perf_counter() - begin, error)
+
+    def finished(self, case: Case, edit: Edit | None = None) -> None:
+        """Notes a finished case, once, with its edit."""
+        if case.fact.id in self.cases:
+            return
+        if edit is not None and self.save_edits:
+            self.folder.save_edit(edit, self.numbers[case.fact.id], case.fact.id)
+        record = case.to_dict()
+        self.folder.append(record)  # last: a fact with a line here is done
+        # As it stands in the file: without the distributions, which would fill the memory.
+        self.cases[case.fact.id] = Case.from_dict(record)
+        self.notify(self.cases[case.fact.id])
+
+    def summary(self, mode: str) -> dict[str, Any]:
+        """What every run's summary holds."""
+        seconds = [case.seconds for case in self.cases.values() if case.seconds is not None]
+        evaluation = self.evaluation
+        return {
+            "editor": self.editor.name,
+            "model": self.lm.name,
+            "model_fingerprint": self.lm.fingerprint,
+            "data": self.facts.name,
+            "data_fingerprint": self.facts.fingerprint,
+            "mode": mode,
+            "n_facts": len(self.facts),
+            "n_failed": len(evaluation.failures),
+            "skipped_records": [str(error) for error in self.facts.skipped],
+            "seconds_per_edit": sum(seconds) / len(seconds) if seconds else None,
+            "peak_memory_mb": peak_memory_mb(),
+            "metrics": evaluation.metrics,
+        }
+
+
+def run_single(run: EditRun) -> None:
+    """Edits each fact from the clean model, and scores it."""
+    lm, baseline = run.lm, run.baseline(list(run.facts), run.settings, CHUNK)
+    for number in baseline.chunks:
+        chunk = baseline.facts(number)
+        if all(fact.id in run.cases for fact in chunk):
+            continue
+        for fact, before in zip(chunk, baseline.chunk(number), strict=True):
+            if fact.id in run.cases:
+                continue
+            made = run.attempt([fact])
+            with made.edit.applied(lm) if made.edit is not None else nullcontext():
+                [after] = measure(lm, [fact], run.settings, [before])
+            case = judged(fact, before, after, report(made.edit), made.seconds, made.error)
+            run.finished(case, made.edit)
+
+
+def run_batch(run: EditRun) -> None:
+    """Edits all facts in one edit, and scores them under it."""
+    lm, baseline = run.lm, run.baseline(list(run.facts), run.settings, CHUNK)
+    if len(run.cases) == len(run.facts):
+        return
+    path = run.folder.edit_path(0, "all")
+    outcome = path / "outcome.json"  # written last: what came of the edit is not asked twice
+    if outcome.is_file():
+        seconds, error = json.loads(outcome.read_text(encoding="utf-8"))
+        made = Attempt(None if error else Edit.load(path), seconds, error)
+    else:
+        made = run.attempt(list(run.facts))
+        if made.edit is not None:
+            made.edit.save(path)
+        write_json(outcome, [made.seconds, made.error])
+    reports = reports_of(made.edit)
+    for number in baseline.chunks:
+        chunk = baseline.facts(number)
+        if all(fact.id in run.cases for fact in chunk):
+            continue
+        before = baseline.chunk(number)
+        with made.edit.applied(lm) if made.edit is not None else nullcontext():
+            after = measure(lm, chunk, run.settings, before)
+        for fact, old, new in zip(chunk, before, after, strict=True):
+            mine = reports.get(fact.id)
+            why = made.error or str((mine or {}).get("refused", ""))
+            # The edit of all facts is saved already, as one.
+            run.finished(judged(fact, old, new, mine, made.seconds / len(run.facts), why))
+
+
+def report(edit: Edit | None) -> dict[str, Any] | None:
+    """What an editor reported of its last fact."""
+    return None if edit is None or not edit.origin.report else dict(edit.origin.report[-1])
+
+
+def reports_of(edit: Edit | None) -> dict[str, dict[str, Any]]:
+    """By fact, what an editor reported of it."""
+    if edit is None:
+        return {}
+    return {fact.id: dict(said) for fact, said in zip(edit.origin.facts, edit.origin.report, strict=False)}

@@ -1,0 +1,1 @@
+"""Knowledge neurons: which coefficients a fact's answer hangs on."""

@@ -1,0 +1,260 @@
+"""Knowledge neurons: the FFN coefficients that carry a model's answer.
+
+Dai, Dong, Hao, Sui, Chang and Wei 2022, "Knowledge Neurons in Pretrained Transformers".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from corrigenda import Fact, LanguageModel
+from locate.neurons.attribution import Method, Rule, attribute
+from locate.neurons.plots import plot_layers
+from locate.question import Question, ask, require_numbers
+from locate.saving import load_result, save_result
+
+Neuron = tuple[int, int]
+"""A layer, and the number of a coefficient (and key, and value) in it."""
+
+
+@dataclass(frozen=True, eq=False)
+class KnowledgeNeurons:
+    """What the coefficients of a model contribute to one answer after one prompt.
+
+    Attributes:
+        question: the prompt and the answer whose probability is attributed.
+        layers: which layers were looked at.
+        attributions: (layer, d_ffn), rows in the order of `layers`; see `locate.neurons.attribution`.
+        activations: |m|, the mean over the positions that predict the answer, (layer, d_ffn).
+        probability: of the answer (the product over its tokens), with nothing changed.
+        method: how they were found.
+        steps: the steps of the integral.
+        rule: where the steps lie.
+        model: the model's name.
+    """
+
+    question: Question
+    layers: tuple[int, ...]
+    attributions: Tensor
+    activations: Tensor
+    probability: float
+    method: Method
+    steps: int
+    rule: Rule
+    model: str
+
+    @property
+    def answer_in_prompt(self) -> bool:
+        """Whether a token of the answer stands in the prompt already.
+
+        The answer is attributed all the same, but what is found may then be what copies it.
+        """
+        return bool(set(self.question.answer_ids) & set(self.question.ids[: self.question.n_prompt]))
+
+    def neurons(self, threshold: float = 0.2) -> tuple[Neuron, ...]:
+        """The coarse set: the neurons with more than `threshold` times the largest attribution, the largest first.
+
+        Empty where no attribution is positive: nothing then raises the answer's probability.
+
+        Raises:
+            ValueError: the threshold is not in [0, 1).
+        """
+        if not 0 <= threshold < 1:
+            raise ValueError(f"the threshold is a share of the largest attribution in [0, 1), not {threshold}")
+        largest = float(self.attributions.max())
+        if not largest > 0:
+            return ()
+        rows, columns = (self.attributions > threshold * largest).nonzero(as_tuple=True)
+        order = self.attributions[rows, columns].argsort(descending=True, stable=True)
+        places = zip(rows[order].tolist(), columns[order].tolist(), strict=True)
+        return tuple((self.layers[row], column) for row, column in places)
+
+    def top(self, n: int) -> tuple[Neuron, ...]:
+        """The n neurons with the largest attributions, the largest first."""
+        flat = self.attributions.flatten().argsort(descending=True, stable=True)[:n].tolist()
+        width = self.attributions.shape[1]
+        return tuple((self.layers[place // width], place % width) for place in flat)
+
+    def by_layer(self) -> Tensor:
+        """The sum of each layer's attributions, (layer,), in the order of `layers`.
+
+        For integrated gradients that is what the answer's probability loses when the layer's coefficients at the
+        predicting positions are zero (completeness).
+        """
+        return self.attributions.sum(1)
+
+    def counts(self, threshold: float = 0.2) -> tuple[int, ...]:
+        """How many neurons of the coarse set each of `layers` has."""
+        found = Counter(layer for layer, _ in self.neurons(threshold))
+        return tuple(found[layer] for layer in self.layers)
+
+    def summary(self) -> dict[str, Any]:
+        """The main figures, as JSON values."""
+        return {
+            "prompt": self.question.prompt,
+            "answer": self.question.answer,
+            "answer_in_prompt": self.answer_in_prompt,
+            "probability": self.probability,
+            "method": self.method,
+            "model": self.model,
+            "coarse": len(self.neurons()),
+            "top": [
+                [layer, neuron, float(self.attributions[self.layers.index(layer), neuron])]
+                for layer, neuron in self.top(10)
+            ],
+            "by_layer": dict(zip(map(str, self.layers), self.by_layer().tolist(), strict=True)),
+        }
+
+    def plot(self, path: str | Path, threshold: float = 0.2) -> None:
+        """Draws the neurons of the coarse set and the sum of attributions by layer; PNG, PDF or SVG by suffix."""
+        plot_layers(
+            path,
+            self.layers,
+            self.counts(threshold),
+            self.by_layer().tolist(),
+            title=f"{self.question.prompt} {self.question.answer}",
+            sums_label="sum of attributions",
+        )
+
+    def save(self, folder: str | Path) -> None:
+        """Writes ``neurons.json`` and ``neurons.safetensors``; `load` reads them back."""
+        fields = dataclasses.asdict(self)
+        tensors = {name: fields.pop(name) for name in ("attributions", "activations")}
+        save_result(Path(folder), "neurons", fields, tensors)
+
+    @staticmethod
+    def load(folder: str | Path) -> KnowledgeNeurons:
+        """Reads what `save` wrote.
+
+        Raises:
+            FileNotFoundError: there is no such result in the folder.
+            ValueError: it is damaged.
+        """
+        fields, tensors = load_result(Path(folder), "neurons")
+        question = Question(**{name: _tuple(value) for name, value in fields.pop("question").items()})
+        values: dict[str, Any] = {**{name: _tuple(value) for name, value in fields.items()}, **tensors}
+        return KnowledgeNeurons(question=question, **values)
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def knowledge_neurons(
+    lm: LanguageModel,
+    asked: Fact | str,
+    answer: str | None = None,
+    *,
+    method: Method = "integrated_gradients",
+    steps: int = 20,
+    rule: Rule = "midpoint",
+    layers: Sequence[int] | None = None,
+    max_tokens: int = 192,
+) -> KnowledgeNeurons:
+    """Attributes the probability of an answer to the coefficients at the positions that predict it.
+
+    Args:
+        lm: the model. A causal one answers after the prompt; a masked one at the prompt's mask (one is put at its end
+            where it has none), and at as many masks as the answer has tokens.
+        asked: a fact, whose statement is the prompt, or a prompt.
+        answer: by default the fact's true object; "top" for the model's own most likely token. All its tokens count,
+            by the product of their probabilities. One that stands in the prompt is attributed like any other, and
+            `answer_in_prompt` says so.
+        method: "integrated_gradients", or the baselines "gradient" (times activation) and "activation".
+        steps: how many points stand for the integral.
+        rule: where they lie, in the middle of equal parts of [0, 1] or at their right ends.
+        layers: which layers; None for all. Negative numbers count from the end.
+        max_tokens: the most tokens that run at once.
+
+    Raises:
+        IndexError: the model has no such layer.
+        ValueError: there is no answer, or it is empty; the prompt is longer than the context; `steps` is below 1; the
+            method, the rule or the choice of layers is no such thing.
+    """
+    return attribute_all(
+        lm, [(asked, answer)], method=method, steps=steps, rule=rule, layers=layers, max_tokens=max_tokens
+    )[0]
+
+
+def attribute_all(
+    lm: LanguageModel,
+    asked: Sequence[tuple[Fact | str, str | None]],
+    *,
+    method: Method = "integrated_gradients",
+    steps: int = 20,
+    rule: Rule = "midpoint",
+    layers: Sequence[int] | None = None,
+    max_tokens: int = 192,
+) -> list[KnowledgeNeurons]:
+    """`knowledge_neurons` for several prompts with their answers, side by side, which is faster."""
+    chosen = chosen_layers(lm, layers)
+    questions = [_question(lm, prompt, answer) for prompt, answer in asked]
+    found = attribute(lm, questions, chosen, method, steps, rule, max_tokens)
+    for question, result in zip(questions, found, strict=True):
+        require_numbers(lm, question, [result.attributions, result.activations])
+    return [
+        KnowledgeNeurons(
+            question=question,
+            layers=chosen,
+            attributions=result.attributions,
+            activations=result.activations,
+            probability=result.probability,
+            method=method,
+            steps=steps,
+            rule=rule,
+            model=lm.name,
+        )
+        for question, result in zip(questions, found, strict=True)
+    ]
+
+
+def _question(lm: LanguageModel, asked: Fact | str, answer: str | None) -> Question:
+    prompt = asked if isinstance(asked, str) else asked.statement
+    if answer is None and isinstance(asked, Fact):
+        answer = asked.target_true
+    if answer is None:
+        raise ValueError(
+            f"{prompt!r} comes without a true object; give answer=..., or answer='top' for what the model says"
+        )
+    if not prompt.strip() or not answer.strip():
+        raise ValueError(f"the prompt {prompt!r} or the answer {answer!r} is empty")
+    # `ask` wants to know where the subject is; nothing here depends on it, and a bare prompt has none.
+    return ask(lm, Fact(subject=asked, prompt="{}", target_new=answer) if isinstance(asked, str) else asked, answer)
+
+
+def chosen_layers(lm: LanguageModel, layers: Sequence[int] | None) -> tuple[int, ...]:
+    """The layers that are meant, ascending; all of them for None."""
+    chosen = tuple(sorted({lm.memory(layer).layer for layer in (range(lm.n_layers) if layers is None else layers)}))
+    if not chosen:
+        raise ValueError("no layer to look at; give layers, or None for all")
+    widths = {lm.memory(layer).d_ffn for layer in chosen}
+    if len(widths) > 1:
+        raise ValueError(
+            f"the layers of {lm.name} have {', '.join(map(str, sorted(widths)))} neurons; give layers of one width"
+        )
+    return chosen
+
+
+def layers_by_attribution(results: Sequence[KnowledgeNeurons], n: int = 1) -> tuple[int, ...]:
+    """The n layers with the largest sums of attributions, the largest first; the mean over several results.
+
+    Raises:
+        ValueError: there is no result, they looked at different layers, or `n` is not between 1 and their number.
+    """
+    if not results:
+        raise ValueError("no result to choose layers by")
+    layers = results[0].layers
+    if any(result.layers != layers for result in results):
+        raise ValueError("the results looked at different layers")
+    if not 1 <= n <= len(layers):
+        raise ValueError(f"n must be between 1 and the {len(layers)} layers looked at, not {n}")
+    mean = torch.stack([result.by_layer() for result in results]).mean(0)
+    return tuple(layers[place] for place in mean.argsort(descending=True, stable=True)[:n].tolist())

@@ -1,0 +1,101 @@
+"""`Neurons`: the settings by which the knowledge neurons of a fact are looked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from corrigenda import Fact, LanguageModel
+from locate.neurons.attribution import Method, Rule, path
+from locate.neurons.knowledge_neurons import Neuron, attribute_all, chosen_layers
+from locate.neurons.refine import RefinedNeurons, refine
+
+
+@dataclass(frozen=True)
+class Neurons:
+    """Finds the neurons that a fact's statement and its paraphrases share.
+
+    Called like a function it gives their places alone, which is what the neuron editors ask for.
+
+    Attributes:
+        method: "integrated_gradients", "gradient" or "activation" (`locate.neurons.attribution`).
+        steps: how many points stand for the integral.
+        rule: where they lie, "midpoint" or "right".
+        threshold: the coarse set's, as a share of the largest attribution.
+        share: more than this share of the prompts must have a neuron.
+        adaptive: whether to move the share until 2 to 5 neurons are left.
+        layers: which layers; None for all.
+        paraphrases: the most paraphrases that are asked beside the statement; None for all the fact has.
+        answer: None for the fact's true object, "top" for what the model itself says, or any text.
+        max_tokens: the most tokens that run at once.
+    """
+
+    method: Method = "integrated_gradients"
+    steps: int = 20
+    rule: Rule = "midpoint"
+    threshold: float = 0.2
+    share: float = 0.7
+    adaptive: bool = True
+    layers: tuple[int, ...] | None = None
+    paraphrases: int | None = None
+    answer: str | None = None
+    max_tokens: int = 192
+
+    def __post_init__(self) -> None:
+        if self.layers is not None:
+            object.__setattr__(self, "layers", tuple(self.layers))
+        path(self.method, self.steps, self.rule)
+        if self.paraphrases is not None and self.paraphrases < 0:
+            raise ValueError(f"paraphrases must be 0 or more, not {self.paraphrases}")
+        for name in ("share", "threshold"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must lie in [0, 1), not {getattr(self, name)}")
+        if self.max_tokens < 1:
+            raise ValueError(f"max_tokens must be at least 1, not {self.max_tokens}")
+
+    def check(self, lm: LanguageModel) -> None:
+        """Says whether the settings fit a model.
+
+        Raises:
+            ValueError: no layer is chosen.
+            IndexError: the model has no such layer.
+        """
+        chosen_layers(lm, self.layers)
+
+    def find(self, lm: LanguageModel, fact: Fact, answer: str | None = None) -> RefinedNeurons:
+        """The neurons of one fact.
+
+        Args:
+            lm: the model.
+            fact: its statement and its paraphrases are the prompts.
+            answer: instead of the settings' own. Where it is what the model says ("top"), it is what it says to the
+                statement, for all prompts.
+
+        Raises:
+            ValueError: as in `knowledge_neurons`.
+        """
+        prompts: list[Fact | str] = [fact, *fact.paraphrases[: self.paraphrases]]
+        return self.find_among(lm, prompts, answer or self.answer or fact.target_true)
+
+    def find_among(self, lm: LanguageModel, prompts: Sequence[Fact | str], answer: str | None) -> RefinedNeurons:
+        """The neurons that several prompts with the same answer share."""
+        look = partial(
+            attribute_all,
+            lm,
+            method=self.method,
+            steps=self.steps,
+            rule=self.rule,
+            layers=self.layers,
+            max_tokens=self.max_tokens,
+        )
+        results = []
+        if answer == "top":
+            results = look([(prompts[0], answer)])
+            answer = results[0].question.answer
+        results += look([(prompt, answer) for prompt in prompts[len(results) :]])
+        return refine(results, self.share, self.threshold, self.adaptive)
+
+    def __call__(self, lm: LanguageModel, fact: Fact) -> tuple[Neuron, ...]:
+        """The places of a fact's neurons: layer and number."""
+        return self.find(lm, fact).neurons

@@ -1,0 +1,73 @@
+"""Pictures of where in the depth of a model neurons lie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from locate.tracing.pictures import checked, save
+
+BLUE, RED = "#4878a8", "#b0413e"
+
+
+def plot_layers(
+    path: str | Path,
+    layers: Sequence[int],
+    counts: Sequence[float],
+    sums: Sequence[float] | None = None,
+    *,
+    title: str = "",
+    counts_label: str = "knowledge neurons",
+    sums_label: str = "",
+    intervals: Sequence[tuple[float, float]] | None = None,
+) -> None:
+    """Draws bars of neuron counts over the layers and, below, a second figure of each layer.
+
+    Args:
+        path: where to; the suffix says in which format.
+        layers: the layers.
+        counts: of each layer.
+        sums: a second figure of each layer, with a panel of its own; None for none.
+        title: what stands above.
+        counts_label: what the counts count.
+        sums_label: what the second figure is.
+        intervals: bounds of each count.
+
+    Raises:
+        ValueError: the suffix is none of PNG, PDF and SVG.
+    """
+    path = checked(path)
+    # Not through pyplot, which keeps every figure and picks a display.
+    figure = Figure(figsize=(7.0, 2.6 if sums is None else 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(1 if sums is None else 2, 1, sharex=True, squeeze=False)[:, 0]
+    above = axes[0]
+    error = None
+    if intervals is not None:
+        error = [
+            [max(count - low, 0.0) for count, (low, _) in zip(counts, intervals, strict=True)],
+            [max(high - count, 0.0) for count, (_, high) in zip(counts, intervals, strict=True)],
+        ]
+    above.bar(layers, counts, color=BLUE, yerr=error, error_kw={"elinewidth": 1, "capsize": 2})
+    above.set_ylabel(counts_label)
+    above.set_ylim(bottom=0)
+    if title:
+        above.set_title(_shortened(title), fontsize=10)
+    if sums is not None:
+        axes[1].bar(layers, sums, color=RED)
+        axes[1].axhline(0, color="black", linewidth=0.6)
+        axes[1].set_ylabel(sums_label)
+    axes[-1].set_xlabel("layer")
+    axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
+    for panel in axes:
+        panel.spines[["top", "right"]].set_visible(False)
+    save(figure, path)
+
+
+def _shortened(text: str, limit: int = 90) -> str:
+    # A dollar sign would begin a formula.
+    return (text if len(text) <= limit else f"{text[: limit - 1]}…").replace("$", r"\$")

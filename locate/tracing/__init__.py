@@ -1,0 +1,1 @@
+"""Causal tracing: which states, where, carry a fact."""

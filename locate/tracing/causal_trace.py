@@ -1,0 +1,297 @@
+"""Causal tracing: which states carry a fact from the subject to the answer.
+
+Meng, Bau, Andonian and Belinkov 2022, "Locating and Editing Factual Associations in GPT", section 2. The subject is
+hidden by noise on its embeddings; then, one state at a time, what the model would have computed without the noise is
+put back, and how far the answer's probability recovers says how much that state carries.
+
+What is restored at layer l and position p changes only the layers above and the positions from p on. Everything else
+is taken from one recorded run of the clean prompt and its noisy versions (`corrigenda.forward.partial`), many cells at
+once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from corrigenda import Fact, LanguageModel
+from corrigenda.forward.partial import PartialForward, Recording, forward_logits, record
+from corrigenda.models import positions
+from locate.question import Question, ask, require_numbers
+from locate.tracing.noise import Noise, added_to_embeddings
+from locate.tracing.sites import SITES, Site, through
+from locate.tracing.trace import Trace
+
+PADDING = 0.3
+"""What a padded position costs: the attention's share of a token (`corrigenda.forward.packing`)."""
+
+OVERHEAD = 32
+"""What starting a forward costs, in tokens run: below so many rows a layer's time goes into reading its weights."""
+
+
+@dataclass(frozen=True)
+class CausalTrace:
+    """The settings of causal tracing.
+
+    Attributes:
+        site: what is restored: the block's output of one layer, or the FFN's or attention's outputs in a window.
+        window: how many layers a window has, w: layers [l - w // 2, l + ceil(w / 2)) around layer l, clipped at the
+            ends of the model. A window of 1 is the layer alone. Block outputs are always restored singly, since
+            everything above a restored state follows from it.
+        noise: what hides the subject.
+        method: "exact", a forward for each cell; or "attribution", one forward and one backward for the whole grid:
+            the effect to first order, (restored - corrupted state) . dP/d(state), at the corrupted run (Nanda 2023,
+            "Attribution Patching").
+        severed: "ffn" or "attention" freezes the outputs of these in all layers above the restored one, at the
+            restored position, to their corrupted values: what then gets lost went through them (section 2.2, fig. 3).
+        max_tokens: how many tokens, padding included, run at once.
+    """
+
+    site: Site = "block"
+    window: int = 10
+    noise: Noise = field(default_factory=Noise)
+    method: Literal["exact", "attribution"] = "exact"
+    severed: Literal["ffn", "attention"] | None = None
+    max_tokens: int = 4096
+
+    def __post_init__(self) -> None:
+        if self.site not in SITES:
+            raise ValueError(f"unknown site {self.site!r}; the sites are {', '.join(SITES)}")
+        if self.method not in ("exact", "attribution"):
+            raise ValueError(f"unknown method {self.method!r} of tracing; use 'exact' or 'attribution'")
+        if self.window < 1:
+            raise ValueError(f"a window has at least one layer, not {self.window}")
+        if self.max_tokens < 1:
+            raise ValueError(f"max_tokens must be at least 1, not {self.max_tokens}")
+        if self.severed not in (None, "ffn", "attention"):
+            raise ValueError(f"severed={self.severed!r}: what can be severed is 'ffn' or 'attention'")
+        if self.severed and (self.site != "block" or self.method != "exact"):
+            raise ValueError("severed tracing restores block outputs by the exact method (site='block')")
+
+    def find(self, lm: LanguageModel, fact: Fact, answer: str | None = None) -> Trace:
+        """Traces one fact.
+
+        Args:
+            lm: the model, with whatever edits are applied.
+            fact: its statement is the prompt; its subject is hidden.
+            answer: as in `locate.question.ask`.
+
+        Raises:
+            UnknownFactError: the model's answer is not the fact's true object.
+            ValueError: the window is larger than the model, the prompt longer than its context, or the model gives
+                no numbers.
+        """
+        self.check(lm)
+        question = ask(lm, fact, answer)
+        sigma = self.noise.level(lm)
+        runs = _Runs(lm, question, self, self.noise.draw(sigma, _length(question.subject), _width(lm)))
+        scores = runs.exact() if self.method == "exact" else runs.attributed()
+        require_numbers(lm, question, [scores, torch.tensor([runs.p_clean, runs.p_corrupted])])
+        return Trace(
+            fact=fact,
+            prompt=question.prompt,
+            tokens=tuple(str(lm.tokenizer.decode([token])) for token in question.ids[: question.n_prompt]),
+            subject=question.subject,
+            answer=question.answer,
+            answer_ids=question.answer_ids,
+            site=self.site,
+            window=1 if self.site == "block" else self.window,
+            method=self.method,
+            severed=self.severed,
+            sigma=sigma,
+            samples=self.noise.samples,
+            p_clean=runs.p_clean,
+            p_corrupted=runs.p_corrupted,
+            scores=scores,
+        )
+
+    def check(self, lm: LanguageModel) -> None:
+        """Says whether the settings fit a model.
+
+        Raises:
+            ValueError: the window is larger than the model.
+        """
+        if self.site != "block" and self.window > lm.n_layers:
+            raise ValueError(
+                f"a window of {self.window} layers does not fit {lm.name}, which has {lm.n_layers}; take a smaller one"
+            )
+
+    def layers(self, layer: int, depth: int) -> range:
+        """The layers that are restored around a layer."""
+        if self.site == "block":
+            return range(layer, layer + 1)
+        return range(max(0, layer - self.window // 2), min(depth, layer - (-self.window // 2)))
+
+
+def causal_trace(lm: LanguageModel, fact: Fact, answer: str | None = None, **settings: Any) -> Trace:
+    """Traces one fact: `CausalTrace(**settings).find(lm, fact, answer)`."""
+    return CausalTrace(**settings).find(lm, fact, answer)
+
+
+class _Runs:
+    """The recorded clean run (row 0) and corrupted runs (the other rows) of one prompt, and the cells on top."""
+
+    def __init__(self, lm: LanguageModel, question: Question, settings: CausalTrace, noise: Tensor) -> None:
+        self.lm, self.question, self.settings = lm, question, settings
+        self.samples = len(noise)
+        self.depth = lm.n_layers
+        begin = question.subject[0]
+        noise = torch.cat([torch.zeros_like(noise[:1]), noise])
+        batch = lm.batch([question.ids] * len(noise))
+        self.at = question.at(len(noise), batch.lengths.device)
+        self.outputs: dict[tuple[Site, int], Tensor] = {}
+        kept = {site for site in (settings.site, settings.severed) if site is not None}
+        if settings.method == "exact":
+            kept.discard("block")  # the recording has it, as what enters the next block
+        with ExitStack() as stack:
+            stack.enter_context(added_to_embeddings(lm, noise, begin))
+            for site in kept:
+                for layer in range(self.depth):
+                    stack.enter_context(through(lm, site, layer, self._keep(site, layer)))
+            self.recording: Recording = record(lm, batch, range(self.depth), self.at)
+        assert self.recording.logits is not None
+        self.recorded = question.probabilities(self.recording.logits)
+        self.noise, self.batch = noise, batch
+        self.p_clean = float(self.recorded[0].prod())
+        self.p_corrupted = float(self.recorded[1:].prod(1).mean())
+
+    def _keep(self, site: Site, layer: int) -> Any:
+        def keep(output: Tensor) -> None:
+            self.outputs[site, layer] = output.clone()
+
+        return keep
+
+    # -- the exact grid
+
+    @torch.no_grad()
+    def exact(self) -> Tensor:
+        """P(answer) with each state restored, averaged over the noise: (layer, position)."""
+        scores = torch.full((self.depth, self.question.n_prompt), self.p_corrupted)
+        # Before the subject a causal model has nothing to restore: there the corrupted run is the clean one.
+        first = self.question.subject[0] if self.lm.architecture.family.causal else 0
+        for layer in range(self.depth):
+            if self.settings.site == "block" and layer == self.depth - 1:
+                self._last_block(scores)
+                continue
+            for group in self._groups(first):
+                scores[layer, list(group)] = self._cells(layer, group)
+        return scores
+
+    def _last_block(self, scores: Tensor) -> None:
+        """What leaves the last block reaches the logits of its own position only, and there it is the clean run's."""
+        for token, position in enumerate(self.question.predicting):
+            if position < self.question.n_prompt:
+                mixed = self.recorded[1:].clone()
+                mixed[:, token] = self.recorded[0, token]
+                scores[-1, position] = float(mixed.prod(1).mean())
+
+    def _cells(self, layer: int, group: Sequence[int]) -> Tensor:
+        """The scores of one layer at some positions, (position,): one row for each position and noise sample."""
+        restored = self.settings.layers(layer, self.depth)
+        begin = restored[0] + (self.settings.site == "block")
+        device = self.batch.lengths.device
+        start = torch.tensor(group, device=device).repeat_interleave(self.samples)
+        rows = torch.arange(1, self.samples + 1, device=device).repeat(len(group))
+        # The subject's first token, restored, is clean in all layers above: it is read off the clean run's cache.
+        known = (start == self.question.subject[0]) & self._first_is_clean
+        run_from = start + known.long()
+        partial = PartialForward(self.lm, self.recording, begin, run_from, rows.masked_fill(known, 0))
+        here = partial.local(start)
+        states = partial.states
+        with ExitStack() as stack:
+            if self.settings.site == "block":
+                assert states is not None
+                corrupted = self.recording.states[begin]
+                index = torch.arange(states.shape[1], device=device) + partial.start[:, None]
+                index = index.clamp(max=corrupted.shape[1] - 1).to(corrupted.device)
+                states = corrupted[rows.to(corrupted.device)[:, None], index]
+                states[torch.arange(len(here))[~known], here[~known]] = corrupted[0, start[~known]]
+            else:
+                for number in restored:
+                    clean = self.outputs[self.settings.site, number][0]
+                    stack.enter_context(self._put(self.settings.site, number, here, clean[start.to(clean.device)]))
+            if self.settings.severed:
+                for number in range(layer + 1, self.depth):
+                    frozen = self.outputs[self.settings.severed, number]
+                    value = frozen[rows.to(frozen.device), start.to(frozen.device)]
+                    stack.enter_context(self._put(self.settings.severed, number, here, value))
+            logits = partial.logits(partial.local(self.at[rows]), states)
+        return self.question.probabilities(logits).prod(1).view(len(group), self.samples).mean(1)
+
+    @property
+    def _first_is_clean(self) -> bool:
+        """Whether restoring the subject's first token leaves it clean all the way up.
+
+        It does where it sees nothing but what stands before the subject, which was never corrupted, and itself. And it
+        takes a cache to start behind it.
+        """
+        plain = self.settings.site == "block" and self.settings.severed is None and self.recording.cache is not None
+        return plain and self.lm.architecture.family.causal and self.question.subject[0] < self.question.n_prompt - 1
+
+    def _put(self, site: Site, layer: int, at: Tensor, value: Tensor) -> Any:
+        return through(self.lm, site, layer, lambda output: positions.put(output, at, value))
+
+    def _groups(self, first: int) -> list[range]:
+        """The positions from `first` on, put together so that running them costs least.
+
+        Positions run together are padded to the first one's length; positions run apart each cost the `OVERHEAD`.
+        """
+        end, width = self.question.n_prompt, len(self.question.ids)
+
+        def length(position: int) -> int:
+            if not self.lm.architecture.family.causal:
+                return width
+            return width - position - (position == self.question.subject[0] and self._first_is_clean)
+
+        best: dict[int, tuple[float, list[range]]] = {end: (0, [])}
+        for begin in reversed(range(first, end)):
+            options: list[tuple[float, list[range]]] = []
+            for stop in range(begin + 1, end + 1):
+                lengths = [length(position) for position in range(begin, stop)]
+                padded = len(lengths) * max(lengths)
+                if len(lengths) > 1 and padded * self.samples > self.settings.max_tokens:
+                    break
+                tokens = self.samples * (sum(lengths) + PADDING * (padded - sum(lengths)))
+                cost, groups = best[stop]
+                options.append((cost + tokens + OVERHEAD, [range(begin, stop), *groups]))
+            best[begin] = min(options, key=lambda option: option[0])
+        return best[first][1]
+
+    # -- the approximate grid
+
+    @torch.enable_grad()
+    def attributed(self) -> Tensor:
+        """P(answer) with each state restored, to first order: (layer, position)."""
+        site = self.settings.site
+        nudges = []
+        with ExitStack() as stack:
+            stack.enter_context(added_to_embeddings(self.lm, self.noise[1:], self.question.subject[0]))
+            for layer in range(self.depth):
+                corrupted = self.outputs[site, layer][1:]
+                nudges.append(torch.zeros_like(corrupted, requires_grad=True))
+                stack.enter_context(through(self.lm, site, layer, nudges[-1].__radd__))
+            rows = torch.arange(1, self.samples + 1, device=self.batch.lengths.device)
+            logits = forward_logits(self.lm, self.batch.rows(rows), self.at[rows])
+        gradients = torch.autograd.grad(self.question.probabilities(logits).prod(1).sum(), nudges)
+        effects = []
+        for layer, gradient in enumerate(gradients):
+            output = self.outputs[site, layer]
+            effects.append(
+                ((output[0] - output[1:]) * gradient).sum(-1).mean(0)[: self.question.n_prompt].float().cpu()
+            )
+        single = torch.stack(effects)
+        windows = [single[list(self.settings.layers(layer, self.depth))].sum(0) for layer in range(self.depth)]
+        return self.p_corrupted + torch.stack(windows)
+
+
+def _length(span: tuple[int, int]) -> int:
+    return span[1] - span[0]
+
+
+def _width(lm: LanguageModel) -> int:
+    return int(lm.model.get_input_embeddings().embedding_dim)
