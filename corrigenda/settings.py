@@ -114,13 +114,14 @@ def _adapters(cls: type) -> dict[str, TypeAdapter[Any]]:
     if cls not in _ADAPTERS:
         from pydantic import ConfigDict, InstanceOf, TypeAdapter
 
+        instance_of: Any = InstanceOf
         config = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
         hints = get_type_hints(cls, include_extras=True)
         found = {}
         for each in dataclasses.fields(cls):
             hint = hints[each.name]
             if dataclasses.is_dataclass(hint):  # checked when it was made, and pydantic would take a dictionary for it
-                found[each.name] = TypeAdapter(InstanceOf[hint])  # type: ignore[misc]
+                found[each.name] = TypeAdapter(instance_of[hint])
             else:
                 found[each.name] = TypeAdapter(hint, config=config)
         _ADAPTERS[cls] = found
