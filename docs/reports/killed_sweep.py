@@ -3,8 +3,8 @@
     python docs/reports/killed_sweep.py [--facts 20] [--minutes 8] [--store outputs/killed-sweep]
 
 Three editors, two data sets, two seeds. Edits and answers are short: the question is whether anything is lost, not how
-good the edits are. The last line is a JSON object with the outcome. If --minutes stopped it, give the same command again
-to go on: the undisturbed runs are only stopped between two of them.
+good the edits are. The last line is a JSON object with the outcome. If --minutes stopped it, the same command goes on:
+the undisturbed runs are only stopped between two of them.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ ON_REQUEST: dict[tuple[str, str], str] = {
     ("single", "ft_l"): NO_BOUND,
     ("batch", "ft_l"): NO_BOUND,
     ("batch", "in_context"): "all statements before every prompt take hours on a CPU",
-    ("batch", "update_neurons"): "the neurons of each fact are located as in single mode, which takes many seconds for each",
+    ("batch", "update_neurons"): "the neurons of each fact are located as in single mode, in many seconds each",
 }
 """What is run only if it is asked for (--only), and why."""
 

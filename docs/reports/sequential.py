@@ -270,8 +270,8 @@ Made by `python docs/reports/sequential.py` with {model}, float32. Every method 
 After T edits, all facts edited so far are scored again, and so are prompts that nobody edits.
 
 - *Reliability* is the token accuracy on the edited prompts (teacher-forced). Beside it, *free* is strict free
-  generation: greedy decoding from the bare prompt, at most {SETTINGS.max_new_tokens} tokens; the answer has to start with
-  the target.
+  generation: greedy decoding from the bare prompt, at most {SETTINGS.max_new_tokens} tokens; the answer has to
+  start with the target.
 - *Generalization* is the same on the paraphrases.
 - *Right after* is the reliability when the fact had just been edited.
 - *Locality* is the share of the facts' unrelated prompts whose greedy answer (its first {SETTINGS.preservation_tokens}
@@ -392,8 +392,8 @@ def same_forms(work: Path, data: str) -> Iterator[str]:
             rows.append(f"| {method.name} | {row['t']} | {100 * row['same']:.1f} [{low}, {high}] |")
     if rows:
         yield (
-            f"*Prompts of the same form.* The prompts of the last {FIXED} facts of the file have the form of the edits. "
-            "Nobody edits their subjects. The share whose greedy answer is the same as before any edit:"
+            f"*Prompts of the same form.* The prompts of the last {FIXED} facts of the file have the form of the "
+            "edits. Nobody edits their subjects. The share whose greedy answer is the same as before any edit:"
         )
         yield from ("", "| method | T | same answer |", "|---|---|---|", *rows, "")
 
