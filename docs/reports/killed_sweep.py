@@ -1,10 +1,10 @@
-"""Kills a sweep on the real model three times, and compares what it ends with to an undisturbed one.
+"""Kills a sweep on the real model three times, and compares its results with those of an undisturbed sweep.
 
     python docs/reports/killed_sweep.py [--facts 20] [--minutes 8] [--store outputs/killed-sweep]
 
-Three editors, two data sets, two seeds. Edits and answers are short: what is looked at is that nothing is lost, and not
-how good the edits are. The last line is a JSON object with the outcome. Stopped by --minutes, it goes on when it is
-given again: the undisturbed runs are only ever stopped between two of them.
+Three editors, two data sets, two seeds. Edits and answers are short: the question is whether anything is lost, not how
+good the edits are. The last line is a JSON object with the outcome. If --minutes stopped it, the same command goes on:
+the undisturbed runs are only stopped between two of them.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Writes docs/localization.md: does locating a fact say where to edit it?
 
-ROME at every layer on the same facts, each edited alone from the clean model, beside what tracing says of the first
-of them that the model knows ("Does Localization Inform Editing?", Hase et al. 2023).
+ROME at every layer on the same facts, each edited alone from the clean model; beside it, causal tracing of the first
+facts that the model knows ("Does Localization Inform Editing?", Hase et al. 2023).
 
     python docs/reports/layers.py [--facts 20] [--layers 0,3,6] [--minutes 8] [--work outputs/layers]
 
-What is finished is kept in the work folder; the command goes on where it was stopped, and writes the page when every
+What is finished is kept in the work folder. The command goes on where it was stopped. It writes the page when every
 layer asked for is done.
 """
 
@@ -134,14 +134,16 @@ def write(
         "# Does locating a fact say where to edit it?",
         "",
         f"Made by `python docs/reports/layers.py --facts {len(facts)} --traced {len(traced)}",
-        f"--layers {','.join(map(str, layers))}` with {lm.name}: ROME's defaults at these layers on the first",
-        f"{len(facts)} facts of CounterFact, each edited alone from the clean model (free answers of 10 tokens). FFN",
-        f"windows were traced for the first {len(traced)} facts there that the model knows, by its most likely next",
-        f"token ({unknown} before the last of them it does not).",
+        f"--layers {','.join(map(str, layers))}` with {lm.name}.",
+        "",
+        f"ROME's defaults at these layers, on the first {len(facts)} facts of CounterFact. Each fact is edited",
+        "alone, from the clean model (free answers of 10 tokens). FFN windows were traced for the first",
+        f"{len(traced)} facts of CounterFact that the model knows: its most likely next token is the right one. Of the",
+        f"facts before the last of these, the model does not know {unknown}.",
         "",
         "![S by layer, and the indirect effect of FFN windows](figures/localization.png)",
         "",
-        f"- Tracing peaks at the last subject token at layer **{peak}**: that is what `editor.layer=auto` takes.",
+        f"- At the last subject token, tracing has its peak at layer **{peak}**. `editor.layer=auto` takes this layer.",
         f"- The best S is at layer **{best}** ({100 * scores[best]:.1f} %); "
         + "; ".join(
             f"at {name} {layer} it is " + (f"{100 * scores[layer]:.1f} %" if layer in scores else "not known")
@@ -158,7 +160,7 @@ def write(
         cells = [_cell(metrics.get(key), factor) for key, (_, factor) in COLUMNS.items()]
         marks = " ".join(mark for mark, at in (("(peak)", peak), ("(default)", default)) if at == layer)
         lines.append(f"| {layer} {marks} | " + " | ".join(cells) + " |")
-    lines += ["", "After the edit, with the 95 % bootstrap interval over facts; rates in %, KL and drift in nats.", ""]
+    lines += ["", "After the edit, with the 95 % bootstrap interval over facts. Rates in %, KL and drift in nats.", ""]
     (ROOT / "docs" / "localization.md").write_text("\n".join(lines), encoding="utf-8")
 
 

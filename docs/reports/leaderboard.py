@@ -2,8 +2,8 @@
 
     python docs/reports/leaderboard.py [--facts 100] [--minutes 8] [--store outputs/leaderboard]
 
-or `make leaderboard`. Each run is an ordinary run of run.py in the store: what is finished is not done again, and what
-was cut short goes on, so the command can be stopped and given again (with --minutes it stops by itself). The files are
+or `make leaderboard`. Each run is an ordinary run of run.py in the store. What is finished is not done again, and what
+was cut short goes on. So the command can be stopped and given again (with --minutes it stops by itself). The files are
 written when all runs are done; --write writes them from what there is.
 """
 
@@ -27,9 +27,9 @@ ROOT = Path(__file__).resolve().parents[2]
 DATA = {"counterfact": "counterfact.json", "zsre": "zsre.json"}
 
 SETTINGS = ("eval.max_new_tokens=20", "eval.perplexity_tokens=256")
-"""Of all runs: the answers that are asked for are names, and the drift of each of thousands of edits is measured."""
+"""Of all runs: the answers are names, so they are short; and the drift of each of thousands of edits is measured."""
 
-# The controls first: what costs least, and what all others are held against.
+# The controls first: they take least time, and all others are compared with them.
 CHOICES: dict[str, tuple[str, ...]] = {
     "none": ("none",),
     "in_context": ("in_context",),
@@ -43,23 +43,23 @@ CHOICES: dict[str, tuple[str, ...]] = {
 """By editor, its configurations that are in the table."""
 
 LIKE = "rome"
-"""Whose edits the random ones are as large as. They are kept, so that nobody makes them twice."""
+"""The random edits are as large as those of this editor. Its edits are kept, so that they are not made twice."""
 
 OTHER_AIMS: dict[str, str] = {
-    "suppress": "makes a fact less likely, puts no other in its place",
-    "enhance": "makes a fact more likely, puts no other in its place",
-    "erase_neurons": "erases, puts no other object in the place of the old one",
+    "suppress": "makes a fact less likely, and puts no other in its place",
+    "enhance": "makes a fact more likely, and puts no other in its place",
+    "erase_neurons": "erases the old object, and puts no other in its place",
     "saved": "has no edits of its own",
 }
 """The editors that are not in the table, and why."""
 
-NO_BOUND = "its bound, the literature's, lets it learn next to nothing in this model (docs/lifelong.md)"
+NO_BOUND = "with the bound of the literature it learns almost nothing in this model (docs/sequential.md)"
 
 ON_REQUEST: dict[tuple[str, str], str] = {
     ("single", "ft_l"): NO_BOUND,
     ("batch", "ft_l"): NO_BOUND,
-    ("batch", "in_context"): "all statements before every prompt are hours on a CPU",
-    ("batch", "update_neurons"): "the neurons of each fact are looked for as in single mode, many seconds each",
+    ("batch", "in_context"): "all statements before every prompt take hours on a CPU",
+    ("batch", "update_neurons"): "the neurons of each fact are located as in single mode, in many seconds each",
 }
 """What is run only if it is asked for (--only), and why."""
 

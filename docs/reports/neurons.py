@@ -1,13 +1,13 @@
-"""Writes docs/neurons.md: do knowledge neurons carry what they are said to carry?
+"""Writes docs/neurons.md: do knowledge neurons hold the fact?
 
 The two effects of Dai et al. 2022 (section 4.3) on facts of PARAREL that the model knows: suppressing a fact's neurons
 lowers the right answer's probability, and enhancing them raises it, more than the same with as many random neurons, or
-with the most active ones, of the same layers. Besides: other locators, the updating of values, and where in the depth
-the neurons lie.
+with the most active ones, of the same layers. It also compares locators, updates values, and says in which layers the
+neurons lie.
 
     python docs/reports/neurons.py [--facts 60] [--data ../shared/data/pararel] [--minutes 8] [--work outputs/neurons]
 
-What is finished is kept in the work folder; the command goes on where it was stopped, and writes the page when all the
+What is finished is kept in the work folder. The command goes on where it was stopped. It writes the page when all the
 facts are done.
 """
 
@@ -267,31 +267,32 @@ def write(lm: LanguageModel, records: list[dict[str, Any]], arguments: argparse.
     best = layers.argsort(descending=True)[:5].tolist()
     head = ["suppress, located on", "suppress, held out", "enhance, located on", "enhance, held out"]
     lines = [
-        "# Do knowledge neurons carry what they are said to carry?",
+        "# Do knowledge neurons hold the fact?",
         "",
         paragraph(
-            f"Made by `python docs/reports/neurons.py --facts {arguments.facts}` with {lm.name}; to locate a fact with",
+            f"Made by `python docs/reports/neurons.py --facts {arguments.facts}` with {lm.name}. To locate a fact with",
             f"all three locators took {fmean(record['seconds_to_locate'] for record in records):.0f} s.",
         ),
         "",
         paragraph(
-            f"{len(records)} facts of PARAREL from {len(relations)} relations that the model knows in at least",
-            f"{LEAST + 1} wordings (each token of the object is the most likely one; the object is no part of the",
-            "subject's name; at most two facts with the same object in a relation). Neurons were located on 2 to 4 of",
-            "the wordings, and one more was held out. Integrated gradients with 20 steps, coarse sets above 0.2 of the",
-            "largest attribution,",
-            "shared by more than 70 % of the prompts, or what the adaptive rule makes of it:",
-            f"{fmean(counts):.1f} neurons a fact (median {sorted(counts)[len(counts) // 2]}, {min(counts)} to",
+            f"The test has {len(records)} facts of PARAREL, from {len(relations)} relations. The model knows each of",
+            f"them in at least {LEAST + 1} wordings: each token of the object is the most likely one. The object is no",
+            "part of the subject's name, and a relation has at most two facts with the same object. Neurons were",
+            "located on 2 to 4 of the wordings. One more wording was held out. The locator is integrated gradients",
+            "with 20 steps. The coarse set of a prompt has the neurons above 0.2 of the largest attribution. A fact's",
+            "neurons are those that more than 70 % of its prompts share; an adaptive rule may move that share. This",
+            f"gives {fmean(counts):.1f} neurons a fact (median {sorted(counts)[len(counts) // 2]}, {min(counts)} to",
             f"{max(counts)}; between 2 and 5 for {sum(2 <= count <= 5 for count in counts)} of {len(counts)}), of",
             f"{fmean(value for record in records for value in record['coarse']):.0f} in a prompt's coarse set.",
             *([f"{len(empty)} facts have no shared neuron; they count as unchanged."] if empty else []),
         ),
         "",
         paragraph(
-            "All changes are relative, P(answer) after / before - 1, the mean over facts with its 95 % bootstrap",
-            "interval (by subject), in %. Random: the mean of five draws of as many other neurons of the same layers.",
-            "Most active: as many of each of these layers, those with the highest |m| (they may be located ones:",
-            f"{100 * fmean(active):.0f} % are). p: paired permutation test over facts against the located neurons.",
+            "All changes are relative: P(answer) after / before - 1, in %. Each is the mean over facts with its 95 %",
+            "bootstrap interval (by subject). *Random* is the mean of five draws of as many other neurons of the same",
+            "layers. *Most active* are as many neurons of each of these layers, those with the highest |m|. They may",
+            f"be located ones: {100 * fmean(active):.0f} % are. *p* is a paired permutation test over facts against",
+            "the located neurons.",
         ),
         "",
         "## The two effects",
@@ -306,8 +307,8 @@ def write(lm: LanguageModel, records: list[dict[str, Any]], arguments: argparse.
         "## Other locators",
         "",
         paragraph(
-            f"The {TOP} neurons with the largest attributions (each prompt's divided by its largest, the mean over",
-            "prompts), so that all sets are of one size; p against the first line.",
+            f"Each set has the {TOP} neurons with the largest attributions (each prompt's divided by its largest, then",
+            "the mean over prompts). So all sets have the same size. p is against the first row.",
         ),
         "",
         *table(["", *head]),
@@ -320,10 +321,10 @@ def write(lm: LanguageModel, records: list[dict[str, Any]], arguments: argparse.
         "## Updating",
         "",
         paragraph(
-            "`UpdateNeurons` on the located neurons: v + sign(m) |v| (write e(new) - e(old)), new being another object",
-            "of the relation. Success: P(new) > P(old). Other: the fact before it in the list, mostly of another",
-            "relation and often a capital too; whether its answer is still the most likely one, and its probability.",
-            "All in %.",
+            "`UpdateNeurons` changes the values of the located neurons to v + sign(m) |v| (write e(new) - e(old)).",
+            "Here new is another object of the relation. *Success* is P(new) > P(old). *Other* is the fact before it",
+            "in the list. It is mostly of another relation, and often its answer is a capital, too. The table says",
+            "whether its answer is still the most likely one, and gives its probability. All figures are in %.",
         ),
         "",
         *table(["", "success, located on", "success, held out", "P(new)", "P(old)", "other answer kept", "P(other)"]),
@@ -334,11 +335,11 @@ def write(lm: LanguageModel, records: list[dict[str, Any]], arguments: argparse.
         f"![Neurons and attributions by layer](figures/{picture.name})",
         "",
         paragraph(
-            "The layers with the largest sums of attributions (`layers_by_attribution`), the mean over facts:",
+            "The layers with the largest sums of attributions (`layers_by_attribution`), as means over facts, are",
             ", ".join(f"{layer} ({layers[layer]:+.3f})" for layer in best) + ".",
-            "A layer's sum is what the answer's probability loses when its coefficients at the predicting positions",
-            "are zero (completeness), up to the error of 20 steps, which is large where the probability changes",
-            "abruptly near zero (layer 0).",
+            "A layer's sum is what the answer's probability loses when the layer's coefficients at the predicting",
+            "positions are zero (completeness), up to the error of 20 steps. That error is large where the probability",
+            "changes abruptly near zero (layer 0).",
         ),
         "",
         "## What to keep in mind",
@@ -444,22 +445,24 @@ class Page:
         )
         relations = Counter(record["relation"] for record in self.records).most_common(2)
         lines = [
-            f"The neurons are not the fact's alone. {100 * fmean(shared):.0f} % of a fact's neurons are located for"
-            f" facts with another answer too; the most frequent one (layer {frequent[0]}, number {frequent[1]}) for"
-            f" {times} of {len(sets)} facts. Suppressing them leaves {kept['suppress']:.0f} % of the other answers.",
-            f"Gradient x activation, one backward instead of 20, is {'better' if better else 'not better'} here than"
-            f" integrated gradients: suppressing {mean['suppress', 'gradient top']:.1f} % against"
-            f" {mean['suppress', 'integrated_gradients top']:.1f} %, enhancing {mean['enhance', 'gradient top']:+.1f} %"
-            f" against {mean['enhance', 'integrated_gradients top']:+.1f} %.",
-            "Suppressing the most active neurons of the same layers takes away much too"
-            f" ({mean['suppress', 'most active']:.1f} % against {mean['suppress', 'integrated_gradients']:.1f} %):"
-            " random neurons are a weak control.",
+            f"The neurons do not belong to one fact alone. {100 * fmean(shared):.0f} % of a fact's neurons are also"
+            f" located for facts with another answer. The most frequent one (layer {frequent[0]}, number {frequent[1]})"
+            f" is located for {times} of {len(sets)} facts. With a fact's neurons suppressed, {kept['suppress']:.0f} %"
+            " of the other answers stay.",
+            "Gradient x activation needs one backward pass instead of 20. Here it is"
+            f" {'better' if better else 'not better'} than integrated gradients: suppressing"
+            f" {mean['suppress', 'gradient top']:.1f} % against {mean['suppress', 'integrated_gradients top']:.1f} %,"
+            f" enhancing {mean['enhance', 'gradient top']:+.1f} % against"
+            f" {mean['enhance', 'integrated_gradients top']:+.1f} %.",
+            "If the most active neurons of the same layers are suppressed, the probability falls much, too"
+            f" ({mean['suppress', 'most active']:.1f} % against {mean['suppress', 'integrated_gradients']:.1f} %)."
+            " So random neurons are a weak control.",
             f"Updating works best with write {best.split()[1]} ({success[best]:.0f} % success, {kept[best]:.0f} % of"
             f" the other answers kept). The paper's {WRITES[-1]:g}, relative to the value's norm, has"
             f" {success[paper]:.0f} % and {kept[paper]:.0f} %.",
-            f"The facts are few kinds of facts: {relations[0][1] + relations[1][1]} of {len(self.records)} are of"
-            f" {relations[0][0]} and {relations[1][0]}. A model of this size completes few of PARAREL's wordings with"
-            " the object at once.",
+            f"The facts are of few kinds: {relations[0][1] + relations[1][1]} of {len(self.records)} are of"
+            f" {relations[0][0]} and {relations[1][0]}. A model of this size completes only few of PARAREL's wordings"
+            " with the object as the next token.",
         ]
         return [textwrap.fill(f"- {line}", 118, subsequent_indent="  ", break_on_hyphens=False) for line in lines]
 

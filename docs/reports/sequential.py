@@ -1,10 +1,10 @@
-"""Writes docs/lifelong.md: what many edits, made one after another, leave of each other and of the model.
+"""Writes docs/sequential.md: many edits, made one after another, and what is left of each edit and of the model.
 
-    python docs/reports/lifelong.py [--t 300] [--data zsre] [--methods rome,ft_l] [--minutes 8] [--work FOLDER]
+    python docs/reports/sequential.py [--t 300] [--data zsre] [--methods rome,ft_l] [--minutes 8] [--work FOLDER]
 
 Every method edits the same facts in the same order and is scored by the sequential protocol. What is finished is kept
-in the work folder, and the command goes on where it was stopped or killed; it writes the page, of what there is, each
-time it ends. 300 edits take hours on two CPU cores; `--t 1000` is for better machines.
+in the work folder. The command goes on where it was stopped or killed. Each time it ends it writes the page, of what is
+there so far. 300 edits take hours on two CPU cores; `--t 1000` is for faster machines.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ METHODS: dict[str, Method] = {
         "WISE-retrieve",
         lambda facts, others: wise(facts, others, 50, variant="retrieve"),
         "extend",
-        f"a side memory for every 50 facts, learned with the others in view; with {OF_OTHERS}",
+        f"a side memory for every 50 facts, with a margin loss between memories; with {OF_OTHERS}",
     ),
     "grace": Method("GRACE", lambda *_: Grace(), "extend", "a codebook"),
 }
@@ -141,12 +141,12 @@ def main() -> None:
     parser.add_argument("--page-only", action="store_true", help="write the page of what there is, and run nothing")
     parser.add_argument("--upto", type=int, default=0, help="stop (to go on later) when so many edits are scored")
     parser.add_argument("--minutes", type=float, default=1e9, help="stop (to go on later) after so long")
-    parser.add_argument("--work", type=Path, default=ROOT / "outputs" / "lifelong")
-    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "lifelong.md")
+    parser.add_argument("--work", type=Path, default=ROOT / "outputs" / "sequential")
+    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "sequential.md")
     arguments = parser.parse_args()
     if arguments.page_only:
         return write(arguments.work, arguments.page, arguments.model)
-    warnings.simplefilter("ignore")  # a wrecked model makes every editor warn at every fact; the figures say it
+    warnings.simplefilter("ignore")  # a damaged model makes every editor warn at every fact; the figures show it
     transformers_logging.disable_progress_bar()
     deadline = time.monotonic() + 60 * arguments.minutes
     methods = [name for name in arguments.methods.split(",") if name] or list(METHODS)
@@ -262,24 +262,28 @@ def same_form(lm: LanguageModel, sequence: SequentialRun, facts: Sequence[Fact],
 def introduction(model: str) -> list[str]:
     """What the page is about."""
     fixed = f"the last {FIXED} facts of the file and {EMBEDDED} of the facts that ship with the project"
-    text = f"""# Lifelong editing: what many edits leave of each other and of the model
+    text = f"""# Many edits, one after another
 
-Made by `python docs/reports/lifelong.py` with {model}, float32. Every method edits the same facts in the same order;
-after T edits all facts edited so far are scored again, and so are prompts that nobody edits.
+What is left of each edit, and of the model, when the edits become many?
 
-- *reliability*: token accuracy on the edited prompts (teacher-forced), and beside it strict free generation: greedy
-  decoding from the bare prompt, at most {SETTINGS.max_new_tokens} tokens, the answer starts with the target;
-  *generalization*: the same on the paraphrases; *right after*: the reliability when the fact had just been edited;
-- *locality*: the share of the facts' unrelated prompts whose greedy answer (its first {SETTINGS.preservation_tokens}
-  tokens) is the same as before any edit; *forced*: the share of the tokens of their expected answers at which the most
-  likely token is the same under teacher forcing, which is how locality is mostly counted in the literature;
-- *fixed locality*: the same for one set of prompts at every T, of
-  {fixed};
-- *drift*: ln perplexity after - before on {SETTINGS.perplexity_tokens} tokens of the held-out text; *norm*: the
-  Frobenius norm of the change of the weights, or of what lies beside them.
+Made by `python docs/reports/sequential.py` with {model}, float32. Every method edits the same facts in the same order.
+After T edits, all facts edited so far are scored again, and so are prompts that nobody edits.
 
-Rates in %, drift in nats, with 95 % bootstrap intervals over subjects. An edit that the editor refused or that left no
-numbers counts as failed.
+- *Reliability* is the token accuracy on the edited prompts (teacher-forced). Beside it, *free* is strict free
+  generation: greedy decoding from the bare prompt, at most {SETTINGS.max_new_tokens} tokens; the answer has to
+  start with the target.
+- *Generalization* is the same on the paraphrases.
+- *Right after* is the reliability when the fact had just been edited.
+- *Locality* is the share of the facts' unrelated prompts whose greedy answer (its first {SETTINGS.preservation_tokens}
+  tokens) is the same as before any edit. *Forced* is the share of the tokens of their expected answers at which the
+  most likely token stays the same under teacher forcing. The literature mostly counts locality in this second way.
+- *Fixed locality* is the locality of one set of prompts, the same set at every T. They are the prompts of
+  {fixed}.
+- *Drift* is ln perplexity after - before, on {SETTINGS.perplexity_tokens} tokens of the held-out text.
+- *Norm* is the Frobenius norm of the change of the weights, or of what lies beside them.
+
+Rates are in %, drift is in nats, with 95 % bootstrap intervals over subjects. An edit counts as failed if the editor
+refused it, or if the model then gave numbers that are not finite.
 """
     return [*text.splitlines(), ""]
 
@@ -321,12 +325,12 @@ def write(work: Path, page: Path, model: str) -> None:
     lines = [*introduction(model)]
     for data, methods in curves(work).items():
         keys = [key for key in TITLES if any(value_at(p, key) for points in methods.values() for p in points)]
-        picture = page.parent / "figures" / f"lifelong-{data}.png"
+        picture = page.parent / "figures" / f"sequential-{data}.png"
         draw_curves(methods, keys, picture, names=[TITLES[key] for key in keys])
         lines += section(data, methods, keys, f"figures/{picture.name}")
         lines += shapes(methods)
         lines += same_forms(work, data)
-    notes = Path(__file__).with_name("lifelong_notes.md")  # what the figures do not say by themselves
+    notes = Path(__file__).with_name("sequential_notes.md")  # what the figures do not say by themselves
     lines += notes.read_text(encoding="utf-8").splitlines() if notes.is_file() else []
     write_text(page, "\n".join(lines).rstrip() + "\n")
 
@@ -346,7 +350,7 @@ def shapes(methods: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
         return f"{name} at T = {edits(name)}: " + ", ".join(shown)
 
     forced, local, drift = "token_accuracy", "preservation", "perplexity_drift"
-    yield "What the papers report, and what is to be seen here at the largest T that was run:"
+    yield "What the papers report, and what these runs show at the largest T:"
     yield ""
     for name in ("ROME", "ROME, original keys"):
         if name in methods:
@@ -388,8 +392,8 @@ def same_forms(work: Path, data: str) -> Iterator[str]:
             rows.append(f"| {method.name} | {row['t']} | {100 * row['same']:.1f} [{low}, {high}] |")
     if rows:
         yield (
-            f"*Prompts of the same form.* The prompts of the last {FIXED} facts of the file have the form of the edits "
-            "and are about subjects that nobody edits; the share whose greedy answer is the same as before any edit:"
+            f"*Prompts of the same form.* The prompts of the last {FIXED} facts of the file have the form of the "
+            "edits. Nobody edits their subjects. The share whose greedy answer is the same as before any edit:"
         )
         yield from ("", "| method | T | same answer |", "|---|---|---|", *rows, "")
 
