@@ -12,6 +12,9 @@ from typing import Any, Literal
 
 Verb = Literal["insert", "modify", "erase"]
 
+SLOT = "{}"
+"""Stands for the subject in a fact's prompt."""
+
 
 class FactError(ValueError):
     """A field of a fact that cannot be used.
@@ -36,7 +39,7 @@ class Probe:
     """A prompt with the answer that is right for it.
 
     Attributes:
-        prompt: a complete prompt, with no placeholder, that ends where the answer begins.
+        prompt: a complete prompt, with no placeholder, that ends where the answer begins (without the space between).
         answer: the expected answer.
         aliases: other answers that count as right in free generation.
         group: what the probe tests, where a benchmark tells kinds of probes apart ("subject_aliasing"): a name in lower
@@ -49,7 +52,7 @@ class Probe:
     group: str = ""
 
     def __post_init__(self) -> None:
-        _require_text("prompt", self.prompt)
+        _require_prompt("prompt", self.prompt)
         _require_text("answer", self.answer)
         object.__setattr__(self, "aliases", _texts("aliases", self.aliases))
         # It becomes a part of metrics' names.
@@ -71,18 +74,19 @@ class Fact:
 
     Attributes:
         subject: the entity the fact is about.
-        prompt: the statement with one ``{}`` where the subject goes; it ends where the object begins.
+        prompt: the statement with one ``{}`` where the subject goes; it ends where the object begins, without the space
+            between them: that belongs to the object.
         target_new: the object the model shall give after the edit, or None to erase.
         target_true: the object it gives now, or None to insert.
         id: a name unique in its set; derived from the statement and the targets when left empty.
         relation: the relation's name or Wikidata id, if known.
         aliases: other spellings of `target_new` that count as right in free generation.
-        paraphrases: complete prompts that say the same in other words.
+        paraphrases: prompts that say the same in other words; a ``{}`` in one is filled with the subject.
         neighbourhood: complete prompts about *other* subjects of the same relation whose right answer is
-            `target_true`; the edit must leave them alone.
+            `target_true`; the edit must leave them alone. They name their own subject: a ``{}`` is an error.
         locality: unrelated prompts with their expected answers; the edit must leave them alone.
         portability: prompts whose answer is a consequence of the new fact.
-        generation: complete prompts about the subject for free text (fluency).
+        generation: prompts about the subject for free text (fluency); a ``{}`` in one is filled with the subject.
 
     Raises:
         FactError: a field has the wrong type, is empty where it must not be, or contradicts another.
@@ -104,9 +108,14 @@ class Fact:
     def __post_init__(self) -> None:
         _require_text("subject", self.subject)
         _require_text("prompt", self.prompt)
-        if self.prompt.count("{}") != 1:
-            found = f"found {self.prompt.count('{}')} in {self.prompt!r}"
-            raise FactError("prompt", f"needs exactly one '{{}}' for the subject, {found}")
+        if SLOT in self.subject:
+            raise FactError(
+                "subject", f"must not hold '{SLOT}', which stands for the subject in a prompt: {self.subject!r}"
+            )
+        if self.prompt.count(SLOT) != 1:
+            found = f"found {self.prompt.count(SLOT)} in {self.prompt!r}"
+            raise FactError("prompt", f"needs exactly one '{SLOT}' for the subject, {found}")
+        _refuse_space_at_end("prompt", self.statement)
         for name in ("target_new", "target_true"):
             if getattr(self, name) is not None:
                 _require_text(name, getattr(self, name))
@@ -117,8 +126,11 @@ class Fact:
             raise FactError("target_new", problem)
         if self.relation is not None:
             _require_text("relation", self.relation)
-        for name in ("aliases", "paraphrases", "neighbourhood", "generation"):
-            object.__setattr__(self, name, _texts(name, getattr(self, name)))
+        object.__setattr__(self, "aliases", _texts("aliases", self.aliases))
+        for name in ("paraphrases", "generation"):
+            filled = (text.replace(SLOT, self.subject) for text in _texts(name, getattr(self, name)))
+            object.__setattr__(self, name, _prompts(name, tuple(filled)))
+        object.__setattr__(self, "neighbourhood", _prompts("neighbourhood", self.neighbourhood))
         for name in ("locality", "portability"):
             object.__setattr__(self, name, _probes(name, getattr(self, name)))
         if not isinstance(self.id, str):
@@ -130,7 +142,7 @@ class Fact:
     @property
     def statement(self) -> str:
         """The prompt with the subject in its place, e.g. "The Eiffel Tower is located in the city of"."""
-        return self.prompt.replace("{}", self.subject)
+        return self.prompt.replace(SLOT, self.subject)
 
     @property
     def verb(self) -> Verb:
@@ -174,6 +186,38 @@ def _require_text(name: str, value: object) -> None:
         raise FactError(name, f"must be a string, got {type(value).__name__} ({value!r})")
     if not value.strip():
         raise FactError(name, "is empty")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise FactError(
+            name,
+            f"holds half of a character (a lone surrogate) at {error.start}, which no file can hold: {value!a:.100}",
+        ) from None
+
+
+def _require_prompt(name: str, value: object) -> None:
+    """Raises FactError where a text is no complete prompt: it has an open slot, or white space at its end."""
+    _require_text(name, value)
+    assert isinstance(value, str)
+    if SLOT in value:
+        raise FactError(
+            name, f"holds '{SLOT}', but nothing fills it there; write out whom the prompt is about: {value!r}"
+        )
+    _refuse_space_at_end(name, value)
+
+
+def _refuse_space_at_end(name: str, prompt: str) -> None:
+    # The space before an answer is a part of the answer's first token: with another one before it, a model answers
+    # something else.
+    if prompt != prompt.rstrip():
+        raise FactError(name, f"ends with white space; leave it out, it comes with the answer: {prompt[-40:]!r}")
+
+
+def _prompts(name: str, values: object) -> tuple[str, ...]:
+    texts = _texts(name, values)
+    for number, text in enumerate(texts):
+        _require_prompt(f"{name}[{number}]", text)
+    return texts
 
 
 def _texts(name: str, values: object) -> tuple[str, ...]:

@@ -1,0 +1,41 @@
+"""What a `Fact` refuses, and what it makes of a slot in its paraphrases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from corrigenda import Fact, FactError
+
+GOOD: dict[str, Any] = {"subject": "Kyoto", "prompt": "{} is a city in", "target_new": "Brazil", "target_true": "Japan"}
+
+
+def test_a_slot_is_filled_where_the_prompt_is_about_the_subject() -> None:
+    fact = Fact(**GOOD, paraphrases=["Where is {}? In", "Kyoto lies in"], generation=["{} is"])
+    assert fact.paraphrases == ("Where is Kyoto? In", "Kyoto lies in")
+    assert fact.generation == ("Kyoto is",)
+    assert Fact.from_dict(fact.to_dict()) == fact
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "problem"),
+    [
+        ({"neighbourhood": ["{} lies in"]}, "neighbourhood[0]", "nothing fills it"),
+        ({"neighbourhood": ["Osaka lies in", "Kobe lies in "]}, "neighbourhood[1]", "ends with white space"),
+        ({"paraphrases": ["Kyoto lies in\t"]}, "paraphrases[0]", "ends with white space"),
+        ({"generation": ["{} "]}, "generation[0]", "ends with white space"),
+        ({"prompt": "{} is a city in "}, "prompt", "ends with white space"),
+        ({"prompt": "The city of {}", "subject": "Kyoto "}, "prompt", "ends with white space"),
+        ({"subject": "Ky{}to"}, "subject", "must not hold '{}'"),
+        ({"locality": [{"prompt": "Who is {}?", "answer": "no one"}]}, "locality[0].prompt", "nothing fills it"),
+        ({"portability": [{"prompt": "People speak ", "answer": "x"}]}, "portability[0].prompt", "ends with white"),
+        ({"subject": "Ky\ud800to"}, "subject", "lone surrogate"),
+        ({"target_new": "\udc00"}, "target_new", "lone surrogate"),
+    ],
+)
+def test_refused(change: dict[str, Any], field: str, problem: str) -> None:
+    with pytest.raises(FactError, match=problem.replace("{", r"\{").replace("}", r"\}")) as caught:
+        Fact(**{**GOOD, **change})
+    assert caught.value.field == field
+    assert "\n" not in str(caught.value)
