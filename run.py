@@ -14,9 +14,10 @@ from pathlib import Path
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
-from jobs.job import new_folder
+from jobs.job import new_folder, run_folder
 
-OmegaConf.register_new_resolver("run_folder", new_folder, replace=True, use_cache=True)
+for resolver in (new_folder, run_folder):
+    OmegaConf.register_new_resolver(resolver.__name__, resolver, replace=True, use_cache=True)
 
 # The processes that launchers start find this project's packages, also in a folder that has a "conf" of its own.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))

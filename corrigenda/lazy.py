@@ -54,7 +54,7 @@ def lazily(package: str) -> list[str]:
     source = pkgutil.get_data(package, "__init__.py")
     assert source is not None, f"{package} is no package with a source"
     homes = {
-        name.asname or name.name: str(statement.module)
+        name.name: str(statement.module)
         for block in ast.parse(source).body
         if isinstance(block, ast.If) and isinstance(block.test, ast.Name) and block.test.id == "TYPE_CHECKING"
         for statement in block.body

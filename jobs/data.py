@@ -60,8 +60,8 @@ def fixed_locality(config: DictConfig) -> list[Fact]:
                 raise
             logger.warning("the fixed locality set is empty: %s", error)  # most likely no record follows the run's own
             return []
-        passed_over = [fact.id for fact, _ in overlaps(forbidden, found)]
-        kept = [fact for fact in found if fact.id not in passed_over][: asked.limit]
+        barred = {fact.id for fact, _ in overlaps(forbidden, found)}
+        kept = [fact for fact in found if fact.id not in barred][: asked.limit]
         if len(kept) == asked.limit or len(found) < window:
             break
         window *= 2
@@ -70,10 +70,11 @@ def fixed_locality(config: DictConfig) -> list[Fact]:
             f"the fixed locality set would be empty: data.disjoint_from={data['disjoint_from']} forbids all "
             f"{len(found)} facts for it; name others (job.locality.path=...), or none (job.locality.limit=0)"
         )
+    passed_over = found.index(kept[-1]) + 1 - len(kept)
     if passed_over:
         logger.warning(
             "%d facts are passed over for the fixed locality set, which has %d: data.disjoint_from forbids them",
-            len(passed_over),
+            passed_over,
             len(kept),
         )
     return kept

@@ -64,7 +64,7 @@ def find_job(settings: Mapping[str, Any]) -> Job | StoreJob:
     name, target = settings["name"], settings.get("_target_")
     known = job_names()
     if target is None and name not in known:
-        near = difflib.get_close_matches(str(name), known, n=2, cutoff=0.5)
+        near = difflib.get_close_matches(str(name), known, n=2)
         hint = f"did you mean {' or '.join(near)}? " if near else ""
         raise ValueError(
             f"job.name={name}: there is no such job; {hint}The jobs are {', '.join(known)}; "
@@ -88,10 +88,8 @@ def find_job(settings: Mapping[str, Any]) -> Job | StoreJob:
     return found()
 
 
-def new_folder(resume: str | None, store: str, settings: Mapping[str, Any]) -> str:
+def run_folder(resume: str | None, store: str, settings: Mapping[str, Any]) -> str:
     """Where a run goes (``${run_folder:...}`` in the configuration); what leaves no run gets no new folder.
-
-    A new folder is made here: of two runs that begin in the same second, one gets another name.
 
     Args:
         resume: the folder of a run to go on with.
@@ -100,9 +98,15 @@ def new_folder(resume: str | None, store: str, settings: Mapping[str, Any]) -> s
     """
     if isinstance(find_job(settings), StoreJob):
         return f"{store}/.jobs"
-    if resume:
-        return str(resume)
-    path = Path(datetime.now().strftime(f"{store}/%Y-%m-%d/%H-%M-%S"))
+    return str(resume) if resume else new_folder(store)
+
+
+def new_folder(place: str) -> str:
+    """A new folder, named after the day and the second (``${new_folder:...}``).
+
+    It is made here: of two runs, or sweeps, that begin in the same second, one gets another name.
+    """
+    path = Path(datetime.now().strftime(f"{place}/%Y-%m-%d/%H-%M-%S"))
     for name in (path.name, *(f"{path.name}-{number}" for number in range(2, 1000))):
         with suppress(FileExistsError):
             path.with_name(name).mkdir(parents=True)

@@ -23,7 +23,7 @@ from corrigenda import Edit, LanguageModel, load
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.records import records_in
 from jobs.base import begin
-from jobs.job import new_folder
+from jobs.job import run_folder
 
 CITIES = ["Paris", "London", "Berlin", "Rome"]
 SUBJECTS = ["Danielle Darrieux", "Thomas", "Big Ben", "Eiffel", "tower", "river", "red", "blue", "seven", "north"]
@@ -328,11 +328,11 @@ def test_runs_that_begin_in_the_same_second_get_folders_of_their_own(
             return datetime(2026, 1, 2, 3, 4, 5, tzinfo=tz)
 
     monkeypatch.setattr("jobs.job.datetime", Stopped)
-    folders = [Path(new_folder(None, str(tmp_path), {"name": "edit"})) for _ in range(3)]
+    folders = [Path(run_folder(None, str(tmp_path), {"name": "edit"})) for _ in range(3)]
     day = tmp_path / "2026-01-02"
     assert folders == [day / "03-04-05", day / "03-04-05-2", day / "03-04-05-3"]
     assert all(folder.is_dir() for folder in folders)
-    assert new_folder("there", str(tmp_path), {"name": "edit"}) == "there"
+    assert run_folder("there", str(tmp_path), {"name": "edit"}) == "there"
 
 
 def test_a_run_is_not_begun_over_another(home: Path, undisturbed: Path) -> None:

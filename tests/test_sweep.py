@@ -29,7 +29,7 @@ SUBJECTS = ["Danielle Darrieux", "Thomas", "Big Ben", "Eiffel", "tower", "river"
 SUBJECTS += [f"{one} {other}" for one in ("green", *SUBJECTS[6:]) for other in SUBJECTS[:6]]
 EDITORS = ["rome", "random", "in_context"]
 SWEEP = ["editor=small_rome,small_random,in_context", "data=one,two", "seed=0,1"]
-N_RUNS, N_FACTS = 3 * 2 * 2, 20
+N_RUNS, N_FACTS = 3 * 2 * 2, 10
 
 ROME = """
 prefix_lengths: [[3, 2]]
@@ -44,7 +44,7 @@ def has(package: str) -> bool:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a tiny model, two data sets of twenty facts, and configurations for small editors."""
+    """A folder with a tiny model, two data sets of ten facts, and configurations for small editors."""
     home = tmp_path_factory.mktemp("sweep")
     tiny.build("llama").save_pretrained(home / "model")
     for folder in ("editor", "data"):
@@ -105,6 +105,7 @@ def scored(root: Path) -> dict[tuple[str, str, int], str]:
 @pytest.fixture(scope="module")
 def undisturbed(home: Path) -> dict[tuple[str, str, int], str]:
     sweep(home, "undisturbed", *SWEEP)
+    assert len(list((home / "undisturbed" / "sweeps").glob("*/*"))) == 1  # one folder for all runs of a sweep
     return scored(home / "undisturbed")
 
 
@@ -178,8 +179,22 @@ def test_slurm_jobs_give_the_records_of_the_plain_launcher(home: Path, undisturb
 
 @pytest.mark.slow
 def test_force_runs_again(home: Path, undisturbed: dict[Any, str]) -> None:
-    sweep(home, "undisturbed", "editor=in_context", "data=one", "seed=0", "force=true")
-    assert len(Store(home / "undisturbed").runs()) == len(undisturbed) + 1
+    """And goes on, by the same command, where the run was cut short."""
+    forced = ["editor=in_context", "data=one", "seed=0", "force=true"]
+    sweep(home, "undisturbed", *forced)
+    runs = Store(home / "undisturbed").runs()
+    assert len(runs) == len(undisturbed) + 1
+    [new] = [run for run in runs if run.config["force"]]
+    whole, kept = new.cases(), new.cases()[:4]
+    for name in ("cases.parquet", "summary.json"):
+        (new.path / name).unlink()
+    (new.path / "cases.jsonl").write_text("".join(json.dumps(case) + "\n" for case in kept))
+    assert "was left unfinished; going on there" in sweep(home, "undisturbed", *forced)
+    again = {run.path: run for run in Store(home / "undisturbed").runs()}
+    assert len(again) == len(runs)
+    assert again[new.path].state == "finished"
+    assert [case["id"] for case in again[new.path].cases()] == [case["id"] for case in whole]
+    assert again[new.path].cases()[:4] == kept  # with the seconds that they took, so they were not made again
 
 
 # -- tuning
