@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -40,11 +41,34 @@ def _lines(items: Sequence[T], description: str, console: Console) -> Iterator[T
 
 @contextmanager
 def stage(description: str) -> Iterator[None]:
-    """Says what is done in the block, which cannot say how far it is: a spinner on a terminal, elsewhere a line."""
+    """Says what is done in the block, which cannot say how far it is: a spinner on a terminal, elsewhere lines."""
     console = Console(stderr=True)
     if console.is_terminal:
         with console.status(description):
             yield
-    else:
-        console.print(description, markup=False, highlight=False, soft_wrap=True)
+        return
+
+    def say(text: str) -> None:
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    say(description)
+    with now_and_then(lambda seconds: say(f"{description}: {seconds:.0f} s")):
         yield
+
+
+@contextmanager
+def now_and_then(say: Callable[[float], None]) -> Iterator[None]:
+    """Calls `say` every half minute while the block runs, from another thread, with the seconds that it has run."""
+    stop, begin = threading.Event(), time.monotonic()
+
+    def tick() -> None:
+        while not stop.wait(LINE_SECONDS):
+            say(time.monotonic() - begin)
+
+    thread = threading.Thread(target=tick, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()

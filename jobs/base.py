@@ -1,21 +1,25 @@
-"""What jobs share: how one is started or gone on with, the model, the run's folder, who is told of it."""
+"""What jobs share: how one is started or gone on with, the model, the run's folder, who is told of it.
+
+torch and transformers are imported where a model is loaded: what only looks at the store does not need them.
+"""
 
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
-from transformers.utils import logging as transformers_logging
 
-from corrigenda import LanguageModel, load
 from corrigenda.progress import stage
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.trackers import Tracker, tracker
 from jobs.job import Job, StoreJob, find_job
+
+if TYPE_CHECKING:
+    from corrigenda import LanguageModel
 
 console = Console(stderr=True)
 
@@ -23,7 +27,6 @@ console = Console(stderr=True)
 def start(config: DictConfig) -> float | None:
     """Does the job that a configuration names, or goes on with the run that ``resume=`` names."""
     logging.captureWarnings(True)
-    transformers_logging.disable_progress_bar()
     job = find_job(config.job)
     if isinstance(job, Job):
         folder = RunFolder(HydraConfig.get().runtime.output_dir)
@@ -45,6 +48,11 @@ def load_model(config: DictConfig) -> LanguageModel:
     if model.name is None:
         raise ValueError(f"model={choices()['model']} names no model: give model.name=, a hub id, a folder or a .gguf")
     with stage(f"Loading {model.name}"):
+        from transformers.utils import logging as transformers_logging
+
+        from corrigenda import load
+
+        transformers_logging.disable_progress_bar()
         return load(**OmegaConf.to_container(model))  # type: ignore[arg-type]
 
 

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.data import FactSet
-from corrigenda.progress import stage
+from corrigenda.progress import LINE_SECONDS, now_and_then, stage
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.ids import code_version, files_named, run_id
 from corrigenda.runs.store import Store
@@ -178,25 +178,34 @@ def _print(config: DictConfig, run: EditRun, sequence: SequentialRun | None, sum
 
 
 class _Progress:
-    """A bar on a terminal, and a line a fact everywhere."""
+    """A bar on a terminal, and a line a fact everywhere; without a terminal a line now and then between them, too."""
 
     def __init__(self, total: int) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._task = self._bar.add_task("Editing", total=total)
         self._total = total
+        self._told = time.monotonic()
+        self._open = ExitStack()
         self.done = 0
 
     def __enter__(self) -> _Progress:
-        self._bar.__enter__()
+        self._open.enter_context(self._bar)
+        if not console.is_terminal:
+            self._open.enter_context(now_and_then(self._still_at_it))
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._bar.__exit__(*error)
+        self._open.__exit__(*error)
+
+    def _still_at_it(self, seconds: float) -> None:
+        if time.monotonic() - self._told >= LINE_SECONDS:
+            console.print(f"[{self.done}/{self._total}] at work for {seconds:.0f} s", markup=False, highlight=False)
 
     def advance(self, case: Case) -> None:
         """Tells of a finished case."""
         self.done += 1
+        self._told = time.monotonic()
         self._bar.update(self._task, completed=self.done)
         record = case.after.prompts["prompt"][0]
         change = ""

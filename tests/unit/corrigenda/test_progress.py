@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from corrigenda import progress
@@ -25,3 +27,17 @@ def test_what_takes_a_moment_says_nothing(capsys: pytest.CaptureFixture[str]) ->
 def test_a_stage_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     with progress.stage("Loading a/model"):
         assert capsys.readouterr().err == "Loading a/model\n"
+
+
+def test_a_stage_says_that_it_is_still_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.02)
+    with progress.stage("Loading a/model"):
+        time.sleep(0.2)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "Loading a/model"
+    assert len(lines) > 1
+    assert set(lines[1:]) == {"Loading a/model: 0 s"}
+    time.sleep(0.1)
+    assert capsys.readouterr().err == ""  # nothing after the block
