@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV   ?= .venv
 ARGS   ?=
+# Tests run in two processes, those of a file in the same one, which share its fixtures. In one: make test WORKERS=
+WORKERS ?= -n 2 --dist loadfile
 
 BIN := $(VENV)/bin
 # Written when an installation has finished; a rule that needs the environment depends on it.
@@ -11,7 +13,7 @@ READY := $(VENV)/.ready
 UNFINISHED := $(VENV)/.unfinished
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench leaderboard clean
+.PHONY: help setup demo unit test lint format bench leaderboard clean
 
 help: ## list the targets
 	@echo "usage: make TARGET [ARGS=\"...\"] [PYTHON=python3.12]"
@@ -23,8 +25,11 @@ setup: $(READY) ## make .venv with the tested versions of everything, if it is m
 demo: $(READY) ## run run.py, e.g. make demo ARGS="editor=rome"
 	$(BIN)/python run.py $(ARGS)
 
-test: $(READY) ## run the tests, e.g. make test ARGS="-m 'not slow' -k rome"
-	$(BIN)/python -m pytest $(ARGS)
+unit: $(READY) ## run the tests that take seconds (tiny models, in-process)
+	$(BIN)/python -m pytest tests/unit $(WORKERS) $(ARGS)
+
+test: $(READY) ## run all tests, e.g. make test ARGS="-m 'not slow' -k rome"
+	$(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
 lint: $(READY) ## check style (ruff) and types (mypy)
 	@status=0; for check in "ruff check ." "ruff format --check ." mypy; do \

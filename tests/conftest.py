@@ -10,7 +10,16 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import torch
+
 from corrigenda import LanguageModel, load
+
+# Of several processes of tests (pytest-xdist) each takes its share of the cores, and so do the ones that it starts.
+SIDE_BY_SIDE = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+if SIDE_BY_SIDE > 1:
+    threads = max(1, (os.cpu_count() or 1) // SIDE_BY_SIDE)
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    torch.set_num_threads(threads)
 
 SHARED = Path(os.environ.get("CORRIGENDA_SHARED", Path(__file__).parents[2] / "shared"))
 

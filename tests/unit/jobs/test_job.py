@@ -1,0 +1,50 @@
+"""Finding a job by its name, or by the dotted path of its class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jobs.job import Job, StoreJob, find_job, job_names
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_each_choice_is_a_file_with_a_job_of_that_name() -> None:
+    assert {"edit", "trace", "neurons", "survey", "runs", "leaderboard"} <= set(job_names())
+    for name in job_names():
+        assert f"name: {name}\n" in (ROOT / "conf" / "job" / f"{name}.yaml").read_text()
+        found = find_job({"name": name})
+        assert type(found).__module__ == f"jobs.{name}"
+        assert isinstance(found, Job) != isinstance(found, StoreJob)
+
+
+def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+    with pytest.raises(ValueError, match=r"job\.name=nuerons: .* did you mean neurons\? The jobs are edit, "):
+        find_job({"name": "nuerons"})
+    with pytest.raises(ValueError, match=r"job\.name=base: there is no such job; The jobs are"):
+        find_job({"name": "base"})  # a file of the package, and no job
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        ("toy", "this is not the dotted path of a class"),
+        ("no_such_package.toy.Job", "there is no module 'no_such_package'; is its folder on PYTHONPATH?"),
+        ("jobs.edit.Toy", "jobs.edit has no class Toy derived from jobs.job.Job or StoreJob"),
+        ("jobs.job.find_job", "jobs.job has no class find_job derived"),
+    ],
+)
+def test_a_path_that_leads_nowhere(target: str, says: str) -> None:
+    with pytest.raises(ValueError, match=f"job._target_={target}: {says}".replace("?", r"\?")):
+        find_job({"name": "toy", "_target_": target})
+
+
+def test_what_a_job_from_outside_lacks_is_not_blamed_on_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "needy_job.py").write_text("import no_such_library\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="no_such_library"):
+        find_job({"name": "toy", "_target_": "needy_job.Job"})
