@@ -1,10 +1,13 @@
 """Evaluation: what an edit did, before and after, with intervals."""
 
 from corrigenda.intervals import interval
-from eval.evaluation import METRICS, Case, Evaluation, evaluate, judged
-from eval.measure import EvalSettings, Measurement, measure
+from eval.evaluation import Case, Evaluation, evaluate, judged
+from eval.measure import measure
+from eval.metrics import METRICS
 from eval.protocols.runs import EditRun, run_batch, run_single
 from eval.protocols.sequential import SequentialRun, SequentialSettings, run_sequential
+from eval.records import Measurement
+from eval.settings import EvalSettings
 from eval.statistics.paired import paired_test
 
 __all__ = [

@@ -20,8 +20,9 @@ from corrigenda.files import write_json
 from corrigenda.runs.environment import peak_memory_mb
 from corrigenda.runs.folder import RunFolder
 from eval.evaluation import Case, Evaluation, judged
-from eval.measure import EvalSettings, measure
+from eval.measure import measure
 from eval.protocols.baseline import Baseline
+from eval.settings import EvalSettings
 
 CHUNK = 10
 """Facts whose prompts are measured together before they are edited."""

@@ -21,10 +21,11 @@ from corrigenda import Edit, Fact, LanguageModel
 from corrigenda.files import write_json
 from corrigenda.runs.environment import peak_memory_mb
 from eval.evaluation import Case, Evaluation, judged
-from eval.measure import EvalSettings, held_out_log_perplexity, measure
+from eval.measure import held_out_log_perplexity, measure
 from eval.protocols.baseline import Baseline
 from eval.protocols.runs import Attempt, EditRun, reports_of
 from eval.protocols.standing import Standing, repeats_what_holds, standing, untouched
+from eval.settings import EvalSettings
 
 Regime = Literal["auto", "stack", "extend", "together"]
 

@@ -373,7 +373,7 @@ def test_a_baseline_comes_back_from_the_disk_as_it_was(tmp_path: Path) -> None:
         for number in fresh.chunks:
             for old, new in zip(fresh.chunk(number), again.chunk(number), strict=True):
                 assert (old.values, old.answers) == (new.values, new.answers)
-                assert json.dumps(old.prompts) == json.dumps(new.prompts)
+                assert json.dumps(old.to_dict()) == json.dumps(new.to_dict())
                 assert all(map(torch.equal, old.distributions, new.distributions))
 
 
