@@ -4,8 +4,11 @@ from corrigenda.intervals import interval
 from eval.evaluation import Case, Evaluation, evaluate, judged
 from eval.measure import measure
 from eval.metrics import METRICS
-from eval.protocols.runs import EditRun, run_batch, run_single
-from eval.protocols.sequential import SequentialRun, SequentialSettings, run_sequential
+from eval.protocols.batch import run_batch
+from eval.protocols.runs import EditRun
+from eval.protocols.sequential import SequentialRun, run_sequential
+from eval.protocols.settings import SequentialSettings
+from eval.protocols.single import run_single
 from eval.records import Measurement
 from eval.settings import EvalSettings
 from eval.statistics.paired import paired_test

@@ -39,7 +39,7 @@ def value_at(point: Point, key: str) -> Mapping[str, float | None] | None:
 
 def curve_table(points: Sequence[Point], title: str = "") -> Table:
     """How all edits so far stand after each T, without the intervals (the picture and summary.json have them)."""
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", caption=_fixed_set(points), caption_justify="left")
     headings = curve_columns()
     keys = [key for key in headings if any(value_at(point, key) for point in points)]
     figures = [key for key in RUN_FIGURES if any(point.get(key) is not None for point in points)]
@@ -135,6 +135,18 @@ def _draw_line(panel: Axes, key: str, method: str, points: Sequence[Point], numb
     for place, (_, value) in zip(places, known, strict=True):
         if value["low"] is not None and value["high"] is not None:
             panel.vlines(place, factor * value["low"], factor * value["high"], color=color, alpha=0.4, linewidth=1)
+
+
+def _fixed_set(points: Sequence[Point]) -> str | None:
+    """How many prompts the fixed locality set holds, where the points say it."""
+    sizes = {point["n_fixed_prompts"] for point in points if "n_fixed_prompts" in point}
+    if not sizes:
+        return None
+    return (
+        f"fixed locality set: {max(sizes)} prompts that name no edited subject"
+        if max(sizes)
+        else "no fixed locality set"
+    )
 
 
 def _metric(key: str) -> Metric:
