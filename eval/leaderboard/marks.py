@@ -10,7 +10,7 @@ from eval.leaderboard.boards import Cell, Row, Test
 from eval.leaderboard.columns import NOT_EDITING, Column, columns, one_value
 from eval.metrics import METRICS
 from eval.metrics.metric import Combine
-from eval.metrics.run_figures import SECONDS
+from eval.metrics.run_figures import MEMORY, SECONDS
 from eval.statistics.comparison import Comparison, compare
 from eval.statistics.paired import holm
 
@@ -63,6 +63,8 @@ def _candidates(rows: Sequence[Row], column: Column, mode: str) -> list[Row]:
 
 def lacks(case: Case, key: str) -> bool:
     """Whether an edit left the model without the number that its figure would be."""
+    if key == MEMORY.key:  # of the process, and not of a case
+        return False
     return case.error.startswith(NOT_FINITE) and _value(case, key) is None
 
 

@@ -7,8 +7,13 @@ A metric from outside this package is one file that is imported before anything 
     @metric("answer_length", title="length of the free answer", unit="words", better=None,
             needs=(Needs("free_answers", ("prompt",)),))
     def answer_length(before, after):
-        return sum(len(record.answer.split()) for record in after.scored("prompt") if record.answer is not None)
+        answers = [record.answer for record in after.scored("prompt") if record.answer is not None]
+        return sum(len(answer.split()) for answer in answers) if answers else None
+
+A package that is installed can name this file as an entry point in the group ``corrigenda.metrics``; runs then find it.
 """
+
+from importlib.metadata import entry_points
 
 from eval.metrics import accuracy, divergence, fluency, free_generation, perplexity, preservation, score, success
 from eval.metrics.metric import CurveColumn, Groups, LeaderboardColumn, Metric, Needs
@@ -33,6 +38,18 @@ METRICS = Registry(
 metric = metric_in(METRICS)
 register = METRICS.register
 
+
+def load_installed() -> None:
+    """Imports what installed packages name as entry points in the group ``corrigenda.metrics``.
+
+    So that ``python run.py`` finds a metric of a package that is installed beside this one.
+    """
+    for point in entry_points(group="corrigenda.metrics"):
+        point.load()
+
+
+load_installed()
+
 __all__ = [
     "METRICS",
     "RUN_FIGURES",
@@ -43,6 +60,7 @@ __all__ = [
     "Needs",
     "Registry",
     "RunFigure",
+    "load_installed",
     "metric",
     "register",
 ]
