@@ -31,6 +31,9 @@ MEASURED: Mapping[Measured, tuple[str, ...]] = {
 distributions, compared with those before; greedy answers; whether the greedy answer is the one before; text sampled
 after a prompt; and the log-perplexity of the held-out text, which belongs to no prompt."""
 
+FIXED_KINDS = frozenset({"neighbourhood", "locality"})
+"""The kinds of prompts of the fixed locality set of sequential runs."""
+
 Compute: TypeAlias = Callable[[Measurement | None, Measurement], float | None]
 """From what the unedited model (None: not measured) and the model did with a fact's prompts to the fact's value; None
 where the prompts do not allow it."""
@@ -177,6 +180,12 @@ class Metric:
             raise ValueError(f"the metric's key {self.key!r} must be letters, digits and underscores")
         if self.column is not None and self.better is None:
             raise ValueError(f"metric {self.key!r}: a column of the leaderboard needs better='high' or 'low'")
+        fixed = any(one.group == "fixed" for one in self.curve)
+        if fixed and not {kind for need in self.needs for kind in need.kinds or ("",)} <= FIXED_KINDS:
+            raise ValueError(
+                f"metric {self.key!r}: the fixed locality set has prompts of kind {' and '.join(sorted(FIXED_KINDS))} "
+                f"alone, and it needs {', '.join(f'{need.measured} {list(need.kinds)}' for need in self.needs)}"
+            )
         if bool(self.parts) != (self.combine is not None):
             raise ValueError(f"metric {self.key!r}: give both parts and combine, or neither")
 

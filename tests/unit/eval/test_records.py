@@ -61,7 +61,8 @@ def test_what_is_on_the_disk_comes_back_as_it_was() -> None:
     assert json.dumps(found.to_dict()) == json.dumps(ON_DISK)
     [prompt] = found.scored("prompt")
     assert (prompt.log_probs_new, prompt.strict, prompt.kl) == ((-0.5, -0.25), True, None)
-    assert math.isnan(found.scored("neighbourhood")[1].p_new or 0.0)  # null: it was not finite
+    wrecked = found.scored("neighbourhood")[1]  # null: it was not finite
+    assert all(map(math.isnan, [wrecked.p_new or 0.0, *(wrecked.log_probs_new or [0.0])]))
     assert [record.group for record in found.probes("locality", "portability")] == ["numbers", "hops"]
     assert [record.text for record in found.texts()] == [" is is"]
     assert [record.prompt for record in found.elsewhere()] == ["y is in", "z is in", "one"]

@@ -10,7 +10,7 @@ import pytest
 import eval.metrics
 from eval.evaluation import failed
 from eval.leaderboard.columns import axes, columns, one_value, ranking
-from eval.metrics import METRICS, LeaderboardColumn, Metric, Needs, Registry
+from eval.metrics import METRICS, CurveColumn, LeaderboardColumn, Metric, Needs, Registry
 from eval.protocols.curves import curve_columns
 from eval.records import Measurement
 
@@ -109,6 +109,7 @@ def test_registering() -> None:
         (lambda: Needs("dreams"), "nothing measures 'dreams'"),  # type: ignore[arg-type]
         (lambda: Needs("free_answers", ("locality",)), "not measured on prompts of kind 'locality'"),
         (lambda: toy(better=None, column=LeaderboardColumn()), "better='high' or 'low'"),
+        (lambda: toy(curve=(CurveColumn("fixed"),)), "needs probabilities \\['prompt'\\]"),
         (lambda: toy("a key"), "'a key' must be letters"),
         (lambda: toy(parts=("fluency",)), "both parts and combine"),
     ],
