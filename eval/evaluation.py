@@ -6,60 +6,21 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
-from statistics import fmean
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.intervals import interval
-from eval.groups import group_metrics, group_title, is_group_accuracy
-from eval.measure import EvalSettings, Measurement, measure
-from eval.statistics.paired import harmonic_mean
-
-METRICS: dict[str, tuple[str, str]] = {
-    "efficacy_success": ("efficacy success (ES)", "%"),
-    "efficacy_magnitude": ("efficacy magnitude (EM)", "%"),
-    "paraphrase_success": ("paraphrase success (PS)", "%"),
-    "paraphrase_magnitude": ("paraphrase magnitude (PM)", "%"),
-    "neighbourhood_success": ("neighbourhood success (NS)", "%"),
-    "neighbourhood_magnitude": ("neighbourhood magnitude (NM)", "%"),
-    "score": ("score (S)", "%"),
-    "token_accuracy": ("token accuracy, teacher-forced", "%"),
-    "paraphrase_token_accuracy": ("  on paraphrases", "%"),
-    "portability_token_accuracy": ("  on consequences (portability)", "%"),
-    "free_generation_strict": ("free generation, strict", "%"),
-    "free_generation_lenient": ("free generation, lenient", "%"),
-    "paraphrase_free_generation_strict": ("  on paraphrases, strict", "%"),
-    "paraphrase_free_generation_lenient": ("  on paraphrases, lenient", "%"),
-    "portability_free_generation_strict": ("  on consequences, strict", "%"),
-    "portability_free_generation_lenient": ("  on consequences, lenient", "%"),
-    "preservation": ("preservation of other answers", "%"),
-    "locality_token_agreement": ("  same tokens, teacher-forced (locality)", "%"),
-    "neighbourhood_success_plus": ("neighbourhood success + (statement before)", "%"),
-    "neighbourhood_kl": ("neighbourhood KL", "nats"),
-    "fluency": ("fluency (n-gram entropy)", "bits"),
-    "perplexity_drift": ("perplexity drift", "nats"),
-    "log_perplexity": ("  log perplexity of the held-out text", "nats"),
-}
-"""By key: the name in tables and the unit."""
-
-BROUGHT_ABOUT = frozenset(
-    {"efficacy_success", "paraphrase_success"}
-    | {
-        f"{prefix}{key}"
-        for prefix in ("", "paraphrase_", "portability_")
-        for key in ("token_accuracy", "free_generation_strict", "free_generation_lenient")
-    }
-)
-"""The metrics that say whether an edit did what it should; an edit that failed did not."""
+from eval.measure import measure
+from eval.metrics import METRICS, Metric
+from eval.metrics.unit import Unit
+from eval.records import Measurement, finite
+from eval.settings import EvalSettings
 
 NOT_FINITE = "not finite"
 """How the error of an edit begins that left the model without numbers. Of such an edit some figures are in no mean."""
-
-SCORE_PARTS = ("efficacy_success", "paraphrase_success", "neighbourhood_success")
 
 
 @dataclass(frozen=True)
@@ -84,37 +45,25 @@ class Case:
 
     def to_dict(self) -> dict[str, Any]:
         """The case as JSON values: a line of ``cases.jsonl``."""
-
-        def plain(measurement: Measurement | None) -> dict[str, Any] | None:
-            if measurement is None:
-                return None
-            values = {key: value for key, value in measurement.values.items() if math.isfinite(value)}
-            return {"values": values, "prompts": _finite(measurement.prompts)}
-
         return {
             "id": self.fact.id,
             "fact": self.fact.to_dict(),
             "verb": self.fact.verb,
-            "edit": None if self.edit is None else _finite(self.edit),
+            "edit": None if self.edit is None else finite(self.edit),
             "seconds": self.seconds,
             "error": self.error,
-            "before": plain(self.before),
-            "after": plain(self.after),
+            "before": None if self.before is None else self.before.to_dict(),
+            "after": self.after.to_dict(),
         }
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Case:
         """The case of a line that `to_dict` gave; what only a running comparison needs is not in it."""
-
-        def measurement(value: Mapping[str, Any] | None) -> Measurement | None:
-            return None if value is None else Measurement(prompts=dict(value["prompts"]), values=dict(value["values"]))
-
-        after = measurement(record["after"])
-        assert after is not None
+        before, after = record["before"], record["after"]
         return cls(
             Fact.from_dict(record["fact"]),
-            measurement(record["before"]),
-            after,
+            None if before is None else Measurement.from_dict(before),
+            Measurement.from_dict(after),
             record["edit"],
             record["seconds"],
             record["error"],
@@ -151,8 +100,9 @@ def failed(state: Measurement) -> Measurement:
     it should have left alone is as measured. Figures that are no numbers are left out.
     """
     values = {key: value for key, value in state.values.items() if math.isfinite(value)}
-    missed = {key: 0.0 for key in values if key in BROUGHT_ABOUT or is_group_accuracy(key)}
-    return Measurement(prompts=state.prompts, values=values | missed)
+    known = {key: METRICS.find(key) for key in values}
+    missed = {key: 0.0 for key, metric in known.items() if metric is not None and metric.edit_should == "change"}
+    return Measurement(prompts=state.prompts, values=values | missed, log_perplexity=state.log_perplexity)
 
 
 @dataclass(frozen=True)
@@ -170,47 +120,35 @@ class Evaluation:
         """By metric ``{"before", "after", "low", "high", "n"}``: means over facts and a 95 % interval of "after".
 
         `before` is None where it has no meaning or was not measured, the interval where there are too few subjects.
-        A metric that no fact allows is absent. Metrics of groups of probes come last (see `eval.groups`).
+        A metric that no fact allows is absent. Metrics of groups of probes come last.
         """
-        found: dict[str, dict[str, float | int | None]] = {}
-        for key in [*METRICS, *group_metrics(key for case in self.cases for key in case.after.values)]:
-            summary = self._score() if key == "score" else self._mean(key)
-            if summary is not None:
-                found[key] = summary
-        return found
+        groups = METRICS.of_groups(key for case in self.cases for key in case.after.values)
+        summaries = {metric.key: self._summary(metric) for metric in (*METRICS.values(), *groups)}
+        return {key: summary for key, summary in summaries.items() if summary is not None}
 
     @property
     def failures(self) -> list[Case]:
         """The cases whose edit failed."""
         return [case for case in self.cases if case.error]
 
-    def _mean(self, key: str) -> dict[str, float | int | None] | None:
-        cases = [case for case in self.cases if math.isfinite(case.after.values.get(key, math.nan))]
-        if not cases:
+    def _summary(self, metric: Metric) -> dict[str, float | int | None] | None:
+        """A metric over the facts that have it; None where there is none."""
+        found = [(case, figures) for case in self.cases if (figures := metric.figures(case.after.values)) is not None]
+        if not found:
             return None
-        after = [case.after.values[key] for case in cases]
-        before = [case.before.values[key] for case in cases if case.before is not None and key in case.before.values]
-        bounds = interval([after], [case.fact.subject for case in cases])
-        return _summary(fmean(before) if len(before) == len(cases) else None, fmean(after), bounds, len(cases))
-
-    def _score(self) -> dict[str, float | int | None] | None:
-        """The harmonic mean of the three means, over the facts that have all three."""
-        cases = [case for case in self.cases if all(part in case.after.values for part in SCORE_PARTS)]
-        if not cases:
-            return None
-
-        def columns(values: Sequence[dict[str, float]]) -> list[list[float]]:
-            return [[value[part] for value in values] for part in SCORE_PARTS]
-
-        after = columns([case.after.values for case in cases])
-        old = [case.before.values for case in cases if case.before is not None]
-        before = None
-        if len(old) == len(cases):
-            before = float(harmonic_mean(*(np.array(fmean(column)) for column in columns(old))))
-        value = float(harmonic_mean(*(np.array(fmean(column)) for column in after)))
-        return _summary(
-            before, value, interval(after, [case.fact.subject for case in cases], harmonic_mean), len(cases)
-        )
+        after = [figures for _, figures in found]
+        values = [case.before.values for case, _ in found if case.before is not None]
+        before = [figures for one in values if (figures := metric.figures(one)) is not None]
+        columns = list(zip(*after, strict=True))
+        bounds = interval(columns, [case.fact.subject for case, _ in found], metric.combine)
+        low, high = bounds or (None, None)
+        return {
+            "before": metric.aggregate(list(zip(*before, strict=True))) if len(before) == len(found) else None,
+            "after": metric.aggregate(columns),
+            "low": low,
+            "high": high,
+            "n": len(found),
+        }
 
     def table(self, title: str = "") -> Table:
         """A table for a terminal."""
@@ -218,15 +156,14 @@ class Evaluation:
         for column in ("metric", "before", "after", "95 % interval", "n", ""):
             table.add_column(column, justify="left" if column in ("metric", "") else "right")
         metrics = self.metrics
-        if not {"preservation", "perplexity_drift"} <= set(metrics):
-            # The harmonic mean can reward a wrecked model; it is not shown without what would tell.
-            metrics.pop("score", None)
         for key, values in metrics.items():
-            name, unit = METRICS[key] if key in METRICS else group_title(key)
-            cells = [_cell(values[part], unit) for part in ("before", "after")]
+            metric = METRICS.named(key)
+            if not set(metric.shown_with) <= set(metrics):
+                continue
+            cells = [_cell(values[part], metric.written) for part in ("before", "after")]
             low, high = values["low"], values["high"]
-            bounds = "" if low is None else f"{_cell(low, unit)} to {_cell(high, unit)}"
-            table.add_row(name, *cells, bounds, str(values["n"]), unit)
+            bounds = "" if low is None else f"{_cell(low, metric.written)} to {_cell(high, metric.written)}"
+            table.add_row(metric.line, *cells, bounds, str(values["n"]), metric.unit)
         return table
 
     def __str__(self) -> str:
@@ -253,23 +190,5 @@ def evaluate(lm: LanguageModel, facts: Sequence[Fact], settings: EvalSettings | 
     return Evaluation(tuple(judged(*parts) for parts in zip(facts, before, after, strict=True)))
 
 
-def _finite(value: Any) -> Any:
-    """A nested value for JSON, which has no word for what is not finite: None stands in its place."""
-    if isinstance(value, Mapping):
-        return {key: _finite(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _summary(
-    before: float | None, after: float, bounds: tuple[float, float] | None, n: int
-) -> dict[str, float | int | None]:
-    low, high = bounds or (None, None)
-    return {"before": before, "after": after, "low": low, "high": high, "n": n}
-
-
-def _cell(value: float | int | None, unit: str) -> str:
-    if value is None:
-        return ""
-    return f"{100 * value:.1f}" if unit == "%" else f"{value:.3f}"
+def _cell(value: float | int | None, unit: Unit) -> str:
+    return "" if value is None else unit.text(value)

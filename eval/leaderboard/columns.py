@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from eval.evaluation import METRICS
+from eval.metrics import METRICS, RUN_FIGURES, Metric, RunFigure
+from eval.metrics.unit import Unit, unit_of
 
 
 @dataclass(frozen=True)
@@ -26,40 +27,44 @@ class Column:
     unit: str
     title: str
 
+    @property
+    def written(self) -> Unit:
+        """How its figures are written."""
+        return unit_of(self.unit)
 
-def _metric(key: str, short: str, better: Literal["high", "low"] = "high") -> Column:
-    name, unit = METRICS[key]
-    return Column(key, short, better, unit, name.strip())
+
+def columns() -> dict[str, Column]:
+    """All columns by key, in order: the metrics and the figures of runs that ask for one."""
+    declared: list[Metric | RunFigure] = [*METRICS.values(), *RUN_FIGURES.values()]
+    # S is never without preservation and perplexity drift beside it: alone it can reward a wrecked model.
+    placed = [(one.column.place, one) for one in declared if one.column is not None]
+    placed.sort(key=lambda pair: pair[0])
+    return {one.key: Column(one.key, one.short, one.better or "high", one.unit, one.title) for _, one in placed}
 
 
-# S is never without preservation and perplexity drift beside it: alone it can reward a wrecked model.
-COLUMNS: tuple[Column, ...] = (
-    _metric("score", "S"),
-    _metric("preservation", "preserv."),
-    _metric("perplexity_drift", "ppl drift", "low"),
-    _metric("efficacy_success", "ES"),
-    _metric("paraphrase_success", "PS"),
-    _metric("neighbourhood_success", "NS"),
-    _metric("token_accuracy", "token acc."),
-    _metric("free_generation_strict", "free strict"),
-    _metric("free_generation_lenient", "free lenient"),
-    _metric("neighbourhood_kl", "nbh. KL", "low"),
-    Column("portability_token_accuracy", "port. token", "high", "%", "portability: token accuracy on consequences"),
-    Column(
-        "portability_free_generation_lenient",
-        "port. free",
-        "high",
-        "%",
-        "portability: free generation on consequences, lenient",
-    ),
-    _metric("fluency", "fluency"),
-    Column("seconds_per_edit", "s / edit", "low", "s", "seconds per edit"),
-    Column("peak_memory_mb", "memory", "low", "MB", "peak memory of the process"),
-)
-BY_KEY = {column.key: column for column in COLUMNS}
+def ranking() -> list[str]:
+    """The keys of the metrics that tables can be ordered by; the first that the rows have is taken."""
+    ranks = {one.key: one.column.ranks for one in METRICS.values() if one.column is not None}
+    known = {key: rank for key, rank in ranks.items() if rank is not None}
+    return sorted(known, key=lambda key: known[key])
 
-RANKED_BY = ("score", "efficacy_success", "token_accuracy")
-"""The order of rows follows the first of these that the rows have."""
+
+def axes() -> dict[str, list[str]]:
+    """By axis of the page's picture the keys of the metrics that it shows at first; the first that the rows have."""
+    found: dict[str, list[tuple[int, str]]] = {"across": [], "up": []}
+    for one in METRICS.values():
+        if one.column is not None and one.column.axis is not None:
+            found[one.column.axis].append((one.column.axis_place, one.key))
+    return {axis: [key for _, key in sorted(places)] for axis, places in found.items()}
+
+
+def one_value(mode: str) -> frozenset[str]:
+    """The columns that in this mode have one value for all facts, and so no interval over facts and no test."""
+    shared = {figure.key for figure in RUN_FIGURES.values() if mode in figure.one_value}
+    if mode != "single":  # there every fact has an edited model of its own
+        shared |= {metric.key for metric in METRICS.values() if metric.one_value}
+    return frozenset(shared)
+
 
 CONTROLS: dict[str, str] = {
     "none": "unedited model",
@@ -71,7 +76,3 @@ CONTROLS: dict[str, str] = {
 
 NOT_EDITING = frozenset({"none", "random"})
 """Controls that do not try to make the edit: never marked as best, though the unedited model preserves most."""
-
-ONE_VALUE = {"single": frozenset[str](), "batch": frozenset({"perplexity_drift", "seconds_per_edit"})}
-"""By mode, the metrics that have one value for all facts, and so no interval over facts."""
-ONE_VALUE["sequential"] = frozenset({"perplexity_drift"})

@@ -13,8 +13,8 @@ from corrigenda import Fact
 from corrigenda.runs.ids import essential
 from corrigenda.runs.store import StoredRun
 from eval.evaluation import Case
-from eval.measure import Measurement
 from eval.protocols.standing import standing
+from eval.records import Measurement
 
 Unit = tuple[str, int]
 """A fact (see `fact_key`) and the seed of the run."""

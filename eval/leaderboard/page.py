@@ -14,9 +14,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from corrigenda.files import write_json, write_text
-from eval.leaderboard.columns import BY_KEY
-from eval.leaderboard.table import ALPHA, Leaderboard, Row
+from eval.leaderboard.boards import Leaderboard, Row
+from eval.leaderboard.columns import Column, axes, columns
+from eval.leaderboard.marks import ALPHA
 from eval.leaderboard.views import case_views, cell_text, figure_text, leaderboard_view
+from eval.metrics.unit import UNITS
 
 EXPLAINED = (
     "After the edits, with 95 % bootstrap intervals that resample subjects. Best of a column in bold; "
@@ -56,16 +58,16 @@ def markdown(found: Leaderboard, about: str = "") -> str:
     """The tables in Markdown."""
     parts = ["# Leaderboard", *([about] if about else []), EXPLAINED]
     for board in found.boards:
-        columns = board.columns
-        head = ["rank", "editor", "n", *(f"{c.short} {'↑' if c.better == 'high' else '↓'}" for c in columns)]
-        lines = [_line(head), _line(["---:", "---", "---:", *["---:"] * len(columns)])]
+        shown = board.columns
+        head = ["rank", "editor", "n", *(f"{c.short} {'↑' if c.better == 'high' else '↓'}" for c in shown)]
+        lines = [_line(head), _line(["---:", "---", "---:", *["---:"] * len(shown)])]
         for row in board.rows:
-            cells = [_marked(row, column.key) for column in columns]
+            cells = [_marked(row, column) for column in shown]
             number = str(row.n_facts) if row.entry else "no run"
             lines.append(_line([str(row.rank or ""), _escaped(_named(row)), number, *cells]))
         notes = "\n".join(f"- {_escaped(note)}" for note in board.notes)
         parts += [f"## {_escaped(board.title)}", "\n".join(lines), notes]
-    units = [f"{c.short}: {c.title} ({c.unit})" for c in BY_KEY.values()]
+    units = [f"{c.short}: {c.title} ({c.unit})" for c in columns().values()]
     parts += ["## Columns", "\n".join(f"- {_escaped(text)}" for text in units)]
     if found.left_out:
         listed = "\n".join(f"- `{run.path.name}`: {_escaped(run.why)}" for run in found.left_out)
@@ -105,10 +107,16 @@ def html(found: Leaderboard, view: dict[str, Any], about: str = "") -> str:
         about=about,
         explained=EXPLAINED,
         made=datetime.now().strftime("%Y-%m-%d %H:%M"),
-        data=_embedded({"boards": view["boards"]}),
+        data=_embedded({"boards": view["boards"], **_declared()}),
         cases=[[_embedded(rows) for rows in board] for board in cases],
         counts=[[len(rows) for rows in board] for board in cases],
     )
+
+
+def _declared() -> dict[str, Any]:
+    """What the page's script has to know of metrics: shares and their digits, and which metrics it shows first."""
+    shares = {unit.symbol: {"factor": unit.factor, "digits": unit.digits} for unit in UNITS.values() if unit.is_share}
+    return {"shares": shares, "axes": axes()}
 
 
 def _embedded(value: Any) -> Markup:
@@ -123,9 +131,9 @@ def _named(row: Row) -> str:
     return f"{row.label} (control: {row.control})" if row.control else row.label
 
 
-def _marked(row: Row, key: str) -> str:
-    cell = row.cells.get(key)
-    text = cell_text(cell, BY_KEY[key])
+def _marked(row: Row, column: Column) -> str:
+    cell = row.cells.get(column.key)
+    text = cell_text(cell, column)
     if cell is None or not cell.mark:
         return text
     return f"**{text}**" if cell.mark == "best" else f"{text} ≈"

@@ -10,9 +10,9 @@ from typing import Any
 
 from corrigenda.runs.ids import essential
 from corrigenda.runs.store import StoredRun
-from eval.leaderboard.columns import BY_KEY, Column
+from eval.leaderboard.boards import Board, Cell, Leaderboard, Row
+from eval.leaderboard.columns import Column, columns
 from eval.leaderboard.entries import flat
-from eval.leaderboard.table import Board, Cell, Leaderboard, Row
 
 _PROBES = ("paraphrases", "portability", "neighbourhood", "locality")
 
@@ -83,8 +83,9 @@ def _run_view(run: StoredRun, folder: Path) -> dict[str, Any]:
 
 def _point_view(point: Mapping[str, Any]) -> dict[str, list[float | None]]:
     """The columns' metrics at a point of the curve, value and interval; those of prompts nobody edits as ``fixed.``."""
-    found = {name: value for name, value in point["metrics"].items() if name in BY_KEY}
-    found |= {f"fixed.{name}": value for name, value in point.get("fixed", {}).items() if name in BY_KEY}
+    known = columns()
+    found = {name: value for name, value in point["metrics"].items() if name in known}
+    found |= {f"fixed.{name}": value for name, value in point.get("fixed", {}).items() if name in known}
     return {name: [value["after"], value["low"], value["high"]] for name, value in found.items()}
 
 
@@ -141,8 +142,7 @@ def cell_text(cell: Cell | None, column: Column) -> str:
 
 def figure_text(value: float, column: Column) -> str:
     """A figure in the column's unit."""
-    digits = {"%": 1, "MB": 0, "s": 2, "bits": 2}.get(column.unit, 3)
-    text = f"{100 * value if column.unit == '%' else value:.{digits}f}"
+    text = column.written.text(value, column.written.digits_on_leaderboard)
     return text.removeprefix("-") if float(text) == 0 else text  # no "-0.000"
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from corrigenda import LanguageModel
-from eval.measure import EvalSettings
+from eval.settings import EvalSettings
 
 Scores = dict[str, dict[str, float]]
 """By task, and then by metric."""

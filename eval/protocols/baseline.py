@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -15,7 +15,9 @@ from corrigenda import Fact, LanguageModel
 from corrigenda.data import FactSet
 from corrigenda.files import write_json, write_tensors
 from corrigenda.runs.ids import code_version
-from eval.measure import EvalSettings, Measurement, held_out_log_perplexity, measure
+from eval.measure import held_out_log_perplexity, measure
+from eval.records import Measurement
+from eval.settings import EvalSettings
 
 
 class Baseline:
@@ -105,10 +107,7 @@ class Baseline:
             rows = [row for measurement in found for row in measurement.distributions]
             tensors = {"distributions": torch.stack(rows)} if rows else {}
             write_tensors(self._folder / f"{number:04d}.safetensors", tensors)
-            records = [
-                {"prompts": m.prompts, "values": m.values, "answers": m.answers, "distributions": len(m.distributions)}
-                for m in found
-            ]
+            records = [m.to_dict() | {"answers": m.answers, "distributions": len(m.distributions)} for m in found]
             write_json(self._folder / f"{number:04d}.json", records)  # last: the chunk is done
         return found
 
@@ -120,5 +119,5 @@ class Baseline:
         for record in json.loads((self._folder / f"{number:04d}.json").read_text(encoding="utf-8")):
             answers = {prompt: (list(tokens), bool(ended)) for prompt, (tokens, ended) in record["answers"].items()}
             mine, rows = rows[: record["distributions"]], rows[record["distributions"] :]
-            found.append(Measurement(record["prompts"], record["values"], mine, answers))
+            found.append(replace(Measurement.from_dict(record), distributions=mine, answers=answers))
         return found

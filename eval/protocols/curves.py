@@ -10,37 +10,24 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from eval.evaluation import METRICS
+from eval.metrics import METRICS, RUN_FIGURES, Metric
 
 Point = Mapping[str, Any]
 """A point of the curve as `SequentialRun.curve` gives it."""
 
-COLUMNS: dict[str, str] = {
-    "right_after.token_accuracy": "right after",
-    "token_accuracy": "reliability",
-    "free_generation_strict": "  free",
-    "paraphrase_token_accuracy": "generalization",
-    "paraphrase_free_generation_strict": "  free",
-    "preservation": "locality",
-    "locality_token_agreement": "  forced",
-    "neighbourhood_success": "NS",
-    "fixed.preservation": "fixed locality",
-    "fixed.locality_token_agreement": "  forced",
-    "fixed.neighbourhood_success": "fixed NS",
-    "perplexity_drift": "drift",
-}
-"""The metrics of the tables: reliability is the token accuracy, "free" the strict free-generation accuracy, locality
-the preservation; those of the fixed locality set begin with ``fixed.``, and ``right_after.`` is the figure right after
-each fact's own edit."""
-
-FIGURES: dict[str, tuple[str, int]] = {
-    "norm": ("norm", 2),
-    "seconds_per_edit": ("s an edit", 2),
-    "peak_memory_mb": ("MB", 0),
-}
-"""The figures of a point that are no means over facts: name and digits; "norm" is that of the change."""
-
 _MARKERS = "osD^vPX*<>ph"
+
+
+def curve_columns() -> dict[str, str]:
+    """The headings of the metrics in tables of curves, in order.
+
+    Keys begin with ``fixed.`` for the fixed locality set, and with ``right_after.`` for the figure right after each
+    fact's own edit. Reliability is the token accuracy, "free" the strict free-generation accuracy, locality the
+    preservation.
+    """
+    declared = [(one, metric.key) for metric in METRICS.values() for one in metric.curve if one.heading]
+    declared.sort(key=lambda pair: pair[0].place)
+    return {key if one.group == "metrics" else f"{one.group}.{key}": one.heading for one, key in declared}
 
 
 def value_at(point: Point, key: str) -> Mapping[str, float | None] | None:
@@ -52,10 +39,11 @@ def value_at(point: Point, key: str) -> Mapping[str, float | None] | None:
 
 def curve_table(points: Sequence[Point], title: str = "") -> Table:
     """How all edits so far stand after each T, without the intervals (the picture and summary.json have them)."""
-    table = Table(title=title, title_justify="left")
-    keys = [key for key in COLUMNS if any(value_at(point, key) for point in points)]
-    figures = [key for key in FIGURES if any(point.get(key) is not None for point in points)]
-    for name in ("T", *(COLUMNS[key].strip() for key in keys), *(FIGURES[key][0] for key in figures), "failed"):
+    table = Table(title=title, title_justify="left", caption=_fixed_set(points), caption_justify="left")
+    headings = curve_columns()
+    keys = [key for key in headings if any(value_at(point, key) for point in points)]
+    figures = [key for key in RUN_FIGURES if any(point.get(key) is not None for point in points)]
+    for name in ("T", *(headings[key] for key in keys), *(RUN_FIGURES[key].heading for key in figures), "failed"):
         table.add_column(name, justify="right")
     for point in points:
         cells = [_cell(value_at(point, key), key, intervals=False) for key in keys]
@@ -68,10 +56,11 @@ def curve_markdown(curves: Mapping[str, Sequence[Point]], keys: Sequence[str], a
 
     Args:
         curves: by method its points.
-        keys: the metrics, as in `COLUMNS`, and the figures, as in `FIGURES`.
+        keys: the metrics, as in `curve_columns`, and the figures, as in `eval.metrics.RUN_FIGURES`.
         at: only these T; by default all.
     """
-    names = [FIGURES[key][0] if key in FIGURES else COLUMNS.get(key, key.replace("_", " ")).strip() for key in keys]
+    headings = curve_columns() | {key: figure.heading for key, figure in RUN_FIGURES.items()}
+    names = [headings.get(key, key.replace("_", " ")) for key in keys]
     yield "| method | T | " + " | ".join(names) + " |"
     yield "|---|---|" + "---|" * len(keys)
     for method, points in curves.items():
@@ -79,7 +68,7 @@ def curve_markdown(curves: Mapping[str, Sequence[Point]], keys: Sequence[str], a
             if at and point["t"] not in at:
                 continue
             cells = [
-                _figure(point, key) if key in FIGURES else _cell(value_at(point, key), key, intervals=True)
+                _figure(point, key) if key in RUN_FIGURES else _cell(value_at(point, key), key, intervals=True)
                 for key in keys
             ]
             yield f"| {method} | {point['t']} | " + " | ".join(cells) + " |"
@@ -113,13 +102,12 @@ def draw_curves(
         panel.minorticks_off()
         panel.set_xlabel("edits")
         panel.grid(alpha=0.3)
-        if _is_share(key):
+        unit = _metric(key).written
+        panel.set_ylabel(unit.symbol)
+        if unit.is_share:
             panel.set_ylim(-3, 103)
-            panel.set_ylabel("%")
-        else:
-            if panel.get_ylim()[1] > 2:  # a collapse would hide everything else
-                panel.set_yscale("symlog", linthresh=0.1)
-            panel.set_ylabel("nats")
+        elif panel.get_ylim()[1] > 2:  # a collapse would hide everything else
+            panel.set_yscale("symlog", linthresh=0.1)
     for panel in panels:
         panel.set_axis_off()
     handles, labels = figure.axes[0].get_legend_handles_labels()
@@ -129,15 +117,15 @@ def draw_curves(
 
 
 def draw_curve(points: Sequence[Point], path: Path, method: str) -> None:
-    """A picture of one run: its metrics that `COLUMNS` names."""
-    keys = [key for key in COLUMNS if any(value_at(point, key) for point in points)]
+    """A picture of one run: its metrics that `curve_columns` names."""
+    keys = [key for key in curve_columns() if any(value_at(point, key) for point in points)]
     if keys:
         draw_curves({method: points}, keys, path)
 
 
 def _draw_line(panel: Axes, key: str, method: str, points: Sequence[Point], number: int) -> None:
     known = [(point["t"], value) for point in points if (value := value_at(point, key)) and value["after"] is not None]
-    factor = 100 if _is_share(key) else 1
+    factor = _metric(key).written.factor
     # Moved apart a little, so that intervals do not hide one another.
     places = [t * 1.02 ** (number - 4) for t, _ in known]
     after = [factor * float(value["after"] or 0) for _, value in known]
@@ -149,21 +137,33 @@ def _draw_line(panel: Axes, key: str, method: str, points: Sequence[Point], numb
             panel.vlines(place, factor * value["low"], factor * value["high"], color=color, alpha=0.4, linewidth=1)
 
 
-def _is_share(key: str) -> bool:
-    return METRICS[key.rpartition(".")[2]][1] == "%"
+def _fixed_set(points: Sequence[Point]) -> str | None:
+    """How many prompts the fixed locality set holds, where the points say it."""
+    sizes = {point["n_fixed_prompts"] for point in points if "n_fixed_prompts" in point}
+    if not sizes:
+        return None
+    return (
+        f"fixed locality set: {max(sizes)} prompts that name no edited subject"
+        if max(sizes)
+        else "no fixed locality set"
+    )
+
+
+def _metric(key: str) -> Metric:
+    return METRICS.named(key.rpartition(".")[2])
 
 
 def _cell(value: Mapping[str, float | None] | None, key: str, intervals: bool) -> str:
     if value is None or value["after"] is None:
         return ""
-    factor, digits = (100, 1) if _is_share(key) else (1, 3)
-    text = f"{factor * value['after']:.{digits}f}"
-    # The drift is one figure, of one text: it has no interval over facts.
-    if intervals and key != "perplexity_drift" and value["low"] is not None and value["high"] is not None:
-        text += f" [{factor * value['low']:.{digits}f}, {factor * value['high']:.{digits}f}]"
+    metric = _metric(key)
+    text = metric.written.text(value["after"])
+    # What has one value for all facts (the drift: one figure, of one text) has no interval over facts.
+    if intervals and not metric.one_value and value["low"] is not None and value["high"] is not None:
+        text += f" [{metric.written.text(value['low'])}, {metric.written.text(value['high'])}]"
     return text
 
 
 def _figure(point: Point, key: str) -> str:
     value = point.get(key)
-    return "" if value is None else f"{value:.{FIGURES[key][1]}f}"
+    return "" if value is None else RUN_FIGURES[key].written.text(value)

@@ -1,27 +1,24 @@
-"""Runs of an editor on facts: edits made and scored, and kept so that a run killed at any moment goes on.
+"""`EditRun`: a run of an editor on facts, whose cases and edits are kept so that a run killed at any moment goes on.
 
 What an editor is, is said here by its methods alone: the evaluation knows no editor.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from corrigenda import Edit, EditRefusedError, Fact, LanguageModel
 from corrigenda.data import FactSet
-from corrigenda.files import write_json
 from corrigenda.runs.environment import peak_memory_mb
 from corrigenda.runs.folder import RunFolder
-from eval.evaluation import Case, Evaluation, judged
-from eval.measure import EvalSettings, measure
+from eval.evaluation import Case, Evaluation
 from eval.protocols.baseline import Baseline
+from eval.settings import EvalSettings
 
 CHUNK = 10
 """Facts whose prompts are measured together before they are edited."""
@@ -108,9 +105,17 @@ class EditRun:
         return Evaluation(tuple(self.cases[fact.id] for fact in self.facts))
 
     def baseline(
-        self, facts: Sequence[Fact], settings: EvalSettings, chunk: int, folder: Path | None = None
+        self, facts: Sequence[Fact], settings: EvalSettings, chunk: int | None = None, folder: Path | None = None
     ) -> Baseline:
-        """What the unedited model does with facts: where runs share it, else in a folder of one's own, or nowhere."""
+        """What the unedited model does with facts: where runs share it, else in a folder of one's own, or nowhere.
+
+        Args:
+            facts: the facts.
+            settings: what to measure.
+            chunk: how many facts are measured together; by default `CHUNK`.
+            folder: where it is kept, unless runs share it.
+        """
+        chunk = CHUNK if chunk is None else chunk
         if self.before is not None:
             return Baseline.shared(self.lm, facts, settings, chunk, self.before)
         return Baseline(self.lm, facts, settings, chunk, folder)
@@ -166,53 +171,6 @@ class EditRun:
             "peak_memory_mb": peak_memory_mb(),
             "metrics": evaluation.metrics,
         }
-
-
-def run_single(run: EditRun) -> None:
-    """Edits each fact from the clean model, and scores it."""
-    lm, baseline = run.lm, run.baseline(list(run.facts), run.settings, CHUNK)
-    for number in baseline.chunks:
-        chunk = baseline.facts(number)
-        if all(fact.id in run.cases for fact in chunk):
-            continue
-        for fact, before in zip(chunk, baseline.chunk(number), strict=True):
-            if fact.id in run.cases:
-                continue
-            made = run.attempt([fact])
-            with made.edit.applied(lm) if made.edit is not None else nullcontext():
-                [after] = measure(lm, [fact], run.settings, [before])
-            case = judged(fact, before, after, report(made.edit), made.seconds, made.error)
-            run.finished(case, made.edit)
-
-
-def run_batch(run: EditRun) -> None:
-    """Edits all facts in one edit, and scores them under it."""
-    lm, baseline = run.lm, run.baseline(list(run.facts), run.settings, CHUNK)
-    if len(run.cases) == len(run.facts):
-        return
-    path = run.folder.edit_path(0, "all")
-    outcome = path / "outcome.json"  # written last: what came of the edit is not asked twice
-    if outcome.is_file():
-        seconds, error = json.loads(outcome.read_text(encoding="utf-8"))
-        made = Attempt(None if error else Edit.load(path), seconds, error)
-    else:
-        made = run.attempt(list(run.facts))
-        if made.edit is not None:
-            made.edit.save(path)
-        write_json(outcome, [made.seconds, made.error])
-    reports = reports_of(made.edit)
-    for number in baseline.chunks:
-        chunk = baseline.facts(number)
-        if all(fact.id in run.cases for fact in chunk):
-            continue
-        before = baseline.chunk(number)
-        with made.edit.applied(lm) if made.edit is not None else nullcontext():
-            after = measure(lm, chunk, run.settings, before)
-        for fact, old, new in zip(chunk, before, after, strict=True):
-            mine = reports.get(fact.id)
-            why = made.error or str((mine or {}).get("refused", ""))
-            # The edit of all facts is saved already, as one.
-            run.finished(judged(fact, old, new, mine, made.seconds / len(run.facts), why))
 
 
 def report(edit: Edit | None) -> dict[str, Any] | None:

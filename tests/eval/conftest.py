@@ -15,7 +15,7 @@ from corrigenda import Fact
 from corrigenda.data import FactSet
 from corrigenda.runs.folder import RunFolder
 from eval.evaluation import NOT_FINITE
-from eval.measure import ngram_entropy, words
+from eval.metrics.fluency import ngram_entropy, words
 
 MakeRun = Callable[..., Path]
 

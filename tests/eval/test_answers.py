@@ -6,7 +6,7 @@ import unicodedata
 
 import pytest
 
-from eval.answers import matches_leniently, matches_strictly, normalise
+from eval.metrics.free_generation import matches_leniently, matches_strictly, normalise
 
 
 @pytest.mark.parametrize(

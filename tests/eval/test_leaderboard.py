@@ -15,9 +15,9 @@ import pytest
 
 from corrigenda.runs.store import Store
 from eval.leaderboard import leaderboard, write_leaderboard
-from eval.leaderboard.columns import BY_KEY, CONTROLS
+from eval.leaderboard.boards import Board, Row
+from eval.leaderboard.columns import CONTROLS, columns
 from eval.leaderboard.page import markdown, table_csv
-from eval.leaderboard.table import Board, Row
 from eval.leaderboard.views import figure_text
 from eval.statistics.paired import harmonic_mean
 
@@ -78,7 +78,7 @@ def test_score_is_not_shown_without_what_would_tell(tmp_path: Path, make_run: An
     cells = rows_of(only_board(tmp_path))["rome"].cells
     assert "preservation" in cells
     assert "score" not in cells
-    assert list(BY_KEY)[:3] == ["score", "preservation", "perplexity_drift"]  # side by side
+    assert list(columns())[:3] == ["score", "preservation", "perplexity_drift"]  # side by side
 
 
 # -- marks
@@ -94,7 +94,7 @@ def test_score_is_not_shown_without_what_would_tell(tmp_path: Path, make_run: An
     ],
 )
 def test_figures_are_written_in_their_units(key: str, value: float, text: str) -> None:
-    assert figure_text(value, BY_KEY[key]) == text
+    assert figure_text(value, columns()[key]) == text
 
 
 def test_best_and_tied_by_hand(tmp_path: Path, make_run: Any) -> None:
@@ -256,7 +256,8 @@ def test_a_mean_without_the_worst_edits_is_not_compared(tmp_path: Path, make_run
     assert rows["wrecked"].cells["perplexity_drift"].mark == ""
     assert rows["rome"].cells["perplexity_drift"].mark == "best"
     assert rows["wrecked"].cells["efficacy_success"].mark != ""
-    assert any("wrecked: some edits left the model without numbers; the figures for" in note for note in board.notes)
+    [note] = [note for note in board.notes if "wrecked: some edits left the model without numbers" in note]
+    assert "the figures for perplexity drift are of the others" in note
 
 
 def test_of_runs_that_are_the_same_the_newest_counts(tmp_path: Path, make_run: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,10 +15,10 @@ from torch import Tensor
 
 from corrigenda import Fact, LanguageModel, LowRankEdit, Origin
 from corrigenda.facts import Probe
-from eval import METRICS, Case, EvalSettings, Evaluation, Measurement, evaluate, measure
-from eval.answers import matches_leniently, matches_strictly
+from eval import METRICS, Case, EvalSettings, Evaluation, Measurement, evaluate, measure, teacher_forcing
 from eval.evaluation import NOT_FINITE, judged
-from eval.measure import ngram_entropy
+from eval.metrics.fluency import ngram_entropy
+from eval.metrics.free_generation import matches_leniently, matches_strictly
 from eval.scoring import PromptScore, TargetScore
 
 SMALL = EvalSettings(max_new_tokens=6, preservation_tokens=4, fluency_tokens=12, perplexity_tokens=40)
@@ -70,7 +69,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str], list[float]]
             found.append(PromptScore(tuple(scores), next_token))
         return found
 
-    monkeypatch.setattr(sys.modules[Measurement.__module__], "score", look_up)  # `eval.measure` is the function
+    monkeypatch.setattr(teacher_forcing, "score", look_up)
     return table
 
 

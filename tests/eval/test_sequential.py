@@ -26,11 +26,13 @@ from eval import (
     SequentialSettings,
     measure,
 )
-from eval.protocols import baseline, runs, sequential
+from eval.protocols import baseline, checkpoints, runs, sequential
 from eval.protocols.baseline import Baseline
+from eval.protocols.batch import run_batch
+from eval.protocols.change import change_norm
 from eval.protocols.curves import curve_markdown, curve_table, draw_curve
-from eval.protocols.runs import run_batch, run_single
-from eval.protocols.sequential import change_norm, run_sequential
+from eval.protocols.sequential import run_sequential
+from eval.protocols.single import run_single
 from eval.protocols.standing import repeats_what_holds, standing, untouched
 
 SUBJECTS = ["Thomas", "Danielle", "Ben", "river", "tower", "piano", "red"]
@@ -126,8 +128,9 @@ def numbered(lm: LanguageModel, _settings: EvalSettings) -> float:
 
 @pytest.fixture
 def by_notes(monkeypatch: pytest.MonkeyPatch) -> LanguageModel:
-    for module in (sequential, baseline):
+    for module in (sequential, checkpoints, baseline):
         monkeypatch.setattr(module, "measure", read_notes)
+    for module in (checkpoints, baseline):
         monkeypatch.setattr(module, "held_out_log_perplexity", numbered)
     return tiny.build("llama")
 
@@ -373,7 +376,7 @@ def test_a_baseline_comes_back_from_the_disk_as_it_was(tmp_path: Path) -> None:
         for number in fresh.chunks:
             for old, new in zip(fresh.chunk(number), again.chunk(number), strict=True):
                 assert (old.values, old.answers) == (new.values, new.answers)
-                assert json.dumps(old.prompts) == json.dumps(new.prompts)
+                assert json.dumps(old.to_dict()) == json.dumps(new.to_dict())
                 assert all(map(torch.equal, old.distributions, new.distributions))
 
 

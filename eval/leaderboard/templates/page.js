@@ -79,9 +79,11 @@
     return drawn("polygon", { points: corners.map(([a, b]) => `${x + a},${y + b}`).join(" "), ...style });
   }
 
+  const share = (unit) => data.shares[unit]; // undefined for figures that are not between 0 and 1
+
   function shown(value, unit) {
     if (value === null || value === undefined) return "–";
-    if (unit === "%") return (100 * value).toFixed(1);
+    if (share(unit)) return (share(unit).factor * value).toFixed(share(unit).digits);
     if (unit === "") return String(Math.round(value));
     return Math.abs(value) >= 100 ? value.toFixed(0) : value.toPrecision(3);
   }
@@ -102,7 +104,7 @@
     const wide = xUnit === "" && Math.min(...xs) > 0 && Math.max(...xs) / Math.min(...xs) > 20;
     const scale = wide ? Math.log10 : (value) => value;
     const range = (values, unit) => {
-      if (unit === "%" && Math.min(...values) >= 0) return [0, 1];
+      if (share(unit) && Math.min(...values) >= 0) return [0, 1];
       const low = Math.min(...values), high = Math.max(...values), pad = (high - low || Math.abs(high) || 1) * 0.06;
       return [low - pad, high + pad];
     };
@@ -144,7 +146,7 @@
   function scatter(figure, board) {
     const has = (key) => board.rows.some((row) => row.cells[key]);
     const columns = board.columns.filter((column) => has(column.key));
-    const first = (...keys) => keys.find(has) || (columns[0] && columns[0].key);
+    const first = (axis) => data.axes[axis].find(has) || (columns[0] && columns[0].key);
     if (columns.length < 2) return;
     const redraw = () => {
       const [xc, yc] = [across, up].map(({ select }) => columns.find((column) => column.key === select.value));
@@ -165,9 +167,8 @@
       svg.append(...bars, ...points);
       figure.querySelector(".drawing").replaceChildren(svg, legend(rows));
     };
-    const efficacy = first("efficacy_success", "free_generation_lenient", "token_accuracy");
-    const across = chooser("against", columns, efficacy, redraw);
-    const up = chooser("Plot", columns, first("neighbourhood_success", "preservation", "neighbourhood_kl"), redraw);
+    const across = chooser("against", columns, first("across"), redraw);
+    const up = chooser("Plot", columns, first("up"), redraw);
     figure.append(element("figcaption", {}, up.node, across.node, element("span", { className: "quiet" }, "(hollow: controls)")));
     figure.append(element("div", { className: "drawing" }));
     redraw();

@@ -1,0 +1,120 @@
+"""Lets the model go on after prompts: greedy answers, and sampled text, decoded together in as few batches as fit."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from corrigenda import Fact, LanguageModel
+from corrigenda.forward.generation import Choose, decode, greedy, sampler
+from corrigenda.forward.shared import SharedStart
+from eval.records import TEXT_KIND, Measurement, SampledText, ScoredProbe, ScoredPrompt
+from eval.settings import EvalSettings
+
+GENERATION_TOP_K = 5
+"""Text for the fluency is sampled from so many tokens, as ROME's authors do."""
+
+_KEPT = "kept"
+"""The kind of those answers that an edit should preserve, on whichever prompts."""
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One prompt to go on after.
+
+    Attributes:
+        number: the fact's.
+        kind: of the prompt, or `_KEPT`.
+        prompt: the prompt.
+        choose: how the next token is chosen.
+    """
+
+    number: int
+    kind: str
+    prompt: str
+    choose: Choose
+
+
+def answer_freely(
+    lm: LanguageModel,
+    facts: Sequence[Fact],
+    measurements: Sequence[Measurement],
+    kinds: Collection[str],
+    kept: Collection[str],
+    settings: EvalSettings,
+) -> None:
+    """Records free answers and sampled texts.
+
+    Args:
+        lm: a causal model.
+        facts: the facts.
+        measurements: theirs, with the records that `score_targets` made; answers go there.
+        kinds: the kinds of prompts that are answered, or after which text is sampled.
+        kept: the kinds of prompts whose answers should stay; they go into `Measurement.answers` too.
+        settings: how long the answers and texts are.
+    """
+    jobs = [job for number, fact in enumerate(facts) for job in _jobs(lm, number, fact, kinds, kept, settings)]
+    tokens_of = {job.prompt: lm.tokens(job.prompt) for job in jobs}
+    start = SharedStart(lm, list(tokens_of.values()))
+    rows = max(1, settings.max_tokens // (64 + start.weight(start.length)))
+    jobs.sort(key=lambda job: len(tokens_of[job.prompt]))
+    limits = {TEXT_KIND: settings.fluency_tokens, _KEPT: settings.preservation_tokens}
+    for begin in range(0, len(jobs), rows):
+        part = jobs[begin : begin + rows]
+        longest = [limits.get(job.kind, settings.max_new_tokens) for job in part]
+        stops = [lm.is_end if job.kind == TEXT_KIND else lm.ends_answer for job in part]
+        chosen_by = [job.choose for job in part]
+        added = decode(lm, [tokens_of[job.prompt] for job in part], longest, chosen_by, stops, start)
+        for job, tokens, limit in zip(part, added, longest, strict=True):
+            _note(measurements[job.number], job, lm.text(tokens), tokens, limit)
+
+
+def _jobs(
+    lm: LanguageModel,
+    number: int,
+    fact: Fact,
+    kinds: Collection[str],
+    kept: Collection[str],
+    settings: EvalSettings,
+) -> Iterator[_Job]:
+    prompts: dict[str, Sequence[str]] = {}
+    if fact.target_new is not None:
+        prompts |= {"prompt": (fact.statement,), "paraphrases": fact.paraphrases}
+    prompts["portability"] = [probe.prompt for probe in fact.portability]
+    for kind, wanted in prompts.items():
+        if kind in kinds:
+            yield from (_Job(number, kind, prompt, greedy) for prompt in wanted)
+    neighbours = fact.neighbourhood if "neighbourhood" in kept else ()
+    elsewhere = [probe.prompt for probe in fact.locality] if "locality" in kept else []
+    yield from (_Job(number, _KEPT, prompt, greedy) for prompt in dict.fromkeys([*neighbours, *elsewhere]))
+    if TEXT_KIND in kinds:
+        for prompt in fact.generation:
+            # Every text has its own random numbers: the same before and after, whatever else is in the batch.
+            yield _Job(number, TEXT_KIND, prompt, _text_sampler(lm, settings.seed))
+
+
+def _note(measurement: Measurement, job: _Job, text: str, tokens: list[int], limit: int) -> None:
+    """Puts what was decoded into the records of its prompt."""
+    if job.kind == TEXT_KIND:
+        measurement.prompts.setdefault(TEXT_KIND, []).append(SampledText(job.prompt, text))
+        return
+    records: list[ScoredPrompt | ScoredProbe] = [*measurement.scored(job.kind), *measurement.probes(job.kind)]
+    if job.kind == _KEPT:
+        measurement.answers[job.prompt] = (tokens, len(tokens) < limit)
+        records = measurement.elsewhere()
+    for record in records:
+        if record.prompt == job.prompt:
+            record.answer = text
+
+
+def _text_sampler(lm: LanguageModel, seed: int) -> Choose:
+    """Draws a text's tokens; from a wrecked model that gives no numbers, the first of the vocabulary."""
+    draw = sampler(torch.Generator().manual_seed(seed), GENERATION_TOP_K, banned=sorted(lm.end_ids))
+
+    def choose(logits: Tensor) -> Tensor:
+        return greedy(logits) if bool(logits.float().softmax(-1).isnan().any()) else draw(logits)
+
+    return choose

@@ -1,0 +1,144 @@
+"""Paired tests between the rows of a table, the marks that follow from them, and the order of the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Literal
+
+from eval.evaluation import NOT_FINITE, Case
+from eval.leaderboard.boards import Cell, Row, Test
+from eval.leaderboard.columns import NOT_EDITING, Column, columns, one_value
+from eval.metrics import METRICS
+from eval.metrics.metric import Combine
+from eval.metrics.run_figures import MEMORY, SECONDS
+from eval.statistics.comparison import Comparison, compare
+from eval.statistics.paired import holm
+
+ALPHA = 0.05
+
+
+def tests_of(rows: Sequence[Row], common: set[str], mode: str, ranked_by: str) -> list[Test]:
+    """Each row against the best one in every column, and all pairs in the column that ranks; corrected together."""
+    found: list[tuple[str, Row, Row, Comparison]] = []
+    for column in columns().values():
+        candidates = _candidates(rows, column, mode)
+        if len(candidates) < 2:
+            continue
+        best = _best(candidates, column)
+        pairs = [(best, row) for row in candidates if row is not best]
+        if column.key == ranked_by:
+            pairs += [
+                (left, right)
+                for place, left in enumerate(candidates)
+                for right in candidates[place + 1 :]
+                if best is not left and best is not right
+            ]
+        for left, right in pairs:
+            comparison = _compared(left, right, column, common)
+            if comparison is not None:
+                found.append((column.key, left, right, comparison))
+    corrected = holm([comparison.p for _, _, _, comparison in found])
+    return [
+        Test(metric, left.label, right.label, comparison, p)
+        for (metric, left, right, comparison), p in zip(found, corrected, strict=True)
+    ]
+
+
+def _candidates(rows: Sequence[Row], column: Column, mode: str) -> list[Row]:
+    """The rows that are tested in a column."""
+    if column.key in one_value(mode):
+        return []
+    return [
+        row
+        for row in rows
+        if row.compared
+        and row.entry is not None
+        and row.entry.editor not in NOT_EDITING
+        and column.key in row.cells
+        # Where nothing was edited nothing is harmed; and a mean without the worst edits is better than they were.
+        and not all(case.error for case in row.entry.cases.values())
+        and not any(lacks(case, column.key) for case in row.entry.cases.values())
+    ]
+
+
+def lacks(case: Case, key: str) -> bool:
+    """Whether an edit left the model without the number that its figure would be."""
+    if key == MEMORY.key:  # of the process, and not of a case
+        return False
+    return case.error.startswith(NOT_FINITE) and _value(case, key) is None
+
+
+def _best(candidates: Sequence[Row], column: Column) -> Row:
+    sign = 1 if column.better == "high" else -1
+    return max(candidates, key=lambda row: sign * row.cells[column.key].value)
+
+
+def _compared(left: Row, right: Row, column: Column, common: set[str]) -> Comparison | None:
+    """The test of two rows, on the same facts and seeds; over each fact's mean where they share no seed."""
+    assert left.entry is not None
+    assert right.entry is not None
+    seeds = set(left.entry.seeds) & set(right.entry.seeds)
+    sides: list[dict[Hashable, tuple[float, ...]]] = []
+    subjects: dict[Hashable, Hashable] = {}
+    for entry in (left.entry, right.entry):
+        values: dict[Hashable, list[tuple[float, ...]]] = {}
+        for (fact, seed), case in entry.cases.items():
+            unit: Hashable = (fact, seed) if seeds else fact
+            value = _value(case, column.key)
+            if fact in common and value is not None and (not seeds or seed in seeds):
+                values.setdefault(unit, []).append(value)
+                subjects[unit] = case.fact.subject
+        sides.append(
+            {
+                unit: tuple(sum(parts) / len(found) for parts in zip(*found, strict=True))
+                for unit, found in values.items()
+            }
+        )
+    return compare(sides[0], sides[1], subjects, _combine(column.key))
+
+
+def _value(case: Case, key: str) -> tuple[float, ...] | None:
+    if key == SECONDS.key:
+        return None if case.seconds is None else (case.seconds,)
+    metric = METRICS.find(key)
+    return None if metric is None else metric.figures(case.after.values)
+
+
+def _combine(key: str) -> Combine | None:
+    metric = METRICS.find(key)
+    return None if metric is None else metric.combine
+
+
+def marked(row: Row, rows: Sequence[Row], tests: Sequence[Test], mode: str, ranked_by: str) -> Row:
+    """The row with its marks and its rank."""
+    cells, known = dict(row.cells), columns()
+    for name, cell in row.cells.items():
+        column = known[name]
+        candidates = _candidates(rows, column, mode)
+        if len(candidates) < 2 or row not in candidates:
+            continue
+        best = _best(candidates, column).label
+        test = next((t for t in tests if t.metric == name and {t.left, t.right} == {best, row.label}), None)
+        mark: Literal["best", "tied", ""] = ""
+        if row.label == best:
+            mark = "best"
+        elif test is not None and test.p_holm >= ALPHA:
+            mark = "tied"
+        cells[name] = Cell(cell.value, cell.before, cell.low, cell.high, cell.n, mark)
+    rank = None
+    if ranked_by and row in _candidates(rows, known[ranked_by], mode):
+        sign = 1 if known[ranked_by].better == "high" else -1
+        better = 0
+        for test in tests:
+            if test.metric == ranked_by and row.label in (test.left, test.right) and test.p_holm < ALPHA:
+                gain = sign * test.comparison.difference * (1 if test.left == row.label else -1)
+                better += gain < 0
+        rank = better + 1
+    return Row(row.label, row.control, row.entry, cells, row.n_facts, row.n_own, row.compared, rank, row.n_failed)
+
+
+def order(row: Row, ranked_by: str) -> tuple[bool, bool, float, str]:
+    """By the ranking figure, best first; by name where there is no ranking; what was not compared after it."""
+    cell = row.cells.get(ranked_by) if row.compared else None
+    sign = -1 if not ranked_by or columns()[ranked_by].better == "high" else 1
+    return row.entry is None, bool(ranked_by) and cell is None, sign * cell.value if cell else 0.0, row.label

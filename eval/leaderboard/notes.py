@@ -1,0 +1,106 @@
+"""The words of a table: the labels of its rows, and what a reader has to know."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from eval.leaderboard.boards import Row
+from eval.leaderboard.columns import columns
+from eval.leaderboard.entries import Entry, TableKey
+from eval.leaderboard.marks import lacks
+
+
+def labels_of(entries: Sequence[Entry]) -> list[str]:
+    """The editors' names; variants of one editor with the settings in which they differ."""
+    labels = []
+    for entry in entries:
+        variants = [other for other in entries if other.editor == entry.editor]
+        names = sorted({name for other in variants for name in other.settings})
+        differing = [name for name in names if len({_told(v.settings, name) for v in variants}) > 1]
+        parts = [f"{name.removeprefix('editor.')}={_plain(entry.settings, name)}" for name in differing]
+        if any(other.submitted != entry.submitted for other in variants) and entry.submitted:
+            parts.append("submitted")
+        labels.append(f"{entry.editor} ({', '.join(parts)})" if parts else entry.editor)
+    # A row is known by its label: no two may be alike (a text that reads like a number).
+    alike = {label for label in labels if labels.count(label) > 1}
+    return [
+        f"{label} [{entry.runs[0].id[:8]}]" if label in alike else label
+        for label, entry in zip(labels, entries, strict=True)
+    ]
+
+
+def _told(settings: Mapping[str, Any], name: str) -> str | None:
+    return json.dumps(settings[name]) if name in settings else None
+
+
+def _plain(settings: Mapping[str, Any], name: str) -> str:
+    if name not in settings:
+        return "unset"  # an option that is younger than the run
+    value = settings[name]
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def notes_of(
+    key: TableKey,
+    rows: Sequence[Row],
+    common: int,
+    min_facts: int,
+    ranked: bool,
+    ranked_by: str,
+    twins: Sequence[TableKey],
+) -> list[str]:
+    """What a reader of the table has to know.
+
+    Args:
+        key: what its rows share.
+        rows: its rows.
+        common: the number of facts that the compared rows share.
+        min_facts: with fewer common facts than that no ranking is given.
+        ranked: whether there is one.
+        ranked_by: the column that orders the rows; empty where there is none.
+        twins: the tables of the same model, data set and mode.
+    """
+    notes = []
+    if ranked:
+        notes.append(f"Compared on the {common} facts that the rows have in common.")
+        if ranked_by:
+            notes.append(
+                f"Rank: one more than the number of rows that are significantly better in {columns()[ranked_by].title}."
+            )
+    else:
+        notes.append(f"No ranking: the rows have fewer than {min_facts} facts in common. Each shows its own facts.")
+    for row in rows:
+        if row.entry is None:
+            notes.append(f"The control {row.label} ({row.control}) has no run in the store.")
+        elif ranked and not row.compared:
+            notes.append(f"{row.label}: {row.n_own} facts are too few to be compared; the figures are of these.")
+        elif row.compared and row.n_own > row.n_facts:
+            notes.append(f"{row.label} was run on {row.n_own} facts; {row.n_facts} of them are shown.")
+        if row.n_failed:
+            notes.append(f"{row.label}: {row.n_failed} edits failed and count as failed.")
+        cases = list(row.entry.cases.values()) if row.entry is not None else []
+        lacking = [column for column in columns().values() if any(lacks(case, column.key) for case in cases)]
+        if titles := [column.title for column in lacking if column.key in row.cells]:
+            notes.append(
+                f"{row.label}: some edits left the model without numbers; the figures for {', '.join(titles)} are of "
+                "the others, and are not compared."
+            )
+    if key.mode == "sequential":
+        notes.append("Every figure is of the model after the last edit; seconds are of each edit.")
+    if key.mode != "single":
+        notes.append(
+            "One edit or sequence a seed: the intervals are over the facts under it, not over edits made anew, and "
+            "what has one value for all facts (perplexity drift) has none."
+        )
+    for name in ("measured", "facts"):
+        if len({getattr(twin, name) for twin in twins}) > 1:
+            value = getattr(key, name)
+            notes.append(
+                f"Measured with {value}." if name == "measured" else f"The facts are those of set {value[:12]}."
+            )
+    codes = {str(run.identity.get("code", "unknown")) for row in rows if row.entry for run in row.entry.runs}
+    if len(codes) > 1:
+        notes.append(f"The runs are of {len(codes)} versions of the code ({', '.join(sorted(codes))}).")
+    return notes

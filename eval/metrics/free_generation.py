@@ -1,0 +1,153 @@
+"""Free-generation accuracy: does the greedy answer give the target?
+
+No teacher forcing and no hint of the answer's length (Yang et al. 2025, "The Mirage of Model Editing"). The normalised
+answer begins with a target (strict) or contains one (lenient), as whole words.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+from typing import Literal, TypeAlias
+
+from corrigenda import Fact
+from eval.metrics.groups import note_groups
+from eval.metrics.metric import Compute, CurveColumn, Groups, LeaderboardColumn, Metric, Needs
+from eval.records import Measurement, ScoredProbe, ScoredPrompt
+
+Verdict: TypeAlias = Literal["strict", "lenient"]
+
+_ARTICLES = {"a", "an", "the"}
+
+
+def normalise(text: str) -> list[str]:
+    """The words of a text without case, accents' encoding, punctuation and the article it begins with.
+
+    Only that article: "Hepatitis A" is not "Hepatitis B", nor "Xi'an" Xi Jinping.
+    """
+    words = _words(text)
+    return words[1:] if words and words[0] in _ARTICLES else words
+
+
+def matches_strictly(answer: str, targets: Sequence[str]) -> bool:
+    """Whether the answer starts with one of the targets, as whole words."""
+    return any(words[: len(target)] == target for words, target in _pairs(answer, targets))
+
+
+def matches_leniently(answer: str, targets: Sequence[str]) -> bool:
+    """Whether the answer contains one of the targets, as whole words in a row."""
+    return any(
+        words[i : i + len(target)] == target
+        for words, target in _pairs(answer, targets)
+        for i in range(len(words) - len(target) + 1)
+    )
+
+
+def _pairs(answer: str, targets: Sequence[str]) -> Iterator[tuple[list[str], list[str]]]:
+    """The answer's and each target's words, to be compared."""
+    for target in targets:
+        if wanted := normalise(target):
+            yield normalise(answer), wanted
+        # A target that is nothing but articles ("The The") would normalise to nothing and match everything.
+        elif wanted := _words(target):
+            yield _words(answer), wanted
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", unicodedata.normalize("NFKC", text).casefold())
+
+
+def _judge(fact: Fact, measurement: Measurement) -> None:
+    for prompt in measurement.scored("prompt", "paraphrases"):
+        _give_verdict(prompt, fact.answers if prompt.answer is not None else ())
+    for record, probe in zip(measurement.probes("portability"), fact.portability, strict=False):
+        _give_verdict(record, probe.answers)
+    note_groups(fact, measurement)
+
+
+def _give_verdict(record: ScoredPrompt | ScoredProbe, targets: Sequence[str]) -> None:
+    answer = record.answer
+    record.strict = None if answer is None else matches_strictly(answer, targets)
+    record.lenient = None if answer is None else matches_leniently(answer, targets)
+
+
+def _mean(records: Sequence[ScoredPrompt | ScoredProbe], verdict: Verdict) -> float | None:
+    found = [record.strict if verdict == "strict" else record.lenient for record in records]
+    known = [one for one in found if one is not None]
+    return fmean(known) if known else None
+
+
+def _of(kind: str, verdict: Verdict) -> Compute:
+    if kind == "portability":
+        return lambda _before, after: _mean(after.probes(kind), verdict)
+    return lambda _before, after: _mean(after.scored(kind), verdict)
+
+
+def _metric(
+    kind: str,
+    verdict: Verdict,
+    title: str,
+    short: str,
+    line: str = "",
+    column: LeaderboardColumn | None = None,
+    curve: tuple[CurveColumn, ...] = (),
+) -> Metric:
+    """Strict or lenient accuracy on one kind of prompts."""
+    prefix = {"prompt": "", "paraphrases": "paraphrase_", "portability": "portability_"}[kind]
+    groups = None
+    if kind == "portability":
+
+        def of_group(records: Sequence[ScoredProbe]) -> float | None:
+            return _mean(records, verdict)
+
+        after = f"_free_generation_{verdict}"
+        groups = Groups("portability", "portability_", after, f"free generation {verdict}", of_group)
+    return Metric(
+        f"{prefix}free_generation_{verdict}",
+        title,
+        "%",
+        "high",
+        (Needs("free_answers", (kind,)),),
+        _of(kind, verdict),
+        short=short,
+        line=line,
+        edit_should="change",
+        judge=_judge,
+        column=column,
+        curve=curve,
+        groups=groups,
+    )
+
+
+METRICS = (
+    _metric(
+        *("prompt", "strict", "free generation, strict", "free strict"),
+        column=LeaderboardColumn(80),
+        curve=(CurveColumn("right_after"), CurveColumn(heading="free", place=30)),
+    ),
+    _metric(
+        *("prompt", "lenient", "free generation, lenient", "free lenient"),
+        column=LeaderboardColumn(90, axis="across", axis_place=2),
+    ),
+    _metric(
+        *("paraphrases", "strict", "free generation on paraphrases, strict", "par. free strict"),
+        line="  on paraphrases, strict",
+        curve=(CurveColumn(heading="free", place=50),),
+    ),
+    _metric(
+        *("paraphrases", "lenient", "free generation on paraphrases, lenient", "par. free lenient"),
+        line="  on paraphrases, lenient",
+    ),
+    _metric(
+        *("portability", "strict", "portability: free generation on consequences, strict", "port. free strict"),
+        line="  on consequences, strict",
+    ),
+    _metric(
+        *("portability", "lenient", "portability: free generation on consequences, lenient", "port. free"),
+        line="  on consequences, lenient",
+        column=LeaderboardColumn(120),
+    ),
+)
+"""On the edited statement, its paraphrases, and its consequences."""

@@ -1,0 +1,65 @@
+"""Preservation: what an edit left as it was on neighbourhood and locality prompts (zsRE "locality", corrected)."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from statistics import fmean
+
+from eval.metrics.groups import note_groups
+from eval.metrics.metric import CurveColumn, Groups, LeaderboardColumn, Metric, Needs
+from eval.records import Measurement, ScoredProbe
+
+
+def _preserved(_before: Measurement | None, after: Measurement) -> float | None:
+    """The share of prompts, each counted once, whose greedy answer is the one before."""
+    kept = {record.prompt: record.preserved for record in after.elsewhere() if record.preserved is not None}
+    return fmean(kept.values()) if kept else None
+
+
+def _preserved_in_group(records: Sequence[ScoredProbe]) -> float | None:
+    kept = [record.preserved for record in records if record.preserved is not None]
+    return fmean(kept) if kept else None
+
+
+def _same_tokens(before: Measurement | None, after: Measurement) -> float | None:
+    """The share of the expected answer's tokens in whose place the same token is the most likely one as before."""
+    if before is None:
+        return None
+    pairs = zip(before.probes("locality"), after.probes("locality"), strict=False)
+    shares = [
+        fmean(map(operator.eq, old.most_likely, new.most_likely))
+        for old, new in pairs
+        if old.most_likely and new.most_likely
+    ]
+    return fmean(shares) if shares else None
+
+
+METRICS = (
+    Metric(
+        "preservation",
+        "preservation of other answers",
+        "%",
+        "high",
+        (Needs("kept_answers", ("neighbourhood", "locality")),),
+        _preserved,
+        short="preserv.",
+        edit_should="keep",
+        judge=note_groups,
+        column=LeaderboardColumn(20, axis="up", axis_place=2),
+        curve=(CurveColumn(heading="locality", place=60), CurveColumn("fixed", "fixed locality", 90)),
+        groups=Groups("locality", "preservation_", "", "preservation", _preserved_in_group),
+    ),
+    Metric(
+        "locality_token_agreement",
+        "same tokens, teacher-forced (locality)",
+        "%",
+        "high",
+        (Needs("probabilities", ("locality",)),),
+        _same_tokens,
+        short="same tokens",
+        line="  same tokens, teacher-forced (locality)",
+        edit_should="keep",
+        curve=(CurveColumn(heading="forced", place=70), CurveColumn("fixed", "forced", 100)),
+    ),
+)

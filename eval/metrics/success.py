@@ -1,0 +1,145 @@
+"""Success and magnitude: is the new object more probable than the old one, and by how much (ROME, CounterFact)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import fmean
+from typing import Any
+
+from corrigenda import Fact
+from eval.metrics.metric import Compute, CurveColumn, LeaderboardColumn, Metric, Needs
+from eval.records import PAIRED_KINDS, Measurement
+from eval.scoring import TargetScore, probabilities
+
+
+def paired_probabilities(record: Mapping[str, Any]) -> tuple[float, float] | None:
+    """P(new) and P(true) from a prompt's log-probabilities; None where it has not both."""
+    if "log_probs_new" not in record or "log_probs_true" not in record:
+        return None
+    new, true = (TargetScore(tuple(record[f"log_probs_{name}"]), ()) for name in ("new", "true"))
+    return probabilities(new, true)
+
+
+def _judge(_fact: Fact, measurement: Measurement) -> None:
+    for record in measurement.scored(*PAIRED_KINDS):
+        record.p_new, record.p_true = paired_probabilities(record) or (None, None)
+
+
+def _gains(measurement: Measurement, kind: str) -> list[float]:
+    """By prompt P(new) - P(true); where the old object should stay, P(true) - P(new)."""
+    sign = 1 if kind in ("prompt", "paraphrases") else -1
+    pairs = ((record.p_new, record.p_true) for record in measurement.scored(kind))
+    return [(new - true) * sign for new, true in pairs if new is not None and true is not None]
+
+
+def _success(kind: str) -> Compute:
+    """The share of prompts where the object that should be more probable is. A tie is no success."""
+
+    def compute(_before: Measurement | None, after: Measurement) -> float | None:
+        gains = _gains(after, kind)
+        return fmean(gain > 0 for gain in gains) if gains else None
+
+    return compute
+
+
+def _magnitude(kind: str) -> Compute:
+    """The mean difference of the two probabilities."""
+
+    def compute(_before: Measurement | None, after: Measurement) -> float | None:
+        gains = _gains(after, kind)
+        return fmean(gains) if gains else None
+
+    return compute
+
+
+def _needs(kind: str) -> tuple[Needs, ...]:
+    return (Needs("probabilities", (kind,)),)
+
+
+METRICS = (
+    Metric(
+        "efficacy_success",
+        "efficacy success (ES)",
+        "%",
+        "high",
+        _needs("prompt"),
+        _success("prompt"),
+        short="ES",
+        edit_should="change",
+        judge=_judge,
+        column=LeaderboardColumn(40, ranks=2, axis="across", axis_place=1),
+        curve=(CurveColumn("right_after"),),
+    ),
+    Metric(
+        "efficacy_magnitude",
+        "efficacy magnitude (EM)",
+        "%",
+        "high",
+        _needs("prompt"),
+        _magnitude("prompt"),
+        short="EM",
+        judge=_judge,
+    ),
+    Metric(
+        "paraphrase_success",
+        "paraphrase success (PS)",
+        "%",
+        "high",
+        _needs("paraphrases"),
+        _success("paraphrases"),
+        short="PS",
+        edit_should="change",
+        judge=_judge,
+        column=LeaderboardColumn(50),
+    ),
+    Metric(
+        "paraphrase_magnitude",
+        "paraphrase magnitude (PM)",
+        "%",
+        "high",
+        _needs("paraphrases"),
+        _magnitude("paraphrases"),
+        short="PM",
+        judge=_judge,
+    ),
+    Metric(
+        "neighbourhood_success",
+        "neighbourhood success (NS)",
+        "%",
+        "high",
+        _needs("neighbourhood"),
+        _success("neighbourhood"),
+        short="NS",
+        edit_should="keep",
+        judge=_judge,
+        column=LeaderboardColumn(60, axis="up", axis_place=1),
+        curve=(CurveColumn(heading="NS", place=80), CurveColumn("fixed", "fixed NS", 110)),
+    ),
+    Metric(
+        "neighbourhood_magnitude",
+        "neighbourhood magnitude (NM)",
+        "%",
+        "high",
+        _needs("neighbourhood"),
+        _magnitude("neighbourhood"),
+        short="NM",
+        edit_should="keep",
+        judge=_judge,
+        curve=(CurveColumn("fixed"),),
+    ),
+)
+"""On the edited statement, its paraphrases and its neighbourhood. A failed edit keeps the magnitudes that were
+measured: how far the model is from the new object is known also then."""
+
+WITH_STATEMENT_BEFORE = Metric(
+    "neighbourhood_success_plus",
+    "neighbourhood success + (statement before)",
+    "%",
+    "high",
+    _needs("neighbourhood_plus"),
+    _success("neighbourhood_plus"),
+    short="NS+",
+    edit_should="keep",
+    judge=_judge,
+)
+"""NS with the edited statement put before each neighbourhood prompt (CounterFact+, Hoelscher-Obermaier et al. 2023)."""

@@ -1,0 +1,42 @@
+"""The batch protocol: all facts are edited in one edit."""
+
+from __future__ import annotations
+
+import json
+from contextlib import nullcontext
+
+from corrigenda import Edit
+from corrigenda.files import write_json
+from eval.evaluation import judged
+from eval.measure import measure
+from eval.protocols.runs import Attempt, EditRun, reports_of
+
+
+def run_batch(run: EditRun) -> None:
+    """Edits all facts in one edit, and scores them under it."""
+    lm, baseline = run.lm, run.baseline(list(run.facts), run.settings)
+    if len(run.cases) == len(run.facts):
+        return
+    path = run.folder.edit_path(0, "all")
+    outcome = path / "outcome.json"  # written last: what came of the edit is not asked twice
+    if outcome.is_file():
+        seconds, error = json.loads(outcome.read_text(encoding="utf-8"))
+        made = Attempt(None if error else Edit.load(path), seconds, error)
+    else:
+        made = run.attempt(list(run.facts))
+        if made.edit is not None:
+            made.edit.save(path)
+        write_json(outcome, [made.seconds, made.error])
+    reports = reports_of(made.edit)
+    for number in baseline.chunks:
+        chunk = baseline.facts(number)
+        if all(fact.id in run.cases for fact in chunk):
+            continue
+        before = baseline.chunk(number)
+        with made.edit.applied(lm) if made.edit is not None else nullcontext():
+            after = measure(lm, chunk, run.settings, before)
+        for fact, old, new in zip(chunk, before, after, strict=True):
+            mine = reports.get(fact.id)
+            why = made.error or str((mine or {}).get("refused", ""))
+            # The edit of all facts is saved already, as one.
+            run.finished(judged(fact, old, new, mine, made.seconds / len(run.facts), why))

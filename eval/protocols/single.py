@@ -1,0 +1,26 @@
+"""The single protocol: each fact is edited alone, from the unedited model."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+from eval.evaluation import judged
+from eval.measure import measure
+from eval.protocols.runs import EditRun, report
+
+
+def run_single(run: EditRun) -> None:
+    """Edits each fact from the clean model, and scores it."""
+    lm, baseline = run.lm, run.baseline(list(run.facts), run.settings)
+    for number in baseline.chunks:
+        chunk = baseline.facts(number)
+        if all(fact.id in run.cases for fact in chunk):
+            continue
+        for fact, before in zip(chunk, baseline.chunk(number), strict=True):
+            if fact.id in run.cases:
+                continue
+            made = run.attempt([fact])
+            with made.edit.applied(lm) if made.edit is not None else nullcontext():
+                [after] = measure(lm, [fact], run.settings, [before])
+            case = judged(fact, before, after, report(made.edit), made.seconds, made.error)
+            run.finished(case, made.edit)

@@ -1,0 +1,75 @@
+"""Scores the targets of facts after their prompts, under teacher forcing, and records what came."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from corrigenda import Fact, LanguageModel
+from eval.records import PROBE_KINDS, Measurement, Record, ScoredProbe, ScoredPrompt
+from eval.scoring import PromptScore, score
+from eval.settings import EvalSettings
+
+
+def score_targets(
+    lm: LanguageModel,
+    facts: Sequence[Fact],
+    measurements: Sequence[Measurement],
+    kinds: Collection[str],
+    settings: EvalSettings,
+) -> None:
+    """Records the targets' log-probabilities, and the next-token distributions after neighbourhood prompts.
+
+    Args:
+        lm: a causal model.
+        facts: the facts.
+        measurements: where a record for each prompt is added, by fact.
+        kinds: the kinds of prompts that are scored.
+        settings: how much is run at once.
+    """
+    plan = [
+        (number, kind, prompt, targets)
+        for number, fact in enumerate(facts)
+        for kind, prompt, targets in _queries(fact)
+        if kind in kinds
+    ]
+    queries = [(prompt, targets) for _, _, prompt, targets in plan]
+    scores = score(lm, queries, keep_distributions=True, max_tokens=settings.max_tokens)
+    for (number, kind, prompt, _), found in zip(plan, scores, strict=True):
+        measurement = measurements[number]
+        measurement.prompts.setdefault(kind, []).append(_record(facts[number], kind, prompt, found))
+        if kind == "neighbourhood":
+            assert found.next_token is not None
+            measurement.distributions.append(found.next_token)
+
+
+def _queries(fact: Fact) -> Iterator[tuple[str, str, list[str]]]:
+    """Kind, prompt and targets of all that is scored of a fact."""
+    pair = [target for target in (fact.target_new, fact.target_true) if target is not None]
+    yield "prompt", fact.statement, pair
+    for prompt in fact.paraphrases:
+        yield "paraphrases", prompt, pair
+    for prompt in fact.neighbourhood:
+        yield "neighbourhood", prompt, pair
+    if fact.verb == "modify":
+        stated = f"{fact.statement} {fact.target_new}. "
+        for prompt in fact.neighbourhood:
+            yield "neighbourhood_plus", stated + prompt, pair
+    for probe in fact.locality:
+        yield "locality", probe.prompt, [probe.answer]
+    for probe in fact.portability:
+        yield "portability", probe.prompt, [probe.answer]
+
+
+def _record(fact: Fact, kind: str, prompt: str, found: PromptScore) -> Record:
+    if kind in PROBE_KINDS:
+        [target] = found.targets
+        most_likely = target.best if kind == "locality" else None
+        return ScoredProbe(prompt, target.log_probs, target.token_accuracy, most_likely)
+    record = ScoredPrompt(prompt)
+    targets = iter(found.targets)
+    if fact.target_new is not None:
+        new = next(targets)
+        record.log_probs_new, record.token_accuracy = new.log_probs, new.token_accuracy
+    if fact.target_true is not None:
+        record.log_probs_true = next(targets).log_probs
+    return record

@@ -1,0 +1,132 @@
+"""What is declared of the metrics, and what the registry answers."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import pytest
+
+import eval.metrics
+from eval.evaluation import failed
+from eval.leaderboard.columns import axes, columns, one_value, ranking
+from eval.metrics import METRICS, CurveColumn, LeaderboardColumn, Metric, Needs, Registry
+from eval.protocols.curves import curve_columns
+from eval.records import Measurement
+
+ACCURACIES = ("token_accuracy", "free_generation_strict", "free_generation_lenient")
+
+# The keys that the design names, for every file, table and API.
+DESIGN = (
+    *("efficacy_success", "efficacy_magnitude", "paraphrase_success", "paraphrase_magnitude"),
+    *("neighbourhood_success", "neighbourhood_magnitude", "score", *ACCURACIES),
+    *(f"{prefix}{key}" for prefix in ("paraphrase_", "portability_") for key in ACCURACIES),
+    *("preservation", "neighbourhood_kl", "neighbourhood_success_plus", "fluency", "perplexity_drift"),
+    *("locality_token_agreement", "log_perplexity"),
+)
+
+
+def toy(key: str = "toy", **more: Any) -> Metric:
+    declared = {"title": "a toy", "unit": "%", "better": "high", "needs": (Needs("probabilities", ("prompt",)),)}
+    return Metric(key=key, compute=lambda before, after: 1.0, **(declared | more))  # type: ignore[arg-type]
+
+
+def test_all_keys_of_the_design_are_declared() -> None:
+    assert set(METRICS) == set(DESIGN)
+    assert list(METRICS)[:7] == [*DESIGN[:7]]
+    assert all(metric.key == key for key, metric in METRICS.items())
+
+
+def test_what_an_edit_should_change() -> None:
+    expected = {"efficacy_success", "paraphrase_success"}
+    expected |= {f"{prefix}{key}" for prefix in ("", "paraphrase_", "portability_") for key in ACCURACIES}
+    assert {key for key, metric in METRICS.items() if metric.edit_should == "change"} == expected
+    state = Measurement(values={"preservation": 1.0, "efficacy_magnitude": 0.5, "from_elsewhere": 2.0})
+    state.values |= {"token_accuracy": 1.0, "portability_hops_token_accuracy": 1.0, "preservation_hops": 1.0}
+    lost = {"token_accuracy": 0.0, "portability_hops_token_accuracy": 0.0}
+    assert failed(state).values == state.values | lost
+
+
+def test_what_tables_read() -> None:
+    first = ("score", "preservation", "perplexity_drift", "efficacy_success", "paraphrase_success")
+    assert list(columns())[:5] == [*first]
+    assert list(columns())[-2:] == ["seconds_per_edit", "peak_memory_mb"]
+    assert {key for key, column in columns().items() if column.better == "low"} == {
+        *("perplexity_drift", "neighbourhood_kl", "seconds_per_edit", "peak_memory_mb")
+    }
+    assert ranking() == ["score", "efficacy_success", "token_accuracy"]
+    assert axes() == {
+        "across": ["efficacy_success", "free_generation_lenient", "token_accuracy"],
+        "up": ["neighbourhood_success", "preservation", "neighbourhood_kl"],
+    }
+    assert list(curve_columns().items())[:3] == [
+        ("right_after.token_accuracy", "right after"),
+        ("token_accuracy", "reliability"),
+        ("free_generation_strict", "free"),
+    ]
+    assert "perplexity_drift" in one_value("batch") & one_value("sequential")
+    assert "perplexity_drift" not in one_value("single")
+    assert "seconds_per_edit" in one_value("batch") - one_value("sequential")
+
+
+def test_groups_are_found_by_their_keys() -> None:
+    metric = METRICS.named("portability_multi_hop_free_generation_strict")
+    assert (metric.line, metric.unit, metric.edit_should) == ("  multi hop: free generation strict", "%", "change")
+    assert METRICS.named("preservation_forgetfulness").line == "  forgetfulness: preservation"
+    assert METRICS.find("portability_token_accuracy") is METRICS["portability_token_accuracy"]
+    keys = ["preservation_b", "token_accuracy", "preservation_a", "nothing", "preservation_a"]
+    assert [metric.key for metric in METRICS.of_groups(keys)] == ["preservation_a", "preservation_b"]
+    with pytest.raises(ValueError, match=r"fluency.*no groups"):
+        METRICS["fluency"].of_group("a")
+
+
+def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+    with pytest.raises(KeyError, match=r"eficacy_sucess.*efficacy_success"):
+        METRICS["eficacy_sucess"]
+    with pytest.raises(ValueError, match="did you mean preservation"):
+        METRICS.named("presrvation")
+    with pytest.raises(KeyError, match="the metrics are"):
+        METRICS["zzz"]
+
+
+def test_registering() -> None:
+    registry = Registry((toy(),))
+    with pytest.raises(ValueError, match="'toy' already"):
+        registry.register(toy())
+    registry.register(toy("other"))
+    assert list(registry) == ["toy", "other"]
+    assert registry.kinds("probabilities") == {"prompt"}
+    assert registry.kinds("free_answers") == set()
+    registry.remove("toy")
+    assert "toy" not in registry
+    with pytest.raises(KeyError, match="'toy'"):
+        registry.remove("toy")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: Needs("dreams"), "nothing measures 'dreams'"),  # type: ignore[arg-type]
+        (lambda: Needs("free_answers", ("locality",)), "not measured on prompts of kind 'locality'"),
+        (lambda: toy(better=None, column=LeaderboardColumn()), "better='high' or 'low'"),
+        (lambda: toy(curve=(CurveColumn("fixed"),)), "needs probabilities \\['prompt'\\]"),
+        (lambda: toy("a key"), "'a key' must be letters"),
+        (lambda: toy(parts=("fluency",)), "both parts and combine"),
+    ],
+)
+def test_a_bad_declaration_says_what_is_wrong(wrong: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        wrong()
+
+
+def test_installed_packages_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def found(group: str) -> list[EntryPoint]:
+        asked.append(group)
+        return [EntryPoint("broken", "no_such_module_of_metrics", group)]
+
+    monkeypatch.setattr(eval.metrics, "entry_points", found)
+    with pytest.raises(ModuleNotFoundError, match="no_such_module_of_metrics"):
+        eval.metrics.load_installed()
+    assert asked == ["corrigenda.metrics"]

@@ -1,0 +1,65 @@
+"""The fixed locality set says how many prompts it holds; one that is empty where it should not be is an error."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+import tiny
+
+from corrigenda import ContextEdit, Fact, LanguageModel, Origin
+from corrigenda.data import FactSet
+from corrigenda.facts import Probe
+from corrigenda.runs.folder import RunFolder
+from eval import EditRun, EvalSettings, SequentialRun, SequentialSettings, run_sequential
+from eval.protocols.curves import curve_table
+
+FACTS = FactSet("some", (Fact("Thomas", "the city of {} is", "Rome", "Berlin", id="0"),))
+SMALL = EvalSettings(generate=False, perplexity_tokens=0)
+
+
+class Says:
+    """Puts the fact before every prompt."""
+
+    name = "says"
+
+    def edit(self, lm: LanguageModel, facts: list[Fact]) -> ContextEdit:
+        return ContextEdit(
+            Origin(lm.name, lm.fingerprint, self.name, {}, tuple(facts)), "the city of Thomas is Rome . "
+        )
+
+
+def other(*neighbourhood: str, locality: tuple[Probe, ...] = ()) -> Fact:
+    return Fact("Ben", "{} is", "a", neighbourhood=neighbourhood, locality=locality, id="other")
+
+
+def a_run(path: Path) -> EditRun:
+    return EditRun(tiny.build("llama"), FACTS, Says(), SMALL, RunFolder(path))  # type: ignore[arg-type]
+
+
+def test_its_size_is_said(tmp_path: Path) -> None:
+    fixed = [other("the river is", "Thomas is in", locality=(Probe("one two", "three"),)), other("the tower is")]
+    run = run_sequential(a_run(tmp_path), SequentialSettings(), fixed)
+    assert run.summary()["n_fixed_prompts"] == 3
+    assert [point["n_fixed_prompts"] for point in run.curve] == [3]
+    assert curve_table(run.curve).caption == "fixed locality set: 3 prompts that name no edited subject"
+
+
+def test_none_asked_for(tmp_path: Path) -> None:
+    run = run_sequential(a_run(tmp_path), SequentialSettings())
+    assert run.summary()["n_fixed_prompts"] == 0
+    assert run.curve[0]["fixed"] == {}
+    assert curve_table(run.curve).caption == "no fixed locality set"
+
+
+def test_emptied_by_the_edited_subjects_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"its 2 facts .*'other'.*job\.locality\.path="):
+        SequentialRun(a_run(tmp_path), SequentialSettings(), [other("Thomas is in"), other("where is Thomas ?")])
+
+
+def test_facts_without_such_prompts_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        run = SequentialRun(a_run(tmp_path), SequentialSettings(), [other()])
+    assert run.fixed == []
+    assert "its 1 facts have no neighbourhood or locality prompt" in caplog.text

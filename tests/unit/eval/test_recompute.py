@@ -1,0 +1,62 @@
+"""Working values out again from the records gives what was measured, to the last bit."""
+
+from __future__ import annotations
+
+import json
+
+import tiny
+import torch
+
+from corrigenda import Fact, LowRankEdit, Origin
+from corrigenda.facts import Probe
+from eval import Case, EvalSettings, evaluate
+from eval.leaderboard.recompute import recomputed
+
+SMALL = EvalSettings(max_new_tokens=5, preservation_tokens=4, fluency_tokens=12, perplexity_tokens=40)
+FACTS = [
+    Fact(
+        subject,
+        "the city of {} is",
+        "the capital",
+        old,
+        paraphrases=(f"{subject} stands in",),
+        neighbourhood=("the city of nine is", "the city of ten is"),
+        locality=(Probe("one two", "three four", (), "count"), Probe("one two", "three", (), "count")),
+        portability=(Probe(f"the {subject} plays", "the piano", (), "hops"), Probe("the language is", "English")),
+        generation=(f"the {subject} is",),
+    )
+    for subject, old in (("Thomas", "Berlin"), ("tower", None))
+]
+
+
+def test_what_was_measured_follows_from_the_records() -> None:
+    lm = tiny.build("llama", scale=8.0)
+    draw = torch.Generator().manual_seed(0)
+    memory = lm.memory(1)
+    factors = torch.randn(memory.d_ffn, 1, generator=draw), torch.randn(1, memory.d_model, generator=draw)
+    with LowRankEdit.of(lm, Origin(lm.name, lm.fingerprint, "test"), {1: factors}).applied(lm):
+        found = evaluate(lm, FACTS, SMALL)
+    for case in found.cases:
+        record = json.loads(json.dumps(case.to_dict()))
+        again = recomputed(case.fact, record)
+        assert case.before is not None
+        assert again.before is not None
+        assert list(again.before.values.items()) == list(case.before.values.items())
+        assert list(again.after.values.items()) == list(case.after.values.items())
+        assert {
+            "preservation_count",
+            "portability_hops_token_accuracy",
+            "perplexity_drift",
+        } <= again.after.values.keys()
+        assert json.dumps(again.to_dict()["after"]) == json.dumps(record["after"])
+
+
+def test_what_a_record_claims_of_itself_is_not_believed() -> None:
+    state = {
+        "prompts": {
+            "prompt": [{"prompt": "x", "log_probs_new": [-2.0], "p_new": 0.9, "p_true": 0.1, "strict": True}],
+            "portability": [{"prompt": "y", "token_accuracy": 1.0, "group": "made_up"}],
+        }
+    }
+    found: Case = recomputed(FACTS[0], {"before": state, "after": state})
+    assert found.after.values == {"portability_token_accuracy": 1.0, "portability_hops_token_accuracy": 1.0}
