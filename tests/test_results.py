@@ -144,9 +144,13 @@ def test_a_process_runs_the_code_it_began_with(tmp_path: Path) -> None:
     shutil.copytree(Path(corrigenda.__file__).parent, tmp_path / "corrigenda", ignore=shutil.ignore_patterns("__pyc*"))
     program = (
         "import pathlib, corrigenda.runs.ids as i\n"
-        "first = i.code_version(); path = pathlib.Path(i.__file__).with_name('memory.py')\n"
-        "path.write_text(path.read_text() + '# changed')\n"
-        "assert i.code_version() == first != i.code_version(path.parents[1])"
+        "root = pathlib.Path(i.__file__).parents[2]\n"
+        "def change(name): path = root / name; path.write_text(path.read_text() + '# changed')\n"
+        "at_first = i.code_version(root, ['corrigenda.facts'])\n"
+        "first = i.code_version(); change('corrigenda/models/memory.py')\n"
+        "assert i.code_version() == first != i.code_version(root)\n"
+        "change('corrigenda/facts.py')\n"  # read already, for the version of all files
+        "assert i.code_version(entry=['corrigenda.facts']) == at_first != i.code_version(root, ['corrigenda.facts'])"
     )
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=os.environ | {"PYTHONPATH": "."}, check=True)
 
