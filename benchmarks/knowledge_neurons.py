@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import statistics
 import sys
 import time
@@ -26,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from corrigenda import LanguageModel, load
+from corrigenda.runs.environment import peak_memory_mb
 from locate.neurons.knowledge_neurons import attribute_all
 
 BATCH = 8
@@ -115,7 +115,7 @@ def main() -> None:
         "ours_seconds_per_prompt_batch": batch_seconds / BATCH,
         "ratio_batch": plain_median * BATCH / batch_seconds,
         "largest_difference": max(row[2] for row in rows),
-        "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "peak_memory_mb": peak_memory_mb(),
     }
     print(json.dumps(result))
 

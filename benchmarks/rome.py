@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import resource
 import statistics
 import sys
 import time
@@ -29,6 +28,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from corrigenda import Fact, LanguageModel, load
 from corrigenda.data import read_facts
+from corrigenda.runs.environment import peak_memory_mb
 from editing.contexts import sampled_prefixes
 from editing.locate_then_edit.keys import build_prompts, run_prompts
 from editing.locate_then_edit.rome import Rome, default_layer
@@ -173,7 +173,7 @@ def main() -> None:
         "operations_ratio": statistics.median(theirs / mine for theirs, mine in counted),
         "operations_ratio_batch": sum(theirs for theirs, _ in counted) / counted_batch,
         "largest_difference": max(row[2] for row in rows),
-        "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "peak_memory_mb": peak_memory_mb(),
     }
     print(json.dumps(result))
 

@@ -17,7 +17,6 @@ import argparse
 import dataclasses
 import json
 import random
-import resource
 import statistics
 import sys
 import time
@@ -29,6 +28,7 @@ from corrigenda import Fact, LanguageModel, SideMemoryEdit, load
 from corrigenda.data import read_facts
 from corrigenda.data.embedded import unrelated_prompts
 from corrigenda.forward.generation import decode
+from corrigenda.runs.environment import peak_memory_mb
 from editing.contexts import sampled_prefixes
 from editing.memory_based.wise.coordinates import side_scores
 from editing.memory_based.wise.unrelated import draw_evenly
@@ -158,7 +158,7 @@ def main() -> None:
         "ratio_smallest": min(row[0] / row[1] for row in rows),
         "largest_difference": max(row[2] for row in rows),
         **generation(lm, edit, options.runs),
-        "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "peak_memory_mb": peak_memory_mb(),
     }
     print(json.dumps(result))
 

@@ -7,11 +7,10 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import platformdirs
-from safetensors.torch import save_file
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def write_text(path: Path, text: str) -> None:
@@ -26,6 +25,8 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
     """Writes tensors as safetensors, atomically."""
+    from safetensors.torch import save_file
+
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     # An empty dictionary of metadata would make an unreadable file where there are no tensors.
     write_file(path, lambda scratch: save_file(plain, scratch, dict(metadata) if metadata else None))
@@ -39,7 +40,7 @@ def write_file(path: Path, write: Callable[[Path], object]) -> None:
     scratch = Path(name)
     try:
         write(scratch)
-        with scratch.open("rb") as file:
+        with scratch.open("r+b") as file:  # Windows flushes only what is open for writing
             os.fsync(file.fileno())
         umask = os.umask(0)
         os.umask(umask)
@@ -52,4 +53,6 @@ def write_file(path: Path, write: Callable[[Path], object]) -> None:
 
 def cache_folder() -> Path:
     """Where Corrigenda keeps what it fetched or computed: ``$CORRIGENDA_CACHE``, else the user's cache folder."""
+    import platformdirs
+
     return Path(os.environ.get("CORRIGENDA_CACHE") or platformdirs.user_cache_dir("corrigenda")).expanduser()

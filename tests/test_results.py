@@ -12,11 +12,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 import yaml
 from rich.console import Console
@@ -25,7 +23,7 @@ import corrigenda
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.ids import code_version, essential, files_named, run_id
 from corrigenda.runs.locks import LockedError, is_locked, locked
-from corrigenda.runs.records import count_parquet, read_parquet, records_in, write_parquet
+from corrigenda.runs.records import count_records, records_in
 from corrigenda.runs.store import Store, StoredRun, read_run, runs_table
 
 CONFIG: dict[str, Any] = {
@@ -146,9 +144,13 @@ def test_a_process_runs_the_code_it_began_with(tmp_path: Path) -> None:
     shutil.copytree(Path(corrigenda.__file__).parent, tmp_path / "corrigenda", ignore=shutil.ignore_patterns("__pyc*"))
     program = (
         "import pathlib, corrigenda.runs.ids as i\n"
-        "first = i.code_version(); path = pathlib.Path(i.__file__).with_name('memory.py')\n"
-        "path.write_text(path.read_text() + '# changed')\n"
-        "assert i.code_version() == first != i.code_version(path.parents[1])"
+        "root = pathlib.Path(i.__file__).parents[2]\n"
+        "def change(name): path = root / name; path.write_text(path.read_text() + '# changed')\n"
+        "at_first = i.code_version(root, ['corrigenda.facts'])\n"
+        "first = i.code_version(); change('corrigenda/models/memory.py')\n"
+        "assert i.code_version() == first != i.code_version(root)\n"
+        "change('corrigenda/facts.py')\n"  # read already, for the version of all files
+        "assert i.code_version(entry=['corrigenda.facts']) == at_first != i.code_version(root, ['corrigenda.facts'])"
     )
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=os.environ | {"PYTHONPATH": "."}, check=True)
 
@@ -156,17 +158,16 @@ def test_a_process_runs_the_code_it_began_with(tmp_path: Path) -> None:
 # -- records
 
 
-def test_parquet_gives_records_back_bit_for_bit(tmp_path: Path) -> None:
+def test_records_come_back_bit_for_bit(tmp_path: Path) -> None:
     records = [record(number) for number in range(5)]
-    write_parquet(tmp_path / "cases.parquet", records)
-    found = list(read_parquet(tmp_path / "cases.parquet"))
-    assert json.dumps(found) == json.dumps(records)  # also their order, and 1.0 is not 1
-    assert count_parquet(tmp_path / "cases.parquet") == 5
-    column = pq.read_table(tmp_path / "cases.parquet")["after.efficacy_magnitude"].to_pylist()
-    assert column == [value["after"]["values"]["efficacy_magnitude"] for value in records]
+    finished(tmp_path / "a", cases=5)
+    begun(tmp_path / "b", {"id": "1"}, 5)
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        assert json.dumps(list(records_in(folder))) == json.dumps(records)  # also their order, and 1.0 is not 1
+        assert count_records(folder) == 5
 
 
-def test_whole_numbers_among_the_figures_come_back_as_floats(tmp_path: Path) -> None:
+def test_whole_numbers_among_the_figures_come_back_as_they_were(tmp_path: Path) -> None:
     """A submission may say that an edit took 2 seconds; finishing must not make its records unreadable."""
     folder = RunFolder(tmp_path)
     folder.append(record(0) | {"seconds": 2, "after": {"prompts": {"prompt": [{"n": 1}]}, "values": {"x": 1}}})
@@ -176,51 +177,79 @@ def test_whole_numbers_among_the_figures_come_back_as_floats(tmp_path: Path) -> 
     assert found["after"]["prompts"] == {"prompt": [{"n": 1}]}
 
 
-def test_the_lines_stay_where_what_was_written_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = RunFolder(tmp_path)
-    folder.append(record(0))
-    monkeypatch.setattr("corrigenda.runs.folder.write_parquet", lambda path, _: path.write_bytes(b"PAR1, half of it"))
-    with pytest.raises(ValueError, match="damaged"):
+def test_a_run_with_damaged_records_is_not_finished(tmp_path: Path) -> None:
+    folder = begun(tmp_path, {"id": "1"}, 2)
+    lines = (tmp_path / "cases.jsonl").read_bytes()
+    (tmp_path / "cases.jsonl").write_bytes(lines[:20] + lines[30:])
+    with pytest.raises(ValueError, match=r"cases.jsonl, line 1: damaged"):
         folder.finish({})
-    assert (tmp_path / "cases.jsonl").is_file()
     assert not (tmp_path / "summary.json").exists()
 
 
-def test_parquet_of_no_records(tmp_path: Path) -> None:
-    write_parquet(tmp_path / "cases.parquet", [])
-    assert list(read_parquet(tmp_path / "cases.parquet")) == []
+def test_a_run_without_records_is_finished(tmp_path: Path) -> None:
+    nothing, empty = RunFolder(tmp_path / "a"), RunFolder(tmp_path / "b")
+    (empty.path / "cases.jsonl").touch()
+    for folder in (nothing, empty):
+        folder.finish({})
+        assert list(folder.cases()) == []
+        assert count_records(folder.path) == 0
 
 
-def test_a_flipped_byte_in_parquet_is_noticed(tmp_path: Path) -> None:
+def test_a_flipped_byte_is_noticed(tmp_path: Path) -> None:
     """Wherever it is: the records are as they were written, or there is an error."""
-    path = tmp_path / "cases.parquet"
-    records = [record(number) for number in range(20)]
-    write_parquet(path, records)
+    finished(tmp_path, cases=20)
+    path = tmp_path / "cases.jsonl"
     content = path.read_bytes()
-    noticed = 0
     for place in range(0, len(content), 17):
         damaged = bytearray(content)
         damaged[place] ^= 0x55
         path.write_bytes(damaged)
-        with suppress(ValueError):
-            assert json.dumps(list(read_parquet(path))) == json.dumps(records)  # nothing that matters
-            continue
-        noticed += 1
-    assert noticed > len(content) / 17 / 3
+        with pytest.raises(ValueError, match=r"cases\.jsonl: damaged"):
+            list(records_in(tmp_path))
+        assert read_run(tmp_path).state == "damaged"
+    path.write_bytes(content)
+    assert len(list(records_in(tmp_path))) == 20
+    (tmp_path / "records.sha256").write_bytes(b"\xff\n")
+    with pytest.raises(ValueError, match=r"cases\.jsonl: damaged"):
+        list(records_in(tmp_path))
 
 
-def test_finishing_moves_the_records_and_a_kill_in_between_counts_none_twice(tmp_path: Path) -> None:
+def test_digests_are_those_of_sha256sum(tmp_path: Path) -> None:
+    folder = begun(tmp_path, {"id": "1"}, 2)
+    folder.append(record(0), "retention")
+    folder.finish(summary(2))
+    tool = shutil.which("sha256sum")
+    if tool is None:
+        pytest.skip("needs the command sha256sum")
+    done = subprocess.run(
+        [tool, "--check", "records.sha256"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "cases.jsonl: OK\nretention.jsonl: OK\n")
+
+
+def test_finishing_leaves_the_records_and_a_kill_in_between_counts_none_twice(tmp_path: Path) -> None:
     folder = begun(tmp_path / "run", {"id": "1"}, 3)
     lines = (folder.path / "cases.jsonl").read_bytes()
     assert [case["id"] for case in folder.cases()] == ["fact-0", "fact-1", "fact-2"]
     folder.finish(summary(3))
-    assert not (folder.path / "cases.jsonl").exists()
+    assert (folder.path / "cases.jsonl").read_bytes() == lines
     assert json.dumps(list(folder.cases())) == json.dumps([record(number) for number in range(3)])
-    (folder.path / "cases.jsonl").write_bytes(lines)  # as if it had been killed before it took them away
+    (folder.path / "summary.json").unlink()  # as if it had been killed before it wrote the summary
+    assert read_run(folder.path).state == "unfinished"
     assert len(list(folder.cases())) == 3
-    assert read_run(folder.path).state == "finished"
     folder.append(record(3))
     assert [case["id"] for case in records_in(folder.path)][-1] == "fact-3"
+    folder.finish(summary(4))
+    assert read_run(folder.path).state == "finished"
+
+
+def test_the_figures_as_a_table(tmp_path: Path) -> None:
+    """As the documentation of the records says."""
+    pandas = pytest.importorskip("pandas")
+    finished(tmp_path, cases=3)
+    table = pandas.json_normalize(list(records_in(tmp_path)), max_level=2)
+    expected = [record(number)["after"]["values"]["efficacy_magnitude"] for number in range(3)]
+    assert table["after.values.efficacy_magnitude"].tolist() == expected
 
 
 # -- locks
@@ -382,12 +411,12 @@ def damage_identity(folder: Path) -> None:
 
 
 def lose_records(folder: Path) -> None:
-    (folder / "cases.parquet").unlink()
+    (folder / "cases.jsonl").unlink()
 
 
 def cut_records(folder: Path) -> None:
-    content = (folder / "cases.parquet").read_bytes()
-    (folder / "cases.parquet").write_bytes(content[: len(content) // 2])
+    content = (folder / "cases.jsonl").read_bytes()
+    (folder / "cases.jsonl").write_bytes(content[: len(content) // 2])
 
 
 def lose_config(folder: Path) -> None:
@@ -405,7 +434,7 @@ def odd_config(folder: Path) -> None:
         (damage_config, "config.yaml cannot be read"),
         (damage_identity, "identity.json cannot be read"),
         (lose_records, "of 3 facts, but there are records of 0"),
-        (cut_records, "cases.parquet: damaged"),
+        (cut_records, "cases.jsonl: damaged"),
         (lose_config, "config.yaml is missing"),
         (odd_config, "config.yaml: choices, model should hold named values"),
     ],

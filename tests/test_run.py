@@ -85,7 +85,6 @@ def scored(folder: Path, of: str = "cases") -> list[dict[str, Any]]:
 def unfinish(folder: Path, n: int, of: str = "cases") -> None:
     """Makes a finished run one that was killed when it had `n` records."""
     kept = records(folder, of)[:n]
-    (folder / f"{of}.parquet").unlink()
     (folder / f"{of}.jsonl").write_text("".join(json.dumps(case) + "\n" for case in kept))
     (folder / "summary.json").unlink(missing_ok=True)
 

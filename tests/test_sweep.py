@@ -111,7 +111,7 @@ def undisturbed(home: Path) -> dict[tuple[str, str, int], str]:
 
 def count(root: Path) -> int:
     """The cases that are on the disk."""
-    folders = {path.parent for path in root.rglob("cases.*") if path.suffix in (".jsonl", ".parquet")}
+    folders = {path.parent for path in root.rglob("cases.jsonl")}
     return sum(len(list(records_in(folder))) for folder in folders)
 
 

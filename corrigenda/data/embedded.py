@@ -193,4 +193,4 @@ def _slug(text: str) -> str:
 
 
 def _read(name: str) -> str:
-    return files("corrigenda.data").joinpath(name).read_text(encoding="utf-8")
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")

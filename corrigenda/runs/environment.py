@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-import resource
 import sys
-
-import torch
 
 PACKAGES = (
     "corrigenda",
@@ -35,6 +32,8 @@ def versions() -> dict[str, str]:
 
 def machine() -> dict[str, str | int]:
     """The kind of machine, without its name."""
+    import torch
+
     found: dict[str, str | int] = {"system": platform.system(), "processor": platform.machine()}
     found["threads"] = torch.get_num_threads()
     if torch.cuda.is_available():
@@ -43,8 +42,21 @@ def machine() -> dict[str, str | int]:
 
 
 def peak_memory_mb() -> float:
-    """The most memory this process has held: on the GPU if it used one, else in RAM."""
+    """The most memory this process has held: on the GPU if it used one, else in RAM (MiB)."""
+    import torch
+
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
         return torch.cuda.max_memory_allocated() / 2**20
-    unit = 1 if sys.platform == "darwin" else 1024  # bytes on macOS, kilobytes elsewhere
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
+    return _peak_ram() / 2**20
+
+
+def _peak_ram() -> int:
+    """In bytes. The standard library says it on POSIX systems only."""
+    if sys.platform == "win32":
+        import psutil
+
+        return int(psutil.Process().memory_info().peak_wset)
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # bytes on macOS, kilobytes elsewhere

@@ -3,8 +3,10 @@
 config.yaml     the resolved configuration
 versions.json   when it was begun, versions of everything, and the machine
 identity.json   the run's id and the fingerprints of what it works on
-cases.jsonl     one line a fact, in the order they were finished; when all are, `cases.parquet` takes their place
+cases.jsonl     one line a fact, in the order they were finished (see `corrigenda.runs.records`)
+retention.jsonl the same after the last edit of a sequential run
 edits/          the edits, as `Edit.save` writes them
+records.sha256  digests of the finished records
 summary.json    the figures; written last
 """
 
@@ -17,16 +19,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from corrigenda.edits.edit import Edit
 from corrigenda.files import write_json, write_text
 from corrigenda.runs.environment import machine, versions
 from corrigenda.runs.locks import locked
-from corrigenda.runs.records import read_parquet, records_in, write_parquet
+from corrigenda.runs.records import DIGESTS, RECORDS, records_in, write_digests
 
-RECORDS = ("cases", "retention")
-"""The records of a run that are cases."""
+if TYPE_CHECKING:
+    from corrigenda.edits.edit import Edit
 
 
 class RunFolder:
@@ -84,7 +85,8 @@ class RunFolder:
         A value that JSON has no word for (NaN) is an error here and not a surprise later.
         """
         line = json.dumps(case, ensure_ascii=False, allow_nan=False) + "\n"
-        with (self.path / f"{to}.jsonl").open("a", encoding="utf-8") as file:
+        (self.path / DIGESTS).unlink(missing_ok=True)  # what is added was not there when the run was finished
+        with (self.path / f"{to}.jsonl").open("a", encoding="utf-8", newline="\n") as file:
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
@@ -114,17 +116,16 @@ class RunFolder:
         edit.save(self.edit_path(number, name))
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Puts the records of the cases into Parquet and writes the summary."""
+        """Notes the digests of the records and writes the summary.
+
+        Raises:
+            ValueError: the records are damaged.
+        """
         for of in RECORDS:
-            lines = self.path / f"{of}.jsonl"
-            if lines.is_file():
-                records = self.path / f"{of}.parquet"
-                write_parquet(records, list(self.cases(of)))
-                for _ in read_parquet(records):  # the lines go below, and would be the only whole copy
-                    pass
+            for _ in self.cases(of):
+                pass
+        write_digests(self.path)
         write_json(self.path / "summary.json", dict(summary))
-        for of in RECORDS:  # only now: a run that is killed in between has both, and counts no case twice
-            (self.path / f"{of}.jsonl").unlink(missing_ok=True)
 
     def held(self) -> AbstractContextManager[None]:
         """Marks the folder as being written by this process, as long as the context lasts or the process lives.

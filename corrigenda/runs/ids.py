@@ -4,32 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("corrigenda", "editing", "eval", "locate")
+from corrigenda.runs.sources import Sources
 
-# Not in the identity: where things are kept and who is told, how the work is spread, and what the fingerprints say.
+# Not in the id: where things are kept and who is told, how the work is spread, and what the fingerprints say.
 NO_MATTER = frozenset(
     {"add", "before", "choices", "data", "force", "hydra", "logger", "objective", "resume", "save_edits", "store"}
 )
 NO_MATTER_OF_MODEL = frozenset({"name", "revision", "trust_remote_code"})
-
-# Files that show results but do not make them: a change there makes no run out of date.
-NO_FIGURES = (
-    "corrigenda/runs/ids.py",
-    "corrigenda/intervals.py",
-    "corrigenda/runs/locks.py",
-    "corrigenda/progress.py",
-    "corrigenda/runs/records.py",
-    "corrigenda/runs/folder.py",
-    "corrigenda/runs/store.py",
-    "corrigenda/runs/trackers.py",
-    "eval/statistics/comparison.py",
-    "eval/leaderboard",
-    "eval/statistics/paired.py",
-)
 
 
 def essential(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -50,28 +35,32 @@ def essential(config: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def code_version(root: Path | None = None) -> str:
-    """A hash of the files that edit and measure, relative to `root` (by default where this file is installed).
+_BEGUN_WITH = Sources(Path(__file__).resolve().parents[2])
 
-    Of the sources and of the texts that come with them: the held-out text, the unrelated prompts.
 
-    Git is not asked: it is not always there, and does not know of changes that are not committed. Without `root` the
-    files are those that were there when this process began: what it runs does not change with them.
+def code_version(root: Path | None = None, entry: Iterable[str] = ()) -> str:
+    """A hash of the files that edit and measure, and of the texts that come with them (see `Sources`).
+
+    Git is not asked: it is not always there, and does not know of changes that are not committed.
+
+    Args:
+        root: the folder of the packages. By default the one where this file is installed, with the files that were
+            there when this process began: what it runs does not change with them.
+        entry: dotted names of what a run uses; the hash is of their files and of all that these use. Without any, of
+            all files of the project that make figures.
     """
-    return _version_of(root) if root is not None else _BEGUN_WITH
+    return (_BEGUN_WITH if root is None else Sources(root)).version(entry)
 
 
-def _version_of(root: Path) -> str:
-    digest = hashlib.sha256()
-    for package in PACKAGES:
-        for path in sorted((root / package).rglob("*")):
-            name = path.relative_to(root).as_posix()
-            if path.suffix in (".py", ".txt") and not name.startswith(NO_FIGURES):
-                digest.update(f"{name}\0".encode() + path.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]
-
-
-_BEGUN_WITH = _version_of(Path(__file__).resolve().parents[2])
+def targets(config: Any) -> tuple[str, ...]:
+    """The classes that a configuration names (``_target_``), at any depth: what `code_version` takes as `entry`."""
+    found: set[str] = set()
+    if isinstance(config, Mapping):
+        found |= {str(config["_target_"])} if "_target_" in config else set()
+        found.update(*map(targets, config.values()))
+    elif isinstance(config, (list, tuple)):
+        found.update(*map(targets, config))
+    return tuple(sorted(found))
 
 
 def files_named(config: Any) -> str:

@@ -1,20 +1,24 @@
 """Locks between processes that the system takes away when a process ends, however it ends.
 
-They are advisory locks on files (flock). On a network file system they work between machines if it passes them on, as
-NFS 4 and Lustre (mounted with ``flock``) do.
+They are `filelock`'s locks on files (flock, or its counterpart on Windows). On a network file system they work between
+machines if it passes them on, as NFS 4 and Lustre (mounted with ``flock``) do.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 PATIENCE = 2.0
 """Seconds that a lock is asked for: somebody may just be looking whether it is taken."""
+
+LOOKING_TAKES = 0.1
+"""Seconds after which a lock that cannot be had is held by a writer, not by somebody else who looks."""
+
+_POLL = 0.01
 
 
 class LockedError(RuntimeError):
@@ -29,33 +33,29 @@ def locked(path: Path, patience: float = PATIENCE) -> Iterator[None]:
         LockedError: another process (or another part of this one) holds it and does not let go.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    lock = FileLock(path)
     try:
-        deadline = time.monotonic() + patience
-        while not _try(handle, fcntl.LOCK_EX):
-            if time.monotonic() > deadline:
-                raise LockedError(f"{path} is held by another process")
-            time.sleep(0.02)
+        lock.acquire(timeout=patience, poll_interval=_POLL)
+    except Timeout:
+        raise LockedError(f"{path} is held by another process") from None
+    try:
         yield
     finally:
-        os.close(handle)
+        lock.release()
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a live process holds the lock."""
-    try:
-        handle = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
+    """Whether a live process holds the lock; no file is made.
+
+    The lock is taken for an instant. Who may not write the file (another user's, a read-only disk) cannot take it: for
+    them it is not held, and they cannot go on with what it guards either.
+    """
+    if not path.is_file():
         return False
     try:
-        return not _try(handle, fcntl.LOCK_SH)
-    finally:
-        os.close(handle)
-
-
-def _try(handle: int, kind: int) -> bool:
-    try:
-        fcntl.flock(handle, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
+        with locked(path, LOOKING_TAKES):
+            return False
+    except LockedError:
+        return True
+    except OSError:
         return False
-    return True

@@ -23,7 +23,7 @@ from rich.text import Text
 
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.locks import is_locked, locked
-from corrigenda.runs.records import count_parquet, read_lines, records_in
+from corrigenda.runs.records import count_records, records_in
 
 State = Literal["finished", "running", "unfinished", "damaged"]
 
@@ -206,12 +206,7 @@ def read_run(path: Path) -> StoredRun:
             raise ValueError(f"config.yaml: {', '.join(odd)} should hold named values")
         found["identity"] = _mapping(path / "identity.json", json.loads)
         found["summary"] = _mapping(path / "summary.json", json.loads)
-        if (path / "cases.parquet").is_file() and not (path / "cases.jsonl").is_file():
-            found["done"] = count_parquet(path / "cases.parquet")
-        elif found["summary"]:
-            found["done"] = len(list(records_in(path)))
-        elif (path / "cases.jsonl").is_file():
-            found["done"] = sum(1 for _ in read_lines(path / "cases.jsonl"))
+        found["done"] = count_records(path)
         if found["summary"]:
             if _job(found["config"]) == "edit":
                 _check(path, found)

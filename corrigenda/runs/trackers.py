@@ -6,7 +6,6 @@ also looks for the pictures in the run's folder. `tracker` makes the one that th
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import os
@@ -16,6 +15,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 Record = Mapping[str, Any]
+
+_NO_CSV = (
+    "logger=csv: this logger is gone, as a run's own records say all of it: cases.jsonl in its folder has a line a "
+    "case (the module corrigenda.runs.records says how to make a table of them), and summary.json has the averages. "
+    "Leave logger=csv out."
+)
 
 
 class Tracker(Protocol):
@@ -45,6 +50,11 @@ def tracker(settings: Mapping[str, Any], folder: Path, config: Mapping[str, Any]
     options = dict(settings)
     name = options.pop("name")
     if name == "none":
+        return NoTracker()
+    if name == "csv":
+        if not (folder / "csv").is_dir():
+            raise ValueError(_NO_CSV)
+        warnings.warn(f"the run was begun with logger=csv and goes on without it. {_NO_CSV}", stacklevel=2)
         return NoTracker()
     if name not in TRACKERS:
         raise ValueError(f"logger.name={name}: the loggers are none, {', '.join(TRACKERS)}")
@@ -186,63 +196,9 @@ class TensorBoardTracker:
         self._writer.close()
 
 
-class CsvTracker:
-    """Tables in the folder ``csv`` of the run, one figure a line, for a spreadsheet or a data frame.
-
-    ``metrics.csv`` (case, id, moment, metric, value), ``losses.csv`` (case, id, loss, step, value) and ``summary.csv``
-    (metric, moment, value). A run that goes on adds to them.
-
-    Args:
-        folder: the run's folder.
-        config: not used: it stands in ``config.yaml``.
-        sweep: not used.
-    """
-
-    def __init__(self, folder: Path, config: Mapping[str, Any], sweep: str | None) -> None:
-        self._folder = folder / "csv"
-        self._folder.mkdir(exist_ok=True)
-
-    def case(self, number: int, record: Record) -> None:
-        """Adds a case's metrics, before and after, and its losses."""
-        self._add(
-            "metrics",
-            ("case", "id", "moment", "metric", "value"),
-            (
-                (number, record["id"], moment, key, value)
-                for moment in ("before", "after")
-                if record[moment] is not None
-                for key, value in record[moment]["values"].items()
-            ),
-        )
-        self._add(
-            "losses",
-            ("case", "id", "loss", "step", "value"),
-            (
-                (number, record["id"], name, step, loss)
-                for name, losses in step_losses(record)
-                for step, loss in enumerate(losses)
-            ),
-        )
-
-    def finish(self, summary: Record) -> None:
-        """Writes the summary."""
-        (self._folder / "summary.csv").unlink(missing_ok=True)
-        self._add("summary", ("metric", "moment", "value"), figures(summary))
-
-    def _add(self, name: str, header: tuple[str, ...], lines: Iterator[tuple[Any, ...]]) -> None:
-        path = self._folder / f"{name}.csv"
-        new = not path.exists()
-        with path.open("a", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file)
-            if new:
-                writer.writerow(header)
-            writer.writerows(lines)
-
-
 TRACKERS: dict[str, Callable[..., Tracker]] = {
     "wandb": WandbTracker,
     "tensorboard": TensorBoardTracker,
-    "csv": CsvTracker,
 }
 """By name: what makes it from the run's folder, the configuration, the sweep's folder, and its own settings."""
 

@@ -100,7 +100,7 @@ def sweep(store: Path, facts: int, combinations: list[list[str]], kill_at: int |
 
 def count(store: Path) -> int:
     """The cases that are on the disk."""
-    folders = {path.parent for path in store.rglob("cases.*") if path.suffix in (".jsonl", ".parquet")}
+    folders = {path.parent for path in store.rglob("cases.jsonl")}
     return sum(len(list(records_in(folder))) for folder in folders)
 
 

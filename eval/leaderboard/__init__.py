@@ -2,7 +2,8 @@
 
 from eval.leaderboard.boards import Leaderboard
 from eval.leaderboard.page import write_leaderboard
+from eval.leaderboard.submission_form import submission_schema
 from eval.leaderboard.submissions import add_submission
 from eval.leaderboard.table import leaderboard
 
-__all__ = ["Leaderboard", "add_submission", "leaderboard", "write_leaderboard"]
+__all__ = ["Leaderboard", "add_submission", "leaderboard", "submission_schema", "write_leaderboard"]

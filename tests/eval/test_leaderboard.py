@@ -301,10 +301,10 @@ def test_damaged_and_unfinished_runs_are_named_and_left_out(tmp_path: Path, make
     make_run("rome", [True] * 30)
     make_run("memit", [True] * 30, finish=False)
     damaged = make_run("wise", [True] * 30)
-    content = bytearray((damaged / "cases.parquet").read_bytes())
+    content = bytearray((damaged / "cases.jsonl").read_bytes())
     for place in range(len(content) // 3, len(content) // 3 + 200):
         content[place] ^= 0xFF
-    (damaged / "cases.parquet").write_bytes(content)
+    (damaged / "cases.jsonl").write_bytes(content)
     found = leaderboard(Store(tmp_path / "outputs").runs())
     assert {run.path.name: run.why.split(":")[0] for run in found.left_out} == {
         "memit-0-0-single": "unfinished",

@@ -102,6 +102,57 @@ def test_recomputed_by_hand() -> None:
     assert (broken["efficacy_success"], broken["token_accuracy"], broken["preservation"]) == (0, 0, 0.5)
 
 
+def lose_numbers(case: dict[str, Any]) -> None:
+    """As the record of an edit after which the model gives NaN, which JSON has no word for."""
+    after = case["after"]
+    for kind in ("prompt", "paraphrases", "neighbourhood"):
+        for record in after["prompts"][kind]:
+            record |= {name: [None] for name in ("log_probs_new", "log_probs_true")}
+            record |= {"p_new": None, "p_true": None, "token_accuracy": 0.0}
+            record |= {"kl": None, "preserved": False} if kind == "neighbourhood" else {"answer": "!!!"}
+            for name in ("strict", "lenient"):
+                record.pop(name, None)
+    after["values"] = {"log_perplexity": None}
+
+
+@pytest.mark.parametrize("why", ["not finite: the edited model gives no numbers", "diverged"])
+def test_an_edit_that_left_no_numbers_counts_as_failed(tmp_path: Path, store: Store, submission: Any, why: str) -> None:
+    theirs = submission()
+    for case in theirs["cases"][:10]:
+        lose_numbers(case)
+        case["error"] = why
+    folder = add_submission(write(tmp_path, theirs), store)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["n_failed"] == 10
+    success = summary["metrics"]["efficacy_success"]
+    assert (success["after"], success["n"]) == (pytest.approx(0.75), 40)
+    records = {record["id"]: record for record in RunFolder(folder).cases()}
+    lost = records["fact-0"]
+    assert lost["error"].startswith("not finite")
+    assert why in lost["error"]
+    assert lost["after"]["prompts"]["prompt"][0]["log_probs_new"] == [None]
+    assert "efficacy_magnitude" not in lost["after"]["values"]
+    assert "log_perplexity" not in lost["after"]["values"]
+    assert records["fact-10"]["error"] == ""
+    [board] = leaderboard(store.runs()).boards
+    row = {row.label: row for row in board.rows}["theirs"]
+    assert row.n_failed == 10
+    assert row.cells["efficacy_success"].value == pytest.approx(0.75)
+
+
+def test_no_numbers_where_no_edit_failed_are_refused(store: Store, submission: Any) -> None:
+    theirs = submission()
+    theirs["cases"][0]["error"] = "diverged"
+    theirs["cases"][0]["before"]["prompts"]["prompt"][0]["log_probs_true"] = [None]
+    lose_numbers(theirs["cases"][1])
+    with pytest.raises(SubmissionError) as caught:
+        validate(theirs, store.runs())
+    nulls = [problem for problem in caught.value.problems if "null stands for NaN" in problem]
+    assert nulls[0].startswith("case 'fact-0': before.prompts.prompt[0].log_probs_true: must be a list of numbers")
+    assert len(nulls) == 1 + 2 * 4
+    assert all(problem.startswith("case 'fact-1': after.prompts.") for problem in nulls[1:])
+
+
 def first(theirs: dict[str, Any], state: str = "after", kind: str = "prompt") -> dict[str, Any]:
     found: dict[str, Any] = theirs["cases"][0][state]["prompts"][kind][0]
     return found
@@ -313,8 +364,7 @@ def test_a_submission_that_was_cut_short_is_completed(tmp_path: Path, make_run: 
     folder = add_submission(path, store)
     whole = [record["id"] for record in RunFolder(folder).cases("retention")]
     assert whole == [f"fact-{number}" for number in range(40)]
-    for name in ("summary.json", "cases.parquet", "retention.parquet"):
-        (folder / name).unlink(missing_ok=True)
+    (folder / "summary.json").unlink()
     records = [json.dumps(record) for record in RunFolder(store.runs()[0].path).cases()]
     assert records
     (folder / "cases.jsonl").write_text("".join(f"{record}\n" for record in records))

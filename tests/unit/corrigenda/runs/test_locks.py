@@ -1,0 +1,58 @@
+"""Locks: what old files and other lookers do to them, and that they are not left behind."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from corrigenda.runs.locks import LOOKING_TAKES, LockedError, is_locked, locked
+
+
+def test_a_lock_file_that_was_left_behind_does_no_harm(tmp_path: Path) -> None:
+    """Of an earlier version, of a killed process; whatever stands in it."""
+    path = tmp_path / ".lock"
+    path.write_text("1234\nanother machine\n")
+    assert not is_locked(path)
+    with locked(path):
+        assert is_locked(path)
+    assert path.is_file()
+
+
+def test_looking_makes_no_file(tmp_path: Path) -> None:
+    assert not is_locked(tmp_path / ".lock")
+    assert not is_locked(tmp_path / "nothing" / ".lock")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_under_a_lock_lets_it_go(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), locked(tmp_path / ".lock"):
+        1 / 0  # noqa: B018
+    assert not is_locked(tmp_path / ".lock")
+
+
+def test_somebody_else_who_only_looks_is_not_taken_for_a_writer(tmp_path: Path) -> None:
+    """A run that seems to be running is left alone, so a glance of another process must not look like one."""
+    taken, answers = threading.Event(), []
+
+    def glance() -> None:
+        with locked(tmp_path / ".lock"):
+            taken.set()
+            threading.Event().wait(LOOKING_TAKES / 5)
+
+    thread = threading.Thread(target=glance)
+    thread.start()
+    assert taken.wait(10)
+    answers.append(is_locked(tmp_path / ".lock"))
+    thread.join()
+    assert answers == [False]
+
+
+def test_patience_is_bounded(tmp_path: Path) -> None:
+    with (
+        locked(tmp_path / ".lock"),
+        pytest.raises(LockedError, match=r"\.lock is held"),
+        locked(tmp_path / ".lock", 0.05),
+    ):
+        raise AssertionError("both hold it")
