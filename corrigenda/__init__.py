@@ -1,40 +1,30 @@
 """The core of Corrigenda: models and their FFN memories, facts, edits, and what locators and editors share."""
 
-from corrigenda.edits.codebook import CodebookEdit
-from corrigenda.edits.coefficients import CoefficientEdit
-from corrigenda.edits.context import ContextEdit
-from corrigenda.edits.edit import Edit, EditRefusedError, Origin, WrongModelError
-from corrigenda.edits.low_rank import LowRankEdit
-from corrigenda.edits.side_memory import SideMemoryEdit
-from corrigenda.edits.values import ValueEdit
-from corrigenda.edits.weights import WeightEdit
-from corrigenda.facts import Fact, FactError, Probe
-from corrigenda.language_model import LanguageModel
-from corrigenda.loading import ModelNotFoundError, load
-from corrigenda.models.architecture import Family, UnsupportedModelError
-from corrigenda.models.embedded import ChecksumError
-from corrigenda.models.memory import FFNMemory
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "ChecksumError",
-    "CodebookEdit",
-    "CoefficientEdit",
-    "ContextEdit",
-    "Edit",
-    "EditRefusedError",
-    "FFNMemory",
-    "Fact",
-    "FactError",
-    "Family",
-    "LanguageModel",
-    "LowRankEdit",
-    "ModelNotFoundError",
-    "Origin",
-    "Probe",
-    "SideMemoryEdit",
-    "UnsupportedModelError",
-    "ValueEdit",
-    "WeightEdit",
-    "WrongModelError",
-    "load",
-]
+from corrigenda.lazy import lazily
+
+if TYPE_CHECKING:
+    from corrigenda.edits.codebook import CodebookEdit as CodebookEdit
+    from corrigenda.edits.coefficients import CoefficientEdit as CoefficientEdit
+    from corrigenda.edits.context import ContextEdit as ContextEdit
+    from corrigenda.edits.edit import Edit as Edit
+    from corrigenda.edits.edit import EditRefusedError as EditRefusedError
+    from corrigenda.edits.edit import Origin as Origin
+    from corrigenda.edits.edit import WrongModelError as WrongModelError
+    from corrigenda.edits.low_rank import LowRankEdit as LowRankEdit
+    from corrigenda.edits.side_memory import SideMemoryEdit as SideMemoryEdit
+    from corrigenda.edits.values import ValueEdit as ValueEdit
+    from corrigenda.edits.weights import WeightEdit as WeightEdit
+    from corrigenda.facts import Fact as Fact
+    from corrigenda.facts import FactError as FactError
+    from corrigenda.facts import Probe as Probe
+    from corrigenda.language_model import LanguageModel as LanguageModel
+    from corrigenda.loading import ModelNotFoundError as ModelNotFoundError
+    from corrigenda.loading import load as load
+    from corrigenda.models.architecture import Family as Family
+    from corrigenda.models.architecture import UnsupportedModelError as UnsupportedModelError
+    from corrigenda.models.embedded import ChecksumError as ChecksumError
+    from corrigenda.models.memory import FFNMemory as FFNMemory
+
+__all__ = lazily(__name__)

@@ -1,27 +1,25 @@
 """Evaluation: what an edit did, before and after, with intervals."""
 
-from corrigenda.intervals import interval
-from eval.evaluation import METRICS, Case, Evaluation, evaluate, judged
-from eval.measure import EvalSettings, Measurement, measure
-from eval.protocols.runs import EditRun, run_batch, run_single
-from eval.protocols.sequential import SequentialRun, SequentialSettings, run_sequential
-from eval.statistics.paired import paired_test
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "METRICS",
-    "Case",
-    "EditRun",
-    "EvalSettings",
-    "Evaluation",
-    "Measurement",
-    "SequentialRun",
-    "SequentialSettings",
-    "evaluate",
-    "interval",
-    "judged",
-    "measure",
-    "paired_test",
-    "run_batch",
-    "run_sequential",
-    "run_single",
-]
+from corrigenda.lazy import lazily
+
+if TYPE_CHECKING:
+    from corrigenda.intervals import interval as interval
+    from eval.evaluation import METRICS as METRICS
+    from eval.evaluation import Case as Case
+    from eval.evaluation import Evaluation as Evaluation
+    from eval.evaluation import evaluate as evaluate
+    from eval.evaluation import judged as judged
+    from eval.measure import EvalSettings as EvalSettings
+    from eval.measure import Measurement as Measurement
+    from eval.measure import measure as measure
+    from eval.protocols.runs import EditRun as EditRun
+    from eval.protocols.runs import run_batch as run_batch
+    from eval.protocols.runs import run_single as run_single
+    from eval.protocols.sequential import SequentialRun as SequentialRun
+    from eval.protocols.sequential import SequentialSettings as SequentialSettings
+    from eval.protocols.sequential import run_sequential as run_sequential
+    from eval.statistics.paired import paired_test as paired_test
+
+__all__ = lazily(__name__)

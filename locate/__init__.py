@@ -1,37 +1,29 @@
 """Locators: which layers, positions and neurons hold a fact."""
 
-from locate.neurons.counts import NeuronCounts
-from locate.neurons.knowledge_neurons import KnowledgeNeurons, knowledge_neurons
-from locate.neurons.locator import Neurons
-from locate.neurons.refine import RefinedNeurons, refine
-from locate.neurons.suppression import ScalingCheck, scaling_check
-from locate.question import UnknownFactError, ask
-from locate.suggest import suggest_layers
-from locate.survey import Survey, survey
-from locate.tracing.average import AverageTrace, average
-from locate.tracing.causal_trace import CausalTrace, causal_trace
-from locate.tracing.noise import Noise
-from locate.tracing.trace import ROLES, Trace
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "ROLES",
-    "AverageTrace",
-    "CausalTrace",
-    "KnowledgeNeurons",
-    "NeuronCounts",
-    "Neurons",
-    "Noise",
-    "RefinedNeurons",
-    "ScalingCheck",
-    "Survey",
-    "Trace",
-    "UnknownFactError",
-    "ask",
-    "average",
-    "causal_trace",
-    "knowledge_neurons",
-    "refine",
-    "scaling_check",
-    "suggest_layers",
-    "survey",
-]
+from corrigenda.lazy import lazily
+
+if TYPE_CHECKING:
+    from locate.neurons.counts import NeuronCounts as NeuronCounts
+    from locate.neurons.knowledge_neurons import KnowledgeNeurons as KnowledgeNeurons
+    from locate.neurons.knowledge_neurons import knowledge_neurons as knowledge_neurons
+    from locate.neurons.locator import Neurons as Neurons
+    from locate.neurons.refine import RefinedNeurons as RefinedNeurons
+    from locate.neurons.refine import refine as refine
+    from locate.neurons.suppression import ScalingCheck as ScalingCheck
+    from locate.neurons.suppression import scaling_check as scaling_check
+    from locate.question import UnknownFactError as UnknownFactError
+    from locate.question import ask as ask
+    from locate.suggest import suggest_layers as suggest_layers
+    from locate.survey import Survey as Survey
+    from locate.survey import survey as survey
+    from locate.tracing.average import AverageTrace as AverageTrace
+    from locate.tracing.average import average as average
+    from locate.tracing.causal_trace import CausalTrace as CausalTrace
+    from locate.tracing.causal_trace import causal_trace as causal_trace
+    from locate.tracing.noise import Noise as Noise
+    from locate.tracing.trace import ROLES as ROLES
+    from locate.tracing.trace import Trace as Trace
+
+__all__ = lazily(__name__)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
+import program
 import pytest
 import tiny
 import torch
@@ -15,7 +13,6 @@ import torch
 from corrigenda.runs.records import records_in
 from locate import AverageTrace, RefinedNeurons, Trace
 
-RUN = Path(__file__).parents[1] / "run.py"
 SUBJECTS = ["Danielle Darrieux", "Thomas", "Big Ben"]
 
 
@@ -46,20 +43,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(home: Path, *overrides: str) -> str:
-    command = [
-        sys.executable,
-        str(RUN),
-        "model=own",
-        f"model.name={home / 'model'}",
-        "model.device=cpu",
-        "data=facts",
-        f"data.path={home / 'facts.jsonl'}",
-        *overrides,
-    ]
-    environment = {**os.environ, "CORRIGENDA_CACHE": str(home / "cache"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
+    named = ["model=own", f"model.name={home / 'model'}", "model.device=cpu", "data=facts"]
+    return program.call(home, *named, f"data.path={home / 'facts.jsonl'}", *overrides)
 
 
 def test_trace_job_and_its_resumption(home: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -14,17 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+import program
 import pytest
 import tiny
 from omegaconf import OmegaConf
 from tasks import CHOICE_TASK
 
-import run as run_module
 from corrigenda import Edit, LanguageModel, load
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.records import records_in
+from jobs.base import begin
+from jobs.job import new_folder
 
-RUN = Path(__file__).parents[1] / "run.py"
 CITIES = ["Paris", "London", "Berlin", "Rome"]
 SUBJECTS = ["Danielle Darrieux", "Thomas", "Big Ben", "Eiffel", "tower", "river", "red", "blue", "seven", "north"]
 
@@ -53,11 +53,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-def command(home: Path, *overrides: str) -> list[str]:
+def arguments_of(home: Path, *overrides: str) -> list[str]:
     small = ["editor.prefix_lengths=[[3,2]]", "editor.text.tokens=640", "editor.text.length=16", "editor.layer=1"]
     return [
-        sys.executable,
-        str(RUN),
         "model=own",
         f"model.name={home / 'model'}",
         "model.device=cpu",
@@ -71,16 +69,8 @@ def command(home: Path, *overrides: str) -> list[str]:
     ]
 
 
-def environment(home: Path) -> dict[str, str]:
-    return {**os.environ, "CORRIGENDA_CACHE": str(home / "cache"), "OMP_NUM_THREADS": "1"}
-
-
 def run(home: Path, *overrides: str, succeeds: bool = True) -> str:
-    done = subprocess.run(
-        command(home, *overrides), cwd=home, env=environment(home), capture_output=True, text=True, check=False
-    )
-    assert (done.returncode == 0) == succeeds, done.stdout + done.stderr
-    return done.stdout + done.stderr
+    return program.call(home, *arguments_of(home, *overrides), succeeds=succeeds)
 
 
 def records(folder: Path, of: str = "cases") -> list[dict[str, Any]]:
@@ -148,9 +138,9 @@ def test_killed_three_times_and_resumed(home: Path, undisturbed: Path) -> None:
 def _kill(home: Path, arguments: list[str], folder: Path, of: str, records: int) -> None:
     """Runs until so many records are written, and kills without warning."""
     process = subprocess.Popen(
-        command(home, *arguments),
+        [sys.executable, str(program.RUN), *arguments_of(home, *arguments)],
         cwd=home,
-        env=environment(home),
+        env=program.environment(home / "cache"),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -337,13 +327,12 @@ def test_runs_that_begin_in_the_same_second_get_folders_of_their_own(
         def now(cls, tz: Any = None) -> datetime:
             return datetime(2026, 1, 2, 3, 4, 5, tzinfo=tz)
 
-    monkeypatch.setattr(run_module, "datetime", Stopped)
-    new = run_module._run_folder.__wrapped__
-    folders = [Path(new(None, str(tmp_path), "edit")) for _ in range(3)]
+    monkeypatch.setattr("jobs.job.datetime", Stopped)
+    folders = [Path(new_folder(None, str(tmp_path), {"name": "edit"})) for _ in range(3)]
     day = tmp_path / "2026-01-02"
     assert folders == [day / "03-04-05", day / "03-04-05-2", day / "03-04-05-3"]
     assert all(folder.is_dir() for folder in folders)
-    assert new("there", str(tmp_path), "edit") == "there"
+    assert new_folder("there", str(tmp_path), {"name": "edit"}) == "there"
 
 
 def test_a_run_is_not_begun_over_another(home: Path, undisturbed: Path) -> None:
@@ -352,7 +341,7 @@ def test_a_run_is_not_begun_over_another(home: Path, undisturbed: Path) -> None:
     assert "holds a run" in said
     assert (undisturbed / "config.yaml").read_text() == before
     with pytest.raises(FileExistsError, match="holds another run"):
-        run_module._begin(OmegaConf.create({}), RunFolder(undisturbed))
+        begin(OmegaConf.create({}), RunFolder(undisturbed))
 
 
 def test_bad_requests_say_what_to_do(home: Path) -> None:
@@ -362,30 +351,32 @@ def test_bad_requests_say_what_to_do(home: Path) -> None:
 
 def test_a_data_set_without_a_home_asks_for_its_file(tmp_path: Path) -> None:
     """And takes no other facts in its place."""
-    arguments = [sys.executable, str(RUN), "data=zsre", f"hydra.run.dir={tmp_path / 'out'}"]
-    done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode != 0
-    assert "data=zsre comes from a file of yours: give data.path=" in done.stderr
+    said = program.call(tmp_path, "data=zsre", f"hydra.run.dir={tmp_path / 'out'}", succeeds=False)
+    assert "data=zsre comes from a file of yours: give data.path=" in said
 
 
-@pytest.mark.parametrize("data", sorted(path.stem for path in (RUN.parent / "conf" / "data").glob("*.yaml")))
+@pytest.mark.parametrize("data", sorted(path.stem for path in (program.RUN.parent / "conf" / "data").glob("*.yaml")))
 def test_only_the_embedded_set_is_the_embedded_set(data: str) -> None:
-    with hydra.initialize_config_dir(str(RUN.parent / "conf"), version_base="1.3"):
+    with hydra.initialize_config_dir(str(program.RUN.parent / "conf"), version_base="1.3"):
         config = hydra.compose("config", [f"data={data}"])
     assert (config.data.path == "embedded") == (data == "embedded")
 
 
 def test_an_own_model_has_to_be_named(tmp_path: Path) -> None:
-    arguments = [sys.executable, str(RUN), "model=own", f"hydra.run.dir={tmp_path / 'out'}"]
-    done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode != 0
-    assert "give model.name=" in done.stderr
+    said = program.call(tmp_path, "model=own", f"hydra.run.dir={tmp_path / 'out'}", succeeds=False)
+    assert "give model.name=" in said
 
 
 @pytest.mark.slow
 def test_real_facts_in_the_real_model(smollm2: LanguageModel, tmp_path: Path) -> None:
     """The default job on three facts: every edit succeeds."""
-    arguments = [sys.executable, str(RUN), "data.limit=3", "eval=probabilities", f"hydra.run.dir={tmp_path / 'out'}"]
+    arguments = [
+        sys.executable,
+        str(program.RUN),
+        "data.limit=3",
+        "eval=probabilities",
+        f"hydra.run.dir={tmp_path / 'out'}",
+    ]
     done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     metrics = json.loads((tmp_path / "out" / "summary.json").read_text())["metrics"]

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import program
 import pytest
 import tiny
 import yaml
@@ -23,7 +24,6 @@ from corrigenda.data.parts import part_of, require_disjoint, take_part
 from corrigenda.runs.records import records_in
 from corrigenda.runs.store import Store
 
-RUN = Path(__file__).parents[1] / "run.py"
 CITIES = ["Paris", "London", "Berlin", "Rome"]
 SUBJECTS = ["Danielle Darrieux", "Thomas", "Big Ben", "Eiffel", "tower", "river", "red", "blue", "seven", "north"]
 SUBJECTS += [f"{one} {other}" for one in ("green", *SUBJECTS[6:]) for other in SUBJECTS[:6]]
@@ -77,25 +77,17 @@ def record(number: int) -> dict[str, Any]:
     }
 
 
-def command(home: Path, store: str, *overrides: str) -> list[str]:
+def arguments_of(home: Path, store: str, *overrides: str) -> list[str]:
     return [
-        *(sys.executable, str(RUN), "--config-dir", str(home / "conf"), "-m"),
+        *("--config-dir", str(home / "conf"), "-m"),
         *("model=own", f"model.name={home / 'model'}", "model.device=cpu", f"store={store}"),
         *("eval.perplexity_tokens=32", "eval.max_new_tokens=4", "eval.fluency_tokens=8"),
         *overrides,
     ]
 
 
-def environment(home: Path) -> dict[str, str]:
-    return {**os.environ, "CORRIGENDA_CACHE": str(home / "cache"), "OMP_NUM_THREADS": "1"}
-
-
-def sweep(home: Path, store: str, *overrides: str) -> str:
-    done = subprocess.run(
-        command(home, store, *overrides), cwd=home, env=environment(home), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
+def sweep(home: Path, store: str, *overrides: str, succeeds: bool = True) -> str:
+    return program.call(home, *arguments_of(home, store, *overrides), succeeds=succeeds)
 
 
 def scored(root: Path) -> dict[tuple[str, str, int], str]:
@@ -133,9 +125,9 @@ def test_a_sweep_killed_three_times_ends_the_same(home: Path, undisturbed: dict[
     finished = []
     for cases in kill_at:
         process = subprocess.Popen(
-            command(home, "killed", *SWEEP),
+            [sys.executable, str(program.RUN), *arguments_of(home, "killed", *SWEEP)],
             cwd=home,
-            env=environment(home),
+            env=program.environment(home / "cache"),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -235,10 +227,8 @@ def test_tuning_and_scoring_on_the_command_line(home: Path) -> None:
     subjects = {part: [case["fact"]["subject"] for case in run.cases()] for part, run in runs.items()}
     assert subjects == {"tune": ["blue"], "score": SUBJECTS[:3]}
     both.append(f"data.disjoint_from={runs['tune'].path}")
-    overlapping = command(home, "tuned", *both, "data.offset=6", "data.limit=3")
-    done = subprocess.run(overlapping, cwd=home, env=environment(home), capture_output=True, text=True, check=False)
-    assert done.returncode != 0
-    assert "fact 'fact-7' ('blue') would be scored, but the id is among the 1 facts for tuning" in done.stderr
+    said = sweep(home, "tuned", *both, "data.offset=6", "data.limit=3", succeeds=False)
+    assert "fact 'fact-7' ('blue') would be scored, but the id is among the 1 facts for tuning" in said
     sweep(home, "tuned", *both, "data.offset=6", "data.limit=3", "data.part=score")
 
 

@@ -12,7 +12,7 @@ import pytest
 from omegaconf import OmegaConf
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("corrigenda", "locate", "editing", "eval", "conf")
+PACKAGES = ("corrigenda", "locate", "editing", "eval", "jobs", "conf")
 BIN = "Scripts" if os.name == "nt" else "bin"
 
 
@@ -82,7 +82,7 @@ def test_contents_are_the_packages_and_their_data(wheel: Path) -> None:
 def test_packages_are_typed(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    assert {"corrigenda/py.typed", "locate/py.typed", "editing/py.typed", "eval/py.typed"} <= names
+    assert {"corrigenda/py.typed", "locate/py.typed", "editing/py.typed", "eval/py.typed", "jobs/py.typed"} <= names
 
 
 def test_console_script_is_declared(wheel: Path) -> None:

@@ -57,15 +57,24 @@ def require_disjoint(tuned: Sequence[Fact], scored: Sequence[Fact]) -> None:
     Raises:
         ValueError: two of them have the same id, or are about the same subject.
     """
+    for fact, what in overlaps(tuned, scored):
+        raise ValueError(
+            f"fact {fact.id!r} ({fact.subject!r}) would be scored, but {what} is among the {len(tuned)} facts for "
+            "tuning; figures on it would be too good (data.part=tune and data.part=score share no subject)"
+        )
+
+
+def overlaps(tuned: Sequence[Fact], scored: Sequence[Fact]) -> list[tuple[Fact, str]]:
+    """The facts for scoring that were tuned on, each with what says so: "the id" or "the subject"."""
     ids = {fact.id for fact in tuned}
     subjects = {_normalised(fact.subject) for fact in tuned}
+    found = []
     for fact in scored:
-        what = "the id" if fact.id in ids else "the subject" if _normalised(fact.subject) in subjects else ""
-        if what:
-            raise ValueError(
-                f"fact {fact.id!r} ({fact.subject!r}) would be scored, but {what} is among the {len(tuned)} facts for "
-                "tuning; figures on it would be too good (data.part=tune and data.part=score share no subject)"
-            )
+        if fact.id in ids:
+            found.append((fact, "the id"))
+        elif _normalised(fact.subject) in subjects:
+            found.append((fact, "the subject"))
+    return found
 
 
 def _normalised(subject: str) -> str:

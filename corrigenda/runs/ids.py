@@ -41,7 +41,8 @@ def essential(config: Mapping[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in config.items() if key not in NO_MATTER}
     if isinstance(kept.get("job"), Mapping):
         sequential = kept.get("mode") == "sequential"
-        located = isinstance(kept.get("editor"), Mapping) and kept["editor"].get("layer") == "auto"
+        editor = kept["editor"] if isinstance(kept.get("editor"), Mapping) else {}
+        located = "auto" in (editor.get("layer"), editor.get("layers"))
         used = {"sequential": sequential, "locality": sequential, "auto_layer": located}
         kept["job"] = {key: value for key, value in kept["job"].items() if used.get(key, True)}
     if isinstance(kept.get("model"), Mapping):

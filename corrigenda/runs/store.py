@@ -124,7 +124,7 @@ class Store:
             identity: the run's id and fingerprints.
             begin: makes a new run's folder and writes its configuration; called only where there is nothing to go on
                 with.
-            force: begin a new one even if there is one.
+            force: begin a new one even if there is one; but go on with one that was begun so and was cut short.
 
         Yields:
             the folder to work in, new or left by a killed process, which stays locked until the context is left; or
@@ -132,10 +132,12 @@ class Store:
         """
         with locked(self.root / ".lock", BEGINNING_TAKES):
             found = self.find(identity["id"])
-            if found is not None and (found.state == "running" or (found.state == "finished" and not force)):
+            if force and not (found is not None and found.state == "running"):
+                found = self._forced(identity["id"])
+            if found is not None and found.state != "unfinished":
                 folder, holding = None, None
             else:
-                folder = begin() if found is None or force else RunFolder(found.path)
+                folder = begin() if found is None else RunFolder(found.path)
                 holding = folder.held()
                 holding.__enter__()
                 try:
@@ -151,6 +153,11 @@ class Store:
             yield folder
         finally:
             holding.__exit__(None, None, None)
+
+    def _forced(self, run_id: str) -> StoredRun | None:
+        """The run that was begun with ``force=true`` and was cut short; of several, the one that came furthest."""
+        found = [run for run in self.runs() if run.id == run_id and run.state == "unfinished"]
+        return max((run for run in found if run.config.get("force")), key=lambda run: run.done, default=None)
 
     def _folders(self) -> Iterator[Path]:
         for place, folders, files in os.walk(self.root):

@@ -1,0 +1,105 @@
+"""The facts of a run, and those of the fixed locality set."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from corrigenda import Fact
+from corrigenda.data import FactSet, read_facts
+from corrigenda.data.parts import overlaps, require_disjoint, take_part
+from corrigenda.runs.records import records_in
+from corrigenda.runs.store import read_run
+from jobs.base import choices
+
+logger = logging.getLogger(__name__)
+
+
+def read_data(data: Mapping[str, Any]) -> FactSet:
+    """The facts that the group ``data`` names.
+
+    Raises:
+        ValueError: no file is named, or the facts are among those of ``disjoint_from``; or as `read_facts` says.
+    """
+    facts = _facts(data)
+    if data.get("disjoint_from") is not None:
+        require_disjoint(_facts_used(data["disjoint_from"]), list(facts))
+    return facts
+
+
+def fixed_locality(config: DictConfig) -> list[Fact]:
+    """The facts whose neighbourhood and locality prompts are scored at every T: those after the run's own.
+
+    A fact that `data.disjoint_from` forbids is passed over, and the next one taken.
+
+    Raises:
+        ValueError: all of the facts that there are, are forbidden.
+    """
+    asked = config.job.locality
+    if not asked.limit:
+        return []
+    data: dict[str, Any] = dict(config.data)
+    if asked.path is not None:
+        data |= {"path": asked.path, "schema": asked.schema, "offset": asked.offset}
+    elif data["limit"] is None:
+        logger.warning("there is no fixed locality set: the run edits all facts of its data (job.locality.path=...)")
+        return []
+    else:
+        data |= {"offset": data["offset"] + data["limit"]}
+    forbidden = [] if data.get("disjoint_from") is None else _facts_used(data["disjoint_from"])
+    window = asked.limit
+    while True:
+        try:
+            found = list(_facts({**data, "limit": window}))
+        except ValueError as error:
+            if asked.path is not None:
+                raise
+            logger.warning("the fixed locality set is empty: %s", error)  # most likely no record follows the run's own
+            return []
+        passed_over = [fact.id for fact, _ in overlaps(forbidden, found)]
+        kept = [fact for fact in found if fact.id not in passed_over][: asked.limit]
+        if len(kept) == asked.limit or len(found) < window:
+            break
+        window *= 2
+    if not kept:
+        raise ValueError(
+            f"the fixed locality set would be empty: data.disjoint_from={data['disjoint_from']} forbids all "
+            f"{len(found)} facts for it; name others (job.locality.path=...), or none (job.locality.limit=0)"
+        )
+    if passed_over:
+        logger.warning(
+            "%d facts are passed over for the fixed locality set, which has %d: data.disjoint_from forbids them",
+            len(passed_over),
+            len(kept),
+        )
+    return kept
+
+
+def _facts(data: Mapping[str, Any]) -> FactSet:
+    values = {"part": None, **data}
+    if values["path"] is None:
+        raise ValueError(
+            f"data={choices()['data']} comes from a file of yours: give data.path=, a .json or .jsonl file"
+        )
+    names = ("schema", "split", "config", "limit", "offset", "on_error")
+    if values["part"] is None:
+        return read_facts(values["path"], **{name: values[name] for name in names})
+    whole = {name: values[name] for name in names} | {"limit": None, "offset": 0}
+    return take_part(read_facts(values["path"], **whole), values["part"], values["limit"], values["offset"])
+
+
+def _facts_used(source: str) -> list[Fact]:
+    """The facts of a finished run, given its folder, or of any source that can be read."""
+    if not (Path(source) / "config.yaml").is_file():
+        return list(read_facts(source))
+    run = read_run(Path(source))
+    if (run.state, run.job) != ("finished", "edit"):
+        raise ValueError(
+            f"data.disjoint_from={source}: this run is {run.state} (job {run.job}), and only a finished run of edits "
+            "says which facts it used; name the data instead"
+        )
+    return [Fact.from_dict(record["fact"]) for record in records_in(Path(source))]

@@ -1,0 +1,208 @@
+"""``job=edit``: edits facts and scores the edits, unless the store has that run already."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from corrigenda import Fact, LanguageModel
+from corrigenda.data import FactSet
+from corrigenda.progress import stage
+from corrigenda.runs.folder import RunFolder
+from corrigenda.runs.ids import code_version, files_named, run_id
+from corrigenda.runs.store import Store
+from editing import prepare
+from eval import Case, EditRun, SequentialRun, SequentialSettings, run_batch, run_sequential, run_single
+from eval.lm_eval.harness import Harness
+from eval.protocols.curves import curve_table, draw_curve
+from jobs import job
+from jobs.auto_layer import locate_layers
+from jobs.base import begin, begin_tracker, console, load_model, say, wide_console
+from jobs.data import fixed_locality, read_data
+
+MODES = ("single", "batch", "sequential")
+
+logger = logging.getLogger(__name__)
+
+
+class Job(job.Job):
+    """Edits facts and scores the edits."""
+
+    def run(self, config: DictConfig, folder: RunFolder) -> float | None:
+        """Takes the run in hand, new or cut short; says so where another process is at it or it is finished."""
+        if config.mode not in MODES:
+            raise ValueError(f"mode={config.mode}: the modes are {', '.join(MODES)}")
+        facts = read_data(config.data)
+        sequential = config.mode == "sequential"
+        # Before the model is loaded: what is asked for in vain is said at once.
+        protocol = instantiate(config.job.sequential, _convert_="all") if sequential else None
+        fixed = fixed_locality(config) if sequential else []
+        lm = load_model(config)
+        if folder.config is not None:  # resume=
+            with folder.held():
+                _identify_again(config, folder, lm, facts, fixed)
+                return _objective(config, _edit(config, folder, lm, facts, protocol, fixed))
+        identity = _identity(config, lm, facts, fixed, code_version())
+        with Store(config.store).take(identity, lambda: begin(config, folder), bool(config.force)) as taken:
+            if isinstance(taken, RunFolder):
+                if taken.path.resolve() != folder.path.resolve():
+                    logger.info("%s was left unfinished; going on there", taken.path)
+                return _objective(config, _edit(config, taken, lm, facts, protocol, fixed))
+        if taken.state == "running":
+            logger.warning("%s: another process is at this run (%s); it is left to it", taken.path, taken.id)
+            return None
+        say(f"finished already: {taken.path} (force=true runs it again)")
+        return _objective(config, taken.summary)
+
+
+def _edit(
+    config: DictConfig,
+    folder: RunFolder,
+    lm: LanguageModel,
+    facts: FactSet,
+    protocol: SequentialSettings | None,
+    fixed: list[Fact],
+) -> Mapping[str, Any]:
+    """The run itself; gives its summary."""
+    locate_layers(config, folder.path, lm, list(facts))
+    editor, settings = instantiate(config.editor, _convert_="all"), instantiate(config.eval)
+    harness = Harness.of(settings)
+    if harness is not None and config.mode == "single":
+        raise ValueError("eval.harness_tasks are run on one edited model: take mode=batch or mode=sequential")
+    watcher = begin_tracker(config, folder)
+    before = None if config.get("before") is None else Path(config.before)
+    with _Progress(len(facts)) as progress:
+        run = EditRun(lm, facts, editor, settings, folder, config.save_edits, lambda case: told(case), before)
+        progress.done = len(run.cases)
+
+        def told(case: Case) -> None:
+            progress.advance(case)
+            watcher.case(run.numbers[case.fact.id], case.to_dict())
+
+        start = time.perf_counter()
+        prepare(editor, lm)
+        prepared = time.perf_counter() - start
+        sequence = None
+        if protocol is not None:
+            sequence = run_sequential(run, protocol, fixed)
+        else:
+            {"single": run_single, "batch": run_batch}[config.mode](run)
+    summary = (sequence.summary() if sequence is not None else run.summary(config.mode)) | {
+        "seconds_to_prepare": prepared
+    }
+    if harness is not None:
+        with ExitStack() as applied, stage("Running the tasks of the evaluation harness"):
+            for made in run.edits if sequence is None else sequence.edits:
+                applied.enter_context(made.applied(lm))
+            summary["harness"] = harness.before_and_after(lm)
+    if sequence is not None:
+        draw_curve(sequence.curve, folder.path / "curve.png", editor.name)
+    _print(config, run, sequence, summary)
+    folder.finish(summary)
+    watcher.finish(summary)
+    return summary
+
+
+def _objective(config: DictConfig, summary: Mapping[str, Any]) -> float | None:
+    """The figure that a sweeper optimises."""
+    if config.objective is None:
+        return None
+    metrics = summary["metrics"]
+    if config.objective not in metrics:
+        raise ValueError(f"objective={config.objective}: this run has no such metric; it has {', '.join(metrics)}")
+    return float(metrics[config.objective]["after"])
+
+
+def _identity(config: DictConfig, lm: LanguageModel, facts: FactSet, fixed: list[Fact], code: str) -> dict[str, str]:
+    """The run's id and what it is of, as it stands in the store."""
+    plain: Any = OmegaConf.to_container(config, resolve=True)
+    found = {"model_fingerprint": lm.fingerprint, "data_fingerprint": facts.fingerprint, "code": code}
+    worked_on = FactSet(facts.name, tuple(fixed)).fingerprint + found["data_fingerprint"] + files_named(plain["editor"])
+    tasks = plain["eval"].get("harness_folder")  # of the harness's own tasks, with whatever they include
+    if tasks is not None:
+        worked_on += files_named(sorted(map(str, Path(tasks).expanduser().rglob("*"))))
+    return found | {"id": run_id(plain, worked_on, found["model_fingerprint"], code)}
+
+
+def _identify_again(
+    config: DictConfig, folder: RunFolder, lm: LanguageModel, facts: FactSet, fixed: list[Fact]
+) -> None:
+    """Checks that a run that goes on works on what it was begun with; notes where the code is another.
+
+    Raises:
+        ValueError: it works on something else.
+    """
+    identity = _identity(config, lm, facts, fixed, code_version())
+    if folder.identity:  # first what nothing can make right: another model, other facts
+        folder.identify(**{name: identity[name] for name in ("model_fingerprint", "data_fingerprint")})
+    begun = folder.identity.get("code", identity["code"])
+    if begun.split("+")[-1] != identity["code"]:
+        logger.warning("the code has changed since %s was begun; its cases are of two versions", folder.path)
+        identity = _identity(config, lm, facts, fixed, f"{begun}+{identity['code']}")
+        folder.go_on_with(code=identity["code"], id=identity["id"])
+    elif begun != identity["code"]:
+        identity = _identity(config, lm, facts, fixed, begun)
+    folder.identify(**identity)
+
+
+def _print(config: DictConfig, run: EditRun, sequence: SequentialRun | None, summary: Mapping[str, Any]) -> None:
+    printer = Console()
+    title = f"{run.editor.name} on {run.lm.name}, {run.facts.name}, {len(run.facts)} facts, {config.mode}"
+    if sequence is None:
+        printer.print(run.evaluation.table(title))
+    else:
+        printer.print(run.evaluation.table(f"{title}: each right after its edit"))
+        printer.print(sequence.retention.table(f"{title}: all after the last edit"))
+        wide_console().print(curve_table(sequence.curve, f"{title}: all edits so far after T of them (%, nats)"))
+        if summary["n_overwritten"] or summary["n_repeated"]:
+            printer.print(
+                f"{summary['n_overwritten']} facts were contradicted by later ones and {summary['n_repeated']} asked "
+                "for again; after T edits the last request counts"
+            )
+    for case in run.evaluation.failures:
+        printer.print(f"failed: {case.fact.id}: {case.error}", style="red")
+    if run.facts.skipped:
+        printer.print(f"{len(run.facts.skipped)} bad records were skipped; summary.json lists them")
+    seconds = summary["seconds_per_edit"]
+    took = "" if seconds is None else f"{seconds:.1f} s an edit; "
+    printer.print(f"{took}results in {run.folder.path}")
+
+
+class _Progress:
+    """A bar on a terminal, and a line a fact everywhere."""
+
+    def __init__(self, total: int) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._bar.add_task("Editing", total=total)
+        self._total = total
+        self.done = 0
+
+    def __enter__(self) -> _Progress:
+        self._bar.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._bar.__exit__(*error)
+
+    def advance(self, case: Case) -> None:
+        """Tells of a finished case."""
+        self.done += 1
+        self._bar.update(self._task, completed=self.done)
+        record = case.after.prompts["prompt"][0]
+        change = ""
+        if "p_new" in record and case.before is not None:
+            old = case.before.prompts["prompt"][0]
+            change = f"P(new) {old['p_new']:.3f} -> {record['p_new']:.3f}"
+        text = f"[{self.done}/{self._total}] {case.fact.statement} {case.fact.target_true} -> {case.fact.target_new}"
+        took = "" if case.seconds is None else f"{case.seconds:.1f} s"
+        self._bar.console.print(f"{text}  {case.error or change}  {took}", markup=False, highlight=False)

@@ -1,0 +1,33 @@
+"""``job=neurons``: knowledge neurons of facts, and in which layers they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+from rich.console import RenderableType
+
+from corrigenda.runs.folder import RunFolder
+from jobs import survey
+from locate import NeuronCounts, RefinedNeurons
+
+
+class Job(survey.Job):
+    """Finds facts' knowledge neurons: results and pictures of each, and in which layers they lie."""
+
+    def load(self, config: DictConfig) -> Callable[[Path], RefinedNeurons]:
+        """What reads a fact's neurons."""
+        return RefinedNeurons.load
+
+    def together(
+        self, config: DictConfig, folder: RunFolder, results: Mapping[str, Sequence[Any]]
+    ) -> tuple[dict[str, Any], list[RenderableType]]:
+        """How many lie in each layer."""
+        [found] = results.values()
+        if not found:
+            return {}, []
+        counts = NeuronCounts.of(found)
+        counts.plot(folder.path / f"layers{config.job.picture}")
+        return counts.summary(), [counts.table()]

@@ -1,0 +1,65 @@
+"""``job=survey``: runs a locator over facts. `jobs.trace` and `jobs.neurons` are this, with averages of their own.
+
+A locator from outside needs no code here, but a configuration that names it, and the class that reads its results:
+
+    # conf/job/mine.yaml                      python run.py --config-dir conf job=mine
+    defaults: [survey]
+    locator: {_target_: mine.Locator}
+    result: mine.Result
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.utils import get_class, instantiate
+from omegaconf import DictConfig
+from rich.console import Console, RenderableType
+
+from corrigenda.runs.folder import RunFolder
+from jobs import job
+from jobs.base import begin, load_model, say
+from jobs.data import read_data
+from locate import survey
+
+
+class Job(job.Job):
+    """Runs locators over the facts of a run: a result and a picture each, and what they come to together."""
+
+    def locators(self, config: DictConfig) -> Mapping[str, Any]:
+        """The locators, by the names that their results get."""
+        return {str(config.job.name): instantiate(config.job.locator, _convert_="all")}
+
+    def load(self, config: DictConfig) -> Callable[[Path], Any]:
+        """What reads a result of theirs that was saved."""
+        result: Any = get_class(config.job.result)
+        return result.load
+
+    def together(
+        self, config: DictConfig, folder: RunFolder, results: Mapping[str, Sequence[Any]]
+    ) -> tuple[dict[str, Any], list[RenderableType]]:
+        """What the results come to together, for `summary.json` and for the terminal; its pictures are written."""
+        return {}, []
+
+    def run(self, config: DictConfig, folder: RunFolder) -> None:
+        """Runs the locators, or goes on with it."""
+        locators = self.locators(config)
+        with folder.held():
+            facts = read_data(config.data)
+            lm = load_model(config)
+            if folder.config is None:
+                begin(config, folder)
+            folder.identify(model_fingerprint=lm.fingerprint, data_fingerprint=facts.fingerprint)
+            asked = config.job
+            found = survey(lm, facts, locators, self.load(config), folder, asked.facts, asked.answer, asked.picture)
+            for what, ids in (("does not know", found.unknown), ("could not be asked about", found.failed)):
+                if ids:
+                    say(f"{lm.name} {what} {len(ids)} facts, passed over: {', '.join(ids)}")
+            summary, tables = self.together(config, folder, found.results)
+            folder.finish(found.summary() | summary)
+        printer = Console()
+        for table in tables:
+            printer.print(table)
+        say(f"results and pictures in {folder.path}")
