@@ -5,11 +5,10 @@ Meng, Bau, Andonian and Belinkov 2022, "Locating and Editing Factual Association
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
@@ -22,8 +21,8 @@ from editing.layers import OneLayer
 from editing.locate_then_edit.guards import Guards, agreement
 from editing.locate_then_edit.keys import bare_keys, mean_keys
 from editing.locate_then_edit.least_squares import equality_update, norms_alone
-from editing.locate_then_edit.prompts import Prompts, build_prompts, run_prompts
-from editing.locate_then_edit.targets import TargetValues, ValueSettings, solve_target_values
+from editing.locate_then_edit.prompts import build_prompts, run_prompts
+from editing.locate_then_edit.targets import ValueSettings, solve_target_values
 
 
 @dataclass(frozen=True)
@@ -34,11 +33,11 @@ class Rome(OneLayer):
     contexts; the value v* is solved for by gradient (`editing.locate_then_edit.targets`); and V is changed by the
     smallest update, in the metric of the coefficients' second moment C, that makes k* answer v*:
 
-        delta V = C^-1 K (K'^T C^-1 K)^-1 (V* - K' V)
+        delta V = C^-1 K^T (K' C^-1 K^T)^-1 (V* - K' V)
 
-    with one column in K and one row in V* for each fact. For one fact this is ROME's equation 2. For several it is the
-    same least-squares problem with all the constraints at once (Gupta et al. 2024, EMMET), so that facts edited
-    together do not disturb each other as separately computed updates would.
+    with one row in K and in V* for each fact. For one fact this is ROME's equation 2. For several it is the same
+    least-squares problem with all the constraints at once (Gupta et al. 2024, EMMET), so that facts edited together do
+    not disturb each other as separately computed updates would.
 
     K' is K with `homogeneous_keys` (Gupta et al. 2024, "Rebuilding ROME"), which avoids the edits that disable a model.
     Without it K' are the keys of the bare prompts, as in the authors' code.
@@ -49,10 +48,8 @@ class Rome(OneLayer):
     cosine in the metric of C^-1) it gets a row of its own in the same problem, with the same v*; the update is then
     of rank two.
 
-    Guards: an update is *flagged* (in the edit's report, and by a warning) or *refused* on two figures. `agreement`,
-    the cosine between the key it is computed with and the key it is to answer to, in the metric of C^-1, is the
-    denominator of the update without its scale; flagged below 0.2, refused below 0.02 (or negative). `relative_norm`
-    is |delta V| / |V|; flagged above `flag_norm`, refused above `refuse_norm`. What is not finite is refused. Refused
+    Guards (`editing.locate_then_edit.guards`): an update is flagged where |delta V| / |V| is above `flag_norm` or the
+    agreement of keys is below 0.2, and refused above `refuse_norm`, below 0.02, and where anything is not finite. Refused
     facts are left out of the edit; where none is left, `EditRefusedError` is raised.
 
     Attributes:
@@ -118,15 +115,16 @@ class Rome(OneLayer):
         scale = float(memory.values.float().norm())
         guards = Guards("ROME", self.flag_norm, self.refuse_norm)
 
-        parts = []
+        parts, report = [], []
         for begin in range(0, len(facts), self.batch_size):
             batch = facts[begin : begin + self.batch_size]
             prompts = build_prompts(lm, batch, prefixes, self.value.kl_prompt, self.value.kl_position)
             run = run_prompts(lm, prompts, [layer])
             solved = solve_target_values(lm, run, layer, self.value)
-            parts.append((mean_keys(run, layer), bare_keys(run, layer), solved.values, _report(prompts, solved)))
-        keys, bare, wanted = (torch.cat(part) for part in list(zip(*parts, strict=True))[:3])
-        report = [figures for *_, reports in parts for figures in reports]
+            parts.append((mean_keys(run, layer), bare_keys(run, layer), solved.values))
+            at_start = prompts.at_start.tolist()
+            report += [figures | {"subject_at_start": at_start[n]} for n, figures in enumerate(solved.report())]
+        keys, bare, wanted = (torch.cat(part) for part in zip(*parts, strict=True))
 
         directions, bare_directions = moment.solve(keys, self.ridge), moment.solve(bare, self.ridge)
         asked, asked_directions = (keys, directions) if self.homogeneous_keys else (bare, bare_directions)
@@ -171,18 +169,3 @@ class Rome(OneLayer):
         if self.prefixes is not None:
             return list(self.prefixes)
         return sampled_prefixes(lm, self.prefix_lengths, self.seed)
-
-
-def _report(prompts: Prompts, solved: TargetValues) -> list[dict[str, Any]]:
-    """What is to be said of the solve for each fact."""
-    return [
-        {
-            "loss": float(solved.loss[number]),
-            "step_losses": [loss for loss in solved.losses[number] if math.isfinite(loss)],
-            "nll": float(solved.nll[number]),
-            "kl": float(solved.kl[number]),
-            "steps": int(solved.steps[number]),
-            "subject_at_start": bool(prompts.at_start[number]),
-        }
-        for number in range(prompts.n_facts)
-    ]

@@ -11,8 +11,9 @@ How the weights are to be changed so that v* comes out is not asked here.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -82,6 +83,19 @@ class TargetValues:
     kl: Tensor
     steps: Tensor
     losses: list[list[float]]
+
+    def report(self) -> list[dict[str, Any]]:
+        """What an edit's report says of the solve for each fact."""
+        return [
+            {
+                "loss": float(self.loss[number]),
+                "step_losses": [loss for loss in losses if math.isfinite(loss)],
+                "nll": float(self.nll[number]),
+                "kl": float(self.kl[number]),
+                "steps": int(self.steps[number]),
+            }
+            for number, losses in enumerate(self.losses)
+        ]
 
 
 @torch.enable_grad()
