@@ -30,8 +30,9 @@ from corrigenda import Fact, LanguageModel, load
 from corrigenda.data import read_facts
 from corrigenda.runs.environment import peak_memory_mb
 from editing.contexts import sampled_prefixes
-from editing.locate_then_edit.keys import build_prompts, run_prompts
-from editing.locate_then_edit.rome import Rome, default_layer
+from editing.locate_then_edit.keys import mean_keys
+from editing.locate_then_edit.prompts import build_prompts, run_prompts
+from editing.locate_then_edit.rome import Rome
 from editing.locate_then_edit.targets import ValueSettings, solve_target_values
 
 BATCH = 8
@@ -99,8 +100,8 @@ def ours(
     lm: LanguageModel, facts: Sequence[Fact], layer: int, prefixes: Sequence[str], settings: ValueSettings
 ) -> tuple[Tensor, Tensor]:
     """k* and v* of several facts, (fact, d_ffn) and (fact, d_model)."""
-    rewrites = run_prompts(lm, build_prompts(lm, facts, prefixes, settings.kl_prompt, settings.kl_position), layer)
-    return rewrites.mean_keys, solve_target_values(lm, facts, rewrites, settings).values
+    run = run_prompts(lm, build_prompts(lm, facts, prefixes, settings.kl_prompt, settings.kl_position), [layer])
+    return mean_keys(run, layer), solve_target_values(lm, run, layer, settings).values
 
 
 def timed(call: Callable[[], tuple[Tensor, Tensor]]) -> tuple[float, tuple[Tensor, Tensor]]:
@@ -129,7 +130,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=BATCH, help="how many facts; also the size of the batch")
     options = parser.parse_args()
     lm = load(options.model)
-    layer = default_layer(lm) if options.layer is None else options.layer
+    layer = Rome(layer=options.layer).resolved_layer(lm)
     facts = list(read_facts(options.facts, limit=options.count))
     rome = Rome()
     prefixes = sampled_prefixes(lm, rome.prefix_lengths)

@@ -1,50 +1,30 @@
 """Editors: one file each, a frozen dataclass of hyper-parameters with `edit(lm, facts) -> Edit`."""
 
-from editing.baselines.controls import InContext, NoEdit, RandomUpdate
-from editing.baselines.finetune import FineTune
-from editing.baselines.saved import Saved
-from editing.editor import Editor, EditRefusedError, prepare
-from editing.locate_then_edit.rome import Rome
-from editing.locate_then_edit.targets import ValueSettings
-from editing.memory_based.grace import Grace
-from editing.memory_based.wise.unrelated import Unrelated
-from editing.memory_based.wise.wise import Wise
-from editing.neurons.neurons import Enhance, EraseNeurons, Suppress, UpdateNeurons, erase_relation
+from typing import TYPE_CHECKING
 
-EDITORS: dict[str, type[Editor]] = {
-    "enhance": Enhance,
-    "erase_neurons": EraseNeurons,
-    "finetune": FineTune,
-    "grace": Grace,
-    "in_context": InContext,
-    "none": NoEdit,
-    "random": RandomUpdate,
-    "rome": Rome,
-    "saved": Saved,
-    "suppress": Suppress,
-    "update_neurons": UpdateNeurons,
-    "wise": Wise,
-}
-"""Editors by the name that `editor=` takes on the command line."""
+from corrigenda.lazy import lazily
 
-__all__ = [
-    "EDITORS",
-    "EditRefusedError",
-    "Editor",
-    "Enhance",
-    "EraseNeurons",
-    "FineTune",
-    "Grace",
-    "InContext",
-    "NoEdit",
-    "RandomUpdate",
-    "Rome",
-    "Saved",
-    "Suppress",
-    "Unrelated",
-    "UpdateNeurons",
-    "ValueSettings",
-    "Wise",
-    "erase_relation",
-    "prepare",
-]
+if TYPE_CHECKING:
+    from editing.baselines.controls import InContext as InContext
+    from editing.baselines.controls import NoEdit as NoEdit
+    from editing.baselines.controls import RandomUpdate as RandomUpdate
+    from editing.baselines.finetune import FineTune as FineTune
+    from editing.baselines.saved import Saved as Saved
+    from editing.editor import Editor as Editor
+    from editing.editor import EditRefusedError as EditRefusedError
+    from editing.editor import prepare as prepare
+    from editing.locate_then_edit.rome import Rome as Rome
+    from editing.locate_then_edit.targets import ValueSettings as ValueSettings
+    from editing.memory_based.grace import Grace as Grace
+    from editing.memory_based.wise.unrelated import Unrelated as Unrelated
+    from editing.memory_based.wise.wise import Wise as Wise
+    from editing.neurons.neurons import Enhance as Enhance
+    from editing.neurons.neurons import EraseNeurons as EraseNeurons
+    from editing.neurons.neurons import Suppress as Suppress
+    from editing.neurons.neurons import UpdateNeurons as UpdateNeurons
+    from editing.neurons.neurons import erase_relation as erase_relation
+    from editing.registry import EDITORS as EDITORS
+    from editing.registry import editor_class as editor_class
+    from editing.registry import register as register
+
+__all__ = lazily(__name__)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Protocol
 
 from corrigenda import Edit, EditRefusedError, Fact, LanguageModel
+from editing.layers import named_layers
 
 __all__ = ["EditRefusedError", "Editor", "prepare", "require_targets"]
 
@@ -14,6 +15,10 @@ class Editor(Protocol):
     """A frozen dataclass of hyper-parameters that turns facts into an `Edit`.
 
     `edit` is pure: the model is, bit for bit, what it was when it returns or raises.
+
+    What an editor may have besides: ``prepare(lm)`` (see `prepare`); ``extend(lm, edit, facts)``, to go on from its own
+    edit; and ``layers``, a tuple: the layers that its user told it to write, as they were named, empty for its default
+    (`editing.layers.OneLayer` has it for editors with a field ``layer``).
     """
 
     name: ClassVar[str]
@@ -35,15 +40,9 @@ def prepare(editor: Editor, lm: LanguageModel) -> None:
 
     Raises:
         IndexError: the model has no such layer.
-        ValueError: the editor's layer is no number.
+        ValueError: an editor's layer is no number.
     """
-    layer = getattr(editor, "layer", None)
-    if layer is not None:
-        if not isinstance(layer, int) or isinstance(layer, bool):
-            raise ValueError(
-                f"{editor.name}: layer={layer!r} must be a whole number, or null for the default ('auto' is understood "
-                "of the editor that a run names, and of none inside it)"
-            )
+    for layer in named_layers(editor):
         lm.memory(layer)
     method = getattr(editor, "prepare", None)
     if method is not None:

@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("--remark", default="", help="added to what the page says of itself")
     parser.add_argument("overrides", nargs="*", help="of the configuration, for all runs, e.g. eval.max_new_tokens=20")
     options = parser.parse_args()
-    unknown = sorted(set(EDITORS) - set(CHOICES) - set(OTHER_AIMS))
+    unknown = sorted({EDITORS.base(name) for name in EDITORS} - set(CHOICES) - set(OTHER_AIMS))
     if unknown:
         print(f"not in the table, and no reason is given (CHOICES, OTHER_AIMS): {', '.join(unknown)}")
     deadline = time.monotonic() + 60 * options.minutes if options.minutes else None

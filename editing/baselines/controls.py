@@ -13,6 +13,7 @@ import torch
 
 from corrigenda import ContextEdit, Fact, LanguageModel, LowRankEdit, Origin
 from editing.editor import Editor, EditRefusedError, prepare, require_targets
+from editing.layers import named_layers
 from editing.locate_then_edit.rome import Rome
 
 
@@ -69,6 +70,11 @@ class RandomUpdate:
 
     like: Editor = field(default_factory=Rome)
     seed: int = 0
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The other editor's."""
+        return named_layers(self.like)
 
     def prepare(self, lm: LanguageModel) -> None:
         """Prepares the other editor."""

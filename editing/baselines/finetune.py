@@ -17,12 +17,13 @@ from torch import Tensor
 
 from corrigenda import Edit, Fact, LanguageModel, Origin, ValueEdit
 from editing.editor import EditRefusedError, require_targets
+from editing.layers import OneLayer
 from editing.request_history import target_rows, without
 from editing.training_rows import Rows, RowsForward, SideLayer
 
 
 @dataclass(frozen=True)
-class FineTune:
+class FineTune(OneLayer):
     """Gradient descent on the value matrix V of one layer; everything else stays as it is.
 
     The loss is the mean of -log P of the target's tokens after the bare prompt, the end token included, for without it
@@ -35,7 +36,7 @@ class FineTune:
     that is how fine-tuning came to look weak.
 
     Attributes:
-        layer: the layer; None for a fifth of the depth (`default_layer`).
+        layer: the layer; None for a fifth of the depth.
         steps: gradient steps for a single fact, at most.
         epochs: passes over several facts, at most.
         batch_size: facts in a mini-batch.
@@ -47,6 +48,7 @@ class FineTune:
     """
 
     name: ClassVar[str] = "finetune"
+    depth: ClassVar[float] = 0.2  # the layer that left most of other answers alone on SmolLM2 (docs/lifelong.md)
 
     layer: int | None = None
     steps: int = 50
@@ -87,7 +89,7 @@ class FineTune:
         """
         require_targets("fine-tuning", facts)
         with without(lm, previous):
-            side = SideLayer(lm, default_layer(lm) if self.layer is None else self.layer)
+            side = SideLayer(lm, self.resolved_layer(lm))
             start = _start(lm, side, previous)
             rows = side.run([self._row(lm, fact) for fact in facts])
             delta, figures = self._learn(side, rows, start, facts)
@@ -137,11 +139,6 @@ class FineTune:
             {"loss": losses[-1], "passes": passes, "step_losses": list(losses)} for losses in zip(*history, strict=True)
         ]
         return delta.detach(), figures
-
-
-def default_layer(lm: LanguageModel) -> int:
-    """A fifth of the depth: the layer that left most of other answers alone on SmolLM2 (docs/lifelong.md)."""
-    return round(0.2 * lm.n_layers)
 
 
 def _start(lm: LanguageModel, side: SideLayer, previous: Edit | None) -> Tensor:

@@ -1,27 +1,33 @@
-"""v*: the FFN output at the subject's last token that makes the model say the new object.
+"""v*: the output of an FFN, or of a block, at the subject's last token that makes the model say the new object.
 
 Meng et al. 2022 (ROME), eq. 4: a vector delta is added to the FFN's output at one layer and one position and
-optimised, while the weights stay as they are. Only layers from that one on and positions from the subject's last
-token on can change, and only they are run (`corrigenda.forward.partial`); the facts of a batch are optimised side by
-side, each with its own loss, bound and stop, so that each gets what it would get alone.
+optimised, while the weights stay as they are. Meng et al. 2023 (MEMIT), eq. 16, add it to the block's output, the
+residual stream after the layer. Only layers from that one on and positions from the subject's last token on can
+change, and only they are run (`corrigenda.forward.partial`); the facts of a batch are optimised side by side, each
+with its own loss, bound and stop, so that each gets what it would get alone.
+
+How the weights are to be changed so that v* comes out is not asked here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from corrigenda import Fact, FFNMemory, LanguageModel
+from corrigenda import FFNMemory, LanguageModel
 from corrigenda.forward.partial import PartialForward
 from corrigenda.models import positions
-from editing.locate_then_edit.keys import Rewrites
+from editing.locate_then_edit.prompts import PromptRun
 
 PASS_TOKENS = 48
 """How many tokens' worth of computing one more pass over the weights costs: it reads them all from memory."""
+
+Site = Literal["ffn", "block"]
+"""Whose output is solved for: the feed-forward network's, or the whole block's (the residual stream after it)."""
 
 
 @dataclass(frozen=True)
@@ -78,23 +84,40 @@ class TargetValues:
     steps: Tensor
     losses: list[list[float]]
 
+    def report(self) -> list[dict[str, Any]]:
+        """What an edit's report says of the solve for each fact."""
+        return [
+            {
+                "loss": float(self.loss[number]),
+                "step_losses": [loss for loss in losses if math.isfinite(loss)],
+                "nll": float(self.nll[number]),
+                "kl": float(self.kl[number]),
+                "steps": int(self.steps[number]),
+            }
+            for number, losses in enumerate(self.losses)
+        ]
+
 
 @torch.enable_grad()
 def solve_target_values(
-    lm: LanguageModel, facts: Sequence[Fact], rewrites: Rewrites, settings: ValueSettings
+    lm: LanguageModel, run: PromptRun, layer: int, settings: ValueSettings, site: Site = "ffn"
 ) -> TargetValues:
     """Solves for v* of all facts at once.
 
     Args:
-        lm: the model, unchanged since `rewrites` were run.
-        facts: the facts.
-        rewrites: their prompts, run at the layer to be edited.
+        lm: the model, unchanged since the run.
+        run: the facts' prompts, run at this layer among others.
+        layer: whose output is solved for, counted from the bottom.
         settings: hyper-parameters.
+        site: the output of what.
+
+    Raises:
+        ValueError: the run was not asked for this layer; or it is the output of the last block.
     """
-    memory = lm.memory(rewrites.layer)
-    old, device = rewrites.old_values, rewrites.old_values.device
-    n_facts = len(facts)
-    groups = _groups(lm, rewrites)
+    old = old_values(run, layer, site)
+    n_facts, device = run.prompts.n_facts, old.device
+    groups = _groups(lm, run, layer, site)
+    memory = lm.memory(layer) if site == "ffn" else None
 
     delta = torch.zeros_like(old, requires_grad=True)
     optimiser = torch.optim.Adam([delta], lr=settings.lr)
@@ -149,7 +172,7 @@ def solve_target_values(
 
 @dataclass(frozen=True)
 class _Group:
-    """Rows of equal length that run together.
+    """Rows of about the same length that run together.
 
     `fact` (row,) says whose delta a row gets, `at` (row,) where; `predicts` picks the logits wanted, and for each of
     these `owner`, `targets` and `weight` (n,) say to which fact's loss which token counts how much. A target of -1
@@ -164,11 +187,18 @@ class _Group:
     targets: Tensor
     weight: Tensor
 
-    def logits(self, memory: FFNMemory, delta: Tensor) -> Tensor:
-        """The wanted logits with each fact's delta added to the FFN output at its subject's last token."""
+    def logits(self, memory: FFNMemory | None, delta: Tensor) -> Tensor:
+        """The wanted logits with each fact's delta added at its subject's last token.
+
+        Args:
+            memory: whose FFN's output it is added to; None for the output of a block.
+            delta: (fact, d_model).
+        """
         states = self.forward.states
-        if self.forward.layer > memory.layer and states is not None:
-            # The FFN's output joins the residual stream as it is: what enters the next layer changes by delta.
+        if memory is None or self.forward.layer > memory.layer:
+            assert states is not None
+            # A block's output is what enters the next one, and an FFN's output that joins the residual stream as it
+            # is changes that by delta, too.
             return self.forward.logits(self.predicts, positions.add(states, self.at, delta[self.fact]))
         with memory.add(delta[self.fact], self.at):
             return self.forward.logits(self.predicts)
@@ -185,17 +215,23 @@ class _Group:
         return _Group(forward, *rows_kept, self.owner[kept], self.targets[kept], self.weight[kept])
 
 
-def _groups(lm: LanguageModel, rewrites: Rewrites) -> list[_Group]:
+def old_values(run: PromptRun, layer: int, site: Site = "ffn") -> Tensor:
+    """v0, (fact, d_model): the output at the subject's last token of each fact's first row (`Prompts.bare`)."""
+    outputs = run.ffn_outputs(layer) if site == "ffn" else run.block_outputs(layer)
+    return outputs[run.prompts.bare]
+
+
+def _groups(lm: LanguageModel, run: PromptRun, layer: int, site: Site) -> list[_Group]:
     """The rows, grouped by how many of their tokens run again."""
-    prompts = rewrites.prompts
-    run = prompts.batch.lengths - prompts.subject
+    prompts = run.prompts
+    run_again = prompts.batch.lengths - prompts.subject
     rows_per_fact = torch.bincount(prompts.fact[prompts.rewriting])
     per_row = prompts.predicts.sum(1)
     targets = prompts.targets.split(per_row.tolist())
-    first = _first_layer(lm, rewrites.layer)
+    first = layer + 1 if site == "block" else _first_layer(lm, layer)
     groups = []
-    for rows in _of_like_length(run):
-        forward = PartialForward(lm, rewrites.recording, first, prompts.subject[rows], rows)
+    for rows in _of_like_length(run_again):
+        forward = PartialForward(lm, run.recording, first, prompts.subject[rows], rows)
         fact = prompts.fact[rows]
         owner = fact.repeat_interleave(per_row[rows])
         weight = (1 / (rows_per_fact[fact] * per_row[rows])).repeat_interleave(per_row[rows])

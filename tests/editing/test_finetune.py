@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from corrigenda import Edit, Fact, LanguageModel, LowRankEdit, Origin, ValueEdit, WrongModelError
 from editing import EditRefusedError, FineTune
-from editing.baselines.finetune import default_layer
 
 BEN = Fact("Big Ben", "{} stands in", "the city of Rome", "London")
 THOMAS = Fact("Thomas", "the mother tongue of {} is", "French", "English")
@@ -216,8 +215,8 @@ def test_a_loss_that_is_no_number_names_the_fact_and_changes_nothing() -> None:
 
 def test_the_default_layer_exists_in_every_depth() -> None:
     lm = tiny.build("llama")
-    assert default_layer(lm) == 1
-    assert 0 <= default_layer(lm) < lm.n_layers
+    assert FineTune().resolved_layer(lm) == 1
+    assert 0 <= FineTune().resolved_layer(lm) < lm.n_layers
 
 
 # -- whole changes of values

@@ -24,8 +24,9 @@ from corrigenda.moments.second_moment import SecondMoment
 from corrigenda.moments.text import Text
 from editing import EditRefusedError, Rome, ValueSettings
 from editing.contexts import sampled_prefixes
-from editing.locate_then_edit.keys import Rewrites, build_prompts, run_prompts
-from editing.locate_then_edit.targets import TargetValues, solve_target_values
+from editing.locate_then_edit.keys import bare_keys, mean_keys
+from editing.locate_then_edit.prompts import Prompts, build_prompts, run_prompts
+from editing.locate_then_edit.targets import TargetValues, old_values, solve_target_values
 from eval.scoring import perplexity, probabilities, score
 
 LAYER = 1
@@ -91,12 +92,24 @@ def moment(monkeypatch: pytest.MonkeyPatch) -> Patch:
     return patch
 
 
+@dataclasses.dataclass(frozen=True)
+class Rewrites:
+    """What one run of some facts' prompts gives at ROME's layer."""
+
+    prompts: Prompts
+    mean_keys: Tensor
+    bare_keys: Tensor
+    old_values: Tensor
+
+
 def solve(lm: LanguageModel, facts: Sequence[Fact], rome: Rome = ROME) -> tuple[Rewrites, TargetValues]:
     assert rome.layer is not None
     assert rome.prefixes is not None
+    layer = rome.layer
     prompts = build_prompts(lm, facts, rome.prefixes, rome.value.kl_prompt, rome.value.kl_position)
-    rewrites = run_prompts(lm, prompts, rome.layer)
-    return rewrites, solve_target_values(lm, facts, rewrites, rome.value)
+    run = run_prompts(lm, prompts, [layer])
+    rewrites = Rewrites(prompts, mean_keys(run, layer), bare_keys(run, layer), old_values(run, layer))
+    return rewrites, solve_target_values(lm, run, layer, rome.value)
 
 
 def difference(left: Tensor, right: Tensor) -> float:

@@ -1,0 +1,100 @@
+"""Guards: which updates are given with a flag, and which are refused.
+
+An update that is far out of proportion wrecks a model ("The Butterfly Effect of Model Editing", Yang et al. 2024), and
+the figures that tell are known before it is applied. A *flagged* update is made; its report and a warning say why. A
+*refused* one is not.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from corrigenda import EditRefusedError
+
+
+@dataclass(frozen=True)
+class Guards:
+    """The rules.
+
+    Attributes:
+        editor: whose they are, for messages.
+        flag_norm: an update above so many times the norm of the values that it changes is flagged.
+        refuse_norm: above this it is refused.
+        flag_agreement: an agreement of keys (see `agreement`) below this is flagged.
+        refuse_agreement: below this, or negative, it is refused: the denominator of the update is near zero.
+    """
+
+    editor: str
+    flag_norm: float
+    refuse_norm: float
+    flag_agreement: float = 0.2
+    refuse_agreement: float = 0.02
+
+    def judge(self, fact: str, figures: dict[str, Any]) -> None:
+        """Adds ``refused`` or ``flagged`` to a fact's figures where the rules say so, and warns.
+
+        Args:
+            fact: its id.
+            figures: what is known of its update; ``agreement`` and ``relative_norm`` (|delta V| / |V|) are judged.
+                Figures that are not finite are taken out: a figure that could not be computed is absent, and no JSON
+                file could hold it.
+        """
+        agreement, norm = figures["agreement"], figures["relative_norm"]
+        what = f"agreement of keys {agreement:.3g}, |delta V| / |V| {norm:.3g}"
+        wrecked = [name for name, value in figures.items() if isinstance(value, float) and not math.isfinite(value)]
+        for name in wrecked:
+            del figures[name]
+        if wrecked:
+            figures["refused"] = f"not finite ({what})"
+        elif agreement < self.refuse_agreement:
+            figures["refused"] = f"the denominator of the update is near zero ({what})"
+        elif norm > self.refuse_norm:
+            figures["refused"] = f"the update is an outlier against the layer's values ({what})"
+        elif agreement < self.flag_agreement or norm > self.flag_norm:
+            figures["flagged"] = what
+        for word in ("refused", "flagged"):
+            if word in figures:
+                warnings.warn(f"{self.editor}: the edit of fact {fact!r} is {word}: {figures[word]}", stacklevel=3)
+
+    def judge_whole_of_one(self, fact: str, figures: dict[str, Any], relative_norm: float) -> None:
+        """Judges one fact's update once more, when a further constraint has made it larger than `judge` knew."""
+        if figures["relative_norm"] <= self.flag_norm < relative_norm <= self.refuse_norm and "flagged" not in figures:
+            figures["flagged"] = f"|delta V| / |V| {relative_norm:.3g} with the second constraint"
+            warnings.warn(f"{self.editor}: the edit of fact {fact!r} is flagged: {figures['flagged']}", stacklevel=3)
+        figures["relative_norm"] = relative_norm
+
+    def refuse_whole(self, layer: int, relative_norm: float, n_facts: int) -> None:
+        """Refuses the update of several facts together.
+
+        Its norm may grow as that of independent updates does, with the root of their number.
+
+        Raises:
+            EditRefusedError: it is too large, or not finite.
+        """
+        if not math.isfinite(relative_norm):
+            raise EditRefusedError(f"the update of layer {layer} is not finite")
+        if relative_norm > self.refuse_norm * math.sqrt(n_facts):
+            raise EditRefusedError(
+                f"the update of layer {layer} has {relative_norm:.2f} times the norm of the values it changes"
+            )
+
+
+def agreement(left: Tensor, left_solved: Tensor, right: Tensor, right_solved: Tensor) -> Tensor:
+    """The cosines between keys in the metric of C^-1, (n,).
+
+    Between the key that an update is computed with and the key that it is to answer to, this is the denominator of the
+    update without its scale.
+
+    Args:
+        left: keys, (n, d_ffn).
+        left_solved: C^-1 times them.
+        right: other keys, (n, d_ffn).
+        right_solved: C^-1 times them.
+    """
+    size = (left * left_solved).sum(1) * (right * right_solved).sum(1)
+    return (left * right_solved).sum(1) / size.sqrt()

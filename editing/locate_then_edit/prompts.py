@@ -1,0 +1,200 @@
+"""The prompts that an update is computed on, in all their contexts, and their one run.
+
+Editors that write at the subject's last token (ROME and its descendants) all start here. Keys and target values are
+taken from the run, each without knowing of the other (`keys`, `targets`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from corrigenda import Fact, LanguageModel
+from corrigenda.forward.partial import Recording, record_shared
+from corrigenda.models import positions
+from corrigenda.prompts import TokenBatch, encode, encode_target, slot_in, subject_span
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """The rows of several facts: each statement after each prefix, with the target's tokens but the last.
+
+    After them all comes, for each fact, a prompt about the subject whose continuation is to stay as it is.
+
+    Attributes:
+        batch: the rows' tokens, fact by fact, prefix by prefix (the bare prompt first).
+        fact: (row,), which fact a row belongs to.
+        prefix: (row,), which prefix stands before its statement; -1 for the rows about what is to be kept.
+        subject: (row,), the position of the subject's last token.
+        predicts: (row, position), where the target's tokens are predicted, or the distribution is to be kept.
+        targets: (n,), those tokens, in the order of `predicts`; -1 where the distribution is to be kept.
+        rewriting: (row,), False for the rows about what is to be kept.
+        at_start: (fact,), whether the subject ends at the very first token of the bare prompt.
+    """
+
+    batch: TokenBatch
+    fact: Tensor
+    prefix: Tensor
+    subject: Tensor
+    predicts: Tensor
+    targets: Tensor
+    rewriting: Tensor
+    at_start: Tensor
+
+    @property
+    def n_facts(self) -> int:
+        """How many facts the rows are of."""
+        return len(self.at_start)
+
+    @property
+    def bare(self) -> Tensor:
+        """(fact,), the first row of each fact: its bare prompt, unless that is left out (see `build_prompts`)."""
+        first = torch.ones_like(self.fact, dtype=torch.bool)
+        first[1:] = self.fact[1:] != self.fact[:-1]
+        return (first & self.rewriting).nonzero()[:, 0]
+
+
+def build_prompts(
+    lm: LanguageModel,
+    facts: Sequence[Fact],
+    prefixes: Sequence[str],
+    kept_prompt: str,
+    kept_position: Literal["subject", "last"],
+) -> Prompts:
+    """The rows that an edit of `facts` is computed on.
+
+    Args:
+        lm: the model.
+        facts: the facts; each needs a `target_new`.
+        prefixes: the texts that stand before the statements; the first is empty.
+        kept_prompt: the prompt whose continuation is to stay as it is, with one ``{}``.
+        kept_position: where it is to stay: at the subject's last token, or at the prompt's.
+
+    A subject that ends at the very first token is left out without a prefix, where there are others: the first
+    position's activations are unlike any other's in most models (attention sinks), so a key taken there stands for
+    "the beginning of the text" more than for the subject, and an update along it breaks every text ("The Fall of
+    ROME", Yang et al. 2024). Such an edit then holds wherever something precedes the subject.
+    """
+    rows: list[list[int]] = []
+    owner, before, subject = [], [], []
+    predicted: list[tuple[int, list[int]]] = []  # for each row the first predicting position, and what it predicts
+    at_start = []
+    for number, fact in enumerate(facts):
+        assert fact.target_new is not None
+        _, end = subject_span(lm.tokenizer, fact.statement, fact.subject, fact.prompt.index("{}"))
+        at_start.append(end == 1)
+        first = 1 if end == 1 and len(prefixes) > 1 else 0
+        for place, prefix in enumerate(prefixes[first:], start=first):
+            prompt = lm.reads(prefix + fact.statement)
+            ids = encode(lm.tokenizer, prompt)
+            target = encode_target(lm.tokenizer, prompt, fact.target_new)
+            rows.append(ids + target[:-1])
+            owner.append(number)
+            before.append(place)
+            slot = slot_in(prompt, fact.prompt, fact.subject)
+            subject.append(subject_span(lm.tokenizer, prompt, fact.subject, slot)[1] - 1)
+            predicted.append((len(ids) - 1, target))
+    n_rewriting = len(rows)
+    for number, fact in enumerate(facts):
+        prompt = lm.reads(kept_prompt.replace("{}", fact.subject))
+        end = subject_span(lm.tokenizer, prompt, fact.subject, slot_in(prompt, kept_prompt, fact.subject))[1]
+        ids = encode(lm.tokenizer, prompt)
+        rows.append(ids[:end] if kept_position == "subject" else ids)
+        owner.append(number)
+        before.append(-1)
+        subject.append(end - 1)
+        predicted.append((len(rows[-1]) - 1, [-1]))
+    batch = lm.batch(rows)
+    predicts = torch.zeros(batch.input_ids.shape, dtype=torch.bool)
+    for row, (first, tokens) in enumerate(predicted):
+        predicts[row, first : first + len(tokens)] = True
+    device = batch.input_ids.device
+    return Prompts(
+        batch=batch,
+        fact=torch.tensor(owner, device=device),
+        prefix=torch.tensor(before, device=device),
+        subject=torch.tensor(subject, device=device),
+        predicts=predicts.to(device),
+        targets=torch.tensor([token for _, tokens in predicted for token in tokens], device=device),
+        rewriting=torch.arange(len(rows), device=device) < n_rewriting,
+        at_start=torch.tensor(at_start),
+    )
+
+
+@dataclass(frozen=True)
+class PromptRun:
+    """The prompts of several facts, run once.
+
+    Attributes:
+        prompts: the rows.
+        recording: where partial forwards start from; it has what enters each layer that was asked for and the next.
+        coefficients: by layer, m at the subject's last token, (row, d_ffn).
+        outputs: by layer, the FFN's output there, (row, d_model).
+    """
+
+    prompts: Prompts
+    recording: Recording
+    coefficients: Mapping[int, Tensor]
+    outputs: Mapping[int, Tensor]
+
+    def keys(self, layer: int) -> Tensor:
+        """The coefficients of one layer, (row, d_ffn).
+
+        Raises:
+            ValueError: the prompts were not run for this layer.
+        """
+        self._require(layer)
+        return self.coefficients[layer]
+
+    def ffn_outputs(self, layer: int) -> Tensor:
+        """The FFN's output of one layer, (row, d_model).
+
+        Raises:
+            ValueError: the prompts were not run for this layer.
+        """
+        self._require(layer)
+        return self.outputs[layer]
+
+    def block_outputs(self, layer: int) -> Tensor:
+        """The residual stream after one layer at the subject's last token, (row, d_model).
+
+        Raises:
+            ValueError: the prompts were not run for this layer; or it is the last, whose output enters no other.
+        """
+        self._require(layer)
+        if layer + 1 not in self.recording.states:
+            raise ValueError(f"layer {layer} is the last: nothing later reads its output at the subject's last token")
+        return positions.take(self.recording.states[layer + 1], self.prompts.subject).float()
+
+    def _require(self, layer: int) -> None:
+        if layer not in self.coefficients:
+            known = ", ".join(map(str, sorted(self.coefficients)))
+            raise ValueError(f"the prompts were run for these layers: {known}; not for layer {layer}")
+
+
+@torch.no_grad()
+def run_prompts(lm: LanguageModel, prompts: Prompts, layers: Collection[int]) -> PromptRun:
+    """Runs the rows once, and what they begin with in common once for all; the only full forward an update needs.
+
+    Args:
+        lm: the model, with whatever edits are applied.
+        prompts: the rows.
+        layers: the layers whose keys and target values are wanted, counted from the bottom.
+    """
+    entered = sorted({number for layer in layers for number in (layer, layer + 1) if number < lm.n_layers})
+    forward = record_shared(lm, prompts.batch, entered, limit=prompts.subject)
+    with ExitStack() as stack:
+        at = forward.local(prompts.subject)
+        seen = {layer: stack.enter_context(lm.memory(layer).capture(at)) for layer in layers}
+        recording = forward.record(entered)
+    return PromptRun(
+        prompts,
+        recording,
+        {layer: one.coefficients.float() for layer, one in seen.items()},
+        {layer: one.output.float() for layer, one in seen.items()},
+    )
