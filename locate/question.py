@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
-from corrigenda.forward.partial import forward_logits
+from corrigenda.forward.recording import forward_logits
 from corrigenda.prompts import encode_target, slot_in, subject_span
 
 

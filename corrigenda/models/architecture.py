@@ -29,6 +29,8 @@ class Family:
         values: the FFN's second matrix V: its input are the coefficients, its output is the FFN's output.
         attention: the module whose (first) output is what self-attention adds to the residual stream: the attention
             itself, or its last matrix where the attention module adds the residual by itself.
+        attention_output: the attention's output projection, whose input are the heads' results side by side; None
+            where that is not known, and then nothing can be asked of single heads.
         gate: the gate matrix G of a gated FFN. The same path as `keys` says that one fused matrix holds G, then U.
         final_norm: the norm before the unembedding, if there is one.
         head: a module between `final_norm` and the vocabulary that acts on each position alone (masked models),
@@ -41,6 +43,7 @@ class Family:
     keys: str
     values: str
     attention: str
+    attention_output: str | None = None
     gate: str | None = None
     final_norm: str | None = None
     head: str | None = None
@@ -54,10 +57,16 @@ _LLAMA = Family(
     gate="mlp.gate_proj",
     values="mlp.down_proj",
     attention="self_attn",
+    attention_output="self_attn.o_proj",
     final_norm="model.norm",
 )
 _GPT2 = Family(
-    blocks="transformer.h", keys="mlp.c_fc", values="mlp.c_proj", attention="attn", final_norm="transformer.ln_f"
+    blocks="transformer.h",
+    keys="mlp.c_fc",
+    values="mlp.c_proj",
+    attention="attn",
+    attention_output="attn.c_proj",
+    final_norm="transformer.ln_f",
 )
 
 FAMILIES: dict[str, Family] = {
@@ -66,23 +75,31 @@ FAMILIES: dict[str, Family] = {
         keys="intermediate.dense",
         values="output.dense",
         attention="attention.output.dense",
+        attention_output="attention.output.dense",
         head="cls",
         causal=False,
         adds_plainly=False,
     ),
-    "bloom": replace(_GPT2, keys="mlp.dense_h_to_4h", values="mlp.dense_4h_to_h", attention="self_attention.dense"),
+    "bloom": replace(
+        _GPT2,
+        keys="mlp.dense_h_to_4h",
+        values="mlp.dense_4h_to_h",
+        attention="self_attention.dense",
+        attention_output="self_attention.dense",
+    ),
     "gemma2": replace(_LLAMA, adds_plainly=False),
     "gemma3_text": replace(_LLAMA, adds_plainly=False),
     "gpt2": _GPT2,
-    "gpt_neo": _GPT2,
+    "gpt_neo": replace(_GPT2, attention_output="attn.attention.out_proj"),
     "gpt_neox": Family(
         blocks="gpt_neox.layers",
         keys="mlp.dense_h_to_4h",
         values="mlp.dense_4h_to_h",
         attention="attention",
+        attention_output="attention.dense",
         final_norm="gpt_neox.final_layer_norm",
     ),
-    "gptj": replace(_GPT2, keys="mlp.fc_in", values="mlp.fc_out"),
+    "gptj": replace(_GPT2, keys="mlp.fc_in", values="mlp.fc_out", attention_output="attn.out_proj"),
     "llama": _LLAMA,
     "mistral": _LLAMA,
     "olmo2": replace(_LLAMA, adds_plainly=False),
@@ -91,6 +108,7 @@ FAMILIES: dict[str, Family] = {
         keys="fc1",
         values="fc2",
         attention="self_attn",
+        attention_output="self_attn.out_proj",
         final_norm="model.decoder.final_layer_norm",
     ),
     "phi3": replace(_LLAMA, keys="mlp.gate_up_proj", gate="mlp.gate_up_proj"),
@@ -126,6 +144,16 @@ class Architecture:
         """The number of blocks."""
         return len(self.blocks)
 
+    def numbered(self, layer: int) -> int:
+        """A layer counted from the bottom; negative numbers count from the end.
+
+        Raises:
+            IndexError: the model has no such layer.
+        """
+        if not -self.n_layers <= layer < self.n_layers:
+            raise IndexError(f"layer {layer}: the model has {self.n_layers} layers, 0 to {self.n_layers - 1}")
+        return layer % self.n_layers
+
     def block(self, layer: int) -> nn.Module:
         """The transformer block of a layer."""
         return self.blocks[layer]
@@ -133,6 +161,40 @@ class Architecture:
     def attention(self, layer: int) -> nn.Module:
         """The module whose (first) output is what self-attention adds to the residual stream."""
         return self._part(self.blocks[layer], "attention", self.family.attention)
+
+    def attention_output(self, layer: int) -> nn.Module:
+        """The attention's output projection, whose input are the heads' results side by side.
+
+        Raises:
+            UnsupportedModelError: the family does not say where it is.
+        """
+        if self.family.attention_output is None:
+            raise UnsupportedModelError(
+                f"{_name(self.model)}: where its attention's output projection is, is not known, so nothing can be "
+                "asked of single heads; give its path as `attention_output` of a `Family` (load(..., family=Family(...)"
+                ")) or add it to corrigenda/models/architecture.py"
+            )
+        return self._matrix(layer, "attention_output", self.family.attention_output)
+
+    def n_heads(self, layer: int) -> int:
+        """The number of attention heads of a layer.
+
+        Raises:
+            UnsupportedModelError: the configuration does not say it, or it does not fit the output projection.
+        """
+        width = _in_out(self.attention_output(layer))[0]
+        n_heads = getattr(self.model.config.get_text_config(), "num_attention_heads", None)
+        if not isinstance(n_heads, int) or width % n_heads:
+            raise UnsupportedModelError(
+                f"{_name(self.model)}: num_attention_heads={n_heads!r} does not divide the {width} inputs of layer "
+                f"{layer}'s attention output"
+            )
+        return n_heads
+
+    @property
+    def embeddings(self) -> nn.Module:
+        """The tokens' embedding."""
+        return self.model.get_input_embeddings()
 
     def ffn(self, layer: int) -> nn.Module | None:
         """The module that is the whole FFN of a layer, or None in a family that has none for it."""
@@ -272,10 +334,23 @@ def inspect_family(model: PreTrainedModel) -> Family:
         values=values[0],
         gate=gates[0] if gates else None,
         attention=attention[0],
+        attention_output=_output_projection(blocks[0], attention[0], int(config.hidden_size)),
         # Without a table entry nothing says that the model is causal but its class; be careful, not fast, otherwise.
         causal=bool(model.can_generate()) and not getattr(config, "is_encoder_decoder", False),
         adds_plainly=False,
     )
+
+
+def _output_projection(block: nn.Module, attention: str, width: int) -> str | None:
+    """The path of the one matrix onto the model's width that is named as output projections are; None for another."""
+    found = [
+        f"{attention}.{name}"
+        for name, module in block.get_submodule(attention).named_modules()
+        if isinstance(module, (nn.Linear, Conv1D))
+        and name.rpartition(".")[2] in ("o_proj", "out_proj", "c_proj")
+        and _in_out(module)[1] == width
+    ]
+    return found[0] if len(found) == 1 else None
 
 
 def _in_out(module: nn.Module) -> tuple[int, int]:

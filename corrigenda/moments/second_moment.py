@@ -16,7 +16,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from corrigenda.files import cache_folder, write_tensors
-from corrigenda.forward.partial import forward_to
+from corrigenda.forward.recording import forward_to
 from corrigenda.language_model import LanguageModel
 from corrigenda.models.memory import FFNMemory
 from corrigenda.moments.text import Text

@@ -19,7 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from corrigenda import CoefficientEdit, Fact, LanguageModel, LowRankEdit, Origin
-from corrigenda.forward.partial import forward_logits
+from corrigenda.forward.interventions import Apply, intervene
+from corrigenda.forward.recording import forward_logits
+from corrigenda.models.sites import Site
 from corrigenda.prompts import encode_target
 from editing.editor import EditRefusedError
 
@@ -295,17 +297,16 @@ def _read(lm: LanguageModel, fact: Fact, layers: Sequence[int]) -> tuple[dict[in
         at = ids.index(mask)
     before_head: list[Tensor] = []
 
-    def leaf(_module: nn.Module, _args: object, output: Any) -> Any:
-        state = output[0] if isinstance(output, tuple) else output
+    def leaf(state: Tensor) -> Tensor:
         before_head.append(state.detach().requires_grad_())
-        return (before_head[0], *output[1:]) if isinstance(output, tuple) else before_head[0]
+        return before_head[0]
 
     batch = lm.batch([ids])
     place = torch.tensor([at], device=batch.lengths.device)
     with ExitStack() as stack, torch.enable_grad():
         seen = {layer: stack.enter_context(lm.memory(layer).capture(place)) for layer in layers}
         # What leaves the last block: the final norm, and whatever else a family has there, lies behind it.
-        stack.callback(lm.architecture.block(lm.n_layers - 1).register_forward_hook(leaf).remove)
+        stack.enter_context(intervene(lm, Site("block", -1), Apply(leaf)))
         logits = forward_logits(lm, batch, place)[0]
     directions = []
     for target in (fact.target_true, fact.target_new):

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from corrigenda import LanguageModel
-from corrigenda.forward.partial import forward_logits
+from corrigenda.forward.recording import forward_logits
 from locate.neurons.knowledge_neurons import KnowledgeNeurons, Neuron
 from locate.neurons.refine import RefinedNeurons
 from locate.question import Question

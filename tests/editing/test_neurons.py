@@ -13,7 +13,7 @@ from hydra.utils import instantiate
 from torch import Tensor
 
 from corrigenda import CoefficientEdit, Edit, Fact, LanguageModel
-from corrigenda.forward.partial import forward_logits
+from corrigenda.forward.recording import forward_logits
 from corrigenda.models.architecture import inspect_family
 from editing import Enhance, EraseNeurons, Suppress, UpdateNeurons, erase_relation
 from editing.editor import Editor, EditRefusedError
