@@ -9,7 +9,9 @@ from editing.locate_then_edit.targets import ValueSettings
 from editing.memory_based.grace import Grace
 from editing.memory_based.wise.unrelated import Unrelated
 from editing.memory_based.wise.wise import Wise
-from editing.neurons.neurons import Enhance, EraseNeurons, Suppress, UpdateNeurons, erase_relation
+from editing.neurons.erase import EraseNeurons, erase_relation
+from editing.neurons.scale import Enhance, Suppress
+from editing.neurons.update import UpdateNeurons
 
 EDITORS: dict[str, type[Editor]] = {
     "enhance": Enhance,

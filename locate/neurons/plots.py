@@ -9,7 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from locate.tracing.pictures import checked, save
+from locate.pictures import checked, save, shortened
 
 BLUE, RED = "#4878a8", "#b0413e"
 
@@ -56,7 +56,7 @@ def plot_layers(
     above.set_ylabel(counts_label)
     above.set_ylim(bottom=0)
     if title:
-        above.set_title(_shortened(title), fontsize=10)
+        above.set_title(shortened(title, 90), fontsize=10)
     if sums is not None:
         axes[1].bar(layers, sums, color=RED)
         axes[1].axhline(0, color="black", linewidth=0.6)
@@ -66,8 +66,3 @@ def plot_layers(
     for panel in axes:
         panel.spines[["top", "right"]].set_visible(False)
     save(figure, path)
-
-
-def _shortened(text: str, limit: int = 90) -> str:
-    # A dollar sign would begin a formula.
-    return (text if len(text) <= limit else f"{text[: limit - 1]}…").replace("$", r"\$")

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from corrigenda import LanguageModel
 from corrigenda.forward.recording import forward_logits
-from locate.neurons.knowledge_neurons import KnowledgeNeurons, Neuron
+from corrigenda.models.neurons import Neuron, in_model
+from locate.neurons.knowledge_neurons import KnowledgeNeurons
 from locate.neurons.refine import RefinedNeurons
 from locate.question import Question
 
@@ -102,13 +103,11 @@ def scaling_check(
 
 def _checked(lm: LanguageModel, refined: RefinedNeurons, neurons: Sequence[Neuron]) -> tuple[Neuron, ...]:
     """Each neuron once, its layer counted from the bottom."""
-    places = []
-    for layer, neuron in neurons:
-        memory = lm.memory(layer)
-        if memory.layer not in refined.layers:
-            raise ValueError(f"layer {memory.layer} was not looked at: the neurons were sought in {refined.layers}")
-        places.append(memory.place(neuron))
-    return tuple(dict.fromkeys(places))
+    places = in_model(lm, neurons)
+    for layer, _ in places:
+        if layer not in refined.layers:
+            raise ValueError(f"layer {layer} was not looked at: the neurons were sought in {refined.layers}")
+    return places
 
 
 def random_neurons(lm: LanguageModel, neurons: Sequence[Neuron], seed: int = 0) -> tuple[Neuron, ...]:
