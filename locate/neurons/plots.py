@@ -1,8 +1,8 @@
-"""Pictures of where in the depth of a model neurons lie."""
+"""Pictures of neurons: where in the depth of a model they lie, and what scaling them does."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -65,4 +65,27 @@ def plot_layers(
     axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
     for panel in axes:
         panel.spines[["top", "right"]].set_visible(False)
+    save(figure, path)
+
+
+def plot_bars(path: str | Path, values: Mapping[str, float], *, title: str, label: str) -> None:
+    """Draws a bar for each of some named figures.
+
+    Args:
+        path: where to; the suffix says in which format.
+        values: the figures by name.
+        title: what stands above.
+        label: what the figures are.
+
+    Raises:
+        ValueError: the suffix is none of PNG, PDF and SVG.
+    """
+    path = checked(path)
+    figure = Figure(figsize=(4.5, 2.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    axes.bar(list(values), list(values.values()), color=BLUE)
+    axes.set_ylabel(label)
+    axes.set_title(shortened(title, 90), fontsize=10)
+    axes.spines[["top", "right"]].set_visible(False)
     save(figure, path)

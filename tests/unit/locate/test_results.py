@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 
 from corrigenda import Fact
-from locate import CausalTrace, NeuronCounts, Neurons, Noise, average
+from locate import CausalTrace, NeuronCounts, Neurons, Noise, average, scaling_check
 from locate.neurons.knowledge_neurons import knowledge_neurons
 
 FACTS = [
@@ -32,10 +32,11 @@ def results() -> dict[str, Any]:
         "knowledge neurons": knowledge_neurons(lm, FACTS[0], "top", steps=2),
         "refined": neurons[0],
         "counts": NeuronCounts.of(neurons),
+        "scaling": scaling_check(lm, neurons[0], draws=2, neurons=[(1, 3), (2, 5)]),
     }
 
 
-@pytest.mark.parametrize("name", ["trace", "average", "knowledge neurons", "refined", "counts"])
+@pytest.mark.parametrize("name", ["trace", "average", "knowledge neurons", "refined", "counts", "scaling"])
 def test_all_results_are_alike(name: str, tmp_path: Path) -> None:
     result = results()[name]
     json.dumps(result.summary())

@@ -25,7 +25,8 @@ def test_places_in_a_model() -> None:
 
 def test_what_sets_have_in_common() -> None:
     counts = {(2, 1): 7, (1, 9): 8, (1, 4): 8, (0, 0): 6}
-    assert in_common(counts, 10, 0.7) == ((1, 4), (1, 9))  # 7 of 10 are not more than 0.7, though 0.7 * 10 < 7
+    assert in_common(counts, 10, 0.7) == ((1, 4), (1, 9))
+    assert in_common({(0, 1): 57}, 100, 0.57) == ()  # as many, though in floating point 0.57 * 100 < 57
     assert in_common(counts, 10, 0.65) == ((1, 4), (1, 9), (2, 1))
     assert in_common(counts, 10, 0.0) == ((1, 4), (1, 9), (2, 1), (0, 0))
     assert in_common({}, 3, 0.5) == ()
