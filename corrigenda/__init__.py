@@ -11,8 +11,8 @@ from corrigenda.edits.weights import WeightEdit
 from corrigenda.facts import Fact, FactError, Probe
 from corrigenda.language_model import LanguageModel
 from corrigenda.loading import ModelNotFoundError, load
-from corrigenda.models.architecture import Family, UnsupportedModelError
 from corrigenda.models.embedded import ChecksumError
+from corrigenda.models.families import Family, UnsupportedModelError
 from corrigenda.models.memory import FFNMemory
 
 __all__ = [

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from corrigenda.models import positions
-from corrigenda.models.architecture import Architecture, stores_transposed
+from corrigenda.models.architecture import Architecture
+from corrigenda.models.matrices import stores_transposed
 from corrigenda.models.positions import At
 from corrigenda.models.sites import Change, Site, SiteName, through
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from corrigenda import CoefficientEdit, Edit, Fact, LanguageModel
 from corrigenda.forward.recording import forward_logits
-from corrigenda.models.architecture import inspect_family
+from corrigenda.models.inspection import inspect_family
 from editing import Enhance, EraseNeurons, Suppress, UpdateNeurons, erase_relation
 from editing.editor import Editor, EditRefusedError
 from locate.neurons.locator import Neurons
