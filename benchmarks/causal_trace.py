@@ -22,11 +22,12 @@ import torch
 from scipy.stats import spearmanr
 
 from corrigenda import Fact, LanguageModel, load
+from corrigenda.forward.interventions import Apply, intervene
+from corrigenda.models.sites import Site
 from corrigenda.runs.environment import machine
 from locate import CausalTrace, Noise
 from locate.question import ask
 from locate.tracing.noise import added_to_embeddings
-from locate.tracing.sites import through
 
 PROMPTS = [
     ("Vinson Massif", "{} is located in the continent of"),
@@ -55,7 +56,7 @@ def plain(lm: LanguageModel, fact: Fact, settings: CausalTrace, cells: list[tupl
         with torch.no_grad(), ExitStack() as stack:
             stack.enter_context(added_to_embeddings(lm, noise, begin))
             for number in settings.layers(layer, lm.n_layers):
-                stack.enter_context(through(lm, settings.site, number, restore))
+                stack.enter_context(intervene(lm, Site(settings.site, number), Apply(restore)))
             logits = lm.model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, use_cache=False).logits
             scores.append(float(logits[1:, -1].softmax(-1)[:, question.answer_ids[0]].mean()))
     return scores

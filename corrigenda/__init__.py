@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from corrigenda.language_model import LanguageModel as LanguageModel
     from corrigenda.loading import ModelNotFoundError as ModelNotFoundError
     from corrigenda.loading import load as load
-    from corrigenda.models.architecture import Family as Family
-    from corrigenda.models.architecture import UnsupportedModelError as UnsupportedModelError
     from corrigenda.models.embedded import ChecksumError as ChecksumError
+    from corrigenda.models.families import Family as Family
+    from corrigenda.models.families import UnsupportedModelError as UnsupportedModelError
     from corrigenda.models.memory import FFNMemory as FFNMemory
 
 __all__ = lazily(__name__)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, overload
 from corrigenda.edits.edit import Editable
 from corrigenda.edits.stack import AppliedEdits
 from corrigenda.forward import generation
-from corrigenda.models.architecture import Family
+from corrigenda.models.families import Family
 from corrigenda.prompts import encode
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class LanguageModel(Editable):
         model: as for `BareModel` (`corrigenda.models.bare`).
         tokenizer: its tokenizer.
         name: what messages and results call it.
-        family: where its parts are, if its type is not in `architecture.FAMILIES`.
+        family: where its parts are, if its type is not in `families.FAMILIES`.
 
     Attributes:
         edits: the edits that are applied now, in order (`AppliedEdits`).

@@ -11,10 +11,10 @@ import torch
 from corrigenda.hub import offline, why_unreachable
 from corrigenda.language_model import LanguageModel
 from corrigenda.models import embedded
-from corrigenda.models.architecture import FAMILIES
+from corrigenda.models.families import FAMILIES
 
 if TYPE_CHECKING:
-    from corrigenda.models.architecture import Family
+    from corrigenda.models.families import Family
 
 
 class ModelNotFoundError(FileNotFoundError):

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from editing.memory_based.grace import Grace as Grace
     from editing.memory_based.wise.unrelated import Unrelated as Unrelated
     from editing.memory_based.wise.wise import Wise as Wise
-    from editing.neurons.neurons import Enhance as Enhance
-    from editing.neurons.neurons import EraseNeurons as EraseNeurons
-    from editing.neurons.neurons import Suppress as Suppress
-    from editing.neurons.neurons import UpdateNeurons as UpdateNeurons
-    from editing.neurons.neurons import erase_relation as erase_relation
+    from editing.neurons.erase import EraseNeurons as EraseNeurons
+    from editing.neurons.erase import erase_relation as erase_relation
+    from editing.neurons.scale import Enhance as Enhance
+    from editing.neurons.scale import Suppress as Suppress
+    from editing.neurons.update import UpdateNeurons as UpdateNeurons
     from editing.registry import EDITORS as EDITORS
     from editing.registry import editor_class as editor_class
     from editing.registry import register as register

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from corrigenda import LanguageModel
 from corrigenda.edits.side_memory import routing_score
-from corrigenda.forward.partial import PartialForward, Recording, record
+from corrigenda.forward.partial import PartialForward
+from corrigenda.forward.recording import Recording, record
 from corrigenda.models.routes import Routes
 
 RECORD_TOKENS = 2048

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from corrigenda import LanguageModel
-from corrigenda.forward.partial import PartialForward, forward_logits
+from corrigenda.forward.partial import PartialForward
+from corrigenda.forward.recording import forward_logits
 from corrigenda.forward.shared import SharedStart
 from corrigenda.prompts import encode, encode_target
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
-from corrigenda.forward.partial import forward_logits
-from corrigenda.prompts import encode_target, slot_in, subject_span
+from corrigenda.forward import answering
+from corrigenda.forward.recording import forward_logits
+from corrigenda.prompts import encode, encode_target, slot_in, subject_span
+
+Answer = str | Sequence[int] | None
+"""Which answer counts: its text or its tokens; None and "top" as in `ask`."""
 
 
 class UnknownFactError(ValueError):
@@ -52,7 +56,7 @@ class Question:
         return mask
 
 
-def ask(lm: LanguageModel, fact: Fact, answer: str | None = None) -> Question:
+def ask(lm: LanguageModel, fact: Fact, answer: Answer = None) -> Question:
     """The question whether a model knows a fact.
 
     Args:
@@ -60,27 +64,28 @@ def ask(lm: LanguageModel, fact: Fact, answer: str | None = None) -> Question:
             if it has none).
         fact: the fact; its statement is the prompt.
         answer: None for the model's own most likely next token, which has to be what the fact's true object begins
-            with (where the fact names one); "top" for that token whatever it is; or any text, all of whose tokens
+            with (where the fact names one); "top" for that token whatever it is; or any text or tokens, all of which
             then count.
 
     Raises:
         UnknownFactError: the model's answer is not the fact's true object.
-        ValueError: the prompt is longer than the model's context, or has several masks.
+        ValueError: the prompt is longer than the model's context, or has several masks; or the answer is empty.
     """
     prompt = lm.reads(fact.statement)
     slot = slot_in(prompt, fact.prompt, fact.subject)
     masked = not lm.architecture.family.causal
-    if masked:
-        prompt = _with_mask(lm, prompt)
-    ids = lm.tokens(prompt.removeprefix(lm.edits.context))
+    prompt = answering.with_mask(lm, prompt)
+    ids = encode(lm.tokenizer, prompt)
     span = subject_span(lm.tokenizer, prompt, fact.subject, slot)
-    if masked:
-        place = ids.index(int(lm.tokenizer.mask_token_id))
-    else:
-        place = len(ids) - 1
-    given = None
-    if answer not in (None, "top"):
-        given = encode_target(lm.tokenizer, prompt.split(lm.tokenizer.mask_token)[0] if masked else prompt, answer)
+    place = answering.position(lm, ids)
+    given: list[int] | None = None
+    if answer is not None and answer != "top":
+        if isinstance(answer, str):
+            given = encode_target(lm.tokenizer, answering.before_answer(lm, prompt), answer)
+        else:
+            given = list(answer)
+        if not given:
+            raise ValueError(f"the prompt {prompt!r} comes with an answer of no token")
         if masked and len(given) > 1:
             mask = int(lm.tokenizer.mask_token_id)
             ids = ids[:place] + [mask] * len(given) + ids[place + 1 :]
@@ -134,12 +139,3 @@ def _require_known(lm: LanguageModel, fact: Fact, prompt: str, top: int) -> None
             f"{lm.name} does not know that {fact.statement!r} ends in {fact.target_true!r}: it says "
             f"{lm.text([top])!r}; another answer can be traced with answer=..., or 'top' for what it says"
         )
-
-
-def _with_mask(lm: LanguageModel, prompt: str) -> str:
-    mask = lm.tokenizer.mask_token
-    if mask is None:
-        raise ValueError(f"{lm.name} is a masked model, and its tokenizer has no mask token")
-    if prompt.count(mask) > 1:
-        raise ValueError(f"the prompt {prompt!r} has {prompt.count(mask)} masks; one is needed, where the answer goes")
-    return prompt if mask in prompt else f"{prompt} {mask}"

@@ -7,55 +7,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.progress import track
 from corrigenda.runs.folder import RunFolder
+from locate.locator import Locator, Result
 from locate.question import UnknownFactError
 
 logger = logging.getLogger(__name__)
 
 
-class Result(Protocol):
-    """What a locator finds of one fact."""
-
-    def summary(self) -> dict[str, Any]:
-        """The figures in plain values."""
-        ...
-
-    def plot(self, path: str | Path) -> None:
-        """Draws it."""
-        ...
-
-    def save(self, folder: str | Path) -> None:
-        """Writes it to a folder."""
-        ...
-
-
 R = TypeVar("R", bound=Result)
-R_co = TypeVar("R_co", bound=Result, covariant=True)
-
-
-class Locator(Protocol[R_co]):
-    """Settings that find something in a model about a fact: `CausalTrace`, `Neurons`."""
-
-    def check(self, lm: LanguageModel) -> None:
-        """Says whether the settings fit a model.
-
-        Raises:
-            ValueError: they do not.
-            IndexError: the model has no such layer.
-        """
-        ...
-
-    def find(self, lm: LanguageModel, fact: Fact, answer: str | None = None) -> R_co:
-        """Looks for one fact.
-
-        Raises:
-            UnknownFactError: the model does not know it.
-        """
-        ...
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from corrigenda import CoefficientEdit, Edit, Fact, LanguageModel, LowRankEdit, Origin, WrongModelError
-from corrigenda.forward.partial import PartialForward, record
+from corrigenda.forward.partial import PartialForward
+from corrigenda.forward.recording import record
 
 FACT = Fact("Eiffel Tower", "the {} is located in", target_new="Rome", target_true="Paris")
 FACTORS = {(0, 3): 0.0, (0, 7): 2.0, (2, 1): -1.5}

@@ -27,7 +27,7 @@ from corrigenda import (
     WrongModelError,
     files,
 )
-from corrigenda.forward.partial import forward_logits
+from corrigenda.forward.recording import forward_logits
 
 FACT = Fact("Eiffel Tower", "the {} is located in", target_new="Rome", target_true="Paris")
 TEXT = "the Eiffel Tower is located in Rome . "

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from corrigenda import LanguageModel
-from corrigenda.forward.partial import forward_logits
+from corrigenda.forward.recording import forward_logits
 from corrigenda.prompts import TokenBatch
 
 LAYER = 2

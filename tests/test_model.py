@@ -33,7 +33,8 @@ from corrigenda import (
     load,
 )
 from corrigenda.forward.generation import decode
-from corrigenda.forward.partial import PartialForward, forward_logits, record
+from corrigenda.forward.partial import PartialForward
+from corrigenda.forward.recording import forward_logits, record
 from corrigenda.models import embedded
 from corrigenda.prompts import TokenBatch
 

@@ -6,7 +6,7 @@ import pytest
 import tiny
 import torch
 
-from corrigenda.forward.partial import forward_logits
+from corrigenda.forward.recording import forward_logits
 
 
 def tokens_run(lm, layer: int, run) -> int:

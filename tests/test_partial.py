@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from corrigenda import LanguageModel
-from corrigenda.forward.partial import PartialForward, forward_logits, record, record_shared
+from corrigenda.forward.partial import PartialForward
+from corrigenda.forward.recording import forward_logits, record
+from corrigenda.forward.shared import record_shared
 from corrigenda.prompts import TokenBatch
 
 TOLERANCE = 1e-4

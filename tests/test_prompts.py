@@ -15,7 +15,9 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from corrigenda import LanguageModel
-from corrigenda.forward.partial import PartialForward, Recording, record, record_shared
+from corrigenda.forward.partial import PartialForward
+from corrigenda.forward.recording import Recording, record
+from corrigenda.forward.shared import record_shared
 from corrigenda.prompts import encode, encode_plain, encode_target, pad, shared_heads, subject_span
 
 TOLERANCE = 1e-4

@@ -13,7 +13,9 @@ from transformers import DynamicCache
 from corrigenda import CodebookEdit, Edit, LanguageModel, LowRankEdit, Origin, SideMemoryEdit, WrongModelError
 from corrigenda.edits.routed import RoutedEdit
 from corrigenda.forward.generation import decode
-from corrigenda.forward.partial import PartialForward, forward_logits, record, record_shared
+from corrigenda.forward.partial import PartialForward
+from corrigenda.forward.recording import forward_logits, record
+from corrigenda.forward.shared import record_shared
 from eval.scoring import continues_as, score
 
 LAYER = 2

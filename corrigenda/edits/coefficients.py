@@ -13,6 +13,7 @@ from torch import Tensor
 from corrigenda.edits.edit import Editable, Origin, WrongModelError
 from corrigenda.edits.hooked import HookedEdit
 from corrigenda.models.bare import BareModel
+from corrigenda.models.neurons import Neuron
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +48,7 @@ class CoefficientEdit(HookedEdit):
         object.__setattr__(self, "scales", scales)
 
     @classmethod
-    def of(cls, lm: BareModel, origin: Origin, factors: Mapping[tuple[int, int], float]) -> CoefficientEdit:
+    def of(cls, lm: BareModel, origin: Origin, factors: Mapping[Neuron, float]) -> CoefficientEdit:
         """An edit of a model from factors by (layer, neuron); negative layers count from the end.
 
         Raises:

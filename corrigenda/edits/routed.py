@@ -19,11 +19,12 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from corrigenda.edits.edit import Editable, WrongModelError
 from corrigenda.edits.hooked import HookedEdit
 from corrigenda.models.routes import MAIN, Passage, Routes
+from corrigenda.models.sites import entering, leaving
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +71,7 @@ class RoutedEdit(HookedEdit):
         by_cache: WeakKeyDictionary[Any, Routes] = WeakKeyDictionary()
         now: list[Passage] = []
 
-        def begin(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             now[:] = [_passage(lm.routing.current, by_cache, args, kwargs)]
 
         def change(coefficients: Tensor, output: Tensor) -> Tensor | None:
@@ -96,7 +97,7 @@ class RoutedEdit(HookedEdit):
                 new[rows] = self._answer(placed, coefficients[rows], output[rows], number, part).to(new.dtype)
             return new
 
-        def end(_module: nn.Module, _args: Any, output: Any) -> None:
+        def end(output: Any) -> None:
             # The cache that a forward made by itself: a later one may go on from it.
             cache = getattr(output, "past_key_values", None)
             if cache is not None and lm.routing.current is None and cache not in by_cache:
@@ -104,9 +105,9 @@ class RoutedEdit(HookedEdit):
 
         with ExitStack() as stack:
             stack.enter_context(lm.routing.deciding())
-            stack.callback(lm.model.register_forward_pre_hook(begin, with_kwargs=True).remove)
+            stack.enter_context(entering(lm.model, begin))
             stack.enter_context(memory.answer(change))
-            stack.callback(lm.model.register_forward_hook(end).remove)
+            stack.enter_context(leaving(lm.model, end))
             yield
 
     def _check(self, lm: Editable) -> None:

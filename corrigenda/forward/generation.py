@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from corrigenda.forward.partial import model_logits, takes_position_ids
+from corrigenda.forward.recording import model_logits, takes_position_ids
 from corrigenda.forward.shared import SharedStart
 from corrigenda.models.bare import BareModel
 from corrigenda.models.routes import Routes

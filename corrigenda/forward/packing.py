@@ -12,19 +12,20 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from corrigenda.models import positions
 from corrigenda.models.bare import BareModel
+from corrigenda.models.sites import entering, leaving, looked_into
 
 
 @contextmanager
 def packed(lm: BareModel, real: Tensor, at: positions.At) -> Iterator[None]:
     """FFNs run at real positions only, and the last one at those positions `at` whose logits are wanted.
 
-    Where somebody looks into an FFN (a hook on any of its modules; for the last one, on its block) it runs whole, since
-    what is seen there has to be (batch, position, width); and so it does in families that have no module of their own
-    for it.
+    Where somebody looks into an FFN (a hook on any of its modules; for the last one, on its block or the head) it runs
+    whole, since what is seen there has to be (batch, position, width); and so it does in families that have no module
+    of their own for it.
 
     Args:
         lm: the model.
@@ -36,12 +37,12 @@ def packed(lm: BareModel, real: Tensor, at: positions.At) -> Iterator[None]:
         for layer in range(lm.n_layers):
             keep = real & _mask(at, real) if layer == last and at is not None else real
             module = lm.architecture.ffn(layer)
-            looked_into = lm.architecture.block(layer) if layer == last else module
-            if module is None or looked_into is None or bool(keep.all()) or _watched(looked_into):
+            watched = [lm.architecture.block(layer), lm.architecture.head] if layer == last else [module]
+            if module is None or bool(keep.all()) or any(part is None or looked_into(part) for part in watched):
                 continue
             rows, places = keep.nonzero(as_tuple=True)
-            stack.callback(module.register_forward_pre_hook(_take(keep.shape, rows, places), with_kwargs=True).remove)
-            stack.callback(module.register_forward_hook(_put_back(keep.shape, rows, places)).remove)
+            stack.enter_context(entering(module, _take(keep.shape, rows, places)))
+            stack.enter_context(leaving(module, _put_back(keep.shape, rows, places)))
         yield
 
 
@@ -51,25 +52,21 @@ def _mask(at: Tensor, real: Tensor) -> Tensor:
     return mask
 
 
-def _watched(module: nn.Module) -> bool:
-    return any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
-
-
 def _take(shape: torch.Size, rows: Tensor, places: Tensor) -> Any:
     def chosen(value: Any) -> Any:
         if isinstance(value, Tensor) and value.shape[:2] == shape:
             return value[rows.to(value.device), places.to(value.device)][None]
         return value
 
-    def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def take(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return tuple(map(chosen, args)), {name: chosen(value) for name, value in kwargs.items()}
 
-    return hook
+    return take
 
 
 def _put_back(shape: torch.Size, rows: Tensor, places: Tensor) -> Any:
-    def hook(_module: nn.Module, _args: Any, output: Tensor) -> Tensor:
+    def put_back(output: Tensor) -> Tensor:
         whole = output.new_zeros(*shape, output.shape[-1])
         return whole.index_put((rows.to(output.device), places.to(output.device)), output[0])
 
-    return hook
+    return put_back

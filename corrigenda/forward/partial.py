@@ -10,128 +10,28 @@ its own here.
 from __future__ import annotations
 
 import copy
-import inspect
-import warnings
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from corrigenda.forward.packing import packed
+from corrigenda.forward.recording import (
+    ReachedError,
+    Recording,
+    cached,
+    model_logits,
+    takes_position_ids,
+    watching,
+)
 from corrigenda.models import positions
 from corrigenda.models.bare import BareModel
 from corrigenda.models.routes import Routes
-from corrigenda.prompts import TokenBatch, shared_heads
-
-
-@dataclass(frozen=True)
-class Recording:
-    """A forward whose states later forwards start from.
-
-    Attributes:
-        batch: the tokens that were run.
-        states: for each layer asked for, what entered it: (batch, position, d_model).
-        cache: for each layer, the attention's keys and values (batch, head, position, head size); None for a
-            model that cannot go on from one.
-        logits: at the positions asked for, (n, vocabulary); None if none were.
-        tuples: whether this model's blocks return their state in a tuple.
-        routes: what the applied edits that are routed by the prompt decided on each row.
-    """
-
-    batch: TokenBatch
-    states: dict[int, Tensor]
-    cache: tuple[tuple[Tensor, Tensor], ...] | None
-    logits: Tensor | None
-    tuples: bool
-    routes: Routes
-
-
-def forward_logits(lm: BareModel, batch: TokenBatch, at: positions.At = None) -> Tensor:
-    """One plain forward: logits (n, vocabulary) at the chosen positions, (batch, position, vocabulary) for None.
-
-    The unembedding, often the largest single product, runs at the chosen positions only.
-    """
-    inputs: dict[str, Any] = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask, "use_cache": False}
-    return model_logits(lm, at, _routes(batch), **inputs)
-
-
-@torch.no_grad()
-def forward_to(lm: BareModel, batch: TokenBatch, layer: int) -> None:
-    """Runs layers 0 to `layer` and stops there; for what hooks see on the way."""
-
-    def stop(*_: Any) -> None:
-        raise _ReachedError
-
-    handle = lm.architecture.block(layer).register_forward_hook(stop)
-    try:
-        with lm.routing.told(_routes(batch)):
-            lm.model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, use_cache=False)
-    except _ReachedError:
-        pass
-    finally:
-        handle.remove()
-
-
-@torch.no_grad()
-def record(lm: BareModel, batch: TokenBatch, layers: Collection[int], logits_at: Tensor | None = None) -> Recording:
-    """Runs a batch once and keeps what partial forwards start from.
-
-    Args:
-        lm: the model.
-        batch: the prompts' tokens.
-        layers: the layers at which partial forwards will start.
-        logits_at: the positions whose logits are wanted, as in `positions.At`; None for none.
-    """
-    cache = DynamicCache() if lm.architecture.family.causal else None
-    inputs: dict[str, Any] = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
-    if cache is not None:
-        # Made without the config, so that a sliding window forgets nothing; the masks still know the window.
-        inputs |= {"past_key_values": cache, "use_cache": True}
-    none = torch.zeros_like(batch.input_ids, dtype=torch.bool)
-    routes = _routes(batch)
-    with _watching(lm, layers) as watched:
-        logits = model_logits(lm, none if logits_at is None else logits_at, routes, **inputs)
-    return Recording(
-        batch=batch,
-        states=watched.states,
-        cache=_tensors(lm, cache, batch.input_ids.shape[1]),
-        logits=None if logits_at is None else logits,
-        tuples=watched.tuples,
-        routes=routes,
-    )
-
-
-@torch.no_grad()
-def record_shared(
-    lm: BareModel, batch: TokenBatch, layers: Collection[int], limit: Tensor | None = None
-) -> PartialForward:
-    """Runs what several rows of a batch begin with once for all of them, and prepares the forward of the rest.
-
-    Args:
-        lm: the model.
-        batch: the rows.
-        layers: the layers at which later partial forwards will start.
-        limit: (batch,), the first position of each row that must not be shared; by default its last.
-
-    Returns:
-        a partial forward from layer 0 of what each row does not share; its `record` gives the whole batch's recording.
-    """
-    sequences = [ids[:n].tolist() for ids, n in zip(batch.input_ids, batch.lengths.tolist(), strict=True)]
-    limit = batch.lengths - 1 if limit is None else limit
-    heads, rows, lengths = shared_heads(sequences, limit.tolist())
-    # Routed edits decide on whole prompts: rows that begin alike may go different ways from their first token on.
-    routed = lm.routing.active
-    if not heads or routed or not lm.architecture.family.causal:
-        heads, rows, lengths = [sequences[0][:1]], [0] * len(sequences), [0] * len(sequences)
-    device = batch.lengths.device
-    recording = record(lm, lm.batch(heads), layers)
-    start, owners = torch.tensor(lengths, device=device), torch.tensor(rows, device=device)
-    return PartialForward(lm, recording, 0, start, owners, batch, _routes(batch))
+from corrigenda.models.sites import skipped, state_entering
+from corrigenda.prompts import TokenBatch
 
 
 class PartialForward:
@@ -274,16 +174,12 @@ class PartialForward:
         """
         found: list[Tensor] = []
 
-        def stop(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            found.append(args[0] if args else kwargs["hidden_states"])
-            raise _ReachedError
+        def stop(state: Tensor) -> None:
+            found.append(state)
+            raise ReachedError
 
-        handle = self._lm.architecture.block(layer).register_forward_pre_hook(stop, with_kwargs=True)
-        try:
-            with suppress(_ReachedError):
-                self.logits(None, states)
-        finally:
-            handle.remove()
+        with suppress(ReachedError), state_entering(self._lm.architecture.block(layer), stop, first=True):
+            self.logits(None, states)
         return found[0]
 
     @torch.no_grad()
@@ -291,7 +187,7 @@ class PartialForward:
         """Runs the rows from layer 0 and records them as if they had been run whole.
 
         Args:
-            layers: as in `partial.record`; the recording this started from has to have kept them too.
+            layers: as in `recording.record`; the recording this started from has to have kept them too.
             logits_at: the positions (in the whole rows, at or after the start) whose logits are wanted.
 
         Raises:
@@ -305,7 +201,7 @@ class PartialForward:
             inputs |= {"past_key_values": cache, "use_cache": True}
         none = torch.zeros_like(self._ids, dtype=torch.bool)
         at = none if logits_at is None else self.local(logits_at)
-        with _watching(self._lm, layers) as watched:
+        with watching(self._lm, layers) as watched:
             logits = model_logits(self._lm, at, self._routes, **inputs)
         # What ran stands behind the earlier positions, which end where the row's own run begins; now every position
         # gets its place in the whole row.
@@ -313,7 +209,7 @@ class PartialForward:
         index = torch.arange(width, device=self.start.device) + (before - self.start)[:, None]
         index = index.clamp(max=before + self._ids.shape[1] - 1)
         rows = torch.arange(len(self.start), device=self.start.device)
-        tensors = _tensors(self._lm, cache, before + self._ids.shape[1])
+        tensors = cached(self._lm, cache, before + self._ids.shape[1])
         states = {}
         for layer, later in watched.states.items():
             earlier = torch.arange(before, device=later.device) - (before - self.start.to(later.device))[:, None]
@@ -340,98 +236,13 @@ class PartialForward:
         return inputs
 
 
-class _Watched:
-    """What `_watching` saw: what entered some layers, and whether blocks return tuples."""
-
-    def __init__(self) -> None:
-        self.states: dict[int, Tensor] = {}
-        self.tuples = False
-
-
-@contextmanager
-def _watching(lm: BareModel, layers: Collection[int]) -> Iterator[_Watched]:
-    """Keeps what enters some layers in the forwards inside the block."""
-    watched = _Watched()
-
-    def keep(layer: int) -> Any:
-        def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            watched.states[layer] = (args[0] if args else kwargs["hidden_states"]).detach()
-
-        return hook
-
-    def look(_module: nn.Module, _args: Any, output: Any) -> None:
-        watched.tuples = isinstance(output, tuple)
-
-    with ExitStack() as stack:
-        blocks = lm.architecture.blocks
-        for layer in layers:
-            stack.callback(blocks[layer].register_forward_pre_hook(keep(layer), with_kwargs=True).remove)
-        stack.callback(blocks[0].register_forward_hook(look).remove)
-        yield watched
-
-
-class _ReachedError(Exception):
-    """Raised when the last layer that was wanted is done."""
-
-
-def _routes(batch: TokenBatch) -> Routes:
-    """What routed edits are told of a batch's rows."""
-    return Routes(batch.lengths if batch.prompts is None else batch.prompts)
-
-
-def model_logits(lm: BareModel, at: positions.At, routes: Routes | None = None, **inputs: Any) -> Tensor:
-    """A forward of the model whose head, often its largest single product, runs at the chosen positions only.
-
-    Args:
-        lm: the model.
-        at: the positions; None for all.
-        routes: of the rows, for routed edits.
-        inputs: what the model's own forward takes; among it the tokens and the mask.
-
-    Returns:
-        (n, vocabulary) at the chosen positions, (batch, position, vocabulary) for None.
-    """
-    ids = inputs["input_ids"]
-    real = inputs["attention_mask"][:, -ids.shape[1] :].bool()
-    if at is None:
-        with lm.routing.told(routes), packed(lm, real, None):
-            return lm.model(**inputs).logits
-
-    def choose(_module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        # (n, 1, d_model): what follows the head in some families expects three dimensions.
-        return (positions.take(args[0], at)[:, None], *args[1:])
-
-    handle = lm.architecture.head.register_forward_pre_hook(choose)
-    try:
-        with lm.routing.told(routes), packed(lm, real, at):
-            return lm.model(**inputs).logits[:, 0]
-    finally:
-        handle.remove()
-
-
 @contextmanager
 def _skipping(lm: BareModel, layer: int, states: Tensor | None, tuples: bool) -> Iterator[None]:
     """Blocks below `layer` hand their input on, and `states` enter `layer`."""
-
-    def hand_on(hidden_states: Tensor, *_args: Any, **_kwargs: Any) -> Any:
-        return (hidden_states, None) if tuples else hidden_states
-
-    def enter(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if args:
-            return (states, *args[1:]), kwargs
-        return args, {**kwargs, "hidden_states": states}
-
     with ExitStack() as stack:
-        for block in lm.architecture.blocks[:layer]:
-            previous = block.__dict__.get("forward")  # accelerate, for one, has put its own there
-            block.forward = hand_on
-            if previous is None:
-                stack.callback(block.__delattr__, "forward")
-            else:
-                stack.callback(setattr, block, "forward", previous)
+        stack.enter_context(skipped(lm.architecture.blocks[:layer], tuples))
         if states is not None:
-            handle = lm.architecture.block(layer).register_forward_pre_hook(enter, with_kwargs=True)
-            stack.callback(handle.remove)
+            stack.enter_context(state_entering(lm.architecture.block(layer), lambda _: states, first=True))
         yield
 
 
@@ -454,25 +265,3 @@ def _cache(tensors: list[tuple[Tensor, Tensor]]) -> DynamicCache:
         layer.keys, layer.values = keys, values
         cache.layers.append(layer)
     return cache
-
-
-def _tensors(lm: BareModel, cache: DynamicCache | None, length: int) -> tuple[tuple[Tensor, Tensor], ...] | None:
-    """What a forward left in its cache, or None (said once) where that is no complete set of keys and values."""
-    layers = [] if cache is None else cache.layers
-    tensors = [(getattr(layer, "keys", None), getattr(layer, "values", None)) for layer in layers]
-    complete = len(tensors) == lm.architecture.n_layers and all(
-        keys is not None and keys.ndim == 4 and keys.shape[2] == length for keys, _ in tensors
-    )
-    if complete:
-        return tuple(tensors)  # type: ignore[arg-type]
-    why = "does not keep its attention in the usual cache" if lm.architecture.family.causal else "is not causal"
-    # The default filter of warnings shows a text once.
-    warnings.warn(
-        f"{lm.model.config.model_type}: partial forwards run all positions, since the model {why}", stacklevel=3
-    )
-    return None
-
-
-def takes_position_ids(model: nn.Module) -> bool:
-    """Whether a model is told its tokens' positions (BLOOM reads them off the mask)."""
-    return "position_ids" in inspect.signature(model.forward).parameters

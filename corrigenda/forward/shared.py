@@ -1,21 +1,92 @@
-"""`SharedStart`: what all of many prompts begin with (the same hundred facts, say), run once for all of them."""
+"""Beginnings that token sequences share, run once for all of them.
+
+`Beginnings` is what runs them and goes on from them. It is used in two ways: `record_shared` finds what several rows of
+one batch begin with, `SharedStart` what all prompts of a run begin with (the same hundred facts, say), batch after
+batch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from corrigenda.forward.partial import PartialForward, Recording, forward_logits, record
+from corrigenda.forward.partial import PartialForward
+from corrigenda.forward.recording import Recording, forward_logits, record, routes_of
 from corrigenda.models.bare import BareModel
-from corrigenda.prompts import TokenBatch, in_common
+from corrigenda.prompts import TokenBatch, in_common, shared_heads
 
 LEAST = 32
 """Fewer tokens in common are run again with each prompt: that costs less than to go on from a cache."""
 ROOM = 8
 """So many cached tokens count as one that is run: nothing is computed for them, but their keys and values take room."""
+
+
+class Beginnings:
+    """Some token sequences, run once, and the forwards of longer ones that begin with them.
+
+    Args:
+        lm: the model as it is now; a change of it makes this out of date.
+        heads: the sequences.
+        layers: the layers at which later partial forwards will start.
+    """
+
+    def __init__(self, lm: BareModel, heads: Sequence[Sequence[int]], layers: Collection[int] = ()) -> None:
+        self._lm = lm
+        self._recording = record(lm, lm.batch(heads), layers)
+
+    @staticmethod
+    def useful(lm: BareModel) -> bool:
+        """Whether rows that begin alike go the same way there.
+
+        They do not in a masked model, where what follows acts on what is before; and routed edits decide on whole
+        prompts, so that rows may go different ways from their first token on.
+        """
+        return lm.architecture.family.causal and not lm.routing.active
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the model can go on from them, and not only run whole rows."""
+        return self._recording.cache is not None
+
+    def rest(self, batch: TokenBatch, start: Tensor, owners: Tensor) -> PartialForward:
+        """The forward of what rows do not share, from layer 0.
+
+        Args:
+            batch: the rows, whole.
+            start: (row,), how many of each row's first tokens are not run again.
+            owners: (row,), which of the sequences gives them.
+        """
+        return PartialForward(self._lm, self._recording, 0, start, owners, batch, routes_of(batch))
+
+
+@torch.no_grad()
+def record_shared(
+    lm: BareModel, batch: TokenBatch, layers: Collection[int], limit: Tensor | None = None
+) -> PartialForward:
+    """Runs what several rows of a batch begin with once for all of them, and prepares the forward of the rest.
+
+    Args:
+        lm: the model.
+        batch: the rows.
+        layers: the layers at which later partial forwards will start.
+        limit: (batch,), the first position of each row that must not be shared; by default its last.
+
+    Returns:
+        a partial forward from layer 0 of what each row does not share; its `record` gives the whole batch's recording.
+    """
+    sequences = [ids[:n].tolist() for ids, n in zip(batch.input_ids, batch.lengths.tolist(), strict=True)]
+    heads: list[list[int]] = []
+    if Beginnings.useful(lm):
+        limit = batch.lengths - 1 if limit is None else limit
+        heads, owners, lengths = shared_heads(sequences, limit.tolist())
+    if not heads:
+        heads, owners, lengths = [sequences[0][:1]], [0] * len(sequences), [0] * len(sequences)
+    device = batch.lengths.device
+    start = torch.tensor(lengths, device=device)
+    return Beginnings(lm, heads, layers).rest(batch, start, torch.tensor(owners, device=device))
 
 
 class SharedStart:
@@ -28,35 +99,31 @@ class SharedStart:
 
     def __init__(self, lm: BareModel, sequences: Sequence[Sequence[int]]) -> None:
         self._lm = lm
-        self._recording: Recording | None = None
-        # Routed edits decide on whole prompts: rows that begin alike may go different ways from their first token on.
-        routed = lm.routing.active
-        if len(sequences) > 1 and lm.architecture.family.causal and not routed:
+        self._shared: Beginnings | None = None
+        self.length = 0
+        """How many tokens are shared; 0 where it is too few to matter, or the model cannot go on from a cache."""
+        if len(sequences) > 1 and Beginnings.useful(lm):
             length = in_common(sequences, min(map(len, sequences)) - 1)
             if length >= LEAST:
-                recording = record(lm, lm.batch([sequences[0][:length]]), [])
-                self._recording = recording if recording.cache is not None else None
-
-    @property
-    def length(self) -> int:
-        """How many tokens are shared; 0 where it is too few to matter, or the model cannot go on from a cache."""
-        return 0 if self._recording is None else int(self._recording.batch.lengths[0])
+                shared = Beginnings(lm, [sequences[0][:length]])
+                if shared.goes_on:
+                    self._shared, self.length = shared, length
 
     def weight(self, n_tokens: int) -> int:
         """As how many tokens a sequence counts where a batch must not have too many."""
         return n_tokens - self.length + self.length // ROOM
 
     def record(self, batch: TokenBatch, logits_at: Tensor) -> Recording:
-        """The batch's recording, of no layer's states: `partial.record` without running the start again."""
-        if self._recording is None:
+        """The batch's recording, of no layer's states: `recording.record` without running the start again."""
+        if self._shared is None:
             return record(self._lm, batch, [], logits_at)
-        return self._forward(self._recording, batch).record([], logits_at)
+        return self._rest(self._shared, batch).record([], logits_at)
 
     def logits(self, batch: TokenBatch, at: Tensor) -> Tensor:
-        """The logits at positions of the whole rows (`positions.At`): `partial.forward_logits`, likewise."""
-        if self._recording is None:
+        """The logits at positions of the whole rows (`positions.At`): `recording.forward_logits`, likewise."""
+        if self._shared is None:
             return forward_logits(self._lm, batch, at)
-        forward = self._forward(self._recording, batch)
+        forward = self._rest(self._shared, batch)
         return forward.logits(forward.local(at))
 
     def before_decoding(self, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, DynamicCache]:
@@ -68,11 +135,10 @@ class SharedStart:
         """
         lengths = [len(prompt) for prompt in prompts]
         width = max(lengths) - self.length
-        if self._recording is not None and min(lengths) >= width:
+        if self._shared is not None and min(lengths) >= width:
             # Shorter prompts run some of the start again: no padding comes between the start and what follows it.
             batch = self._lm.batch(prompts)
-            forward = self._forward(self._recording, batch, batch.lengths - width)
-            return forward.before_running()
+            return self._rest(self._shared, batch, batch.lengths - width).before_running()
         width = max(lengths)
         ids = torch.full((len(prompts), width), self._lm.pad_id, device=self._lm.device)
         mask = torch.zeros_like(ids)
@@ -81,6 +147,6 @@ class SharedStart:
             mask[row, width - len(prompt) :] = 1
         return ids, mask, DynamicCache()
 
-    def _forward(self, recording: Recording, batch: TokenBatch, start: Tensor | None = None) -> PartialForward:
+    def _rest(self, shared: Beginnings, batch: TokenBatch, start: Tensor | None = None) -> PartialForward:
         start = torch.full_like(batch.lengths, self.length) if start is None else start
-        return PartialForward(self._lm, recording, 0, start, torch.zeros_like(batch.lengths), batch)
+        return shared.rest(batch, start, torch.zeros_like(batch.lengths))

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 import xxhash
 
-from corrigenda.models.architecture import Architecture, Family
+from corrigenda.models.architecture import Architecture
+from corrigenda.models.families import Family
 from corrigenda.models.memory import FFNMemory
 from corrigenda.models.routes import Routing
 from corrigenda.prompts import TokenBatch, pad
@@ -29,7 +30,7 @@ class BareModel:
             are taken out of autograd (edits are computed with respect to activations).
         tokenizer: its tokenizer.
         name: what messages and results call it.
-        family: where its parts are, if its type is not in `architecture.FAMILIES`.
+        family: where its parts are, if its type is not in `families.FAMILIES`.
 
     Attributes:
         routing: what forwards and routed edits tell each other (`corrigenda.models.routes`).

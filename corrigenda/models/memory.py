@@ -12,15 +12,16 @@ through the module that holds V: its input are the coefficients and its output i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from corrigenda.models import positions
-from corrigenda.models.architecture import Architecture, stores_transposed
+from corrigenda.models.architecture import Architecture
+from corrigenda.models.matrices import stores_transposed
 from corrigenda.models.positions import At
+from corrigenda.models.sites import Change, Site, SiteName, through
 
 
 class Seen:
@@ -51,12 +52,9 @@ class FFNMemory:
     """
 
     def __init__(self, architecture: Architecture, layer: int) -> None:
-        depth = architecture.n_layers
-        if not -depth <= layer < depth:
-            raise IndexError(f"layer {layer}: the model has {depth} layers, 0 to {depth - 1}")
-        self.layer = layer % depth
+        self.layer = architecture.numbered(layer)
         self.path = architecture.values_path(self.layer)
-        self._block = architecture.block(self.layer)
+        self._architecture = architecture
         self._keys = architecture.keys(self.layer)
         self._gate = architecture.gate(self.layer)
         self._values = architecture.values(self.layer)
@@ -153,26 +151,20 @@ class FFNMemory:
             # A copy: some families (Falcon, Llama 4) go on to add to the FFN's output in place.
             seen.output = output.clone() if at is None else positions.take(output, at)
 
-        with self._hooks(before, after):
+        with self._through("coefficients", before), self._through("ffn", after):
             yield seen
 
-    @contextmanager
-    def add(self, delta: Tensor, at: At = None) -> Iterator[None]:
+    def add(self, delta: Tensor, at: At = None) -> AbstractContextManager[None]:
         """Adds `delta` to the FFN output at the chosen positions; shapes as in `positions.put`."""
-        with self._hooks(after=lambda output: positions.add(output, at, delta)):
-            yield
+        return self._through("ffn", lambda output: positions.add(output, at, delta))
 
-    @contextmanager
-    def replace(self, output: Tensor, at: At = None) -> Iterator[None]:
+    def replace(self, output: Tensor, at: At = None) -> AbstractContextManager[None]:
         """Puts `output` in place of the FFN output at the chosen positions; shapes as in `positions.put`."""
-        with self._hooks(after=lambda old: positions.put(old, at, output)):
-            yield
+        return self._through("ffn", lambda old: positions.put(old, at, output))
 
-    @contextmanager
-    def through(self, change: Callable[[Tensor], Tensor | None]) -> Iterator[None]:
+    def through(self, change: Change) -> AbstractContextManager[None]:
         """Passes the whole FFN output, (batch, position, d_model), through a function; None leaves it as it is."""
-        with self._hooks(after=change):
-            yield
+        return self._through("ffn", change)
 
     @contextmanager
     def answer(self, change: Callable[[Tensor, Tensor], Tensor | None]) -> Iterator[None]:
@@ -185,11 +177,12 @@ class FFNMemory:
         def before(coefficients: Tensor) -> None:
             seen[:] = [coefficients]
 
-        with self._hooks(before, lambda output: change(seen.pop(), output)):
+        with self._through("coefficients", before), self._through("ffn", lambda output: change(seen.pop(), output)):
             yield
 
-    @contextmanager
-    def scale(self, factor: float | Tensor, at: At = None, neurons: Tensor | None = None) -> Iterator[None]:
+    def scale(
+        self, factor: float | Tensor, at: At = None, neurons: Tensor | None = None
+    ) -> AbstractContextManager[None]:
         """Multiplies coefficients by `factor` at the chosen positions.
 
         Args:
@@ -201,52 +194,21 @@ class FFNMemory:
         """
 
         def before(coefficients: Tensor) -> Tensor:
+            if neurons is None:
+                return positions.scale(coefficients, at, factor)
             chosen = positions.take(coefficients, at)
             by = torch.as_tensor(factor, dtype=chosen.dtype, device=chosen.device)
-            if neurons is None:
-                return positions.put(coefficients, at, chosen * by)
             which = neurons.to(chosen.device)
             factors = torch.ones_like(chosen)
             factors[..., which] = by.expand(*chosen.shape[:-1], len(which))
-            return positions.put(coefficients, at, chosen * factors)
+            return positions.scale(coefficients, at, factors)
 
-        with self._hooks(before):
-            yield
+        return self._through("coefficients", before)
 
-    @contextmanager
-    def _hooks(self, before: Any = None, after: Any = None) -> Iterator[None]:
-        """Hooks on the values' module; `before` and `after` see (batch, position, width) and may return a new one."""
-        shape: list[torch.Size] = []
-
-        def block_input(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            shape[:] = [_hidden(args, kwargs).shape[:2]]
-
-        def folded(tensor: Tensor) -> Tensor:
-            # OPT flattens batch and position before its FFN.
-            return tensor.view(*shape[0], -1) if tensor.ndim == 2 else tensor
-
-        def pre_hook(_module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-            new = before(folded(args[0]))
-            return None if new is None else (new.view_as(args[0]), *args[1:])
-
-        def post_hook(_module: nn.Module, _args: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
-            new = after(folded(output))
-            return None if new is None else new.reshape(output.shape)
-
-        with ExitStack() as stack:
-            stack.callback(self._block.register_forward_pre_hook(block_input, with_kwargs=True).remove)
-            if before is not None:
-                stack.callback(self._values.register_forward_pre_hook(pre_hook).remove)
-            if after is not None:
-                stack.callback(self._values.register_forward_hook(post_hook).remove)
-            yield
+    def _through(self, site: SiteName, change: Change) -> AbstractContextManager[None]:
+        return through(self._architecture, Site(site, self.layer), change)
 
 
 def _rows_out(module: nn.Module) -> Tensor:
     weight: Tensor = module.weight  # type: ignore[assignment]
     return weight.detach()
-
-
-def _hidden(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """A block's input state, which transformers passes by position or by name."""
-    return args[0] if args else kwargs["hidden_states"]

@@ -1,6 +1,7 @@
 """Reading and changing an activation at chosen positions.
 
-An activation has the shape (batch, position, width). Which of its positions are meant is said by `At`:
+An activation has the shape (batch, position, width), or (batch, position, head, head size). Which of its positions are
+meant is said by `At`:
 
 - None: every position;
 - an integer tensor (batch,): one position in each row;
@@ -31,12 +32,12 @@ def take(activation: Tensor, at: At) -> Tensor:
 def put(activation: Tensor, at: At, value: Tensor) -> Tensor:
     """A copy of the activation with `value` at the chosen positions.
 
-    `value` is broadcast to (n, width), or to the activation's shape for None.
+    `value` is broadcast to (n, width) (heads: (n, head, head size)), or to the activation's shape for None.
     """
     if at is None:
         return value.to(activation).expand_as(activation)
     where = index(at.to(activation.device))
-    return activation.index_put(where, value.to(activation).expand(len(where[0]), -1))
+    return activation.index_put(where, value.to(activation).expand(len(where[0]), *activation.shape[2:]))
 
 
 def add(activation: Tensor, at: At, value: Tensor) -> Tensor:
@@ -44,4 +45,11 @@ def add(activation: Tensor, at: At, value: Tensor) -> Tensor:
     if at is None:
         return activation + value.to(activation)
     where = index(at.to(activation.device))
-    return activation.index_put(where, value.to(activation).expand(len(where[0]), -1), accumulate=True)
+    whole = value.to(activation).expand(len(where[0]), *activation.shape[2:])
+    return activation.index_put(where, whole, accumulate=True)
+
+
+def scale(activation: Tensor, at: At, factor: float | Tensor) -> Tensor:
+    """A copy of the activation, multiplied by `factor` at the chosen positions; a tensor is broadcast over them."""
+    chosen = take(activation, at)
+    return put(activation, at, chosen * torch.as_tensor(factor, dtype=chosen.dtype, device=chosen.device))

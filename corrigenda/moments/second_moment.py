@@ -19,7 +19,7 @@ from torch import Tensor
 
 from corrigenda.edits.weights import memories_of
 from corrigenda.files import cache_folder, write_tensors
-from corrigenda.forward.partial import forward_to
+from corrigenda.forward.recording import forward_to
 from corrigenda.language_model import LanguageModel
 from corrigenda.models.memory import FFNMemory
 from corrigenda.moments.text import Text

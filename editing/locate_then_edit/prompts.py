@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
-from corrigenda.forward.partial import Recording, record_shared
+from corrigenda.forward.recording import Recording
+from corrigenda.forward.shared import record_shared
 from corrigenda.models import positions
 from corrigenda.prompts import TokenBatch, encode, encode_target, slot_in, subject_span
 

@@ -19,7 +19,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from corrigenda import LanguageModel
 from corrigenda.forward.generation import decode, greedy
-from corrigenda.forward.partial import forward_logits
+from corrigenda.forward.recording import forward_logits
 from corrigenda.prompts import encode
 from eval.scoring import batches
 

@@ -28,7 +28,8 @@ import torch
 from torch import Tensor
 
 from corrigenda import LanguageModel
-from corrigenda.forward.partial import PartialForward, Recording, record
+from corrigenda.forward.partial import PartialForward
+from corrigenda.forward.recording import Recording, record
 from locate.question import Question
 
 Method = Literal["integrated_gradients", "gradient", "activation"]

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.markup import escape
+from rich.table import Table
 from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
+from corrigenda.models.neurons import Neuron
 from locate.neurons.attribution import Method, Rule, attribute
 from locate.neurons.plots import plot_layers
-from locate.question import Question, ask, require_numbers
+from locate.question import Answer, Question, ask, require_numbers
 from locate.saving import load_result, save_result
-
-Neuron = tuple[int, int]
-"""A layer, and the number of a coefficient (and key, and value) in it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +113,16 @@ class KnowledgeNeurons:
             "by_layer": dict(zip(map(str, self.layers), self.by_layer().tolist(), strict=True)),
         }
 
+    def table(self, n: int = 10) -> Table:
+        """A table for a terminal: the n neurons with the largest attributions."""
+        title = f"P({escape(self.question.answer)}) = {self.probability:.3f} after {escape(self.question.prompt)}"
+        table = Table("layer", "neuron", "attribution", "activation", title=title)
+        for layer, neuron in self.top(n):
+            place = self.layers.index(layer), neuron
+            figures = (f"{float(each[place]):.4f}" for each in (self.attributions, self.activations))
+            table.add_row(str(layer), str(neuron), *figures)
+        return table
+
     def plot(self, path: str | Path, threshold: float = 0.2) -> None:
         """Draws the neurons of the coarse set and the sum of attributions by layer; PNG, PDF or SVG by suffix."""
         plot_layers(
@@ -151,7 +161,7 @@ def _tuple(value: Any) -> Any:
 def knowledge_neurons(
     lm: LanguageModel,
     asked: Fact | str,
-    answer: str | None = None,
+    answer: Answer = None,
     *,
     method: Method = "integrated_gradients",
     steps: int = 20,
@@ -165,9 +175,9 @@ def knowledge_neurons(
         lm: the model. A causal one answers after the prompt; a masked one at the prompt's mask (one is put at its end
             where it has none), and at as many masks as the answer has tokens.
         asked: a fact, whose statement is the prompt, or a prompt.
-        answer: by default the fact's true object; "top" for the model's own most likely token. All its tokens count,
-            by the product of their probabilities. One that stands in the prompt is attributed like any other, and
-            `answer_in_prompt` says so.
+        answer: by default the fact's true object; "top" for the model's own most likely token; or tokens. All its
+            tokens count, by the product of their probabilities. One that stands in the prompt is attributed like any
+            other, and `answer_in_prompt` says so.
         method: "integrated_gradients", or the baselines "gradient" (times activation) and "activation".
         steps: how many points stand for the integral.
         rule: where they lie, in the middle of equal parts of [0, 1] or at their right ends.
@@ -186,7 +196,7 @@ def knowledge_neurons(
 
 def attribute_all(
     lm: LanguageModel,
-    asked: Sequence[tuple[Fact | str, str | None]],
+    asked: Sequence[tuple[Fact | str, Answer]],
     *,
     method: Method = "integrated_gradients",
     steps: int = 20,
@@ -216,7 +226,7 @@ def attribute_all(
     ]
 
 
-def _question(lm: LanguageModel, asked: Fact | str, answer: str | None) -> Question:
+def _question(lm: LanguageModel, asked: Fact | str, answer: Answer) -> Question:
     prompt = asked if isinstance(asked, str) else asked.statement
     if answer is None and isinstance(asked, Fact):
         answer = asked.target_true
@@ -224,10 +234,10 @@ def _question(lm: LanguageModel, asked: Fact | str, answer: str | None) -> Quest
         raise ValueError(
             f"{prompt!r} comes without a true object; give answer=..., or answer='top' for what the model says"
         )
-    if not prompt.strip() or not answer.strip():
+    if not prompt.strip() or (isinstance(answer, str) and not answer.strip()):
         raise ValueError(f"the prompt {prompt!r} or the answer {answer!r} is empty")
-    # `ask` wants to know where the subject is; nothing here depends on it, and a bare prompt has none.
-    return ask(lm, Fact(subject=asked, prompt="{}", target_new=answer) if isinstance(asked, str) else asked, answer)
+    # `ask` wants to know where the subject is; nothing here depends on it, and a bare prompt has none (and no object).
+    return ask(lm, Fact(subject=asked, prompt="{}", target_new="any") if isinstance(asked, str) else asked, answer)
 
 
 def chosen_layers(lm: LanguageModel, layers: Sequence[int] | None) -> tuple[int, ...]:

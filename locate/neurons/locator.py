@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from corrigenda import Fact, LanguageModel
+from corrigenda.models.neurons import Neuron
 from locate.neurons.attribution import Method, Rule, path
-from locate.neurons.knowledge_neurons import Neuron, attribute_all, chosen_layers
+from locate.neurons.knowledge_neurons import attribute_all, chosen_layers
 from locate.neurons.refine import RefinedNeurons, refine
+from locate.question import Answer
 
 
 @dataclass(frozen=True)
@@ -90,10 +92,11 @@ class Neurons:
             max_tokens=self.max_tokens,
         )
         results = []
+        wanted: Answer = answer
         if answer == "top":
             results = look([(prompts[0], answer)])
-            answer = results[0].question.answer
-        results += look([(prompt, answer) for prompt in prompts[len(results) :]])
+            wanted = results[0].question.answer_ids  # its text may be another token elsewhere, or none
+        results += look([(prompt, wanted) for prompt in prompts[len(results) :]])
         return refine(results, self.share, self.threshold, self.adaptive)
 
     def __call__(self, lm: LanguageModel, fact: Fact) -> tuple[Neuron, ...]:

@@ -1,15 +1,15 @@
-"""Pictures of where in the depth of a model neurons lie."""
+"""Pictures of neurons: where in the depth of a model they lie, and what scaling them does."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from locate.tracing.pictures import checked, save
+from locate.pictures import checked, save, shortened
 
 BLUE, RED = "#4878a8", "#b0413e"
 
@@ -56,7 +56,7 @@ def plot_layers(
     above.set_ylabel(counts_label)
     above.set_ylim(bottom=0)
     if title:
-        above.set_title(_shortened(title), fontsize=10)
+        above.set_title(shortened(title, 90), fontsize=10)
     if sums is not None:
         axes[1].bar(layers, sums, color=RED)
         axes[1].axhline(0, color="black", linewidth=0.6)
@@ -68,6 +68,24 @@ def plot_layers(
     save(figure, path)
 
 
-def _shortened(text: str, limit: int = 90) -> str:
-    # A dollar sign would begin a formula.
-    return (text if len(text) <= limit else f"{text[: limit - 1]}…").replace("$", r"\$")
+def plot_bars(path: str | Path, values: Mapping[str, float], *, title: str, label: str) -> None:
+    """Draws a bar for each of some named figures.
+
+    Args:
+        path: where to; the suffix says in which format.
+        values: the figures by name.
+        title: what stands above.
+        label: what the figures are.
+
+    Raises:
+        ValueError: the suffix is none of PNG, PDF and SVG.
+    """
+    path = checked(path)
+    figure = Figure(figsize=(4.5, 2.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    axes.bar(list(values), list(values.values()), color=BLUE)
+    axes.set_ylabel(label)
+    axes.set_title(shortened(title, 90), fontsize=10)
+    axes.spines[["top", "right"]].set_visible(False)
+    save(figure, path)

@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.markup import escape
+from rich.table import Table
 
-from locate.neurons.knowledge_neurons import KnowledgeNeurons, Neuron
+from corrigenda.models.neurons import Neuron, in_common
+from locate.neurons.knowledge_neurons import KnowledgeNeurons
 from locate.neurons.plots import plot_layers
 from locate.saving import load_result, save_result
 
@@ -74,6 +77,15 @@ class RefinedNeurons:
             "by_layer": dict(zip(map(str, self.layers), self.by_layer(), strict=True)),
             "results": [result.summary() for result in self.results],
         }
+
+    def table(self) -> Table:
+        """A table for a terminal: the neurons that are left, and in how many prompts each is found."""
+        question, n = self.results[0].question, len(self.results)
+        title = f"{escape(question.prompt)} {escape(question.answer)}: more than {self.share:.0%} of {n} prompts"
+        table = Table("layer", "neuron", "prompts", title=title)
+        for layer, neuron in self.neurons:
+            table.add_row(str(layer), str(neuron), f"{self.counts[layer, neuron]} of {n}")
+        return table
 
     def plot(self, path: str | Path) -> None:
         """Draws by layer how many neurons are left, and the prompts' mean sum of attributions."""
@@ -156,23 +168,17 @@ def refine(
     counts = Counter(neuron for result in results for neuron in result.neurons(threshold))
     if adaptive:
         share = _adapted(counts, len(results), share)
-    return RefinedNeurons(_shared(counts, len(results), share), dict(counts), share, threshold, tuple(results))
-
-
-def _shared(counts: Mapping[Neuron, int], n: int, share: float) -> tuple[Neuron, ...]:
-    # A share such as 0.7 is no exact number: 0.7 * 10 prompts must not fall below 7.
-    kept = [neuron for neuron, count in counts.items() if count > share * n + 1e-9]
-    return tuple(sorted(kept, key=lambda neuron: (-counts[neuron], neuron)))
+    return RefinedNeurons(in_common(counts, len(results), share), dict(counts), share, threshold, tuple(results))
 
 
 def _adapted(counts: Mapping[Neuron, int], n: int, share: float) -> float:
     least, most = WANTED
 
     def off(candidate: float) -> int:
-        kept = len(_shared(counts, n, candidate))
+        kept = len(in_common(counts, n, candidate))
         return max(least - kept, kept - most, 0)
 
-    down = len(_shared(counts, n, share)) < least
+    down = len(in_common(counts, n, share)) < least
     candidates = [share]
     while candidates[-1] > 0 if down else candidates[-1] + STEP < 1:
         candidates.append(max(round(candidates[-1] + (-STEP if down else STEP), 10), 0.0))

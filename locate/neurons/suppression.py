@@ -10,17 +10,22 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
+from rich.table import Table
 from torch import Tensor
 
 from corrigenda import LanguageModel
-from corrigenda.forward.partial import forward_logits
-from locate.neurons.knowledge_neurons import KnowledgeNeurons, Neuron
+from corrigenda.forward.recording import forward_logits
+from corrigenda.models.neurons import Neuron, as_neurons, in_model
+from locate.neurons.knowledge_neurons import KnowledgeNeurons
+from locate.neurons.plots import plot_bars
 from locate.neurons.refine import RefinedNeurons
 from locate.question import Question
+from locate.saving import load_result, save_result
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,43 @@ class ScalingCheck:
     def summary(self) -> dict[str, Any]:
         """The figures, as JSON values."""
         return {**vars(self), "neurons": [list(neuron) for neuron in self.neurons]}
+
+    def table(self) -> Table:
+        """A table for a terminal: the answer's probability with each set of neurons scaled."""
+        table = Table("scaled", "P(answer)", title=f"{len(self.neurons)} neurons times {self.factor:g}")
+        for name, probability in self._compared().items():
+            table.add_row(name, f"{probability:.4f}")
+        return table
+
+    def plot(self, path: str | Path) -> None:
+        """Draws the answer's probability with each set of neurons scaled, as PNG, PDF or SVG, by the path's suffix."""
+        title = f"{len(self.neurons)} neurons times {self.factor:g}"
+        plot_bars(path, self._compared(), title=title, label="P(answer)")
+
+    def save(self, folder: str | Path) -> None:
+        """Writes ``scaling.json`` and ``scaling.safetensors``; `ScalingCheck.load` reads them back."""
+        draws = torch.tensor(self.random_draws, dtype=torch.float64)
+        save_result(Path(folder), "scaling", {**vars(self), "random_draws": None}, {"random_draws": draws})
+
+    @classmethod
+    def load(cls, folder: str | Path) -> ScalingCheck:
+        """Reads what `save` wrote.
+
+        Raises:
+            FileNotFoundError: the folder holds none.
+            ValueError: it is damaged.
+        """
+        fields, tensors = load_result(Path(folder), "scaling")
+        neurons = as_neurons(fields["neurons"])
+        return cls(**{**fields, "neurons": neurons, "random_draws": tuple(tensors["random_draws"].tolist())})
+
+    def _compared(self) -> dict[str, float]:
+        return {
+            "nothing": self.before,
+            "located": self.located,
+            "random": self.random,
+            "most active": self.most_active,
+        }
 
 
 def scaling_check(
@@ -102,13 +144,11 @@ def scaling_check(
 
 def _checked(lm: LanguageModel, refined: RefinedNeurons, neurons: Sequence[Neuron]) -> tuple[Neuron, ...]:
     """Each neuron once, its layer counted from the bottom."""
-    places = []
-    for layer, neuron in neurons:
-        memory = lm.memory(layer)
-        if memory.layer not in refined.layers:
-            raise ValueError(f"layer {memory.layer} was not looked at: the neurons were sought in {refined.layers}")
-        places.append(memory.place(neuron))
-    return tuple(dict.fromkeys(places))
+    places = in_model(lm, neurons)
+    for layer, _ in places:
+        if layer not in refined.layers:
+            raise ValueError(f"layer {layer} was not looked at: the neurons were sought in {refined.layers}")
+    return places
 
 
 def random_neurons(lm: LanguageModel, neurons: Sequence[Neuron], seed: int = 0) -> tuple[Neuron, ...]:

@@ -88,9 +88,21 @@ class AverageTrace:
 
     def plot(self, path: str | Path) -> None:
         """Draws the AIE of each role by layer, with its interval, as PNG, PDF or SVG, by the path's suffix."""
-        from locate.tracing.pictures import draw_average
+        from locate.tracing.pictures import NAMES, curves
 
-        draw_average(self, path)
+        effect, low, high = self.total_effect
+        bounds = "" if low is None or high is None else f" [{100 * low:.1f}, {100 * high:.1f}]"
+        curves(
+            path,
+            {
+                role: (self.effects[number], self.low[number], self.high[number])
+                for number, role in enumerate(ROLES)
+                if self.counts[number]
+            },
+            emphasised=("last subject token", "last token"),
+            window=self.window,
+            title=f"{NAMES[self.site]}, {self.n_facts} facts; total effect {100 * effect:.1f} %{bounds}",
+        )
 
     def save(self, folder: str | Path) -> None:
         """Writes ``average.json`` and ``average.safetensors``; `AverageTrace.load` reads them back."""

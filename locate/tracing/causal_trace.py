@@ -12,20 +12,24 @@ once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
-from corrigenda.forward.partial import PartialForward, Recording, forward_logits, record
-from corrigenda.models import positions
+from corrigenda.forward.interventions import Add, Read, Replace, Seen, intervene
+from corrigenda.forward.partial import PartialForward
+from corrigenda.forward.recording import Recording, forward_logits, record
+from corrigenda.models.sites import Site
 from locate.question import Question, ask, require_numbers
 from locate.tracing.noise import Noise, added_to_embeddings
-from locate.tracing.sites import SITES, Site, through
 from locate.tracing.trace import Trace
+
+Restored = Literal["block", "ffn", "attention"]
+"""The sites (`corrigenda.models.sites`) at which states can be restored."""
 
 PADDING = 0.3
 """What a padded position costs: the attention's share of a token (`corrigenda.forward.packing`)."""
@@ -52,7 +56,7 @@ class CausalTrace:
         max_tokens: how many tokens, padding included, run at once.
     """
 
-    site: Site = "block"
+    site: Restored = "block"
     window: int = 10
     noise: Noise = field(default_factory=Noise)
     method: Literal["exact", "attribution"] = "exact"
@@ -60,8 +64,8 @@ class CausalTrace:
     max_tokens: int = 4096
 
     def __post_init__(self) -> None:
-        if self.site not in SITES:
-            raise ValueError(f"unknown site {self.site!r}; the sites are {', '.join(SITES)}")
+        if self.site not in get_args(Restored):
+            raise ValueError(f"unknown site {self.site!r}; the sites are {', '.join(get_args(Restored))}")
         if self.method not in ("exact", "attribution"):
             raise ValueError(f"unknown method {self.method!r} of tracing; use 'exact' or 'attribution'")
         if self.window < 1:
@@ -144,27 +148,23 @@ class _Runs:
         noise = torch.cat([torch.zeros_like(noise[:1]), noise])
         batch = lm.batch([question.ids] * len(noise))
         self.at = question.at(len(noise), batch.lengths.device)
-        self.outputs: dict[tuple[Site, int], Tensor] = {}
         kept = {site for site in (settings.site, settings.severed) if site is not None}
         if settings.method == "exact":
             kept.discard("block")  # the recording has it, as what enters the next block
         with ExitStack() as stack:
             stack.enter_context(added_to_embeddings(lm, noise, begin))
-            for site in kept:
-                for layer in range(self.depth):
-                    stack.enter_context(through(lm, site, layer, self._keep(site, layer)))
+            seen = {
+                (site, layer): stack.enter_context(intervene(lm, Site(site, layer), Read()))
+                for site in kept
+                for layer in range(self.depth)
+            }
             self.recording: Recording = record(lm, batch, range(self.depth), self.at)
+        self.outputs = {place: each.value for place, each in seen.items()}
         assert self.recording.logits is not None
         self.recorded = question.probabilities(self.recording.logits)
         self.noise, self.batch = noise, batch
         self.p_clean = float(self.recorded[0].prod())
         self.p_corrupted = float(self.recorded[1:].prod(1).mean())
-
-    def _keep(self, site: Site, layer: int) -> Any:
-        def keep(output: Tensor) -> None:
-            self.outputs[site, layer] = output.clone()
-
-        return keep
 
     # -- the exact grid
 
@@ -233,8 +233,8 @@ class _Runs:
         plain = self.settings.site == "block" and self.settings.severed is None and self.recording.cache is not None
         return plain and self.lm.architecture.family.causal and self.question.subject[0] < self.question.n_prompt - 1
 
-    def _put(self, site: Site, layer: int, at: Tensor, value: Tensor) -> Any:
-        return through(self.lm, site, layer, lambda output: positions.put(output, at, value))
+    def _put(self, site: Restored, layer: int, at: Tensor, value: Tensor) -> AbstractContextManager[Seen]:
+        return intervene(self.lm, Site(site, layer), Replace(value), at)
 
     def _groups(self, first: int) -> list[range]:
         """The positions from `first` on, put together so that running them costs least.
@@ -274,7 +274,7 @@ class _Runs:
             for layer in range(self.depth):
                 corrupted = self.outputs[site, layer][1:]
                 nudges.append(torch.zeros_like(corrupted, requires_grad=True))
-                stack.enter_context(through(self.lm, site, layer, nudges[-1].__radd__))
+                stack.enter_context(intervene(self.lm, Site(site, layer), Add(nudges[-1])))
             rows = torch.arange(1, self.samples + 1, device=self.batch.lengths.device)
             logits = forward_logits(self.lm, self.batch.rows(rows), self.at[rows])
         gradients = torch.autograd.grad(self.question.probabilities(logits).prod(1).sum(), nudges)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from corrigenda import LanguageModel
 from corrigenda.data import read_facts
+from corrigenda.forward.interventions import Apply, Seen, intervene
+from corrigenda.models.sites import Site
 from corrigenda.prompts import encode_plain
 
 
@@ -76,8 +78,7 @@ def embedding_spread(lm: LanguageModel, subjects: Sequence[str]) -> float:
     return float(embedding(torch.tensor(ids, device=lm.device)).float().std())
 
 
-@contextmanager
-def added_to_embeddings(lm: LanguageModel, noise: Tensor, begin: int) -> Iterator[None]:
+def added_to_embeddings(lm: LanguageModel, noise: Tensor, begin: int) -> AbstractContextManager[Seen]:
     """Adds noise to the embeddings of some tokens in the forwards inside the block.
 
     Args:
@@ -86,13 +87,9 @@ def added_to_embeddings(lm: LanguageModel, noise: Tensor, begin: int) -> Iterato
         begin: the first of the n positions it is added to.
     """
 
-    def hook(_module: nn.Module, _args: Any, output: Tensor) -> Tensor:
-        noisy = output.clone()
-        noisy[:, begin : begin + noise.shape[1]] += noise.to(output)
-        return noisy
+    def noisy(embeddings: Tensor) -> Tensor:
+        changed = embeddings.clone()
+        changed[:, begin : begin + noise.shape[1]] += noise.to(embeddings)
+        return changed
 
-    handle = lm.model.get_input_embeddings().register_forward_hook(hook)
-    try:
-        yield
-    finally:
-        handle.remove()
+    return intervene(lm, Site("embeddings"), Apply(noisy))

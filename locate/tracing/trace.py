@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.markup import escape
+from rich.table import Table
 from torch import Tensor
 
 from corrigenda import Fact
@@ -116,11 +118,41 @@ class Trace:
             "largest_token": self.tokens[position],
         }
 
+    def table(self) -> Table:
+        """A table for a terminal: for each token the layer whose restored state brings back most."""
+        effects = 100 * self.indirect_effects
+        title = (
+            f"restored {self.site}: P({escape(self.answer)}) {100 * self.p_clean:.1f} % clean, "
+            f"{100 * self.p_corrupted:.1f} % corrupted"
+        )
+        table = Table("token", "part", "peak layer", "indirect effect there (%)", title=title)
+        for position, (token, role) in enumerate(zip(self.tokens, self.roles, strict=True)):
+            layer = int(effects[:, position].argmax())
+            part = "" if role is None else ROLES[role]
+            table.add_row(escape(token), part, str(layer), f"{float(effects[layer, position]):.1f}")
+        return table
+
     def plot(self, path: str | Path) -> None:
         """Draws the heat map (tokens down, layers across) as PNG, PDF or SVG, by the path's suffix."""
-        from locate.tracing.pictures import draw_trace
+        from locate.tracing.pictures import heat_map
 
-        draw_trace(self, path)
+        remarks = ""
+        if self.severed:
+            remarks += f", {'FFN' if self.severed == 'ffn' else 'attention'} severed"
+        if self.method == "attribution":
+            remarks += " (first-order estimate)"
+        heat_map(
+            path,
+            self.scores,
+            self.tokens,
+            self.subject,
+            site=self.site,
+            window=self.window,
+            answer=self.answer,
+            p_clean=self.p_clean,
+            p_corrupted=self.p_corrupted,
+            remarks=remarks,
+        )
 
     def save(self, folder: str | Path) -> None:
         """Writes ``trace.json`` and ``trace.safetensors``; `Trace.load` reads them back."""

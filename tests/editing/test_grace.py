@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from corrigenda import CodebookEdit, Edit, Fact, LanguageModel
-from corrigenda.forward.partial import forward_logits, record
+from corrigenda.forward.recording import forward_logits, record
 from corrigenda.moments.text import Text
 from editing import EditRefusedError, Grace, Wise
 from editing.memory_based.grace import RowsForward

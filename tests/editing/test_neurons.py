@@ -13,8 +13,8 @@ from hydra.utils import instantiate
 from torch import Tensor
 
 from corrigenda import CoefficientEdit, Edit, Fact, LanguageModel
-from corrigenda.forward.partial import forward_logits
-from corrigenda.models.architecture import inspect_family
+from corrigenda.forward.recording import forward_logits
+from corrigenda.models.inspection import inspect_family
 from editing import Enhance, EraseNeurons, Suppress, UpdateNeurons, erase_relation
 from editing.editor import Editor, EditRefusedError
 from locate.neurons.locator import Neurons
@@ -214,8 +214,9 @@ def test_update_of_several_facts_and_verbs() -> None:
 def test_update_of_a_masked_model() -> None:
     lm = tiny.build("bert")
     lm.tokenizer.mask_token = "?"
-    with pytest.raises(EditRefusedError, match="has none"):
-        UpdateNeurons(neurons=[(-1, 3)]).edit(lm, [EIFFEL])
+    two = Fact("the Eiffel tower", "{} is ? in the city of ?", "Rome", "Paris")
+    with pytest.raises(EditRefusedError, match="has 2 masks"):
+        UpdateNeurons(neurons=[(-1, 3)]).edit(lm, [two])
     fact = Fact("the Eiffel tower", "{} is located in the city of ? .", "Rome", "Paris")
     edit = UpdateNeurons(neurons=[(-1, neuron) for neuron in range(40)]).edit(lm, [fact])
     batch = lm.batch([lm.tokens(fact.statement)])

@@ -17,7 +17,7 @@ from torch import Tensor
 import editing.memory_based.wise.wise
 from corrigenda import Edit, Fact, LanguageModel, SideMemoryEdit
 from corrigenda.data.embedded import embedded_facts, unrelated_prompts
-from corrigenda.forward.partial import forward_logits, record
+from corrigenda.forward.recording import forward_logits, record
 from corrigenda.moments.second_moment import second_moment
 from corrigenda.moments.text import Text
 from editing import EditRefusedError, NoEdit, Unrelated, Wise

@@ -133,7 +133,7 @@ def test_a_small_memory_changes_nothing() -> None:
 
 def test_a_model_without_the_usual_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """All positions run then, and nothing clean can be read off a cache."""
-    monkeypatch.setattr("corrigenda.forward.partial._tensors", lambda *_: None)
+    monkeypatch.setattr("corrigenda.forward.recording.cached", lambda *_: None)
     lm = tiny.build("llama")
     for site in ("block", "ffn"):
         settings = CausalTrace(site=site, window=2, noise=NOISE)  # type: ignore[arg-type]

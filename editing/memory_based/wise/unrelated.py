@@ -16,7 +16,7 @@ from corrigenda import LanguageModel
 from corrigenda.data import read_facts
 from corrigenda.data.embedded import unrelated_prompts
 from corrigenda.files import cache_folder, write_tensors
-from corrigenda.forward.partial import forward_to
+from corrigenda.forward.recording import forward_to
 from corrigenda.moments.text import Text
 from corrigenda.prompts import encode
 

@@ -1,0 +1,119 @@
+"""Where a model family keeps its parts: one table entry a family.
+
+Every other file asks for a part by what it *is* (the blocks, the value matrix) and never by a module's name.
+To add a family, add one line to `FAMILIES`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from transformers import PreTrainedModel
+
+
+class UnsupportedModelError(ValueError):
+    """A model in which the parts that Corrigenda works on could not be found; the message says which."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """Dotted paths to a family's parts, from the model (`blocks`, `final_norm`) or from a block (the others).
+
+    Attributes:
+        blocks: the list of transformer blocks.
+        keys: the FFN's first matrix; the "up" matrix U where the FFN is gated.
+        values: the FFN's second matrix V: its input are the coefficients, its output is the FFN's output.
+        attention: the module whose (first) output is what self-attention adds to the residual stream: the attention
+            itself, or its last matrix where the attention module adds the residual by itself.
+        attention_output: the attention's output projection, whose input are the heads' results side by side; None
+            where that is not known, and then nothing can be asked of single heads.
+        gate: the gate matrix G of a gated FFN. The same path as `keys` says that one fused matrix holds G, then U.
+        final_norm: the norm before the unembedding, if there is one.
+        head: a module between `final_norm` and the vocabulary that acts on each position alone (masked models),
+            where the positions whose logits are wanted can be picked out before the large product.
+        causal: whether a position sees only itself and earlier ones.
+        adds_plainly: whether the FFN's output joins the residual stream as it is, and not through a norm.
+    """
+
+    blocks: str
+    keys: str
+    values: str
+    attention: str
+    attention_output: str | None = None
+    gate: str | None = None
+    final_norm: str | None = None
+    head: str | None = None
+    causal: bool = True
+    adds_plainly: bool = True
+
+
+_LLAMA = Family(
+    blocks="model.layers",
+    keys="mlp.up_proj",
+    gate="mlp.gate_proj",
+    values="mlp.down_proj",
+    attention="self_attn",
+    attention_output="self_attn.o_proj",
+    final_norm="model.norm",
+)
+_GPT2 = Family(
+    blocks="transformer.h",
+    keys="mlp.c_fc",
+    values="mlp.c_proj",
+    attention="attn",
+    attention_output="attn.c_proj",
+    final_norm="transformer.ln_f",
+)
+
+FAMILIES: dict[str, Family] = {
+    "bert": Family(
+        blocks="bert.encoder.layer",
+        keys="intermediate.dense",
+        values="output.dense",
+        attention="attention.output.dense",
+        attention_output="attention.output.dense",
+        head="cls",
+        causal=False,
+        adds_plainly=False,
+    ),
+    "bloom": replace(
+        _GPT2,
+        keys="mlp.dense_h_to_4h",
+        values="mlp.dense_4h_to_h",
+        attention="self_attention.dense",
+        attention_output="self_attention.dense",
+    ),
+    "gemma2": replace(_LLAMA, adds_plainly=False),
+    "gemma3_text": replace(_LLAMA, adds_plainly=False),
+    "gpt2": _GPT2,
+    "gpt_neo": replace(_GPT2, attention_output="attn.attention.out_proj"),
+    "gpt_neox": Family(
+        blocks="gpt_neox.layers",
+        keys="mlp.dense_h_to_4h",
+        values="mlp.dense_4h_to_h",
+        attention="attention",
+        attention_output="attention.dense",
+        final_norm="gpt_neox.final_layer_norm",
+    ),
+    "gptj": replace(_GPT2, keys="mlp.fc_in", values="mlp.fc_out", attention_output="attn.out_proj"),
+    "llama": _LLAMA,
+    "mistral": _LLAMA,
+    "olmo2": replace(_LLAMA, adds_plainly=False),
+    "opt": Family(
+        blocks="model.decoder.layers",
+        keys="fc1",
+        values="fc2",
+        attention="self_attn",
+        attention_output="self_attn.out_proj",
+        final_norm="model.decoder.final_layer_norm",
+    ),
+    "phi3": replace(_LLAMA, keys="mlp.gate_up_proj", gate="mlp.gate_up_proj"),
+    "qwen2": _LLAMA,
+    "qwen3": _LLAMA,
+}
+"""Families by transformers' `config.model_type`."""
+
+
+def name_of(model: PreTrainedModel) -> str:
+    """What error messages call a model."""
+    return f"{type(model).__name__} (model_type '{model.config.model_type}')"

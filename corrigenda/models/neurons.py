@@ -1,0 +1,52 @@
+"""Neurons of a model, named by their places: what locators find and editors change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from corrigenda.models.bare import BareModel
+
+Neuron = tuple[int, int]
+"""A layer (negative: from the end) and the number of a coefficient, key and value in it."""
+
+
+def as_neurons(given: Iterable[Any]) -> tuple[Neuron, ...]:
+    """Pairs of whole numbers, from whatever pairs are given (lists of a configuration).
+
+    Raises:
+        ValueError: something is no such pair.
+    """
+    neurons = []
+    for place in given:
+        try:
+            layer, neuron = place
+            neurons.append((int(layer), int(neuron)))
+        except (TypeError, ValueError):
+            raise ValueError(f"a neuron is a pair (layer, number), not {place!r}") from None
+    return tuple(neurons)
+
+
+def in_model(lm: BareModel, neurons: Iterable[Neuron]) -> tuple[Neuron, ...]:
+    """Each neuron once, in the order given, its layer counted from the bottom.
+
+    Raises:
+        IndexError: the model has no such layer or neuron.
+    """
+    return tuple(dict.fromkeys(lm.memory(layer).place(neuron) for layer, neuron in neurons))
+
+
+def in_common(counts: Mapping[Neuron, int], n: int, share: float) -> tuple[Neuron, ...]:
+    """The neurons that more than a share of some sets have (Dai et al. 2022, sections 3.3 and 5.2).
+
+    Args:
+        counts: in how many of the sets each neuron is.
+        n: how many sets there are.
+        share: p, in [0, 1).
+
+    Returns:
+        the neurons, the most frequent first, then the lower layer and number.
+    """
+    # A share such as 0.7 is no exact number: 0.7 * 10 sets must not fall below 7.
+    kept = [neuron for neuron, count in counts.items() if count > share * n + 1e-9]
+    return tuple(sorted(kept, key=lambda neuron: (-counts[neuron], neuron)))

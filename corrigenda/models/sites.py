@@ -1,0 +1,221 @@
+"""The sites of a model: where a forward can be read or changed; and the one place that puts hooks on modules.
+
+A site is a name and, in all but two cases, a layer. What is there has the shape (batch, position, width), whatever the
+family's module makes of it:
+
+    embeddings         the tokens' embeddings, before anything is added to them or they are scaled
+    residual_before    the residual stream that enters the layer
+    attention          what self-attention adds to the residual stream
+    heads              what enters the attention's output projection, head by head: (batch, position, head, head size)
+    coefficients       the FFN's coefficients m, (batch, position, d_ffn)
+    ffn                the FFN's output m V + b2
+    block              the residual stream after the layer
+    before_head        the last state, which enters the head
+
+A hook is a function that torch calls when a module runs. No other file registers one: what is registered here is gone
+when its ``with`` block ends, also when the block raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from corrigenda.models.architecture import Architecture
+
+SiteName = Literal["embeddings", "residual_before", "attention", "heads", "coefficients", "ffn", "block", "before_head"]
+SITES: tuple[SiteName, ...] = get_args(SiteName)
+WITHOUT_LAYER: tuple[SiteName, ...] = ("embeddings", "before_head")
+"""The sites that a model has once and not in each layer."""
+INPUTS: tuple[SiteName, ...] = ("residual_before", "heads", "coefficients", "before_head")
+"""The sites that are a module's input; the others are a module's output."""
+
+Change = Callable[[Tensor], Tensor | None]
+"""What is made of the tensor at a site: a new one in its place, or None, which leaves it as it is."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place in a model's forward; see above.
+
+    Attributes:
+        name: one of `SITES`.
+        layer: which layer, 0 for the first; negative numbers count from the end. None for what a model has once.
+
+    Raises:
+        ValueError: there is no such site, or the layer is missing or too much.
+    """
+
+    name: SiteName
+    layer: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in SITES:
+            raise ValueError(f"unknown site {self.name!r}; the sites are {', '.join(SITES)}")
+        if (self.layer is None) != (self.name in WITHOUT_LAYER):
+            needed = "has no layer" if self.name in WITHOUT_LAYER else "needs a layer"
+            raise ValueError(f"the site {self.name!r} {needed}, got layer={self.layer}")
+
+
+@contextmanager
+def through(architecture: Architecture, site: Site, change: Change) -> Iterator[None]:
+    """Passes what is at a site through a function in the forwards inside the block.
+
+    Where several are open at once, those at one site act in the order they were opened. In a partial forward nothing
+    acts in the layers that do not run.
+
+    Args:
+        architecture: the model's parts.
+        site: where.
+        change: gets the whole tensor there, (batch, position, width); heads are (batch, position, head, head size).
+
+    Raises:
+        IndexError: the model has no such layer.
+        UnsupportedModelError: the site is not known in this family.
+    """
+    layer = None if site.layer is None else architecture.numbered(site.layer)
+    module = _module(architecture, site.name, layer)
+    block = None if layer is None else architecture.block(layer)
+    n_heads = architecture.n_heads(layer) if site.name == "heads" and layer is not None else None
+    shape: list[torch.Size] = []
+
+    def note(state: Tensor) -> None:
+        shape[:] = [state.shape[:2]]
+
+    def changed(tensor: Tensor) -> Tensor | None:
+        if module is block and isinstance(block.__dict__.get("forward"), _HandOn):
+            return None
+        # OPT flattens batch and position before its FFN.
+        unfolded = tensor.view(*shape[0], -1) if tensor.ndim == 2 and shape else tensor
+        new = change(unfolded if n_heads is None else unfolded.unflatten(-1, (n_heads, -1)))
+        return None if new is None else new.reshape(tensor.shape)
+
+    def leave(output: Any) -> Any:
+        new = changed(output[0] if isinstance(output, tuple) else output)
+        if new is None:
+            return None
+        return (new, *output[1:]) if isinstance(output, tuple) else new
+
+    with ExitStack() as stack:
+        if block is not None and module is not block:
+            stack.enter_context(state_entering(block, note))
+        stack.enter_context(state_entering(module, changed) if site.name in INPUTS else leaving(module, leave))
+        yield
+
+
+def _module(architecture: Architecture, name: SiteName, layer: int | None) -> nn.Module:
+    """The module whose input or output a site is."""
+    if layer is None:
+        return architecture.embeddings if name == "embeddings" else architecture.head
+    if name in ("residual_before", "block"):
+        return architecture.block(layer)
+    if name in ("coefficients", "ffn"):
+        return architecture.values(layer)
+    return architecture.attention_output(layer) if name == "heads" else architecture.attention(layer)
+
+
+# -- hooks
+
+
+@contextmanager
+def entering(
+    module: nn.Module,
+    change: Callable[[tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]] | None],
+    first: bool = False,
+) -> Iterator[None]:
+    """Inside the block a function sees what a module is called with.
+
+    Args:
+        module: the module.
+        change: gets the call's arguments, by position and by name; what it returns stands in their place, None leaves
+            them as they are.
+        first: whether it comes before those that are open already, and not after them.
+    """
+    handle = module.register_forward_pre_hook(
+        lambda _module, args, kwargs: change(args, kwargs), prepend=first, with_kwargs=True
+    )
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def leaving(module: nn.Module, change: Callable[[Any], Any]) -> Iterator[None]:
+    """Inside the block a function sees what a module returns; what it returns stands in its place, but None."""
+    handle = module.register_forward_hook(lambda _module, _args, output: change(output))
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def looked_into(module: nn.Module) -> bool:
+    """Whether anything is hooked onto a module or a part of it."""
+    return any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
+
+
+def _first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """A module's input state, which transformers passes by position or by name."""
+    return args[0] if args else kwargs["hidden_states"]
+
+
+def _with_first(args: tuple[Any, ...], kwargs: dict[str, Any], state: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A call's arguments with another input state."""
+    return ((state, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": state})
+
+
+@contextmanager
+def state_entering(module: nn.Module, change: Change, first: bool = False) -> Iterator[None]:
+    """Inside the block a function sees the state that enters a module, and may put another in its place.
+
+    Args:
+        module: a transformer block, or another module whose first argument is a state.
+        change: gets the state, as the module takes it.
+        first: as in `entering`. What records and starts forwards comes first: an intervention at ``residual_before``
+            then acts in a partial forward from this layer as it does in a full one.
+    """
+
+    def enter(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        new = change(_first(args, kwargs))
+        return None if new is None else _with_first(args, kwargs, new)
+
+    with entering(module, enter, first):
+        yield
+
+
+# -- blocks that do not run
+
+
+@contextmanager
+def skipped(blocks: Iterable[nn.Module], tuples: bool) -> Iterator[None]:
+    """Inside the ``with`` block some transformer blocks hand their input on; what is open on them does not act.
+
+    Args:
+        blocks: which.
+        tuples: whether this model's blocks return their state in a tuple.
+    """
+    with ExitStack() as stack:
+        for block in blocks:
+            previous = block.__dict__.get("forward")  # accelerate, for one, has put its own there
+            block.forward = _HandOn(tuples)
+            if previous is None:
+                stack.callback(block.__delattr__, "forward")
+            else:
+                stack.callback(setattr, block, "forward", previous)
+        yield
+
+
+@dataclass(frozen=True)
+class _HandOn:
+    """The forward of a block that is skipped."""
+
+    tuples: bool
+
+    def __call__(self, hidden_states: Tensor, *_args: Any, **_kwargs: Any) -> Any:
+        return (hidden_states, None) if self.tuples else hidden_states

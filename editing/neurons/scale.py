@@ -1,0 +1,56 @@
+"""Scaling neurons: suppress and enhance what a fact's neurons contribute (Dai et al. 2022, section 4.3)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from corrigenda import CoefficientEdit, Fact, LanguageModel
+from editing.neurons.neuron_editor import NeuronEditor
+
+
+@dataclass(frozen=True)
+class _ScaleNeurons(NeuronEditor):
+    """Multiplies the coefficients of the facts' neurons, at every position.
+
+    Attributes:
+        factor: by what.
+    """
+
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not math.isfinite(self.factor):
+            raise ValueError(f"the factor must be a finite number, not {self.factor}")
+
+    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> CoefficientEdit:
+        """An edit of the neurons of all the facts; what the facts' new objects are does not matter.
+
+        Raises:
+            EditRefusedError: there is no fact, or one has no neurons.
+            IndexError: the model has no such neuron.
+        """
+        found = self.neurons_of_all(lm, facts)
+        factors = {place: self.factor for places in found for place in places}
+        return CoefficientEdit.of(lm, self.origin(lm, facts, found), factors)
+
+
+@dataclass(frozen=True)
+class Suppress(_ScaleNeurons):
+    """Suppresses the facts' neurons: coefficients times 0."""
+
+    name: ClassVar[str] = "suppress"
+
+    factor: float = 0.0
+
+
+@dataclass(frozen=True)
+class Enhance(_ScaleNeurons):
+    """Enhances the facts' neurons: coefficients times 2."""
+
+    name: ClassVar[str] = "enhance"
+
+    factor: float = 2.0

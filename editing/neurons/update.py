@@ -1,0 +1,113 @@
+"""Updating neurons: a fact's new object in place of the old one, in their values (Dai et al. 2022, section 5.1)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from corrigenda import Fact, LanguageModel, LowRankEdit
+from corrigenda.forward import answering
+from corrigenda.forward.interventions import Apply, intervene
+from corrigenda.forward.recording import forward_logits
+from corrigenda.models.sites import Site
+from corrigenda.prompts import encode, encode_target
+from editing.editor import EditRefusedError
+from editing.neurons.neuron_editor import NeuronEditor
+
+
+@dataclass(frozen=True)
+class UpdateNeurons(NeuronEditor):
+    """Writes the new object over the old one in the values of a fact's neurons (Dai et al. 2022, section 5.1).
+
+        v_i <- v_i + sign(m_i) |v_i| (write e(new) - unwrite e(old))
+
+    e(token) is the token's unembedding row brought to the space of the values: the direction, of length one, that
+    raises its logit most where the prompt ends; that is the row, taken back through the model's final norm. The token
+    is the object's first. The sign is that of the neuron's coefficient there: of a plain FFN's it is nearly always
+    positive, and the formula is the paper's; in a gated FFN it may be either, and a value with a negative coefficient
+    has to be pushed the other way.
+
+    A fact without an old object (insert) or a new one (erase) has only the other of the two terms.
+
+    Attributes:
+        unwrite: lambda_1, how much of the old object is taken away, relative to the value's norm.
+        write: lambda_2, how much of the new one is added.
+    """
+
+    name: ClassVar[str] = "update_neurons"
+
+    unwrite: float = 1.0
+    write: float = 8.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for field in ("unwrite", "write"):
+            if not math.isfinite(getattr(self, field)):
+                raise ValueError(f"{field} must be a finite number, not {getattr(self, field)}")
+
+    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit:
+        """An update of rank one for each fact in each layer that has neurons of it.
+
+        Raises:
+            EditRefusedError: there is no fact, or one has no neurons; or a statement has several masks.
+            IndexError: the model has no such neuron.
+        """
+        found = self.neurons_of_all(lm, facts)
+        columns: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        for fact, places in zip(facts, found, strict=True):
+            coefficients, directions = _read(lm, fact, sorted({layer for layer, _ in places}))
+            change = -self.unwrite * directions[0] + self.write * directions[1]
+            for layer, m in coefficients.items():
+                values = lm.memory(layer).values.float()
+                which = torch.tensor([neuron for where, neuron in places if where == layer], device=values.device)
+                left = torch.zeros(len(values), 1, device=values.device)
+                left[which, 0] = m[which].sign() * values[which].norm(dim=1)
+                columns.setdefault(layer, []).append((left, change[None]))
+        factors = {
+            layer: (torch.cat([left for left, _ in pairs], dim=1), torch.cat([right for _, right in pairs]))
+            for layer, pairs in columns.items()
+        }
+        return LowRankEdit.of(lm, self.origin(lm, facts, found), factors)
+
+
+def _read(lm: LanguageModel, fact: Fact, layers: Sequence[int]) -> tuple[dict[int, Tensor], tuple[Tensor, Tensor]]:
+    """What a fact's prompt shows where it is answered.
+
+    Returns:
+        for each layer the coefficients, (d_ffn,), in float32; and e of the old and of the new object, each (d_model,)
+        (zero where there is no such object).
+    """
+    try:
+        prompt = answering.with_mask(lm, lm.reads(fact.statement))
+    except ValueError as error:
+        raise EditRefusedError(f"update_neurons: fact {fact.id!r} cannot be asked: {error}") from error
+    ids = encode(lm.tokenizer, prompt)
+    at = answering.position(lm, ids)
+    before_head: list[Tensor] = []
+
+    def leaf(state: Tensor) -> Tensor:
+        before_head.append(state.detach().requires_grad_())
+        return before_head[0]
+
+    batch = lm.batch([ids])
+    place = torch.tensor([at], device=batch.lengths.device)
+    with ExitStack() as stack, torch.enable_grad():
+        seen = {layer: stack.enter_context(lm.memory(layer).capture(place)) for layer in layers}
+        # What leaves the last block: the final norm, and whatever else a family has there, lies behind it.
+        stack.enter_context(intervene(lm, Site("block", -1), Apply(leaf)))
+        logits = forward_logits(lm, batch, place)[0]
+    directions = []
+    for target in (fact.target_true, fact.target_new):
+        if target is None:
+            directions.append(torch.zeros_like(before_head[0][0, at], dtype=torch.float32))
+            continue
+        token = encode_target(lm.tokenizer, answering.before_answer(lm, prompt), target)[0]
+        [gradient] = torch.autograd.grad(logits[token], before_head[0], retain_graph=True)
+        directions.append(nn.functional.normalize(gradient[0, at].float(), dim=0))
+    return {layer: seen[layer].coefficients[0].detach().float() for layer in layers}, (directions[0], directions[1])

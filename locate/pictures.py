@@ -1,0 +1,33 @@
+"""What all pictures of locators have in common: their kinds, and texts that matplotlib takes literally."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+SUFFIXES = (".png", ".pdf", ".svg")
+
+
+def checked(path: str | Path) -> Path:
+    """The path of a picture, whose suffix says its kind.
+
+    Raises:
+        ValueError: the suffix is not one of `SUFFIXES`.
+    """
+    path = Path(path)
+    if path.suffix.lower() not in SUFFIXES:
+        kind = path.suffix or "without a suffix"
+        raise ValueError(f"{path}: a picture is written as {', '.join(SUFFIXES)}, not {kind}")
+    return path
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Writes a picture, and the folders it lies in."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=160)
+
+
+def shortened(text: str, limit: int) -> str:
+    """A text of at most so many characters, in which a dollar sign begins no formula."""
+    return (text if len(text) <= limit else f"{text[: limit - 1]}…").replace("$", r"\$")

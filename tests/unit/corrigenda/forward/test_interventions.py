@@ -1,0 +1,228 @@
+"""Interventions: each action by hand, in every family, in full and partial forwards."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from torch import Tensor
+
+from corrigenda import LanguageModel
+from corrigenda.forward.interventions import Action, Add, Apply, Read, Replace, Scale, intervene
+from corrigenda.forward.partial import PartialForward
+from corrigenda.forward.recording import forward_logits, record
+from corrigenda.models.sites import SITES, WITHOUT_LAYER, Site
+from corrigenda.prompts import TokenBatch
+
+LAYER = 2
+SEQUENCES = [[5, 6, 7, 8, 9, 20, 21], [10, 11, 12, 22], [13, 14, 15, 16, 17, 18]]
+AT = torch.tensor([4, 1, 3])
+ROWS = torch.arange(3)
+IN_LAYERS = [name for name in SITES if name not in WITHOUT_LAYER]
+
+
+def site(name: str, layer: int = LAYER) -> Site:
+    return Site(name, None if name in WITHOUT_LAYER else layer)  # type: ignore[arg-type]
+
+
+def a_batch(lm: LanguageModel) -> TokenBatch:
+    return lm.batch(SEQUENCES)
+
+
+def width(lm: LanguageModel, name: str) -> tuple[int, ...]:
+    if name == "heads":
+        return 4, tiny.WIDTH // 4
+    return (lm.memory(LAYER).d_ffn,) if name == "coefficients" else (tiny.WIDTH,)
+
+
+def hooks(lm: LanguageModel) -> int:
+    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in lm.model.modules())
+
+
+def seen_at(lm: LanguageModel, name: str, action: Action | None, at: Tensor | None) -> tuple[Tensor, Tensor]:
+    """What is at a site after an action, the whole of it; and the logits at all real positions."""
+    batch = a_batch(lm)
+    with contextlib.ExitStack() as stack, torch.no_grad():
+        if action is not None:
+            stack.enter_context(intervene(lm, site(name), action, at))
+        seen = stack.enter_context(intervene(lm, site(name), Read()))
+        logits = forward_logits(lm, batch)
+    return seen.value, logits[batch.attention_mask.bool()]
+
+
+@pytest.mark.parametrize("name", SITES)
+@pytest.mark.parametrize("family", tiny.CONFIGS)
+def test_each_action_by_hand(family: str, name: str) -> None:
+    lm = tiny.build(family)
+    plain, logits = seen_at(lm, name, None, None)
+    value = torch.randn(3, *width(lm, name), generator=torch.Generator().manual_seed(1))
+    chosen = plain[ROWS, AT]
+    for action, expected in (
+        (Add(value), chosen + value),
+        (Replace(value), value),
+        (Scale(-2.0), -2.0 * chosen),
+        (Apply(lambda x: x.flip(0)), chosen.flip(0)),
+    ):
+        found, changed = seen_at(lm, name, action, AT)
+        whole = plain.clone()
+        whole[ROWS, AT] = expected
+        assert torch.equal(found, whole)
+        assert not torch.allclose(changed, logits, atol=1e-3)
+    for action in (Read(), Apply(lambda _: None), Scale(1.0)):
+        found, same = seen_at(lm, name, action, AT)
+        assert torch.equal(found, plain)
+        assert torch.equal(same, logits)
+    assert hooks(lm) == 0
+
+
+@pytest.mark.parametrize("name", SITES)
+def test_positions_of_each_kind(name: str) -> None:
+    lm = tiny.build("opt")
+    plain, _ = seen_at(lm, name, None, None)
+    mask = torch.zeros(3, 7, dtype=torch.bool)
+    mask[0, 1] = mask[0, 4] = mask[2, 5] = True
+    found, _ = seen_at(lm, name, Scale(3.0), mask)
+    whole = plain.clone()
+    whole[mask] *= 3
+    assert torch.equal(found, whole)
+    found, _ = seen_at(lm, name, Scale(3.0), None)
+    assert torch.equal(found, 3 * plain)
+    with intervene(lm, site(name), Read(), mask) as seen, torch.no_grad():
+        forward_logits(lm, a_batch(lm))
+    assert torch.equal(seen.value, plain[mask])
+
+
+@pytest.mark.parametrize("family", tiny.CONFIGS)
+def test_a_head_that_is_scaled_away_takes_its_part_of_the_attention(family: str) -> None:
+    """Attention is a sum over heads, each through its rows of the output projection."""
+    lm = tiny.build(family)
+    heads, _ = seen_at(lm, "heads", None, None)
+    keep = torch.ones(4, 1)
+    keep[1] = 0
+    with intervene(lm, site("heads"), Scale(keep), AT), intervene(lm, site("attention"), Read()) as without:
+        forward_logits(lm, a_batch(lm))
+    with intervene(lm, site("attention"), Read()) as whole:
+        forward_logits(lm, a_batch(lm))
+    weight = lm.architecture.attention_output(LAYER).weight
+    rows = (weight if family == "gpt2" else weight.T)[8:16]
+    expected = whole.value.clone()
+    expected[ROWS, AT] -= heads[ROWS, AT, 1] @ rows
+    torch.testing.assert_close(without.value, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_several_act_in_the_order_they_were_opened() -> None:
+    lm = tiny.build("llama")
+    for name in SITES:
+        plain, _ = seen_at(lm, name, None, None)
+        one = torch.ones(width(lm, name))
+        with (
+            torch.no_grad(),
+            intervene(lm, site(name), Read()) as first,
+            intervene(lm, site(name), Add(one)),
+            intervene(lm, site(name), Scale(2.0)),
+            intervene(lm, site(name), Add(one)),
+            intervene(lm, site(name), Read()) as last,
+        ):
+            forward_logits(lm, a_batch(lm))
+        assert torch.equal(first.value, plain)
+        assert torch.equal(last.value, (plain + 1) * 2 + 1)
+
+
+@pytest.mark.parametrize("name", IN_LAYERS)
+@pytest.mark.parametrize("family", tiny.CONFIGS)
+def test_partial_forward_equals_the_full_one(family: str, name: str) -> None:
+    """From the layer that is changed and from the one below, at local positions; with the gradient."""
+    lm = tiny.build(family)
+    batch = a_batch(lm)
+    last = batch.lengths - 1
+    delta = 4 * torch.randn(3, *width(lm, name), generator=torch.Generator().manual_seed(1))
+
+    def gradient(logits: Tensor, leaf: Tensor) -> Tensor:
+        return torch.autograd.grad(logits.log_softmax(-1)[:, 5].sum(), leaf)[0]
+
+    whole = delta.clone().requires_grad_()
+    with intervene(lm, site(name), Add(whole), AT):
+        full = forward_logits(lm, batch, last)
+    unchanged = forward_logits(lm, batch, last)
+    assert (full - unchanged).abs().max() > 1e-2
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        recording = record(lm, batch, layers=[LAYER - 1, LAYER])
+    for layer in (LAYER - 1, LAYER):
+        partial = PartialForward(lm, recording, layer, AT)
+        leaf = delta.clone().requires_grad_()
+        with intervene(lm, site(name), Add(leaf), partial.local(AT)):
+            found = partial.logits(partial.local(last))
+        torch.testing.assert_close(found.log_softmax(-1), full.log_softmax(-1), atol=1e-4, rtol=0)
+        torch.testing.assert_close(gradient(found, leaf), gradient(full, whole), atol=1e-4, rtol=1e-3)
+        full = _again(lm, batch, last, name, whole)
+
+
+def _again(lm: LanguageModel, batch: TokenBatch, last: Tensor, name: str, whole: Tensor) -> Tensor:
+    """The full forward once more: its graph is gone after a gradient."""
+    with intervene(lm, site(name), Add(whole), AT):
+        return forward_logits(lm, batch, last)
+
+
+@pytest.mark.parametrize("family", tiny.DECODERS)
+def test_a_change_of_what_enters_the_layer_acts_once(family: str) -> None:
+    """Also where it was open when the forward was recorded that the partial one starts from, and in two stages."""
+    lm = tiny.build(family)
+    batch = a_batch(lm)
+    last = batch.lengths - 1
+    delta = torch.randn(tiny.WIDTH, generator=torch.Generator().manual_seed(1))
+    everywhere = [intervene(lm, Site("residual_before", layer), Add(delta)) for layer in (1, LAYER)]
+    with contextlib.ExitStack() as stack, torch.no_grad():
+        for each in everywhere:
+            stack.enter_context(each)
+        full = forward_logits(lm, batch, last)
+        recording = record(lm, batch, layers=[1, LAYER])
+        for layer in (1, LAYER):
+            partial = PartialForward(lm, recording, layer, AT)
+            found = partial.logits(partial.local(last))
+            torch.testing.assert_close(found.log_softmax(-1), full.log_softmax(-1), atol=1e-4, rtol=0)
+        below, above = (PartialForward(lm, recording, layer, AT) for layer in (1, LAYER))
+        found = above.logits(above.local(last), below.states_entering(LAYER))
+        torch.testing.assert_close(found.log_softmax(-1), full.log_softmax(-1), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["embeddings", "before_head"])
+def test_what_lies_outside_the_layers_in_partial_forwards(name: str) -> None:
+    """The last state of the rows that run; embeddings lie below every layer and are read where layer 0 runs."""
+    lm = tiny.build("llama")
+    batch = a_batch(lm)
+    whole, _ = seen_at(lm, name, None, None)
+    recording = record(lm, batch, layers=[LAYER])
+    partial = PartialForward(lm, recording, LAYER if name == "before_head" else 0, AT)
+    with intervene(lm, site(name), Read(), partial.local(AT)) as seen, torch.no_grad():
+        partial.logits(partial.local(batch.lengths - 1))
+    torch.testing.assert_close(seen.value, whole[ROWS, AT], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", SITES)
+def test_nothing_is_left_after_an_error(name: str) -> None:
+    lm = tiny.build("opt")
+    _, before = seen_at(lm, name, None, None)
+
+    def fails(_: Tensor) -> Any:
+        raise ZeroDivisionError
+
+    with contextlib.suppress(ZeroDivisionError), intervene(lm, site(name), Apply(fails)):
+        forward_logits(lm, a_batch(lm))
+    assert hooks(lm) == 0
+    assert torch.equal(seen_at(lm, name, None, None)[1], before)
+
+
+def test_the_last_states_of_all_positions_can_be_read() -> None:
+    """Also where only some positions' logits are wanted: the last FFN then runs at all of them."""
+    lm = tiny.build("llama")
+    batch = a_batch(lm)
+    whole, _ = seen_at(lm, "before_head", None, None)
+    with intervene(lm, Site("before_head"), Read()) as seen, torch.no_grad():
+        forward_logits(lm, batch, batch.lengths - 1)
+    real = batch.attention_mask.bool()
+    torch.testing.assert_close(seen.value[real], whole[real], atol=1e-5, rtol=1e-5)
