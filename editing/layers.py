@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from corrigenda import LanguageModel
 
@@ -13,11 +13,14 @@ class OneLayer:
 
     Attributes:
         layer: the layer; negative numbers count from the end; None for the default.
-        depth: the default, as a share of the model's depth.
     """
 
-    depth: ClassVar[float]
     layer: int | None
+
+    @property
+    def depth(self) -> float:
+        """The default layer as a share of the model's depth; a class attribute, or a setting."""
+        raise NotImplementedError(f"{type(self).__name__} has no default layer: give it a class attribute `depth`")
 
     @property
     def layers(self) -> tuple[int, ...]:

@@ -49,7 +49,7 @@ class Rome(OneLayer):
     of rank two.
 
     Guards (`editing.locate_then_edit.guards`): an update is flagged where |delta V| / |V| is above `flag_norm` or the
-    agreement of keys is below 0.2, and refused above `refuse_norm`, below 0.02, and where anything is not finite. Refused
+    agreement of keys is below 0.2; refused above `refuse_norm`, below 0.02, and where anything is not finite. Refused
     facts are left out of the edit; where none is left, `EditRefusedError` is raised.
 
     Attributes:

@@ -34,11 +34,29 @@ def test_one_layer(editor: type[Rome | FineTune], lm: LanguageModel) -> None:
     assert editor(layer=-1).layers == (-1,)  # as it was named
     assert editor(layer=-1).resolved_layer(lm) == tiny.DEPTH - 1
     assert editor().layers == ()
-    assert editor().resolved_layer(lm) == default_layer(lm, editor.depth)
+    assert editor().resolved_layer(lm) == default_layer(lm, editor().depth)
     with pytest.raises(IndexError, match="layer 9: the model has 4"):
         editor(layer=9).resolved_layer(lm)
     with pytest.raises(IndexError, match="layer 9: the model has 4"):
         prepare(editor(layer=9), lm)
+
+
+def test_the_default_may_be_a_setting(lm: LanguageModel) -> None:
+    @dataclass(frozen=True)
+    class Somewhere(OneLayer):
+        layer: int | None = None
+        depth: float = 0.5
+
+    assert Somewhere().resolved_layer(lm) == 2
+    assert Somewhere(depth=0.25).resolved_layer(lm) == 1
+    assert Somewhere(layer=3, depth=0.25).resolved_layer(lm) == 3
+
+    @dataclass(frozen=True)
+    class Nowhere(OneLayer):
+        layer: int | None = None
+
+    with pytest.raises(NotImplementedError, match="Nowhere has no default layer"):
+        Nowhere().resolved_layer(lm)
 
 
 @pytest.mark.parametrize(
