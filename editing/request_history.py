@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from corrigenda import Edit, Fact, LanguageModel
 from corrigenda.edits.routed import RoutedEdit
@@ -56,37 +55,6 @@ def thinned(fact: Fact, share: float, draw: random.Random) -> str:
     before = parts[0] + " " if parts[0] and parts[0] != left else parts[0]
     after = " " + parts[1] if parts[1] and parts[1] != right else parts[1]
     return before + fact.subject + after
-
-
-def request(fact: Fact) -> tuple[str, str]:
-    """What a fact asks about, to be compared with another's."""
-    return fact.subject, fact.prompt
-
-
-def answer(fact: Fact) -> str:
-    """The new object, to be compared with another's."""
-    return str(fact.target_new).strip()
-
-
-def history(facts: Sequence[Fact], refused: Collection[int] = ()) -> list[dict[str, Any]]:
-    """For each fact what it is to the latest earlier one about the same subject with the same prompt.
-
-    ``repeats`` is the number of that fact if it asks for the same object, ``contradicts`` if for another: the later one
-    wins. Nothing for a fact that has no such predecessor; facts that were refused are none.
-    """
-    found: list[dict[str, Any]] = []
-    latest: dict[tuple[str, str], int] = {}
-    for number, fact in enumerate(facts):
-        earlier = latest.get(request(fact))
-        if earlier is None:
-            found.append({})
-        elif answer(facts[earlier]) == answer(fact):
-            found.append({"repeats": earlier})
-        else:
-            found.append({"contradicts": earlier})
-        if number not in refused:
-            latest[request(fact)] = number
-    return found
 
 
 def check_previous(editor: str, lm: LanguageModel, layer: int, previous: Edit | None, kind: type[RoutedEdit]) -> None:

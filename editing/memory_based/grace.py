@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from corrigenda import Fact, LanguageModel, Origin
+from corrigenda.data.requests import history
 from corrigenda.edits.codebook import CodebookEdit, nearest_keys
 from corrigenda.moments.text import Text
 from editing.editor import EditRefusedError, require_targets
-from editing.request_history import answer, check_previous, history, target_rows, without
+from editing.request_history import check_previous, target_rows, without
 from editing.training_rows import Rows, RowsForward, SideLayer
 
 
@@ -132,7 +133,7 @@ class Grace:
         """Adds one fact; returns its report and its entry. The codebook is as it was where the fact is refused."""
         forward = RowsForward(side, row)
         key = row.coefficients[0][row.prompts[0] - 1].to(side.memory.values.device)
-        label = answer(fact)
+        label = str(fact.target_new).strip()
         figures: dict[str, Any] = {}
         entry, distance = book.nearest(key)
         start = side.memory.read(key[None])[0].float()

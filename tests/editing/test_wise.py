@@ -25,7 +25,7 @@ from editing.memory_based.wise.coordinates import RouteScale, side_scores, told_
 from editing.memory_based.wise.merging import merge_shards
 from editing.memory_based.wise.unrelated import EVERY, draw_evenly, run_unrelated, unrelated_coefficients
 from editing.memory_based.wise.wise import threshold
-from editing.request_history import history, target_rows, thinned
+from editing.request_history import target_rows, thinned
 from editing.training_rows import Rows, RowsForward, SideLayer
 
 EIFFEL = Fact("the Eiffel tower", "{} is located in the city of", "Rome", "Paris")
@@ -594,13 +594,6 @@ def test_repeated_and_contradicting_facts() -> None:
     with later.applied(lm):
         loses, wins = losses(lm, [other, EIFFEL])
         assert wins < loses - 0.3
-
-
-def test_history() -> None:
-    other = dataclasses.replace(EIFFEL, id="", target_new="Berlin")
-    found = history([EIFFEL, BEN, other, EIFFEL, EIFFEL])
-    assert found == [{}, {}, {"contradicts": 0}, {"contradicts": 2}, {"repeats": 3}]
-    assert history([EIFFEL, other, EIFFEL], refused={1}) == [{}, {"contradicts": 0}, {"repeats": 0}]
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from corrigenda import Fact, LanguageModel, Origin
 from corrigenda.data.embedded import embedded_facts
+from corrigenda.data.requests import Request, history
 from corrigenda.edits.side_memory import SideMemoryEdit
 from corrigenda.moments.text import Text
 from corrigenda.prompts import encode
@@ -26,7 +27,7 @@ from editing.editor import EditRefusedError, require_targets
 from editing.memory_based.wise.coordinates import Ground, RouteScale, make_ground, side_scores, told_apart
 from editing.memory_based.wise.merging import Merge, merge_shards
 from editing.memory_based.wise.unrelated import NEAR, STRANGERS, Kinds, Unrelated, draw_evenly, run_unrelated
-from editing.request_history import check_previous, history, request, target_rows, thinned, without
+from editing.request_history import check_previous, target_rows, thinned, without
 from editing.training_rows import Rows, RowsForward, SideLayer
 
 
@@ -304,6 +305,7 @@ class _Work:
         old = previous.origin.facts if previous is not None else ()
         self.reports: list[dict[str, Any]] = list(previous.origin.report) if previous is not None else []
         self.facts = [*old, *facts]
+        self.requests = [Request.of(fact) for fact in self.facts]
         self.new = range(len(old), len(self.facts))
         self.shards: list[Tensor] = []
         self.rows = Rows()  # the bare rows of the facts that count, in the order of `held`
@@ -459,8 +461,8 @@ class _Work:
         wise, scale = self.wise, self.scale
         shard = self.shard_of[numbers[0]]
         assert shard is not None
-        asked = {request(self.facts[n]) for n in numbers}
-        replaced = {n for n in self.held if request(self.facts[n]) in asked}
+        asked = [self.requests[n] for n in numbers]
+        replaced = {n for n in self.held if any(self.requests[n].same_thing(other) for other in asked)}
         rng = random.Random(f"{wise.seed} {numbers[0]} steps")
         old = [
             i for i, n in enumerate(self.held) if n not in replaced and (self._in_place or self.shard_of[n] == shard)
