@@ -7,14 +7,17 @@ little as possible to all the others (Meng et al. 2022, "Locating and Editing Fa
 from __future__ import annotations
 
 import json
-import logging
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from corrigenda.edits.weights import memories_of
 from corrigenda.files import cache_folder, write_tensors
 from corrigenda.forward.partial import forward_to
 from corrigenda.language_model import LanguageModel
@@ -22,21 +25,22 @@ from corrigenda.models.memory import FFNMemory
 from corrigenda.moments.text import Text
 from corrigenda.progress import track
 
-logger = logging.getLogger(__name__)
-
 ROWS = 32
 """Sequences run at once."""
 CHECKPOINT = 16
-"""Batches after which the sum so far is written down."""
+"""Batches after which the sums so far are written down."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SecondMoment:
-    """C = E[m m^T] of one layer.
+    """C = E[m m^T] of one layer: solves with it, whitens by it, and finds the directions that the text hardly uses.
+
+    Everything is in float64 on the CPU. What is expensive is done once: the Cholesky factor for each ridge, and the
+    eigendecomposition when a method first needs it.
 
     Attributes:
         matrix: C, (d_ffn, d_ffn), float64.
-        tokens: over how many tokens the mean was taken.
+        tokens: over how many tokens the mean was taken; the rank of C is not larger.
         layer: of which layer.
         text: over which text.
     """
@@ -57,54 +61,163 @@ class SecondMoment:
         Returns:
             (n, d_ffn), in the precision of `keys`.
         """
-        matrix = self.matrix + ridge * torch.eye(len(self.matrix), dtype=torch.float64)
-        factor = torch.linalg.cholesky(matrix)
-        return torch.cholesky_solve(keys.double().cpu().T, factor).T.to(keys)
+        if ridge not in self._factors:
+            matrix = self.matrix + ridge * torch.eye(len(self.matrix), dtype=torch.float64)
+            self._factors[ridge] = torch.linalg.cholesky(matrix)
+        return torch.cholesky_solve(keys.double().cpu().T, self._factors[ridge]).T.to(keys)
+
+    def whitening(self, ridge: float = 0.0) -> Tensor:
+        """W = (C + ridge)^(-1/2), symmetric: but for the ridge, coefficients m W have the second moment I.
+
+        Args:
+            ridge: in units of C's mean diagonal, `scale`.
+
+        Returns:
+            (d_ffn, d_ffn), float64.
+
+        Raises:
+            ValueError: C is singular, and there is no ridge.
+        """
+        if ridge <= 0 and self.rank < len(self.matrix):
+            raise ValueError(
+                f"the second moment of layer {self.layer} has rank {self.rank} of {len(self.matrix)} (over "
+                f"{self.tokens} tokens): whitening needs a ridge above 0, not {ridge}, or more text"
+            )
+        size, directions = self._eigen
+        return directions * (size.clamp(min=0) + ridge).rsqrt() @ directions.T / self.scale**0.5
+
+    def null_space(self, energy: float) -> Tensor:
+        """The directions that hold next to none of C's energy: a change of V along them hardly shows on the text.
+
+        The eigenvectors of the smallest eigenvalues, as many as together hold at most the share `energy` of C's trace.
+        The projector on them is B B^T. (AlphaEdit, Fang et al. 2025, sets a bound on each eigenvalue instead; a share
+        of the trace means the same in every model.)
+
+        Args:
+            energy: a share, from 0 (only what the text never uses) to 1 (everything).
+
+        Returns:
+            B, (d_ffn, k), float64, with orthonormal columns; k may be 0.
+
+        Raises:
+            ValueError: `energy` is no share.
+        """
+        if not 0 <= energy <= 1:
+            raise ValueError(f"energy must be a share of the trace, from 0 to 1, not {energy}")
+        size, directions = self._eigen
+        unused = torch.arange(len(size)) < len(size) - self.rank
+        held = torch.where(unused, 0, size).cumsum(0)
+        return directions[:, held / held[-1] <= energy]
+
+    @cached_property
+    def rank(self) -> int:
+        """C's numerical rank: how many eigenvalues stand above float64's rounding of the largest."""
+        size, _ = self._eigen
+        return int((size > float(size[-1]) * len(size) * torch.finfo(torch.float64).eps).sum())
+
+    @cached_property
+    def scale(self) -> float:
+        """C's mean diagonal: the mean square of a coefficient over the text."""
+        return float(self.matrix.diagonal().mean())
+
+    @cached_property
+    def _eigen(self) -> tuple[Tensor, Tensor]:
+        """The eigenvalues of C / `scale`, ascending, (d_ffn,), and the eigenvectors as columns."""
+        size, directions = torch.linalg.eigh(self.matrix / self.scale)
+        return size, directions
+
+    @cached_property
+    def _factors(self) -> dict[float, Tensor]:
+        """By ridge, the lower Cholesky factor of C + ridge I."""
+        return {}
 
 
 def second_moment(lm: LanguageModel, layer: int, text: Text | None = None) -> SecondMoment:
-    """The second moment of a layer's coefficients, taken from the disk or computed and kept there.
+    """The second moment of one layer's coefficients; see `second_moments`."""
+    [moment] = second_moments(lm, [layer], text).values()
+    return moment
 
-    Summed in float64. The file's name is made of the unedited weights' fingerprint, the layer and the text. While it
-    is computed the sum so far is written down now and then, and an interrupted computation goes on from there with the
-    same result.
+
+def second_moments(lm: LanguageModel, layers: Collection[int], text: Text | None = None) -> dict[int, SecondMoment]:
+    """The second moments of some layers' coefficients, taken from the disk, or computed in one pass and kept there.
+
+    Summed in float64. A file's name is made of the unedited weights' fingerprint, the layer and the text. While they
+    are computed the sums so far are written down now and then, and an interrupted computation goes on from there. The
+    bits are the same whether it was interrupted or not, and whichever layers are asked for together. All sums are held
+    in memory, 8 d_ffn^2 bytes for each layer.
 
     Args:
         lm: the model; edits that are applied are lifted meanwhile: the moment is the unedited model's.
-        layer: which layer; negative numbers count from the end.
+        layers: which layers; negative numbers count from the end.
         text: over what; by default 8,192 tokens sampled from the model itself.
+
+    Returns:
+        the moments by layer, counted from the bottom, in the order asked for.
+
+    Raises:
+        IndexError: the model has no such layer.
+        ValueError: a layer is named twice.
     """
     text = text or Text()
-    memory = lm.memory(layer)
-    path = cache_folder() / "moments" / f"{lm.fingerprint}-layer{memory.layer}-{text.key}.safetensors"
-    if path.is_file():
-        matrix, tokens, _ = _read(path)
-        return SecondMoment(matrix, tokens, memory.layer, text)
-    with lm.edits.suspended():
-        return _computed(lm, memory, text, path)
+    memories = {memory.layer: memory for memory in memories_of(lm, layers).values()}
+    folder = cache_folder() / "moments"
+    paths = {layer: folder / f"{lm.fingerprint}-layer{layer}-{text.key}.safetensors" for layer in memories}
+    missing = [_Sum(memories[layer], path) for layer, path in paths.items() if not path.is_file()]
+    if missing:
+        with lm.edits.suspended():
+            _compute(lm, missing, text)
+    return {layer: SecondMoment(*_read(path)[:2], layer, text) for layer, path in paths.items()}
 
 
-def _computed(lm: LanguageModel, memory: FFNMemory, text: Text, path: Path) -> SecondMoment:
-    part = path.with_suffix(".part")
-    total, tokens, done = _read(part) if part.is_file() else (None, 0, 0)
-    if total is None:
-        total = torch.zeros(memory.d_ffn, memory.d_ffn, dtype=torch.float64)
+class _Sum:
+    """The sum over tokens that becomes one layer's second moment; an earlier one that was cut short is taken up.
+
+    Args:
+        memory: of the layer.
+        path: of the file that the result goes to; the sum so far lies beside it.
+    """
+
+    def __init__(self, memory: FFNMemory, path: Path) -> None:
+        self.memory, self.path = memory, path
+        self.part = path.with_suffix(".part")
+        self.tokens = self.done = 0
+        if self.part.is_file():
+            self.total, self.tokens, self.done = _read(self.part)
+        else:
+            self.total = torch.zeros(memory.d_ffn, memory.d_ffn, dtype=torch.float64)
+
+    def add(self, coefficients: Tensor) -> None:
+        """Adds one batch, (token, d_ffn)."""
+        keys = coefficients.double().cpu()
+        self.total += keys.T @ keys
+        self.tokens += len(keys)
+        self.done += 1
+        if self.done % CHECKPOINT == 0:
+            _write(self.part, self.total, self.tokens, self.done)
+
+    def finish(self) -> None:
+        """Writes the mean."""
+        _write(self.path, self.total / self.tokens, self.tokens, self.done)
+        self.part.unlink(missing_ok=True)
+
+
+def _compute(lm: LanguageModel, sums: Sequence[_Sum], text: Text) -> None:
+    """Runs the text once, up to the highest layer, from the first batch that a sum lacks."""
     sequences = text.sequences(lm)
     batches = [sequences[i : i + ROWS] for i in range(0, len(sequences), ROWS)]
-    for number, rows in enumerate(track(batches, f"Second moment of layer {memory.layer}")):
-        if number < done:
+    names = ", ".join(str(one.memory.layer) for one in sums)
+    for number, rows in enumerate(track(batches, f"Second moment of layer {names}")):
+        lacking = [one for one in sums if one.done <= number]
+        if not lacking:
             continue
         batch = lm.batch(rows)
-        with memory.capture(batch.attention_mask.bool()) as seen:
-            forward_to(lm, batch, memory.layer)
-        keys = seen.coefficients.double().cpu()
-        total += keys.T @ keys
-        tokens += len(keys)
-        if (number + 1) % CHECKPOINT == 0:
-            _write(part, total, tokens, number + 1)
-    _write(path, total / tokens, tokens, len(batches))
-    part.unlink(missing_ok=True)
-    return SecondMoment(total / tokens, tokens, memory.layer, text)
+        with ExitStack() as stack:
+            seen = [stack.enter_context(one.memory.capture(batch.attention_mask.bool())) for one in lacking]
+            forward_to(lm, batch, max(one.memory.layer for one in lacking))
+        for one, found in zip(lacking, seen, strict=True):
+            one.add(found.coefficients)
+    for one in sums:
+        one.finish()
 
 
 def _write(path: Path, matrix: Tensor, tokens: int, done: int) -> None:

@@ -1,4 +1,4 @@
-"""Running text for statistics: sampled from the model itself, from a local file, or streamed from a hub."""
+"""Text that second moments are taken over: sampled from the model itself, from a local file, or from a hub."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 @dataclass(frozen=True)
 class Text:
-    """Which text statistics are taken over.
+    """Which text second moments are taken over.
 
     Attributes:
         source: ``self`` (sampled from the model), a local text file, ``wikitext``, ``wikipedia``, or a hub data set

@@ -1,0 +1,190 @@
+"""The second moment as one object: solving, whitening and null spaces, each factorised once; several layers at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from torch import Tensor
+
+from corrigenda import LanguageModel
+from corrigenda.moments import second_moment as module
+from corrigenda.moments.second_moment import SecondMoment, second_moment, second_moments
+from corrigenda.moments.text import Text
+
+TEXT = Text(tokens=600, length=12)
+
+
+@pytest.fixture
+def lm() -> LanguageModel:
+    return tiny.build("llama")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(module, "ROWS", 4)
+    monkeypatch.setattr(module, "CHECKPOINT", 3)
+    return tmp_path / "cache"
+
+
+def of_rows(rows: Tensor) -> SecondMoment:
+    return SecondMoment(rows.T @ rows / len(rows), len(rows), 0, TEXT)
+
+
+def drawn(n: int, width: int = 12, seed: int = 0) -> Tensor:
+    """Rows whose directions have different energies."""
+    rows = torch.randn(n, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return rows * torch.logspace(-2, 1, width, dtype=torch.float64)
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, name: str) -> list[None]:
+    """Counts the calls of a factorisation."""
+    calls: list[None] = []
+    whole: Callable[..., Any] = getattr(torch.linalg, name)
+    monkeypatch.setattr(torch.linalg, name, lambda *args: (calls.append(None), whole(*args))[1])
+    return calls
+
+
+def test_each_factorisation_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    cholesky, eigen = counted(monkeypatch, "cholesky"), counted(monkeypatch, "eigh")
+    moment, keys = of_rows(drawn(40)), drawn(3, seed=1)
+    first = moment.solve(keys, 1e-3)
+    assert torch.equal(moment.solve(keys, 1e-3), first)
+    moment.solve(keys[:1], 1e-3)
+    assert (len(cholesky), len(eigen)) == (1, 0)
+    other = moment.solve(keys, 1e-1)  # another ridge is another factor, and leaves the first alone
+    assert not torch.allclose(other, first)
+    assert torch.equal(moment.solve(keys, 1e-3), first)
+    assert len(cholesky) == 2
+    moment.whitening(0.1), moment.whitening(0.2), moment.null_space(0.5), moment.rank
+    assert (len(cholesky), len(eigen)) == (2, 1)
+
+
+def test_whitened_coefficients_have_the_second_moment_one() -> None:
+    rows = drawn(200)
+    moment = of_rows(rows)
+    white = rows @ moment.whitening()
+    torch.testing.assert_close(white.T @ white / len(rows), torch.eye(12, dtype=torch.float64), atol=1e-8, rtol=0)
+    # With a ridge: W (C + ridge scale I) W = I.
+    scale = float(moment.matrix.diagonal().mean())
+    W = moment.whitening(0.03)
+    ridged = moment.matrix + 0.03 * scale * torch.eye(12, dtype=torch.float64)
+    torch.testing.assert_close(W @ ridged @ W, torch.eye(12, dtype=torch.float64), atol=1e-8, rtol=0)
+    torch.testing.assert_close(W, W.T)
+
+
+def test_rank_and_the_ridge_that_a_singular_one_needs() -> None:
+    assert of_rows(drawn(40)).rank == 12
+    few = of_rows(drawn(5))
+    assert (few.rank, few.tokens) == (5, 5)
+    with pytest.raises(ValueError, match=r"layer 0 has rank 5 of 12 \(over 5 tokens\).*ridge above 0"):
+        few.whitening()
+    assert few.whitening(0.01).isfinite().all()
+
+
+def test_null_space_is_what_the_text_never_uses() -> None:
+    rows = drawn(5)
+    basis = of_rows(rows).null_space(0.0)
+    assert basis.shape == (12, 7)
+    torch.testing.assert_close(basis.T @ basis, torch.eye(7, dtype=torch.float64))
+    assert float((rows @ basis).abs().max()) < 1e-6
+    # By brute force: the projector on the complement of the rows.
+    expected = torch.eye(12, dtype=torch.float64) - torch.linalg.pinv(rows) @ rows
+    torch.testing.assert_close(basis @ basis.T, expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("energy", [1e-6, 1e-3, 0.1, 0.6])
+def test_null_space_holds_the_share_of_energy_and_no_more(energy: float) -> None:
+    moment = of_rows(drawn(100))
+    basis = moment.null_space(energy)
+    inside = float(torch.trace(basis.T @ moment.matrix @ basis) / torch.trace(moment.matrix))
+    assert inside <= energy
+    wider = torch.linalg.eigh(moment.matrix).eigenvectors[:, : basis.shape[1] + 1]
+    assert float(torch.trace(wider.T @ moment.matrix @ wider) / torch.trace(moment.matrix)) > energy
+
+
+def test_null_space_of_everything_and_of_nothing() -> None:
+    moment = of_rows(drawn(100))
+    assert moment.null_space(1.0).shape == (12, 12)
+    assert moment.null_space(0.0).shape == (12, 0)
+    for energy in (-0.1, 1.1, float("nan")):
+        with pytest.raises(ValueError, match=r"from 0 to 1"):
+            moment.null_space(energy)
+
+
+# -- several layers at once
+
+
+def test_several_layers_in_one_pass(
+    lm: LanguageModel, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same bits and the same files as one by one, from a third of the forwards."""
+    with monkeypatch.context() as patch:
+        patch.setenv("CORRIGENDA_CACHE", str(tmp_path / "other"))
+        alone = {layer: second_moment(lm, layer, TEXT) for layer in (1, 2, 3)}
+    ran: list[int] = []
+    whole = module.forward_to
+    monkeypatch.setattr(module, "forward_to", lambda *args: (ran.append(args[2]), whole(*args)))
+    found = second_moments(lm, [3, 1, -2], TEXT)
+    assert list(found) == [3, 1, 2]
+    assert ran == [3] * 13  # no layer above the highest
+    for layer, moment in found.items():
+        assert torch.equal(moment.matrix, alone[layer].matrix)
+        assert (moment.layer, moment.tokens, moment.text) == (layer, 600, TEXT)
+    names = [{path.name for path in (folder / "moments").iterdir()} for folder in (cache, tmp_path / "other")]
+    assert names[0] == names[1]
+    assert len(names[0]) == 3
+
+
+def test_layers_that_are_there_are_not_computed_again(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = second_moment(lm, 3, TEXT)
+    ran: list[int] = []
+    whole = module.forward_to
+    monkeypatch.setattr(module, "forward_to", lambda *args: (ran.append(args[2]), whole(*args)))
+    found = second_moments(lm, [1, 3], TEXT)
+    assert ran == [1] * 13
+    assert torch.equal(found[3].matrix, first.matrix)
+
+
+def test_layers_interrupted_at_different_batches(
+    lm: LanguageModel, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One layer alone was interrupted early, then both together later: each goes on from where it was."""
+    with monkeypatch.context() as patch:
+        patch.setenv("CORRIGENDA_CACHE", str(tmp_path / "other"))
+        expected = {layer: second_moment(lm, layer, TEXT).matrix for layer in (1, 2)}
+    whole = module.forward_to
+
+    def stopped(after: int) -> Callable[..., None]:
+        ran: list[None] = []
+
+        def forward(*args: Any) -> None:
+            ran.append(None)
+            if len(ran) > after:
+                raise KeyboardInterrupt
+            whole(*args)
+
+        return forward
+
+    for layers, after in (([1], 7), ([1, 2], 4)):
+        monkeypatch.setattr(module, "forward_to", stopped(after))
+        with pytest.raises(KeyboardInterrupt):
+            second_moments(lm, layers, TEXT)
+    monkeypatch.setattr(module, "forward_to", whole)
+    found = second_moments(lm, [1, 2], TEXT)
+    for layer, matrix in expected.items():
+        assert torch.equal(found[layer].matrix, matrix)
+        assert found[layer].tokens == 600
+    assert sorted(path.suffix for path in (cache / "moments").iterdir()) == [".safetensors"] * 2
+
+
+def test_a_layer_named_twice(lm: LanguageModel) -> None:
+    with pytest.raises(ValueError, match="named twice"):
+        second_moments(lm, [1, -3], TEXT)
+    with pytest.raises(IndexError, match="4 layers"):
+        second_moments(lm, [1, 4], TEXT)
