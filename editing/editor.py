@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from corrigenda import Edit, EditRefusedError, Fact, LanguageModel
 
@@ -16,7 +16,10 @@ class Editor(Protocol):
     `edit` is pure: the model is, bit for bit, what it was when it returns or raises.
     """
 
-    name: ClassVar[str]
+    @property
+    def name(self) -> str:
+        """What results call it; a class attribute, or a setting where one class serves several methods."""
+        ...
 
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> Edit:
         """One edit that makes all the facts true of the model.
