@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from corrigenda import Fact
+from corrigenda.data.requests import standing
 from corrigenda.runs.ids import essential
 from corrigenda.runs.store import StoredRun
 from eval.evaluation import Case
-from eval.protocols.standing import standing
 from eval.records import Measurement
 
 Unit = tuple[str, int]

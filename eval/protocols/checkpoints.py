@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from corrigenda import Fact
+from corrigenda.data.requests import Standing, standing
 from corrigenda.files import write_json
 from corrigenda.runs.environment import peak_memory_mb
 from eval.evaluation import Case, Evaluation, judged
@@ -26,36 +27,12 @@ from eval.protocols.change import change_norm
 from eval.protocols.position import Position
 from eval.protocols.runs import EditRun, reports_of
 from eval.protocols.settings import Regime, SequentialSettings
-from eval.protocols.standing import Standing, standing, untouched
 from eval.settings import EvalSettings
 
 _FOLDER = "curve"
 """The folder of the points of the curve."""
 
 logger = logging.getLogger(__name__)
-
-
-def fixed_locality(given: Sequence[Fact], facts: Sequence[Fact]) -> list[Fact]:
-    """The fixed locality set: of some other facts the prompts that name no edited subject.
-
-    Args:
-        given: the other facts; none where no such set is wanted.
-        facts: the facts that are edited.
-
-    Raises:
-        ValueError: every prompt of the facts given names an edited subject, so that the set would be empty.
-    """
-    left = untouched(given, facts)
-    if left or not given:
-        return left
-    if any(fact.neighbourhood or fact.locality for fact in given):
-        raise ValueError(
-            f"the fixed locality set is empty: all neighbourhood and locality prompts of its {len(given)} facts (the "
-            f"first is {given[0].id!r}) name a subject that is edited; take other facts for it (job.locality.path=, "
-            "job.locality.offset=), or do without it (job.locality.limit=0)"
-        )
-    logger.warning("the fixed locality set is empty: its %d facts have no neighbourhood or locality prompt", len(given))
-    return left
 
 
 def n_prompts(fixed: Sequence[Fact]) -> int:

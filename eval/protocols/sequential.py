@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from corrigenda import Edit, Fact
+from corrigenda.data.requests import history
 from eval.evaluation import Evaluation, judged
 from eval.measure import measure
 from eval.protocols.baseline import Baseline
-from eval.protocols.checkpoints import Checkpoints, fixed_locality, fixed_settings, n_prompts
+from eval.protocols.checkpoints import Checkpoints, fixed_settings, n_prompts
+from eval.protocols.fixed_locality import fixed_locality
 from eval.protocols.position import Position, SavedPosition
 from eval.protocols.runs import Attempt, EditRun, reports_of
 from eval.protocols.settings import Regime, SequentialSettings
-from eval.protocols.standing import repeats_what_holds
 from eval.settings import EvalSettings
 
 
@@ -50,6 +51,7 @@ class SequentialRun:
         self.run = run
         self.settings = settings
         self.fixed = fixed_locality(fixed, list(run.facts))
+        self._history = history(list(run.facts))
         self.regime = self._regime()
         self._stop = stop
 
@@ -138,7 +140,7 @@ class SequentialRun:
         fact = run.facts[place]
         before = self._baseline.of(place)
         position.done += 1
-        repeated = repeats_what_holds(list(run.facts[:place]), fact)
+        repeated = self._history[place].get("repeats")
         if repeated is not None and not run.cases[run.facts[repeated].id].error:
             [after] = measure(lm, [fact], self._right_after, [before])
             run.finished(judged(fact, before, after, {"repeats": run.facts[repeated].id}))
