@@ -425,7 +425,7 @@ def test_a_failed_write_leaves_the_old_file(
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_text", half_text)
-        patch.setattr(files, "save_file", half_tensors)
+        patch.setattr("safetensors.torch.save_file", half_tensors)
         with pytest.raises(type(error)):
             WRITERS[kind](path, 2)
     with monkeypatch.context() as patch:

@@ -8,7 +8,6 @@ locality the preservation of answers (free) and of the most likely tokens (teach
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,8 +30,6 @@ from eval.settings import EvalSettings
 
 _FOLDER = "curve"
 """The folder of the points of the curve."""
-
-logger = logging.getLogger(__name__)
 
 
 def n_prompts(fixed: Sequence[Fact]) -> int:

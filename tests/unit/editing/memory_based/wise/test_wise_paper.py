@@ -17,7 +17,7 @@ from hydra.utils import instantiate
 from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
-from corrigenda.forward.partial import record
+from corrigenda.forward.recording import record
 from corrigenda.moments.text import Text
 from corrigenda.prompts import encode_target
 from editing import Unrelated, Wise
