@@ -106,7 +106,9 @@ class Sources:
     def _tree(self, name: str) -> ast.Module:
         if name not in self._trees:
             path = self._root / name
-            self._trees[name] = ast.parse(path.read_bytes() if path.is_file() else b"")
+            self._trees[name] = ast.Module([], [])
+            with suppress(SyntaxError):  # somebody is at work on it: what this process runs was another file
+                self._trees[name] = ast.parse(path.read_bytes() if path.is_file() else b"")
         return self._trees[name]
 
     def _uses(self, file: str) -> frozenset[str]:
@@ -128,7 +130,7 @@ class Sources:
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found.update(self._data.get(node.value.rpartition("/")[2], ()))
                 if _DOTTED.fullmatch(node.value):
-                    found |= self._defining(node.value.replace(":", "."))
+                    found |= self._meant(node.value.replace(":", "."))
             elif _name(node) in ("iter_modules", "walk_packages"):
                 folder = file.rpartition("/")[0] + "/"
                 found.update(name for name in self._stamps if name.startswith(folder) and name.endswith(".py"))
@@ -147,6 +149,16 @@ class Sources:
             if name in passed_on:
                 return self._defining(*passed_on[name])
         return {file}
+
+    def _meant(self, text: str) -> set[str]:
+        """The file of what a text names; none where it only looks like a name, as "corrigenda.editors" does."""
+        package, _, name = text.rpartition(".")
+        file = self._file(package)
+        if self._file(text) is None and file is not None and file.endswith("/__init__.py"):
+            tree = self._tree(file)
+            if name not in _passed_on(tree, file) and name not in map(_name, ast.walk(tree)):
+                return set()
+        return self._defining(text)
 
     def _file(self, module: str) -> str | None:
         path = module.replace(".", "/")
@@ -181,6 +193,8 @@ def _running(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def _name(node: ast.AST) -> str:
+    if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+        return node.name
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 

@@ -141,12 +141,14 @@ FILES = {
         "if typing.TYPE_CHECKING:\n    from corrigenda import Weight\n"
         "def f():\n    from corrigenda import late\n"
     ),
-    "editing/b.py": "import corrigenda.heavy\n",
+    "editing/b.py": "import corrigenda.heavy\nGROUP = 'corrigenda.editors'\n",
     "editing/steps.py": "",
     "eval/__init__.py": "",
     "eval/metrics/__init__.py": "import pkgutil\nALL = list(pkgutil.iter_modules(__path__))\n",
     "eval/metrics/one.py": "",
     "eval/measure.py": "from eval import metrics\n",
+    "eval/broken.py": "def half(\n",
+    "eval/registry.py": "CLASSES = {'b': 'editing.B', 'all': 'editing.ALL'}\n",
 }
 
 
@@ -164,6 +166,12 @@ FILES = {
             "editing/a.py editing/b.py editing/steps.py",
         ),
         ("eval.measure", "eval/measure.py eval/metrics/__init__.py eval/metrics/one.py"),
+        ("eval.broken.half", "eval/broken.py"),
+        (
+            "eval.registry",
+            "corrigenda/facts.py corrigenda/heavy.py corrigenda/held_out.txt corrigenda/late.py editing/__init__.py "
+            "editing/a.py editing/b.py editing/steps.py eval/registry.py",
+        ),
         ("corrigenda.runs.store", ""),
         ("torch.nn.Module", ""),
     ],
