@@ -21,6 +21,7 @@ import resource
 import statistics
 import sys
 import time
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -30,17 +31,18 @@ from corrigenda.data import read_facts
 from corrigenda.data.embedded import unrelated_prompts
 from corrigenda.forward.generation import decode
 from editing.contexts import sampled_prefixes
-from editing.memory_based.wise.coordinates import side_scores
+from editing.memory_based.wise.coordinates import Coordinates
+from editing.memory_based.wise.margins import Margins, prompt_scores
+from editing.memory_based.wise.merging import subspace
 from editing.memory_based.wise.unrelated import draw_evenly
 from editing.memory_based.wise.wise import Wise, default_layer
-from editing.request_history import target_rows, thinned
+from editing.training_rows import target_rows, thinned
 
 
-def plain(lm: LanguageModel, fact: Fact, wise: Wise) -> Tensor:
+def plain(lm: LanguageModel, fact: Fact, wise: Wise, coordinates: Coordinates) -> Tensor:
     """V' - V for one fact with whole forwards; written for itself, without the code it is compared with."""
     layer = default_layer(lm) if wise.layer is None else wise.layer
-    ground = wise._ground(lm, layer)
-    scale = wise.scale(ground)
+    margins = Margins.of(wise, coordinates.unit, coordinates.spread)
     draw = random.Random(f"{wise.seed} 0")
     contexts = ["", *draw.sample(sampled_prefixes(lm, wise.prefix_lengths, wise.seed)[1:], wise.prefixes)]
     prompts = [context + fact.statement for context in contexts]
@@ -49,13 +51,13 @@ def plain(lm: LanguageModel, fact: Fact, wise: Wise) -> Tensor:
     batch = lm.batch([ids for ids, _ in rows])
     values = lm.memory(layer).values
     theta = torch.zeros(values.shape, requires_grad=True)
-    mask = wise.subspace(0, values.shape)
-    optimiser = torch.optim.SGD([theta], lr=wise.lr * ground.loudness**2 / (wise.rho * len(values)), momentum=0.9)
+    mask = subspace(wise.rho, wise.masks, wise.seed, 0, values.shape)
+    optimiser = torch.optim.SGD([theta], lr=wise.lr * coordinates.unit**2 / (wise.rho * len(values)), momentum=0.9)
     draw = random.Random(f"{wise.seed} 0 steps")
     scores: list[Tensor] = []
 
     def hook(_module: object, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        coefficients = args[0] if ground.coordinates is None else args[0] @ ground.coordinates
+        coefficients = args[0] if coordinates.whitening is None else args[0] @ coordinates.whitening
         change = coefficients @ theta
         norms = (change.square().sum(-1) + 1e-30).sqrt()
         scores[:] = [norms[row, 1:n].mean() for row, (_, n) in enumerate(rows)]
@@ -70,8 +72,8 @@ def plain(lm: LanguageModel, fact: Fact, wise: Wise) -> Tensor:
             nll = torch.stack(
                 [-logs[row, range(n - 1, len(ids) - 1), ids[n:]].mean() for row, (ids, n) in enumerate(rows)]
             )
-            unrelated = side_scores(theta, draw_evenly(ground.unrelated, draw, wise.unrelated_batch))
-            loss = nll.mean() + wise.weight * scale.loss(torch.stack(scores), unrelated) / ground.loudness
+            unrelated = prompt_scores(theta, draw_evenly(coordinates.unrelated, draw, wise.unrelated_batch))
+            loss = nll.mean() + wise.weight * margins.loss(torch.stack(scores), unrelated) / coordinates.unit
         if step == wise.steps:
             break
         optimiser.zero_grad()
@@ -81,10 +83,10 @@ def plain(lm: LanguageModel, fact: Fact, wise: Wise) -> Tensor:
         optimiser.step()
         with torch.no_grad():
             norm = theta.norm()
-            if norm > wise.max_norm * ground.size:
-                theta.mul_(wise.max_norm * ground.size / norm)
+            if norm > wise.max_norm * coordinates.size:
+                theta.mul_(wise.max_norm * coordinates.size / norm)
     handle.remove()
-    return ground.delta(theta.detach())
+    return coordinates.delta(theta.detach())
 
 
 def generation(lm: LanguageModel, edit: SideMemoryEdit, runs: int) -> dict[str, float]:
@@ -122,20 +124,21 @@ def main() -> None:
     options = parser.parse_args()
     lm = load(options.model)
     facts = list(read_facts(options.facts, limit=options.count, on_error="skip"))
-    # Without the unrelated prompts that cost both ways the same: drawn anew for each fact, or for their loudness.
+    # Without the unrelated prompts that cost both ways the same: drawn anew for each fact, or for their scores.
     wise = Wise(steps=options.steps, stop=1e-9, other_subjects=0, loudest=0)
     wise.prepare(lm)
     # What all edits share is loaded once, as in a sequence of edits.
     begun = dataclasses.replace(wise, steps=1).edit(lm, facts[:1])
-    ground = wise._ground(lm, begun.layer)
-    object.__setattr__(wise, "_ground", lambda *_: ground)
+    coordinates = Coordinates.of(lm, begun.layer, wise)
+    loaded = mock.patch.object(Coordinates, "of", return_value=coordinates)
     rows = []
     edit = begun
     for fact in facts:
         begin = time.perf_counter()
-        expected = plain(lm, fact, wise)
+        expected = plain(lm, fact, wise, coordinates)
         middle = time.perf_counter()
-        edit = wise.edit(lm, [fact])
+        with loaded:
+            edit = wise.edit(lm, [fact])
         end = time.perf_counter()
         difference = float((edit.deltas[0] - expected).norm() / expected.norm())
         assert difference < 1e-2, f"the side memories differ by {difference}"

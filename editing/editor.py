@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from corrigenda import Edit, EditRefusedError, Fact, LanguageModel
 from editing.layers import named_layers
@@ -21,7 +21,10 @@ class Editor(Protocol):
     (`editing.layers.OneLayer` has it for editors with a field ``layer``).
     """
 
-    name: ClassVar[str]
+    @property
+    def name(self) -> str:
+        """What results call it; a class attribute, or a setting where one class serves several methods."""
+        ...
 
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> Edit:
         """One edit that makes all the facts true of the model.

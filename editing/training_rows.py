@@ -1,20 +1,71 @@
-"""Rows that a side memory is trained on: run once up to its layer, then from there as often as wanted."""
+"""Training rows: texts that something beside a layer is trained on; run once up to it, then from there at each step."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from corrigenda import LanguageModel
+from corrigenda import Fact, LanguageModel
 from corrigenda.edits.side_memory import routing_score
 from corrigenda.forward.partial import PartialForward, Recording, record
 from corrigenda.models.routes import Routes
+from corrigenda.prompts import encode, encode_target
+from editing.editor import EditRefusedError
 
 RECORD_TOKENS = 2048
 """How many tokens, padding included, are run at once when rows are recorded."""
+
+
+def end_token(lm: LanguageModel) -> int:
+    """The token that ends an answer in a training target.
+
+    Raises:
+        EditRefusedError: the model has none.
+    """
+    if lm.tokenizer.eos_token_id is not None:
+        return int(lm.tokenizer.eos_token_id)
+    if not lm.end_ids:
+        raise EditRefusedError(f"{lm.name} has no end token; an answer learned without one would not end")
+    return min(lm.end_ids)
+
+
+def target_rows(lm: LanguageModel, fact: Fact, prompt: str | None = None, end: bool = True) -> tuple[list[int], int]:
+    """The tokens of a prompt (the fact's own if none), the target and the end token; and how many are the prompt's.
+
+    Without the end token unless `end`.
+
+    Raises:
+        EditRefusedError: the prompt has fewer than two tokens: its first says nothing (see `SideMemoryEdit`), so that
+            nothing would tell this prompt from others.
+    """
+    assert fact.target_new is not None
+    prompt = lm.reads(fact.statement if prompt is None else prompt)
+    ids = encode(lm.tokenizer, prompt)
+    if len(ids) < 2:
+        raise EditRefusedError(f"fact {fact.id!r}: the prompt {prompt!r} has one token only; nothing to route by")
+    ended = [end_token(lm)] if end else []
+    return [*ids, *encode_target(lm.tokenizer, prompt, fact.target_new), *ended], len(ids)
+
+
+def thinned(fact: Fact, share: float, draw: random.Random) -> str:
+    """The fact's statement with some of its words left out: each with the given probability, the subject's never.
+
+    A side of the prompt that touches the subject without a space between them (quotation marks, "'s") stays whole. Rows
+    like this make what is learned hang on the subject and on few of the other words, as a paraphrase needs it.
+    """
+    left, right = fact.prompt.split("{}")
+    parts = [" ".join(word for word in part.split() if draw.random() >= share) for part in (left, right)]
+    if left and not left[-1].isspace():
+        parts[0] = left
+    if right and not right[0].isspace():
+        parts[1] = right
+    before = parts[0] + " " if parts[0] and parts[0] != left else parts[0]
+    after = " " + parts[1] if parts[1] and parts[1] != right else parts[1]
+    return before + fact.subject + after
 
 
 @dataclass(frozen=True)

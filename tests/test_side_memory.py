@@ -62,7 +62,7 @@ def codebook(lm: LanguageModel) -> tuple[CodebookEdit, list[bool]]:
     keys = seen.coefficients[[0, 2]]
     values = 20 * torch.randn(2, memory.d_model, generator=torch.Generator().manual_seed(2))
     radius = float(torch.pdist(seen.coefficients).min()) / 2
-    edit = CodebookEdit.of(memory, origin(lm), keys, values, torch.full((2,), radius), ("Rome", "Paris"), (0, 1))
+    edit = CodebookEdit.of(memory, origin(lm), keys, values, torch.full((2,), radius))
     return edit, [True, False, True, False]
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from corrigenda.edits.edit import Origin, WrongModelError
 from corrigenda.edits.routed import RoutedEdit
+from corrigenda.edits.state import EditorState, StoredState, typed
 from corrigenda.models.memory import FFNMemory
 from corrigenda.models.routes import MAIN, Passage
 
@@ -31,25 +32,19 @@ class CodebookEdit(RoutedEdit):
         keys: (entry, d_ffn), in float32 on the CPU.
         values: (entry, d_model).
         radii: (entry,), the balls' radii, epsilon.
-        labels: the answer that each entry stands for.
-        members: for each fact of the origin its entry; None for one that has none.
     """
 
     keys: Tensor
     values: Tensor
     radii: Tensor
-    labels: tuple[str, ...]
-    members: tuple[int | None, ...] = ()
     kind: ClassVar[str] = "codebook"
 
     def __post_init__(self) -> None:
         for name in ("keys", "values", "radii"):
             object.__setattr__(self, name, getattr(self, name).detach().float().cpu())
-        n = len(self.labels)
-        if self.keys.ndim != 2 or self.values.ndim != 2 or not len(self.keys) == len(self.values) == n:
-            raise ValueError(
-                f"a codebook of {n} labels with keys {tuple(self.keys.shape)} and values {tuple(self.values.shape)}"
-            )
+        n = len(self.keys)
+        if self.keys.ndim != 2 or self.values.ndim != 2 or len(self.values) != n:
+            raise ValueError(f"a codebook with keys {tuple(self.keys.shape)} and values {tuple(self.values.shape)}")
         if self.radii.shape != (n,) or bool((self.radii < 0).any()):
             raise ValueError(f"a codebook of {n} entries needs as many radii, none negative: {self.radii.tolist()}")
         if not all(bool(part.isfinite().all()) for part in (self.keys, self.values, self.radii)):
@@ -63,11 +58,10 @@ class CodebookEdit(RoutedEdit):
         keys: Tensor,
         values: Tensor,
         radii: Tensor,
-        labels: tuple[str, ...],
-        members: tuple[int | None, ...] = (),
+        state: EditorState | None = None,
     ) -> CodebookEdit:
         """A codebook at one layer of a model."""
-        return cls(origin, memory.layer, memory.path, keys, values, radii, labels, members)
+        return cls(origin, memory.layer, memory.path, keys, values, radii, state=state)
 
     @property
     def _width(self) -> int:
@@ -106,27 +100,24 @@ class CodebookEdit(RoutedEdit):
         return torch.where(passage.tail[..., None], values[memory].to(output.dtype), output)
 
     def _summary(self) -> str:
-        if not self.labels:
+        if not len(self.keys):
             return f"layer {self.layer}, an empty codebook"
         low, high = float(self.radii.min()), float(self.radii.max())
-        return f"layer {self.layer}, {len(self.labels)} entries, radii {low:.3g} to {high:.3g}"
+        return f"layer {self.layer}, {len(self.keys)} entries, radii {low:.3g} to {high:.3g}"
 
     def _tensors(self) -> dict[str, Tensor]:
         return {"keys": self.keys, "values": self.values, "radii": self.radii}
 
     def _settings(self) -> dict[str, Any]:
-        return {
-            "layer": self.layer,
-            "module": self.module,
-            "labels": list(self.labels),
-            "members": list(self.members),
-        }
+        return {"layer": self.layer, "module": self.module}
 
     @classmethod
     def _restore(cls, origin: Origin, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> CodebookEdit:
         parts = (tensors["keys"], tensors["values"], tensors["radii"])
-        labels, members = tuple(settings["labels"]), tuple(settings["members"])
-        return cls(origin, int(settings["layer"]), str(settings["module"]), *parts, labels, members)
+        state = None
+        if "labels" in settings:  # version 0.1 kept GRACE's state inside the edit
+            state = typed(StoredState("grace", {}, {name: settings[name] for name in ("labels", "members")}))
+        return cls(origin, int(settings["layer"]), str(settings["module"]), *parts, state=state)
 
 
 def nearest_keys(queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:

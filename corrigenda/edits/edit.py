@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from safetensors.torch import load_file
 from torch import Tensor
 
+from corrigenda.edits.state import EditorState, StoredState, read_state, write_state
 from corrigenda.facts import Fact
 from corrigenda.files import write_json, write_tensors
 from corrigenda.models.bare import BareModel
@@ -94,11 +95,14 @@ class Edit(ABC):
 
     Attributes:
         origin: the model, editor and facts it was made from.
+        state: what its editor needs to go on from it; never a part of what is applied. None for editors that do not
+            extend edits, or where it was not saved with the edit.
         kind: the name of the kind in saved files.
         in_weights: whether the change lies in the model's weights (and so in what `save_pretrained` writes).
     """
 
     origin: Origin
+    state: EditorState | StoredState | None = field(default=None, kw_only=True, repr=False)
     kind: ClassVar[str]
     in_weights: ClassVar[bool]
     kinds: ClassVar[dict[str, type[Edit]]] = {}
@@ -145,13 +149,17 @@ class Edit(ABC):
             self.revert(lm)
 
     def save(self, folder: str | Path) -> None:
-        """Writes the edit as ``edit.json`` and ``edit.safetensors``; `Edit.load` reads them back."""
+        """Writes the edit as ``edit.json`` and ``edit.safetensors``; `Edit.load` reads them back.
+
+        Its editor's state, where it has one, goes beside them (`corrigenda.edits.state`).
+        """
         folder = Path(folder)
         origin = {f.name: getattr(self.origin, f.name) for f in dataclasses.fields(Origin)}
         origin["facts"] = [fact.to_dict() for fact in self.origin.facts]
         json.dumps(origin, allow_nan=False)  # what JSON cannot hold is an error before anything is written
         path = folder / "edit.safetensors"
         write_tensors(path, self._tensors())
+        state = write_state(folder, self.state)
         # The description goes last: a folder with it is complete, and it knows the tensors' file by its hash.
         description = {
             "format": FORMAT,
@@ -160,6 +168,8 @@ class Edit(ABC):
             "settings": self._settings(),
             "origin": origin,
         }
+        if state is not None:
+            description["state"] = state
         write_json(folder / "edit.json", description)
 
     @staticmethod
@@ -168,7 +178,7 @@ class Edit(ABC):
 
         Raises:
             FileNotFoundError: the folder holds no edit.
-            ValueError: it holds one of an unknown format or kind, or a damaged one.
+            ValueError: it holds one of an unknown format or kind, or a damaged one (or one with a damaged state).
         """
         folder = Path(folder)
         path = folder / "edit.json"
@@ -193,9 +203,12 @@ class Edit(ABC):
         try:
             raw["facts"] = tuple(Fact.from_dict(record) for record in raw["facts"])
             raw["report"] = tuple(raw["report"])
-            return Edit.kinds[kind]._restore(Origin(**raw), load_file(tensors_path), description["settings"])
+            edit = Edit.kinds[kind]._restore(Origin(**raw), load_file(tensors_path), description["settings"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path} is damaged: {error!r}") from error
+        if "state" not in description:
+            return edit
+        return dataclasses.replace(edit, state=read_state(folder, description["state"]))
 
     def describe(self) -> str:
         """A few lines for a person: what was changed, by which editor, in which model."""

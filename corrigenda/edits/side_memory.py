@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from corrigenda.edits.edit import Origin, WrongModelError
 from corrigenda.edits.routed import RoutedEdit
+from corrigenda.edits.state import EditorState, StoredState, typed
 from corrigenda.models.memory import FFNMemory
 from corrigenda.models.routes import MAIN, Passage
 
@@ -38,16 +39,10 @@ class SideMemoryEdit(RoutedEdit):
     Attributes:
         deltas: V' - V of each side memory, (memory, d_ffn, d_model), in float32 on the CPU.
         epsilons: the threshold of each, (memory,).
-        state: tensors that the editor goes on from.
-        progress: the same in plain JSON values.
-        memo: what the editor would have to compute again to go on; not saved.
     """
 
     deltas: Tensor
     epsilons: Tensor
-    state: Mapping[str, Tensor] = field(default_factory=dict)
-    progress: Mapping[str, Any] = field(default_factory=dict)
-    memo: Any = field(default=None, repr=False)
     kind: ClassVar[str] = "side_memory"
 
     def __post_init__(self) -> None:
@@ -69,12 +64,10 @@ class SideMemoryEdit(RoutedEdit):
         origin: Origin,
         deltas: Tensor,
         epsilons: Tensor,
-        state: Mapping[str, Tensor] | None = None,
-        progress: Mapping[str, Any] | None = None,
-        memo: Any = None,
+        state: EditorState | None = None,
     ) -> SideMemoryEdit:
         """Side memories of one layer of a model."""
-        return cls(origin, memory.layer, memory.path, deltas, epsilons, state or {}, progress or {}, memo)
+        return cls(origin, memory.layer, memory.path, deltas, epsilons, state=state)
 
     def norm(self) -> float:
         """The Frobenius norm of V' - V; of several side memories, of all together."""
@@ -117,18 +110,19 @@ class SideMemoryEdit(RoutedEdit):
         return f"layer {self.layer}, {what}, |V' - V| {self.norm():.3f}, epsilon {thresholds}"
 
     def _tensors(self) -> dict[str, Tensor]:
-        return {"deltas": self.deltas, "epsilons": self.epsilons} | {
-            f"state.{name}": tensor.contiguous() for name, tensor in self.state.items()
-        }
+        return {"deltas": self.deltas, "epsilons": self.epsilons}
 
     def _settings(self) -> dict[str, Any]:
-        return {"layer": self.layer, "module": self.module, "progress": dict(self.progress)}
+        return {"layer": self.layer, "module": self.module}
 
     @classmethod
     def _restore(cls, origin: Origin, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> SideMemoryEdit:
-        state = {name[len("state.") :]: tensor for name, tensor in tensors.items() if name.startswith("state.")}
         layer, module = int(settings["layer"]), str(settings["module"])
-        return cls(origin, layer, module, tensors["deltas"], tensors["epsilons"], state, dict(settings["progress"]))
+        state = None
+        if settings.get("progress"):  # version 0.1 kept WISE's state inside the edit
+            parts = {name[len("state.") :]: part for name, part in tensors.items() if name.startswith("state.")}
+            state = typed(StoredState("wise", parts, settings["progress"]))
+        return cls(origin, layer, module, tensors["deltas"], tensors["epsilons"], state=state)
 
 
 def routing_score(coefficients: Tensor, delta: Tensor, counted: Tensor) -> Tensor:

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from corrigenda import Edit, Fact, LanguageModel, Origin, ValueEdit
 from editing.editor import EditRefusedError, require_targets
+from editing.extending import check_previous, without
 from editing.layers import OneLayer
-from editing.request_history import target_rows, without
-from editing.training_rows import Rows, RowsForward, SideLayer
+from editing.training_rows import Rows, RowsForward, SideLayer, target_rows
 
 
 @dataclass(frozen=True)
@@ -143,16 +143,7 @@ class FineTune(OneLayer):
 
 def _start(lm: LanguageModel, side: SideLayer, previous: Edit | None) -> Tensor:
     memory = side.memory
-    if previous is None:
+    own = check_previous(f"fine-tuning of layer {side.layer}", lm, [side.layer], previous, ValueEdit)
+    if own is None:
         return torch.zeros(memory.d_ffn, memory.d_model, device=memory.values.device)
-    if not isinstance(previous, ValueEdit) or list(previous.deltas) != [side.layer]:
-        raise EditRefusedError(
-            f"fine-tuning of layer {side.layer} goes on from an edit of its own, of this layer, not from a "
-            f"{previous.kind} edit by {previous.origin.editor}"
-        )
-    if previous.origin.fingerprint != lm.fingerprint:
-        raise EditRefusedError(
-            f"fine-tuning: the edit to go on from was made on {previous.origin.model} (weights "
-            f"{previous.origin.fingerprint[:12]}), not on {lm.name} (weights {lm.fingerprint[:12]})"
-        )
-    return previous.deltas[side.layer].to(memory.values.device)
+    return own.deltas[side.layer].to(memory.values.device)

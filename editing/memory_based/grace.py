@@ -15,12 +15,37 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from corrigenda import Fact, LanguageModel, Origin
+from corrigenda import Edit, Fact, LanguageModel, Origin
+from corrigenda.data.requests import history
 from corrigenda.edits.codebook import CodebookEdit, nearest_keys
+from corrigenda.edits.state import EditorState, StoredState
 from corrigenda.moments.text import Text
 from editing.editor import EditRefusedError, require_targets
-from editing.request_history import answer, check_previous, history, target_rows, without
-from editing.training_rows import Rows, RowsForward, SideLayer
+from editing.extending import check_previous, state_of, without
+from editing.training_rows import Rows, RowsForward, SideLayer, target_rows
+
+
+@dataclass(frozen=True, eq=False)
+class GraceState(EditorState):
+    """What GRACE goes on from, besides the codebook.
+
+    Attributes:
+        labels: the answer that each entry stands for.
+        members: for each fact of the edit its entry; None for one that was refused.
+    """
+
+    labels: tuple[str, ...]
+    members: tuple[int | None, ...]
+    kind: ClassVar[str] = "grace"
+
+    def stored(self) -> StoredState:
+        """Without tensors."""
+        return StoredState(self.kind, {}, {"labels": list(self.labels), "members": list(self.members)})
+
+    @classmethod
+    def restore(cls, stored: StoredState) -> GraceState:
+        """The state that `stored` gave."""
+        return cls(tuple(stored.values["labels"]), tuple(stored.values["members"]))
 
 
 @dataclass(frozen=True)
@@ -40,9 +65,9 @@ class Grace:
     and the end token after the bare prompt, v standing in for the FFN's output from the prompt's last token on. An
     expanded entry's value is learned on, for the new prompt, unless it gives the answer already.
 
-    A fact that was edited before is learned on like an expansion. One that contradicts an earlier fact (same subject
-    and prompt, other object) has its very key, d = 0: there is nothing to split, the entry's value and answer are
-    replaced, the later fact wins, and its report says so.
+    A fact that was edited before is learned on like an expansion. One that contradicts an earlier fact in the same
+    words (`corrigenda.data.requests`) has its very key, d = 0: there is nothing to split, the entry's value and answer
+    are replaced, the later fact wins, and its report says so.
 
     Attributes:
         layer: the layer; None for 0.84 of the depth (`default_layer`).
@@ -83,7 +108,7 @@ class Grace:
         """
         return self.extend(lm, None, facts)
 
-    def extend(self, lm: LanguageModel, previous: CodebookEdit | None, facts: Sequence[Fact]) -> CodebookEdit:
+    def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> CodebookEdit:
         """The codebook of an earlier edit with further facts; the earlier edit itself stays as it is.
 
         Args:
@@ -92,15 +117,16 @@ class Grace:
             facts: in the order in which they are to be edited.
 
         Raises:
-            EditRefusedError: a fact asks for an erasure; `previous` is another editor's, or of another layer or model;
-                or no fact could be edited.
+            EditRefusedError: a fact asks for an erasure; `previous` is another editor's, or of another layer or model,
+                or without its editor state; or no fact could be edited.
         """
         require_targets("GRACE", facts)
         layer = default_layer(lm) if self.layer is None else lm.memory(self.layer).layer
-        check_previous("GRACE", lm, layer, previous, CodebookEdit)
+        own = check_previous("GRACE", lm, [layer], previous, CodebookEdit)
+        state = GraceState((), ()) if own is None else state_of("GRACE", own, GraceState)
         with without(lm, previous):
             side = SideLayer(lm, layer)
-            book = _Book(side, previous, self._radius(side))
+            book = _Book(side, own, state.labels, self._radius(side))
             rows = side.run([target_rows(lm, fact) for fact in facts])
             before = () if previous is None else previous.origin.facts
             reports = () if previous is None else previous.origin.report
@@ -119,7 +145,7 @@ class Grace:
                 "; ".join(f"fact {f.id!r}: {r['refused']}" for f, r in zip(facts, report, strict=True))
             )
         origin = Origin.of(lm, self, [*before, *facts], [*reports, *report])
-        return book.edit(origin, (*(() if previous is None else previous.members), *members))
+        return book.edit(origin, (*state.members, *members))
 
     def _radius(self, side: SideLayer) -> float:
         if self.radius is not None:
@@ -132,7 +158,7 @@ class Grace:
         """Adds one fact; returns its report and its entry. The codebook is as it was where the fact is refused."""
         forward = RowsForward(side, row)
         key = row.coefficients[0][row.prompts[0] - 1].to(side.memory.values.device)
-        label = answer(fact)
+        label = str(fact.target_new).strip()
         figures: dict[str, Any] = {}
         entry, distance = book.nearest(key)
         start = side.memory.read(key[None])[0].float()
@@ -199,20 +225,19 @@ def default_layer(lm: LanguageModel) -> int:
 class _Book:
     """A codebook while facts are added to it."""
 
-    def __init__(self, side: SideLayer, previous: CodebookEdit | None, radius: float) -> None:
+    def __init__(self, side: SideLayer, previous: CodebookEdit | None, labels: Sequence[str], radius: float) -> None:
         memory = side.memory
         device = memory.values.device
         self.memory, self.radius = memory, radius
+        self.labels = list(labels)
         if previous is None:
             self.keys = torch.zeros(0, memory.d_ffn, device=device)
             self.values = torch.zeros(0, memory.d_model, device=device)
             self.radii = torch.zeros(0, device=device)
-            self.labels: list[str] = []
         else:
             self.keys, self.values, self.radii = (
                 part.clone().to(device) for part in (previous.keys, previous.values, previous.radii)
             )
-            self.labels = list(previous.labels)
 
     def nearest(self, key: Tensor) -> tuple[int | None, float]:
         if not self.labels:
@@ -231,4 +256,5 @@ class _Book:
         self.values[entry], self.radii[entry], self.labels[entry] = value, radius, label
 
     def edit(self, origin: Origin, members: tuple[int | None, ...]) -> CodebookEdit:
-        return CodebookEdit.of(self.memory, origin, self.keys, self.values, self.radii, tuple(self.labels), members)
+        state = GraceState(tuple(self.labels), members)
+        return CodebookEdit.of(self.memory, origin, self.keys, self.values, self.radii, state)

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from corrigenda import Fact
+from corrigenda.data.requests import standing
 from corrigenda.runs.ids import essential
 from corrigenda.runs.store import StoredRun
 from eval.evaluation import Case
 from eval.measure import Measurement
-from eval.protocols.standing import standing
 
 Unit = tuple[str, int]
 """A fact (see `fact_key`) and the seed of the run."""

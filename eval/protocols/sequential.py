@@ -1,6 +1,6 @@
 """The sequential protocol: edits 1 .. T on one model, and how all of them stand after each of several T.
 
-After T edits, all facts edited so far are scored again, whose request is still in force (`eval.protocols.standing`),
+After T edits, all facts edited so far are scored again, whose request is still in force (`corrigenda.data.requests`),
 and a fixed set of prompts that nobody edits. The definitions are DESIGN's: reliability is the token accuracy and the
 free-generation accuracy of the edited prompts over all edits so far, generalization the same on their paraphrases,
 locality the preservation of answers (free) and of the most likely tokens (teacher-forced).
@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from corrigenda import Edit, Fact, LanguageModel
+from corrigenda.data.requests import Standing, history, standing
 from corrigenda.files import write_json
 from corrigenda.runs.environment import peak_memory_mb
 from eval.evaluation import Case, Evaluation, judged
 from eval.measure import EvalSettings, held_out_log_perplexity, measure
 from eval.protocols.baseline import Baseline
 from eval.protocols.runs import Attempt, EditRun, reports_of
-from eval.protocols.standing import Standing, repeats_what_holds, standing, untouched
+from eval.protocols.standing import untouched
 
 Regime = Literal["auto", "stack", "extend", "together"]
 
@@ -130,6 +131,7 @@ class SequentialRun:
         self.settings = settings
         self.due = settings.due(len(run.facts))
         self.fixed = untouched(fixed, list(run.facts))
+        self._history = history(list(run.facts))
         self.regime = self._regime()
         self._stop = stop
 
@@ -218,7 +220,7 @@ class SequentialRun:
         fact = run.facts[place]
         before = self._baseline.of(place)
         position.done += 1
-        repeated = repeats_what_holds(list(run.facts[:place]), fact)
+        repeated = self._history[place].get("repeats")
         if repeated is not None and not run.cases[run.facts[repeated].id].error:
             [after] = measure(lm, [fact], self._right_after, [before])
             run.finished(judged(fact, before, after, {"repeats": run.facts[repeated].id}))

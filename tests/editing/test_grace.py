@@ -17,7 +17,7 @@ from corrigenda.forward.partial import forward_logits, record
 from corrigenda.moments.text import Text
 from editing import EditRefusedError, Grace, Wise
 from editing.memory_based.grace import RowsForward
-from editing.request_history import target_rows
+from editing.training_rows import target_rows
 
 EIFFEL = Fact("the Eiffel tower", "{} is located in the city of", "Rome", "Paris")
 BEN = Fact("Big Ben", "{} stands in the country of", "Italy", "England")
@@ -56,8 +56,8 @@ def test_new_entries() -> None:
     assert [report["rule"] for report in edit.origin.report] == ["new", "new"]
     torch.testing.assert_close(edit.keys[1], key(lm, BEN.statement), atol=1e-5, rtol=1e-4)
     assert edit.radii.tolist() == pytest.approx([radius, radius])
-    assert edit.labels == ("Rome", "Italy")
-    assert edit.members == (0, 1)
+    assert edit.state.labels == ("Rome", "Italy")
+    assert edit.state.members == (0, 1)
 
 
 @pytest.mark.parametrize("factor", [0.7, 1.5])
@@ -69,8 +69,8 @@ def test_expanded(factor: float) -> None:
     edit = grace(radius=factor * distance).edit(lm, [EIFFEL, other])
     assert edit.origin.report[1]["rule"] == "expanded"
     assert edit.radii.tolist() == pytest.approx([max(1.0, factor) * distance], rel=1e-4)
-    assert edit.labels == ("Rome",)
-    assert edit.members == (0, 0)
+    assert edit.state.labels == ("Rome",)
+    assert edit.state.members == (0, 0)
     with edit.applied(lm):
         both = lm.batch([lm.tokens(EIFFEL.statement), lm.tokens(BEN.statement)])
         assert record(lm, both, []).routes.decided[edit].tolist() == [0, 0]
@@ -131,7 +131,7 @@ def test_contradiction_and_repetition() -> None:
     assert [report["rule"] for report in edit.origin.report] == ["new", "replaced", "expanded"]
     assert edit.origin.report[1]["contradicts"] == 0
     assert edit.origin.report[2]["repeats"] == 1
-    assert edit.labels == ("Berlin",)
+    assert edit.state.labels == ("Berlin",)
     with edit.applied(lm):
         assert loss(lm, later) < loss(lm, EIFFEL)
 
@@ -150,7 +150,7 @@ def test_goes_on_from_a_loaded_edit(tmp_path: Path) -> None:
     for name in ("keys", "values", "radii"):
         assert torch.equal(getattr(going_on, name), getattr(from_memory, name))
         assert torch.equal(getattr(going_on, name)[:2], getattr(first, name))
-    assert going_on.members == (0, 1, 2)
+    assert going_on.state.members == (0, 1, 2)
     assert going_on.origin.facts == (EIFFEL, BEN, DANIELLE)
     with pytest.raises(EditRefusedError, match="of layer 2, this editor's layer is 1"):
         grace(layer=1).extend(lm, loaded, [DANIELLE])
@@ -169,7 +169,7 @@ def test_not_finite(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RowsForward, "nll", lambda *_: torch.tensor([math.nan], requires_grad=True))
     with pytest.warns(UserWarning, match="not finite"), pytest.raises(EditRefusedError, match=BEN.id):
         editor.extend(lm, good, [BEN])
-    assert good.labels == ("Rome",)
+    assert good.state.labels == ("Rome",)
 
 
 def test_refused_facts_and_bad_settings() -> None:

@@ -14,19 +14,20 @@ import tiny
 import torch
 from torch import Tensor
 
-import editing.memory_based.wise.wise
+import editing.memory_based.wise.other_subjects
 from corrigenda import Edit, Fact, LanguageModel, SideMemoryEdit
 from corrigenda.data.embedded import embedded_facts, unrelated_prompts
 from corrigenda.forward.partial import forward_logits, record
 from corrigenda.moments.second_moment import second_moment
 from corrigenda.moments.text import Text
 from editing import EditRefusedError, NoEdit, Unrelated, Wise
-from editing.memory_based.wise.coordinates import RouteScale, side_scores, told_apart
-from editing.memory_based.wise.merging import merge_shards
+from editing.memory_based.wise.coordinates import Coordinates
+from editing.memory_based.wise.learner import Learner
+from editing.memory_based.wise.margins import Margins, prompt_scores, rival_loss, threshold_between
+from editing.memory_based.wise.merging import merge_shards, subspace
+from editing.memory_based.wise.settings import CANDIDATES, SHAPING
 from editing.memory_based.wise.unrelated import EVERY, draw_evenly, run_unrelated, unrelated_coefficients
-from editing.memory_based.wise.wise import threshold
-from editing.request_history import history, target_rows, thinned
-from editing.training_rows import Rows, RowsForward, SideLayer
+from editing.training_rows import Rows, RowsForward, SideLayer, target_rows, thinned
 
 EIFFEL = Fact("the Eiffel tower", "{} is located in the city of", "Rome", "Paris")
 BEN = Fact("Big Ben", "{} stands in the country of", "Italy", "England")
@@ -64,6 +65,10 @@ def wise(**changes: Any) -> Wise:
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """One folder for what is kept on disk, apart from the user's."""
     monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+def mask(editor: Wise, shard: int, shape: torch.Size) -> Tensor:
+    return subspace(editor.rho, editor.masks, editor.seed, shard, shape)
 
 
 def losses(lm: LanguageModel, facts: list[Fact]) -> Tensor:
@@ -113,17 +118,17 @@ def test_bad_merges(shards: list[Tensor], how: Any, keep: float) -> None:
 
 def test_subspaces() -> None:
     shape = torch.Size((200, 100))
-    shards = [wise(rho=0.2).subspace(shard, shape) for shard in range(6)]
+    shards = [mask(wise(rho=0.2), shard, shape) for shard in range(6)]
     assert all(float(shard.float().mean()) == pytest.approx(0.2, abs=0.015) for shard in shards)
     assert bool((sum(shard.int() for shard in shards[:5]) == 1).all())  # five shards of a fifth share all entries out
     assert float((shards[5] & shards[0]).float().mean()) == pytest.approx(0.2, abs=0.015)  # and the next begins anew
-    assert torch.equal(shards[0], wise(rho=0.2).subspace(0, shape))
-    assert not torch.equal(shards[0], wise(rho=0.2, seed=1).subspace(0, shape))
+    assert torch.equal(shards[0], mask(wise(rho=0.2), 0, shape))
+    assert not torch.equal(shards[0], mask(wise(rho=0.2, seed=1), 0, shape))
 
 
 def test_routing_loss_by_hand() -> None:
     """alpha 2, beta 7, gamma 4; edits 5 and 9 (mean 7), unrelated 1, 4 and 7."""
-    loss = RouteScale(2.0, 7.0, 4.0).loss(torch.tensor([5.0, 9.0]), torch.tensor([1.0, 4.0, 7.0]))
+    loss = Margins(2.0, 7.0, 4.0).loss(torch.tensor([5.0, 9.0]), torch.tensor([1.0, 4.0, 7.0]))
     quiet = (0 + 2 + 5) / 3
     heard = (2 + 0) / 2
     apart = (0 + 1 + 4) / 3  # 4 - (7 - 1) < 0, 4 - (7 - 4), 4 - (7 - 7)
@@ -135,36 +140,37 @@ def test_ground(whiten: bool) -> None:
     """Coordinates, loudness and spread against float64 sums of our own."""
     lm = tiny.build("llama")
     editor = wise(whiten=whiten)
-    ground = editor._ground(lm, 2)
+    ground = Coordinates.of(lm, 2, editor)
     [raw] = unrelated_coefficients(lm, 2, editor.unrelated).values()
     V = lm.memory(2).values.double()
     loud = torch.tensor([float((m.double() @ V).norm(dim=1).mean()) for m in raw])
-    assert ground.loudness == pytest.approx(float(loud.median()), rel=1e-4)
+    assert ground.unit == pytest.approx(float(loud.median()), rel=1e-4)
     assert ground.spread == pytest.approx(float(loud.quantile(0.95)) / float(loud.median()), rel=1e-4)
     theta = torch.randn(V.shape, generator=torch.Generator().manual_seed(0))
     if whiten:
-        assert ground.coordinates is not None
+        assert ground.whitening is not None
         C = second_moment(lm, 2, TEXT).matrix
         unit = float(C.diagonal().mean())
-        W = ground.coordinates.double()
+        W = ground.whitening.double()
         product = W @ (C / unit + 0.03 * torch.eye(len(C), dtype=torch.float64)) @ W * unit
         torch.testing.assert_close(product, torch.eye(len(C), dtype=torch.float64), atol=1e-3, rtol=0)
-        torch.testing.assert_close(ground.unrelated["text"][0], raw[0] @ ground.coordinates)
+        torch.testing.assert_close(ground.unrelated["text"][0], raw[0] @ ground.whitening)
     delta = ground.delta(theta)
     # D of an unrelated prompt is the same in both coordinates.
     expected = [float((m.double() @ delta.double()).norm(dim=1).mean()) for m in raw]
-    assert side_scores(theta, ground.unrelated["text"]).tolist() == pytest.approx(expected, rel=1e-3)
+    assert prompt_scores(theta, ground.unrelated["text"]).tolist() == pytest.approx(expected, rel=1e-3)
 
 
 def test_calibration() -> None:
     lm = tiny.build("llama")
     editor = wise(loudness=0.5)
-    ground = editor._ground(lm, 2)
-    scale = editor.scale(ground)
-    assert scale.alpha == pytest.approx(0.5 * ground.loudness)
-    assert scale.beta == pytest.approx(ground.spread * ground.loudness)
+    ground = Coordinates.of(lm, 2, editor)
+    scale = Margins.of(editor, ground.unit, ground.spread)
+    assert scale.alpha == pytest.approx(0.5 * ground.unit)
+    assert scale.beta == pytest.approx(ground.spread * ground.unit)
     assert scale.gamma == pytest.approx(scale.beta - scale.alpha)
-    assert wise(alpha=5.0, beta=20.0, gamma=10.0).scale(ground) == RouteScale(5.0, 20.0, 10.0)
+    given = wise(alpha=5.0, beta=20.0, gamma=10.0)
+    assert Margins.of(given, ground.unit, ground.spread) == Margins(5.0, 20.0, 10.0)
 
 
 def test_unrelated_prompts_are_run_as_they_are() -> None:
@@ -227,8 +233,8 @@ def test_prompts_about_other_subjects_are_learned_to_be_left_alone() -> None:
         delta = edit.deltas[0]
         near = run_unrelated(lm, 2, [lm.tokens(prompt) for prompt in prompts])
         own = run_unrelated(lm, 2, [lm.tokens(fact.statement) for fact in FACTS])
-        heard[others] = float(side_scores(delta, near).mean() / side_scores(delta, own).mean())
-        assert len(edit.progress["strangers"]) == (len(FACTS) if others else 0)
+        heard[others] = float(prompt_scores(delta, near).mean() / prompt_scores(delta, own).mean())
+        assert len(edit.state.others) == (len(FACTS) if others else 0)
     assert heard[8] < heard[0]
 
 
@@ -236,45 +242,45 @@ def test_a_subject_that_is_edited_is_left_alone_no_more() -> None:
     lm = tiny.build("llama")
     editor = wise(other_subjects=1, edits_per_shard=4)
     first = editor.edit(lm, FACTS[:2])
-    (name, _), (other, length) = first.progress["strangers"]
+    (name, _), (other, m) = first.state.others
     assert name not in {fact.subject for fact in FACTS[:2]}
     again = editor.extend(lm, first, [dataclasses.replace(BEN, subject=name)])
-    kept = [subject for subject, _ in again.progress["strangers"]]
+    kept = [subject for subject, _ in again.state.others]
     assert kept[0] == other
     assert name not in kept
     assert len(kept) == 2
-    assert torch.equal(again.state["strangers"][:length], first.state["strangers"][-length:])
+    assert torch.equal(again.state.others[0][1], m)
 
 
 def test_no_subject_is_left_to_be_a_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(editing.memory_based.wise.wise, "embedded_facts", lambda: FACTS[:2])
-    assert wise().edit(tiny.build("llama"), FACTS[:2]).progress["strangers"] == []
+    monkeypatch.setattr(editing.memory_based.wise.other_subjects, "embedded_facts", lambda: FACTS[:2])
+    assert wise().edit(tiny.build("llama"), FACTS[:2]).state.others == ()
 
 
 def test_the_loudest_of_the_unrelated_prompts_are_learned_from() -> None:
     lm = tiny.build("llama")
     editor = wise(unrelated_batch=4, loudest=3, other_subjects=0)
-    ground = editor._ground(lm, 2)
-    work = editing.memory_based.wise.wise._Work(editor, SideLayer(lm, 2), ground, None, FACTS[:1])
+    ground = Coordinates.of(lm, 2, editor)
+    work = Learner(editor, SideLayer(lm, 2), ground, None, ((), ()), FACTS[:1])
     theta = torch.randn(lm.memory(2).values.shape, generator=torch.Generator().manual_seed(0))
-    chosen = work._unrelated(theta, ground.unrelated, random.Random(5))
-    drawn = draw_evenly(ground.unrelated, random.Random(5), 4 + 3 * editing.memory_based.wise.wise.LISTENED_TO)
+    chosen = work.unrelated(theta, ground.unrelated, random.Random(5))
+    drawn = draw_evenly(ground.unrelated, random.Random(5), 4 + 3 * CANDIDATES)
     assert all(a is b for a, b in zip(chosen[:4], drawn[:4], strict=True))
-    rest = sorted(side_scores(theta, drawn[4:]).tolist(), reverse=True)
-    assert sorted(side_scores(theta, chosen[4:]).tolist(), reverse=True) == pytest.approx(rest[:3])
+    rest = sorted(prompt_scores(theta, drawn[4:]).tolist(), reverse=True)
+    assert sorted(prompt_scores(theta, chosen[4:]).tolist(), reverse=True) == pytest.approx(rest[:3])
 
 
 def test_remembered_facts_stay_loud() -> None:
     """With them in the loss no fact is much fainter than beta asks for; without, an earlier one is."""
     lm = tiny.build("llama")
-    beta = 6 * wise()._ground(lm, 2).loudness
+    beta = 6 * Coordinates.of(lm, 2, wise()).unit
     ended = {}
     for remembered in (0, 4):
         settings = {"shards": 1, "rho": 1.0, "edits_per_shard": 4, "replay": 0, "weight": 0.3, "stop": 1e-9}
         scale = {"alpha": beta / 24, "beta": beta, "gamma": beta / 2}
         edit = wise(**settings, **scale, remembered=remembered).edit(lm, FACTS)
         own = run_unrelated(lm, 2, [lm.tokens(fact.statement) for fact in FACTS[:-1]])
-        ended[remembered] = float(side_scores(edit.deltas[0], own).min()) / beta
+        ended[remembered] = float(prompt_scores(edit.deltas[0], own).min()) / beta
     assert ended[0] < 0.7
     assert ended[4] > 0.9
 
@@ -284,7 +290,7 @@ def test_threshold_by_hand() -> None:
     far = torch.tensor([5.0, 9.0, 12.0, 7.0, 8.5, 9.5, 7.0])
     near = torch.tensor([7.0, 7.0, 7.0, 12.0, 12.0, 8.5, 7.0])
     faintest = torch.tensor([10.0] * 6 + [math.inf])
-    found = threshold(faintest, far, near, 0.8)
+    found = threshold_between(faintest, far, near, 0.8)
     assert found[:6].tolist() == pytest.approx([8.0, 9.5, 9.9995, 9.0, 9.25, 9.75])
     assert math.isinf(float(found[6]))
 
@@ -406,9 +412,9 @@ def test_the_routing_loss_keeps_unrelated_prompts_with_the_main_memory(family: s
 
 def test_telling_memories_apart_by_hand() -> None:
     own, other = torch.tensor([10.0, 5.0, 2.0]), torch.tensor([9.0, 4.0, 0.0])
-    assert float(told_apart(own, other, 0.8)) == pytest.approx((1.0 + 0.0 + 0.0) / 3)
-    assert float(told_apart(own, other, 0.5)) == pytest.approx((4.0 + 1.5 + 0.0) / 3)
-    assert float(told_apart(own[:0], other[:0], 0.8)) == 0.0
+    assert float(rival_loss(own, other, 0.8)) == pytest.approx((1.0 + 0.0 + 0.0) / 3)
+    assert float(rival_loss(own, other, 0.5)) == pytest.approx((4.0 + 1.5 + 0.0) / 3)
+    assert float(rival_loss(own[:0], other[:0], 0.8)) == 0.0
 
 
 @pytest.mark.parametrize("family", ["gpt2", "gemma2"])
@@ -439,7 +445,7 @@ def test_a_step_by_hand() -> None:
     """The first step of gradient descent on Theta, with the gradient taken through whole forwards of the model."""
     lm = tiny.build("llama")
     editor = wise(steps=1, prefixes=0, thinned=0, loudest=0, other_subjects=0, shards=1, rho=0.5, weight=0.3, stop=1e-9)
-    ground = editor._ground(lm, 2)
+    ground = Coordinates.of(lm, 2, editor)
     values = lm.memory(2).values
     ids, n = target_rows(lm, EIFFEL)
     # At Theta = 0 a norm has no gradient (see TINY), so that of L_route is none, and the first step is the target's.
@@ -454,28 +460,28 @@ def test_a_step_by_hand() -> None:
     handle.remove()
     (-logs[range(n - 1, len(ids) - 1), ids[n:]].mean()).backward()
     assert delta.grad is not None
-    assert ground.coordinates is not None
-    gradient = ground.coordinates.T @ delta.grad  # V' - V = W Theta
-    rate = editor.lr * ground.loudness**2 / (0.5 * len(values))
-    expected = -rate * gradient * editor.subspace(0, values.shape)
+    assert ground.whitening is not None
+    gradient = ground.whitening.T @ delta.grad  # V' - V = W Theta
+    rate = editor.lr * ground.unit**2 / (0.5 * len(values))
+    expected = -rate * gradient * mask(editor, 0, values.shape)
     edit = editor.edit(lm, [EIFFEL])
-    torch.testing.assert_close(edit.state["shards"][0], expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))
+    torch.testing.assert_close(edit.state.shards[0], expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))
     own = ground.turned(run_unrelated(lm, 2, [lm.tokens(EIFFEL.statement)]))
     with dataclasses.replace(edit, epsilons=torch.zeros(1)).applied(lm):
         nll = losses(lm, [EIFFEL])
     # What the report says was taken after the step.
     assert edit.origin.report[0]["loss"] == pytest.approx(float(nll), rel=1e-3)
-    assert edit.origin.report[0]["score"] == pytest.approx(float(side_scores(expected, own)), rel=1e-3)
+    assert edit.origin.report[0]["score"] == pytest.approx(float(prompt_scores(expected, own)), rel=1e-3)
 
 
 def test_shards_stay_in_their_subspaces_and_the_bound_holds() -> None:
     lm = tiny.build("llama")
     editor = wise(max_norm=0.2)
     edit = editor.edit(lm, FACTS)
-    ground = editor._ground(lm, 2)
-    shards = edit.state["shards"]
+    ground = Coordinates.of(lm, 2, editor)
+    shards = edit.state.shards
     for number, shard in enumerate(shards):
-        assert not bool(shard[~editor.subspace(number, shard.shape)].any())
+        assert not bool(shard[~mask(editor, number, shard.shape)].any())
         assert bool(shard.any())
         assert float(shard.norm()) <= 0.2 * ground.size * 1.001
     # The bound is what it says: the root mean square of || m Theta || over the text, against that of || m V ||.
@@ -550,7 +556,9 @@ def test_goes_on_from_a_loaded_edit(variant: Any, tmp_path: Path) -> None:
         assert list(lm.edits) == [loaded]
     assert torch.equal(going_on.deltas, resumed.deltas)
     assert torch.equal(going_on.epsilons, resumed.epsilons)
-    assert all(torch.equal(going_on.state[name], resumed.state[name]) for name in going_on.state)
+    going, went = going_on.state.stored(), resumed.state.stored()
+    assert all(torch.equal(tensor, went.tensors[name]) for name, tensor in going.tensors.items())
+    assert going.values == went.values
     assert going_on.origin.facts == tuple(FACTS)
     assert torch.equal(first.deltas, kept)
     old = losses(lm, FACTS)
@@ -584,23 +592,16 @@ def test_repeated_and_contradicting_facts() -> None:
     assert "steps" not in reports[2]
     assert reports[3]["contradicts"] == 2
     assert reports[3]["shard"] == 0  # that of the fact it replaces: the two shards of one fact are full
-    assert edit.progress["contradictions"] == 1
-    assert edit.progress["held"] == [1, 3]
+    assert edit.state.contradictions == 1
+    assert edit.state.held == (1, 3)
     with edit.applied(lm):
         wins, loses = losses(lm, [other, EIFFEL])
         assert wins < loses - 0.3
     later = editor.extend(lm, edit, [EIFFEL])
-    assert later.progress["contradictions"] == 2
+    assert later.state.contradictions == 2
     with later.applied(lm):
         loses, wins = losses(lm, [other, EIFFEL])
         assert wins < loses - 0.3
-
-
-def test_history() -> None:
-    other = dataclasses.replace(EIFFEL, id="", target_new="Berlin")
-    found = history([EIFFEL, BEN, other, EIFFEL, EIFFEL])
-    assert found == [{}, {}, {"contradicts": 0}, {"contradicts": 2}, {"repeats": 3}]
-    assert history([EIFFEL, other, EIFFEL], refused={1}) == [{}, {"contradicts": 0}, {"repeats": 0}]
 
 
 @pytest.fixture
@@ -613,7 +614,7 @@ def ben_is_not_finite(monkeypatch: pytest.MonkeyPatch) -> None:
         rows = self._partial._ids.tolist()
         return torch.where(torch.tensor([bad in row for row in rows]), torch.nan, right(self, added))
 
-    monkeypatch.setattr(editing.memory_based.wise.wise.RowsForward, "nll", wrong)
+    monkeypatch.setattr(RowsForward, "nll", wrong)
 
 
 @pytest.mark.usefixtures("ben_is_not_finite")
@@ -639,7 +640,7 @@ def test_a_refused_fact_opens_no_shard(merge: Any) -> None:
     good = editor.edit(lm, [EIFFEL])
     with pytest.warns(UserWarning, match="not finite"):
         edit = editor.edit(lm, [EIFFEL, BEN])
-    assert len(edit.state["shards"]) == 1
+    assert len(edit.state.shards) == 1
     torch.testing.assert_close(edit.deltas, good.deltas, atol=1e-4, rtol=1e-3)
     torch.testing.assert_close(edit.epsilons, good.epsilons, atol=1e-4, rtol=1e-3)
 
@@ -652,7 +653,7 @@ def test_what_repeats_a_refused_fact_is_refused_too() -> None:
     again = dataclasses.replace(BEN, id="again")
     with pytest.warns(UserWarning, match="not finite"):
         edit = editor.edit(lm, [EIFFEL, BEN, again])
-    assert edit.progress["shard_of"] == [0, None, None]
+    assert edit.state.shard_of == (0, None, None)
     assert edit.origin.report[2]["refused"] == f"it repeats fact {BEN.id!r}, which is refused"
     with pytest.warns(UserWarning, match="not finite"), pytest.raises(EditRefusedError, match="it repeats fact"):
         editor.edit(lm, [BEN, again])
@@ -671,6 +672,7 @@ def test_what_cannot_be_gone_on_from() -> None:
             {"rho": 0.1},
             {"seed": 1},
             {"with_others": False},
+            {"masks": "independent", "with_others": False},
             {"whiten": False},
             {"ridge": 0.1},
             {"variant": "retrieve"},
@@ -678,7 +680,7 @@ def test_what_cannot_be_gone_on_from() -> None:
         *({"text": Text(tokens=512, length=16)}, {"merge": "mean"}, {"edits_per_shard": 3}),
         {"keep": 0.5, "with_others": False},
     ]
-    assert {name for changes in others for name in changes} == set(editing.memory_based.wise.wise._SHAPING)
+    assert {name for changes in others for name in changes} == set(SHAPING)
     for changes in others:
         with pytest.raises(EditRefusedError, match=r"was made with (" + "|".join(changes) + ")="):
             wise(**changes).extend(lm, edit, [BEN])
@@ -742,7 +744,7 @@ def test_a_shard_that_is_alone_is_trimmed_too() -> None:
     """With keep=1/2 the smaller half of what was learned is left out of the memory, also before there is another."""
     lm = tiny.build("llama")
     edit = wise(steps=3, with_others=False, keep=0.5, whiten=False).edit(lm, [EIFFEL])
-    learned, kept = int(edit.state["shards"][0].count_nonzero()), int(edit.deltas[0].count_nonzero())
+    learned, kept = int(edit.state.shards[0].count_nonzero()), int(edit.deltas[0].count_nonzero())
     assert kept == pytest.approx(learned / 2, rel=0.01)
 
 

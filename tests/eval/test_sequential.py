@@ -31,7 +31,7 @@ from eval.protocols.baseline import Baseline
 from eval.protocols.curves import curve_markdown, curve_table, draw_curve
 from eval.protocols.runs import run_batch, run_single
 from eval.protocols.sequential import change_norm, run_sequential
-from eval.protocols.standing import repeats_what_holds, standing, untouched
+from eval.protocols.standing import untouched
 
 SUBJECTS = ["Thomas", "Danielle", "Ben", "river", "tower", "piano", "red"]
 SMALL = EvalSettings(max_new_tokens=4, preservation_tokens=3, perplexity_tokens=24)
@@ -207,23 +207,6 @@ def test_what_was_forgotten_shows(by_notes: LanguageModel, tmp_path: Path) -> No
     run = go(by_notes, some, Notes(), tmp_path, SequentialSettings(checkpoints=(1,)))
     assert after(run, "token_accuracy") == [(1, 1.0), (2, 0.5)]
     assert [point["right_after"]["token_accuracy"]["after"] for point in run.curve] == [1.0, 1.0]
-
-
-def test_standing_of_requests() -> None:
-    other_words = Fact("Ben", "{} stands in", "Rome", relation="P1")
-    related = Fact("Ben", "where is {}? In", "Oslo", relation="P1")
-    asked = [fact("Ben", "Rome"), fact("Ben", "Oslo"), fact("Ben", "Rome"), other_words, related, fact("red", "Rome")]
-    found = standing(asked)
-    # The second contradicts the first, the third takes that back and repeats the first in its own words.
-    assert (found.in_force, found.overwritten, found.repeated) == ((2, 4, 5), (1, 3), (0,))
-    assert repeats_what_holds(asked[:1], fact("Ben", "Rome", 1)) == 0
-    assert repeats_what_holds(asked[:2], fact("Ben", "Rome", 1)) is None  # it was taken back in between
-    assert repeats_what_holds(asked[:1], fact("Ben", " Rome", 1)) == 0
-    assert repeats_what_holds(asked[:1], fact("red", "Rome")) is None
-    # Other words of the same relation and object: no repetition and no contradiction.
-    same = Fact("Ben", "{} lies in", "Rome", relation="P1")
-    assert repeats_what_holds([other_words], same) is None
-    assert standing([other_words, same]).in_force == (0, 1)
 
 
 def test_the_fixed_set_names_no_edited_subject() -> None:

@@ -1,7 +1,8 @@
-"""Merging the shards of a side memory into one."""
+"""The subspaces that shards are learned in, and merging the shards of a side memory into one."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import Literal
 
@@ -9,6 +10,25 @@ import torch
 from torch import Tensor
 
 Merge = Literal["ties", "mean"]
+
+Masks = Literal["disjoint", "independent"]
+
+
+def subspace(rho: float, masks: Masks, seed: int, shard: int, shape: torch.Size) -> Tensor:
+    """The entries that a shard may change: a mask of that shape, true for a share `rho` of them.
+
+    Args:
+        rho: the share.
+        masks: "disjoint": the masks of 1 / rho shards in a row have no entry in common; "independent": each is drawn
+            for itself, so that k of them share about rho^k of the entries (WISE, section 2.3.2).
+        seed: the same for all shards of a side memory.
+        shard: which one.
+        shape: (d_ffn, d_model).
+    """
+    if masks == "independent":
+        seed, shard = random.Random(f"{seed} {shard} mask").getrandbits(63), 0
+    draw = torch.rand(shape, generator=torch.Generator().manual_seed(seed))
+    return (draw - shard * rho) % 1.0 < rho
 
 
 def merge_shards(shards: Sequence[Tensor], how: Merge, keep: float = 1.0) -> Tensor:

@@ -29,10 +29,10 @@ EVERY = 3
 EACH = 2
 """Locality and neighbourhood prompts of a fact that are used, at most."""
 
-STRANGERS = "strangers"
-"""The kind of the prompts of earlier facts about other subjects (`Wise.other_subjects`)."""
+OTHER_SUBJECTS = "other_subjects"
+"""The kind of the prompts of earlier facts about other subjects (`UnrelatedSettings.other_subjects`)."""
 
-NEAR = ("facts", STRANGERS)
+NEAR = ("facts", OTHER_SUBJECTS)
 """The kinds that have the form of edits."""
 
 Kinds = Mapping[str, Sequence[Tensor]]

@@ -1,0 +1,144 @@
+"""What supersedes what: the one rule for requests that repeat, contradict or overwrite earlier ones.
+
+Two requests are about the same thing if they have the same subject and the same relation where both name one, else the
+same prompt. A later one with the same object *repeats* the earlier; one with another object *supersedes* it, and the
+earlier no longer counts. An erasure asks for no object: it supersedes what asks for one, and repeats another erasure.
+
+Subjects, relations, prompts and objects are compared `normalised`. The rule is not transitive (a request without a
+relation can be about the same thing as two that name different ones), so requests are compared with one another and not
+sorted into groups; an index makes that linear in their number.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from corrigenda.facts import Fact
+
+
+def normalised(text: str) -> str:
+    """A text as the rule compares it: Unicode NFKC, without case, with single spaces and none at the ends."""
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a fact asks about, and for, in the form in which requests are compared.
+
+    Attributes:
+        subject: normalised.
+        prompt: normalised.
+        relation: normalised; None if the fact names none.
+        object: the new object, normalised; None for an erasure.
+    """
+
+    subject: str
+    prompt: str
+    relation: str | None
+    object: str | None
+
+    @classmethod
+    def of(cls, fact: Fact) -> Request:
+        """What a fact requests."""
+        return cls(
+            normalised(fact.subject),
+            normalised(fact.prompt),
+            None if fact.relation is None else normalised(fact.relation),
+            None if fact.target_new is None else normalised(fact.target_new),
+        )
+
+    def same_thing(self, other: Request) -> bool:
+        """Whether both are about the same thing, whatever they ask for."""
+        if self.subject != other.subject:
+            return False
+        if self.relation is not None and other.relation is not None:
+            return self.relation == other.relation
+        return self.prompt == other.prompt
+
+
+class _Last:
+    """An index of numbered requests: of those that are about the same thing, the one with the largest number."""
+
+    def __init__(self) -> None:
+        self._by_relation: dict[tuple[str, str], int] = {}
+        self._by_prompt: dict[tuple[str, str], int] = {}
+        self._without_relation: dict[tuple[str, str], int] = {}
+
+    def add(self, number: int, request: Request) -> None:
+        prompt = (request.subject, request.prompt)
+        _raise(self._by_prompt, prompt, number)
+        if request.relation is None:
+            _raise(self._without_relation, prompt, number)
+        else:
+            _raise(self._by_relation, (request.subject, request.relation), number)
+
+    def find(self, request: Request) -> int | None:
+        prompt = (request.subject, request.prompt)
+        if request.relation is None:
+            return self._by_prompt.get(prompt)
+        same_relation = self._by_relation.get((request.subject, request.relation), -1)
+        number = max(same_relation, self._without_relation.get(prompt, -1))
+        return None if number < 0 else number
+
+
+def _raise(numbers: dict[tuple[str, str], int], key: tuple[str, str], number: int) -> None:
+    numbers[key] = max(number, numbers.get(key, -1))
+
+
+def history(facts: Sequence[Fact], refused: Collection[int] = ()) -> list[dict[str, int]]:
+    """For each request what it is to the latest earlier one about the same thing.
+
+    Args:
+        facts: the requests in order.
+        refused: the numbers of those that an editor refused: nothing was made of them, they are no predecessors.
+
+    Returns:
+        For each ``{"repeats": number}`` if that one asks for the same object, ``{"contradicts": number}`` if it asks
+        for another (and is superseded), ``{}`` if there is none. In these words reports of edits say it.
+    """
+    requests = [Request.of(fact) for fact in facts]
+    last, found = _Last(), list[dict[str, int]]()
+    for number, request in enumerate(requests):
+        earlier = last.find(request)
+        if earlier is None:
+            found.append({})
+        else:
+            same = requests[earlier].object == request.object
+            found.append({"repeats" if same else "contradicts": earlier})
+        if number not in refused:
+            last.add(number, request)
+    return found
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Requests 0 .. t-1 sorted by what became of them, as indices in order.
+
+    Attributes:
+        in_force: the last word on what they are about.
+        overwritten: superseded: the last word on the same thing asks for another object.
+        repeated: the last word on the same thing asks for the same object; only that one counts.
+    """
+
+    in_force: tuple[int, ...]
+    overwritten: tuple[int, ...]
+    repeated: tuple[int, ...]
+
+
+def standing(facts: Sequence[Fact]) -> Standing:
+    """What became of each request when all of them were made in order.
+
+    The last word decides, also where an editor failed at it: whether the model still follows a request that was
+    superseded says nothing good or bad about an edit.
+    """
+    requests = [Request.of(fact) for fact in facts]
+    last, sorted_out = _Last(), (list[int](), list[int](), list[int]())
+    for number in reversed(range(len(requests))):
+        later = last.find(requests[number])
+        place = 0 if later is None else 1 if requests[later].object != requests[number].object else 2
+        sorted_out[place].append(number)
+        last.add(number, requests[number])
+    in_force, overwritten, repeated = (tuple(reversed(numbers)) for numbers in sorted_out)
+    return Standing(in_force, overwritten, repeated)

@@ -1,0 +1,116 @@
+"""What editors share that go on from an earlier edit of their own: the protocol, the checks, the model without it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol, TypeVar
+
+from corrigenda import Edit, Fact, LanguageModel, WeightEdit
+from corrigenda.edits.routed import RoutedEdit
+from corrigenda.edits.state import TENSORS, VALUES, State, as_kind
+from editing.editor import Editor, EditRefusedError
+
+Kind = TypeVar("Kind", bound=Edit)
+
+
+class ExtendingEditor(Editor, Protocol):
+    """An editor that can go on from an edit of its own."""
+
+    def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> Edit:
+        """An earlier edit with further facts; the earlier edit itself stays as it is.
+
+        Args:
+            lm: the model; `previous` may be applied to it or not.
+            previous: what to go on from; None to begin, as `edit` does.
+            facts: the further facts, in the order in which they are to be edited.
+
+        Raises:
+            EditRefusedError: it cannot or will not, or not from this edit.
+        """
+        ...
+
+
+def check_previous(
+    editor: str, lm: LanguageModel, layers: Sequence[int], previous: Edit | None, kind: type[Kind]
+) -> Kind | None:
+    """The edit to go on from, as the kind that the editor makes.
+
+    Args:
+        editor: its name, for messages.
+        lm: the model.
+        layers: the layers that the editor edits.
+        previous: what to go on from, or None.
+        kind: of the editor's edits.
+
+    Raises:
+        EditRefusedError: it is of another kind, model or layer.
+    """
+    if previous is None:
+        return None
+    if not isinstance(previous, kind):
+        raise EditRefusedError(f"{editor} goes on from a {kind.kind} edit, not from a {previous.kind} edit")
+    if previous.origin.fingerprint != lm.fingerprint:
+        raise EditRefusedError(
+            f"{editor}: the edit to go on from was made on {previous.origin.model} (weights "
+            f"{previous.origin.fingerprint[:12]}), not on {lm.name} (weights {lm.fingerprint[:12]})"
+        )
+    edited = layers_of(previous)
+    if edited != sorted(layers):
+        raise EditRefusedError(
+            f"{editor}: the edit to go on from is of {_named(edited)}, this editor's layer is {_numbers(layers)}"
+        )
+    return previous
+
+
+def layers_of(edit: Edit) -> list[int]:
+    """The layers that an edit acts on, ascending; none for a kind that has no layers."""
+    if isinstance(edit, WeightEdit):
+        return sorted(edit.changed)
+    return [edit.layer] if isinstance(edit, RoutedEdit) else []
+
+
+def state_of(editor: str, previous: Edit, kind: type[State]) -> State:
+    """The editor state of an edit to go on from.
+
+    Raises:
+        EditRefusedError: the edit has none, or another editor's.
+    """
+    if previous.state is None:
+        raise EditRefusedError(
+            f"{editor}: the edit to go on from has no editor state: {VALUES} and {TENSORS}, which are saved beside an "
+            "edit that can be extended, were not there when it was read. It can be applied; to extend it, put them "
+            "back, or edit all facts anew"
+        )
+    found = as_kind(previous.state, kind)
+    if found is None:
+        raise EditRefusedError(
+            f"{editor} goes on from an editor state of kind {kind.kind!r}, the edit has one of {previous.state.kind!r}"
+        )
+    return found
+
+
+@contextmanager
+def without(lm: LanguageModel, edit: Edit | None) -> Iterator[None]:
+    """The model without one edit, inside a ``with`` block; it may or may not be applied."""
+    if edit is None or edit not in lm.edits:
+        yield
+        return
+    edits = list(lm.edits)
+    with lm.edits.suspended():
+        others = [other for other in edits if other is not edit]
+        for other in others:
+            lm.edits.push(other)
+        try:
+            yield
+        finally:
+            for other in reversed(others):
+                lm.edits.remove(other)
+
+
+def _named(layers: Sequence[int]) -> str:
+    return f"layer {_numbers(layers)}" if len(layers) == 1 else f"layers {_numbers(layers)}"
+
+
+def _numbers(layers: Sequence[int]) -> str:
+    return ", ".join(str(layer) for layer in layers) or "none"

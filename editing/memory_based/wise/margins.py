@@ -1,0 +1,105 @@
+"""WISE's routing: scores of prompts, the margin loss that teaches them, and the threshold that follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from corrigenda.edits.side_memory import mean_norms
+from editing.memory_based.wise.settings import RoutingSettings
+
+ROUNDING = 1e-4
+"""The share by which an epsilon at the lowest fact's score lies below it, so that rounding does not shut it out."""
+
+
+@dataclass(frozen=True)
+class Margins:
+    """The margin loss (WISE, eq. 5) and its three margins, in units of D."""
+
+    alpha: float
+    beta: float
+    gamma: float
+
+    @classmethod
+    def of(cls, settings: RoutingSettings, unit: float, spread: float) -> Margins:
+        """The numbers given, or calibrated: alpha = loudness u, beta = 2 s alpha, gamma = beta - alpha.
+
+        Args:
+            settings: the editor's.
+            unit: u, the median over unrelated prompts of the mean || m V ||.
+            spread: s, the 95 % quantile of the same over its median.
+        """
+        if settings.alpha is not None and settings.beta is not None and settings.gamma is not None:
+            return cls(settings.alpha, settings.beta, settings.gamma)
+        alpha = settings.loudness * unit
+        beta = 2 * spread * alpha
+        return cls(alpha, beta, beta - alpha)
+
+    def loss(self, edit: Tensor, unrelated: Tensor) -> Tensor:
+        """max(0, D_i - alpha) + max(0, beta - D_e) + max(0, gamma - (D_e - D_i)), from the scores.
+
+        Args:
+            edit: D_e of the edit's rows, (n,).
+            unrelated: D_i of unrelated prompts, (k,).
+
+        Returns:
+            The mean over the rows of each kind; in the third term each unrelated prompt is compared with the edit's
+            mean. With one row of each kind this is the paper's formula.
+        """
+        quiet = (unrelated - self.alpha).clamp(min=0).mean()
+        apart = (self.gamma - (edit.mean() - unrelated)).clamp(min=0).mean()
+        return quiet + self.activation_loss(edit) + apart
+
+    def activation_loss(self, edit: Tensor) -> Tensor:
+        """The second term of the loss alone: facts that must be activated."""
+        return (self.beta - edit).clamp(min=0).mean()
+
+
+def rival_loss(own: Tensor, other: Tensor, margin: float) -> Tensor:
+    """The mean of max(0, D_other - margin D_own): where a memory scores too high on what another shall answer.
+
+    Args:
+        own: D of some prompts in the memory that shall answer, (n,).
+        other: D of the same prompts in the other memory, (n,).
+        margin: the share of the one that the other may have.
+
+    Returns:
+        0 without prompts; differentiable in both.
+    """
+    return (other - margin * own).clamp(min=0).sum() / max(len(other), 1)
+
+
+def prompt_scores(theta: Tensor, prompts: Sequence[Tensor]) -> Tensor:
+    """D of prompts, (n,), from their coefficients in a side memory's coordinates; differentiable in Theta."""
+    lengths = torch.tensor([len(m) for m in prompts], device=theta.device)
+    owner = torch.repeat_interleave(torch.arange(len(prompts), device=theta.device), lengths)
+    return mean_norms(torch.cat(list(prompts)).to(theta.device), theta, owner, lengths)
+
+
+@torch.no_grad()
+def high_score(theta: Tensor, prompts: Sequence[Tensor]) -> float:
+    """The 99 % quantile of the prompts' D; 0 if there are none."""
+    return float(prompt_scores(theta, prompts).quantile(0.99)) if prompts else 0.0
+
+
+def threshold_between(lowest: Tensor, far: Tensor, near: Tensor, margin: float) -> Tensor:
+    """Epsilon of each side memory, (memory,), between its facts and the unrelated prompts; `Wise` says the rule.
+
+    Args:
+        lowest: the smallest D of its facts, (memory,); infinite for a memory without facts.
+        far: the highest D of unrelated prompts that have nothing in common with the facts, (memory,).
+        near: the same of those that have the form of facts, (memory,).
+        margin: see `RoutingSettings`.
+    """
+    beyond = margin * lowest
+    halfway = (torch.minimum(far, lowest * (1 - ROUNDING)) + lowest) / 2
+    among = torch.where(near > beyond, (beyond + lowest) / 2, beyond)
+    return torch.maximum(halfway, among)
+
+
+def threshold_smallest(lowest: Tensor) -> Tensor:
+    """Epsilon as in the paper, (memory,): the smallest D of the facts, less `ROUNDING` (D has to be above epsilon)."""
+    return lowest * (1 - ROUNDING)

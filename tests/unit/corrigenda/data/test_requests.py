@@ -1,0 +1,130 @@
+"""What supersedes what: the one rule, case by case, and against a comparison of all pairs."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+
+from corrigenda import Fact
+from corrigenda.data.requests import Request, Standing, history, normalised, standing
+
+
+def ask(target: str | None, prompt: str = "{} lies in", relation: str | None = None, subject: str = "Ben") -> Fact:
+    return Fact(subject, prompt, target, target_true="Atlantis", relation=relation)
+
+
+CASES: dict[str, tuple[list[Fact], list[dict[str, int]], tuple[list[int], list[int], list[int]]]] = {
+    "others": ([ask("Rome"), ask("Rome", subject="Tim")], [{}, {}], ([0, 1], [], [])),
+    "repeats": ([ask("Rome"), ask("Rome")], [{}, {"repeats": 0}], ([1], [], [0])),
+    "supersedes": ([ask("Rome"), ask("Oslo")], [{}, {"contradicts": 0}], ([1], [0], [])),
+    "other prompt, no relation": ([ask("Rome"), ask("Oslo", "{} has")], [{}, {}], ([0, 1], [], [])),
+    "other prompt, same relation": (
+        [ask("Rome", "{} lies in", "P1"), ask("Oslo", "where is {}? In", "P1")],
+        [{}, {"contradicts": 0}],
+        ([1], [0], []),
+    ),
+    "other prompt, same relation and object": (
+        [ask("Rome", "{} lies in", "P1"), ask("Rome", "where is {}? In", "P1")],
+        [{}, {"repeats": 0}],
+        ([1], [], [0]),
+    ),
+    "same prompt, other relation": (
+        [ask("Rome", relation="P1"), ask("Oslo", relation="P2")],
+        [{}, {}],
+        ([0, 1], [], []),
+    ),
+    "relation named by the first only": (
+        [ask("Rome", relation="P1"), ask("Oslo")],
+        [{}, {"contradicts": 0}],
+        ([1], [0], []),
+    ),
+    "relation named by the second only": (
+        [ask("Rome"), ask("Oslo", relation="P1"), ask("Rome", "{} has", "P1")],
+        [{}, {"contradicts": 0}, {"contradicts": 1}],
+        ([2], [0, 1], []),
+    ),
+    "there and back": (
+        [ask("Rome"), ask("Oslo"), ask("Rome")],
+        [{}, {"contradicts": 0}, {"contradicts": 1}],
+        ([2], [1], [0]),
+    ),
+    "there and back, and again": (
+        [ask("Rome"), ask("Oslo"), ask("Rome"), ask("Rome")],
+        [{}, {"contradicts": 0}, {"contradicts": 1}, {"repeats": 2}],
+        ([3], [1], [0, 2]),
+    ),
+    "erased": ([ask("Rome"), ask(None)], [{}, {"contradicts": 0}], ([1], [0], [])),
+    "erased twice, and asked for again": (
+        [ask(None), ask(None), ask("Rome")],
+        [{}, {"repeats": 0}, {"contradicts": 1}],
+        ([2], [0, 1], []),
+    ),
+    "spelt otherwise": (
+        [ask("Rome", subject="Ben  Nevis"), ask(" rome", subject="ben nevis")],
+        [{}, {"repeats": 0}],
+        ([1], [], [0]),
+    ),
+    "composed otherwise": (
+        [ask("Rome", subject="Caf\u00e9"), ask("Rome", subject="Cafe\u0301")],
+        [{}, {"repeats": 0}],
+        ([1], [], [0]),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_rule(name: str) -> None:
+    facts, expected, (in_force, overwritten, repeated) = CASES[name]
+    assert history(facts) == expected
+    assert standing(facts) == Standing(tuple(in_force), tuple(overwritten), tuple(repeated))
+
+
+def test_refused_requests_are_no_predecessors() -> None:
+    facts = [ask("Rome"), ask("Oslo"), ask("Rome")]
+    assert history(facts, refused={1}) == [{}, {"contradicts": 0}, {"repeats": 0}]
+    assert history(facts, refused={0, 1}) == [{}, {}, {}]
+
+
+def test_normalised() -> None:
+    assert normalised("  The\tEiffel\n Tower ") == "the eiffel tower"
+    assert normalised("STRASSE") == normalised("Straße")
+    assert normalised("ﬁve") == "five"
+
+
+def test_against_all_pairs() -> None:
+    """Of random requests, with an index and by comparing each with each: the same."""
+    draw = random.Random(0)
+    for _ in range(60):
+        facts = [
+            ask(
+                draw.choice(["Rome", "Oslo", None]),
+                draw.choice(["{} lies in", "{} has", "{} is"]),
+                draw.choice([None, "P1", "P2"]),
+                draw.choice(["Ben", "Tim"]),
+            )
+            for _ in range(14)
+        ]
+        refused = set(draw.sample(range(14), 3))
+        asked = [Request.of(fact) for fact in facts]
+        found, after = history(facts, refused), standing(facts)
+        for number, request in enumerate(asked):
+            earlier = [n for n in range(number) if n not in refused and request.same_thing(asked[n])]
+            word = "" if not earlier else "repeats" if asked[earlier[-1]].object == request.object else "contradicts"
+            assert found[number] == ({word: earlier[-1]} if earlier else {})
+            later = [n for n in range(number + 1, 14) if request.same_thing(asked[n])]
+            fate = after.in_force if not later else after.repeated
+            if later and asked[later[-1]].object != request.object:
+                fate = after.overwritten
+            assert number in fate
+        assert sorted(after.in_force + after.overwritten + after.repeated) == list(range(14))
+
+
+def test_thousands_of_requests() -> None:
+    """Linear: all about one subject, which a comparison of all pairs would take minutes for."""
+    facts = [ask("Rome", f"{{}} is {n}", relation=f"P{n}" if n % 2 else None) for n in range(20_000)]
+    begin = time.perf_counter()
+    assert history(facts) == [{}] * len(facts)
+    assert len(standing(facts).in_force) == len(facts)
+    assert time.perf_counter() - begin < 10

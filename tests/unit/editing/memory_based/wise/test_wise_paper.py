@@ -1,0 +1,184 @@
+"""`wise_paper` is the paper's algorithm: its formulas by hand, on a tiny model.
+
+Wang et al. 2024, "WISE: Rethinking the Knowledge Memory for Lifelong Model Editing of Large Language Models".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from hydra import compose, initialize_config_module
+from hydra.utils import instantiate
+from torch import Tensor
+
+from corrigenda import Fact, LanguageModel
+from corrigenda.forward.partial import record
+from corrigenda.moments.text import Text
+from corrigenda.prompts import encode_target
+from editing import Unrelated, Wise
+from editing.memory_based.wise.merging import subspace
+
+EIFFEL = Fact("the Eiffel tower", "{} is located in the city of", "Rome", "Paris")
+BEN = Fact("Big Ben", "{} stands in the country of", "Italy", "England")
+DANIELLE = Fact("Danielle Darrieux", "the mother tongue of {} is", "English", "French")
+THOMAS = Fact("Thomas", "the native language of {} is", "Dutch piano", "German")
+FACTS = [EIFFEL, BEN, DANIELLE, THOMAS]
+LAYER = 2
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """One folder for what is kept on disk, apart from the user's."""
+    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+def configured(name: str) -> Wise:
+    """An editor as the command line makes it."""
+    with initialize_config_module("conf", version_base=None):
+        editor = instantiate(compose("config", [f"editor={name}"]).editor, _convert_="all")
+    assert isinstance(editor, Wise)
+    return editor
+
+
+def paper(**changes: Any) -> Wise:
+    """The paper's, at a layer of the tiny model, with a single unrelated prompt."""
+    unrelated = Unrelated(Text(tokens=12, length=12), prompts=False)
+    return dataclasses.replace(configured("wise_paper"), layer=LAYER, unrelated=unrelated, **changes)
+
+
+def coefficients(lm: LanguageModel, ids: list[int]) -> Tensor:
+    """A(x), what enters the values at each token but the text's first, (position, d_ffn)."""
+    seen = []
+    handle = lm.memory(LAYER)._values.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    with torch.no_grad():
+        lm.model(input_ids=torch.tensor([ids]))
+    handle.remove()
+    return seen[0].reshape(len(ids), -1)[1:]
+
+
+def activation(m: Tensor, delta: Tensor) -> Tensor:
+    """Delta_act (eq. 3): the mean over the prompt's tokens of || A(x) (W_v' - W_v) ||_2; its gradient at 0 is 0."""
+    return ((m @ delta).square().sum(-1) + 1e-30).sqrt().mean()
+
+
+def test_the_paper_s_numbers() -> None:
+    editor = configured("wise_paper")
+    assert (editor.alpha, editor.beta, editor.gamma) == (5.0, 20.0, 10.0)
+    assert (editor.rho, editor.shards, editor.lr, editor.steps, editor.momentum) == (0.2, 2, 1.0, 70, 0.0)
+    assert (editor.merge, editor.variant, editor.masks, editor.threshold) == (
+        "ties",
+        "merge",
+        "independent",
+        "smallest",
+    )
+    assert editor.rows_per_fact == 1
+    assert editor.replay == editor.remembered == editor.other_subjects == editor.loudest == 0
+    assert not editor.whiten
+    assert not editor.with_others
+    assert round(editor.depth * 32) == 27
+
+
+def test_the_names_in_results() -> None:
+    assert configured("wise") == Wise()
+    assert [configured(name).name for name in ("wise", "wise_merge", "wise_retrieve")] == ["wise"] * 3
+    edit = paper(steps=1).edit(tiny.build("llama"), FACTS[:1])
+    assert edit.origin.editor == edit.origin.settings["name"] == "wise_paper"
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_steps_by_hand(steps: int) -> None:
+    """Gradient descent on -log P(y_e | x_e) + L_a (eq. 5) within the mask (eq. 7), through whole forwards.
+
+    The margins are those of a model whose activations are as small as this one's; so is the learning rate.
+    """
+    lm = tiny.build("llama")
+    margins = {"alpha": 1e-4, "beta": 2.0, "gamma": 1.0}
+    editor = paper(steps=steps, lr=0.05, **margins)
+    prompt = lm.tokens(THOMAS.statement)
+    target = encode_target(lm.tokenizer, THOMAS.statement, str(THOMAS.target_new))
+    [[irrelevant]] = editor.unrelated.sequences(lm).values()
+    m_e, m_i = coefficients(lm, prompt), coefficients(lm, irrelevant)
+    values = lm.memory(LAYER).values
+    mask = subspace(0.2, "independent", editor.seed, 0, values.shape)
+    delta = torch.zeros(values.shape, requires_grad=True)
+
+    def hook(_module: object, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        m = args[0].reshape(-1, values.shape[0])
+        return output + torch.cat([torch.zeros(1, values.shape[1]), m[1:] @ delta]).view(output.shape)
+
+    for step in range(steps + 1):
+        handle = lm.memory(LAYER)._values.register_forward_hook(hook)
+        logs = lm.model(input_ids=torch.tensor([prompt + target])).logits[0].log_softmax(-1)
+        handle.remove()
+        nll = -logs[range(len(prompt) - 1, len(prompt + target) - 1), target].mean()
+        d_e, d_i = activation(m_e, delta), activation(m_i, delta)
+        zero = torch.zeros(())
+        loss_a = torch.maximum(zero, d_i - 1e-4) + torch.maximum(zero, 2 - d_e) + torch.maximum(zero, 1 - (d_e - d_i))
+        if step == steps:
+            break
+        [gradient] = torch.autograd.grad(nll + loss_a, delta)
+        with torch.no_grad():
+            delta -= 0.05 * mask * gradient
+    edit = editor.edit(lm, [THOMAS])
+    report = edit.origin.report[0]
+    assert report["steps"] == steps
+    assert report["loss"] == pytest.approx(nll.item(), rel=1e-3)
+    assert report["score"] == pytest.approx(d_e.item(), rel=1e-3)
+    assert report["unrelated_score"] == pytest.approx(d_i.item(), rel=1e-3)
+    expected = delta.detach()
+    torch.testing.assert_close(edit.deltas[0], expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
+    # All three terms of L_a are at work; without them the memory is another one.
+    assert d_i.item() > 1e-4
+    assert d_e.item() < 2
+    without = dataclasses.replace(editor, weight=0.0).edit(lm, [THOMAS])
+    if steps > 1:
+        assert float((without.deltas[0] - expected).norm()) > 0.05 * float(expected.norm())
+
+
+def test_masks_are_drawn_for_each_shard_by_itself() -> None:
+    """A share rho of the entries each; k of them share rho^k (theorem 2.1)."""
+    shape = torch.Size((300, 300))
+    masks = [subspace(0.2, "independent", 0, shard, shape) for shard in range(3)]
+    for mask in masks:
+        assert float(mask.float().mean()) == pytest.approx(0.2, abs=0.01)
+    assert float((masks[0] & masks[1]).float().mean()) == pytest.approx(0.04, abs=0.005)
+    assert float((masks[0] & masks[1] & masks[2]).float().mean()) == pytest.approx(0.008, abs=0.003)
+    assert torch.equal(masks[1], subspace(0.2, "independent", 0, 1, shape))
+    assert not torch.equal(masks[0], subspace(0.2, "independent", 1, 0, shape))
+
+
+def test_merging_and_epsilon_by_hand() -> None:
+    """Ti-Merge of the shards' W_v' - W_v, and epsilon at the smallest activation of the edited prompts."""
+    lm = tiny.build("llama")
+    editor = paper(steps=5, lr=0.05, edits_per_shard=2, alpha=0.05, beta=2.0, gamma=1.0)
+    edit = editor.edit(lm, FACTS)
+    first, second = edit.state.shards
+    for shard, theta in enumerate((first, second)):
+        mask = subspace(0.2, "independent", editor.seed, shard, theta.shape)
+        assert not bool(theta[~mask].any())
+        assert bool(theta.any())
+    merged = torch.zeros(first.shape)
+    for i in range(first.shape[0]):
+        for j in range(first.shape[1]):
+            pair = [float(first[i, j]), float(second[i, j])]
+            sign = math.copysign(1, sum(pair))
+            agree = [value for value in pair if value * sign > 0]
+            merged[i, j] = sum(agree) / len(agree) if agree else 0.0
+    torch.testing.assert_close(edit.deltas[0], merged)
+    scores = [float(activation(coefficients(lm, lm.tokens(fact.statement)), merged)) for fact in FACTS]
+    # Less a rounding: only what lies above epsilon is answered, and the lowest fact is to be.
+    assert float(edit.epsilons[0]) == pytest.approx(min(scores), rel=2e-4)
+    assert float(edit.epsilons[0]) < min(scores)
+    with edit.applied(lm):
+        facts = record(lm, lm.batch([lm.tokens(fact.statement) for fact in FACTS]), [])
+    assert facts.routes.decided[edit].tolist() == [0, 0, 0, 0]
+
+
+def test_shards_that_share_entries_cannot_be_learned_in_place() -> None:
+    with pytest.raises(ValueError, match="share entries"):
+        paper(with_others=True)
