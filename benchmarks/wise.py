@@ -35,13 +35,13 @@ from editing.memory_based.wise.coordinates import Coordinates
 from editing.memory_based.wise.margins import Margins, prompt_scores
 from editing.memory_based.wise.merging import subspace
 from editing.memory_based.wise.unrelated import draw_evenly
-from editing.memory_based.wise.wise import Wise, default_layer
+from editing.memory_based.wise.wise import Wise
 from editing.training_rows import target_rows, thinned
 
 
 def plain(lm: LanguageModel, fact: Fact, wise: Wise, coordinates: Coordinates) -> Tensor:
     """V' - V for one fact with whole forwards; written for itself, without the code it is compared with."""
-    layer = default_layer(lm) if wise.layer is None else wise.layer
+    layer = wise.resolved_layer(lm)
     margins = Margins.of(wise, coordinates.unit, coordinates.spread)
     draw = random.Random(f"{wise.seed} 0")
     contexts = ["", *draw.sample(sampled_prefixes(lm, wise.prefix_lengths, wise.seed)[1:], wise.prefixes)]

@@ -39,6 +39,7 @@ PRESETS: Mapping[str, str] = {
     "ft_l": "finetune",
     "ft_m": "finetune",  # with its very settings: another name
     "wise_merge": "wise",
+    "wise_paper": "wise",
     "wise_retrieve": "wise",
 }
 """Configurations of other settings: by name, whose."""

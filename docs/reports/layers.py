@@ -128,7 +128,7 @@ def write(
     [peak] = suggest_layers(average_trace)
     scores = {layer: float(metrics["score"]["after"]) for layer, metrics in found.items()}  # CounterFact has all parts
     best = max(scores, key=lambda layer: scores[layer])
-    default = Rome()._layer(lm)
+    default = Rome().resolved_layer(lm)
     draw(found, average_trace, ROOT / "docs" / "figures" / "localization.png")
     lines = [
         "# Does locating a fact say where to edit it?",

@@ -22,6 +22,7 @@ from corrigenda.edits.state import EditorState, StoredState
 from corrigenda.moments.text import Text
 from editing.editor import EditRefusedError, require_targets
 from editing.extending import check_previous, state_of, without
+from editing.layers import OneLayer
 from editing.training_rows import Rows, RowsForward, SideLayer, target_rows
 
 
@@ -49,7 +50,7 @@ class GraceState(EditorState):
 
 
 @dataclass(frozen=True)
-class Grace:
+class Grace(OneLayer):
     """General Retrieval Adaptors for Continual Editing.
 
     Facts are taken one after another. The key h of a fact are the coefficients that enter the layer's value matrix at
@@ -70,7 +71,7 @@ class Grace:
     are replaced, the later fact wins, and its report says so.
 
     Attributes:
-        layer: the layer; None for 0.84 of the depth (`default_layer`).
+        layer: the layer; None for 0.84 of the depth.
         radius: of a new ball; None for `relative_radius` times the median distance between the keys of unrelated texts.
         relative_radius: see `radius`.
         steps: gradient steps for a value, at most.
@@ -80,6 +81,7 @@ class Grace:
     """
 
     name: ClassVar[str] = "grace"
+    depth: ClassVar[float] = 0.84  # where WISE's paper finds edits beside a layer to work best
 
     layer: int | None = None
     radius: float | None = None
@@ -121,7 +123,7 @@ class Grace:
                 or without its editor state; or no fact could be edited.
         """
         require_targets("GRACE", facts)
-        layer = default_layer(lm) if self.layer is None else lm.memory(self.layer).layer
+        layer = self.resolved_layer(lm)
         own = check_previous("GRACE", lm, [layer], previous, CodebookEdit)
         state = GraceState((), ()) if own is None else state_of("GRACE", own, GraceState)
         with without(lm, previous):
@@ -215,11 +217,6 @@ class Grace:
             loss.backward()
             optimiser.step()
         raise AssertionError("unreachable")
-
-
-def default_layer(lm: LanguageModel) -> int:
-    """0.84 of the depth: where WISE's paper finds edits beside a layer to work best."""
-    return min(round(0.84 * lm.n_layers), lm.n_layers - 1)
 
 
 class _Book:

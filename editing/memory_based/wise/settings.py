@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from corrigenda.moments.text import Text
+from editing.layers import OneLayer
 from editing.memory_based.wise.merging import Masks, Merge
 from editing.memory_based.wise.unrelated import Unrelated
 
@@ -38,7 +39,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class ShardSettings(Settings):
+class ShardSettings(OneLayer, Settings):
     """Where the side memory stands, its shards, and how they come together.
 
     Attributes:

@@ -91,7 +91,7 @@ class Wise(WiseSettings):
         """
         if self.prefixes:
             sampled_prefixes(lm, self.prefix_lengths, self.seed)
-        Coordinates.of(lm, self._layer(lm), self)
+        Coordinates.of(lm, self.resolved_layer(lm), self)
 
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> SideMemoryEdit:
         """Side memories that hold the facts.
@@ -116,7 +116,7 @@ class Wise(WiseSettings):
             IndexError: the model has no such layer.
         """
         require_targets("WISE", facts)
-        layer = self._layer(lm)
+        layer = self.resolved_layer(lm)
         own = check_previous("WISE", lm, [layer], previous, SideMemoryEdit)
         state = None if own is None else self._state(own)
         old = ((), ()) if own is None else (own.origin.facts, own.origin.report)
@@ -126,9 +126,6 @@ class Wise(WiseSettings):
             learner.learn()
             origin = Origin.of(lm, self, learner.facts, learner.reports)
             return SideMemoryEdit.of(lm.memory(layer), origin, *learner.result())
-
-    def _layer(self, lm: LanguageModel) -> int:
-        return default_layer(lm, self.depth) if self.layer is None else lm.memory(self.layer).layer
 
     def _state(self, previous: SideMemoryEdit) -> WiseState:
         """What to go on from; the edit has to be made with the hyper-parameters that shape a memory."""
@@ -143,8 +140,3 @@ class Wise(WiseSettings):
                     f"this editor has {name}={mine[name]!r}"
                 )
         return state_of("WISE", previous, WiseState)
-
-
-def default_layer(lm: LanguageModel, depth: float = 0.7) -> int:
-    """The layer at a share of the depth."""
-    return min(round(depth * lm.n_layers), lm.n_layers - 1)
