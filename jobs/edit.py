@@ -18,7 +18,7 @@ from corrigenda import Fact, LanguageModel
 from corrigenda.data import FactSet
 from corrigenda.progress import LINE_SECONDS, now_and_then, stage
 from corrigenda.runs.folder import RunFolder
-from corrigenda.runs.ids import code_version, files_named, run_id
+from corrigenda.runs.ids import code_version, files_named, run_id, targets
 from corrigenda.runs.store import Store
 from editing import prepare
 from eval import Case, EditRun, SequentialRun, SequentialSettings, run_batch, run_sequential, run_single
@@ -51,7 +51,7 @@ class Job(job.Job):
             with folder.held():
                 _identify_again(config, folder, lm, facts, fixed)
                 return _objective(config, _edit(config, folder, lm, facts, protocol, fixed))
-        identity = _identity(config, lm, facts, fixed, code_version())
+        identity = _identity(config, lm, facts, fixed, _code(config))
         with Store(config.store).take(identity, lambda: begin(config, folder), bool(config.force)) as taken:
             if isinstance(taken, RunFolder):
                 if taken.path.resolve() != folder.path.resolve():
@@ -122,6 +122,11 @@ def _objective(config: DictConfig, summary: Mapping[str, Any]) -> float | None:
     return float(metrics[config.objective]["after"])
 
 
+def _code(config: DictConfig) -> str:
+    """The version of the code that this run uses: this job, and the classes that its configuration names."""
+    return code_version(entry=("jobs.edit", *targets(OmegaConf.to_container(config, resolve=True))))
+
+
 def _identity(config: DictConfig, lm: LanguageModel, facts: FactSet, fixed: list[Fact], code: str) -> dict[str, str]:
     """The run's id and what it is of, as it stands in the store."""
     plain: Any = OmegaConf.to_container(config, resolve=True)
@@ -141,7 +146,7 @@ def _identify_again(
     Raises:
         ValueError: it works on something else.
     """
-    identity = _identity(config, lm, facts, fixed, code_version())
+    identity = _identity(config, lm, facts, fixed, _code(config))
     if folder.identity:  # first what nothing can make right: another model, other facts
         folder.identify(**{name: identity[name] for name in ("model_fingerprint", "data_fingerprint")})
     begun = folder.identity.get("code", identity["code"])
