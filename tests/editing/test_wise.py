@@ -45,7 +45,7 @@ def wise(**changes: Any) -> Wise:
         "edits_per_shard": 2,
         "rho": 0.5,
         "steps": 60,
-        "lr": 20.0,  # random weights are deaf: their layers add next to nothing to the stream
+        "lr": 20.0,  # random weights: their layers add next to nothing to the stream
         "max_norm": 1e4,
         "weight": 0.01,
         "prefix_lengths": ((3, 4),),
@@ -130,47 +130,47 @@ def test_routing_loss_by_hand() -> None:
     """alpha 2, beta 7, gamma 4; edits 5 and 9 (mean 7), unrelated 1, 4 and 7."""
     loss = Margins(2.0, 7.0, 4.0).loss(torch.tensor([5.0, 9.0]), torch.tensor([1.0, 4.0, 7.0]))
     quiet = (0 + 2 + 5) / 3
-    heard = (2 + 0) / 2
+    activated = (2 + 0) / 2
     apart = (0 + 1 + 4) / 3  # 4 - (7 - 1) < 0, 4 - (7 - 4), 4 - (7 - 7)
-    assert float(loss) == pytest.approx(quiet + heard + apart)
+    assert float(loss) == pytest.approx(quiet + activated + apart)
 
 
 @pytest.mark.parametrize("whiten", [True, False])
-def test_ground(whiten: bool) -> None:
-    """Coordinates, loudness and spread against float64 sums of our own."""
+def test_coordinates(whiten: bool) -> None:
+    """Coordinates, unit and spread against float64 sums of our own."""
     lm = tiny.build("llama")
     editor = wise(whiten=whiten)
-    ground = Coordinates.of(lm, 2, editor)
+    coordinates = Coordinates.of(lm, 2, editor)
     [raw] = unrelated_coefficients(lm, 2, editor.unrelated).values()
     V = lm.memory(2).values.double()
-    loud = torch.tensor([float((m.double() @ V).norm(dim=1).mean()) for m in raw])
-    assert ground.unit == pytest.approx(float(loud.median()), rel=1e-4)
-    assert ground.spread == pytest.approx(float(loud.quantile(0.95)) / float(loud.median()), rel=1e-4)
+    norms = torch.tensor([float((m.double() @ V).norm(dim=1).mean()) for m in raw])
+    assert coordinates.unit == pytest.approx(float(norms.median()), rel=1e-4)
+    assert coordinates.spread == pytest.approx(float(norms.quantile(0.95)) / float(norms.median()), rel=1e-4)
     theta = torch.randn(V.shape, generator=torch.Generator().manual_seed(0))
     if whiten:
-        assert ground.whitening is not None
+        assert coordinates.whitening is not None
         C = second_moment(lm, 2, TEXT).matrix
         unit = float(C.diagonal().mean())
-        W = ground.whitening.double()
+        W = coordinates.whitening.double()
         product = W @ (C / unit + 0.03 * torch.eye(len(C), dtype=torch.float64)) @ W * unit
         torch.testing.assert_close(product, torch.eye(len(C), dtype=torch.float64), atol=1e-3, rtol=0)
-        torch.testing.assert_close(ground.unrelated["text"][0], raw[0] @ ground.whitening)
-    delta = ground.delta(theta)
+        torch.testing.assert_close(coordinates.unrelated["text"][0], raw[0] @ coordinates.whitening)
+    delta = coordinates.delta(theta)
     # D of an unrelated prompt is the same in both coordinates.
     expected = [float((m.double() @ delta.double()).norm(dim=1).mean()) for m in raw]
-    assert prompt_scores(theta, ground.unrelated["text"]).tolist() == pytest.approx(expected, rel=1e-3)
+    assert prompt_scores(theta, coordinates.unrelated["text"]).tolist() == pytest.approx(expected, rel=1e-3)
 
 
 def test_calibration() -> None:
     lm = tiny.build("llama")
     editor = wise(loudness=0.5)
-    ground = Coordinates.of(lm, 2, editor)
-    scale = Margins.of(editor, ground.unit, ground.spread)
-    assert scale.alpha == pytest.approx(0.5 * ground.unit)
-    assert scale.beta == pytest.approx(ground.spread * ground.unit)
+    coordinates = Coordinates.of(lm, 2, editor)
+    scale = Margins.of(editor, coordinates.unit, coordinates.spread)
+    assert scale.alpha == pytest.approx(0.5 * coordinates.unit)
+    assert scale.beta == pytest.approx(coordinates.spread * coordinates.unit)
     assert scale.gamma == pytest.approx(scale.beta - scale.alpha)
     given = wise(alpha=5.0, beta=20.0, gamma=10.0)
-    assert Margins.of(given, ground.unit, ground.spread) == Margins(5.0, 20.0, 10.0)
+    assert Margins.of(given, coordinates.unit, coordinates.spread) == Margins(5.0, 20.0, 10.0)
 
 
 def test_unrelated_prompts_are_run_as_they_are() -> None:
@@ -222,20 +222,20 @@ def test_unrelated_prompts_are_drawn_evenly() -> None:
 
 
 def test_prompts_about_other_subjects_are_learned_to_be_left_alone() -> None:
-    """The same words about subjects that nobody edits: quieter with them in the loss, and none is an edited subject."""
+    """The same words about subjects that nobody edits score lower with them in the loss; none is an edited subject."""
     lm = tiny.build("llama")
     subjects = [fact.subject for fact in embedded_facts()[::40]]
     prompts = [fact.prompt.format(subject) for fact in FACTS for subject in subjects]
-    heard = {}
+    activated = {}
     for others in (0, 8):
         editor = wise(weight=0.05, other_subjects=others)
         edit = editor.edit(lm, FACTS)
         delta = edit.deltas[0]
         near = run_unrelated(lm, 2, [lm.tokens(prompt) for prompt in prompts])
         own = run_unrelated(lm, 2, [lm.tokens(fact.statement) for fact in FACTS])
-        heard[others] = float(prompt_scores(delta, near).mean() / prompt_scores(delta, own).mean())
+        activated[others] = float(prompt_scores(delta, near).mean() / prompt_scores(delta, own).mean())
         assert len(edit.state.others) == (len(FACTS) if others else 0)
-    assert heard[8] < heard[0]
+    assert activated[8] < activated[0]
 
 
 def test_a_subject_that_is_edited_is_left_alone_no_more() -> None:
@@ -252,26 +252,26 @@ def test_a_subject_that_is_edited_is_left_alone_no_more() -> None:
     assert torch.equal(again.state.others[0][1], m)
 
 
-def test_no_subject_is_left_to_be_a_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_other_subject_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(editing.memory_based.wise.other_subjects, "embedded_facts", lambda: FACTS[:2])
     assert wise().edit(tiny.build("llama"), FACTS[:2]).state.others == ()
 
 
-def test_the_loudest_of_the_unrelated_prompts_are_learned_from() -> None:
+def test_the_unrelated_prompts_with_the_highest_scores_are_learned_from() -> None:
     lm = tiny.build("llama")
     editor = wise(unrelated_batch=4, loudest=3, other_subjects=0)
-    ground = Coordinates.of(lm, 2, editor)
-    work = Learner(editor, SideLayer(lm, 2), ground, None, ((), ()), FACTS[:1])
+    coordinates = Coordinates.of(lm, 2, editor)
+    work = Learner(editor, SideLayer(lm, 2), coordinates, None, ((), ()), FACTS[:1])
     theta = torch.randn(lm.memory(2).values.shape, generator=torch.Generator().manual_seed(0))
-    chosen = work.unrelated(theta, ground.unrelated, random.Random(5))
-    drawn = draw_evenly(ground.unrelated, random.Random(5), 4 + 3 * CANDIDATES)
+    chosen = work.unrelated(theta, coordinates.unrelated, random.Random(5))
+    drawn = draw_evenly(coordinates.unrelated, random.Random(5), 4 + 3 * CANDIDATES)
     assert all(a is b for a, b in zip(chosen[:4], drawn[:4], strict=True))
     rest = sorted(prompt_scores(theta, drawn[4:]).tolist(), reverse=True)
     assert sorted(prompt_scores(theta, chosen[4:]).tolist(), reverse=True) == pytest.approx(rest[:3])
 
 
-def test_remembered_facts_stay_loud() -> None:
-    """With them in the loss no fact is much fainter than beta asks for; without, an earlier one is."""
+def test_remembered_facts_stay_activated() -> None:
+    """With them in the loss no fact scores much lower than beta asks for; without, an earlier one is."""
     lm = tiny.build("llama")
     beta = 6 * Coordinates.of(lm, 2, wise()).unit
     ended = {}
@@ -289,8 +289,8 @@ def test_threshold_by_hand() -> None:
     """Facts from 10 on and a margin of 0.8, for every place where the unrelated prompts may lie."""
     far = torch.tensor([5.0, 9.0, 12.0, 7.0, 8.5, 9.5, 7.0])
     near = torch.tensor([7.0, 7.0, 7.0, 12.0, 12.0, 8.5, 7.0])
-    faintest = torch.tensor([10.0] * 6 + [math.inf])
-    found = threshold_between(faintest, far, near, 0.8)
+    lowest = torch.tensor([10.0] * 6 + [math.inf])
+    found = threshold_between(lowest, far, near, 0.8)
     assert found[:6].tolist() == pytest.approx([8.0, 9.5, 9.9995, 9.0, 9.25, 9.75])
     assert math.isinf(float(found[6]))
 
@@ -351,6 +351,17 @@ def test_layers_below_run_once() -> None:
     assert calls[3] == 2 + 6
 
 
+def test_a_later_request_of_the_same_relation_takes_the_place_of_an_earlier_one() -> None:
+    """In other words, and by the rule that protocols go by, too: the earlier fact is held no more."""
+    lm = tiny.build("llama")
+    first = dataclasses.replace(EIFFEL, id="first", relation="P131")
+    second = Fact("The Eiffel Tower", "the capital with {} is", "Berlin", "Paris", id="second", relation="P131")
+    edit = wise(steps=2).edit(lm, [first, BEN, second])
+    assert edit.origin.report[2]["contradicts"] == 0
+    assert edit.state.held == (1, 2)
+    assert edit.state.shard_of == (0, 0, 0)
+
+
 def test_rows_survive_packing() -> None:
     lm = tiny.build("llama")
     rows = SideLayer(lm, 1).run([target_rows(lm, fact) for fact in FACTS])
@@ -389,7 +400,7 @@ def test_edits_hold_and_others_do_not_change(family: str, changes: dict[str, Any
         # Without padding, which is left out only where nobody looks on, to the last bit.
         for row in (routes < 0).nonzero()[:, 0].tolist():
             assert torch.equal(forward_logits(lm, lm.batch([sequences[row]])), alone[row])
-    # Every fact is heard: epsilon is below the smallest of their scores.
+    # Every fact is answered: epsilon is below the smallest of their scores.
     assert bool((routed >= 0).all())
     assert len(edit.deltas) == (2 if changes.get("variant") == "retrieve" else 1)
     assert [report["shard"] for report in edit.origin.report] == (
@@ -402,15 +413,15 @@ def test_the_routing_loss_keeps_unrelated_prompts_with_the_main_memory(family: s
     lm = tiny.build(family)
     editor = wise()
     batch = lm.batch(editor.unrelated.sequences(lm)["text"])
-    heard = {}
+    activated = {}
     for weight in (0.0, 0.3):
         edit = dataclasses.replace(editor, weight=weight).edit(lm, FACTS)
         with edit.applied(lm):
-            heard[weight] = int((record(lm, batch, []).routes.decided[edit] >= 0).sum())
-    assert heard[0.3] < heard[0.0] - 2
+            activated[weight] = int((record(lm, batch, []).routes.decided[edit] >= 0).sum())
+    assert activated[0.3] < activated[0.0] - 2
 
 
-def test_telling_memories_apart_by_hand() -> None:
+def test_the_rival_loss_by_hand() -> None:
     own, other = torch.tensor([10.0, 5.0, 2.0]), torch.tensor([9.0, 4.0, 0.0])
     assert float(rival_loss(own, other, 0.8)) == pytest.approx((1.0 + 0.0 + 0.0) / 3)
     assert float(rival_loss(own, other, 0.5)) == pytest.approx((4.0 + 1.5 + 0.0) / 3)
@@ -419,10 +430,10 @@ def test_telling_memories_apart_by_hand() -> None:
 
 @pytest.mark.parametrize("family", ["gpt2", "gemma2"])
 def test_a_side_memory_is_learned_with_the_others_in_view(family: str) -> None:
-    """Next to its own memory, each fact (of the earlier memory and of the later one) is fainter in the other."""
+    """Next to its own memory, each fact (of the earlier memory and of the later one) scores lower in the other."""
     lm = tiny.build(family)
 
-    def too_loud(with_others: bool) -> list[float]:
+    def too_high(with_others: bool) -> list[float]:
         """By how much D in the other memory is more than `margin` times D in its own, of each fact."""
         editor = wise(variant="retrieve", with_others=with_others, weight=0.3, margin=0.5)
         edit = editor.edit(lm, FACTS)
@@ -435,8 +446,8 @@ def test_a_side_memory_is_learned_with_the_others_in_view(family: str) -> None:
             over.append(max(0.0, D[1 - report["shard"]] / D[report["shard"]] - editor.margin))
         return over
 
-    in_view, apart = too_loud(True), too_loud(False)
-    # The earlier memory stays as it is: the later one has to be fainter on its facts, and louder on its own.
+    in_view, apart = too_high(True), too_high(False)
+    # The earlier memory stays as it is: the later one has to score lower on its facts, and higher on its own.
     assert sum(in_view[:2]) < 0.7 * sum(apart[:2])
     assert sum(in_view[2:]) < 0.7 * sum(apart[2:])
 
@@ -445,7 +456,7 @@ def test_a_step_by_hand() -> None:
     """The first step of gradient descent on Theta, with the gradient taken through whole forwards of the model."""
     lm = tiny.build("llama")
     editor = wise(steps=1, prefixes=0, thinned=0, loudest=0, other_subjects=0, shards=1, rho=0.5, weight=0.3, stop=1e-9)
-    ground = Coordinates.of(lm, 2, editor)
+    coordinates = Coordinates.of(lm, 2, editor)
     values = lm.memory(2).values
     ids, n = target_rows(lm, EIFFEL)
     # At Theta = 0 a norm has no gradient (see TINY), so that of L_route is none, and the first step is the target's.
@@ -460,13 +471,13 @@ def test_a_step_by_hand() -> None:
     handle.remove()
     (-logs[range(n - 1, len(ids) - 1), ids[n:]].mean()).backward()
     assert delta.grad is not None
-    assert ground.whitening is not None
-    gradient = ground.whitening.T @ delta.grad  # V' - V = W Theta
-    rate = editor.lr * ground.unit**2 / (0.5 * len(values))
+    assert coordinates.whitening is not None
+    gradient = coordinates.whitening.T @ delta.grad  # V' - V = W Theta
+    rate = editor.lr * coordinates.unit**2 / (0.5 * len(values))
     expected = -rate * gradient * mask(editor, 0, values.shape)
     edit = editor.edit(lm, [EIFFEL])
     torch.testing.assert_close(edit.state.shards[0], expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))
-    own = ground.turned(run_unrelated(lm, 2, [lm.tokens(EIFFEL.statement)]))
+    own = coordinates.turned(run_unrelated(lm, 2, [lm.tokens(EIFFEL.statement)]))
     with dataclasses.replace(edit, epsilons=torch.zeros(1)).applied(lm):
         nll = losses(lm, [EIFFEL])
     # What the report says was taken after the step.
@@ -478,15 +489,15 @@ def test_shards_stay_in_their_subspaces_and_the_bound_holds() -> None:
     lm = tiny.build("llama")
     editor = wise(max_norm=0.2)
     edit = editor.edit(lm, FACTS)
-    ground = Coordinates.of(lm, 2, editor)
+    coordinates = Coordinates.of(lm, 2, editor)
     shards = edit.state.shards
     for number, shard in enumerate(shards):
         assert not bool(shard[~mask(editor, number, shard.shape)].any())
         assert bool(shard.any())
-        assert float(shard.norm()) <= 0.2 * ground.size * 1.001
+        assert float(shard.norm()) <= 0.2 * coordinates.size * 1.001
     # The bound is what it says: the root mean square of || m Theta || over the text, against that of || m V ||.
     C, V = second_moment(lm, 2, TEXT).matrix, lm.memory(2).values.double()
-    assert ground.size == pytest.approx(float(torch.trace(V.T @ C @ V).sqrt()), rel=1e-4)
+    assert coordinates.size == pytest.approx(float(torch.trace(V.T @ C @ V).sqrt()), rel=1e-4)
 
 
 @pytest.mark.parametrize("merge", ["ties", "mean"])
@@ -533,9 +544,9 @@ def test_epsilon_lies_between_the_facts_and_what_is_unrelated(facts: list[Fact],
             forward_logits(lm, lm.batch([ids]))
         scores.append(float((seen.coefficients[0, 1:].double() @ edit.deltas[0].double()).norm(dim=1).mean()))
     [raw] = unrelated_coefficients(lm, 2, wise().unrelated).values()
-    loud = torch.tensor([float((m.double() @ edit.deltas[0].double()).norm(dim=1).mean()) for m in raw])
-    faintest, loudest = min(scores), float(loud.quantile(0.99))
-    expected = {"below": margin * faintest, "within": (loudest + faintest) / 2, "above": faintest}[where]
+    norms = torch.tensor([float((m.double() @ edit.deltas[0].double()).norm(dim=1).mean()) for m in raw])
+    lowest, highest = min(scores), float(norms.quantile(0.99))
+    expected = {"below": margin * lowest, "within": (highest + lowest) / 2, "above": lowest}[where]
     assert float(edit.epsilons[0]) == pytest.approx(expected, rel=1e-4)
     assert float(edit.epsilons[0]) < min(scores)
 
