@@ -1,4 +1,4 @@
-"""Fixtures: the real model, loaded once, and tiny ones of each family."""
+"""Fixtures that all tiers share: the real model, loaded once, the reference data, a store of made-up runs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
+from made_runs import make_run as make_run
 
 from corrigenda import LanguageModel, load
 
