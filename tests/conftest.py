@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
 from made_runs import make_run as make_run
+from made_runs import submission as submission
 
 from corrigenda import LanguageModel, load
 

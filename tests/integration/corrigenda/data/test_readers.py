@@ -1,0 +1,47 @@
+"""The readers of `corrigenda.data`: every schema, every kind of bad record, every kind of source."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[4]
+SHARED = Path(os.environ.get("CORRIGENDA_SHARED", ROOT.parent / "shared")) / "data"
+
+
+def test_offline_from_a_fresh_process(tmp_path: Path) -> None:
+    """The whole way, with the switch set before anything is imported, as a user sets it."""
+    pytest.importorskip("datasets")
+    program = textwrap.dedent(
+        """
+        import sys, time
+        from corrigenda.data import read_facts
+        assert "datasets" not in sys.modules, "datasets must be imported only when needed"
+        import datasets
+        start = time.monotonic()
+        try:
+            read_facts("owner/name")
+        except ConnectionError as error:
+            print(error)
+        assert time.monotonic() - start < 5
+        """
+    )
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert "cannot read 'owner/name'" in done.stdout
+    assert "local path" in done.stdout
+
+
+def shared(name: str) -> Path:
+    path = SHARED / f"{name}.json"
+    if not path.is_file():
+        pytest.skip(f"no {path}; set CORRIGENDA_SHARED to the folder that holds data/{name}.json")
+    return path

@@ -1,0 +1,271 @@
+"""WISE: the pieces by hand, and on tiny models what an edit promises."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from torch import Tensor
+
+from corrigenda import Edit, Fact, LanguageModel, SideMemoryEdit
+from corrigenda.data.embedded import embedded_facts
+from corrigenda.forward.recording import forward_logits, record
+from corrigenda.moments.second_moment import second_moment
+from corrigenda.moments.text import Text
+from editing import Unrelated, Wise
+from editing.memory_based.wise.coordinates import Coordinates
+from editing.memory_based.wise.margins import prompt_scores
+from editing.memory_based.wise.merging import subspace
+from editing.memory_based.wise.unrelated import run_unrelated
+from editing.training_rows import target_rows
+
+EIFFEL = Fact("the Eiffel tower", "{} is located in the city of", "Rome", "Paris")
+BEN = Fact("Big Ben", "{} stands in the country of", "Italy", "England")
+DANIELLE = Fact("Danielle Darrieux", "the mother tongue of {} is", "English", "French")
+THOMAS = Fact("Thomas", "the native language of {} is", "Dutch piano", "German")
+FACTS = [EIFFEL, BEN, DANIELLE, THOMAS]
+TEXT = Text(tokens=1024, length=16)
+
+
+def wise(**changes: Any) -> Wise:
+    settings = {
+        "layer": 2,
+        "shards": 2,
+        "edits_per_shard": 2,
+        "rho": 0.5,
+        "steps": 60,
+        "lr": 20.0,  # random weights: their layers add next to nothing to the stream
+        "max_norm": 1e4,
+        "weight": 0.01,
+        "prefix_lengths": ((3, 4),),
+        "prefixes": 1,
+        "thinned": 1,
+        "replay": 2,
+        "unrelated": Unrelated(Text(tokens=32 * 12, length=12), prompts=False),
+        "unrelated_batch": 16,
+        "other_subjects": 2,
+        "loudest": 4,
+        "text": TEXT,
+    }
+    return Wise(**(settings | changes))
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """One folder for what is kept on disk, apart from the user's."""
+    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+def mask(editor: Wise, shard: int, shape: torch.Size) -> Tensor:
+    return subspace(editor.rho, editor.masks, editor.seed, shard, shape)
+
+
+def losses(lm: LanguageModel, facts: list[Fact]) -> Tensor:
+    """-log P per token of each fact's target and the end token after its prompt, by the model as it is."""
+    found = []
+    for fact in facts:
+        ids, n = target_rows(lm, fact)
+        logs = forward_logits(lm, lm.batch([ids], [n]))[0].log_softmax(-1)
+        found.append(-float(logs[range(n - 1, len(ids) - 1), ids[n:]].mean()))
+    return torch.tensor(found)
+
+
+def test_prompts_about_other_subjects_are_learned_to_be_left_alone() -> None:
+    """The same words about subjects that nobody edits score lower with them in the loss; none is an edited subject."""
+    lm = tiny.build("llama")
+    subjects = [fact.subject for fact in embedded_facts()[::40]]
+    prompts = [fact.prompt.format(subject) for fact in FACTS for subject in subjects]
+    activated = {}
+    for others in (0, 8):
+        editor = wise(weight=0.05, other_subjects=others)
+        edit = editor.edit(lm, FACTS)
+        delta = edit.deltas[0]
+        near = run_unrelated(lm, 2, [lm.tokens(prompt) for prompt in prompts])
+        own = run_unrelated(lm, 2, [lm.tokens(fact.statement) for fact in FACTS])
+        activated[others] = float(prompt_scores(delta, near).mean() / prompt_scores(delta, own).mean())
+        assert len(edit.state.others) == (len(FACTS) if others else 0)
+    assert activated[8] < activated[0]
+
+
+def test_remembered_facts_stay_activated() -> None:
+    """With them in the loss no fact scores much lower than beta asks for; without, an earlier one is."""
+    lm = tiny.build("llama")
+    beta = 6 * Coordinates.of(lm, 2, wise()).unit
+    ended = {}
+    for remembered in (0, 4):
+        settings = {"shards": 1, "rho": 1.0, "edits_per_shard": 4, "replay": 0, "weight": 0.3, "stop": 1e-9}
+        scale = {"alpha": beta / 24, "beta": beta, "gamma": beta / 2}
+        edit = wise(**settings, **scale, remembered=remembered).edit(lm, FACTS)
+        own = run_unrelated(lm, 2, [lm.tokens(fact.statement) for fact in FACTS[:-1]])
+        ended[remembered] = float(prompt_scores(edit.deltas[0], own).min()) / beta
+    assert ended[0] < 0.7
+    assert ended[4] > 0.9
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2"])
+@pytest.mark.parametrize(
+    "changes", [{}, {"variant": "retrieve"}, {"batch_size": 2, "merge": "mean", "shards": 1, "edits_per_shard": 4}]
+)
+def test_edits_hold_and_others_do_not_change(family: str, changes: dict[str, Any]) -> None:
+    lm = tiny.build(family)
+    weights = {name: tensor.clone() for name, tensor in lm.model.state_dict().items()}
+    editor = wise(**changes, weight=0.3)
+    edit = editor.edit(lm, FACTS)
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in lm.model.state_dict().items())
+    sequences = editor.unrelated.sequences(lm)["text"]
+    batch = lm.batch(sequences)
+    before, alone = forward_logits(lm, batch), [forward_logits(lm, lm.batch([ids])) for ids in sequences]
+    facts = lm.batch([lm.tokens(fact.statement) for fact in FACTS])
+    old = losses(lm, FACTS)
+    with edit.applied(lm):
+        routes = record(lm, batch, []).routes.decided[edit]
+        routed = record(lm, facts, []).routes.decided[edit]
+        assert float((old - losses(lm, FACTS)).mean()) > 0.4
+        quiet = batch.attention_mask.bool() & (routes < 0)[:, None]
+        assert bool(quiet.any())
+        torch.testing.assert_close(forward_logits(lm, batch)[quiet], before[quiet])
+        # Without padding, which is left out only where nobody looks on, to the last bit.
+        for row in (routes < 0).nonzero()[:, 0].tolist():
+            assert torch.equal(forward_logits(lm, lm.batch([sequences[row]])), alone[row])
+    # Every fact is answered: epsilon is below the smallest of their scores.
+    assert bool((routed >= 0).all())
+    assert len(edit.deltas) == (2 if changes.get("variant") == "retrieve" else 1)
+    assert [report["shard"] for report in edit.origin.report] == (
+        [0, 0, 0, 0] if changes.get("shards") == 1 else [0, 0, 1, 1]
+    )
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2"])
+def test_the_routing_loss_keeps_unrelated_prompts_with_the_main_memory(family: str) -> None:
+    lm = tiny.build(family)
+    editor = wise()
+    batch = lm.batch(editor.unrelated.sequences(lm)["text"])
+    activated = {}
+    for weight in (0.0, 0.3):
+        edit = dataclasses.replace(editor, weight=weight).edit(lm, FACTS)
+        with edit.applied(lm):
+            activated[weight] = int((record(lm, batch, []).routes.decided[edit] >= 0).sum())
+    assert activated[0.3] < activated[0.0] - 2
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gemma2"])
+def test_a_side_memory_is_learned_with_the_others_in_view(family: str) -> None:
+    """Next to its own memory, each fact (of the earlier memory and of the later one) scores lower in the other."""
+    lm = tiny.build(family)
+
+    def too_high(with_others: bool) -> list[float]:
+        """By how much D in the other memory is more than `margin` times D in its own, of each fact."""
+        editor = wise(variant="retrieve", with_others=with_others, weight=0.3, margin=0.5)
+        edit = editor.edit(lm, FACTS)
+        prompts = [lm.tokens(fact.statement) for fact in FACTS]
+        with lm.memory(2).capture() as seen:
+            record(lm, lm.batch(prompts), [])
+        over = []
+        for m, ids, report in zip(seen.coefficients, prompts, edit.origin.report, strict=True):
+            D = [float((m[1 : len(ids)] @ delta).norm(dim=1).mean()) for delta in edit.deltas]
+            over.append(max(0.0, D[1 - report["shard"]] / D[report["shard"]] - editor.margin))
+        return over
+
+    in_view, apart = too_high(True), too_high(False)
+    # The earlier memory stays as it is: the later one has to score lower on its facts, and higher on its own.
+    assert sum(in_view[:2]) < 0.7 * sum(apart[:2])
+    assert sum(in_view[2:]) < 0.7 * sum(apart[2:])
+
+
+def test_shards_stay_in_their_subspaces_and_the_bound_holds() -> None:
+    lm = tiny.build("llama")
+    editor = wise(max_norm=0.2)
+    edit = editor.edit(lm, FACTS)
+    coordinates = Coordinates.of(lm, 2, editor)
+    shards = edit.state.shards
+    for number, shard in enumerate(shards):
+        assert not bool(shard[~mask(editor, number, shard.shape)].any())
+        assert bool(shard.any())
+        assert float(shard.norm()) <= 0.2 * coordinates.size * 1.001
+    # The bound is what it says: the root mean square of || m Theta || over the text, against that of || m V ||.
+    C, V = second_moment(lm, 2, TEXT).matrix, lm.memory(2).values.double()
+    assert coordinates.size == pytest.approx(float(torch.trace(V.T @ C @ V).sqrt()), rel=1e-4)
+
+
+@pytest.mark.parametrize("merge", ["ties", "mean"])
+def test_a_shard_is_learned_with_the_others_in_place(merge: Any) -> None:
+    """What the merged memory says is what was trained; of shards that were learned apart it says something else."""
+    lm = tiny.build("llama")
+    editor = wise(stop=0.001, edits_per_shard=2, replay=0, merge=merge)
+    trained = {}
+    for with_others in (True, False):
+        edit = dataclasses.replace(editor, with_others=with_others).edit(lm, FACTS)
+        open_ = dataclasses.replace(edit, epsilons=torch.zeros(1))
+        before = losses(lm, FACTS[3:])[0]
+        with open_.applied(lm):
+            said = losses(lm, FACTS[3:])[0]
+        assert said < before - 0.4
+        reported = edit.origin.report[3]["loss"]
+        trained[with_others] = abs(float(said) - reported) / reported
+    assert trained[True] < 1e-3
+    assert trained[False] > 0.05
+
+
+def test_replay_reaches_the_facts_of_other_shards() -> None:
+    """Learned with the others in place, a shard makes good what it costs their facts; without replay it does not."""
+    lm = tiny.build("llama")
+    kept = {}
+    for replay in (0, 2):
+        edit = wise(edits_per_shard=3, stop=0.001, replay=replay).edit(lm, FACTS)
+        with dataclasses.replace(edit, epsilons=torch.zeros(1)).applied(lm):
+            kept[replay] = float(losses(lm, FACTS[:3]).mean())
+    assert kept[2] < kept[0]
+
+
+@pytest.mark.parametrize("variant", ["merge", "retrieve"])
+def test_goes_on_from_a_loaded_edit(variant: Any, tmp_path: Path) -> None:
+    """From the disk, from memory, applied or not: the same bits; and the earlier edit stays as it was."""
+    lm = tiny.build("llama")
+    editor = wise(variant=variant)
+    first = editor.edit(lm, FACTS[:3])
+    kept = first.deltas.clone()
+    first.save(tmp_path)
+    loaded = Edit.load(tmp_path)
+    assert isinstance(loaded, SideMemoryEdit)
+    going_on = editor.extend(lm, first, FACTS[3:])
+    with loaded.applied(lm):
+        resumed = editor.extend(lm, loaded, FACTS[3:])
+        assert list(lm.edits) == [loaded]
+    assert torch.equal(going_on.deltas, resumed.deltas)
+    assert torch.equal(going_on.epsilons, resumed.epsilons)
+    going, went = going_on.state.stored(), resumed.state.stored()
+    assert all(torch.equal(tensor, went.tensors[name]) for name, tensor in going.tensors.items())
+    assert going.values == went.values
+    assert going_on.origin.facts == tuple(FACTS)
+    assert torch.equal(first.deltas, kept)
+    old = losses(lm, FACTS)
+    with resumed.applied(lm):
+        assert float((old - losses(lm, FACTS)).mean()) > 0.4
+
+
+def test_repeated_and_contradicting_facts() -> None:
+    """The same fact takes no second place; of two that contradict each other the later wins, and this is counted."""
+    lm = tiny.build("llama")
+    other = dataclasses.replace(EIFFEL, id="", target_new="Berlin")
+    again = dataclasses.replace(EIFFEL, id="again")
+    editor = wise(edits_per_shard=1)
+    edit = editor.edit(lm, [EIFFEL, BEN, again, other])
+    reports = edit.origin.report
+    assert reports[2]["repeats"] == 0
+    assert "steps" not in reports[2]
+    assert reports[3]["contradicts"] == 2
+    assert reports[3]["shard"] == 0  # that of the fact it replaces: the two shards of one fact are full
+    assert edit.state.contradictions == 1
+    assert edit.state.held == (1, 3)
+    with edit.applied(lm):
+        wins, loses = losses(lm, [other, EIFFEL])
+        assert wins < loses - 0.3
+    later = editor.extend(lm, edit, [EIFFEL])
+    assert later.state.contradictions == 2
+    with later.applied(lm):
+        loses, wins = losses(lm, [other, EIFFEL])
+        assert wins < loses - 0.3

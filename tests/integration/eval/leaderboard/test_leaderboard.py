@@ -1,0 +1,119 @@
+"""The leaderboard: which runs it compares on what, its marks, its files, and the page in a real browser."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from corrigenda.runs.store import Store
+from eval.leaderboard import leaderboard, write_leaderboard
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+
+def times(*parts: tuple[bool, int]) -> list[bool]:
+    return [value for value, number in parts for _ in range(number)]
+
+
+@pytest.fixture
+def written(tmp_path: Path, make_run: Any) -> Path:
+    """A leaderboard with two tables, in tmp_path/board."""
+    make_run("rome", times((True, 36), (False, 4)), times((True, 30), (False, 10)))
+    make_run("memit", times((True, 38), (False, 2)), times((True, 36), (False, 4)))
+    make_run("wise", times((True, 12), (False, 28)))
+    make_run("in_context", [True] * 40, times((True, 8), (False, 32)))
+    make_run("none", [False] * 40)
+    for editor, rate in (("rome", 30), ("memit", 38)):
+        make_run(editor, times((True, rate), (False, 40 - rate)), mode="sequential", curve=True)
+    (tmp_path / "outputs" / "rome-0-0-single" / "trace.png").write_bytes(b"\x89PNG")
+    write_leaderboard(leaderboard(Store(tmp_path / "outputs").runs()), tmp_path / "board", about="Made by a test.")
+    return tmp_path / "board"
+
+
+@pytest.fixture
+def page(written: Path) -> Iterator[Page]:
+    """The page, opened from the file system in a real Chromium, with no network."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright (pip install playwright)")
+    places = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome", "chrome")]
+    executable = next((place for place in places if place), None)
+    with playwright.sync_playwright() as driver:
+        if executable is None and not Path(driver.chromium.executable_path).exists():
+            pytest.skip("needs a Chromium (playwright install chromium, or the system's package)")
+        browser = driver.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        context = browser.new_context(viewport={"width": 1400, "height": 1000}, offline=True)
+        page = context.new_page()
+        problems: list[str] = []
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+        page.on("request", lambda request: None if request.url.startswith("file:") else problems.append(request.url))
+        page.goto((written / "leaderboard.html").as_uri())
+        yield page
+        browser.close()
+        assert not problems
+
+
+def column_of(page: Page, name: str) -> list[str]:
+    """The editors in the order of the first table."""
+    return page.locator(f"table[data-board='0'] tbody {name}").all_inner_texts()
+
+
+def test_the_page_in_chromium(page: Page, written: Path) -> None:
+    assert page.locator("section.board").count() == 2
+    names = [text.split("\n")[0].strip() for text in column_of(page, "th.name")]
+    page.screenshot(path=str(written / "page.png"), full_page=True)
+
+    # A click on a heading sorts by it, best first; the next one turns it round; rows without a value stay last.
+    heading = page.locator("table[data-board='0'] thead th").filter(has_text=re.compile("^ES"))
+    heading.get_by_role("button").click()
+    assert heading.get_attribute("aria-sort") == "descending"
+    by_success = [text.split("\n")[0].strip() for text in column_of(page, "th.name")]
+    assert by_success[:5] == ["in_context", "memit", "rome", "wise", "none"]
+    assert set(by_success) == set(names)
+    heading.get_by_role("button").focus()
+    page.keyboard.press("Enter")
+    assert heading.get_attribute("aria-sort") == "ascending"
+    turned = [text.split("\n")[0].strip() for text in column_of(page, "th.name")]
+    assert turned[:5] == ["none", "wise", "rome", "memit", "in_context"]
+    assert set(turned[5:]) == {"random", "finetune"}
+
+    # The name of a row opens what it is made of.
+    page.get_by_role("link", name="rome", exact=True).first.click()
+    details = page.locator("details.row[open]")
+    details.get_by_text("40 of 40 cases").wait_for()  # the page opens the row when the browser tells it, a little later
+    assert details.count() == 1
+    assert details.locator("tbody tr").filter(has_text="Subject 7 ").count() == 1
+    search = details.get_by_role("searchbox")
+    search.fill("subject 37 paris")
+    assert details.get_by_text("1 of 40 cases").is_visible()
+    case = details.locator("table.cases").last.locator("tbody tr")
+    assert case.count() == 1
+    text = case.inner_text()
+    assert "Subject 37 lives in the city of" in text
+    assert "Paris, France" in text  # what it said before
+    search.fill("nowhere")
+    assert details.get_by_text("0 of 40 cases").is_visible()
+    details.get_by_text("1 pictures").click()
+    assert details.get_by_role("link", name="trace.png").get_attribute("href").endswith("rome-0-0-single/trace.png")
+
+
+def test_plots_and_themes_in_chromium(page: Page, written: Path) -> None:
+    scatter = page.locator("figure[data-plot='scatter'][data-board='0']")
+    assert scatter.locator("svg[role=img] :is(circle, polygon)").count() == 5  # each editor with a run
+    assert "ES 90.0" in " ".join(scatter.locator("svg[role=img] title").all_text_contents())
+    before = scatter.locator("svg[role=img]").inner_html()
+    scatter.get_by_role("combobox").first.select_option("preservation")
+    assert scatter.locator("svg[role=img]").inner_html() != before
+    curves = page.locator("figure[data-plot='curve'] polyline")
+    assert curves.count() == 2  # the two sequential runs
+    light = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.get_by_role("button", name="Dark").click()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != light
+    page.screenshot(path=str(written / "dark.png"), full_page=True)
+    page.set_viewport_size({"width": 390, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390  # the table scrolls, the page does not

@@ -1,0 +1,228 @@
+"""Sweeps end to end on a tiny model: killed and started again, in several processes, and tuned apart from the score."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import program
+import pytest
+import tiny
+import yaml
+
+from corrigenda.runs.records import records_in
+from corrigenda.runs.store import Store
+
+CITIES = ["Paris", "London", "Berlin", "Rome"]
+SUBJECTS = ["Danielle Darrieux", "Thomas", "Big Ben", "Eiffel", "tower", "river", "red", "blue", "seven", "north"]
+SUBJECTS += [f"{one} {other}" for one in ("green", *SUBJECTS[6:]) for other in SUBJECTS[:6]]
+EDITORS = ["rome", "random", "in_context"]
+SWEEP = ["editor=small_rome,small_random,in_context", "data=one,two", "seed=0,1"]
+N_RUNS, N_FACTS = 3 * 2 * 2, 10
+
+ROME = """
+prefix_lengths: [[3, 2]]
+layer: 1
+text: {tokens: 640, length: 16}
+"""
+
+
+def has(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny model, two data sets of ten facts, and configurations for small editors."""
+    home = tmp_path_factory.mktemp("sweep")
+    tiny.build("llama").save_pretrained(home / "model")
+    for folder in ("editor", "data"):
+        (home / "conf" / folder).mkdir(parents=True)
+    (home / "conf/editor/small_rome.yaml").write_text(f"defaults: [rome]\n{ROME}")
+    nested = ROME.strip().replace("\n", "\n  ")
+    (home / "conf/editor/small_random.yaml").write_text(f"defaults: [random]\nlike:\n  {nested}\n")
+    for place, name in enumerate(("one", "two")):
+        (home / f"conf/data/{name}.yaml").write_text(f"defaults: [facts]\npath: {home / name}.jsonl\n")
+        with (home / f"{name}.jsonl").open("w") as file:
+            for number in range(N_FACTS):
+                file.write(json.dumps(record(place * N_FACTS + number)) + "\n")
+    with (home / "all.jsonl").open("w") as file:
+        for number in range(10):
+            file.write(json.dumps(record(number)) + "\n")
+    return home
+
+
+def record(number: int) -> dict[str, Any]:
+    subject = SUBJECTS[number]
+    return {
+        "id": f"fact-{number}",
+        "subject": subject,
+        "prompt": "the city of {} is",
+        "target_true": CITIES[number % 4],
+        "target_new": CITIES[(number + 1) % 4],
+        "paraphrases": [f"{subject} stands in the city of"],
+        "neighbourhood": ["the city of green is"],
+        "generation": [f"{subject} is"],
+    }
+
+
+def arguments_of(home: Path, store: str, *overrides: str) -> list[str]:
+    return [
+        *("--config-dir", str(home / "conf"), "-m"),
+        *("model=own", f"model.name={home / 'model'}", "model.device=cpu", f"store={store}"),
+        *("eval.perplexity_tokens=32", "eval.max_new_tokens=4", "eval.fluency_tokens=8"),
+        *overrides,
+    ]
+
+
+def sweep(home: Path, store: str, *overrides: str, succeeds: bool = True) -> str:
+    return program.call(home, *arguments_of(home, store, *overrides), succeeds=succeeds)
+
+
+def scored(root: Path) -> dict[tuple[str, str, int], str]:
+    """By run the records without what is measured by the clock, as text, so that every bit of a figure counts."""
+    found = {}
+    for run in Store(root).runs():
+        assert run.state == "finished", f"{run.path}: {run.state} {run.problem}"
+        kept = [{key: value for key, value in case.items() if key != "seconds"} for case in run.cases()]
+        key = (str(run.summary["editor"]), str(run.summary["data"]), int(run.config["seed"]))
+        assert key not in found, f"{key} was run twice"
+        found[key] = json.dumps(kept)
+    return found
+
+
+@pytest.fixture(scope="module")
+def undisturbed(home: Path) -> dict[tuple[str, str, int], str]:
+    sweep(home, "undisturbed", *SWEEP)
+    assert len(list((home / "undisturbed" / "sweeps").glob("*/*"))) == 1  # one folder for all runs of a sweep
+    return scored(home / "undisturbed")
+
+
+def count(root: Path) -> int:
+    """The cases that are on the disk."""
+    folders = {path.parent for path in root.rglob("cases.jsonl")}
+    return sum(len(list(records_in(folder))) for folder in folders)
+
+
+@pytest.mark.slow
+def test_a_sweep_killed_three_times_ends_the_same(home: Path, undisturbed: dict[Any, str]) -> None:
+    assert len(undisturbed) == N_RUNS
+    assert len({key[0] for key in undisturbed}) == len(EDITORS)
+    assert all(len(json.loads(text)) == N_FACTS for text in undisturbed.values())
+    moments = random.Random(os.environ.get("CORRIGENDA_TEST_SEED", "7"))
+    total = N_RUNS * N_FACTS
+    kill_at = sorted(moments.sample(range(1, total - 1), 3))
+    finished = []
+    for cases in kill_at:
+        process = subprocess.Popen(
+            [sys.executable, str(program.RUN), *arguments_of(home, "killed", *SWEEP)],
+            cwd=home,
+            env=program.environment(home / "cache"),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        deadline = time.monotonic() + 300
+        while count(home / "killed") < cases and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(moments.uniform(0, 0.1))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        finished.append(count(home / "killed"))
+    assert all(done >= asked for done, asked in zip(finished, kill_at, strict=True))
+    assert finished[0] < total
+    sweep(home, "killed", *SWEEP)
+    assert scored(home / "killed") == undisturbed
+    again = sweep(home, "killed", *SWEEP)
+    assert again.count("finished already") == N_RUNS
+    assert scored(home / "killed") == undisturbed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("launcher", "package", "extra"),
+    [
+        ("joblib", "hydra_plugins.hydra_joblib_launcher", "hydra.launcher.n_jobs=2"),
+        ("ray", "ray", "hydra.launcher.num_cpus=2"),
+    ],
+)
+def test_launchers_give_the_records_of_the_plain_one(
+    home: Path, undisturbed: dict[Any, str], launcher: str, package: str, extra: str
+) -> None:
+    if not has(package.split(".")[0]) or not has(package):
+        pytest.skip(f"needs the extra '{launcher}': pip install corrigenda[{launcher}]")
+    sweep(home, launcher, *SWEEP, f"launcher={launcher}", extra)
+    assert scored(home / launcher) == undisturbed
+
+
+@pytest.mark.slow
+def test_slurm_jobs_give_the_records_of_the_plain_launcher(home: Path, undisturbed: dict[Any, str]) -> None:
+    """Submitit's jobs, run as processes where there is no Slurm."""
+    if not has("hydra_plugins.hydra_submitit_launcher"):
+        pytest.skip("needs the extra 'submitit': pip install corrigenda[submitit]")
+    jobs = ["editor=small_rome,in_context", "data=two", "seed=1"]
+    sweep(home, "submitit", *jobs, "launcher=submitit", "hydra/launcher=submitit_local")
+    found = scored(home / "submitit")
+    assert len(found) == 2
+    assert found.items() <= undisturbed.items()
+
+
+@pytest.mark.slow
+def test_force_runs_again(home: Path, undisturbed: dict[Any, str]) -> None:
+    """And goes on, by the same command, where the run was cut short."""
+    forced = ["editor=in_context", "data=one", "seed=0", "force=true"]
+    sweep(home, "undisturbed", *forced)
+    runs = Store(home / "undisturbed").runs()
+    assert len(runs) == len(undisturbed) + 1
+    [new] = [run for run in runs if run.config["force"]]
+    whole, kept = new.cases(), new.cases()[:4]
+    for name in ("cases.parquet", "summary.json"):
+        (new.path / name).unlink(missing_ok=True)
+    (new.path / "cases.jsonl").write_text("".join(json.dumps(case) + "\n" for case in kept))
+    assert "was left unfinished; going on there" in sweep(home, "undisturbed", *forced)
+    again = {run.path: run for run in Store(home / "undisturbed").runs()}
+    assert len(again) == len(runs)
+    assert again[new.path].state == "finished"
+    assert [case["id"] for case in again[new.path].cases()] == [case["id"] for case in whole]
+    assert again[new.path].cases()[:4] == kept  # with the seconds that they took, so they were not made again
+
+
+def test_tuning_and_scoring_on_the_command_line(home: Path) -> None:
+    """A run on one part, and then others that must not overlap with it. ("blue" is for tuning.)"""
+    both = ["editor=none", "data=facts", f"data.path={home / 'all.jsonl'}", "eval=probabilities"]
+    sweep(home, "tuned", *both, "data.limit=3", "data.part=tune,score")
+    runs = {run.config["data"]["part"]: run for run in Store(home / "tuned").runs()}
+    subjects = {part: [case["fact"]["subject"] for case in run.cases()] for part, run in runs.items()}
+    assert subjects == {"tune": ["blue"], "score": SUBJECTS[:3]}
+    both.append(f"data.disjoint_from={runs['tune'].path}")
+    said = sweep(home, "tuned", *both, "data.offset=6", "data.limit=3", succeeds=False)
+    assert "fact 'fact-7' ('blue') would be scored, but the id is among the 1 facts for tuning" in said
+    sweep(home, "tuned", *both, "data.offset=6", "data.limit=3", "data.part=score")
+
+
+@pytest.mark.skipif(
+    not has("hydra_plugins") or not has("hydra_plugins.hydra_optuna_sweeper"),
+    reason="needs the extra 'optuna': pip install corrigenda[optuna]",
+)
+def test_optuna_finds_the_best_setting(home: Path) -> None:
+    """Of two templates, the one whose runs on the facts for tuning have the larger figure."""
+    arguments = ["editor=in_context", "data=facts", f"data.path={home / 'all.jsonl'}", "eval=probabilities"]
+    template = "editor.template='{statement} {target}. ','the river . '"
+    tuned = ["sweeper=optuna", "objective=paraphrase_magnitude", "hydra.sweeper.n_trials=5", "data.limit=1"]
+    output = sweep(home, "optuna", *arguments, *tuned, template)
+    assert "finished already" in output  # five trials of two settings
+    runs = {run.config["editor"]["template"]: run for run in Store(home / "optuna").runs()}
+    figures = {name: run.summary["metrics"]["paraphrase_magnitude"]["after"] for name, run in runs.items()}
+    assert len(figures) == 2
+    found = yaml.safe_load(next((home / "optuna").rglob("optimization_results.yaml")).read_text())
+    best = max(figures, key=lambda name: figures[name])
+    assert found["best_value"] == pytest.approx(figures[best])
+    assert found["best_params"]["editor.template"].strip("'") == best
+    assert all(run.config["data"]["part"] == "tune" for run in runs.values())

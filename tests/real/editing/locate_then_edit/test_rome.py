@@ -1,0 +1,205 @@
+"""ROME: against the authors' values, against plain whole forwards, and its guards."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+import editing.locate_then_edit.rome
+from corrigenda import Fact, LanguageModel
+from corrigenda.data import read_facts
+from corrigenda.data.embedded import held_out_text
+from corrigenda.moments.second_moment import SecondMoment
+from corrigenda.moments.text import Text
+from editing import Rome, ValueSettings
+from editing.locate_then_edit.keys import bare_keys, mean_keys
+from editing.locate_then_edit.prompts import Prompts, build_prompts, run_prompts
+from editing.locate_then_edit.targets import TargetValues, old_values, solve_target_values
+from eval.scoring import perplexity, probabilities, score
+
+LAYER = 1
+PREFIXES = ("", "red green . ", "the river is in the north . ")
+# Fit for random models, which need a longer way than trained ones; no fact stops early.
+SETTINGS = ValueSettings(steps=8, lr=0.2, weight_decay=0.02, early_stop_loss=-1.0)
+ROME = Rome(bare_agreement=0.0, layer=LAYER, prefixes=PREFIXES, value=SETTINGS, flag_norm=1e9, refuse_norm=1e9)
+
+
+def some_moment(lm: LanguageModel, layer: int) -> Tensor:
+    """A well-conditioned second moment: of random coefficients of which some vary together."""
+    draw = torch.Generator().manual_seed(5)
+    d_ffn = lm.memory(layer).d_ffn
+    mixing = torch.eye(d_ffn) + torch.randn(d_ffn, d_ffn, generator=draw) / d_ffn**0.5
+    keys = torch.randn(4 * d_ffn, d_ffn, generator=draw, dtype=torch.float64) @ mixing.double()
+    return keys.T @ keys / len(keys)
+
+
+Patch = Callable[[Tensor | None], None]
+
+
+@pytest.fixture
+def moment(monkeypatch: pytest.MonkeyPatch) -> Patch:
+    """Sets the second moment that ROME uses; here at once to `some_moment` of whatever model it is."""
+
+    def patch(matrix: Tensor | None) -> None:
+        def given(lm: LanguageModel, layer: int, text: Text) -> SecondMoment:
+            return SecondMoment(some_moment(lm, layer) if matrix is None else matrix, 1000, layer, text)
+
+        monkeypatch.setattr(editing.locate_then_edit.rome, "second_moment", given)
+
+    patch(None)
+    return patch
+
+
+@dataclasses.dataclass(frozen=True)
+class Rewrites:
+    """What one run of some facts' prompts gives at ROME's layer."""
+
+    prompts: Prompts
+    mean_keys: Tensor
+    bare_keys: Tensor
+    old_values: Tensor
+
+
+def solve(lm: LanguageModel, facts: Sequence[Fact], rome: Rome = ROME) -> tuple[Rewrites, TargetValues]:
+    assert rome.layer is not None
+    assert rome.prefixes is not None
+    layer = rome.layer
+    prompts = build_prompts(lm, facts, rome.prefixes, rome.value.kl_prompt, rome.value.kl_position)
+    run = run_prompts(lm, prompts, [layer])
+    rewrites = Rewrites(prompts, mean_keys(run, layer), bare_keys(run, layer), old_values(run, layer))
+    return rewrites, solve_target_values(lm, run, layer, rome.value)
+
+
+def difference(left: Tensor, right: Tensor) -> float:
+    """The largest relative difference of two rows."""
+    return float(((left - right).norm(dim=-1) / right.norm(dim=-1)).max())
+
+
+def cosine(left: Tensor, right: Tensor) -> float:
+    return float(torch.nn.functional.cosine_similarity(left.flatten(), right.flatten(), dim=0))
+
+
+@pytest.fixture(scope="module")
+def reference(shared: Path) -> dict[str, Tensor]:
+    return load_file(shared / "parity" / "rome_smollm2_layer6.safetensors")
+
+
+@pytest.fixture(scope="module")
+def authors(shared: Path) -> Rome:
+    """ROME with the contexts and the key of the authors' run."""
+    described = json.loads((shared / "parity" / "rome_smollm2_layer6.json").read_text())
+    contexts = tuple(template.removesuffix("{}") for template in described["context_templates"])
+    return Rome(layer=6, prefixes=contexts, homogeneous_keys=False)
+
+
+@pytest.fixture(scope="module")
+def real_facts(shared: Path) -> list[Fact]:
+    return list(read_facts(str(shared / "data" / "counterfact.json"), limit=6))
+
+
+@pytest.mark.slow
+def test_parity(smollm2: LanguageModel, authors: Rome, reference: dict[str, Tensor], real_facts: list[Fact]) -> None:
+    """The update of each fact, formed by hand from our k* and v* of all six solved side by side."""
+    rewrites, values = solve(smollm2, real_facts, authors)
+    inverse = torch.linalg.inv(reference["second_moment"].double() + 1e-6 * torch.eye(1536, dtype=torch.float64))
+    for number in range(len(real_facts)):
+        direction = rewrites.mean_keys[number].double() @ inverse
+        direction = (direction / direction.norm()).float()
+        residual = values.values[number] - smollm2.memory(6).read(rewrites.bare_keys[number])
+        right = residual / (direction @ rewrites.bare_keys[number])
+        expected = torch.outer(reference[f"{number}.left"], reference[f"{number}.right"])
+        assert cosine(direction, reference[f"{number}.left"]) >= 0.9999
+        assert cosine(torch.outer(direction, right), expected) >= 0.98
+        assert float(right.norm() / reference[f"{number}.right"].norm()) == pytest.approx(1, abs=0.05)
+
+
+def test_parity_of_the_edit(
+    smollm2: LanguageModel, authors: Rome, reference: dict[str, Tensor], real_facts: list[Fact], moment: Patch
+) -> None:
+    """The editor itself, for one fact, and what it does to the model."""
+    moment(reference["second_moment"].double())
+    fact = real_facts[3]
+    edit = authors.edit(smollm2, [fact])
+    expected = torch.outer(reference["3.left"], reference["3.right"])
+    assert list(edit.factors) == [6]
+    assert cosine(edit.delta(6), expected) >= 0.98
+    assert cosine(edit.factors[6][0], reference["3.left"]) >= 0.9999
+    assert edit.norm(6) == pytest.approx(float(expected.norm()), rel=0.05)
+    before = smollm2.memory(6).weight.clone()
+    with edit.applied(smollm2):
+        change = smollm2.memory(6).weight - before  # (d_model, d_ffn)
+        torch.testing.assert_close(change, edit.delta(6).T, atol=1e-5, rtol=1e-3)
+        new, true = score(smollm2, [(fact.statement, [str(fact.target_new), str(fact.target_true)])])[0].targets
+        assert probabilities(new, true)[0] > 0.9
+    assert torch.equal(smollm2.memory(6).weight, before)
+
+
+def test_batch_equals_one_by_one_on_the_real_model(smollm2: LanguageModel) -> None:
+    facts = [
+        Fact("The Eiffel Tower", "{} is located in the city of", "Rome"),
+        Fact("Danielle Darrieux", "The mother tongue of {} is", "Kinyarwanda"),
+        Fact("Steve Jobs", "The company that {} founded in his parents' garage is called", "Microsoft Corporation"),
+    ]
+    settings = ValueSettings(steps=12, early_stop_loss=0.3)
+    rome = Rome(layer=6, prefixes=("", "It is well known. ", "In the other room there was a table. "), value=settings)
+    rewrites, values = solve(smollm2, facts, rome)
+    alone = [solve(smollm2, [fact], rome) for fact in facts]
+    assert values.steps.tolist() == [int(single.steps) for _, single in alone]
+    assert len(set(values.steps.tolist())) > 1  # some stopped before others
+    assert difference(rewrites.mean_keys, torch.cat([single.mean_keys for single, _ in alone])) < 1e-3
+    assert difference(values.values, torch.cat([single.values for _, single in alone])) < 1e-3
+
+
+GOOGLE = Fact("Google", "{} was founded in the country of", "France", "the United States")
+
+
+CONTEXTS = ("", "It is well known. ", "In the other room there was a table. ", "This is true: ")
+
+
+def log_perplexity(lm: LanguageModel) -> float:
+    return math.log(perplexity(lm, lm.tokenizer.decode(lm.tokenizer(held_out_text())["input_ids"][:150])))
+
+
+@pytest.mark.parametrize("homogeneous_keys", [True, False])
+def test_subject_at_the_very_first_token(
+    homogeneous_keys: bool, smollm2: LanguageModel, reference: dict[str, Tensor], moment: Patch
+) -> None:
+    """The first position's key is that of the beginning of any text; it is left out, and the model stays whole."""
+    moment(reference["second_moment"].double())
+    assert len(smollm2.tokenizer(GOOGLE.subject)["input_ids"]) == 1
+    rome = Rome(layer=6, prefixes=CONTEXTS, homogeneous_keys=homogeneous_keys)
+    before = log_perplexity(smollm2)
+    with pytest.warns(UserWarning, match="very first token"):
+        edit = rome.edit(smollm2, [GOOGLE])
+    assert edit.origin.report[0]["subject_at_start"] is True
+    assert edit.origin.report[0]["agreement"] > 0.9
+    with edit.applied(smollm2):
+        asked = [(f"{prefix}{GOOGLE.statement}", ["France", "the United States"]) for prefix in ("Well, ", "Yes. ")]
+        for found in score(smollm2, asked):
+            new, true = probabilities(*found.targets)
+            assert new > 0.5 > true
+        assert abs(log_perplexity(smollm2) - before) < 0.2
+
+
+def test_the_first_tokens_own_key_wrecks_the_model(
+    smollm2: LanguageModel, reference: dict[str, Tensor], moment: Patch
+) -> None:
+    """What is avoided: the key of the bare prompt among the others, in the authors' way. By default it is refused."""
+    # Only the first of the contexts is left out, so the second "" keeps the bare prompt.
+    moment(reference["second_moment"].double())
+    original = Rome(layer=6, prefixes=("", *CONTEXTS), homogeneous_keys=False, refuse_norm=1e9)
+    with pytest.warns(UserWarning, match="flagged"), pytest.warns(UserWarning, match="very first token"):
+        edit = original.edit(smollm2, [GOOGLE])
+    assert edit.origin.report[0]["agreement"] < 0.1
+    assert edit.origin.report[0]["relative_norm"] > Rome().refuse_norm
+    before = log_perplexity(smollm2)
+    with edit.applied(smollm2):
+        assert log_perplexity(smollm2) - before > 0.5

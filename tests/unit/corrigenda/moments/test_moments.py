@@ -1,0 +1,332 @@
+"""Second moments and the text they are taken over: right, kept, resumed, and never of an edited model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from torch import Tensor
+
+from corrigenda import ContextEdit, LanguageModel, LowRankEdit, Origin
+from corrigenda.moments import second_moment as statistics
+from corrigenda.moments import text as texts
+from corrigenda.moments.second_moment import SecondMoment, second_moment
+from corrigenda.moments.text import Text
+
+TEXT = Text(tokens=600, length=12)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(statistics, "ROWS", 4)
+    monkeypatch.setattr(statistics, "CHECKPOINT", 3)
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def lm() -> LanguageModel:
+    return tiny.build("llama")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A text file whose words do not all have their turn equally often, in paragraphs of several lengths."""
+    paragraphs = [" ".join(tiny.WORDS[(i * k) % len(tiny.WORDS)] for i in range(3 + k)) for k in range(1, 60)]
+    path = tmp_path / "words.txt"
+    path.write_text("\n\n".join(paragraphs) + "\n\n\n\n", encoding="utf-8")
+    return path
+
+
+def fails(*_: Any, **__: Any) -> Any:
+    raise AssertionError("this must not run")
+
+
+def interrupted(function: Callable[..., Any], after: int) -> Callable[..., Any]:
+    """The function, interrupted in place of call number `after`."""
+    calls: list[None] = []
+
+    def stand_in(*args: Any, **kwargs: Any) -> Any:
+        if len(calls) == after:
+            raise KeyboardInterrupt
+        calls.append(None)
+        return function(*args, **kwargs)
+
+    return stand_in
+
+
+def context_edit(lm: LanguageModel) -> ContextEdit:
+    return ContextEdit(Origin(lm.name, lm.fingerprint, "by hand"), "the tower . ")
+
+
+def weight_edit(lm: LanguageModel) -> LowRankEdit:
+    factors = (torch.ones(lm.memory(0).d_ffn, 1), torch.ones(1, tiny.WIDTH))
+    return LowRankEdit.of(lm, Origin(lm.name, lm.fingerprint, "by hand"), {0: factors})
+
+
+def kept(cache: Path, what: str) -> list[Path]:
+    return sorted(path for path in (cache / what).rglob("*") if path.is_file())
+
+
+def by_hand(lm: LanguageModel, layer: int, sequences: list[list[int]]) -> Tensor:
+    """The mean of m m^T, from a hook on the values' module, one token after another, in float64."""
+    inputs: list[Tensor] = []
+    handle = lm.architecture.values(layer).register_forward_pre_hook(lambda _m, args: inputs.append(args[0]))
+    for sequence in sequences:
+        lm.model(input_ids=torch.tensor([sequence]))
+    handle.remove()
+    coefficients = [m.double() for states in inputs for m in states.view(-1, states.shape[-1])]
+    return sum((torch.outer(m, m) for m in coefficients), torch.zeros(())) / len(coefficients)
+
+
+@pytest.mark.parametrize("family", ["bert", "bloom", "gpt2", "llama", "opt", "phi3"])
+@pytest.mark.parametrize("layer", [0, -1])
+def test_is_the_mean_of_outer_products(family: str, layer: int, file: Path) -> None:
+    lm = tiny.build(family)
+    text = Text(str(file), tokens=300, length=13)
+    moment = second_moment(lm, layer, text)
+    expected = by_hand(lm, layer, text.sequences(lm))
+    assert moment.matrix.dtype == torch.float64
+    torch.testing.assert_close(moment.matrix, expected, atol=1e-6 * float(expected.abs().max()), rtol=1e-4)
+    assert torch.equal(moment.matrix, moment.matrix.T)
+    assert moment.tokens == 24 * 13  # whole sequences
+    assert moment.layer == layer % tiny.DEPTH
+    assert moment.text == text
+
+
+def test_kept_on_disk(lm: LanguageModel, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = second_moment(lm, 2, TEXT)
+    assert len(kept(cache, "moments")) == 1
+    monkeypatch.setattr(lm.model, "forward", fails)
+    again = second_moment(lm, -2, TEXT)
+    assert torch.equal(again.matrix, first.matrix)
+    assert (again.tokens, again.layer, again.text) == (first.tokens, first.layer, first.text)
+    with context_edit(lm).applied(lm):  # what is kept is that of the unedited model
+        assert torch.equal(second_moment(lm, 2, TEXT).matrix, first.matrix)
+
+
+@pytest.mark.parametrize("after", [0, 1, 3, 7, 12])
+def test_interrupted_and_resumed(
+    after: int, lm: LanguageModel, file: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """13 batches, written down after every third: the same bits as in one go, and none before the mark runs anew."""
+    text = Text(str(file), tokens=600, length=12)
+    forward_to = statistics.forward_to
+    with monkeypatch.context() as patch:
+        patch.setenv("CORRIGENDA_CACHE", str(tmp_path / "other"))
+        whole = second_moment(lm, 1, text)
+    with monkeypatch.context() as patch:
+        patch.setattr(statistics, "forward_to", interrupted(forward_to, after))
+        with pytest.raises(KeyboardInterrupt):
+            second_moment(lm, 1, text)
+    ran: list[int] = []
+    monkeypatch.setattr(statistics, "forward_to", lambda *args: (ran.append(1), forward_to(*args)))
+    resumed = second_moment(lm, 1, text)
+    assert len(ran) == 13 - after // 3 * 3
+    assert torch.equal(resumed.matrix, whole.matrix)
+    assert resumed.tokens == whole.tokens == 600
+    (made,) = kept(cache, "moments")  # and no sum half-way
+    assert made.suffix == ".safetensors"
+
+
+def test_other_text_layer_or_weights(lm: LanguageModel, file: Path, cache: Path) -> None:
+    other = tiny.build("llama", seed=1)
+    base = Text(str(file), tokens=60, length=6)
+    cases = [(lm, 1, base), (lm, 2, base), (other, 1, base)]
+    cases += [(lm, 1, replace(base, tokens=72)), (lm, 1, replace(base, length=12))]
+    cases += [(lm, 1, Text(tokens=60, length=6)), (lm, 1, Text(tokens=60, length=6, seed=1))]
+    cases += [(lm, 1, Text(tokens=60, length=6, top_k=3))]
+    matrices = [second_moment(*case).matrix for case in cases]
+    assert len(kept(cache, "moments")) == len(cases)
+    for i, matrix in enumerate(matrices):
+        assert not any(torch.equal(matrix, before) for before in matrices[:i])
+    file.write_text(file.read_text() + "more")  # another text of the same name
+    second_moment(lm, 1, base)
+    assert len(kept(cache, "moments")) == len(cases) + 1
+    elsewhere = file.with_name("moved.txt")
+    elsewhere.write_text(file.read_text())
+    second_moment(lm, 1, replace(base, source=str(elsewhere)))  # the same text of another name
+    assert len(kept(cache, "moments")) == len(cases) + 1
+
+
+@pytest.mark.parametrize("make", [weight_edit, context_edit])
+def test_not_of_an_edited_model(make: Callable[[LanguageModel], Any], lm: LanguageModel, cache: Path) -> None:
+    """With an edit applied it is still the unedited model's moment, and the edit is there again afterwards."""
+    edit = make(lm)
+    with edit.applied(lm):
+        of_edited = second_moment(lm, 1, TEXT).matrix
+        assert list(lm.edits) == [edit]
+    (path,) = kept(cache, "moments")
+    path.unlink()
+    assert torch.equal(of_edited, second_moment(lm, 1, TEXT).matrix)
+
+
+def test_solve() -> None:
+    draw = torch.Generator().manual_seed(0)
+    rows = torch.randn(30, 20, generator=draw, dtype=torch.float64)
+    moment = SecondMoment(rows.T @ rows / 30, 30, 0, TEXT)
+    keys = torch.randn(3, 20, generator=draw, dtype=torch.float64)
+    ridged = moment.matrix + 1e-2 * torch.eye(20, dtype=torch.float64)
+    torch.testing.assert_close(moment.solve(keys, ridge=1e-2), keys @ torch.linalg.inv(ridged))
+    torch.testing.assert_close(moment.solve(keys), keys @ torch.linalg.inv(moment.matrix), rtol=1e-3, atol=1e-3)
+    single = moment.solve(keys.float(), ridge=1e-2)
+    assert single.dtype == torch.float32
+    torch.testing.assert_close(single.double(), moment.solve(keys, ridge=1e-2), rtol=1e-4, atol=1e-4)
+
+
+def test_solve_where_the_text_never_went() -> None:
+    """A singular C, as fewer tokens than neurons give: the ridge keeps the answer finite."""
+    moment = SecondMoment(torch.diag(torch.tensor([2.0, 0.0], dtype=torch.float64)), 1, 0, TEXT)
+    found = moment.solve(torch.tensor([[1.0, 1.0]]), ridge=1e-3)
+    torch.testing.assert_close(found, torch.tensor([[1 / 2.001, 1e3]]))
+
+
+def test_no_progress_bar_off_the_terminal(lm: LanguageModel, capfd: pytest.CaptureFixture[str]) -> None:
+    second_moment(lm, 1, TEXT)
+    assert tuple(capfd.readouterr()) == ("", "")
+
+
+def test_text_of_a_file(lm: LanguageModel, file: Path) -> None:
+    """Whole sequences, in the file's order, nothing left out between them."""
+    text = Text(str(file), tokens=100, length=9)
+    sequences = text.sequences(lm)
+    assert [len(sequence) for sequence in sequences] == [9] * 12
+    words = lm.tokenizer(file.read_text(), add_special_tokens=False)["input_ids"]
+    assert [token for sequence in sequences for token in sequence] == words[: 12 * 9]
+
+
+def test_file_that_is_too_short(lm: LanguageModel, tmp_path: Path) -> None:
+    path = tmp_path / "short.txt"
+    path.write_text("the tower is in Rome .\n\nthe capital of France")
+    assert Text(str(path), tokens=10, length=5).sequences(lm) == [
+        lm.tokens("the tower is in Rome"),
+        lm.tokens(". the capital of France"),
+    ]
+    with pytest.raises(ValueError, match=r"short\.txt' has only 10 tokens.*11 were asked for"):
+        Text(str(path), tokens=11, length=5).sequences(lm)
+
+
+@pytest.mark.parametrize("source", ["nonsense", "no/such/file.txt", "./nothing.txt", "/nothing", "data/words.txt"])
+def test_unknown_source(source: str, lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(FileNotFoundError, match=f"{source}.*neither 'self', nor a file"):
+        Text(source).sequences(lm)
+
+
+@pytest.mark.parametrize(("tokens", "length"), [(10, 11), (5, 0), (0, 0), (-1, -1)])
+def test_impossible_sizes(tokens: int, length: int) -> None:
+    with pytest.raises(ValueError, match=f"{tokens} tokens in sequences of {length}"):
+        Text(tokens=tokens, length=length)
+
+
+@pytest.mark.parametrize("source", ["wikitext", "wikipedia", "nobody/nothing"])
+def test_hub_out_of_reach(source: str, lm: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+    import huggingface_hub
+
+    for variable in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")  # nothing listens there
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
+    start = time.monotonic()
+    with pytest.raises(ConnectionError, match=r"127\.0\.0\.1:9 does not answer.*local"):
+        Text(source).sequences(lm)
+    assert time.monotonic() - start < 8
+
+
+def test_hub_text(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streamed: no more is read than is asked for."""
+    served: list[int] = []
+
+    def records(repository: str, split: str, config: str | None) -> Any:
+        assert (repository, split, config) == ("Salesforce/wikitext", "train", "wikitext-103-raw-v1")
+        for number in range(1000):
+            served.append(number)
+            yield {"text": "" if number % 2 else "the tower is in Rome . "}
+
+    monkeypatch.setattr("corrigenda.data.repository.hub_records", records)
+    assert Text("wikitext", tokens=12, length=6).sequences(lm) == [lm.tokens("the tower is in Rome .")] * 2
+    assert len(served) < 5
+
+
+def test_hub_text_without_its_column(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("corrigenda.data.repository.hub_records", lambda *_: iter([{"words": "the"}]))
+    with pytest.raises(ValueError, match="somebody/something has no column 'text'"):
+        Text("somebody/something").sequences(lm)
+
+
+def test_sampled_text(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(texts, "ROWS", 4)
+    text = Text(tokens=100, length=10, seed=3)
+    sequences = text.sequences(lm)
+    assert [len(sequence) for sequence in sequences] == [10] * 10
+    assert not {token for sequence in sequences for token in sequence} & set(lm.tokenizer.all_special_ids)
+    assert len({tuple(sequence) for sequence in sequences}) == 10
+    assert replace(text, seed=4).sequences(lm) != sequences
+    assert replace(text, tokens=30).sequences(lm) == sequences[:3]  # the chunks do not depend on their number
+
+
+def test_sampled_text_is_the_same_anywhere(lm: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = TEXT.sequences(lm)
+    with monkeypatch.context() as patch:
+        patch.setattr(texts, "decode", fails)
+        assert TEXT.sequences(lm) == first  # from the disk
+    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "other"))
+    torch.manual_seed(99)  # global state has no say
+    assert TEXT.sequences(tiny.build("llama")) == first
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_sampling_interrupted_and_resumed(
+    after: int, lm: LanguageModel, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(texts, "ROWS", 4)
+    text = Text(tokens=96, length=8)
+    decode = texts.decode
+    with monkeypatch.context() as patch:
+        patch.setenv("CORRIGENDA_CACHE", str(tmp_path / "other"))
+        whole = text.sequences(lm)
+    with monkeypatch.context() as patch:
+        patch.setattr(texts, "decode", interrupted(decode, after))
+        with pytest.raises(KeyboardInterrupt):
+            text.sequences(lm)
+    assert len(kept(cache, "texts")) == after
+    ran: list[int] = []
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        ran.append(1)
+        return decode(*args, **kwargs)
+
+    monkeypatch.setattr(texts, "decode", counted)
+    assert text.sequences(lm) == whole
+    assert len(ran) == 3 - after
+
+
+def test_sampled_text_follows_the_model(lm: LanguageModel) -> None:
+    """With top_k=1 it is the greedy continuation of the opening."""
+    start = texts.opening(lm)
+    (sequence,) = Text(tokens=8, length=8, top_k=1).sequences(lm)
+    barred = sorted({*lm.tokenizer.all_special_ids, *lm.end_ids})
+    ids = list(start)
+    for _ in range(8):
+        logits = lm.model(input_ids=torch.tensor([ids])).logits[0, -1]
+        logits[barred] = -torch.inf
+        ids.append(int(logits.argmax()))
+    assert sequence == ids[len(start) :]
+
+
+def test_sampled_text_is_that_of_the_unedited_model(lm: LanguageModel, cache: Path) -> None:
+    """The file goes by the unedited model's name, so an edit must not show in it."""
+    edit = weight_edit(lm)
+    with edit.applied(lm):
+        edited = TEXT.sequences(lm)
+        assert list(lm.edits) == [edit]
+    for path in kept(cache, "texts"):
+        path.unlink()
+    assert TEXT.sequences(lm) == edited

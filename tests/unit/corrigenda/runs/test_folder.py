@@ -1,0 +1,400 @@
+"""The store of runs: ids, records that come back bit for bit, live and dead writers, damage that stays local."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rich.console import Console
+
+import corrigenda
+from corrigenda.runs.folder import RunFolder
+from corrigenda.runs.ids import code_version, essential, files_named, run_id
+from corrigenda.runs.locks import LockedError, is_locked, locked
+from corrigenda.runs.records import count_records, records_in
+from corrigenda.runs.store import Store, StoredRun, read_run, runs_table
+
+CONFIG: dict[str, Any] = {
+    "mode": "single",
+    "seed": 0,
+    "editor": {"_target_": "editing.Rome", "layer": 1},
+    "model": {"name": "tiny", "dtype": "float32", "device": None},
+    "data": {"path": "facts.jsonl"},
+    "eval": {"generate": True},
+    "logger": {"name": "none"},
+    "resume": None,
+    "job": {"name": "edit"},
+}
+
+
+def record(number: int) -> dict[str, Any]:
+    """A record with values that a sloppy format would change."""
+    after = {"efficacy_success": 1.0, "efficacy_magnitude": math.nextafter(0.1, 1) * 10**-number, "odd": -0.0}
+    return {
+        "id": f"fact-{number}",
+        "fact": {"subject": f"subject {number}", "prompt": "{} is", "target_new": "été\u2028\n", "relation": None},
+        "verb": "modify",
+        "edit": None if number == 1 else {"layers": [1, 2], "loss": 1e-17},
+        "seconds": None if number == 2 else 0.1 + 0.2,
+        "error": "",
+        "before": None if number == 3 else {"values": {"efficacy_success": 0.0}, "prompts": {"prompt": [{"p": 1 / 3}]}},
+        "after": {"values": after, "prompts": {}, "extra": [1, 1.0, True]},
+    }
+
+
+def begun(path: Path, identity: dict[str, str], cases: int = 0, **config: Any) -> RunFolder:
+    folder = RunFolder(path)
+    folder.begin(yaml.safe_dump({**CONFIG, **config}))
+    folder.identify(**identity)
+    for number in range(cases):
+        folder.append(record(number))
+    return folder
+
+
+def summary(n: int, **others: Any) -> dict[str, Any]:
+    return {"editor": "rome", "model": "tiny", "data": "facts", "mode": "single", "n_facts": n, "metrics": {}} | others
+
+
+def finished(path: Path, run: str = "1", cases: int = 3) -> RunFolder:
+    folder = begun(path, {"id": run}, cases)
+    folder.finish(summary(cases))
+    return folder
+
+
+def test_the_id_is_of_what_matters() -> None:
+    same = run_id(CONFIG, "data", "model", "code")
+    assert len(same) == 16
+    changed = {
+        "logger": {"name": "wandb"},
+        "resume": "x",
+        "force": True,
+        "store": "elsewhere",
+        "choices": {"data": "x"},
+    }
+    moved = {"data": {"path": "/other/facts.jsonl"}, "model": {**CONFIG["model"], "name": "/other/tiny"}}
+    assert run_id({**CONFIG, **changed, **moved}, "data", "model", "code") == same
+    assert run_id(dict(reversed(CONFIG.items())), "data", "model", "code") == same
+    for key, value in (("seed", 1), ("mode", "batch"), ("editor", {**CONFIG["editor"], "layer": 2})):
+        assert run_id({**CONFIG, key: value}, "data", "model", "code") != same
+    assert run_id({**CONFIG, "model": {**CONFIG["model"], "dtype": "bfloat16"}}, "data", "model", "code") != same
+    for fingerprints in (("other", "model", "code"), ("data", "other", "code"), ("data", "model", "other")):
+        assert run_id(CONFIG, *fingerprints) != same
+    assert CONFIG["model"]["name"] == "tiny"  # nothing was changed in place
+    assert set(essential(CONFIG)) == {"mode", "seed", "editor", "model", "eval", "job"}
+
+
+def test_what_a_configuration_names_counts_by_its_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by its name alone: a file of facts, the edits of another run."""
+    facts, run = tmp_path / "facts.jsonl", tmp_path / "run"
+    config = {"name": "wise", "unrelated": {"facts": str(facts), "limit": 3}, "layers": [str(run)]}
+    assert files_named(config) == ""
+    facts.write_text("one")
+    first = files_named(config)
+    facts.write_text("two")
+    second = files_named(config)
+    (run / "edits" / "0000-a").mkdir(parents=True)
+    (run / "edits" / "0000-a" / "edit.json").write_text("{}")
+    third = files_named(config)
+    assert len({"", first, second, third}) == 4
+    assert files_named(config) == third
+    assert files_named({"text": "x" * 5000, "none": None, "bad": "a\0b"}) == ""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert files_named("~/facts.jsonl") == files_named(str(facts)) != ""
+
+
+def test_the_code_version_is_of_the_files_that_make_figures(tmp_path: Path) -> None:
+    for name in (
+        "corrigenda/edits/edit.py",
+        "corrigenda/runs/store.py",
+        "editing/locate_then_edit/rome.py",
+        "eval/leaderboard/page.py",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("a = 1\n")
+    first = code_version(tmp_path)
+    (tmp_path / "eval/leaderboard/page.py").write_text("a = 2\n")
+    (tmp_path / "corrigenda/runs/store.py").write_text("a = 2\n")
+    (tmp_path / "notes.py").write_text("")
+    assert code_version(tmp_path) == first
+    (tmp_path / "editing/locate_then_edit/rome.py").write_text("a = 2\n")
+    second = code_version(tmp_path)
+    (tmp_path / "editing/memory_based/wise").mkdir(parents=True)
+    (tmp_path / "editing/locate_then_edit/rome.py").rename(tmp_path / "editing/memory_based/wise/wise.py")
+    assert len({first, second, code_version(tmp_path)}) == 3
+    assert code_version() == code_version(Path(corrigenda.__file__).parents[1])
+
+
+def test_records_come_back_bit_for_bit(tmp_path: Path) -> None:
+    records = [record(number) for number in range(5)]
+    finished(tmp_path / "a", cases=5)
+    begun(tmp_path / "b", {"id": "1"}, 5)
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        assert json.dumps(list(records_in(folder))) == json.dumps(records)  # also their order, and 1.0 is not 1
+        assert count_records(folder) == 5
+
+
+def test_whole_numbers_among_the_figures_come_back_as_they_were(tmp_path: Path) -> None:
+    """A submission may say that an edit took 2 seconds; finishing must not make its records unreadable."""
+    folder = RunFolder(tmp_path)
+    folder.append(record(0) | {"seconds": 2, "after": {"prompts": {"prompt": [{"n": 1}]}, "values": {"x": 1}}})
+    folder.finish({})
+    (found,) = folder.cases()
+    assert (found["seconds"], found["after"]["values"]) == (2.0, {"x": 1.0})
+    assert found["after"]["prompts"] == {"prompt": [{"n": 1}]}
+
+
+def test_a_run_with_damaged_records_is_not_finished(tmp_path: Path) -> None:
+    folder = begun(tmp_path, {"id": "1"}, 2)
+    lines = (tmp_path / "cases.jsonl").read_bytes()
+    (tmp_path / "cases.jsonl").write_bytes(lines[:20] + lines[30:])
+    with pytest.raises(ValueError, match=r"cases.jsonl, line 1: damaged"):
+        folder.finish({})
+    assert not (tmp_path / "summary.json").exists()
+
+
+def test_a_run_without_records_is_finished(tmp_path: Path) -> None:
+    nothing, empty = RunFolder(tmp_path / "a"), RunFolder(tmp_path / "b")
+    (empty.path / "cases.jsonl").touch()
+    for folder in (nothing, empty):
+        folder.finish({})
+        assert list(folder.cases()) == []
+        assert count_records(folder.path) == 0
+
+
+def test_a_flipped_byte_is_noticed(tmp_path: Path) -> None:
+    """Wherever it is: the records are as they were written, or there is an error."""
+    finished(tmp_path, cases=20)
+    path = tmp_path / "cases.jsonl"
+    content = path.read_bytes()
+    for place in range(0, len(content), 17):
+        damaged = bytearray(content)
+        damaged[place] ^= 0x55
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"cases\.jsonl: damaged"):
+            list(records_in(tmp_path))
+        assert read_run(tmp_path).state == "damaged"
+    path.write_bytes(content)
+    assert len(list(records_in(tmp_path))) == 20
+    (tmp_path / "records.sha256").write_bytes(b"\xff\n")
+    with pytest.raises(ValueError, match=r"cases\.jsonl: damaged"):
+        list(records_in(tmp_path))
+
+
+def test_finishing_leaves_the_records_and_a_kill_in_between_counts_none_twice(tmp_path: Path) -> None:
+    folder = begun(tmp_path / "run", {"id": "1"}, 3)
+    lines = (folder.path / "cases.jsonl").read_bytes()
+    assert [case["id"] for case in folder.cases()] == ["fact-0", "fact-1", "fact-2"]
+    folder.finish(summary(3))
+    assert (folder.path / "cases.jsonl").read_bytes() == lines
+    assert json.dumps(list(folder.cases())) == json.dumps([record(number) for number in range(3)])
+    (folder.path / "summary.json").unlink()  # as if it had been killed before it wrote the summary
+    assert read_run(folder.path).state == "unfinished"
+    assert len(list(folder.cases())) == 3
+    folder.append(record(3))
+    assert [case["id"] for case in records_in(folder.path)][-1] == "fact-3"
+    folder.finish(summary(4))
+    assert read_run(folder.path).state == "finished"
+
+
+def test_the_figures_as_a_table(tmp_path: Path) -> None:
+    """As the documentation of the records says."""
+    pandas = pytest.importorskip("pandas")
+    finished(tmp_path, cases=3)
+    table = pandas.json_normalize(list(records_in(tmp_path)), max_level=2)
+    expected = [record(number)["after"]["values"]["efficacy_magnitude"] for number in range(3)]
+    assert table["after.values.efficacy_magnitude"].tolist() == expected
+
+
+def test_a_lock_is_held_and_let_go(tmp_path: Path) -> None:
+    assert not is_locked(tmp_path / "lock")
+    with locked(tmp_path / "lock"):
+        assert is_locked(tmp_path / "lock")
+        with pytest.raises(LockedError, match="another process"), locked(tmp_path / "lock", patience=0.1):
+            pass
+    assert not is_locked(tmp_path / "lock")
+    with locked(tmp_path / "lock"):
+        pass
+
+
+def unexpected() -> RunFolder:
+    raise AssertionError("there is a run to go on with")
+
+
+def test_finished_is_not_run_again_unless_forced(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    finished(tmp_path / "2026-01-01" / "a")
+    assert len(store.runs()) == 1
+    with store.take({"id": "1"}, unexpected) as taken:
+        assert isinstance(taken, StoredRun)
+        assert (taken.state, taken.path) == ("finished", tmp_path / "2026-01-01" / "a")
+    with store.take({"id": "2"}, lambda: new_run(tmp_path / "b")) as taken:
+        assert isinstance(taken, RunFolder)
+        assert taken.path == tmp_path / "b"
+    with store.take({"id": "1"}, lambda: new_run(tmp_path / "c"), force=True) as taken:
+        assert isinstance(taken, RunFolder)
+        assert taken.path == tmp_path / "c"
+    assert [run.id for run in store.runs()].count("1") == 2
+
+
+def new_run(path: Path) -> RunFolder:
+    folder = RunFolder(path)
+    folder.begin(yaml.safe_dump(CONFIG))
+    return folder
+
+
+def test_find_prefers_the_finished_and_then_the_furthest(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    assert store.find("1") is None
+    begun(tmp_path / "a", {"id": "1"}, 1)
+    begun(tmp_path / "b", {"id": "1"}, 3)
+    begun(tmp_path / "c", {"id": "2"}, 5)
+    found = store.find("1")
+    assert found is not None
+    assert found.path.name == "b"
+    finished(tmp_path / "d")
+    found = store.find("1")
+    assert found is not None
+    assert found.path.name == "d"
+    finished(tmp_path / "e")
+    newer = store.find("1")
+    assert newer is not None
+    assert newer.path.name == "e"
+    assert store.find("") is None
+
+
+def damage_summary(folder: Path) -> None:
+    (folder / "summary.json").write_text('{"editor": "ro')
+
+
+def damage_config(folder: Path) -> None:
+    (folder / "config.yaml").write_text("a: [1, 2\nb: }")
+
+
+def damage_identity(folder: Path) -> None:
+    (folder / "identity.json").write_bytes(b"\xff\xfe\x00")
+
+
+def lose_records(folder: Path) -> None:
+    (folder / "cases.jsonl").unlink()
+
+
+def cut_records(folder: Path) -> None:
+    content = (folder / "cases.jsonl").read_bytes()
+    (folder / "cases.jsonl").write_bytes(content[: len(content) // 2])
+
+
+def lose_config(folder: Path) -> None:
+    (folder / "config.yaml").unlink()
+
+
+def odd_config(folder: Path) -> None:
+    (folder / "config.yaml").write_text("choices: [1]\nmodel: tiny\nmode: single\n")
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (damage_summary, "summary.json cannot be read"),
+        (damage_config, "config.yaml cannot be read"),
+        (damage_identity, "identity.json cannot be read"),
+        (lose_records, "of 3 facts, but there are records of 0"),
+        (cut_records, "cases.jsonl: damaged"),
+        (lose_config, "config.yaml is missing"),
+        (odd_config, "config.yaml: choices, model should hold named values"),
+    ],
+)
+def test_damage_stays_with_its_run(tmp_path: Path, damage: Any, problem: str) -> None:
+    for name in ("a", "b", "c"):
+        finished(tmp_path / name, name)
+    damage(tmp_path / "b")
+    found = {run.path.name: run for run in Store(tmp_path).runs()}
+    assert [found[name].state for name in "abc"] == ["finished", "damaged", "finished"]
+    assert problem in found["b"].problem
+    assert len(found["a"].cases()) == 3
+    assert Store(tmp_path).find("b") is None
+    assert runs_table(Store(tmp_path)).row_count == 3
+
+
+def test_a_half_written_run_is_unfinished(tmp_path: Path) -> None:
+    folder = begun(tmp_path / "a", {"id": "1"}, 2)
+    with (folder.path / "cases.jsonl").open("a") as file:
+        file.write('{"id": "cut off in the wri')
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "config.yaml").write_text("seed: 0\n")  # killed before it knew what it works on
+    content = (folder.path / "cases.jsonl").read_bytes()
+    found = {run.path.name: run for run in Store(tmp_path).runs()}
+    assert (found["a"].state, found["a"].done, len(found["a"].cases())) == ("unfinished", 2, 2)
+    assert (found["b"].state, found["b"].done, found["b"].id) == ("unfinished", 0, "")
+    assert (folder.path / "cases.jsonl").read_bytes() == content  # looking changes nothing
+
+
+def test_a_damaged_line_in_the_middle(tmp_path: Path) -> None:
+    folder = begun(tmp_path / "a", {"id": "1"}, 3)
+    lines = (folder.path / "cases.jsonl").read_text().split("\n")
+    (folder.path / "cases.jsonl").write_text("\n".join([lines[0], lines[1][:30], *lines[2:]]))
+    [run] = Store(tmp_path).runs()
+    assert run.state == "damaged"
+    assert "line 2: damaged" in run.problem
+
+
+def test_an_empty_or_missing_store(tmp_path: Path) -> None:
+    assert Store(tmp_path).runs() == []
+    assert Store(tmp_path / "nothing").runs() == []
+
+
+def test_runs_come_oldest_first(tmp_path: Path) -> None:
+    for name, begun_at in (("a", "2026-03-01T00:00:00"), ("b", "2026-01-01T00:00:00"), ("c", "2026-02-01T00:00:00")):
+        finished(tmp_path / name)
+        (tmp_path / name / "versions.json").write_text(json.dumps({"begun": begun_at}))
+    assert [run.path.name for run in Store(tmp_path).runs()] == ["b", "c", "a"]
+    # Another machine may have written the time zone, too.
+    (tmp_path / "c" / "versions.json").write_text(json.dumps({"begun": "2026-05-01T00:00:00+02:00"}))
+    assert [run.path.name for run in Store(tmp_path).runs()] == ["b", "a", "c"]
+    (tmp_path / "b" / "versions.json").unlink()
+    assert abs(read_run(tmp_path / "b").when.timestamp() - time.time()) < 600
+
+
+def test_identity_of_another_kind_is_refused(tmp_path: Path) -> None:
+    folder = begun(tmp_path / "a", {"id": "1", "model_fingerprint": "x"})
+    with pytest.raises(ValueError, match="begun with another model_fingerprint"):
+        folder.identify(id="1", model_fingerprint="y")
+
+
+def test_a_run_that_goes_on_with_other_code_says_so(tmp_path: Path) -> None:
+    folder = begun(tmp_path / "a", {"id": "1", "model_fingerprint": "x", "code": "old"})
+    folder.go_on_with(code="old+new", id="2")
+    assert folder.identity == {"id": "2", "model_fingerprint": "x", "code": "old+new"}
+    assert RunFolder(tmp_path / "b").identity == {}
+
+
+def test_runs_of_other_jobs_have_no_cases(tmp_path: Path) -> None:
+    folder = begun(tmp_path / "a", {"model_fingerprint": "x"}, job={"name": "trace"})
+    folder.finish({"suggested_layers": [3]})
+    [run] = Store(tmp_path).runs()
+    assert (run.state, run.job, run.id) == ("finished", "trace", "")
+
+
+def test_settings_of_the_job_count_only_where_they_are_used() -> None:
+    job = {"name": "edit", "sequential": {"checkpoints": [1]}, "locality": {"limit": 3}, "auto_layer": {"facts": 3}}
+    assert essential({**CONFIG, "job": job})["job"] == {"name": "edit"}
+    assert set(essential({**CONFIG, "mode": "sequential", "job": job})["job"]) == {"name", "sequential", "locality"}
+    auto = {**CONFIG, "editor": {"layer": "auto"}, "job": job}
+    assert set(essential(auto)["job"]) == {"name", "auto_layer"}
+
+
+def test_the_table_of_runs(tmp_path: Path) -> None:
+    finished(tmp_path / "a")
+    begun(tmp_path / "b", {"id": "2"}, 1)
+    finished(tmp_path / "c")
+    damage_summary(tmp_path / "c")
+    console = Console(file=io.StringIO(), width=200)
+    console.print(runs_table(Store(tmp_path)))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    for part in ("3/3 │ finished", "1 │ unfinished", "damaged: summary.json cannot be read"):
+        assert part in text

@@ -1,0 +1,441 @@
+"""Loading models by name, what is refused, their identity, and generation."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import tiny
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
+
+from corrigenda import (
+    ContextEdit,
+    Family,
+    LanguageModel,
+    LowRankEdit,
+    ModelNotFoundError,
+    Origin,
+    UnsupportedModelError,
+    load,
+)
+from corrigenda.forward.generation import decode
+from corrigenda.forward.partial import PartialForward
+from corrigenda.forward.recording import forward_logits, record
+from corrigenda.models import embedded
+from corrigenda.prompts import TokenBatch
+
+
+def a_batch(lm: LanguageModel) -> TokenBatch:
+    return lm.batch([[5, 6, 7, 8, 9], [10, 11, 12], [13, 14, 15, 16, 17, 18]])
+
+
+def last_logits(lm: LanguageModel) -> Tensor:
+    batch = a_batch(lm)
+    return forward_logits(lm, batch, batch.lengths - 1)
+
+
+@pytest.fixture(scope="module")
+def llama() -> LanguageModel:
+    return tiny.build("llama")
+
+
+@pytest.fixture
+def folder(llama: LanguageModel, tmp_path: Path) -> Path:
+    """The tiny model on disk."""
+    llama.save_pretrained(tmp_path / "tiny")
+    return tmp_path / "tiny"
+
+
+def write_gguf(path: Path, lm: LanguageModel, without: str | None = None) -> Path:
+    """A Llama model as llama.cpp's converter writes it, in float32, with a byte-level tokenizer of its own.
+
+    `without` names a tensor to leave out.
+    """
+    config = lm.model.config
+    tokens = ["<pad>", "<s>", "</s>", "<unk>", "t", "h", "th"]
+    tokens += [f"w{i}" for i in range(len(tokens), config.vocab_size)]
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_dimension_count(config.head_dim)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([gguf.TokenType.CONTROL] * 4 + [gguf.TokenType.NORMAL] * (len(tokens) - 4))
+    writer.add_token_merges(["t h"])
+    writer.add_pad_token_id(0)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_unk_token_id(3)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    for name, tensor in lm.model.state_dict().items():
+        if name == without:
+            continue
+        array = tensor.numpy()
+        if "q_proj" in name or "k_proj" in name:  # llama.cpp rotates neighbours, transformers rotates halves
+            halves = array.reshape(-1, 2, config.head_dim // 2, config.hidden_size)
+            array = halves.swapaxes(1, 2).reshape(array.shape)
+        writer.add_tensor(names.get_name(name, (".weight",)), np.ascontiguousarray(array))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def test_folder(llama: LanguageModel, folder: Path) -> None:
+    lm = load(folder)
+    assert lm.name == str(folder)
+    assert lm.n_layers == tiny.DEPTH
+    assert lm.tokens("the tower is in Rome") == llama.tokens("the tower is in Rome")
+    assert not lm.model.training
+    assert not any(parameter.requires_grad for parameter in lm.model.parameters())
+    assert torch.equal(last_logits(lm), last_logits(llama))
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "opt"])
+def test_folder_of_another_family(family: str, tmp_path: Path) -> None:
+    """A masked model comes back as one, not as the decoder twin that nobody trained."""
+    lm = tiny.build(family)
+    lm.save_pretrained(tmp_path)
+    again = load(str(tmp_path))
+    assert type(again.model) is type(lm.model)
+    assert torch.equal(last_logits(again), last_logits(lm))
+
+
+def test_gguf(llama: LanguageModel, tmp_path: Path) -> None:
+    lm = load(write_gguf(tmp_path / "tiny.gguf", llama))
+    assert torch.equal(last_logits(lm), last_logits(llama))
+    assert lm.tokens("th") == [6]
+    lm.save_pretrained(tmp_path / "saved")  # nothing says any more that it was a GGUF file
+    assert load(tmp_path / "saved").fingerprint == lm.fingerprint == llama.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("{tmp}/nothing", "no model folder"),
+        ("{tmp}", "no config.json"),
+        ("{tmp}/nothing.gguf", "no GGUF file"),
+        ("./nothing", "no model folder"),
+        ("some/deep/path", "no model folder"),
+    ],
+)
+def test_nothing_there(name: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match=message):
+        load(name.format(tmp=tmp_path))
+
+
+def out_of_reach(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    import huggingface_hub
+
+    for variable in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")  # nothing listens there
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(cache))
+
+
+@pytest.mark.parametrize("name", ["nobody/nothing", "nothing"])
+def test_hub_out_of_reach(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out_of_reach(monkeypatch, tmp_path)
+    start = time.monotonic()
+    with pytest.raises(ConnectionError, match=rf"'{name}'.*127\.0\.0\.1:9 does not answer.*smollm2-135m"):
+        load(name)
+    assert time.monotonic() - start < 6
+
+
+def test_hub_switched_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out_of_reach(monkeypatch, tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ConnectionError, match="HF_HUB_OFFLINE=1"):
+        load("nobody/nothing")
+
+
+def test_hub_out_of_reach_but_cached(
+    llama: LanguageModel, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, commit = tmp_path / "cache", "0" * 40
+    repository = cache / "models--somebody--something"
+    shutil.copytree(folder, repository / "snapshots" / commit)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    out_of_reach(monkeypatch, cache)
+    start = time.monotonic()
+    assert load("somebody/something").fingerprint == llama.fingerprint
+    assert time.monotonic() - start < 6
+
+
+def test_incomplete_checkpoint(folder: Path) -> None:
+    """Missing weights would be random numbers."""
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    del weights["model.layers.1.mlp.down_proj.weight"]
+    save_file(weights, path, {"format": "pt"})
+    with pytest.raises(ValueError, match=r"lacks 1 of the weights.*layers\.1\.mlp\.down_proj"):
+        load(folder)
+
+
+def test_incomplete_gguf(llama: LanguageModel, tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "tiny.gguf", llama, without="model.layers.2.mlp.up_proj.weight")
+    with pytest.raises(ValueError, match=r"tiny\.gguf.* lacks 1 of the weights.*layers\.2\.mlp\.up_proj"):
+        load(path)
+    with pytest.raises(ValueError, match="lacks 1 of the weights"):
+        embedded.convert_gguf(path, tmp_path / "made")
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float31", torch.int64])
+def test_wrong_dtype(dtype: Any, folder: Path) -> None:
+    with pytest.raises(ValueError, match=r"dtype.*float32, bfloat16"):
+        load(folder, dtype=dtype)
+
+
+@pytest.mark.parametrize("name", ["folder", "smollm2-135m"])
+def test_revision_of_what_is_on_this_machine(name: str, folder: Path) -> None:
+    with pytest.raises(ValueError, match=r"revision='main' names a version of a hub repository"):
+        load(folder if name == "folder" else name, revision="main")
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", torch.bfloat16])
+def test_bfloat16(dtype: Any, llama: LanguageModel, folder: Path) -> None:
+    lm = load(folder, dtype=dtype)
+    assert lm.dtype == torch.bfloat16
+    assert all(parameter.dtype == torch.bfloat16 for parameter in lm.model.parameters())
+    assert torch.equal(lm.memory(1).values, llama.memory(1).values.bfloat16())
+    assert lm.fingerprint != llama.fingerprint
+
+
+def test_dtype_of_the_checkpoint(llama: LanguageModel, tmp_path: Path) -> None:
+    tiny.build("llama").model.bfloat16().save_pretrained(tmp_path)
+    llama.tokenizer.save_pretrained(tmp_path)
+    assert load(tmp_path).dtype == torch.float32
+    assert load(tmp_path, dtype="auto").dtype == torch.bfloat16
+
+
+def test_device_and_device_map(folder: Path) -> None:
+    with pytest.raises(ValueError, match="either device or device_map"):
+        load(folder, device="cpu", device_map="auto")
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_device_map(llama: LanguageModel, folder: Path) -> None:
+    """Spread by accelerate, which puts forwards of its own on the blocks: all we do still works."""
+    lm = load(folder, device_map="auto")
+    torch.testing.assert_close(last_logits(lm).cpu(), last_logits(llama), atol=1e-4, rtol=1e-4)
+    assert lm.fingerprint == llama.fingerprint
+    assert lm.generate("the tower is in", 5) == llama.generate("the tower is in", 5)
+    batch = a_batch(lm)
+    partial = PartialForward(lm, record(lm, batch, layers=[2]), 2, batch.lengths - 1)
+    torch.testing.assert_close(partial.logits()[:, 0].cpu(), last_logits(llama), atol=1e-4, rtol=1e-4)
+    edit = an_edit(lm, layer=1)
+    with edit.applied(lm):
+        assert not torch.equal(last_logits(lm), last_logits(llama))
+    assert torch.equal(lm.memory(1).values.cpu(), llama.memory(1).values)
+
+
+def test_remote_code_is_refused(llama: LanguageModel, folder: Path) -> None:
+    """A repository with code of its own: nothing of it runs unless asked for."""
+    witness = folder / "it_ran"
+    (folder / "custom.py").write_text(
+        f"open({str(witness)!r}, 'w').close()\n"
+        "from transformers import LlamaConfig, LlamaForCausalLM\n"
+        "class CustomConfig(LlamaConfig):\n    model_type = 'custom'\n"
+        "class Custom(LlamaForCausalLM):\n    config_class = CustomConfig\n"
+    )
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": "custom", "architectures": ["Custom"]}
+    config["auto_map"] = {"AutoConfig": "custom.CustomConfig", "AutoModelForCausalLM": "custom.Custom"}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="trust_remote_code"):
+        load(folder)
+    assert not witness.exists()
+
+
+UNKNOWN: dict[str, dict[str, Any]] = {
+    "biogpt": tiny._SIZES,
+    "falcon": tiny._SIZES,  # adds the attention's output to the FFN's in place
+    "gpt_bigcode": tiny._OLD,
+    "olmo3": tiny._GROUPED,
+    "phi": tiny._SIZES,
+    "stablelm": tiny._GROUPED,
+    "starcoder2": tiny._GROUPED,
+}
+_MIXTURE = tiny._GROUPED | {"num_experts_per_tok": 2, "moe_intermediate_size": 24}
+MIXTURES: dict[str, dict[str, Any]] = {
+    "deepseek_v3": tiny._SIZES
+    | {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "n_group": 1, "topk_group": 1}
+    | {"kv_lora_rank": 8, "q_lora_rank": 8, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
+    | {"first_k_dense_replace": 2},  # the first blocks look like those of a plain model
+    "mixtral": tiny._GROUPED | {"num_local_experts": 4},
+    "qwen2_moe": _MIXTURE | {"num_experts": 4, "shared_expert_intermediate_size": 40},  # one expert sees every token
+    "qwen3_moe": _MIXTURE | {"num_experts": 4},
+}
+
+
+def from_config(family: str, sizes: dict[str, Any]) -> Any:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **sizes))
+        for parameter in model.parameters():
+            parameter.data.normal_(0, 0.2)
+    return model
+
+
+@pytest.mark.parametrize("family", UNKNOWN)
+def test_family_found_by_inspection(family: str) -> None:
+    """The parts of a family outside the table: output = m @ V + b, and the blocks are those that run."""
+    lm = LanguageModel(from_config(family, UNKNOWN[family]), tiny.tokenizer())
+    batch, memory = a_batch(lm), lm.memory(2)
+    module, attention = lm.architecture.values(2), lm.architecture.attention(2)
+    ran: list[object] = []
+    handle = attention.register_forward_hook(lambda *_: ran.append(attention))
+    with memory.capture() as seen:
+        full = forward_logits(lm, batch)
+    handle.remove()
+    assert ran
+    assert memory.keys.shape == memory.values.shape == (memory.d_ffn, tiny.WIDTH)
+    bias = getattr(module, "bias", None)
+    expected = seen.coefficients @ memory.values + (0 if bias is None else bias)
+    torch.testing.assert_close(seen.output, expected, atol=1e-4, rtol=1e-4)
+    with memory.replace(expected):
+        assert torch.allclose(forward_logits(lm, batch), full, atol=1e-3)
+    partial = PartialForward(lm, record(lm, batch, layers=[2]), 2, torch.tensor([3, 1, 2]))
+    logits = partial.logits(partial.local(batch.lengths - 1)).log_softmax(-1)
+    torch.testing.assert_close(logits, last_logits(lm).log_softmax(-1), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", MIXTURES)
+def test_mixture_of_experts(family: str) -> None:
+    model = from_config(family, MIXTURES[family])
+    with pytest.raises(UnsupportedModelError, match=rf"{family}.*mixture.* of experts"):
+        LanguageModel(model, tiny.tokenizer())
+
+
+def test_mixture_of_experts_from_a_folder(tmp_path: Path) -> None:
+    from_config("mixtral", MIXTURES["mixtral"]).save_pretrained(tmp_path)
+    tiny.tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedModelError, match="experts"):
+        load(tmp_path)
+
+
+def test_attention_with_the_residual_addition_inside() -> None:
+    """RoBERTa's "attention" ends in the addition and its norm: restoring that would restore the whole stream."""
+    config = AutoConfig.for_model("roberta", **tiny._SIZES)
+    with pytest.raises(
+        UnsupportedModelError, match=r"what attention adds \('attention' has 'output.LayerNorm' inside\)"
+    ):
+        LanguageModel(AutoModelForMaskedLM.from_config(config), tiny.tokenizer())
+
+
+def test_no_feed_forward_network() -> None:
+    model = from_config("mamba", {"hidden_size": 32, "num_hidden_layers": 4, "vocab_size": tiny.VOCABULARY})
+    with pytest.raises(UnsupportedModelError, match=r"mamba.*one attention module.*Known families: bert, .*Family"):
+        LanguageModel(model, tiny.tokenizer())
+
+
+def test_family_given(folder: Path) -> None:
+    paths = {"keys": "mlp.up_proj", "gate": "mlp.gate_proj", "values": "mlp.down_proj", "attention": "self_attn"}
+    assert load(folder, family=Family(blocks="model.layers", **paths)).n_layers == tiny.DEPTH
+    with pytest.raises(UnsupportedModelError, match=r"no blocks at 'transformer\.h'"):
+        load(folder, family=Family(blocks="transformer.h", **paths))
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def left(cache: Path) -> list[Path]:
+    return [path for path in cache.rglob("*") if path.is_file()]
+
+
+def test_fingerprint_is_that_of_the_weights(llama: LanguageModel, folder: Path) -> None:
+    assert load(folder).fingerprint == tiny.build("llama").fingerprint == llama.fingerprint
+    assert tiny.build("llama", seed=1).fingerprint != llama.fingerprint
+    changed = tiny.build("llama")
+    weight = changed.memory(3).weight
+    weight[0, 0] = torch.nextafter(weight[0, 0], torch.tensor(9.0))  # one bit
+    assert changed.fingerprint != llama.fingerprint
+
+
+def test_fingerprint_is_that_of_the_unedited_model() -> None:
+    lm = tiny.build("llama")
+    edit = an_edit(lm, layer=1)  # which asks for the fingerprint
+    plain = lm.fingerprint
+    with edit.applied(lm):
+        assert lm.fingerprint == plain
+    fresh = tiny.build("llama")
+    with edit.applied(fresh, strict=False), pytest.raises(RuntimeError, match="unedited"):
+        _ = fresh.fingerprint
+    assert fresh.fingerprint == plain
+
+
+def an_edit(lm: LanguageModel, layer: int) -> LowRankEdit:
+    draw = torch.Generator().manual_seed(layer)
+    memory = lm.memory(layer)
+    left, right = torch.randn(memory.d_ffn, 2, generator=draw), torch.randn(2, memory.d_model, generator=draw)
+    return LowRankEdit.of(lm, Origin(lm.name, lm.fingerprint, "by hand"), {layer: (left, right)})
+
+
+def test_save_an_edited_model(tmp_path: Path) -> None:
+    lm = tiny.build("gpt2")
+    plain = last_logits(lm)
+    with an_edit(lm, layer=2).applied(lm):
+        edited = last_logits(lm)
+        lm.save_pretrained(tmp_path)
+    assert not torch.allclose(edited, plain, atol=1e-2)
+    assert torch.equal(last_logits(load(tmp_path)), edited)
+
+
+def test_save_with_an_edit_outside_the_weights(tmp_path: Path) -> None:
+    lm = tiny.build("llama")
+    with (
+        ContextEdit(Origin(lm.name, lm.fingerprint, "context"), "the tower is red .").applied(lm),
+        pytest.raises(ValueError, match=r"context.*not in the weights"),
+    ):
+        lm.save_pretrained(tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()
+
+
+def by_transformers(lm: LanguageModel, prompt: str, max_new_tokens: int) -> str:
+    inputs = lm.tokenizer(prompt, return_tensors="pt").to(lm.device)
+    out = lm.model.generate(**inputs, do_sample=False, max_new_tokens=max_new_tokens)
+    return lm.tokenizer.decode(out[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("family", ["bloom", "gemma2", "gpt_neo", "gptj", "opt"])
+def test_generate_equals_transformers_in_other_families(family: str) -> None:
+    """Left padding must not show: learned positions, ALiBi, sliding windows."""
+    lm = tiny.build(family)
+    prompts = ["the tower", "Paris is the capital of France . London is the capital of", "Ben plays"]
+    expected = [by_transformers(lm, prompt, 8) for prompt in prompts]
+    assert lm.generate(prompts, 8) == expected
+    assert len(set(expected)) == len(prompts)
+
+
+def test_generate_nothing(llama: LanguageModel) -> None:
+    assert llama.generate("the tower", 0) == ""
+    prompts = [llama.tokens("the tower")] * 2
+    assert [len(tokens) for tokens in decode(llama, prompts, [0, 3], stop=lambda _: False)] == [0, 3]
+    with pytest.raises(ValueError, match="has no token"):
+        llama.generate("")
+    with pytest.raises(ValueError, match="at least one prompt"):
+        llama.generate([])
+    with pytest.raises(ValueError, match="masked model"):
+        tiny.build("bert").generate("the tower")

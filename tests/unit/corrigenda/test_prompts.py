@@ -1,0 +1,228 @@
+"""Tokens of prompts and targets, where the subject stands, and what prompts share."""
+
+from __future__ import annotations
+
+import random
+import warnings
+
+import pytest
+import tiny
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
+from tokenizers.processors import TemplateProcessing
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from corrigenda.forward.partial import PartialForward
+from corrigenda.forward.recording import Recording, record
+from corrigenda.forward.shared import record_shared
+from corrigenda.prompts import encode, encode_plain, encode_target, pad, shared_heads, subject_span
+
+TOLERANCE = 1e-4
+
+
+def framed() -> PreTrainedTokenizerFast:
+    """The tiny tokenizer, with a special token before a text and one behind it, as BERT's has."""
+    tokenizer = tiny.tokenizer()
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
+    )
+    assert tokenizer("the tower")["input_ids"] == [1, *encode_plain(tokenizer, "the tower"), 2]
+    return tokenizer
+
+
+def test_prompt_without_a_token() -> None:
+    with pytest.raises(ValueError, match="'' has no token"):
+        encode(tiny.tokenizer(), "")
+    assert encode(framed(), "") == [1, 2]
+
+
+@pytest.mark.parametrize("target", ["Paris", "Big Ben", "the city of Rome"])
+@pytest.mark.parametrize("make", [tiny.tokenizer, framed])
+def test_target_goes_on_from_the_prompt(make: type[PreTrainedTokenizerBase], target: str) -> None:
+    tokenizer, prompt = make(), "the tower is in"
+    ids = encode_target(tokenizer, prompt, target)
+    assert encode_plain(tokenizer, prompt) + ids == encode_plain(tokenizer, f"{prompt} {target}")
+    assert not set(ids) & set(tokenizer.all_special_ids)
+    assert encode_target(tokenizer, prompt, f"  {target}") == ids
+
+
+def test_target_that_merges_with_the_prompt() -> None:
+    """Tokens across the border belong to neither; the target has its own."""
+    vocabulary = {"s": 0, " ": 1, "R": 2, "s ": 3}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(BPE(vocabulary, [("s", " ")])))
+    assert encode_plain(tokenizer, "s R") == [3, 2]
+    assert encode_target(tokenizer, "s", "R") == [1, 2]
+
+
+@pytest.mark.parametrize("target", ["", "  "])
+def test_empty_target(target: str) -> None:
+    with pytest.raises(ValueError, match="empty target for the prompt 'the tower'"):
+        encode_target(tiny.tokenizer(), "the tower", target)
+
+
+def test_pad() -> None:
+    batch = pad([[5, 6, 7], [8]], pad_id=9)
+    assert batch.input_ids.tolist() == [[5, 6, 7], [8, 9, 9]]
+    assert batch.attention_mask.tolist() == [[1, 1, 1], [1, 0, 0]]
+    assert len(batch) == 2
+    short = batch.rows(torch.tensor([1, 1]))
+    assert short.input_ids.tolist() == [[8], [8]]
+    assert short.lengths.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("sequences", [[], [[]], [[1, 2], []]])
+def test_pad_nothing(sequences: list[list[int]]) -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        pad(sequences, pad_id=0)
+
+
+def test_subject_at_a_place_that_is_known() -> None:
+    prompt = "Paris is in France , and Paris is the capital"
+    assert subject_span(tiny.tokenizer(), prompt, "Paris", 0) == (0, 1)
+    with pytest.raises(ValueError, match="does not stand"):
+        subject_span(tiny.tokenizer(), prompt, "Paris", 3)
+
+
+def test_subject_that_is_not_there() -> None:
+    with pytest.raises(ValueError, match="'Rome' does not stand in the prompt 'the capital of France'"):
+        subject_span(tiny.tokenizer(), "the capital of France", "Rome")
+
+
+def test_shared_heads_of_prefixed_prompts() -> None:
+    """One question after three prefixes and one that is like no other: the order does not matter."""
+    sequences = [[1, 2, 3, 4, 5], [9, 9], [1, 2, 3, 7], [1, 2, 3, 4, 6]]
+    heads, head_of, lengths = shared_heads(sequences, [4, 1, 3, 4])
+    assert heads == [[1, 2, 3]]
+    assert lengths == [3, 0, 3, 3]
+    assert [head_of[i] for i in (0, 2, 3)] == [0, 0, 0]
+
+
+def test_limits_of_shared_heads() -> None:
+    heads, head_of, lengths = shared_heads([[1, 2, 3, 4], [1, 2, 3, 5]], [3, 2])
+    assert (heads, head_of, lengths) == ([[1, 2]], [0, 0], [2, 2])
+    assert shared_heads([[1, 2, 3, 4], [1, 2, 3, 5]], [3, 0])[2] == [0, 0]
+
+
+def test_a_long_head_is_not_cut_for_one_more_row() -> None:
+    assert shared_heads([[1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 7], [1, 8]], [5, 5, 1])[2] == [5, 5, 0]
+    assert shared_heads([[1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 7], [1, 2, 3, 8]], [5, 5, 3])[2] == [3, 3, 3]
+
+
+def test_nothing_shared() -> None:
+    heads, _, lengths = shared_heads([[1, 2], [2, 2], [3]], [2, 2, 1])
+    assert (heads, lengths) == ([], [0, 0, 0])
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_shared_heads_of_random_sequences(seed: int) -> None:
+    """Heads are common beginnings within the limits, and running them once never costs tokens."""
+    draw = random.Random(seed)
+    letters, n = draw.choice([1, 2, 3, 8]), draw.randint(1, 9)
+    sequences = [[draw.randrange(letters) for _ in range(draw.randint(1, 7))] for _ in range(n)]
+    limits = [draw.randint(0 if seed % 2 else 1, len(sequence)) for sequence in sequences]
+    heads, head_of, lengths = shared_heads(sequences, limits)
+    for sequence, limit, head, length in zip(sequences, limits, head_of, lengths, strict=True):
+        assert length <= limit
+        assert length == 0 or sequence[:length] == heads[head]
+    total = sum(map(len, heads)) + sum(len(s) - length for s, length in zip(sequences, lengths, strict=True))
+    assert total <= sum(map(len, sequences))
+    if min(limits) > 0 and len({sequence[0] for sequence in sequences}) < n:  # two begin alike
+        assert total < sum(map(len, sequences))
+
+
+HEAD, OTHER = [5, 6, 7, 8, 9, 10, 11], [20, 21, 22]
+SHARING = {
+    "one head": [[*HEAD, 30], [*HEAD, 31, 32, 33], [*HEAD, 34, 35]],
+    "two heads and a loner": [[*HEAD, 30], [*OTHER, 31, 32, 33], [40, 41, 42, 43], [*HEAD, 34], [*OTHER, 7]],
+    "a row is another's beginning": [HEAD, [*HEAD, 12, 13], [*HEAD, 12, 13, 14]],
+    "equal rows": [HEAD, HEAD, OTHER],
+    "nothing": [[5, 6, 7], [8, 9], [10, 11, 12, 13, 14, 15]],
+    "one row": [HEAD],
+}
+
+
+def distance(left: Tensor, right: Tensor) -> float:
+    return float((left - right).abs().max())
+
+
+def assert_equal_recordings(found: Recording, expected: Recording) -> None:
+    assert torch.equal(found.batch.input_ids, expected.batch.input_ids)
+    assert found.states.keys() == expected.states.keys()
+    assert found.tuples == expected.tuples
+    for row, length in enumerate(expected.batch.lengths.tolist()):  # what padding holds is of no concern
+        for layer, states in expected.states.items():
+            scale = max(1.0, float(states[row, :length].abs().max()))
+            assert distance(found.states[layer][row, :length], states[row, :length]) < TOLERANCE * scale
+        assert (found.cache is None) == (expected.cache is None)
+        for ours, theirs in zip(found.cache or (), expected.cache or (), strict=True):
+            for left, right in zip(ours, theirs, strict=True):
+                scale = max(1.0, float(right[row, :, :length].abs().max()))
+                assert distance(left[row, :, :length], right[row, :, :length]) < TOLERANCE * scale
+    assert (found.logits is None) == (expected.logits is None)
+    if found.logits is not None and expected.logits is not None:
+        assert distance(found.logits.log_softmax(-1), expected.logits.log_softmax(-1)) < TOLERANCE
+
+
+@pytest.mark.parametrize("rows", SHARING)
+@pytest.mark.parametrize("family", tiny.DECODERS)
+def test_shared_recording_equals_the_plain_one(family: str, rows: str) -> None:
+    lm = tiny.build(family)
+    batch = lm.batch(SHARING[rows])
+    last = batch.lengths - 1
+    found = record_shared(lm, batch, layers=[0, 2]).record([0, 2], last)
+    assert_equal_recordings(found, record(lm, batch, [0, 2], last))
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gpt_neo", "opt"])
+def test_shared_recording_within_limits(family: str) -> None:
+    """Only what stands before the limits is shared, so logits can be had from there on."""
+    lm = tiny.build(family)
+    batch = lm.batch(SHARING["two heads and a loner"])
+    limit = torch.tensor([4, 2, 0, 6, 3])
+    forward = record_shared(lm, batch, layers=[1], limit=limit)
+    assert forward.start.tolist() == [4, 2, 0, 4, 2]
+    at = torch.arange(batch.input_ids.shape[1]) >= limit[:, None]
+    at &= batch.attention_mask.bool()
+    assert_equal_recordings(forward.record([1], at), record(lm, batch, [1], at))
+
+
+def test_shared_tokens_run_once() -> None:
+    lm = tiny.build("llama")
+    rows = SHARING["two heads and a loner"]
+    ran: list[tuple[int, ...]] = []
+    handle = lm.architecture.block(0).register_forward_pre_hook(
+        lambda _module, args, kwargs: ran.append(tuple((args or tuple(kwargs.values()))[0].shape[:2])), with_kwargs=True
+    )
+    record_shared(lm, lm.batch(rows), layers=[]).record([])
+    handle.remove()
+    assert ran == [(2, 7), (5, 4)]  # two heads; of each row what is its own, the loner's four tokens the most
+
+
+def test_partial_forward_from_a_shared_recording() -> None:
+    lm = tiny.build("qwen3")
+    batch = lm.batch(SHARING["two heads and a loner"])
+    start = torch.tensor([2, 3, 1, 7, 0])
+    shared = record_shared(lm, batch, layers=[2]).record([2])
+    found = PartialForward(lm, shared, 2, start).logits()
+    expected = PartialForward(lm, record(lm, batch, [2]), 2, start).logits()
+    for row, length in enumerate((batch.lengths - start).tolist()):
+        assert distance(found[row, :length].log_softmax(-1), expected[row, :length].log_softmax(-1)) < TOLERANCE
+
+
+def test_masked_model_shares_nothing() -> None:
+    lm = tiny.build("bert")
+    batch = lm.batch(SHARING["one head"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = record_shared(lm, batch, layers=[2]).record([2], batch.lengths - 1)
+        assert_equal_recordings(found, record(lm, batch, [2], batch.lengths - 1))
+
+
+def test_only_whole_rows_are_recorded() -> None:
+    lm = tiny.build("llama")
+    batch = lm.batch(SHARING["one head"])
+    partial = PartialForward(lm, record(lm, batch, [2]), 2, torch.tensor([1, 1, 1]))
+    with pytest.raises(ValueError, match="starts at 2"):
+        partial.record([2])

@@ -1,0 +1,271 @@
+"""Fine-tuning against plain autograd on the whole model, its variants and rules; whole changes of values as edits."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from torch import Tensor, nn
+
+from corrigenda import Edit, Fact, LanguageModel, LowRankEdit, Origin, ValueEdit, WrongModelError
+from editing import EditRefusedError, FineTune
+
+BEN = Fact("Big Ben", "{} stands in", "the city of Rome", "London")
+THOMAS = Fact("Thomas", "the mother tongue of {} is", "French", "English")
+RIVER = Fact("river", "the {} in the north is", "green", "blue")
+FACTS = [BEN, THOMAS, RIVER]
+
+
+def bits(lm: LanguageModel) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in lm.model.state_dict().items()}
+
+
+def same_bits(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
+    return all(torch.equal(left[name], right[name]) for name in left)
+
+
+def values_weight(lm: LanguageModel, layer: int) -> nn.Parameter:
+    return lm.memory(layer).weight
+
+
+def rows(lm: LanguageModel, facts: list[Fact], end: bool) -> list[tuple[list[int], list[int]]]:
+    """For each fact the tokens of its prompt, and of its target; by the tokenizer alone."""
+    found = []
+    for fact in facts:
+        prompt = lm.tokenizer(fact.statement)["input_ids"]
+        whole = lm.tokenizer(f"{fact.statement} {fact.target_new}")["input_ids"]
+        found.append((prompt, whole[len(prompt) :] + ([lm.tokenizer.eos_token_id] if end else [])))
+    return found
+
+
+def confident() -> LanguageModel:
+    """A tiny model whose unembedding is large enough for probabilities near one."""
+    lm = tiny.build("llama")
+    lm.architecture.head.weight.data.mul_(10)
+    return lm
+
+
+def mean_nll(lm: LanguageModel, facts: list[Fact], end: bool = True) -> list[Tensor]:
+    """The mean of -log P of each fact's target tokens, by whole forwards of one row."""
+    losses = []
+    for prompt, target in rows(lm, facts, end):
+        logits = lm.model(input_ids=torch.tensor([prompt + target])).logits[0, len(prompt) - 1 : -1]
+        losses.append(nn.functional.cross_entropy(logits.float(), torch.tensor(target)))
+    return losses
+
+
+def plain(lm: LanguageModel, layer: int, facts: list[Fact], steps: int, lr: float, end: bool) -> Tensor:
+    """V' - V after so many steps of Adam on the model's own parameter, all facts in each step: the plain way."""
+    weight = values_weight(lm, layer)
+    start = weight.detach().clone()
+    weight.requires_grad_(True)
+    optimiser = torch.optim.Adam([weight], lr=lr)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        torch.stack(mean_nll(lm, facts, end)).mean().backward()
+        optimiser.step()
+    weight.requires_grad_(False)
+    change = weight.detach() - start
+    with torch.no_grad():
+        weight.copy_(start)
+    return change if lm.memory(layer).transposed else change.T
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gptj", "gemma2", "bloom"])
+@pytest.mark.parametrize("end_token", [True, False])
+def test_it_is_adam_on_the_value_matrix(family: str, end_token: bool) -> None:
+    """The change is that of plain training of this one parameter, though only the layers above it run."""
+    lm = tiny.build(family)
+    lm.model.double()  # Adam's first steps are the gradient's sign: in float32 noise decides where it is near zero
+    before = bits(lm)
+    settings = FineTune(layer=1, lr=0.01, epochs=3, steps=3, stop=1e-9, end_token=end_token)
+    edit = settings.edit(lm, FACTS)
+    assert same_bits(bits(lm), before)
+    expected = plain(lm, 1, FACTS, 3, 0.01, end_token)
+    assert expected.abs().max() > 0.02
+    torch.testing.assert_close(edit.delta(1), expected.float(), atol=1e-4, rtol=0)
+    single = settings.edit(lm, [BEN])
+    torch.testing.assert_close(single.delta(1), plain(lm, 1, [BEN], 3, 0.01, end_token).float(), atol=1e-4, rtol=0)
+
+
+def test_facts_are_learned_and_the_edit_is_an_edit_like_every_other(tmp_path: Path) -> None:
+    lm = confident()
+    before = bits(lm)
+    edit = FineTune(layer=1, lr=0.01, epochs=200).edit(lm, FACTS)
+    assert same_bits(bits(lm), before)
+    edit.save(tmp_path)
+    loaded = Edit.load(tmp_path)
+    assert isinstance(loaded, ValueEdit)
+    with loaded.applied(lm):
+        for fact, loss in zip(FACTS, mean_nll(lm, FACTS), strict=True):
+            assert float(loss) < 0.05
+            # The end token was learned, so that the answer ends where the target does.
+            assert lm.generate(fact.statement, 8) == fact.target_new
+    assert same_bits(bits(lm), before)
+    assert "whole" in edit.describe()
+    with pytest.raises(TypeError, match="low_rank"):
+        edit.to_peft(tmp_path / "peft")
+
+
+def test_without_the_end_token_it_is_not_learned() -> None:
+    lm = confident()
+    with FineTune(layer=1, lr=0.01, steps=200, end_token=False).edit(lm, [BEN]).applied(lm):
+        assert float(mean_nll(lm, [BEN], end=False)[0]) < 0.05
+        assert float(mean_nll(lm, [BEN], end=True)[0]) > 0.5
+
+
+def test_the_bound_holds_for_each_edit() -> None:
+    lm = tiny.build("llama")
+    editor = FineTune(layer=1, lr=0.01, bound=0.003, steps=10, stop=1e-9)
+    first = editor.edit(lm, [BEN])
+    assert float(first.delta(1).abs().max()) == pytest.approx(0.003)
+    second = editor.extend(lm, first, [THOMAS])
+    # Against V as this edit found it.
+    assert float((second.delta(1) - first.delta(1)).abs().max()) == pytest.approx(0.003, rel=1e-3)
+    assert float(second.delta(1).abs().max()) > 0.0031
+
+
+def test_extending_goes_on_from_the_earlier_change() -> None:
+    """The same as training the model on which the earlier edit is applied, plainly; the earlier edit stays as it is."""
+    lm = tiny.build("llama")
+    lm.model.double()
+    editor = FineTune(layer=2, lr=0.01, steps=3, stop=1e-9)
+    first = editor.edit(lm, [BEN])
+    kept = first.delta(2).clone()
+    second = editor.extend(lm, first, [THOMAS])
+    assert torch.equal(first.delta(2), kept)
+    with first.applied(lm):
+        assert torch.equal(editor.extend(lm, first, [THOMAS]).delta(2), second.delta(2))
+        expected = plain(lm, 2, [THOMAS], 3, 0.01, True)
+    torch.testing.assert_close(second.delta(2) - kept, expected.float(), atol=1e-4, rtol=0)
+    assert [fact.id for fact in second.origin.facts] == [BEN.id, THOMAS.id]
+    assert len(second.origin.report) == 2
+
+
+def test_mini_batches_go_over_all_facts_in_a_shuffled_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = tiny.build("llama")
+    seen: list[list[int]] = []
+    from editing.training_rows import Rows
+
+    pick = Rows.pick
+    monkeypatch.setattr(Rows, "pick", lambda self, numbers: seen.append(list(numbers)) or pick(self, numbers))
+    facts = [Fact(subject, "{} is", "Rome") for subject in ("one", "two", "six", "ten", "red")]
+    FineTune(layer=1, epochs=4, batch_size=2, stop=1e-9).edit(lm, facts)
+    assert [len(batch) for batch in seen] == [2, 2, 1] * 4
+    epochs = [list(itertools.chain(*seen[i : i + 3])) for i in range(0, 12, 3)]
+    assert all(sorted(epoch) == [0, 1, 2, 3, 4] for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) > 1
+
+
+def test_learning_ends_when_all_facts_are_learned() -> None:
+    lm = confident()
+    edit = FineTune(layer=1, lr=0.01, epochs=500, stop=0.1).edit(lm, FACTS)
+    passes = {figures["passes"] for figures in edit.origin.report}
+    assert max(passes) < 500
+    assert all(figures["loss"] <= 0.1 for figures in edit.origin.report)
+    # A fact that the model knows already is left alone.
+    with edit.applied(lm):
+        again = FineTune(layer=2, stop=0.2).edit(lm, [BEN])
+    assert float(again.delta(2).abs().max()) == 0
+
+
+def test_the_same_seed_gives_the_same_bits() -> None:
+    lm = tiny.build("gpt2")
+    edits = [FineTune(layer=1, epochs=3, batch_size=2, seed=seed).edit(lm, FACTS).delta(1) for seed in (0, 0, 1)]
+    assert torch.equal(edits[0], edits[1])
+    assert not torch.equal(edits[0], edits[2])
+
+
+def test_what_it_refuses() -> None:
+    lm, editor = tiny.build("llama"), FineTune(layer=1, steps=2)
+    with pytest.raises(EditRefusedError, match="erase"):
+        editor.edit(lm, [Fact("Ben", "{} is", None, "red")])
+    with pytest.raises(EditRefusedError, match="no fact"):
+        editor.edit(lm, [])
+    with pytest.raises(IndexError, match="layer 9"):
+        FineTune(layer=9).edit(lm, [BEN])
+    first = editor.edit(lm, [BEN])
+    with pytest.raises(EditRefusedError, match="layer 2"):
+        FineTune(layer=2).extend(lm, first, [THOMAS])
+    with pytest.raises(EditRefusedError, match="made on"):
+        editor.extend(tiny.build("llama", seed=1), first, [THOMAS])
+    other = LowRankEdit.of(lm, Origin(lm.name, lm.fingerprint, "test"), {})
+    with pytest.raises(EditRefusedError, match="low_rank"):
+        editor.extend(lm, other, [THOMAS])
+    for bad in ({"steps": 0}, {"lr": 0.0}, {"bound": -1.0}):
+        with pytest.raises(ValueError, match=next(iter(bad))):
+            FineTune(**bad)  # type: ignore[arg-type]
+
+
+def test_a_loss_that_is_no_number_names_the_fact_and_changes_nothing() -> None:
+    lm = tiny.build("llama")
+    lm.model.get_input_embeddings().weight.data[lm.tokenizer("Thomas")["input_ids"][-1]] = math.nan
+    before = bits(lm)
+    good = FineTune(layer=1, steps=2).edit(lm, [BEN])
+    with pytest.raises(EditRefusedError, match=f"not finite at fact {THOMAS.id}"):
+        FineTune(layer=1, steps=2).extend(lm, good, [THOMAS])
+    assert torch.equal(bits(lm)["lm_head.weight"], before["lm_head.weight"])
+    assert bool(good.delta(1).isfinite().all())
+
+
+def test_the_default_layer_exists_in_every_depth() -> None:
+    lm = tiny.build("llama")
+    assert FineTune().resolved_layer(lm) == 1
+    assert 0 <= FineTune().resolved_layer(lm) < lm.n_layers
+
+
+def whole(lm: LanguageModel, layer: int, seed: int) -> ValueEdit:
+    draw = torch.Generator().manual_seed(seed)
+    delta = 0.1 * torch.randn(lm.memory(layer).values.shape, generator=draw)
+    return ValueEdit.of(lm, Origin(lm.name, lm.fingerprint, "by hand"), {layer: delta})
+
+
+def low(lm: LanguageModel, layer: int, seed: int) -> LowRankEdit:
+    draw = torch.Generator().manual_seed(seed)
+    d_ffn, d_model = lm.memory(layer).values.shape
+    factors = (torch.randn(d_ffn, 2, generator=draw), 0.1 * torch.randn(2, d_model, generator=draw))
+    return LowRankEdit.of(lm, Origin(lm.name, lm.fingerprint, "by hand"), {layer: factors})
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_value_edits_compose_with_low_rank_ones_in_every_order(family: str, dtype: torch.dtype) -> None:
+    """Whatever the order of leaving, the model is bit for bit what it was, and in between V plus what is applied."""
+    lm = tiny.build(family)
+    lm.model.to(dtype)
+    before = bits(lm)
+    old = lm.memory(1).values.clone()
+    edits: list[Any] = [whole(lm, 1, 1), low(lm, 1, 2), whole(lm, 1, 3)]
+    for order in itertools.permutations(range(3)):
+        for edit in edits:
+            edit.apply(lm)
+        left = list(edits)
+        for number in order:
+            total = old.double() + sum(edit.delta(1).double() for edit in left)
+            tolerance = 1e-6 if dtype == torch.float32 else 2**-7 * float(total.abs().max())
+            torch.testing.assert_close(lm.memory(1).values.double(), total, atol=tolerance, rtol=0)
+            edits[number].revert(lm)
+            left.remove(edits[number])
+        assert same_bits(bits(lm), before)
+
+
+def test_value_edits_survive_the_disk_and_refuse_other_shapes(tmp_path: Path) -> None:
+    lm = tiny.build("llama")
+    edit = whole(lm, -1, 0)
+    assert list(edit.deltas) == [lm.n_layers - 1]
+    edit.save(tmp_path)
+    loaded = Edit.load(tmp_path)
+    assert isinstance(loaded, ValueEdit)
+    assert torch.equal(loaded.delta(lm.n_layers - 1), edit.delta(lm.n_layers - 1))
+    origin = edit.origin
+    with pytest.raises(WrongModelError, match="shape"):
+        ValueEdit(origin, {0: torch.zeros(3, 4)}).apply(lm)
+    with pytest.raises(WrongModelError, match="layer 7"):
+        ValueEdit(origin, {7: torch.zeros(lm.memory(0).values.shape)}).apply(lm)
+    with pytest.raises(ValueError, match="d_ffn, d_model"):
+        ValueEdit(origin, {0: torch.zeros(3)})

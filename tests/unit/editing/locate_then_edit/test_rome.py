@@ -1,0 +1,548 @@
+"""ROME: against the authors' values, against plain whole forwards, and its guards."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from torch import Tensor
+
+import editing.locate_then_edit.rome
+from corrigenda import ContextEdit, Edit, Fact, LanguageModel, LowRankEdit, Origin
+from corrigenda.forward.partial import PartialForward
+from corrigenda.moments.second_moment import SecondMoment
+from corrigenda.moments.text import Text
+from editing import EditRefusedError, Rome, ValueSettings
+from editing.contexts import sampled_prefixes
+from editing.locate_then_edit.keys import bare_keys, mean_keys
+from editing.locate_then_edit.prompts import Prompts, build_prompts, run_prompts
+from editing.locate_then_edit.targets import TargetValues, old_values, solve_target_values
+
+LAYER = 1
+PREFIXES = ("", "red green . ", "the river is in the north . ")
+# Fit for random models, which need a longer way than trained ones; no fact stops early.
+SETTINGS = ValueSettings(steps=8, lr=0.2, weight_decay=0.02, early_stop_loss=-1.0)
+# Subjects, prompts and targets of different lengths.
+FACTS = [
+    Fact("the Eiffel tower", "{} is located in the city of", "Rome", "Paris"),
+    Fact("Danielle Darrieux", "the mother tongue of {} is", "the English language", "French"),
+    Fact("Big Ben", "in the city with {} on the river Thomas plays the", "guitar", "piano"),
+]
+ROME = Rome(bare_agreement=0.0, layer=LAYER, prefixes=PREFIXES, value=SETTINGS, flag_norm=1e9, refuse_norm=1e9)
+
+
+def build(family: str) -> LanguageModel:
+    """A random model with weights large enough that an FFN's output changes what is predicted."""
+    return tiny.build(family, scale=8.0)
+
+
+def bits(lm: LanguageModel) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in lm.model.state_dict().items()}
+
+
+def same_bits(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
+    integers = {4: torch.int32, 2: torch.int16, 1: torch.uint8, 8: torch.int64}  # a NaN equals itself bit by bit
+    return left.keys() == right.keys() and all(
+        torch.equal(a.view(integers[a.element_size()]), right[name].view(integers[a.element_size()]))
+        for name, a in left.items()
+    )
+
+
+def hooks(lm: LanguageModel) -> int:
+    return sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in lm.model.modules())
+
+
+def some_moment(lm: LanguageModel, layer: int) -> Tensor:
+    """A well-conditioned second moment: of random coefficients of which some vary together."""
+    draw = torch.Generator().manual_seed(5)
+    d_ffn = lm.memory(layer).d_ffn
+    mixing = torch.eye(d_ffn) + torch.randn(d_ffn, d_ffn, generator=draw) / d_ffn**0.5
+    keys = torch.randn(4 * d_ffn, d_ffn, generator=draw, dtype=torch.float64) @ mixing.double()
+    return keys.T @ keys / len(keys)
+
+
+Patch = Callable[[Tensor | None], None]
+
+
+@pytest.fixture
+def moment(monkeypatch: pytest.MonkeyPatch) -> Patch:
+    """Sets the second moment that ROME uses; here at once to `some_moment` of whatever model it is."""
+
+    def patch(matrix: Tensor | None) -> None:
+        def given(lm: LanguageModel, layer: int, text: Text) -> SecondMoment:
+            return SecondMoment(some_moment(lm, layer) if matrix is None else matrix, 1000, layer, text)
+
+        monkeypatch.setattr(editing.locate_then_edit.rome, "second_moment", given)
+
+    patch(None)
+    return patch
+
+
+@dataclasses.dataclass(frozen=True)
+class Rewrites:
+    """What one run of some facts' prompts gives at ROME's layer."""
+
+    prompts: Prompts
+    mean_keys: Tensor
+    bare_keys: Tensor
+    old_values: Tensor
+
+
+def solve(lm: LanguageModel, facts: Sequence[Fact], rome: Rome = ROME) -> tuple[Rewrites, TargetValues]:
+    assert rome.layer is not None
+    assert rome.prefixes is not None
+    layer = rome.layer
+    prompts = build_prompts(lm, facts, rome.prefixes, rome.value.kl_prompt, rome.value.kl_position)
+    run = run_prompts(lm, prompts, [layer])
+    rewrites = Rewrites(prompts, mean_keys(run, layer), bare_keys(run, layer), old_values(run, layer))
+    return rewrites, solve_target_values(lm, run, layer, rome.value)
+
+
+def difference(left: Tensor, right: Tensor) -> float:
+    """The largest relative difference of two rows."""
+    return float(((left - right).norm(dim=-1) / right.norm(dim=-1)).max())
+
+
+def cosine(left: Tensor, right: Tensor) -> float:
+    return float(torch.nn.functional.cosine_similarity(left.flatten(), right.flatten(), dim=0))
+
+
+def plain(lm: LanguageModel, fact: Fact, rome: Rome) -> tuple[Tensor, Tensor]:
+    """k* and v* the long way: the whole model on each row by itself, every step, and autograd."""
+    assert rome.layer is not None
+    assert rome.prefixes is not None
+    settings = rome.value
+    module = lm.architecture.values(rome.layer)
+    seen: dict[str, Tensor] = {}
+
+    def run(text: str, at: int, target: Sequence[int], delta: Tensor) -> Tensor:
+        ids = lm.tokenizer(text)["input_ids"] + list(target)
+
+        def add(_module: object, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
+            coefficients, flat = args[0].reshape(len(ids), -1), output.reshape(len(ids), -1)
+            seen["key"], seen["value"] = coefficients[at].detach(), flat[at].detach()
+            mask = torch.zeros(len(ids), 1)
+            mask[at] = 1
+            return (flat + mask * delta).view_as(output)
+
+        handle = module.register_forward_hook(add)
+        try:
+            return lm.model(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
+        finally:
+            handle.remove()
+
+    def at(prompt: str) -> int:
+        return len(lm.tokenizer(prompt[: prompt.rindex(fact.subject) + len(fact.subject)])["input_ids"]) - 1
+
+    assert fact.target_new is not None
+    target = lm.tokenizer(fact.target_new)["input_ids"]
+    rows = [prefix + fact.statement for prefix in rome.prefixes]
+    kept = settings.kl_prompt.replace("{}", fact.subject)
+    zero = torch.zeros(lm.memory(rome.layer).d_model)
+    keys = []
+    for row in rows:
+        run(row, at(row), [], zero)
+        keys.append(seen["key"])
+        if row == rows[0]:
+            old = seen["value"]
+    place = at(kept) if settings.kl_position == "subject" else -1
+    before = run(kept, at(kept), [], zero)[place].detach()
+    delta = zero.clone().requires_grad_()
+    optimiser = torch.optim.Adam([delta], lr=settings.lr)
+    for _ in range(settings.steps - 1):
+        loss = settings.weight_decay * (delta.square().sum() + 1e-30).sqrt() / old.norm() ** 2
+        for row in rows:
+            log_probs = run(row, at(row), target, delta)
+            for number, token in enumerate(reversed(target)):
+                loss = loss - log_probs[-2 - number, token] / (len(rows) * len(target))
+        now = run(kept, at(kept), [], delta)[place]
+        loss = loss + settings.kl_factor * (now.exp() * (now - before)).sum()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        bound = settings.clamp_norm_factor * old.norm()
+        with torch.no_grad():
+            if delta.norm() > bound:
+                delta.mul_(bound / delta.norm())
+    return torch.stack(keys).mean(0), old + delta.detach()
+
+
+@pytest.mark.parametrize("family", tiny.DECODERS)
+def test_batch_equals_one_by_one(family: str) -> None:
+    lm = build(family)
+    alone = [solve(lm, [fact]) for fact in FACTS]
+    rewrites, values = solve(lm, FACTS)
+    assert difference(rewrites.mean_keys, torch.cat([single.mean_keys for single, _ in alone])) < 1e-3
+    assert difference(rewrites.bare_keys, torch.cat([single.bare_keys for single, _ in alone])) < 1e-3
+    assert difference(rewrites.old_values, torch.cat([single.old_values for single, _ in alone])) < 1e-3
+    assert difference(values.values, torch.cat([single.values for _, single in alone])) < 1e-3
+    unsolved = solve(lm, FACTS, dataclasses.replace(ROME, value=dataclasses.replace(SETTINGS, steps=1)))[1]
+    assert (values.values - rewrites.old_values).norm(dim=1).min() > 1
+    assert (unsolved.nll - values.nll).min() > 0.02
+
+
+@pytest.mark.parametrize("family", tiny.DECODERS)
+def test_solution_equals_that_of_whole_forwards(family: str) -> None:
+    lm = build(family)
+    rewrites, values = solve(lm, FACTS[1:2])
+    key, value = plain(lm, FACTS[1], ROME)
+    assert difference(rewrites.mean_keys[0], key) < 1e-3
+    assert difference(values.values[0], value) < 1e-3
+
+
+@pytest.mark.parametrize("layer", [0, tiny.DEPTH - 1])
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+def test_solution_at_the_first_and_the_last_layer(family: str, layer: int) -> None:
+    """What is written at the last layer is seen at its own position only, so the subject ends this prompt."""
+    lm = build(family)
+    fact = Fact("Danielle Darrieux", "the mother tongue of {}", "Italy", "French")
+    rome = dataclasses.replace(ROME, layer=layer)
+    key, value = plain(lm, fact, rome)
+    rewrites, values = solve(lm, [fact], rome)
+    assert difference(rewrites.mean_keys[0], key) < 1e-3
+    assert difference(values.values[0], value) < 1e-3
+    assert difference(values.values, rewrites.old_values) > 0.1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"kl_factor": 3.0},
+        {"kl_factor": 3.0, "kl_position": "last", "kl_prompt": "in the city {} was with the"},
+        {"weight_decay": 20.0},
+        {"clamp_norm_factor": 0.05},
+    ],
+)
+def test_every_term_of_the_loss(changes: dict) -> None:
+    """Terms that hardly matter at their default weight, weighed so that they do."""
+    lm = build("qwen2")
+    rome = dataclasses.replace(ROME, value=dataclasses.replace(SETTINGS, **changes))
+    _, values = solve(lm, FACTS[:1], rome)
+    assert difference(values.values[0], plain(lm, FACTS[0], rome)[1]) < 1e-3
+    assert difference(values.values[0], solve(lm, FACTS[:1])[1].values[0]) > 1e-2
+
+
+def test_bound_holds() -> None:
+    lm = build("llama")
+    rome = dataclasses.replace(ROME, value=dataclasses.replace(SETTINGS, clamp_norm_factor=0.05))
+    rewrites, values = solve(lm, FACTS, rome)
+    delta = (values.values - rewrites.old_values).norm(dim=1)
+    torch.testing.assert_close(delta, 0.05 * rewrites.old_values.norm(dim=1), rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2"])
+def test_a_bare_prompt_that_k_star_does_not_speak_for_is_answered_too(family: str, moment: Patch) -> None:
+    """With a constraint of its own, the bare prompt's key gets v* as k* does; without one it does not."""
+    lm = build(family)
+    rewrites, values = solve(lm, FACTS[:2])
+    memory = lm.memory(LAYER)
+    with ROME.edit(lm, FACTS[:2]).applied(lm):
+        assert difference(memory.read(rewrites.bare_keys), values.values) > 0.01
+    edit = dataclasses.replace(ROME, bare_agreement=1.1).edit(lm, FACTS[:2])
+    assert all(figures["bare_agreement"] <= 1.001 for figures in edit.origin.report)
+    with edit.applied(lm):
+        assert difference(memory.read(rewrites.bare_keys), values.values) < 1e-3
+        assert difference(memory.read(rewrites.mean_keys), values.values) < 1e-3
+
+
+@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize("family", tiny.DECODERS)
+def test_edited_memory_answers_every_key_with_its_value(family: str, number: int, moment: Patch) -> None:
+    lm = build(family)
+    rewrites, values = solve(lm, FACTS[:number])
+    memory = lm.memory(LAYER)
+    assert difference(memory.read(rewrites.mean_keys), values.values) > 0.01
+    edit = ROME.edit(lm, FACTS[:number])
+    with edit.applied(lm):
+        assert difference(memory.read(rewrites.mean_keys), values.values) < 1e-3
+    assert edit.factors[LAYER][0].shape == (memory.d_ffn, number)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "opt", "gemma2", "olmo2", "gpt_neox"])
+def test_edited_model_puts_out_the_value_at_the_subject(family: str, moment: Patch) -> None:
+    """With the bare prompt as the only context the FFN's output in a real forward is v*."""
+    lm = build(family)
+    rome = dataclasses.replace(ROME, prefixes=("",))
+    _, values = solve(lm, FACTS[:1], rome)
+    ids, at = lm.tokens(FACTS[0].statement), 2  # "the Eiffel tower"
+    with rome.edit(lm, FACTS[:1]).applied(lm), lm.memory(LAYER).capture() as seen, torch.no_grad():
+        lm.model(input_ids=torch.tensor([ids]))
+    assert difference(seen.output[0, at], values.values[0]) < 1e-3
+
+
+@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_update_is_the_smallest_in_the_metric_of_the_second_moment(family: str, number: int, moment: Patch) -> None:
+    """min tr(D^T C D) subject to K D = R, by least squares in float64 in coordinates where C is the identity."""
+    lm = build(family)
+    rewrites, values = solve(lm, FACTS[:number])
+    keys = rewrites.mean_keys.double()
+    residuals = values.values.double() - lm.memory(LAYER).read(rewrites.mean_keys).double()
+    matrix = some_moment(lm, LAYER) + ROME.ridge * torch.eye(keys.shape[1], dtype=torch.float64)
+    root = torch.linalg.cholesky(matrix)
+    seen_from_root = torch.linalg.solve_triangular(root, keys.T, upper=False).T
+    smallest = torch.linalg.lstsq(seen_from_root, residuals, driver="gelsd").solution
+    expected = torch.linalg.solve_triangular(root.T, smallest, upper=True)
+    found = ROME.edit(lm, FACTS[:number]).delta(LAYER).double()
+    torch.testing.assert_close(found, expected, atol=1e-3 * float(expected.abs().max()), rtol=0)
+    # A change that answers the keys as well but goes another way is larger.
+    aside = torch.randn(expected.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    aside -= torch.linalg.pinv(keys) @ (keys @ aside)
+    for size in (0.01, -0.01):
+        other = found + size * aside * found.norm() / aside.norm()
+        assert torch.trace(other.T @ matrix @ other) > torch.trace(found.T @ matrix @ found)
+
+
+def test_facts_beyond_the_batch_size(moment: Patch) -> None:
+    lm = build("llama")
+    whole, parts = (dataclasses.replace(ROME, batch_size=size).edit(lm, FACTS) for size in (8, 2))
+    assert difference(parts.delta(LAYER).flatten(), whole.delta(LAYER).flatten()) < 1e-3
+    assert [report["steps"] for report in parts.origin.report] == [8, 8, 8]
+
+
+def test_facts_about_one_subject_are_met_together(moment: Patch) -> None:
+    """Two statements of nearly one key: the update stays as small as that of one, instead of exploding."""
+    lm = build("llama")
+    again = dataclasses.replace(FACTS[0], prompt="{} is in the city of", id="again")
+    edit = ROME.edit(lm, [FACTS[0], again])
+    assert edit.norm(LAYER) < 2 * ROME.edit(lm, FACTS[:1]).norm(LAYER)
+
+
+def orthogonal(left: Tensor, right: Tensor) -> Tensor:
+    """A second moment C, positive definite, with left C^-1 right = 0."""
+    left, right = left.double() / left.double().norm(), right.double() / right.double().norm()
+    cosine = float(left @ right)
+    both = torch.outer(left, right)
+    inverse = torch.eye(len(left), dtype=torch.float64) - cosine / (1 + cosine**2) * (both + both.T)
+    return torch.linalg.inv(inverse)
+
+
+def test_denominator_near_zero_is_refused(moment: Patch) -> None:
+    """With the authors' keys: the key the update is made with stands at right angles to the one it is to answer."""
+    lm = build("llama")
+    rewrites, _ = solve(lm, FACTS)
+    moment(orthogonal(rewrites.bare_keys[0], rewrites.mean_keys[0]))
+    original = dataclasses.replace(ROME, homogeneous_keys=False, ridge=0.0)
+    with pytest.warns(UserWarning, match="refused"), pytest.raises(EditRefusedError, match="denominator"):
+        original.edit(lm, FACTS[:1])
+    # In a batch only that fact is left out.
+    with pytest.warns(UserWarning, match=f"{FACTS[0].id}.*refused"):
+        edit = original.edit(lm, FACTS)
+    assert ["refused" in report for report in edit.origin.report] == [True, False, False]
+    assert abs(edit.origin.report[0]["agreement"]) < 0.02 < edit.origin.report[1]["agreement"]
+    others = original.edit(lm, FACTS[1:])
+    assert difference(edit.delta(LAYER).flatten(), others.delta(LAYER).flatten()) < 1e-3
+    # With one key throughout there is nothing to stand at right angles.
+    assert ROME.edit(lm, FACTS[:1]).origin.report[0]["agreement"] == pytest.approx(1)
+
+
+def test_not_finite_is_refused(moment: Patch, tmp_path: Path) -> None:
+    """One word's embedding is broken: the fact with that word is refused, the others are edited as without it."""
+    lm = build("llama")
+    word = lm.tokenizer.convert_tokens_to_ids("Danielle")
+    lm.model.get_input_embeddings().weight.data[word] = torch.nan
+    before = bits(lm)
+    with pytest.warns(UserWarning, match="not finite"), pytest.raises(EditRefusedError, match="not finite"):
+        ROME.edit(lm, FACTS[1:2])
+    with pytest.warns(UserWarning, match="not finite"):
+        edit = ROME.edit(lm, FACTS)
+    assert "not finite" in edit.origin.report[1]["refused"]
+    assert "loss" in edit.origin.report[0]
+    assert "loss" not in edit.origin.report[1]
+    edit.save(tmp_path)
+    assert Edit.load(tmp_path).origin.report == edit.origin.report
+    assert difference(edit.delta(LAYER).flatten(), ROME.edit(lm, [FACTS[0], FACTS[2]]).delta(LAYER).flatten()) < 1e-3
+    assert same_bits(bits(lm), before)
+
+
+def test_a_wrecked_model_is_refused(moment: Patch) -> None:
+    lm = build("gpt2")
+    lm.memory(2).weight.data[0, 0] = torch.nan  # above the edited layer: the keys are sound, the loss is not
+    with pytest.warns(UserWarning, match="not finite"), pytest.raises(EditRefusedError, match="not finite"):
+        ROME.edit(lm, FACTS)
+
+
+def test_outliers_are_flagged_and_refused(moment: Patch) -> None:
+    lm = build("llama")
+    norms = [report["relative_norm"] for report in ROME.edit(lm, FACTS).origin.report]
+    alone = ROME.edit(lm, FACTS[:1])
+    assert norms[0] == pytest.approx(alone.norm(LAYER) / float(lm.memory(LAYER).values.norm()), rel=1e-3)
+    worst = norms.index(max(norms))
+    between = sum(sorted(norms)[-2:]) / 2
+    with pytest.warns(UserWarning, match=r"flagged.*\|delta V\|"):
+        edit = dataclasses.replace(ROME, flag_norm=between).edit(lm, FACTS)
+    assert ["flagged" in report for report in edit.origin.report] == [number == worst for number in range(3)]
+    assert edit.factors[LAYER][0].shape[1] == 3  # a flagged fact is edited
+    with pytest.warns(UserWarning, match="outlier"):
+        edit = dataclasses.replace(ROME, refuse_norm=between).edit(lm, FACTS)
+    assert ["refused" in report for report in edit.origin.report] == [number == worst for number in range(3)]
+    assert edit.factors[LAYER][0].shape[1] == 2
+    with pytest.warns(UserWarning, match="outlier"), pytest.raises(EditRefusedError, match="outlier"):
+        dataclasses.replace(ROME, refuse_norm=min(norms) / 2).edit(lm, FACTS)
+
+
+def test_the_flag_is_of_the_edit_that_is_given(moment: Patch) -> None:
+    """With a second constraint the update is larger than the one that was judged at first."""
+    lm = build("llama")
+    one = dataclasses.replace(ROME, bare_agreement=1.1)
+    first, whole = (editor.edit(lm, FACTS[:1]).origin.report[0]["relative_norm"] for editor in (ROME, one))
+    assert first < whole
+    with pytest.warns(UserWarning, match="flagged.*second constraint"):
+        edit = dataclasses.replace(one, flag_norm=(first + whole) / 2).edit(lm, FACTS[:1])
+    assert "flagged" in edit.origin.report[0]
+    assert edit.origin.report[0]["relative_norm"] == pytest.approx(whole)
+
+
+def test_prefixes_that_are_none() -> None:
+    with pytest.raises(ValueError, match="at least one text"):
+        Rome(prefixes=())
+
+
+def test_the_subject_is_where_the_prompt_has_it() -> None:
+    """Not where it stands once more: "Rome is in the country of Italy , where Rome is"."""
+    lm = tiny.build("llama")
+    fact = Fact("Rome", "{} is in the country of Italy , where Rome is", "red")
+    prompts = build_prompts(lm, [fact], ["", "red green "], "{} and Rome", "subject")
+    assert prompts.subject.tolist() == [2, 0]  # without a prefix it would end at the very first token
+    assert prompts.batch.lengths[1] == 1
+
+
+def test_sound_edits_say_nothing(moment: Patch) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        edit = ROME.edit(build("llama"), FACTS)
+    assert all(not {"flagged", "refused"} & report.keys() for report in edit.origin.report)
+
+
+def test_what_cannot_be_asked() -> None:
+    lm = build("llama")
+    erase = Fact("the Eiffel tower", "{} is located in the city of", None, "Paris")
+    with pytest.raises(EditRefusedError, match="erase"):
+        ROME.edit(lm, [FACTS[0], erase])
+    with pytest.raises(EditRefusedError, match="no fact"):
+        ROME.edit(lm, [])
+    with pytest.raises(IndexError, match="4 layers"):
+        dataclasses.replace(ROME, layer=tiny.DEPTH).edit(lm, FACTS)
+
+
+def test_model_is_left_as_it_was(moment: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = build("gpt2")
+    before = bits(lm)
+    ROME.edit(lm, FACTS)
+    assert same_bits(bits(lm), before)
+    assert hooks(lm) == 0
+
+    whole = PartialForward.logits
+    calls = []
+
+    def failing(self: PartialForward, *args: object, **kwargs: object) -> Tensor:
+        calls.append(1)
+        result = whole(self, *args, **kwargs)  # type: ignore[arg-type]
+        if len(calls) == 4:
+            raise RuntimeError("in the middle")
+        return result
+
+    monkeypatch.setattr(PartialForward, "logits", failing)
+    for layer in (LAYER, tiny.DEPTH - 1):  # the last layer has no layer above it to start from
+        calls.clear()
+        with pytest.raises(RuntimeError, match="in the middle"):
+            dataclasses.replace(ROME, layer=layer).edit(lm, FACTS)
+        assert same_bits(bits(lm), before)
+        assert hooks(lm) == 0
+        assert not lm.edits
+
+
+def test_gradients_are_not_the_callers_concern(moment: Patch) -> None:
+    lm = build("llama")
+    expected = ROME.edit(lm, FACTS[:1])
+    with torch.no_grad():
+        assert torch.equal(ROME.edit(lm, FACTS[:1]).delta(LAYER), expected.delta(LAYER))
+        assert not torch.is_grad_enabled()
+    assert torch.is_grad_enabled()
+
+
+def test_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same seed gives the same bits, from fresh caches; contexts of another seed give others."""
+    lm = build("llama")
+    rome = Rome(
+        layer=LAYER,
+        prefix_lengths=((3, 2), (5, 2)),
+        value=SETTINGS,
+        text=Text(tokens=512, length=16),
+        flag_norm=1e9,
+        refuse_norm=1e9,
+    )
+    deltas = []
+    for number, seed in enumerate((0, 0, 1)):
+        monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / str(number)))
+        torch.manual_seed(number)  # nothing depends on the global state
+        deltas.append(dataclasses.replace(rome, seed=seed).edit(lm, FACTS[:2]).delta(LAYER))
+    assert torch.equal(deltas[0], deltas[1])
+    assert not torch.equal(deltas[0], deltas[2])
+
+
+def random_edit(lm: LanguageModel, layer: int) -> LowRankEdit:
+    memory = lm.memory(layer)
+    draw = torch.Generator().manual_seed(0)
+    left, right = torch.randn(memory.d_ffn, 2, generator=draw), torch.randn(2, memory.d_model, generator=draw)
+    right *= 0.5 * float(memory.values.norm() / (left @ right).norm())
+    return LowRankEdit.of(lm, Origin(lm.name, lm.fingerprint, "test"), {layer: (left, right)})
+
+
+@pytest.mark.parametrize("layer", [0, LAYER, 2])
+def test_on_top_of_another_edit(layer: int, moment: Patch) -> None:
+    """Computed with the other edit applied, wherever it is; right as long as it stays."""
+    lm = build("llama")
+    untouched = bits(lm)
+    without, memory = solve(lm, FACTS)[1].values, lm.memory(LAYER)
+    with random_edit(lm, layer).applied(lm):
+        rewrites, values = solve(lm, FACTS)
+        key, value = plain(lm, FACTS[0], ROME)
+        assert difference(rewrites.mean_keys[0], key) < 1e-3
+        assert difference(values.values[0], value) < 1e-3
+        assert difference(values.values, without) > 0.01
+        between = bits(lm)
+        second = ROME.edit(lm, FACTS)
+        assert same_bits(bits(lm), between)
+        with second.applied(lm):
+            assert difference(memory.read(rewrites.mean_keys), values.values) < 1e-3
+    assert same_bits(bits(lm), untouched)
+
+
+def test_under_a_context() -> None:
+    """The context stands before every row; the subject is found in the prompt, also where the context names it."""
+    lm = build("llama")
+    text = "in the north the Eiffel tower stands on the river . "
+    settings = dataclasses.replace(SETTINGS, kl_factor=0.0)  # the context stands before the KL's prompt too
+    rome = dataclasses.replace(ROME, value=settings)
+    as_prefix = dataclasses.replace(rome, prefixes=tuple(text + prefix for prefix in PREFIXES))
+    expected_rewrites, expected = solve(lm, FACTS, as_prefix)
+    with ContextEdit(Origin(lm.name, lm.fingerprint, "test"), text).applied(lm):
+        rewrites, values = solve(lm, FACTS, rome)
+    n = int(rewrites.prompts.rewriting.sum())
+    assert rewrites.prompts.subject[:n].tolist() == expected_rewrites.prompts.subject[:n].tolist()
+    assert int(rewrites.prompts.subject[0]) == 11 + 2  # the context's eleven words, then "the Eiffel tower"
+    torch.testing.assert_close(rewrites.mean_keys, expected_rewrites.mean_keys, atol=1e-4, rtol=1e-3)
+    assert difference(values.values, expected.values) < 1e-3
+    assert difference(values.values[0], plain(lm, FACTS[0], as_prefix)[1]) < 1e-3
+
+
+def test_contexts_are_sampled_from_the_unedited_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are kept on disk under the unedited model's name, whatever was applied when they were sampled."""
+    lm = build("llama")
+    found = []
+    for name, edit in (("plain", None), ("edited", random_edit(lm, 0))):
+        monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / name))
+        if edit is not None:
+            edit.apply(lm)
+        found.append(sampled_prefixes(lm, ((5, 3), (8, 3))))
+    assert len(lm.edits) == 1
+    assert found[0] == found[1]
+    assert found[0][0] == ""
+    assert len(found[0]) == 7
+    assert all(prefix.endswith(". ") for prefix in found[0][1:])

@@ -1,0 +1,568 @@
+"""WISE: the pieces by hand, and on tiny models what an edit promises."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from torch import Tensor
+
+import editing.memory_based.wise.other_subjects
+from corrigenda import Fact, LanguageModel
+from corrigenda.data.embedded import unrelated_prompts
+from corrigenda.forward.recording import forward_logits
+from corrigenda.moments.second_moment import second_moment
+from corrigenda.moments.text import Text
+from editing import EditRefusedError, NoEdit, Unrelated, Wise
+from editing.memory_based.wise.coordinates import Coordinates
+from editing.memory_based.wise.learner import Learner
+from editing.memory_based.wise.margins import Margins, prompt_scores, rival_loss, threshold_between
+from editing.memory_based.wise.merging import merge_shards, subspace
+from editing.memory_based.wise.settings import CANDIDATES, SHAPING
+from editing.memory_based.wise.unrelated import EVERY, draw_evenly, run_unrelated, unrelated_coefficients
+from editing.training_rows import Rows, RowsForward, SideLayer, target_rows, thinned
+
+EIFFEL = Fact("the Eiffel tower", "{} is located in the city of", "Rome", "Paris")
+BEN = Fact("Big Ben", "{} stands in the country of", "Italy", "England")
+DANIELLE = Fact("Danielle Darrieux", "the mother tongue of {} is", "English", "French")
+THOMAS = Fact("Thomas", "the native language of {} is", "Dutch piano", "German")
+FACTS = [EIFFEL, BEN, DANIELLE, THOMAS]
+TEXT = Text(tokens=1024, length=16)
+
+
+def wise(**changes: Any) -> Wise:
+    settings = {
+        "layer": 2,
+        "shards": 2,
+        "edits_per_shard": 2,
+        "rho": 0.5,
+        "steps": 60,
+        "lr": 20.0,  # random weights: their layers add next to nothing to the stream
+        "max_norm": 1e4,
+        "weight": 0.01,
+        "prefix_lengths": ((3, 4),),
+        "prefixes": 1,
+        "thinned": 1,
+        "replay": 2,
+        "unrelated": Unrelated(Text(tokens=32 * 12, length=12), prompts=False),
+        "unrelated_batch": 16,
+        "other_subjects": 2,
+        "loudest": 4,
+        "text": TEXT,
+    }
+    return Wise(**(settings | changes))
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """One folder for what is kept on disk, apart from the user's."""
+    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+def mask(editor: Wise, shard: int, shape: torch.Size) -> Tensor:
+    return subspace(editor.rho, editor.masks, editor.seed, shard, shape)
+
+
+def losses(lm: LanguageModel, facts: list[Fact]) -> Tensor:
+    """-log P per token of each fact's target and the end token after its prompt, by the model as it is."""
+    found = []
+    for fact in facts:
+        ids, n = target_rows(lm, fact)
+        logs = forward_logits(lm, lm.batch([ids], [n]))[0].log_softmax(-1)
+        found.append(-float(logs[range(n - 1, len(ids) - 1), ids[n:]].mean()))
+    return torch.tensor(found)
+
+
+def test_ties_by_hand() -> None:
+    """Trim, elect the sign, take the disjoint mean: a worked example.
+
+    keep = 1/2 leaves the two largest of the four learned entries of the first two shards, and none of the third's one.
+    Sums: 4, -3 - 2 = -5, 3, 0. The elected signs are +, -, +; the means over the shards that agree: 4, -5 / 2, 3.
+    """
+    first = torch.tensor([[4.0, -3.0], [1.0, -0.5]])
+    second = torch.tensor([[0.5, -2.0], [3.0, 0.25]])
+    third = torch.tensor([[0.0, 0.0], [-1.0, 0.0]])
+    merged = merge_shards([first, second, third], "ties", keep=0.5)
+    assert merged.tolist() == [[4.0, -2.5], [3.0, 0.0]]
+    # Nothing trimmed: 4 and 0.5; -3 and -2; 1 and 3, against -1; -0.5 against 0.25.
+    assert merge_shards([first, second, third], "ties").tolist() == [[2.25, -2.5], [2.0, -0.5]]
+
+
+def test_mean_by_hand() -> None:
+    shards = [torch.tensor([[4.0, 0.0]]), torch.tensor([[0.0, -2.0]])]
+    assert merge_shards(shards, "mean").tolist() == [[2.0, -1.0]]
+    assert merge_shards(shards, "ties").tolist() == [[4.0, -2.0]]  # subspaces that do not overlap are kept whole
+
+
+@pytest.mark.parametrize(
+    ("shards", "how", "keep"), [([], "ties", 1.0), ([torch.ones(1)], "sum", 1.0), ([torch.ones(1)], "ties", 0.0)]
+)
+def test_bad_merges(shards: list[Tensor], how: Any, keep: float) -> None:
+    with pytest.raises(ValueError, match=r"no shard|unknown way|keep"):
+        merge_shards(shards, how, keep)
+
+
+def test_subspaces() -> None:
+    shape = torch.Size((200, 100))
+    shards = [mask(wise(rho=0.2), shard, shape) for shard in range(6)]
+    assert all(float(shard.float().mean()) == pytest.approx(0.2, abs=0.015) for shard in shards)
+    assert bool((sum(shard.int() for shard in shards[:5]) == 1).all())  # five shards of a fifth share all entries out
+    assert float((shards[5] & shards[0]).float().mean()) == pytest.approx(0.2, abs=0.015)  # and the next begins anew
+    assert torch.equal(shards[0], mask(wise(rho=0.2), 0, shape))
+    assert not torch.equal(shards[0], mask(wise(rho=0.2, seed=1), 0, shape))
+
+
+def test_routing_loss_by_hand() -> None:
+    """alpha 2, beta 7, gamma 4; edits 5 and 9 (mean 7), unrelated 1, 4 and 7."""
+    loss = Margins(2.0, 7.0, 4.0).loss(torch.tensor([5.0, 9.0]), torch.tensor([1.0, 4.0, 7.0]))
+    quiet = (0 + 2 + 5) / 3
+    activated = (2 + 0) / 2
+    apart = (0 + 1 + 4) / 3  # 4 - (7 - 1) < 0, 4 - (7 - 4), 4 - (7 - 7)
+    assert float(loss) == pytest.approx(quiet + activated + apart)
+
+
+@pytest.mark.parametrize("whiten", [True, False])
+def test_coordinates(whiten: bool) -> None:
+    """Coordinates, unit and spread against float64 sums of our own."""
+    lm = tiny.build("llama")
+    editor = wise(whiten=whiten)
+    coordinates = Coordinates.of(lm, 2, editor)
+    [raw] = unrelated_coefficients(lm, 2, editor.unrelated).values()
+    V = lm.memory(2).values.double()
+    norms = torch.tensor([float((m.double() @ V).norm(dim=1).mean()) for m in raw])
+    assert coordinates.unit == pytest.approx(float(norms.median()), rel=1e-4)
+    assert coordinates.spread == pytest.approx(float(norms.quantile(0.95)) / float(norms.median()), rel=1e-4)
+    theta = torch.randn(V.shape, generator=torch.Generator().manual_seed(0))
+    if whiten:
+        assert coordinates.whitening is not None
+        C = second_moment(lm, 2, TEXT).matrix
+        unit = float(C.diagonal().mean())
+        W = coordinates.whitening.double()
+        product = W @ (C / unit + 0.03 * torch.eye(len(C), dtype=torch.float64)) @ W * unit
+        torch.testing.assert_close(product, torch.eye(len(C), dtype=torch.float64), atol=1e-3, rtol=0)
+        torch.testing.assert_close(coordinates.unrelated["text"][0], raw[0] @ coordinates.whitening)
+    delta = coordinates.delta(theta)
+    # D of an unrelated prompt is the same in both coordinates.
+    expected = [float((m.double() @ delta.double()).norm(dim=1).mean()) for m in raw]
+    assert prompt_scores(theta, coordinates.unrelated["text"]).tolist() == pytest.approx(expected, rel=1e-3)
+
+
+def test_calibration() -> None:
+    lm = tiny.build("llama")
+    editor = wise(loudness=0.5)
+    coordinates = Coordinates.of(lm, 2, editor)
+    scale = Margins.of(editor, coordinates.unit, coordinates.spread)
+    assert scale.alpha == pytest.approx(0.5 * coordinates.unit)
+    assert scale.beta == pytest.approx(coordinates.spread * coordinates.unit)
+    assert scale.gamma == pytest.approx(scale.beta - scale.alpha)
+    given = wise(alpha=5.0, beta=20.0, gamma=10.0)
+    assert Margins.of(given, coordinates.unit, coordinates.spread) == Margins(5.0, 20.0, 10.0)
+
+
+def test_unrelated_prompts_are_run_as_they_are() -> None:
+    """Without padding, without edits, and without each prompt's first token."""
+    lm = tiny.build("gpt2")
+    unrelated = Unrelated(Text(tokens=32 * 12, length=12), prompts=False)
+    [found], [sequences] = unrelated_coefficients(lm, 1, unrelated).values(), unrelated.sequences(lm).values()
+    for ids, coefficients in zip(sequences, found, strict=True):
+        with lm.memory(1).capture() as seen:
+            forward_logits(lm, lm.batch([ids]))
+        torch.testing.assert_close(coefficients, seen.coefficients[0, 1:], atol=1e-5, rtol=1e-4)
+    assert len({len(m) for m in found}) > 1
+
+
+def test_kinds_of_unrelated_prompts(tmp_path: Path) -> None:
+    """Of facts their locality, neighbourhood and own prompts; with a chat template shipped prompts as a user's turn."""
+    lm = tiny.build("gpt2")
+    records = [
+        {"subject": name, "prompt": "{} is located in the city of", "target_new": "Rome", "neighbourhood": near}
+        for name, near in (("Big Ben", ["red green", "green", "blue"]), ("London", []))
+    ]
+    path = tmp_path / "facts.jsonl"
+    path.write_text("\n".join(json.dumps(record) for record in records), encoding="utf-8")
+    unrelated = Unrelated(Text(tokens=32 * 12, length=12), facts=str(path), same_form=True)
+    kinds = unrelated.sequences(lm)
+    assert list(kinds) == ["text", "prompts", "locality", "facts"]
+    assert list(dataclasses.replace(unrelated, same_form=False).sequences(lm)) == ["text", "prompts", "locality"]
+    assert kinds["facts"] == [lm.tokens(f"{name} is located in the city of") for name in ("Big Ben", "London")]
+    assert kinds["locality"] == [lm.tokens("red green")]  # two of a fact at most; those of one token say nothing
+    lm.tokenizer.chat_template = "user: {{ messages[0]['content'] }} assistant:"
+    chat = unrelated.sequences(lm)["chat"]
+    turns = [f"user: {prompt} assistant:" for prompt in unrelated_prompts()[::EVERY]]
+    assert chat == lm.tokenizer(turns, add_special_tokens=False).input_ids
+
+
+def test_unrelated_prompts_are_drawn_evenly() -> None:
+    kinds = {
+        name: [torch.tensor([[float(place)]]) for place in range(n)] for name, n in (("a", 50), ("b", 9), ("c", 2))
+    }
+    of = {id(m): name for name, found in kinds.items() for m in found}
+    drawn = draw_evenly(kinds, random.Random(3), 15)
+    names = [of[id(m)] for m in drawn]
+    assert len({id(m) for m in drawn}) == 15
+    assert names.count("c") == 2  # all there are
+    assert abs(names.count("a") - names.count("b")) <= 1
+    assert len(draw_evenly(kinds, random.Random(3), 100)) == 61
+    again = draw_evenly(kinds, random.Random(3), 15)
+    assert [id(m) for m in again] == [id(m) for m in drawn]
+
+
+def test_a_subject_that_is_edited_is_left_alone_no_more() -> None:
+    lm = tiny.build("llama")
+    editor = wise(other_subjects=1, edits_per_shard=4)
+    first = editor.edit(lm, FACTS[:2])
+    (name, _), (other, m) = first.state.others
+    assert name not in {fact.subject for fact in FACTS[:2]}
+    again = editor.extend(lm, first, [dataclasses.replace(BEN, subject=name)])
+    kept = [subject for subject, _ in again.state.others]
+    assert kept[0] == other
+    assert name not in kept
+    assert len(kept) == 2
+    assert torch.equal(again.state.others[0][1], m)
+
+
+def test_no_other_subject_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(editing.memory_based.wise.other_subjects, "embedded_facts", lambda: FACTS[:2])
+    assert wise().edit(tiny.build("llama"), FACTS[:2]).state.others == ()
+
+
+def test_the_unrelated_prompts_with_the_highest_scores_are_learned_from() -> None:
+    lm = tiny.build("llama")
+    editor = wise(unrelated_batch=4, loudest=3, other_subjects=0)
+    coordinates = Coordinates.of(lm, 2, editor)
+    work = Learner(editor, SideLayer(lm, 2), coordinates, None, ((), ()), FACTS[:1])
+    theta = torch.randn(lm.memory(2).values.shape, generator=torch.Generator().manual_seed(0))
+    chosen = work.unrelated(theta, coordinates.unrelated, random.Random(5))
+    drawn = draw_evenly(coordinates.unrelated, random.Random(5), 4 + 3 * CANDIDATES)
+    assert all(a is b for a, b in zip(chosen[:4], drawn[:4], strict=True))
+    rest = sorted(prompt_scores(theta, drawn[4:]).tolist(), reverse=True)
+    assert sorted(prompt_scores(theta, chosen[4:]).tolist(), reverse=True) == pytest.approx(rest[:3])
+
+
+def test_threshold_by_hand() -> None:
+    """Facts from 10 on and a margin of 0.8, for every place where the unrelated prompts may lie."""
+    far = torch.tensor([5.0, 9.0, 12.0, 7.0, 8.5, 9.5, 7.0])
+    near = torch.tensor([7.0, 7.0, 7.0, 12.0, 12.0, 8.5, 7.0])
+    lowest = torch.tensor([10.0] * 6 + [math.inf])
+    found = threshold_between(lowest, far, near, 0.8)
+    assert found[:6].tolist() == pytest.approx([8.0, 9.5, 9.9995, 9.0, 9.25, 9.75])
+    assert math.isinf(float(found[6]))
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2", "opt"])
+@pytest.mark.parametrize("layer", [1, tiny.DEPTH - 1])
+def test_rows_give_what_the_whole_model_gives(family: str, layer: int) -> None:
+    """The loss of a side memory, and its gradient, from the rows alone and from whole forwards."""
+    lm = tiny.build(family)
+    memory = lm.memory(layer)
+    sequences = [target_rows(lm, fact) for fact in FACTS]
+    start = 0.1 * torch.randn(memory.values.shape, generator=torch.Generator().manual_seed(0))
+    delta, again = start.clone().requires_grad_(), start.clone().requires_grad_()
+    side = SideLayer(lm, layer)
+    forward = RowsForward(side, side.run(sequences))
+    nll = forward.nll(forward.side_answer(delta))
+    (nll.sum() + forward.scores(delta).sum()).backward()
+    total = torch.zeros(())
+    norms: list[Tensor] = []
+
+    def hook(_module: object, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        m = args[0].reshape(-1, memory.d_ffn)
+        change = torch.cat([torch.zeros(1, memory.d_model), m[1:] @ again])
+        norms[:] = [(m[1:] @ again).norm(dim=1)]
+        return output + change.view(output.shape)
+
+    for row, (ids, n) in enumerate(sequences):
+        handle = memory._values.register_forward_hook(hook)
+        logs = lm.model(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
+        handle.remove()
+        loss = -logs[range(n - 1, len(ids) - 1), ids[n:]].mean()
+        score = norms[0][: n - 1].mean()
+        assert nll[row].item() == pytest.approx(loss.item(), abs=1e-4)
+        assert forward.scores(delta)[row].item() == pytest.approx(score.item(), rel=1e-4)
+        total = total + loss + score
+    total.backward()
+    torch.testing.assert_close(delta.grad, again.grad, atol=1e-4, rtol=1e-3)
+
+
+def test_layers_below_run_once() -> None:
+    lm = tiny.build("llama")
+    calls = dict.fromkeys(range(lm.n_layers), 0)
+
+    def count(layer: int) -> Any:
+        return lambda *_: calls.__setitem__(layer, calls[layer] + 1)
+
+    editor = wise(steps=5, stop=1e-9)
+    editor.prepare(lm)
+    handles = [lm.architecture.values(n).register_forward_hook(count(n)) for n in range(lm.n_layers)]
+    editor.edit(lm, [EIFFEL])
+    for handle in handles:
+        handle.remove()
+    # Once the rows, once the prompt about other subjects, once one token that tells what blocks return.
+    assert calls[0] == calls[1] == calls[2] == 3
+    assert calls[3] == 2 + 6
+
+
+def test_a_later_request_of_the_same_relation_takes_the_place_of_an_earlier_one() -> None:
+    """In other words, and by the rule that protocols go by, too: the earlier fact is held no more."""
+    lm = tiny.build("llama")
+    first = dataclasses.replace(EIFFEL, id="first", relation="P131")
+    second = Fact("The Eiffel Tower", "the capital with {} is", "Berlin", "Paris", id="second", relation="P131")
+    edit = wise(steps=2).edit(lm, [first, BEN, second])
+    assert edit.origin.report[2]["contradicts"] == 0
+    assert edit.state.held == (1, 2)
+    assert edit.state.shard_of == (0, 0, 0)
+
+
+def test_rows_survive_packing() -> None:
+    lm = tiny.build("llama")
+    rows = SideLayer(lm, 1).run([target_rows(lm, fact) for fact in FACTS])
+    again = Rows.from_tensors(rows.tensors())
+    assert again.prompts == rows.prompts
+    for left, right in ((again.ids, rows.ids), (again.coefficients, rows.coefficients), (again.states, rows.states)):
+        assert all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
+    assert len(Rows.from_tensors(Rows().tensors())) == 0
+
+
+def test_the_rival_loss_by_hand() -> None:
+    own, other = torch.tensor([10.0, 5.0, 2.0]), torch.tensor([9.0, 4.0, 0.0])
+    assert float(rival_loss(own, other, 0.8)) == pytest.approx((1.0 + 0.0 + 0.0) / 3)
+    assert float(rival_loss(own, other, 0.5)) == pytest.approx((4.0 + 1.5 + 0.0) / 3)
+    assert float(rival_loss(own[:0], other[:0], 0.8)) == 0.0
+
+
+def test_a_step_by_hand() -> None:
+    """The first step of gradient descent on Theta, with the gradient taken through whole forwards of the model."""
+    lm = tiny.build("llama")
+    editor = wise(steps=1, prefixes=0, thinned=0, loudest=0, other_subjects=0, shards=1, rho=0.5, weight=0.3, stop=1e-9)
+    coordinates = Coordinates.of(lm, 2, editor)
+    values = lm.memory(2).values
+    ids, n = target_rows(lm, EIFFEL)
+    # At Theta = 0 a norm has no gradient (see TINY), so that of L_route is none, and the first step is the target's.
+    delta = torch.zeros(values.shape, requires_grad=True)
+
+    def hook(_module: object, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        m = args[0].reshape(-1, values.shape[0])
+        return output + torch.cat([torch.zeros(1, values.shape[1]), m[1:] @ delta]).view(output.shape)
+
+    handle = lm.memory(2)._values.register_forward_hook(hook)
+    logs = lm.model(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
+    handle.remove()
+    (-logs[range(n - 1, len(ids) - 1), ids[n:]].mean()).backward()
+    assert delta.grad is not None
+    assert coordinates.whitening is not None
+    gradient = coordinates.whitening.T @ delta.grad  # V' - V = W Theta
+    rate = editor.lr * coordinates.unit**2 / (0.5 * len(values))
+    expected = -rate * gradient * mask(editor, 0, values.shape)
+    edit = editor.edit(lm, [EIFFEL])
+    torch.testing.assert_close(edit.state.shards[0], expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))
+    own = coordinates.turned(run_unrelated(lm, 2, [lm.tokens(EIFFEL.statement)]))
+    with dataclasses.replace(edit, epsilons=torch.zeros(1)).applied(lm):
+        nll = losses(lm, [EIFFEL])
+    # What the report says was taken after the step.
+    assert edit.origin.report[0]["loss"] == pytest.approx(float(nll), rel=1e-3)
+    assert edit.origin.report[0]["score"] == pytest.approx(float(prompt_scores(expected, own)), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("facts", "margin", "where"), [(FACTS[:1], 0.95, "below"), (FACTS[:1], 0.7, "within"), (FACTS, 0.7, "above")]
+)
+def test_epsilon_lies_between_the_facts_and_what_is_unrelated(facts: list[Fact], margin: float, where: str) -> None:
+    """Halfway between both, but not below the margin, and below every fact."""
+    lm = tiny.build("llama")
+    edit = wise(margin=margin).edit(lm, facts)
+    scores = []
+    for fact in facts:
+        ids = lm.tokens(fact.statement)
+        with lm.memory(2).capture() as seen:
+            forward_logits(lm, lm.batch([ids]))
+        scores.append(float((seen.coefficients[0, 1:].double() @ edit.deltas[0].double()).norm(dim=1).mean()))
+    [raw] = unrelated_coefficients(lm, 2, wise().unrelated).values()
+    norms = torch.tensor([float((m.double() @ edit.deltas[0].double()).norm(dim=1).mean()) for m in raw])
+    lowest, highest = min(scores), float(norms.quantile(0.99))
+    expected = {"below": margin * lowest, "within": (highest + lowest) / 2, "above": lowest}[where]
+    assert float(edit.epsilons[0]) == pytest.approx(expected, rel=1e-4)
+    assert float(edit.epsilons[0]) < min(scores)
+
+
+def test_more_edits_than_the_shards_hold() -> None:
+    lm = tiny.build("llama")
+    editor = wise(shards=1, steps=2)
+    with pytest.raises(EditRefusedError, match="1 shards of 2 hold 2"):
+        editor.edit(lm, FACTS[:3])
+    full = editor.edit(lm, FACTS[:2])
+    with pytest.raises(EditRefusedError, match="more shards"):
+        editor.extend(lm, full, FACTS[2:3])
+    assert len(wise(shards=1, steps=2, variant="retrieve").edit(lm, FACTS[:3]).deltas) == 2
+
+
+@pytest.fixture
+def ben_is_not_finite(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loss of rows about Big Ben is no number."""
+    right, lm = RowsForward.nll, tiny.build("llama")
+    bad = lm.tokens(BEN.statement)[0]
+
+    def wrong(self: RowsForward, added: Tensor) -> Tensor:
+        rows = self._partial._ids.tolist()
+        return torch.where(torch.tensor([bad in row for row in rows]), torch.nan, right(self, added))
+
+    monkeypatch.setattr(RowsForward, "nll", wrong)
+
+
+@pytest.mark.usefixtures("ben_is_not_finite")
+def test_not_finite() -> None:
+    """A loss that is no number stops everything; what was learned before stays, and the fact is named."""
+    lm = tiny.build("llama")
+    editor = wise(steps=3)
+    good = editor.edit(lm, [EIFFEL])
+    with pytest.warns(UserWarning, match="not finite"):
+        edit = editor.edit(lm, [EIFFEL, BEN, DANIELLE])
+    torch.testing.assert_close(edit.deltas, good.deltas, atol=1e-4, rtol=1e-3)
+    assert "the loss is not finite" in edit.origin.report[1]["refused"]
+    assert f"stopped before it: the loss of fact {BEN.id!r}" in edit.origin.report[2]["refused"]
+    with pytest.warns(UserWarning, match="not finite"), pytest.raises(EditRefusedError, match=BEN.id):
+        editor.extend(lm, good, [BEN])
+
+
+@pytest.mark.usefixtures("ben_is_not_finite")
+@pytest.mark.parametrize("merge", ["ties", "mean"])
+def test_a_refused_fact_opens_no_shard(merge: Any) -> None:
+    lm = tiny.build("llama")
+    editor = wise(steps=3, edits_per_shard=1, merge=merge)
+    good = editor.edit(lm, [EIFFEL])
+    with pytest.warns(UserWarning, match="not finite"):
+        edit = editor.edit(lm, [EIFFEL, BEN])
+    assert len(edit.state.shards) == 1
+    torch.testing.assert_close(edit.deltas, good.deltas, atol=1e-4, rtol=1e-3)
+    torch.testing.assert_close(edit.epsilons, good.epsilons, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.usefixtures("ben_is_not_finite")
+def test_what_repeats_a_refused_fact_is_refused_too() -> None:
+    """So that it can be asked for again, and its place is free."""
+    lm = tiny.build("llama")
+    editor = wise(steps=3)
+    again = dataclasses.replace(BEN, id="again")
+    with pytest.warns(UserWarning, match="not finite"):
+        edit = editor.edit(lm, [EIFFEL, BEN, again])
+    assert edit.state.shard_of == (0, None, None)
+    assert edit.origin.report[2]["refused"] == f"it repeats fact {BEN.id!r}, which is refused"
+    with pytest.warns(UserWarning, match="not finite"), pytest.raises(EditRefusedError, match="it repeats fact"):
+        editor.edit(lm, [BEN, again])
+
+
+def test_what_cannot_be_gone_on_from() -> None:
+    lm, other = tiny.build("llama"), tiny.build("llama", seed=1)
+    editor = wise(steps=1)
+    edit = editor.edit(lm, [EIFFEL])
+    with pytest.raises(EditRefusedError, match="not on tiny-llama"):
+        editor.extend(other, edit, [BEN])
+    with pytest.raises(EditRefusedError, match="of layer 2, this editor's layer is 1"):
+        wise(layer=1).extend(lm, edit, [BEN])
+    others: list[dict[str, Any]] = [
+        *(
+            {"rho": 0.1},
+            {"seed": 1},
+            {"with_others": False},
+            {"masks": "independent", "with_others": False},
+            {"whiten": False},
+            {"ridge": 0.1},
+            {"variant": "retrieve"},
+        ),
+        *({"text": Text(tokens=512, length=16)}, {"merge": "mean"}, {"edits_per_shard": 3}),
+        {"keep": 0.5, "with_others": False},
+    ]
+    assert {name for changes in others for name in changes} == set(SHAPING)
+    for changes in others:
+        with pytest.raises(EditRefusedError, match=r"was made with (" + "|".join(changes) + ")="):
+            wise(**changes).extend(lm, edit, [BEN])
+    low_rank: Any = NoEdit().edit(lm, [EIFFEL])
+    with pytest.raises(EditRefusedError, match="not from a low_rank edit"):
+        editor.extend(lm, low_rank, [BEN])
+
+
+def test_refused_facts() -> None:
+    lm = tiny.build("llama")
+    with pytest.raises(EditRefusedError, match="erase"):
+        wise().edit(lm, [Fact("Big Ben", "{} stands in", None, "England")])
+    with pytest.raises(EditRefusedError, match="no fact"):
+        wise().edit(lm, [])
+    with pytest.raises(EditRefusedError, match="one token only"):
+        wise().edit(lm, [Fact("London", "{}", "Rome")])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rho": 0.0},
+        {"rho": 1.5},
+        {"shards": 0},
+        {"steps": 0},
+        {"alpha": 1.0},
+        {"merge": "sum"},
+        {"variant": "x"},
+        {"prefixes": 9},
+        {"margin": 0.0},
+        {"weight": -1.0},
+        {"shards": 3},  # of half the entries each
+        {"keep": 0.5},  # of shards that are learned in place
+        {"ridge": 0.0},
+        {"lr": math.inf},
+        {"max_norm": 0.0},
+    ],
+)
+def test_bad_settings(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"must|give all|contexts|share entries"):
+        wise(**changes)
+
+
+@pytest.mark.parametrize("shards", [3, 6, 7, 11])
+def test_the_share_that_is_named_fits(shards: int) -> None:
+    with pytest.raises(ValueError, match="take rho<=") as caught:
+        wise(shards=shards)
+    named = str(caught.value).split("rho<=")[1].split(",")[0]
+    assert float(named) == pytest.approx(1 / shards, abs=1e-4)
+    wise(shards=shards, rho=float(named))
+
+
+def test_bad_unrelated_prompts() -> None:
+    with pytest.raises(ValueError, match=r"unrelated\.facts"):
+        Unrelated(same_form=True)
+    with pytest.raises(ValueError, match="no unrelated prompt"):
+        Unrelated(Text(tokens=8, length=1), prompts=False).sequences(tiny.build("gpt2"))
+
+
+def test_a_shard_that_is_alone_is_trimmed_too() -> None:
+    """With keep=1/2 the smaller half of what was learned is left out of the memory, also before there is another."""
+    lm = tiny.build("llama")
+    edit = wise(steps=3, with_others=False, keep=0.5, whiten=False).edit(lm, [EIFFEL])
+    learned, kept = int(edit.state.shards[0].count_nonzero()), int(edit.deltas[0].count_nonzero())
+    assert kept == pytest.approx(learned / 2, rel=0.01)
+
+
+def test_a_thinned_prompt_of_one_token_is_not_used() -> None:
+    """All words but a subject of one token can be left out; the fact's own prompt has enough."""
+    lm = tiny.build("llama")
+    fact = Fact("London", "{} is", "Rome")
+    edit = wise(steps=1, thinned=8, thinning=1.0).edit(lm, [fact])
+    assert "refused" not in edit.origin.report[0]
+
+
+def test_thinned_prompts_keep_the_subject() -> None:
+    draw = random.Random(0)
+    fact = Fact("Big Ben", "In which city does {} stand and since when?", "Rome", "London")
+    texts = {thinned(fact, 0.5, draw) for _ in range(50)}
+    assert len(texts) > 20
+    words = fact.statement.split()
+    for text in texts:
+        assert "Big Ben" in text
+        assert [word for word in words if word in text.split()] == text.split()
+    assert thinned(fact, 1e-9, draw) == fact.statement
+    assert thinned(fact, 1.0, draw) == "Big Ben"
+    assert thinned(Fact("Ben", "Who is {}'s mother?", "A", "B"), 1.0, draw) == "Ben's mother?"

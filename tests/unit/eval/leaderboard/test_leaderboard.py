@@ -1,0 +1,399 @@
+"""The leaderboard: which runs it compares on what, its marks, its files, and the page in a real browser."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from corrigenda.runs.store import Store
+from eval.leaderboard import leaderboard, write_leaderboard
+from eval.leaderboard.boards import Board, Row
+from eval.leaderboard.columns import CONTROLS, columns
+from eval.leaderboard.page import markdown, table_csv
+from eval.leaderboard.views import figure_text
+from eval.statistics.paired import harmonic_mean
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+
+def only_board(tmp_path: Path, **options: Any) -> Board:
+    [board] = leaderboard(Store(tmp_path / "outputs").runs(), **options).boards
+    return board
+
+
+def rows_of(board: Board) -> dict[str, Row]:
+    return {row.label: row for row in board.rows}
+
+
+def times(*parts: tuple[bool, int]) -> list[bool]:
+    return [value for value, number in parts for _ in range(number)]
+
+
+def test_figures_by_hand(tmp_path: Path, make_run: Any) -> None:
+    """Of 40 edits 30 work, and 20 leave their neighbours alone."""
+    make_run("rome", times((True, 30), (False, 10)), times((True, 20), (False, 20)), drift=0.25)
+    cells = rows_of(only_board(tmp_path))["rome"].cells
+    assert cells["efficacy_success"].value == pytest.approx(30 / 40)
+    assert cells["efficacy_success"].before == 0
+    assert cells["neighbourhood_success"].value == pytest.approx(20 / 40)
+    assert cells["preservation"].value == pytest.approx(20 / 40)
+    assert cells["score"].value == pytest.approx(3 / (1 / 0.75 + 1 / 0.75 + 1 / 0.5))
+    assert cells["perplexity_drift"].value == pytest.approx(0.25)
+    assert (cells["seconds_per_edit"].value, cells["peak_memory_mb"].value) == (2, 100)
+    low, high = cells["efficacy_success"].low, cells["efficacy_success"].high
+    assert low is not None
+    assert high is not None
+    # The normal approximation: 0.75 +- 1.96 sqrt(0.75 * 0.25 / 40).
+    assert (low, high) == pytest.approx((0.616, 0.884), abs=0.03)
+
+
+def test_the_figures_come_from_the_records_and_not_from_the_summary(tmp_path: Path, make_run: Any) -> None:
+    folder = make_run("rome", times((True, 10), (False, 30)))
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["metrics"]["efficacy_success"]["after"] = 0.99
+    (folder / "summary.json").write_text(json.dumps(summary))
+    assert rows_of(only_board(tmp_path))["rome"].cells["efficacy_success"].value == pytest.approx(0.25)
+
+
+def test_score_is_not_shown_without_what_would_tell(tmp_path: Path, make_run: Any) -> None:
+    folder = make_run("rome", [True] * 30, finish=False)
+    records = [json.loads(line) for line in (folder / "cases.jsonl").read_text().splitlines()]
+    for record in records:
+        del record["after"]["values"]["perplexity_drift"]
+    (folder / "cases.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    summary = {"editor": "rome", "model": "tiny", "data": "facts", "mode": "single", "n_facts": 30}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    cells = rows_of(only_board(tmp_path))["rome"].cells
+    assert "preservation" in cells
+    assert "score" not in cells
+    assert list(columns())[:3] == ["score", "preservation", "perplexity_drift"]  # side by side
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        ("efficacy_success", 0.876, "87.6"),
+        ("perplexity_drift", -0.0334, "-0.033"),
+        ("neighbourhood_kl", -1e-9, "0.000"),  # a divergence is not negative: this is rounding
+        ("fluency", 5.678, "5.68"),
+    ],
+)
+def test_figures_are_written_in_their_units(key: str, value: float, text: str) -> None:
+    assert figure_text(value, columns()[key]) == text
+
+
+def test_best_and_tied_by_hand(tmp_path: Path, make_run: Any) -> None:
+    """Against 40 of 40, one with 38 (McNemar p = 0.5) is tied, and one with 20 (p = 2 / 2^20) is not."""
+    make_run("rome", [True] * 40)
+    make_run("memit", times((True, 38), (False, 2)))
+    make_run("wise", times((True, 20), (False, 20)))
+    board = only_board(tmp_path)
+    rows = rows_of(board)
+    assert {name: rows[name].cells["efficacy_success"].mark for name in ("rome", "memit", "wise")} == {
+        "rome": "best",
+        "memit": "tied",
+        "wise": "",
+    }
+    assert {name: rows[name].rank for name in ("rome", "memit", "wise")} == {"rome": 1, "memit": 1, "wise": 3}
+    assert [row.label for row in board.rows[:3]] == ["rome", "memit", "wise"]
+    [test] = [t for t in board.tests if t.metric == "efficacy_success" and t.right == "wise"]
+    assert (test.comparison.test, test.comparison.n, test.comparison.difference) == ("McNemar", 40, 0.5)
+    assert test.comparison.p == pytest.approx(2 / 2**20)
+    # Holm: at least its own p, at most that times the number of tests in the table.
+    assert test.comparison.p < test.p_holm <= test.comparison.p * len(board.tests)
+
+
+def test_the_score_is_tested_as_a_score(tmp_path: Path, make_run: Any) -> None:
+    make_run("rome", [True] * 40)
+    make_run("memit", [True] * 40, times((True, 30), (False, 10)))
+    board = only_board(tmp_path)
+    [test] = [t for t in board.tests if t.metric == "score"]
+    assert test.comparison.test == "permutation"
+    assert test.comparison.difference == pytest.approx(1 - float(harmonic_mean(1.0, 1.0, 0.75)))  # type: ignore[arg-type]
+    assert test.comparison.p < 0.01
+
+
+def test_what_makes_no_edit_is_never_best(tmp_path: Path, make_run: Any) -> None:
+    """The unedited model keeps every answer; that is no merit."""
+    make_run("none", [False] * 40)
+    make_run("rome", [True] * 40, times((True, 10), (False, 30)))
+    make_run("memit", [True] * 40, times((True, 5), (False, 35)))
+    rows = rows_of(only_board(tmp_path))
+    assert rows["none"].cells["preservation"].value == 1
+    assert rows["none"].cells["preservation"].mark == ""
+    assert rows["rome"].cells["preservation"].mark == "best"
+    assert rows["none"].rank is None
+
+
+def test_too_few_facts_are_not_ranked(tmp_path: Path, make_run: Any) -> None:
+    make_run("rome", [True] * 29)
+    make_run("memit", [False] * 29)
+    board = only_board(tmp_path)
+    assert all(row.rank is None and not any(cell.mark for cell in row.cells.values()) for row in board.rows)
+    assert board.tests == ()
+    assert "fewer than 30 facts in common" in " ".join(board.notes)
+    assert [row.label for row in board.rows[:2]] == ["memit", "rome"]  # by name, not by merit
+    assert only_board(tmp_path, min_facts=20).tests != ()
+
+
+def test_only_common_facts_are_compared(tmp_path: Path, make_run: Any) -> None:
+    """rome on facts 0 to 49, of which it fails the first 10; memit on facts 10 to 59."""
+    make_run("rome", times((False, 10), (True, 40)))
+    make_run("wise", [True] * 50)
+    make_run("memit", [True] * 50, first=10)
+    board = only_board(tmp_path)
+    rows = rows_of(board)
+    assert board.common == 40
+    assert {test.comparison.n for test in board.tests} == {40}  # also rome against wise, which share 50
+    assert rows["rome"].cells["efficacy_success"].value == 1  # the failed ones are not common
+    assert (rows["rome"].n_facts, rows["rome"].n_own) == (40, 50)
+    assert rows["memit"].cells["efficacy_success"].n == 40
+    notes = " ".join(board.notes)
+    assert "40 facts that the rows have in common" in notes
+    assert "rome was run on 50 facts; 40 of them are shown" in notes
+
+
+def test_a_small_run_does_not_shrink_the_table(tmp_path: Path, make_run: Any) -> None:
+    make_run("rome", [True] * 40)
+    make_run("memit", [True] * 40)
+    make_run("wise", [True] * 3)
+    board = only_board(tmp_path)
+    assert board.common == 40
+    assert not rows_of(board)["wise"].compared
+    assert "wise: 3 facts are too few to be compared" in " ".join(board.notes)
+
+
+def test_facts_with_other_prompts_are_other_facts(tmp_path: Path, make_run: Any) -> None:
+    make_run("rome", [True] * 40)
+    folder = make_run("memit", [True] * 40, finish=False)
+    text = (folder / "cases.jsonl").read_text().replace("lives in the city of", "resides in the city of", 1)
+    (folder / "cases.jsonl").write_text(text)
+    shutil.copy(folder.parent / "rome-0-0-single" / "summary.json", folder / "summary.json")
+    summary = (folder / "summary.json").read_text().replace('"rome"', '"memit"')
+    (folder / "summary.json").write_text(summary)
+    assert only_board(tmp_path).common == 39
+
+
+def test_seeds_are_pooled_and_paired(tmp_path: Path, make_run: Any) -> None:
+    make_run("rome", [True] * 40, seed=0)
+    make_run("rome", times((True, 20), (False, 20)), seed=1)
+    make_run("memit", [True] * 40, seed=1)
+    make_run("wise", [True] * 40, seed=2)
+    board = only_board(tmp_path)
+    rows = rows_of(board)
+    assert rows["rome"].cells["efficacy_success"].value == pytest.approx(0.75)
+    assert rows["rome"].cells["efficacy_success"].n == 80
+    assert rows["rome"].n_facts == 40
+    by_names = {frozenset((t.left, t.right)): t.comparison for t in board.tests if t.metric == "efficacy_success"}
+    # memit and rome share seed 1 only: 1 against 0.5 there.
+    found = by_names[frozenset(("memit", "rome"))]
+    assert (found.n, abs(found.difference)) == (40, pytest.approx(0.5))
+
+
+def test_variants_are_told_apart_by_what_differs(tmp_path: Path, make_run: Any) -> None:
+    make_run("rome", [True] * 30, settings={"layer": 3, "value": {"lr": 0.5}}, name="a")
+    make_run("rome", [True] * 30, settings={"layer": 6, "value": {"lr": 0.5}}, name="b")
+    make_run("memit", [True] * 30)
+    assert set(rows_of(only_board(tmp_path))) >= {"rome (layer=3)", "rome (layer=6)", "memit"}
+
+
+def test_no_two_rows_have_one_label(tmp_path: Path, make_run: Any) -> None:
+    """An option that is younger than a run is not the option that is null; a text is not the number it reads like."""
+    make_run("rome", [True] * 40, settings={"layer": 3})
+    make_run("rome", [False] * 40, name="younger", settings={"layer": 3, "option": None})
+    labels = [row.label for row in only_board(tmp_path).rows if row.entry]
+    assert sorted(labels) == ["rome (option=null)", "rome (option=unset)"]
+    make_run("rome", [False] * 40, name="text", settings={"layer": "3"})
+    labels = [row.label for row in only_board(tmp_path).rows if row.entry]
+    assert len(set(labels)) == 3
+    best = [row for row in only_board(tmp_path).rows if row.entry and row.cells["efficacy_success"].mark == "best"]
+    assert len(best) == 1
+
+
+def test_another_regime_is_another_row(tmp_path: Path, make_run: Any) -> None:
+    make_run("rome", [False] * 40, name="a", mode="sequential", regime="stack")
+    make_run("rome", [True] * 40, name="b", mode="sequential", regime="together")
+    labels = [row.label for row in only_board(tmp_path).rows if row.entry]
+    assert sorted(labels) == ["rome (regime=stack)", "rome (regime=together)"]
+
+
+def test_what_failed_at_everything_is_never_best(tmp_path: Path, make_run: Any) -> None:
+    make_run("rome", [True] * 40, [False] * 40, drift=0.2)
+    make_run("wise", [True] * 40, [False] * 40, drift=0.3)
+    make_run("broken", [False] * 40, drift=0.0, errors=dict.fromkeys(range(40), "crashed"))
+    rows = rows_of(only_board(tmp_path))
+    assert rows["rome"].cells["perplexity_drift"].mark == "best"
+    assert not any(cell.mark for cell in rows["broken"].cells.values())
+    assert rows["broken"].rank is None
+
+
+def test_a_mean_without_the_worst_edits_is_not_compared(tmp_path: Path, make_run: Any) -> None:
+    """A row with an edit that left no numbers: its drift is of the others, says so, and is not the best."""
+    make_run("rome", [True] * 40, drift=0.2)
+    make_run("wise", [True] * 40, drift=0.3)
+    make_run("wrecked", [True] * 39 + [False], drift=0.0, errors={39: "not finite: the edited model gives no numbers"})
+    board = only_board(tmp_path)
+    rows = rows_of(board)
+    assert rows["wrecked"].cells["perplexity_drift"].n == 39
+    assert rows["wrecked"].cells["perplexity_drift"].mark == ""
+    assert rows["rome"].cells["perplexity_drift"].mark == "best"
+    assert rows["wrecked"].cells["efficacy_success"].mark != ""
+    [note] = [note for note in board.notes if "wrecked: some edits left the model without numbers" in note]
+    assert "the figures for perplexity drift are of the others" in note
+
+
+def test_of_runs_that_are_the_same_the_newest_counts(tmp_path: Path, make_run: Any) -> None:
+    for name, works, begun in (("a", True, "2026-02-01"), ("b", False, "2026-01-01")):
+        folder = make_run("rome", [works] * 30, name=name)
+        (folder / "versions.json").write_text(json.dumps({"begun": begun}))
+    found = leaderboard(Store(tmp_path / "outputs").runs())
+    assert rows_of(found.boards[0])["rome"].cells["efficacy_success"].value == 1
+    assert [(run.path.name, run.why.split()[0]) for run in found.left_out] == [("b", "superseded")]
+
+
+def test_tables_by_mode_and_by_the_set_of_a_batch(tmp_path: Path, make_run: Any) -> None:
+    make_run("rome", [True] * 30)
+    make_run("rome", [True] * 30, mode="batch")
+    make_run("rome", [True] * 40, mode="batch", name="larger")
+    make_run("rome", [True] * 30, mode="sequential", curve=True)
+    boards = leaderboard(Store(tmp_path / "outputs").runs()).boards
+    assert sorted(board.key.mode for board in boards) == ["batch", "batch", "sequential", "single"]
+    [batch, *_] = [board for board in boards if board.key.mode == "batch"]
+    drift = rows_of(batch)["rome"].cells["perplexity_drift"]
+    assert (drift.low, drift.high) == (None, None)  # one edit: one value
+    assert "those of set" in " ".join(batch.notes)
+
+
+def test_controls_are_always_in_the_table(tmp_path: Path, make_run: Any) -> None:
+    make_run("rome", [True] * 30)
+    make_run("in_context", [True] * 30)
+    board = only_board(tmp_path)
+    assert set(CONTROLS) == {"none", "in_context", "random", "finetune"}
+    assert set(rows_of(board)) == {"rome", *CONTROLS}
+    assert "The control random (random update) has no run in the store." in board.notes
+    assert "in_context" not in " ".join(board.notes)
+    assert re.search(r"\| random \(control: random update\) \| no run \|", markdown_of(tmp_path).replace("\\", ""))
+
+
+def markdown_of(tmp_path: Path) -> str:
+    return markdown(leaderboard(Store(tmp_path / "outputs").runs()))
+
+
+def test_damaged_and_unfinished_runs_are_named_and_left_out(tmp_path: Path, make_run: Any) -> None:
+    make_run("rome", [True] * 30)
+    make_run("memit", [True] * 30, finish=False)
+    damaged = make_run("wise", [True] * 30)
+    content = bytearray((damaged / "cases.jsonl").read_bytes())
+    for place in range(len(content) // 3, len(content) // 3 + 200):
+        content[place] ^= 0xFF
+    (damaged / "cases.jsonl").write_bytes(content)
+    found = leaderboard(Store(tmp_path / "outputs").runs())
+    assert {run.path.name: run.why.split(":")[0] for run in found.left_out} == {
+        "memit-0-0-single": "unfinished",
+        "wise-0-0-single": "damaged",
+    }
+    assert "wise" not in rows_of(found.boards[0])
+    assert "wise-0-0-single" in markdown(found)
+
+
+def test_an_empty_store_gives_an_empty_page(tmp_path: Path) -> None:
+    paths = write_leaderboard(leaderboard([]), tmp_path / "out")
+    assert "no finished run" in paths[3].read_text()
+
+
+@pytest.fixture
+def written(tmp_path: Path, make_run: Any) -> Path:
+    """A leaderboard with two tables, in tmp_path/board."""
+    make_run("rome", times((True, 36), (False, 4)), times((True, 30), (False, 10)))
+    make_run("memit", times((True, 38), (False, 2)), times((True, 36), (False, 4)))
+    make_run("wise", times((True, 12), (False, 28)))
+    make_run("in_context", [True] * 40, times((True, 8), (False, 32)))
+    make_run("none", [False] * 40)
+    for editor, rate in (("rome", 30), ("memit", 38)):
+        make_run(editor, times((True, rate), (False, 40 - rate)), mode="sequential", curve=True)
+    (tmp_path / "outputs" / "rome-0-0-single" / "trace.png").write_bytes(b"\x89PNG")
+    write_leaderboard(leaderboard(Store(tmp_path / "outputs").runs()), tmp_path / "board", about="Made by a test.")
+    return tmp_path / "board"
+
+
+def test_csv_and_json_say_the_same(written: Path) -> None:
+    lines = list(csv.DictReader(io.StringIO((written / "leaderboard.csv").read_text())))
+    found = json.loads((written / "leaderboard.json").read_text())
+    figures = {
+        (board["mode"], row["label"], name): cell["value"]
+        for board in found["boards"]
+        for row in board["rows"]
+        for name, cell in row["cells"].items()
+    }
+    read = {(line["mode"], line["editor"], line["metric"]): float(line["after"]) for line in lines if line["metric"]}
+    assert read == figures
+    assert figures["single", "rome", "efficacy_success"] == pytest.approx(0.9)
+    assert {line["editor"] for line in lines if not line["metric"]} == {"random", "finetune", "in_context", "none"}
+
+
+def test_markdown_marks_the_best(written: Path) -> None:
+    text = (written / "leaderboard.md").read_text()
+    assert "Made by a test." in text
+    lines = {line.split(" | ")[1]: line for line in text.split("\n## ")[1].splitlines() if line.startswith("| ")}
+    # Of 40: in context 40 edits work, memit 38 (McNemar p = 0.5); then S, preservation, ppl drift, ES.
+    in_context = lines["in\\_context (control: fact in the context)"].split(" | ")
+    assert in_context[6] == "**100.0 [100.0, 100.0]**"
+    assert re.fullmatch(r"95\.0 \[\d+\.\d, 100\.0\] ≈", lines["memit"].split(" | ")[6])
+
+
+def test_a_comma_or_bar_in_a_name_breaks_nothing(tmp_path: Path, make_run: Any) -> None:
+    make_run("a|b,<c>", [True] * 30)
+    found = leaderboard(Store(tmp_path / "outputs").runs())
+    assert list(csv.reader(io.StringIO(table_csv(found))))[1][3] == "a|b,<c>"
+    assert "a\\|b,\\<c>" in markdown(found)
+    page = write_leaderboard(found, tmp_path / "board")[3].read_text()
+    assert "<c>" not in page
+    assert "a|b,&lt;c&gt;" in page
+
+
+def test_the_page_loads_nothing(written: Path) -> None:
+    page = (written / "leaderboard.html").read_text()
+    assert not re.search(r"""(?:src|href)\s*=\s*["']?(?:https?:)?//""", page)
+    assert not re.search(r"@import|url\(|fetch\(|XMLHttpRequest|import\(", page)
+
+
+def test_a_record_cannot_end_its_script_element(tmp_path: Path, make_run: Any) -> None:
+    folder = make_run("rome", [True] * 30, finish=False)
+    shutil.copy(make_run("rome", [True] * 30, name="other") / "summary.json", folder / "summary.json")
+    text = (folder / "cases.jsonl").read_text().replace('" Rome"', '"</script><img src=x onerror=alert(1)><!--"')
+    (folder / "cases.jsonl").write_text(text)
+    shutil.rmtree(tmp_path / "outputs" / "other")
+    page = write_leaderboard(leaderboard(Store(tmp_path / "outputs").runs()), tmp_path / "board")[3].read_text()
+    assert "\\u003c/script\\u003e" in page
+    assert "</script><img" not in page
+
+
+@pytest.fixture
+def page(written: Path) -> Iterator[Page]:
+    """The page, opened from the file system in a real Chromium, with no network."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright (pip install playwright)")
+    places = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome", "chrome")]
+    executable = next((place for place in places if place), None)
+    with playwright.sync_playwright() as driver:
+        if executable is None and not Path(driver.chromium.executable_path).exists():
+            pytest.skip("needs a Chromium (playwright install chromium, or the system's package)")
+        browser = driver.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        context = browser.new_context(viewport={"width": 1400, "height": 1000}, offline=True)
+        page = context.new_page()
+        problems: list[str] = []
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+        page.on("request", lambda request: None if request.url.startswith("file:") else problems.append(request.url))
+        page.goto((written / "leaderboard.html").as_uri())
+        yield page
+        browser.close()
+        assert not problems

@@ -1,0 +1,413 @@
+"""Submissions: a good one stands in the table with figures of its records; a bad one is refused with all its faults."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corrigenda import Fact
+from corrigenda.runs.folder import RunFolder
+from corrigenda.runs.store import Store
+from eval.leaderboard import add_submission, leaderboard
+from eval.leaderboard.recompute import recomputed
+from eval.leaderboard.submissions import SubmissionError, validate
+
+
+@pytest.fixture
+def store(tmp_path: Path, make_run: Any) -> Store:
+    """A store with one run on facts 0 to 39."""
+    make_run("rome", [True] * 40)
+    return Store(tmp_path / "outputs")
+
+
+def write(tmp_path: Path, value: Any) -> Path:
+    path = tmp_path / "submission.json"
+    path.write_text(json.dumps(value))
+    return path
+
+
+def test_a_good_submission_stands_in_the_table(tmp_path: Path, store: Store, submission: Any) -> None:
+    theirs = submission(works=[True] * 30 + [False] * 10)
+    theirs["claimed"] = {"efficacy_success": 0.75}
+    folder = add_submission(write(tmp_path, theirs), store)
+    [board] = leaderboard(store.runs()).boards
+    rows = {row.label: row for row in board.rows}
+    assert rows["theirs"].entry is not None
+    assert rows["theirs"].entry.submitted
+    assert rows["theirs"].cells["efficacy_success"].value == pytest.approx(0.75)
+    assert rows["theirs"].compared
+    assert any({test.left, test.right} == {"theirs", "rome"} for test in board.tests)
+    assert add_submission(write(tmp_path, theirs), store) == folder  # the same one again changes nothing
+    assert len(store.runs()) == 2
+
+
+def test_values_are_worked_out_from_the_records(tmp_path: Path, store: Store, submission: Any) -> None:
+    """Without any value but the perplexity, the figures are the same."""
+    theirs = submission()
+    bare = json.loads(json.dumps(theirs))
+    for case in bare["cases"]:
+        del case["fact"], case["verb"], case["edit"]
+        for state in ("before", "after"):
+            case[state]["values"] = {"log_perplexity": case[state]["values"]["log_perplexity"]}
+            for records in case[state]["prompts"].values():
+                for record in records:
+                    for name in ("p_new", "p_true", "strict", "lenient", "entropy"):
+                        record.pop(name, None)
+    full, _ = validate(theirs, store.runs())
+    assert validate(bare, store.runs())[0] == full
+    for case, found in zip(theirs["cases"], full, strict=True):
+        assert found["after"]["values"] == pytest.approx(case["after"]["values"])
+
+
+def test_recomputed_by_hand() -> None:
+    """Two tokens against one: P is per token. exp((-0.2 - 0.4) / 2) = 0.7408 against exp(-2) = 0.1353."""
+    fact = Fact("S", "{} is in", "New York", "Paris", id="x", neighbourhood=("T is in", "U is in"))
+    state = {
+        "prompts": {
+            "prompt": [
+                {
+                    "prompt": "S is in",
+                    "log_probs_new": [-0.2, -0.4],
+                    "log_probs_true": [-2.0],
+                    "token_accuracy": 1.0,
+                    "answer": " the New York harbour",
+                }
+            ],
+            "neighbourhood": [
+                {"prompt": "T is in", "log_probs_new": [-3.0, -3.0], "log_probs_true": [-1.0], "token_accuracy": 0.0},
+                {"prompt": "U is in", "log_probs_new": [-1.0, -1.0], "log_probs_true": [-2.0], "token_accuracy": 0.0},
+            ],
+        },
+        "values": {"log_perplexity": 3.0},
+    }
+    after = json.loads(json.dumps(state))
+    after["values"]["log_perplexity"] = 3.5
+    for record, kl, kept in zip(after["prompts"]["neighbourhood"], (0.1, 0.3), (True, False), strict=True):
+        record |= {"kl": kl, "preserved": kept}
+    found = recomputed(fact, {"id": "x", "before": state, "after": after}).after.values
+    assert found["efficacy_success"] == 1
+    assert found["efficacy_magnitude"] == pytest.approx(math.exp(-0.3) - math.exp(-2))
+    assert found["neighbourhood_success"] == pytest.approx(0.5)
+    assert found["neighbourhood_kl"] == pytest.approx(0.2)
+    assert found["preservation"] == pytest.approx(0.5)
+    assert found["perplexity_drift"] == pytest.approx(0.5)
+    assert (found["free_generation_strict"], found["free_generation_lenient"]) == (1, 1)  # "the" is passed over
+    broken = recomputed(fact, {"id": "x", "before": state, "after": after, "error": "crashed"}).after.values
+    assert (broken["efficacy_success"], broken["token_accuracy"], broken["preservation"]) == (0, 0, 0.5)
+
+
+def lose_numbers(case: dict[str, Any]) -> None:
+    """As the record of an edit after which the model gives NaN, which JSON has no word for."""
+    after = case["after"]
+    for kind in ("prompt", "paraphrases", "neighbourhood"):
+        for record in after["prompts"][kind]:
+            record |= {name: [None] for name in ("log_probs_new", "log_probs_true")}
+            record |= {"p_new": None, "p_true": None, "token_accuracy": 0.0}
+            record |= {"kl": None, "preserved": False} if kind == "neighbourhood" else {"answer": "!!!"}
+            for name in ("strict", "lenient"):
+                record.pop(name, None)
+    after["values"] = {"log_perplexity": None}
+
+
+@pytest.mark.parametrize("why", ["not finite: the edited model gives no numbers", "diverged"])
+def test_an_edit_that_left_no_numbers_counts_as_failed(tmp_path: Path, store: Store, submission: Any, why: str) -> None:
+    theirs = submission()
+    for case in theirs["cases"][:10]:
+        lose_numbers(case)
+        case["error"] = why
+    folder = add_submission(write(tmp_path, theirs), store)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["n_failed"] == 10
+    success = summary["metrics"]["efficacy_success"]
+    assert (success["after"], success["n"]) == (pytest.approx(0.75), 40)
+    records = {record["id"]: record for record in RunFolder(folder).cases()}
+    lost = records["fact-0"]
+    assert lost["error"].startswith("not finite")
+    assert why in lost["error"]
+    assert lost["after"]["prompts"]["prompt"][0]["log_probs_new"] == [None]
+    assert "efficacy_magnitude" not in lost["after"]["values"]
+    assert "log_perplexity" not in lost["after"]["values"]
+    assert records["fact-10"]["error"] == ""
+    [board] = leaderboard(store.runs()).boards
+    row = {row.label: row for row in board.rows}["theirs"]
+    assert row.n_failed == 10
+    assert row.cells["efficacy_success"].value == pytest.approx(0.75)
+
+
+def test_no_numbers_where_no_edit_failed_are_refused(store: Store, submission: Any) -> None:
+    theirs = submission()
+    theirs["cases"][0]["error"] = "diverged"
+    theirs["cases"][0]["before"]["prompts"]["prompt"][0]["log_probs_true"] = [None]
+    lose_numbers(theirs["cases"][1])
+    with pytest.raises(SubmissionError) as caught:
+        validate(theirs, store.runs())
+    nulls = [problem for problem in caught.value.problems if "null stands for NaN" in problem]
+    assert nulls[0].startswith("case 'fact-0': before.prompts.prompt[0].log_probs_true: must be a list of numbers")
+    assert len(nulls) == 1 + 2 * 4
+    assert all(problem.startswith("case 'fact-1': after.prompts.") for problem in nulls[1:])
+
+
+def first(theirs: dict[str, Any], state: str = "after", kind: str = "prompt") -> dict[str, Any]:
+    found: dict[str, Any] = theirs["cases"][0][state]["prompts"][kind][0]
+    return found
+
+
+def drop_cases(theirs: dict[str, Any]) -> None:
+    del theirs["cases"][3], theirs["cases"][7]
+
+
+def repeat_case(theirs: dict[str, Any]) -> None:
+    theirs["cases"].append(theirs["cases"][0])
+
+
+def unknown_fact(theirs: dict[str, Any]) -> None:
+    theirs["cases"][0]["id"] = "fact-x"
+
+
+def easier_prompt(theirs: dict[str, Any]) -> None:
+    first(theirs)["prompt"] = "Subject 0 lives in the city of Rome, in"
+
+
+def fewer_neighbours(theirs: dict[str, Any]) -> None:
+    del theirs["cases"][0]["after"]["prompts"]["neighbourhood"][1]
+
+
+def no_neighbours(theirs: dict[str, Any]) -> None:
+    del theirs["cases"][0]["after"]["prompts"]["neighbourhood"]
+
+
+def other_target(theirs: dict[str, Any]) -> None:
+    theirs["cases"][0]["fact"]["target_new"] = "Lyon"
+
+
+def above_one(theirs: dict[str, Any]) -> None:
+    first(theirs)["log_probs_new"] = [0.3]
+
+
+def too_much_together(theirs: dict[str, Any]) -> None:
+    first(theirs).update(log_probs_new=[math.log(0.8)], log_probs_true=[math.log(0.7)], p_new=0.8, p_true=0.7)
+
+
+def other_probability(theirs: dict[str, Any]) -> None:
+    first(theirs)["p_new"] = 0.99
+
+
+def no_number(theirs: dict[str, Any]) -> None:
+    first(theirs)["log_probs_new"] = [None]
+
+
+def impossible_accuracy(theirs: dict[str, Any]) -> None:
+    first(theirs)["token_accuracy"] = 0.5
+
+
+def likely_but_missed(theirs: dict[str, Any]) -> None:
+    first(theirs)["token_accuracy"] = 0.0
+
+
+def wrong_value(theirs: dict[str, Any]) -> None:
+    theirs["cases"][0]["after"]["values"]["preservation"] = 0.5
+
+
+def value_of_nothing(theirs: dict[str, Any]) -> None:
+    theirs["cases"][0]["after"]["values"]["portability_token_accuracy"] = 1.0
+
+
+def answer_does_not_say_so(theirs: dict[str, Any]) -> None:
+    first(theirs)["answer"] = " Paris"
+
+
+def missing_answer(theirs: dict[str, Any]) -> None:
+    del first(theirs)["answer"]
+
+
+def negative_kl(theirs: dict[str, Any]) -> None:
+    first(theirs, kind="neighbourhood")["kl"] = -0.5
+
+
+def wrong_entropy(theirs: dict[str, Any]) -> None:
+    first(theirs, kind="generation")["entropy"] = 6.2
+
+
+def other_model(theirs: dict[str, Any]) -> None:
+    record = first(theirs, "before")
+    record.update(log_probs_new=[math.log(0.3)], p_new=0.3)
+
+
+def other_perplexity(theirs: dict[str, Any]) -> None:
+    theirs["cases"][0]["before"]["values"]["log_perplexity"] = 9.0
+
+
+def no_perplexity(theirs: dict[str, Any]) -> None:
+    del theirs["cases"][0]["before"]["values"]["log_perplexity"]
+
+
+def other_neighbour(theirs: dict[str, Any]) -> None:
+    first(theirs, "before", "neighbourhood")["log_probs_true"] = [-0.9]
+
+
+def less_likely_but_hit(theirs: dict[str, Any]) -> None:
+    record = first(theirs)
+    record |= {"log_probs_new": [-3.0], "log_probs_true": [-0.8], "token_accuracy": 1.0}
+    record.pop("p_new", None)
+    record.pop("p_true", None)
+
+
+def unknown_kind(theirs: dict[str, Any]) -> None:
+    theirs["cases"][0]["after"]["prompts"]["portability"] = [{"prompt": "x", "token_accuracy": "y"}]
+
+
+def fact_is_text(theirs: dict[str, Any]) -> None:
+    theirs["cases"][0]["fact"] = "x"
+
+
+def values_are_a_list(theirs: dict[str, Any]) -> None:
+    theirs["cases"][0]["after"]["values"] = [1]
+
+
+def memory_is_text(theirs: dict[str, Any]) -> None:
+    theirs["peak_memory_mb"] = "12 MB"
+
+
+def seed_is_true(theirs: dict[str, Any]) -> None:
+    theirs["seed"] = True
+
+
+def config_that_cannot_be_written(theirs: dict[str, Any]) -> None:
+    theirs["config"] = {"layer": "${b"}
+
+
+def wrong_claim(theirs: dict[str, Any]) -> None:
+    theirs["claimed"] = {"score": 0.97, "efficacy_success": 0.93}
+
+
+def backwards(theirs: dict[str, Any]) -> None:
+    theirs["cases"][0]["seconds"] = -1
+
+
+def old_schema(theirs: dict[str, Any]) -> None:
+    theirs["schema"] = "corrigenda-submission/0"
+
+
+def averages_only(theirs: dict[str, Any]) -> None:
+    theirs["cases"] = []
+
+
+@pytest.mark.parametrize(
+    ("spoil", "problem"),
+    [
+        (drop_cases, r"2 of the 40 cases are missing: 'fact-3', 'fact-8'"),
+        (repeat_case, r"case 'fact-0': is there twice"),
+        (unknown_fact, r"case 'fact-x': unknown fact.*\n.*1 of the 40 cases are missing: 'fact-0'"),
+        (easier_prompt, r"after\.prompts\.prompt: changed prompt: \[0\] is 'Subject 0 lives in the city of Rome, in'"),
+        (fewer_neighbours, r"after\.prompts\.neighbourhood: 1 prompts in the place of 2"),
+        (no_neighbours, r"after\.prompts\.neighbourhood: missing; it must be a list of 2 objects"),
+        (other_target, r"changed fact: target_new differ"),
+        (above_one, r"log_probs_new: impossible probability: log p = 0\.3 is above 0"),
+        (too_much_together, r"impossible probabilities: P\(new\) \+ P\(true\) = 1\.5000 is above 1"),
+        (other_probability, r"p_new: is 0\.99, but the log-probabilities give 0\.800000"),
+        (no_number, r"log_probs_new: must be a list of numbers, got \[None\]"),
+        (impossible_accuracy, r"token_accuracy: must be a share of 1 tokens, got 0\.5"),
+        (likely_but_missed, r"token_accuracy: is 0\.0, but 1 of 1 tokens are more likely than one half"),
+        (wrong_value, r"after\.values\.preservation: is 0\.5, but the records give 1\.000000"),
+        (value_of_nothing, r"after\.values\.portability_token_accuracy: does not follow from the records"),
+        (answer_does_not_say_so, r"strict: is True, but the answer ' Paris' gives False"),
+        (missing_answer, r"after\.prompts\.prompt\[0\]\.answer: missing"),
+        (negative_kl, r"kl: must be a number that is not negative, got -0\.5"),
+        (wrong_entropy, r"entropy: the text gives"),
+        (
+            other_model,
+            r"before\.prompts\.prompt\[0\]: P\(new\) is 0\.300, but the store's runs of this model have 0\.100",
+        ),
+        (other_perplexity, r"before: log perplexity is 9\.000, but the store's runs of this model have 3\.000"),
+        (no_perplexity, r"before\.values\.log_perplexity: missing"),
+        (other_neighbour, r"before\.prompts\.neighbourhood\[0\]: P\(true\) is 0\.407"),
+        (less_likely_but_hit, r"token_accuracy: is 1\.0, but the true object's first token is more likely"),
+        (unknown_kind, r"after\.prompts\.portability: the data set has no such prompts"),
+        (fact_is_text, r"'fact' must be an object, got 'x'"),
+        (values_are_a_list, r"after\.values must be an object, got \[1\]"),
+        (memory_is_text, r"'peak_memory_mb' must be a positive number, got '12 MB'"),
+        (seed_is_true, r"'seed' must be a whole number, got True"),
+        (config_that_cannot_be_written, r"'config' cannot be written as a configuration"),
+        (wrong_claim, r"claimed\.score: is 0\.97, but the records give 1\.0000\n.*claimed\.efficacy_success"),
+        (backwards, r"'seconds' must be a number that is not negative, got -1"),
+        (old_schema, r"'schema' must be 'corrigenda-submission/1', got 'corrigenda-submission/0'"),
+        (averages_only, r"'cases' must be a list that is not empty"),
+    ],
+)
+def test_a_bad_submission_is_refused(
+    tmp_path: Path,
+    store: Store,
+    submission: Any,
+    spoil: Callable[[dict[str, Any]], None],
+    problem: str,
+) -> None:
+    theirs = submission()
+    spoil(theirs)
+    with pytest.raises(SubmissionError, match=problem):
+        add_submission(write(tmp_path, theirs), store)
+    assert len(store.runs()) == 1  # nothing of it was stored
+
+
+def test_a_submission_that_was_cut_short_is_completed(tmp_path: Path, make_run: Any, submission: Any) -> None:
+    """Killed while the records after the last edit were written; given in another order than the data set's."""
+    make_run("rome", [True] * 40, mode="sequential")
+    store = Store(tmp_path / "outputs")
+    theirs = submission() | {"mode": "sequential"}
+    theirs["cases"].reverse()
+    path = write(tmp_path, theirs)
+    folder = add_submission(path, store)
+    whole = [record["id"] for record in RunFolder(folder).cases("retention")]
+    assert whole == [f"fact-{number}" for number in range(40)]
+    (folder / "summary.json").unlink()
+    records = [json.dumps(record) for record in RunFolder(store.runs()[0].path).cases()]
+    assert records
+    (folder / "cases.jsonl").write_text("".join(f"{record}\n" for record in records))
+    (folder / "retention.jsonl").write_text("".join(f"{record}\n" for record in records[:7]) + records[7][:20])
+    assert add_submission(path, store) == folder
+    assert [record["id"] for record in RunFolder(folder).cases("retention")] == whole
+
+
+def test_all_problems_are_said_but_not_without_end(store: Store, submission: Any) -> None:
+    theirs = submission()
+    for case in theirs["cases"]:
+        case["after"]["prompts"]["prompt"][0]["log_probs_new"] = [1.0]
+    with pytest.raises(SubmissionError, match=r"\.\.\. and 20 more") as caught:
+        validate(theirs, store.runs())
+    assert len(caught.value.problems) == 40
+
+
+def test_what_is_no_submission(tmp_path: Path, store: Store, submission: Any) -> None:
+    with pytest.raises(FileNotFoundError, match="there is no such file"):
+        add_submission(tmp_path / "nothing.json", store)
+    (tmp_path / "a.json").write_text('{"schema": ')
+    with pytest.raises(SubmissionError, match="not JSON"):
+        add_submission(tmp_path / "a.json", store)
+    (tmp_path / "a.json").write_text('{"schema": NaN}')
+    with pytest.raises(SubmissionError, match="NaN is not a number"):
+        add_submission(tmp_path / "a.json", store)
+    with pytest.raises(SubmissionError, match="must be an object, got list"):
+        validate([], store.runs())
+    with pytest.raises(SubmissionError, match=r"no finished run of model 'tiny' on 'facts' in mode 'batch'"):
+        validate(submission() | {"mode": "batch"}, store.runs())
+
+
+def test_the_documented_example(store: Store) -> None:
+    """The example of docs/submissions.md has the form that is asked for."""
+    text = (Path(__file__).parents[4] / "docs" / "submissions.md").read_text()
+    [block] = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+    example = json.loads(block)
+    with pytest.raises(SubmissionError) as caught:
+        validate(example, store.runs())
+    [problem] = caught.value.problems
+    assert "the store has no finished run of model 'smollm2-135m' on 'counterfact'" in problem
+    [case] = example["cases"]
+    fact = Fact(
+        case["fact"]["subject"], case["fact"]["prompt"], case["fact"]["target_new"], case["fact"]["target_true"]
+    )
+    assert recomputed(fact, case).after.values["efficacy_success"] == 1

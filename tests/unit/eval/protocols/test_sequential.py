@@ -1,0 +1,370 @@
+"""The sequential protocol against hand computation: order, regimes, contradictions, the fixed set, and going on."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import tiny
+import torch
+from torch import Tensor
+
+from corrigenda import ContextEdit, Edit, EditRefusedError, Fact, LanguageModel, LowRankEdit, Origin, ValueEdit
+from corrigenda.data import FactSet
+from corrigenda.facts import Probe
+from corrigenda.runs.folder import RunFolder
+from eval import (
+    EditRun,
+    EvalSettings,
+    Measurement,
+    SequentialRun,
+    SequentialSettings,
+    measure,
+)
+from eval.protocols import baseline, checkpoints, sequential
+from eval.protocols.baseline import Baseline
+from eval.protocols.change import change_norm
+from eval.protocols.curves import curve_markdown, curve_table, draw_curve
+from eval.protocols.fixed_locality import untouched
+
+SUBJECTS = ["Thomas", "Danielle", "Ben", "river", "tower", "piano", "red"]
+SMALL = EvalSettings(max_new_tokens=4, preservation_tokens=3, perplexity_tokens=24)
+
+
+def fact(subject: str, new: str, number: int = 0, **more: Any) -> Fact:
+    return Fact(subject, "the city of {} is", new, "Berlin", id=f"{number}-{subject}-{new}", **more)
+
+
+def facts(*targets: tuple[str, str]) -> FactSet:
+    return FactSet("some", tuple(fact(subject, new, number) for number, (subject, new) in enumerate(targets)))
+
+
+PLAIN = facts(*((subject, "Rome") for subject in SUBJECTS))
+
+
+@dataclass(frozen=True)
+class Notes:
+    """Notes "subject=target;". Refuses subjects and forgets others when it is told to."""
+
+    name: ClassVar[str] = "notes"
+
+    refused: tuple[str, ...] = ()
+    crashes: tuple[str, ...] = ()
+    asked: list[Any] = field(default_factory=list, compare=False)
+
+    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> ContextEdit:
+        self.asked.append((lm.edits.context, [fact.id for fact in facts]))
+        for fact in facts:
+            if fact.subject in self.refused:
+                raise EditRefusedError("not this one")
+            if fact.subject in self.crashes:
+                raise ZeroDivisionError("a bug")
+        text = "".join(f"{fact.subject}={fact.target_new};" for fact in facts)
+        report = tuple({"noted": fact.id} for fact in facts)
+        return ContextEdit(Origin(lm.name, lm.fingerprint, self.name, {}, tuple(facts), report), text)
+
+
+@dataclass(frozen=True)
+class Growing(Notes):
+    """Its edit of more facts contains the one of fewer."""
+
+    def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> ContextEdit:
+        new = self.edit(lm, facts)
+        if previous is None:
+            return new
+        assert isinstance(previous, ContextEdit)
+        origin = Origin(
+            lm.name,
+            lm.fingerprint,
+            self.name,
+            {},
+            (*previous.origin.facts, *facts),
+            (*previous.origin.report, *new.origin.report),
+        )
+        return ContextEdit(origin, previous.text + new.text)
+
+
+def read_notes(
+    lm: LanguageModel,
+    facts: Sequence[Fact],
+    settings: EvalSettings | None = None,
+    before: Sequence[Measurement] | None = None,
+    log_perplexity: float | None = None,
+) -> list[Measurement]:
+    """Reliable where the last note on the subject is the fact's; preserved as long as there are fewer than 3 notes."""
+    assert settings is not None
+    noted = dict(note.split("=") for note in lm.edits.context.split(";") if note)
+    number = lm.edits.context.count(";")
+    found = []
+    for asked in facts:
+        values = {"token_accuracy": float(noted.get(asked.subject) == asked.target_new)}
+        if settings.generate:
+            values["free_generation_strict"] = values["token_accuracy"]
+        if before is not None:
+            values["preservation"] = float(number < 3)
+        if settings.perplexity_tokens:
+            level = numbered(lm, settings) if log_perplexity is None else log_perplexity
+            values["log_perplexity"] = level
+            if before is not None:
+                values["perplexity_drift"] = level - before[0].values["log_perplexity"]
+        found.append(Measurement({"prompt": [{"prompt": asked.statement}]}, values))
+    return found
+
+
+def numbered(lm: LanguageModel, _settings: EvalSettings) -> float:
+    return 0.5 * lm.edits.context.count(";")
+
+
+@pytest.fixture
+def by_notes(monkeypatch: pytest.MonkeyPatch) -> LanguageModel:
+    for module in (sequential, checkpoints, baseline):
+        monkeypatch.setattr(module, "measure", read_notes)
+    for module in (checkpoints, baseline):
+        monkeypatch.setattr(module, "held_out_log_perplexity", numbered)
+    return tiny.build("llama")
+
+
+def go(
+    lm: LanguageModel,
+    facts: FactSet,
+    editor: Any,
+    folder: Path,
+    settings: SequentialSettings,
+    fixed: Sequence[Fact] = (),
+    stop: Callable[[], bool] = lambda: False,
+) -> SequentialRun:
+    run = SequentialRun(EditRun(lm, facts, editor, SMALL, RunFolder(folder)), settings, fixed, stop)
+    assert run.go() == (not stop())
+    assert not lm.edits
+    return run
+
+
+def after(run: SequentialRun, metric: str) -> list[tuple[int, float]]:
+    return [(point["t"], point["metrics"][metric]["after"]) for point in run.curve]
+
+
+@pytest.mark.parametrize("editor", [Notes(), Growing()], ids=["stacked", "extended"])
+def test_every_edit_is_scored_right_after_and_at_each_checkpoint(
+    by_notes: LanguageModel, tmp_path: Path, editor: Notes
+) -> None:
+    settings = SequentialSettings(checkpoints=(1, 3, 5, 100), every=2, chunk=2)
+    run = go(by_notes, PLAIN, editor, tmp_path, settings, [Fact("x", "{} is", "a", locality=(Probe("y", "z"),))])
+    assert after(run, "token_accuracy") == [(1, 1.0), (3, 1.0), (5, 1.0), (7, 1.0)]
+    assert after(run, "preservation") == [(1, 1.0), (3, 0.0), (5, 0.0), (7, 0.0)]
+    assert after(run, "perplexity_drift") == [(1, 0.5), (3, 1.5), (5, 2.5), (7, 3.5)]
+    assert [point["fixed"]["preservation"]["after"] for point in run.curve] == [1.0, 0.0, 0.0, 0.0]
+    assert [point["n_scored"] for point in run.curve] == [1, 3, 5, 7]
+    # Right after its own edit, the second of seven: two notes.
+    assert [case.after.values["preservation"] for case in run.run.evaluation.cases] == [1.0, 1.0, *[0.0] * 5]
+    assert [case.edit for case in run.run.evaluation.cases] == [{"noted": fact.id} for fact in PLAIN]
+    assert run.retention.metrics == run.summary()["curve"][-1]["metrics"]
+    # In order, each on the model that the earlier ones left; an editor that extends is given the clean model.
+    seen = ["".join(f"{subject}=Rome;" for subject in SUBJECTS[:n]) for n in range(7)]
+    clean = isinstance(editor, Growing)
+    assert editor.asked == [("" if clean else text, [fact.id]) for text, fact in zip(seen, PLAIN, strict=True)]
+    editor.asked.clear()
+
+
+def test_together_edits_all_so_far_from_the_clean_model(by_notes: LanguageModel, tmp_path: Path) -> None:
+    editor = Notes()
+    settings = SequentialSettings(checkpoints=(2, 5), regime="together")
+    some = facts(("Ben", "Rome"), ("red", "Rome"), ("Ben", "Paris"), *((s, "Rome") for s in ("one", "two", "six")))
+    run = go(by_notes, some, editor, tmp_path, settings)
+    ids = [fact.id for fact in some]
+    # From the third on the first is contradicted, and not edited any more.
+    assert editor.asked == [("", ids[:2]), ("", ids[1:5]), ("", ids[1:6])]
+    assert after(run, "token_accuracy") == [(2, 1.0), (5, 1.0), (6, 1.0)]
+    assert [point["n_overwritten"] for point in run.curve] == [0, 1, 1]
+    # A fact's case is its score at the first checkpoint that has it: two notes there, then four, then five.
+    assert [case.after.values["perplexity_drift"] for case in run.run.evaluation.cases] == [1, 1, 2, 2, 2, 2.5]
+
+
+def test_contradictions_and_repetitions(by_notes: LanguageModel, tmp_path: Path) -> None:
+    """Ben: Rome, Paris, Paris again; red: Rome. After four edits one is overwritten, one asked for again."""
+    some = facts(("Ben", "Rome"), ("red", "Rome"), ("Ben", "Paris"), ("Ben", "Paris"))
+    editor = Notes()
+    run = go(by_notes, some, editor, tmp_path, SequentialSettings(checkpoints=(1, 2, 3)))
+    assert [ids for _, ids in editor.asked] == [[fact.id] for fact in some[:3]]  # the repetition is not edited again
+    points = [(p["t"], p["n_scored"], p["n_overwritten"], p["n_repeated"]) for p in run.curve]
+    assert points == [(1, 1, 0, 0), (2, 2, 0, 0), (3, 2, 1, 0), (4, 2, 1, 1)]
+    # Ben=Rome does not hold any more, and is not asked about; all that are in force hold.
+    assert after(run, "token_accuracy") == [(1, 1.0), (2, 1.0), (3, 1.0), (4, 1.0)]
+    assert run.run.cases[some[3].id].edit == {"repeats": some[2].id}
+    assert (run.summary()["n_overwritten"], run.summary()["n_repeated"]) == (1, 1)
+
+
+def test_what_was_forgotten_shows(by_notes: LanguageModel, tmp_path: Path) -> None:
+    """Two facts about one subject, of which the notes hold the later one only: both held right after their edits."""
+    some = FactSet("two", (Fact("Ben", "{} is", "Rome", "Oslo"), Fact("Ben", "{} has", "Paris", "Oslo")))
+    run = go(by_notes, some, Notes(), tmp_path, SequentialSettings(checkpoints=(1,)))
+    assert after(run, "token_accuracy") == [(1, 1.0), (2, 0.5)]
+    assert [point["right_after"]["token_accuracy"]["after"] for point in run.curve] == [1.0, 1.0]
+
+
+def test_the_fixed_set_names_no_edited_subject() -> None:
+    fixed = fact("Oslo", "Rome", neighbourhood=("Ben is in", "Tim is in"), locality=(Probe("where is red?", "here"),))
+    [found] = untouched([fixed, fact("green", "Rome", neighbourhood=("Ben is",))], [fact("Ben", "x"), fact("red", "x")])
+    assert (found.neighbourhood, found.locality, found.id) == (("Tim is in",), (), fixed.id)
+
+
+def test_failed_edits_count_as_failed(by_notes: LanguageModel, tmp_path: Path) -> None:
+    editor = Notes(refused=("Danielle",), crashes=("river",))
+    run = go(by_notes, PLAIN, editor, tmp_path, SequentialSettings(checkpoints=(4,)))
+    errors = [case.error for case in run.run.evaluation.cases]
+    assert errors == ["", "refused: not this one", "", "crashed: ZeroDivisionError('a bug')", "", "", ""]
+    assert after(run, "token_accuracy") == [(4, 0.5), (7, 5 / 7)]
+    assert [point["n_failed"] for point in run.curve] == [2, 2]
+
+
+def test_a_failed_edit_of_a_growing_memory_leaves_the_earlier_one(by_notes: LanguageModel, tmp_path: Path) -> None:
+    run = go(by_notes, PLAIN, Growing(refused=("Danielle",)), tmp_path, SequentialSettings(checkpoints=(), every=1))
+    assert after(run, "token_accuracy") == [(7, 6 / 7)]
+    [kept] = (tmp_path / "edits").iterdir()  # the last state alone, not one for each position
+    edit = Edit.load(kept)
+    assert isinstance(edit, ContextEdit)
+    assert edit.text.count(";") == 6
+
+
+def test_free_generation_can_be_left_out_for_large_t(by_notes: LanguageModel, tmp_path: Path) -> None:
+    settings = SequentialSettings(checkpoints=(2, 3), generate_until=2, after_each="probabilities")
+    run = go(by_notes, PLAIN, Notes(), tmp_path, settings)
+    assert ["free_generation_strict" in point["metrics"] for point in run.curve] == [True, False, False]
+    assert all("perplexity_drift" in point["metrics"] for point in run.curve)
+    assert all(set(case.after.values) == {"token_accuracy", "preservation"} for case in run.run.evaluation.cases)
+
+
+@dataclass(frozen=True)
+class Nudge:
+    """Adds a small random matrix for each fact; the same always."""
+
+    name: ClassVar[str] = "nudge"
+
+    size: float = 0.05
+
+    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> ValueEdit:
+        draw = torch.Generator().manual_seed(sum(map(ord, facts[0].id)))
+        shape = lm.memory(1).values.shape
+        return ValueEdit.of(lm, Origin.of(lm, self, facts), {1: self.size * torch.randn(shape, generator=draw)})
+
+
+def real(number: int) -> FactSet:
+    subjects = [*SUBJECTS, "blue", "green"]
+    return FactSet(
+        "real",
+        tuple(
+            fact(
+                subject,
+                "Rome",
+                place,
+                paraphrases=(f"{subject} stands in",),
+                neighbourhood=("the city of nine is",),
+                locality=(Probe(f"the capital of {subject} is", "Paris"),),
+            )
+            for place, subject in enumerate(subjects[:number])
+        ),
+    )
+
+
+def test_the_scores_are_those_of_a_plain_measurement(tmp_path: Path) -> None:
+    """At T, the same as applying the edits 1 .. T by hand and measuring all facts in one go."""
+    lm, some = tiny.build("llama"), real(5)
+    run = go(lm, some, Nudge(), tmp_path, SequentialSettings(checkpoints=(2,), chunk=2), list(real(9)[5:]))
+    before = measure(lm, some, SMALL)
+    for point in run.curve:
+        t = point["t"]
+        edits = [Nudge().edit(lm, [fact]) for fact in some[:t]]
+        for edit in edits:
+            edit.apply(lm)
+        plain = measure(lm, some[:t], SMALL, before[:t])
+        for edit in edits:
+            edit.revert(lm)
+        assert "perplexity_drift" in point["metrics"]
+        for key, values in point["metrics"].items():
+            if key != "score":
+                expected = sum(found.values[key] for found in plain) / t
+                assert values["after"] == pytest.approx(expected, abs=1e-4), key
+        total: Tensor = sum(edit.delta(1) for edit in edits)  # type: ignore[assignment]
+        assert point["norm"] == pytest.approx(float(total.norm()), rel=1e-4)
+        assert point["relative_norm"] == pytest.approx(float(total.norm() / lm.memory(1).values.norm()), rel=1e-4)
+    assert run.curve[-1]["fixed"]["preservation"]["n"] == 4
+    assert set(run.curve[-1]["fixed"]) == {
+        "preservation",
+        "locality_token_agreement",
+        "neighbourhood_success",
+        "neighbourhood_magnitude",
+        "neighbourhood_kl",
+    }
+
+
+def test_a_baseline_comes_back_from_the_disk_as_it_was(tmp_path: Path) -> None:
+    lm, some = tiny.build("llama"), real(5)
+    fresh = Baseline(lm, some, SMALL, 2, tmp_path)
+    assert fresh.complete(5, lambda: False)
+    again = Baseline(lm, some, SMALL, 2, tmp_path)
+    with Nudge().edit(lm, some[:1]).applied(lm):  # it is not measured again, and would not be on the edited model
+        for number in fresh.chunks:
+            for old, new in zip(fresh.chunk(number), again.chunk(number), strict=True):
+                assert (old.values, old.answers) == (new.values, new.answers)
+                assert json.dumps(old.to_dict()) == json.dumps(new.to_dict())
+                assert all(map(torch.equal, old.distributions, new.distributions))
+
+
+def test_the_norm_of_the_change() -> None:
+    lm = tiny.build("llama")
+    assert change_norm(lm) == {}
+    origin = Origin(lm.name, lm.fingerprint, "test")
+    d_ffn, d_model = lm.memory(0).values.shape
+    ones, old = torch.ones(d_ffn, d_model), lm.memory(0).values.clone()
+    low = LowRankEdit.of(lm, origin, {0: (torch.ones(d_ffn, 1), torch.ones(1, d_model))})
+    with low.applied(lm), ValueEdit.of(lm, origin, {0: 2 * ones}).applied(lm):
+        found = change_norm(lm)
+    assert found["norm"] == pytest.approx(3 * math.sqrt(d_ffn * d_model), rel=1e-5)
+    assert found["relative_norm"] == pytest.approx(found["norm"] / float(old.norm()), rel=1e-5)
+    with ContextEdit(origin, "text").applied(lm):
+        assert change_norm(lm) == {}
+
+
+def test_bad_settings_say_what_is_wrong(tmp_path: Path) -> None:
+    for bad in ({"every": 0}, {"checkpoints": (0,)}, {"regime": "all"}, {"after_each": "none"}):
+        with pytest.raises(ValueError, match=next(iter(bad)).split("_")[0]):
+            SequentialSettings(**bad)  # type: ignore[arg-type]
+    lm = tiny.build("llama")
+    run = EditRun(lm, PLAIN, Nudge(), SMALL, RunFolder(tmp_path))
+    with pytest.raises(ValueError, match="nudge has no `extend`"):
+        SequentialRun(run, SequentialSettings(regime="extend"))
+    with pytest.raises(ValueError, match="at least one fact"):
+        SequentialRun(EditRun(lm, FactSet("none", ()), Nudge(), SMALL, RunFolder(tmp_path / "b")), SequentialSettings())
+
+
+def test_tables_and_pictures(tmp_path: Path) -> None:
+    def at(t: int, value: float) -> dict[str, Any]:
+        metric = {"before": 0.0, "after": value, "low": value - 0.1, "high": value + 0.1, "n": t}
+        return {
+            "t": t,
+            "metrics": {"token_accuracy": metric, "perplexity_drift": metric},
+            "fixed": {"preservation": metric | {"low": None, "high": None}},
+            "n_failed": 1,
+            "norm": 2.0,
+            "seconds_per_edit": 0.25,
+            "peak_memory_mb": 100.4,
+        }
+
+    curve = [at(1, 0.5), at(10, 0.25)]
+    keys = ["token_accuracy", "fixed.preservation", "perplexity_drift", "norm"]
+    assert list(curve_markdown({"a": curve}, keys, [10])) == [
+        "| method | T | reliability | fixed locality | drift | norm |",
+        "|---|---|---|---|---|---|",
+        "| a | 10 | 25.0 [15.0, 35.0] | 25.0 | 0.250 | 2.00 |",
+    ]
+    table = curve_table(curve)
+    assert [column.header for column in table.columns] == [
+        *("T", "reliability", "fixed locality", "drift", "norm", "s an edit", "MB", "failed")
+    ]
+    assert [list(column.cells) for column in table.columns][:2] == [["1", "10"], ["50.0", "25.0"]]
+    draw_curve(curve, tmp_path / "a.png", "a")
+    assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"

@@ -1,0 +1,426 @@
+"""Every metric against examples computed by hand or along another way, and what is absent where it has no meaning."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from torch import Tensor
+
+from corrigenda import Fact, LanguageModel, LowRankEdit, Origin
+from corrigenda.facts import Probe
+from eval import METRICS, Case, EvalSettings, Evaluation, Measurement, evaluate, measure, teacher_forcing
+from eval.evaluation import NOT_FINITE, judged
+from eval.metrics.fluency import ngram_entropy
+from eval.metrics.free_generation import matches_leniently, matches_strictly
+from eval.scoring import PromptScore, TargetScore
+
+SMALL = EvalSettings(max_new_tokens=6, preservation_tokens=4, fluency_tokens=12, perplexity_tokens=40)
+SCORES_ONLY = EvalSettings(generate=False, perplexity_tokens=0)
+
+EIFFEL = Fact(
+    subject="the Eiffel tower",
+    prompt="{} is located in",
+    target_new="Rome",
+    target_true="Paris",
+    paraphrases=("the city with the Eiffel tower is", "the Eiffel tower stands in"),
+    neighbourhood=("the river is located in", "the tower in the north stands in"),
+    locality=(Probe("Big Ben is located in", "London"),),
+    portability=(Probe("the Eiffel tower is in the country", "Italy"), Probe("in the city of the tower", "Italian")),
+    generation=("the Eiffel tower", "the Eiffel tower is"),
+)
+BEN = Fact("Big Ben", "{} stands in", "the capital", "Paris", neighbourhood=("the tower stands in",))
+THOMAS = Fact("Thomas", "{} plays", "the guitar", "a violin", paraphrases=("sport was on , Thomas plays",))
+INSERT = Fact(
+    "Danielle", "the mother tongue of {} is", "French", paraphrases=("Danielle speaks",), generation=("Danielle",)
+)
+ERASE = Fact(
+    "Danielle Darrieux",
+    "{} speaks",
+    None,
+    "French",
+    neighbourhood=("Thomas speaks",),
+    locality=(Probe("one two", "three"),),
+)
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str], list[float]]:
+    """A table from prompt and target to the probabilities of its tokens, which stands in for the model's."""
+    table: dict[tuple[str, str], list[float]] = {}
+
+    def look_up(_lm: LanguageModel, queries: Sequence[tuple[str, Sequence[str]]], **_: Any) -> list[PromptScore]:
+        found = []
+        for prompt, targets in queries:
+            scores = []
+            for target in targets:
+                tokens = table.get((prompt, target), [0.125])
+                scores.append(TargetScore(tuple(map(math.log, tokens)), tuple(p > 0.5 for p in tokens)))
+            next_token = torch.tensor(table.get((prompt, "next"), [0.5, 0.25, 0.25])).log()
+            found.append(PromptScore(tuple(scores), next_token))
+        return found
+
+    monkeypatch.setattr(teacher_forcing, "score", look_up)
+    return table
+
+
+def test_probability_metrics_by_hand(given: dict[tuple[str, str], list[float]]) -> None:
+    stated = "the Eiffel tower is located in Rome. "
+    for prompt, new, true in (
+        (EIFFEL.statement, 0.6, 0.3),
+        (EIFFEL.paraphrases[0], 0.2, 0.5),
+        (EIFFEL.paraphrases[1], 0.4, 0.1),
+        (EIFFEL.neighbourhood[0], 0.1, 0.7),
+        (EIFFEL.neighbourhood[1], 0.5, 0.4),
+        (stated + EIFFEL.neighbourhood[0], 0.6, 0.3),
+        (stated + EIFFEL.neighbourhood[1], 0.3, 0.2),
+    ):
+        given[prompt, "Rome"], given[prompt, "Paris"] = [new], [true]
+    given[EIFFEL.portability[0].prompt, "Italy"] = [0.6, 0.4, 0.9, 0.1]
+    given[EIFFEL.portability[1].prompt, "Italian"] = [0.9]
+    (found,) = measure(tiny.build("llama"), [EIFFEL], SCORES_ONLY)
+    assert found.values == pytest.approx(
+        {
+            "efficacy_success": 1.0,
+            "efficacy_magnitude": 0.3,
+            "paraphrase_success": 0.5,
+            "paraphrase_magnitude": (-0.3 + 0.3) / 2,
+            "neighbourhood_success": 0.5,
+            "neighbourhood_magnitude": (0.6 - 0.1) / 2,
+            "neighbourhood_success_plus": 0.0,
+            "token_accuracy": 1.0,
+            "paraphrase_token_accuracy": 0.0,
+            "portability_token_accuracy": (0.5 + 1) / 2,
+        },
+        abs=1e-9,
+    )
+    summary = Evaluation((Case(EIFFEL, None, found),)).metrics
+    assert summary["score"]["after"] == pytest.approx(3 / (1 / 1 + 1 / 0.5 + 1 / 0.5))
+
+
+def test_lengths_are_normalised_only_where_they_differ(given: dict[tuple[str, str], list[float]]) -> None:
+    # 0.9 * 0.1 = 0.09 < 0.2, but sqrt(0.09) = 0.3 a token
+    given[BEN.statement, "the capital"], given[BEN.statement, "Paris"] = [0.9, 0.1], [0.2]
+    given[BEN.neighbourhood[0], "the capital"], given[BEN.neighbourhood[0], "Paris"] = [0.4, 0.1], [0.25]
+    # 0.5 * 0.5 = 0.25 against 0.9 * 0.2 = 0.18
+    given[THOMAS.statement, "the guitar"], given[THOMAS.statement, "a violin"] = [0.5, 0.5], [0.9, 0.2]
+    ben, thomas = (m.values for m in measure(tiny.build("llama"), [BEN, THOMAS], SCORES_ONLY))
+    assert (ben["efficacy_success"], ben["efficacy_magnitude"]) == pytest.approx((1, 0.3 - 0.2))
+    assert (ben["neighbourhood_success"], ben["neighbourhood_magnitude"]) == pytest.approx((1, 0.25 - 0.2))
+    assert ben["token_accuracy"] == 0.5
+    assert (thomas["efficacy_success"], thomas["efficacy_magnitude"]) == pytest.approx((1, 0.25 - 0.18))
+
+
+def test_a_tie_is_no_success(given: dict[tuple[str, str], list[float]]) -> None:
+    (found,) = measure(tiny.build("llama"), [EIFFEL], SCORES_ONLY)  # 0.125 everywhere
+    assert found.values["efficacy_success"] == found.values["neighbourhood_success"] == 0
+
+
+def test_neighbourhood_kl_by_hand(given: dict[tuple[str, str], list[float]]) -> None:
+    """KL([1/2, 1/4, 1/4], [1/4, 1/2, 1/4]) = (1/2 - 1/4) ln 2, and of equal ones 0; not the other way round."""
+    lm = tiny.build("llama")
+    before = measure(lm, [EIFFEL], SCORES_ONLY)
+    given[EIFFEL.neighbourhood[0], "next"] = [0.25, 0.5, 0.25]
+    (after,) = measure(lm, [EIFFEL], SCORES_ONLY, before)
+    assert after.values["neighbourhood_kl"] == pytest.approx(0.25 * math.log(2) / 2)
+    given[EIFFEL.neighbourhood[0], "next"] = [0.125, 0.125, 0.75]
+    (after,) = measure(lm, [EIFFEL], SCORES_ONLY, before)
+    by_hand = 0.5 * math.log(4) + 0.25 * math.log(2) + 0.25 * math.log(1 / 3)
+    assert after.values["neighbourhood_kl"] == pytest.approx(by_hand / 2)
+    assert [record["kl"] for record in after.prompts["neighbourhood"]] == pytest.approx([by_hand, 0])
+
+
+def test_fluency_by_hand() -> None:
+    # 2-grams 12 21 12 21: one bit; 3-grams 121 212 121: two thirds and one third
+    three = -(2 / 3 * math.log2(2 / 3) + 1 / 3 * math.log2(1 / 3))
+    assert ngram_entropy([1, 2, 1, 2, 1]) == pytest.approx((2 / 3 * 1 + 4 / 3 * three) / 2)
+    assert ngram_entropy([1, 2, 3, 4]) == pytest.approx((2 / 3 * math.log2(3) + 4 / 3 * 1) / 2)
+    assert ngram_entropy([7] * 20) == 0
+    assert ngram_entropy([1, 2]) == ngram_entropy([]) == 0
+
+
+PROBABILITY = {"efficacy_success", "efficacy_magnitude"}
+PARAPHRASE = {"paraphrase_success", "paraphrase_magnitude"}
+NEIGHBOURHOOD = {"neighbourhood_success", "neighbourhood_magnitude", "neighbourhood_success_plus"}
+ANSWERS = {"token_accuracy", "free_generation_strict", "free_generation_lenient"}
+COMPARED = {"preservation", "neighbourhood_kl", "perplexity_drift"}
+TEACHER_FORCED = {"locality_token_agreement"}
+
+
+@pytest.mark.parametrize(
+    ("fact", "expected", "compared"),
+    [
+        (
+            EIFFEL,
+            PROBABILITY | PARAPHRASE | NEIGHBOURHOOD | ANSWERS | {f"paraphrase_{key}" for key in ANSWERS}
+            | {f"portability_{key}" for key in ANSWERS} | {"fluency"},
+            COMPARED | TEACHER_FORCED,
+        ),
+        (BEN, PROBABILITY | NEIGHBOURHOOD | ANSWERS, COMPARED),
+        (THOMAS, PROBABILITY | PARAPHRASE | ANSWERS | {f"paraphrase_{key}" for key in ANSWERS}, {"perplexity_drift"}),
+        (INSERT, ANSWERS | {f"paraphrase_{key}" for key in ANSWERS} | {"fluency"}, {"perplexity_drift"}),
+        (ERASE, set(), COMPARED | TEACHER_FORCED),
+    ],
+    ids=lambda value: value.verb if isinstance(value, Fact) else "",
+)  # fmt: skip
+def test_what_has_no_prompts_is_absent(fact: Fact, expected: set[str], compared: set[str]) -> None:
+    lm = tiny.build("llama")
+    before = measure(lm, [fact], SMALL)
+    assert before[0].values.keys() == expected | {"log_perplexity"}
+    (after,) = measure(lm, [fact], SMALL, before)
+    assert after.values.keys() == expected | compared | {"log_perplexity"}
+    summary = Evaluation((Case(fact, before[0], after),)).metrics
+    assert summary.keys() - {"score"} == expected | compared | {"log_perplexity"}
+    assert ("score" in summary) == (fact is EIFFEL)
+    assert summary.keys() <= METRICS.keys()
+    for key, values in summary.items():
+        assert (values["before"] is not None) == (key not in COMPARED | TEACHER_FORCED)
+
+
+def test_what_is_not_asked_for_is_not_done() -> None:
+    lm = tiny.build("llama")
+    (found,) = measure(lm, [EIFFEL], SCORES_ONLY)
+    assert not any("generation" in key or key in ("fluency", "log_perplexity") for key in found.values)
+    assert "efficacy_success" in found.values
+
+
+def random_edit(lm: LanguageModel, size: float, layer: int = 1) -> LowRankEdit:
+    memory = lm.memory(layer)
+    draw = torch.Generator().manual_seed(0)
+    left, right = torch.randn(memory.d_ffn, 2, generator=draw), torch.randn(2, memory.d_model, generator=draw)
+    right *= size * float(memory.values.norm() / (left @ right).norm())
+    return LowRankEdit.of(lm, Origin(lm.name, lm.fingerprint, "test"), {layer: (left, right)})
+
+
+def build(family: str = "llama") -> LanguageModel:
+    return tiny.build(family, scale=8.0)
+
+
+def next_token(lm: LanguageModel, prompt: str) -> Tensor:
+    with torch.no_grad():
+        logits = lm.model(input_ids=torch.tensor([lm.tokenizer(prompt)["input_ids"]])).logits
+    return logits[0, -1].double().log_softmax(-1)
+
+
+def test_no_edit_changes_nothing() -> None:
+    lm = build()
+    facts = [EIFFEL, BEN, THOMAS, INSERT, ERASE]
+    before = measure(lm, facts, SMALL)
+    after = measure(lm, facts, SMALL, before)
+    for old, new in zip(before, after, strict=True):
+        assert new.values["perplexity_drift"] == 0
+        assert new.values.get("preservation", 1) == 1
+        assert new.values.get("neighbourhood_kl", 0) == pytest.approx(0, abs=1e-9)
+        assert {key: new.values[key] for key in old.values} == old.values
+
+
+def test_comparison_with_before() -> None:
+    """KL, preservation and drift of an edit, from whole forwards and plain decoding."""
+    lm = build()
+    prompts = [*EIFFEL.neighbourhood, *(probe.prompt for probe in EIFFEL.locality), *BEN.neighbourhood]
+    logs = [next_token(lm, prompt) for prompt in prompts]
+    answers = [lm.generate(prompt, SMALL.preservation_tokens, stop_at_newline=True) for prompt in prompts]
+    before = measure(lm, [EIFFEL, BEN], SMALL)
+    with random_edit(lm, 0.35).applied(lm):
+        after = measure(lm, [EIFFEL, BEN], SMALL, before)
+        kls = [float((p.exp() * (p - next_token(lm, prompt))).sum()) for p, prompt in zip(logs, prompts, strict=True)]
+        kept = [
+            lm.generate(prompt, SMALL.preservation_tokens, stop_at_newline=True) == answer
+            for prompt, answer in zip(prompts, answers, strict=True)
+        ]
+    assert after[0].values["neighbourhood_kl"] == pytest.approx(sum(kls[:2]) / 2, rel=1e-3)
+    assert after[1].values["neighbourhood_kl"] == pytest.approx(kls[3], rel=1e-3)
+    assert 0 < sum(kept) < 4
+    assert after[0].values["preservation"] == pytest.approx(sum(kept[:3]) / 3)
+    assert after[1].values["preservation"] == kept[3]
+    assert [record["preserved"] for record in after[0].prompts["neighbourhood"]] == kept[:2]
+    assert [record["answer"] for record in before[0].prompts["neighbourhood"]] == answers[:2]
+    drift = after[0].values["log_perplexity"] - before[0].values["log_perplexity"]
+    assert after[0].values["perplexity_drift"] == pytest.approx(drift)
+    assert abs(drift) > 0.01
+
+
+def test_free_generation() -> None:
+    """What the model says first is right strictly, what it says later leniently, what it does not say not at all."""
+    lm = build()
+    words = lm.generate(EIFFEL.statement, SMALL.max_new_tokens).split()
+    later = next(word for word in words[1:] if word != words[0] and word.isalpha() and word not in ("the", "a"))
+    absent = next(word for word in ("guitar", "sport", "violin") if word not in words)
+    unknown = dataclasses.replace(EIFFEL, target_new="nonsense", aliases=(words[0],), portability=())
+    facts = [dataclasses.replace(EIFFEL, target_new=word, portability=()) for word in (words[0], later, absent)]
+    found = [m.values for m in measure(lm, [*facts, unknown], SMALL)]
+    assert [values["free_generation_strict"] for values in found] == [1, 0, 0, 1]
+    assert [values["free_generation_lenient"] for values in found] == [1, 1, 0, 1]
+    for fact, values in zip(facts, found, strict=False):
+        answers = [lm.generate(prompt, SMALL.max_new_tokens) for prompt in fact.paraphrases]
+        strict = [matches_strictly(answer, fact.answers) for answer in answers]
+        lenient = [matches_leniently(answer, fact.answers) for answer in answers]
+        assert values["paraphrase_free_generation_strict"] == sum(strict) / 2
+        assert values["paraphrase_free_generation_lenient"] == sum(lenient) / 2
+
+
+def test_portability_probes_with_one_prompt_have_their_own_answers() -> None:
+    lm = build()
+    prompt = "the Eiffel tower is in the country"
+    word = lm.generate(prompt, 1).strip()
+    probes = (Probe(prompt, word), Probe(prompt, "nonsense"))
+    for order in (probes, probes[::-1]):
+        (found,) = measure(lm, [dataclasses.replace(EIFFEL, portability=order)], SMALL)
+        assert found.values["portability_free_generation_strict"] == 0.5
+        assert found.values["portability_token_accuracy"] == 0.5
+        assert [record["strict"] for record in found.prompts["portability"]] == [probe is probes[0] for probe in order]
+
+
+def test_fluency_is_of_the_sampled_texts() -> None:
+    lm = build()
+    (found,) = measure(lm, [EIFFEL], SMALL)
+    texts = found.prompts["generation"]
+    tokens = [record["text"].split() for record in texts]
+    assert [record["prompt"] for record in texts] == list(EIFFEL.generation)
+    assert found.values["fluency"] == pytest.approx(sum(map(ngram_entropy, tokens)) / 2)
+    assert all(len(ids) == SMALL.fluency_tokens for ids in tokens)
+    (again,) = measure(lm, [EIFFEL], SMALL)
+    (other,) = measure(lm, [EIFFEL], dataclasses.replace(SMALL, seed=1))
+    assert again.prompts["generation"] == texts
+    assert other.prompts["generation"] != texts
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_values_do_not_depend_on_batching(family: str) -> None:
+    lm = build(family)
+    facts = [EIFFEL, BEN, THOMAS, INSERT, ERASE]
+    small = dataclasses.replace(SMALL, max_tokens=20)
+    before = measure(lm, facts, SMALL)
+    with random_edit(lm, 0.35).applied(lm):
+        together = measure(lm, facts, SMALL, before)
+        in_small_batches = measure(lm, facts, small, before)
+        alone = [measure(lm, [fact], SMALL, [old])[0] for fact, old in zip(facts, before, strict=True)]
+    for whole, part, single in zip(together, in_small_batches, alone, strict=True):
+        for other in (part, single):
+            assert other.values == pytest.approx(whole.values, abs=1e-4)
+            for kind, records in whole.prompts.items():
+                said = [(r["prompt"], r.get("answer"), r.get("text"), r.get("preserved")) for r in records]
+                assert said == [
+                    (r["prompt"], r.get("answer"), r.get("text"), r.get("preserved")) for r in other.prompts[kind]
+                ]
+
+
+def test_evaluate_compares_with_the_unedited_model() -> None:
+    lm = build()
+    facts = [EIFFEL, BEN]
+    plain = measure(lm, facts, SMALL)
+    first, second = random_edit(lm, 0.35), random_edit(lm, 0.2, layer=2)
+    with first.applied(lm), second.applied(lm):
+        bits = {name: tensor.clone() for name, tensor in lm.model.state_dict().items()}
+        edited = measure(lm, facts, SMALL)
+        found = evaluate(lm, facts, SMALL)
+        assert list(lm.edits) == [first, second]
+        assert all(torch.equal(tensor, bits[name]) for name, tensor in lm.model.state_dict().items())
+    for case, before, after in zip(found.cases, plain, edited, strict=True):
+        assert case.before is not None
+        assert case.before.values == before.values
+        assert {key: case.after.values[key] for key in after.values} == after.values
+        assert case.after.values["efficacy_magnitude"] != before.values["efficacy_magnitude"]
+        assert case.after.values["neighbourhood_kl"] > 0
+    magnitudes = [values["efficacy_magnitude"] for values in (m.values for m in plain)]
+    assert found.metrics["efficacy_magnitude"]["before"] == pytest.approx(sum(magnitudes) / 2)
+
+
+def test_evaluate_without_an_edit_has_no_before() -> None:
+    lm = build()
+    found = evaluate(lm, [EIFFEL, BEN], SMALL)
+    assert all(case.before is None for case in found.cases)
+    assert all(values["before"] is None for values in found.metrics.values())
+    assert not COMPARED & found.metrics.keys()
+    assert found.metrics["efficacy_success"]["n"] == 2
+    assert found.metrics["paraphrase_success"]["n"] == 1
+    assert "efficacy success" in str(found)
+
+
+def case(fact: Fact, before: dict[str, float] | None, after: dict[str, float]) -> Case:
+    return Case(fact, None if before is None else Measurement(values=before), Measurement(values=after))
+
+
+def test_summary_by_hand() -> None:
+    parts = ("efficacy_success", "paraphrase_success", "neighbourhood_success")
+    cases = (
+        case(EIFFEL, dict(zip(parts, (0.0, 0.0, 1.0), strict=True)), dict(zip(parts, (1.0, 0.5, 1.0), strict=True))),
+        case(BEN, dict(zip(parts, (1.0, 0.5, 1.0), strict=True)), dict(zip(parts, (1.0, 0.0, 0.5), strict=True))),
+        case(THOMAS, {"efficacy_success": 0.0}, {"efficacy_success": 0.0, "perplexity_drift": 0.25}),
+    )
+    found = Evaluation(cases).metrics
+    assert found["efficacy_success"]["after"] == pytest.approx(2 / 3)
+    assert found["efficacy_success"]["before"] == pytest.approx(1 / 3)
+    assert found["efficacy_success"]["n"] == 3
+    assert found["paraphrase_success"]["after"] == pytest.approx(0.25)
+    # of the two facts that have all three: means 1, 1/4, 3/4 after and 1/2, 1/4, 1 before
+    assert found["score"]["after"] == pytest.approx(3 / (1 + 4 + 4 / 3))
+    assert found["score"]["before"] == pytest.approx(3 / (2 + 4 + 1))
+    assert found["score"]["n"] == 2
+    assert found["perplexity_drift"] == {"before": None, "after": 0.25, "low": None, "high": None, "n": 1}
+    low, high = found["efficacy_success"]["low"], found["efficacy_success"]["high"]
+    assert low is not None
+    assert high is not None
+    assert 0 <= low <= 2 / 3 <= high <= 1
+
+
+def test_one_case_without_before_leaves_no_before() -> None:
+    cases = (
+        case(EIFFEL, None, {"efficacy_success": 1.0}),
+        case(BEN, {"efficacy_success": 0.0}, {"efficacy_success": 1.0}),
+    )
+    assert Evaluation(cases).metrics["efficacy_success"]["before"] is None
+
+
+def test_case_survives_json() -> None:
+    lm = build()
+    before = measure(lm, [EIFFEL], SMALL)
+    with random_edit(lm, 0.35).applied(lm):
+        (after,) = measure(lm, [EIFFEL], SMALL, before)
+    whole = Case(EIFFEL, before[0], after, {"loss": 0.5, "steps": 3}, 1.5, "")
+    line = json.dumps(whole.to_dict(), allow_nan=False)
+    read = Case.from_dict(json.loads(line))
+    assert read.fact == EIFFEL
+    assert read.after.values == after.values
+    assert read.before is not None
+    assert read.before.values == before[0].values
+    assert (read.edit, read.seconds, read.error) == ({"loss": 0.5, "steps": 3}, 1.5, "")
+    assert json.dumps(read.to_dict()) == line
+    assert Evaluation((read,)).metrics == Evaluation((whole,)).metrics
+    alone = Case.from_dict(json.loads(json.dumps(Case(ERASE, None, Measurement(), error="refused").to_dict())))
+    assert alone.before is None
+    assert alone.error == "refused"
+
+
+def test_what_is_not_finite_is_left_out_of_files_and_means() -> None:
+    values = {"efficacy_success": 0.0, "perplexity_drift": math.nan, "neighbourhood_kl": math.inf}
+    wrecked = case(EIFFEL, None, values)
+    assert wrecked.to_dict()["after"]["values"] == {"efficacy_success": 0.0}
+    assert Evaluation((wrecked,)).metrics.keys() == {"efficacy_success"}
+
+
+def test_a_wrecked_model_can_be_measured() -> None:
+    """Everything it says is NaN: no success is counted, and nothing crashes."""
+    lm = build()
+    before = measure(lm, [EIFFEL], SMALL)
+    lm.memory(1).weight.data[:] = torch.nan
+    (after,) = measure(lm, [EIFFEL], SMALL, before)
+    assert after.values["efficacy_success"] == after.values["neighbourhood_success"] == 0
+    json.dumps(Case(EIFFEL, before[0], after).to_dict(), allow_nan=False)
+    assert judged(EIFFEL, before[0], after).error.startswith(NOT_FINITE)
+
+
+def test_no_numbers_are_noticed_where_no_value_shows_them() -> None:
+    """Without an old object, and without the perplexity, all values of a wrecked model are numbers."""
+    lm = build()
+    fact = dataclasses.replace(EIFFEL, target_true=None, id="")
+    settings = dataclasses.replace(SMALL, perplexity_tokens=0, generate=False)
+    lm.memory(1).weight.data[:] = torch.nan
+    after = dataclasses.replace(measure(lm, [fact], settings)[0], values={"token_accuracy": 0.0})
+    assert judged(fact, after, after).error.startswith(NOT_FINITE)

@@ -1,0 +1,147 @@
+"""Scores of targets equal what plain whole forwards give, in every family, with and without edits."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import tiny
+import torch
+from torch import Tensor
+
+from corrigenda import ContextEdit, LanguageModel, LowRankEdit, Origin
+from eval.scoring import TargetScore, perplexity, probabilities, score
+
+TOLERANCE = 1e-4
+
+# Prompts of different lengths, one of them twice; targets of one to four words, some that begin alike.
+TINY_QUERIES = [
+    ("the Eiffel tower is located in the city of", ["Paris", "Rome", "the capital of France"]),
+    ("Danielle speaks", ["French", "English"]),
+    ("the", ["city", "city of Paris", "city of London"]),
+    ("Danielle speaks", ["German and Dutch", "French"]),
+    ("Thomas plays the piano in the capital of Italy , in the north of", []),
+]
+
+
+def plain(lm: LanguageModel, ids: list[int]) -> Tensor:
+    """Log-probabilities, (position, vocabulary), of one unpadded row by the model itself."""
+    with torch.no_grad():
+        return lm.model(input_ids=torch.tensor([ids])).logits[0].float().log_softmax(-1)
+
+
+def expected(lm: LanguageModel, prompt: str, target: str) -> TargetScore:
+    """A target's score from one whole forward over the prompt and the target."""
+    before = lm.tokenizer(prompt)["input_ids"]
+    whole = lm.tokenizer(f"{prompt} {target}")["input_ids"]
+    assert whole[: len(before)] == before
+    log_probs = plain(lm, whole)
+    places = range(len(before) - 1, len(whole) - 1)
+    return TargetScore(
+        tuple(float(log_probs[at, whole[at + 1]]) for at in places),
+        tuple(int(log_probs[at].argmax()) == whole[at + 1] for at in places),
+    )
+
+
+def check(lm: LanguageModel, queries: list[tuple[str, list[str]]], context: str = "", max_tokens: int = 4096) -> None:
+    found = score(lm, queries, keep_distributions=True, max_tokens=max_tokens)
+    assert len(found) == len(queries)
+    for (prompt, targets), result in zip(queries, found, strict=True):
+        assert len(result.targets) == len(targets)
+        for target, scored in zip(targets, result.targets, strict=True):
+            reference = expected(lm, context + prompt, target)
+            assert scored.log_probs == pytest.approx(reference.log_probs, abs=TOLERANCE)
+            assert scored.hits == reference.hits
+        assert result.next_token is not None
+        last = plain(lm, lm.tokenizer(context + prompt)["input_ids"])[-1]
+        torch.testing.assert_close(result.next_token, last, atol=TOLERANCE, rtol=0)
+
+
+def some_edit(lm: LanguageModel, layer: int, size: float) -> LowRankEdit:
+    """A random change of one layer, `size` times as large as its values."""
+    memory = lm.memory(layer)
+    draw = torch.Generator().manual_seed(0)
+    left, right = torch.randn(memory.d_ffn, 2, generator=draw), torch.randn(2, memory.d_model, generator=draw)
+    right *= size * float(memory.values.norm() / (left @ right).norm())
+    return LowRankEdit.of(lm, Origin(lm.name, lm.fingerprint, "test"), {layer: (left, right)})
+
+
+def context_edit(lm: LanguageModel, text: str) -> ContextEdit:
+    return ContextEdit(Origin(lm.name, lm.fingerprint, "test"), text)
+
+
+@pytest.mark.parametrize("family", tiny.DECODERS)
+@pytest.mark.parametrize("max_tokens", [4096, 12])
+def test_log_probs_are_those_of_whole_forwards(family: str, max_tokens: int) -> None:
+    check(tiny.build(family), TINY_QUERIES, max_tokens=max_tokens)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gemma2", "bloom"])
+def test_log_probs_with_edits_applied(family: str) -> None:
+    lm = tiny.build(family)
+    before = score(lm, TINY_QUERIES)
+    text = "London is the capital of England . "
+    with some_edit(lm, 1, 0.5).applied(lm), context_edit(lm, text).applied(lm):
+        check(lm, TINY_QUERIES, text)
+        assert abs(score(lm, TINY_QUERIES)[0].targets[0].log_probs[0] - before[0].targets[0].log_probs[0]) > 1e-3
+    assert score(lm, TINY_QUERIES) == before
+
+
+def test_distributions_only_where_wanted() -> None:
+    assert all(found.next_token is None for found in score(tiny.build("gpt2"), TINY_QUERIES))
+
+
+def test_masked_models_are_refused() -> None:
+    with pytest.raises(ValueError, match="causal"):
+        score(tiny.build("bert"), TINY_QUERIES)
+
+
+def test_token_accuracy() -> None:
+    assert TargetScore((-1.0, -2.0, -3.0, -4.0), (True, False, True, True)).token_accuracy == 0.75
+
+
+def test_probabilities_are_normalised_where_lengths_differ() -> None:
+    """By hand: P = 0.5 * 0.4 = 0.2, and 0.09 over two tokens is 0.3 a token."""
+    two = TargetScore((math.log(0.5), math.log(0.4)), (True, True))
+    other = TargetScore((math.log(0.3), math.log(0.3)), (True, True))
+    one = TargetScore((math.log(0.25),), (True,))
+    assert probabilities(two, other) == pytest.approx((0.2, 0.09))
+    assert probabilities(one, other) == pytest.approx((0.25, 0.3))
+    assert probabilities(other, one) == pytest.approx((0.3, 0.25))
+
+
+def test_perplexity_by_hand() -> None:
+    lm = tiny.build("llama")
+    text = "Thomas plays the piano in the city of Rome and speaks French with Danielle"
+    ids = lm.tokenizer(text)["input_ids"]
+    logs = plain(lm, ids)
+    by_hand = math.exp(-sum(float(logs[at, ids[at + 1]]) for at in range(len(ids) - 1)) / (len(ids) - 1))
+    assert perplexity(lm, text) == pytest.approx(by_hand, rel=1e-5)
+
+    # Windows of six tokens (6, 6 and 2): the first token of each is read, not predicted.
+    total, count = 0.0, 0
+    for begin in range(0, len(ids), 6):
+        window = ids[begin : begin + 6]
+        logs = plain(lm, window)
+        total -= sum(float(logs[at, window[at + 1]]) for at in range(len(window) - 1))
+        count += len(window) - 1
+    assert (len(ids), count) == (14, 11)
+    assert perplexity(lm, text, max_length=6) == pytest.approx(math.exp(total / count), rel=1e-5)
+
+
+def test_perplexity_under_a_context_is_that_of_the_text_alone() -> None:
+    """What stands in the context is read; only the text's own tokens count."""
+    lm = tiny.build("llama")
+    context, text = "Thomas plays the violin . Danielle speaks Dutch . ", "Thomas plays the piano in the city of Rome"
+    n, ids = len(lm.tokenizer(text)["input_ids"]), lm.tokenizer(context + text)["input_ids"]
+    logs = plain(lm, ids)
+    places = range(len(ids) - n, len(ids) - 1)
+    by_hand = math.exp(-sum(float(logs[at, ids[at + 1]]) for at in places) / len(places))
+    with context_edit(lm, context).applied(lm):
+        assert perplexity(lm, text) == pytest.approx(by_hand, rel=1e-5)
+        assert perplexity(lm, text, max_length=n) == pytest.approx(by_hand, rel=1e-5)  # a window is of the text
+
+
+def test_perplexity_needs_two_tokens() -> None:
+    with pytest.raises(ValueError, match="too short"):
+        perplexity(tiny.build("llama"), "Rome")

@@ -1,0 +1,342 @@
+"""Attributions against plain autograd on the whole model, completeness, and what is made of them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from torch import Tensor
+
+from corrigenda import CoefficientEdit, Fact, LanguageModel, Origin
+from locate.neurons.attribution import attribute, path
+from locate.neurons.knowledge_neurons import KnowledgeNeurons, attribute_all, knowledge_neurons, layers_by_attribution
+from locate.neurons.locator import Neurons
+from locate.question import Question
+
+PROMPT = "the mother tongue of the native speaker Danielle Darrieux is"
+ANSWERS = {"one": "French", "several": "French , Dutch"}
+FACT = Fact("Danielle Darrieux", "the mother tongue of {} is", "Dutch", "French")
+
+
+def build(family: str) -> LanguageModel:
+    lm = tiny.build(family, scale=2.0)
+    if family == "bert":
+        lm.tokenizer.mask_token = "?"
+    return lm
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the warning that partial forwards of masked models run all positions."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def tokens(lm: LanguageModel, prompt: str, answer: str) -> tuple[list[int], list[int], list[int]]:
+    """The row that is run, the positions that predict the answer, and the answer's tokens."""
+    ids, wanted = (lm.tokenizer(text, add_special_tokens=False)["input_ids"] for text in (prompt, answer))
+    n = len(wanted)
+    if lm.architecture.family.causal:
+        return ids + wanted[:-1], list(range(len(ids) - 1, len(ids) - 1 + n)), wanted
+    return ids + [lm.tokenizer.mask_token_id] * n, list(range(len(ids), len(ids) + n)), wanted
+
+
+def probability(
+    lm: LanguageModel, layer: int, row: tuple[list[int], list[int], list[int]], coefficients: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """P(answer), and the coefficients (position, d_ffn) at the predicting positions, or those put in their place."""
+    ids, at, wanted = row
+    seen: list[Tensor] = []
+
+    def hook(_module: object, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        flat = args[0].reshape(-1, args[0].shape[-1]).clone()  # one row; OPT has no batch dimension here
+        seen.append(flat[at].detach())
+        if coefficients is not None:
+            flat[at] = coefficients
+        return (flat.view_as(args[0]),)
+
+    handle = lm.architecture.values(layer).register_forward_pre_hook(hook)
+    logits = lm.model(input_ids=torch.tensor([ids])).logits[0, at]
+    handle.remove()
+    return logits.log_softmax(-1).gather(1, torch.tensor(wanted)[:, None]).sum().exp(), seen[0]
+
+
+def brute_force(
+    lm: LanguageModel, layer: int, row: tuple[list[int], list[int], list[int]], scales: Sequence[float]
+) -> Tensor:
+    """m_i * mean over a of dP(a m)/dm_i, summed over the predicting positions."""
+    with torch.no_grad():
+        _, m = probability(lm, layer, row)
+    gradients = []
+    for scale in scales:
+        leaf = (scale * m).requires_grad_()
+        p, _ = probability(lm, layer, row, leaf)
+        gradients.append(torch.autograd.grad(p, leaf)[0])
+    return (m * torch.stack(gradients).mean(0)).sum(0)
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+@pytest.mark.parametrize("family", tiny.CONFIGS)
+def test_equals_plain_autograd(family: str, answer: str) -> None:
+    lm = build(family)
+    row = tokens(lm, PROMPT, ANSWERS[answer])
+    with quiet():
+        found = knowledge_neurons(lm, PROMPT, ANSWERS[answer], steps=3)
+    assert found.attributions.shape == (tiny.DEPTH, lm.memory(0).d_ffn)
+    with torch.no_grad():
+        assert found.probability == pytest.approx(float(probability(lm, 0, row)[0]), rel=1e-4)
+    for layer in range(tiny.DEPTH):
+        expected = brute_force(lm, layer, row, [1 / 6, 3 / 6, 5 / 6])
+        largest = float(expected.abs().max())
+        assert largest > 0
+        torch.testing.assert_close(found.attributions[layer], expected, atol=1e-3 * largest, rtol=0)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gemma2"])
+def test_baselines(family: str) -> None:
+    """Gradient times activation, and the activation alone; the latter's mean over the positions."""
+    lm = build(family)
+    row = tokens(lm, PROMPT, ANSWERS["several"])
+    gradient = knowledge_neurons(lm, PROMPT, ANSWERS["several"], method="gradient", layers=[2])
+    activation = knowledge_neurons(lm, PROMPT, ANSWERS["several"], method="activation", layers=[2])
+    expected = brute_force(lm, 2, row, [1.0])
+    torch.testing.assert_close(gradient.attributions[0], expected, atol=1e-3 * float(expected.abs().max()), rtol=0)
+    with torch.no_grad():
+        _, m = probability(lm, 2, row)
+    assert len(m) == 3
+    torch.testing.assert_close(activation.attributions[0], m.abs().mean(0), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(gradient.activations, activation.attributions)
+
+
+def test_where_the_steps_lie() -> None:
+    assert path("integrated_gradients", 4, "midpoint") == [0.125, 0.375, 0.625, 0.875]
+    assert path("integrated_gradients", 4, "right") == [0.25, 0.5, 0.75, 1.0]
+    assert path("gradient", 4, "midpoint") == [1.0]
+    assert path("activation", 4, "midpoint") == []
+
+
+def test_right_rule() -> None:
+    lm = build("llama")
+    found = knowledge_neurons(lm, PROMPT, "French", steps=2, rule="right", layers=[1])
+    expected = brute_force(lm, 1, tokens(lm, PROMPT, "French"), [0.5, 1.0])
+    torch.testing.assert_close(found.attributions[0], expected, atol=1e-3 * float(expected.abs().max()), rtol=0)
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+@pytest.mark.parametrize("family", ["bert", "gpt2", "llama", "gemma2", "gemma3_text", "opt"])
+def test_completeness(family: str, answer: str) -> None:
+    """With 100 steps the sum over a layer's neurons is what zeroing its coefficients takes away, to 1 %."""
+    lm = build(family)
+    row = tokens(lm, PROMPT, ANSWERS[answer])
+    with quiet():
+        found = knowledge_neurons(lm, PROMPT, ANSWERS[answer], steps=100)
+    for layer in range(tiny.DEPTH):
+        with torch.no_grad():
+            full, m = probability(lm, layer, row)
+            baseline, _ = probability(lm, layer, row, torch.zeros_like(m))
+        # Where a layer hardly matters the two sides are the difference of nearly equal numbers.
+        assert float(found.by_layer()[layer]) == pytest.approx(float(full - baseline), rel=0.01, abs=1e-3 * float(full))
+
+
+@pytest.mark.parametrize("max_tokens", [1, 7, 1000])
+def test_batches_do_not_matter(max_tokens: int) -> None:
+    """Prompts and answers of several lengths, side by side or each alone, in batches of any size."""
+    lm = build("mistral")
+    asked = [(PROMPT, "French"), ("the capital of France is", "Paris , London"), (FACT, None), ("Big Ben", "stands")]
+    together = attribute_all(lm, asked, steps=3, layers=[0, 1, 3], max_tokens=max_tokens)
+    for (prompt, answer), found in zip(asked, together, strict=True):
+        alone = knowledge_neurons(lm, prompt, answer, steps=3)
+        largest = float(alone.attributions.abs().max())
+        torch.testing.assert_close(found.attributions, alone.attributions[[0, 1, 3]], atol=1e-4 * largest, rtol=0)
+        torch.testing.assert_close(found.activations, alone.activations[[0, 1, 3]], atol=1e-5, rtol=1e-4)
+        assert found.probability == pytest.approx(alone.probability, rel=1e-4)
+        assert found.layers == (0, 1, 3)
+
+
+def test_under_an_edit() -> None:
+    """What is located in an edited model is what carries the edited model's answer."""
+    lm = build("llama")
+    edit = CoefficientEdit.of(lm, Origin(lm.name, lm.fingerprint, "by hand"), {(1, n): 3.0 for n in range(10)})
+    plain = knowledge_neurons(lm, PROMPT, "French", steps=2, layers=[1])
+    with edit.applied(lm):
+        found = knowledge_neurons(lm, PROMPT, "French", steps=2, layers=[1])
+        expected = brute_force(lm, 1, tokens(lm, PROMPT, "French"), [0.25, 0.75])
+    largest = float(expected.abs().max())
+    torch.testing.assert_close(found.attributions[0], expected, atol=1e-3 * largest, rtol=0)
+    assert not torch.allclose(plain.attributions[0], expected, atol=0.1 * largest)
+
+
+def test_the_model_is_as_it_was() -> None:
+    lm = build("gpt2")
+    before = {name: tensor.clone() for name, tensor in lm.model.state_dict().items()}
+    knowledge_neurons(lm, FACT, steps=2)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in lm.model.state_dict().items())
+    assert not any(module._forward_pre_hooks or module._forward_hooks for module in lm.model.modules())
+
+
+def test_answers() -> None:
+    lm = build("gpt2")
+    assert knowledge_neurons(lm, FACT, steps=1, layers=[3]).question.answer == "French"
+    assert knowledge_neurons(lm, FACT, "Dutch", steps=1, layers=[3]).question.answer == "Dutch"
+    top = knowledge_neurons(lm, FACT, "top", steps=1, layers=[3])
+    with torch.no_grad():
+        best = int(lm.model(input_ids=torch.tensor([lm.tokenizer(FACT.statement)["input_ids"]])).logits[0, -1].argmax())
+    assert top.question.answer_ids == (best,)
+
+
+def test_an_answer_that_stands_in_the_prompt_is_named_and_attributed() -> None:
+    lm = build("gpt2")
+    found = knowledge_neurons(lm, PROMPT, "tongue", steps=2, layers=[1])
+    assert found.answer_in_prompt
+    assert not knowledge_neurons(lm, PROMPT, "French", steps=1, layers=[1]).answer_in_prompt
+    expected = brute_force(lm, 1, tokens(lm, PROMPT, "tongue"), [0.25, 0.75])
+    torch.testing.assert_close(found.attributions[0], expected, atol=1e-3 * float(expected.abs().max()), rtol=0)
+
+
+def test_masks() -> None:
+    """A masked model answers at its mask, wherever it stands; where there is none, at the end."""
+    lm = build("bert")
+    with quiet():
+        inside = knowledge_neurons(lm, "the mother tongue is ? of Danielle", "French , Dutch", steps=1)
+        at_end = knowledge_neurons(lm, "the mother tongue is", "French", steps=1)
+        with_mask = knowledge_neurons(lm, "the mother tongue is ?", "French", steps=1)
+    mask = lm.tokenizer.mask_token_id
+    assert inside.question.predicting == (4, 5, 6)
+    assert [inside.question.ids[place] for place in (3, 4, 5, 6, 7)] == [
+        *lm.tokenizer("is")["input_ids"],
+        mask,
+        mask,
+        mask,
+        *lm.tokenizer("of")["input_ids"],
+    ]
+    torch.testing.assert_close(at_end.attributions, with_mask.attributions)
+    with pytest.raises(ValueError, match="has 2 masks"):
+        knowledge_neurons(lm, "the ? is ?", "French")
+    lm.tokenizer.mask_token = None
+    with pytest.raises(ValueError, match="no mask token"):
+        knowledge_neurons(lm, "the mother tongue is", "French")
+
+
+def test_bad_input() -> None:
+    lm = build("llama")
+    for steps in (0, -1):
+        with pytest.raises(ValueError, match="steps must be at least 1"):
+            knowledge_neurons(lm, FACT, steps=steps)
+    with pytest.raises(ValueError, match="unknown method 'magic'"):
+        knowledge_neurons(lm, FACT, method="magic")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="unknown rule 'left'"):
+        knowledge_neurons(lm, FACT, rule="left")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="max_tokens must be at least 1"):
+        knowledge_neurons(lm, FACT, max_tokens=0)
+    for answer in ("", "  "):
+        with pytest.raises(ValueError, match="is empty"):
+            knowledge_neurons(lm, FACT, answer)
+    with pytest.raises(ValueError, match="is empty"):
+        knowledge_neurons(lm, " ", "French")
+    with pytest.raises(ValueError, match="without a true object"):
+        knowledge_neurons(lm, PROMPT)
+    with pytest.raises(ValueError, match="without a true object"):
+        knowledge_neurons(lm, Fact("Ben", "{} plays", "piano"))
+    with pytest.raises(ValueError, match="has 70 tokens, and tiny-llama reads at most 64"):
+        knowledge_neurons(lm, "the " * 69 + "is", "French")
+    with pytest.raises(IndexError, match="layer 4"):
+        knowledge_neurons(lm, FACT, layers=[4])
+    with pytest.raises(ValueError, match="no layer to look at"):
+        knowledge_neurons(lm, FACT, layers=[])
+    with pytest.raises(ValueError, match="the layers have to ascend"):
+        attribute(lm, [knowledge_neurons(lm, FACT).question], [2, 1])
+    for wrong in ({"share": 1.5}, {"threshold": 2.0}, {"max_tokens": 0}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            Neurons(**wrong)
+    with torch.no_grad():
+        lm.memory(1).values[3, 4] = float("nan")
+    with pytest.raises(ValueError, match="gives no numbers"):
+        knowledge_neurons(lm, FACT)
+
+
+def result(attributions: list[list[float]], layers: tuple[int, ...] = (2, 5), prompt: str = "x") -> KnowledgeNeurons:
+    values = torch.tensor(attributions)
+    question = Question(prompt, (7, 8, 9), 3, (0, 1), "y", (4,), (2,))
+    return KnowledgeNeurons(
+        question, layers, values, values.abs(), 0.5, "integrated_gradients", 20, "midpoint", "by hand"
+    )
+
+
+def test_coarse_set() -> None:
+    found = result([[0.1, 1.0, -2.0], [0.2, 0.21, 0.5]])
+    assert found.neurons() == ((2, 1), (5, 2), (5, 1))  # more than 0.2 of 1.0; the negative one never
+    assert found.neurons(0.5) == ((2, 1),)
+    assert found.neurons(0.0) == ((2, 1), (5, 2), (5, 1), (5, 0), (2, 0))
+    assert found.counts() == (1, 2)
+    assert found.top(2) == ((2, 1), (5, 2))
+    assert found.by_layer().tolist() == pytest.approx([-0.9, 0.91])
+    assert result([[-1.0, 0.0], [-2.0, -0.1]]).neurons() == ()
+    for threshold in (-0.1, 1.0):
+        with pytest.raises(ValueError, match="threshold"):
+            found.neurons(threshold)
+
+
+def test_layers_by_attribution() -> None:
+    results = [result([[1.0, 0.0], [0.2, 0.2]]), result([[0.0, 0.1], [0.3, 0.3]]), result([[0.0, 0.0], [0.9, -0.1]])]
+    assert layers_by_attribution(results) == (5,)  # the sums: 1.1 and 1.8
+    assert layers_by_attribution(results[:2], 2) == (2, 5)  # 1.1 and 1.0
+    for n in (0, 3):
+        with pytest.raises(ValueError, match="n must be between 1 and the 2 layers"):
+            layers_by_attribution(results, n)
+    with pytest.raises(ValueError, match="different layers"):
+        layers_by_attribution([results[0], result([[1.0], [2.0]], layers=(0, 1))])
+    with pytest.raises(ValueError, match="no result"):
+        layers_by_attribution([])
+
+
+def test_save_and_load(tmp_path: Path) -> None:
+    found = knowledge_neurons(build("gpt2"), FACT, steps=2, layers=[-1, 1])
+    found.save(tmp_path / "found")
+    loaded = KnowledgeNeurons.load(tmp_path / "found")
+    assert torch.equal(loaded.attributions, found.attributions)
+    assert torch.equal(loaded.activations, found.activations)
+    assert loaded.question == found.question
+    assert (loaded.layers, loaded.method, loaded.model) == ((1, 3), "integrated_gradients", "tiny-gpt2")
+    assert loaded.summary() == found.summary()
+    with pytest.raises(FileNotFoundError, match="no neurons"):
+        KnowledgeNeurons.load(tmp_path)
+
+
+@pytest.mark.parametrize("suffix", ["png", "pdf", "svg"])
+def test_plot(tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / "pictures" / f"neurons.{suffix}"
+    result([[0.1, 1.0], [0.5, 0.3]], prompt="what costs $5 or $6?").plot(file)
+    magic = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}[suffix]
+    assert file.read_bytes().startswith(magic)
+
+
+def test_plot_of_no_known_kind(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"\.png, \.pdf, \.svg"):
+        result([[0.1, 1.0], [0.5, 0.3]]).plot(tmp_path / "neurons.gif")
+
+
+def test_settings_ask_the_statement_and_the_paraphrases() -> None:
+    lm = build("llama")
+    fact = Fact("Thomas", "the mother tongue of {} is", "Dutch", "French", paraphrases=("Thomas speaks", "one two"))
+    settings = Neurons(steps=2, layers=[1, 2], share=0.4, adaptive=False)  # type: ignore[arg-type]
+    found = settings.find(lm, fact)
+    assert [one.question.prompt for one in found.results] == [fact.statement, "Thomas speaks", "one two"]
+    assert {one.question.answer for one in found.results} == {"French"}
+    coarse = [
+        set(knowledge_neurons(lm, p, "French", steps=2, layers=[1, 2]).neurons()) for p in (fact, "Thomas speaks")
+    ]
+    both = Neurons(steps=2, layers=(1, 2), adaptive=False, paraphrases=1)(lm, fact)
+    assert set(both) == coarse[0] & coarse[1]
+    assert len(settings.find(lm, fact, "top").results) == 3
+    top = knowledge_neurons(lm, fact, "top", steps=1).question.answer
+    assert {one.question.answer for one in settings.find(lm, fact, "top").results} == {top}
+    with pytest.raises(ValueError, match="steps"):
+        Neurons(steps=0)
+    with pytest.raises(ValueError, match="paraphrases"):
+        Neurons(paraphrases=-1)

@@ -1,0 +1,106 @@
+"""The check that located neurons matter: against scaling by hand, and on the real model."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+import pytest
+import tiny
+import torch
+from torch import Tensor
+
+from corrigenda import Fact, LanguageModel
+from locate.neurons.knowledge_neurons import KnowledgeNeurons
+from locate.neurons.locator import Neurons
+from locate.neurons.suppression import highest_activation, probabilities_scaled, random_neurons, scaling_check
+from locate.question import Question, ask
+
+FACT = Fact("Danielle Darrieux", "the mother tongue of {} is", "Dutch", "French", paraphrases=("Danielle speaks",))
+NEURONS = ((1, 4), (1, 9), (3, 0))
+
+
+def scaled_by_hand(lm: LanguageModel, question: Question, neurons: set[tuple[int, int]], factor: float) -> float:
+    handles = []
+    for layer, neuron in neurons:
+
+        def hook(_module: object, args: tuple[Tensor, ...], neuron: int = neuron) -> tuple[Tensor, ...]:
+            changed = args[0].clone()
+            changed[..., neuron] *= factor
+            return (changed,)
+
+        handles.append(lm.architecture.values(layer).register_forward_pre_hook(hook))
+    with torch.no_grad():
+        logits = lm.model(input_ids=torch.tensor([question.ids])).logits[0, list(question.predicting)]
+    for handle in handles:
+        handle.remove()
+    return float(logits.softmax(-1).gather(1, torch.tensor(question.answer_ids)[:, None]).prod())
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "opt"])
+@pytest.mark.parametrize("factor", [0.0, 2.0])
+def test_scaling_is_what_it_says(family: str, factor: float) -> None:
+    lm = tiny.build(family)
+    question = ask(lm, FACT, "French , Dutch")
+    many = tuple((layer, neuron) for layer in (1, 3) for neuron in range(0, 48, 2))
+    sets = [(), NEURONS, many, ((0, 3),)]
+    found = probabilities_scaled(lm, question, sets, factor)
+    for neurons, p in zip(sets, found.tolist(), strict=True):
+        assert p == pytest.approx(scaled_by_hand(lm, question, set(neurons), factor), rel=1e-4)
+    assert abs(float(found[2] / found[0]) - 1) > 0.01
+
+
+def test_the_figures_of_the_check() -> None:
+    """Means over the prompts, each set scaled as in `scaled_by_hand`."""
+    lm = tiny.build("llama")
+    refined = Neurons(method="activation", adaptive=False).find(lm, FACT)
+    check = scaling_check(lm, refined, factor=0.0, draws=3, seed=5, neurons=NEURONS)
+    questions = [result.question for result in refined.results]
+    assert len(questions) == 2
+
+    def mean(neurons: tuple[tuple[int, int], ...]) -> float:
+        return fmean(scaled_by_hand(lm, question, set(neurons), 0.0) for question in questions)
+
+    assert check.before == pytest.approx(mean(()), rel=1e-3)
+    assert check.located == pytest.approx(mean(NEURONS), rel=1e-3)
+    draws = [mean(random_neurons(lm, NEURONS, seed)) for seed in (5, 6, 7)]
+    assert check.random_draws == pytest.approx(draws, rel=1e-3)
+    assert check.random == pytest.approx(fmean(draws), rel=1e-3)
+    assert check.most_active == pytest.approx(mean(highest_activation(refined.results, NEURONS)), rel=1e-3)
+    assert check.summary()["neurons"] == [[1, 4], [1, 9], [3, 0]]
+
+
+def test_random_neurons() -> None:
+    lm = tiny.build("llama")
+    drawn = random_neurons(lm, NEURONS, seed=1)
+    assert sorted(layer for layer, _ in drawn) == [1, 1, 3]
+    assert not set(drawn) & set(NEURONS)
+    assert len(set(drawn)) == 3
+    assert drawn == random_neurons(lm, NEURONS, seed=1)
+    assert drawn != random_neurons(lm, NEURONS, seed=2)
+    with pytest.raises(ValueError, match="layer 1 has only 18 neurons"):
+        random_neurons(lm, [(1, n) for n in range(30)])
+
+
+def test_highest_activation() -> None:
+    question = Question("x", (7,), 1, (0, 1), "y", (4,), (0,))
+    tables = [[[1.0, 5.0, 2.0], [0.0, 3.0, 1.0]], [[1.0, 0.0, 9.0], [8.0, 3.0, 1.0]]]  # means 1, 2.5, 5.5 and 4, 3, 1
+    results = [
+        KnowledgeNeurons(question, (1, 3), torch.tensor(t), torch.tensor(t), 0.5, "activation", 1, "midpoint", "x")
+        for t in tables
+    ]
+    assert highest_activation(results, [(1, 0), (1, 1), (3, 2)]) == ((1, 2), (1, 1), (3, 0))
+
+
+def test_bad_input() -> None:
+    lm = tiny.build("llama")
+    refined = Neurons(method="activation").find(lm, FACT)
+    with pytest.raises(ValueError, match="no neuron to scale"):
+        scaling_check(lm, refined, neurons=())
+    with pytest.raises(ValueError, match="draws must be at least 1"):
+        scaling_check(lm, refined, draws=0)
+    with pytest.raises(ValueError, match="layer 3 was not looked at"):
+        scaling_check(lm, Neurons(method="activation", layers=(1, 2)).find(lm, FACT), neurons=[(3, 0)])
+    with pytest.raises(IndexError, match="neuron 300: layer 3 has neurons 0 to"):
+        scaling_check(lm, refined, neurons=[(3, 300)])
+    # From the end, and twice: one neuron.
+    assert scaling_check(lm, refined, neurons=[(-1, 4), (3, 4)]).neurons == ((3, 4),)

@@ -1,0 +1,342 @@
+"""Causal tracing: against a brute-force tracer in every family, the authors' numbers, and by hand."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from torch import Tensor
+
+from corrigenda import Fact, LanguageModel
+from locate import ROLES, AverageTrace, CausalTrace, Noise, Trace, UnknownFactError, average, causal_trace
+from locate.tracing.noise import embedding_spread
+
+FACT = Fact("Danielle Darrieux", "the mother tongue of {} is the", "English")
+NOISE = Noise(samples=3, sigma=2.0, seed=7)
+
+
+def site_module(lm: LanguageModel, site: str, layer: int) -> torch.nn.Module:
+    block = lm.architecture.blocks[layer]
+    if site == "block":
+        return block
+    return lm.architecture.values(layer) if site == "ffn" else lm.architecture.attention(layer)
+
+
+def brute_force(lm: LanguageModel, fact: Fact, settings: CausalTrace, answer: list[int]) -> Tensor:
+    """(layer, position): a whole forward of one row for each cell and noise draw, with plain module hooks."""
+    prompt = lm.tokenizer(fact.statement)["input_ids"]
+    n, depth = len(prompt), len(lm.architecture.blocks)
+    subject = lm.tokenizer(fact.subject, add_special_tokens=False)["input_ids"]
+    begin = next(i for i in range(n) if prompt[i : i + len(subject)] == subject)
+    ids = torch.tensor([prompt + answer[:-1]])
+    shape = (settings.noise.samples, len(subject), lm.model.get_input_embeddings().embedding_dim)
+    draws = torch.randn(shape, generator=torch.Generator().manual_seed(settings.noise.seed)) * settings.noise.sigma
+
+    def run(noise: Tensor | None, changes: dict[tuple[str, int], list[tuple[int, Tensor]]], keep: list[str]):
+        kept: dict[tuple[str, int], Tensor] = {}
+        with ExitStack() as stack:
+            if noise is not None:
+
+                def corrupt(_module, _args, output):
+                    output = output.clone()
+                    output[:, begin : begin + len(subject)] += noise
+                    return output
+
+                stack.callback(lm.model.get_input_embeddings().register_forward_hook(corrupt).remove)
+            for site in {*keep, *(site for site, _ in changes)}:
+                for layer in range(depth):
+
+                    def hook(_module, _args, output, site=site, layer=layer):
+                        tensor = output[0] if isinstance(output, tuple) else output
+                        flat = tensor.ndim == 2
+                        tensor = tensor[None].clone() if flat else tensor.clone()
+                        for position, value in changes.get((site, layer), []):
+                            tensor[0, position] = value
+                        kept[site, layer] = tensor[0]
+                        tensor = tensor[0] if flat else tensor
+                        return (tensor, *output[1:]) if isinstance(output, tuple) else tensor
+
+                    stack.callback(site_module(lm, site, layer).register_forward_hook(hook).remove)
+            logits = lm.model(input_ids=ids, use_cache=False).logits[0]
+        places = torch.arange(n - 1, n - 1 + len(answer))
+        return float(logits[places].softmax(-1)[torch.arange(len(answer)), answer].prod()), kept
+
+    site, severed = settings.site, settings.severed
+    with torch.no_grad():
+        _, clean = run(None, {}, [site])
+        scores = torch.zeros(depth, n)
+        for noise in draws:
+            _, corrupted = run(noise, {}, [severed or site])
+            for layer in range(depth):
+                half = settings.window // 2
+                window = (
+                    [layer]
+                    if site == "block"
+                    else range(max(0, layer - half), min(depth, layer - half + settings.window))
+                )
+                for position in range(n):
+                    changes = {(site, number): [(position, clean[site, number][position])] for number in window}
+                    if severed:
+                        for number in range(layer + 1, depth):
+                            changes[severed, number] = [(position, corrupted[severed, number][position])]
+                    scores[layer, position] += run(noise, changes, [])[0] / len(draws)
+    return scores
+
+
+@pytest.mark.parametrize("severed", ["ffn", "attention"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gptj", "gemma2"])
+def test_severed(family: str, severed: str) -> None:
+    lm = tiny.build(family)
+    settings = CausalTrace(severed=severed, noise=NOISE)
+    trace = settings.find(lm, FACT, "top")
+    assert torch.allclose(trace.scores, brute_force(lm, FACT, settings, list(trace.answer_ids)), atol=2e-6)
+    whole = replace(settings, severed=None).find(lm, FACT, "top")
+    assert (trace.scores - whole.scores).abs().max() > 1e-5  # five times the tolerance
+
+
+@pytest.mark.parametrize("site", ["block", "ffn"])
+def test_answer_of_several_tokens(site: str) -> None:
+    lm = tiny.build("llama")
+    settings = CausalTrace(site=site, window=3, noise=NOISE)
+    trace = settings.find(lm, FACT, "French guitar")
+    assert len(trace.answer_ids) == 2
+    assert torch.allclose(trace.scores, brute_force(lm, FACT, settings, list(trace.answer_ids)), atol=1e-6, rtol=1e-3)
+
+
+def test_a_small_memory_changes_nothing() -> None:
+    lm = tiny.build("qwen2")
+    wide = causal_trace(lm, FACT, "top", noise=NOISE)
+    narrow = causal_trace(lm, FACT, "top", noise=NOISE, max_tokens=1)
+    assert torch.allclose(wide.scores, narrow.scores, atol=1e-6)
+
+
+def test_a_model_without_the_usual_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All positions run then, and nothing clean can be read off a cache."""
+    monkeypatch.setattr("corrigenda.forward.recording.cached", lambda *_: None)
+    lm = tiny.build("llama")
+    for site in ("block", "ffn"):
+        settings = CausalTrace(site=site, window=2, noise=NOISE)  # type: ignore[arg-type]
+        trace = settings.find(lm, FACT, "top")
+        expected = brute_force(lm, FACT, settings, list(trace.answer_ids))
+        assert torch.allclose(trace.scores, expected, atol=1e-6, rtol=1e-3)
+
+
+def test_a_model_that_gives_no_numbers() -> None:
+    lm = tiny.build("llama")
+    with torch.no_grad():
+        lm.memory(1).values[3, 4] = float("nan")
+    for settings in (CausalTrace(noise=NOISE), CausalTrace(site="ffn", window=2, method="attribution", noise=NOISE)):
+        with pytest.raises(ValueError, match="gives no numbers"):
+            settings.find(lm, FACT, "top")
+
+
+def test_the_first_order_estimate_where_no_gradients_are_kept() -> None:
+    settings = CausalTrace(site="ffn", window=1, method="attribution", noise=NOISE)
+    lm = tiny.build("llama")
+    with torch.no_grad():
+        scores = settings.find(lm, FACT, "top").scores
+    assert torch.equal(scores, settings.find(lm, FACT, "top").scores)
+
+
+def test_masked_models_are_traced_at_the_mask() -> None:
+    lm = tiny.build("bert")
+    lm.tokenizer.add_special_tokens({"mask_token": "blue"})  # any word of the tiny vocabulary will do
+    fact = Fact("Paris", "{} is the city of blue .", "French")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trace = causal_trace(lm, fact, "top", noise=NOISE)
+    ids = torch.tensor([lm.tokens(fact.statement)])
+    place = ids[0].tolist().index(lm.tokenizer.mask_token_id)
+    clean = lm.model(input_ids=ids).logits[0, place].softmax(-1)
+    assert math.isclose(trace.p_clean, float(clean.max()), rel_tol=1e-4)
+    assert math.isclose(float(trace.scores[-1, place]), trace.p_clean, rel_tol=1e-4)
+    # In a model that sees both ways, a state after the subject is corrupted too, and before the mask matters.
+    assert (trace.indirect_effects[0].abs() > 1e-6).sum() > 2
+
+
+def test_first_order_estimate_is_the_derivative() -> None:
+    """Attribution patching is exact where the noise is small: both go to the same limit."""
+    lm = tiny.build("llama")
+    settings = CausalTrace(site="ffn", window=1, noise=Noise(samples=2, sigma=1e-2, seed=1))
+    exact = settings.find(lm, FACT, "top")
+    estimate = replace(settings, method="attribution").find(lm, FACT, "top")
+    size = exact.indirect_effects.abs().max()
+    assert size > 1e-5
+    assert (exact.scores - estimate.scores).abs().max() < 0.05 * size
+    assert estimate.p_clean == pytest.approx(exact.p_clean)
+    assert estimate.p_corrupted == pytest.approx(exact.p_corrupted)
+
+
+def test_the_authors_noise() -> None:
+    draws = Noise(samples=2, seed=1, recipe="rome").draw(0.5, 3, 4)
+    expected = np.random.RandomState(1).randn(2, 3, 4) * 0.5
+    assert np.allclose(draws.numpy(), expected, atol=1e-6)
+
+
+def test_the_noise_is_measured_on_subjects() -> None:
+    lm = tiny.build("gpt2")
+    ids = lm.tokenizer("Paris Rome", add_special_tokens=False)["input_ids"]
+    spread = lm.model.get_input_embeddings().weight[ids].std()
+    assert embedding_spread(lm, ["Paris", "Rome"]) == pytest.approx(float(spread))
+    assert Noise(factor=2, subjects=("Paris", "Rome")).level(lm) == pytest.approx(2 * float(spread))
+    assert Noise().level(lm) > 0  # the subjects that ship with the project
+    assert Noise(sigma=0.3).level(lm) == 0.3
+
+
+def test_no_noise_no_effect() -> None:
+    trace = causal_trace(tiny.build("llama"), FACT, "top", noise=Noise(samples=1, sigma=0.0))
+    assert abs(trace.total_effect) < 1e-6
+    assert trace.indirect_effects.abs().max() < 1e-6
+
+
+def test_the_model_is_left_alone() -> None:
+    lm = tiny.build("llama")
+    ids = torch.tensor([[5, 6, 7]])
+    before = lm.model(input_ids=ids).logits
+    for site in ("block", "ffn", "attention"):
+        causal_trace(lm, FACT, "top", site=site, window=2, noise=NOISE)
+    assert torch.equal(lm.model(input_ids=ids).logits, before)
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in lm.model.modules())
+
+
+def test_facts_the_model_does_not_know_are_refused() -> None:
+    lm = tiny.build("llama")
+    top = causal_trace(lm, FACT, "top", noise=NOISE).answer
+    wrong = next(word for word in ("Paris", "Rome") if word != top)
+    with pytest.raises(UnknownFactError, match=rf"does not know .*'{wrong}'.*it says '{top}'"):
+        causal_trace(lm, replace(FACT, target_true=wrong), noise=NOISE)
+    known = causal_trace(lm, replace(FACT, target_true=top), noise=NOISE)
+    assert known.answer == top
+    assert causal_trace(lm, replace(FACT, target_true=wrong), wrong, noise=NOISE).answer == wrong
+
+
+def made_up(scores: Tensor, subject: tuple[int, int], name: str = "x", site: str = "ffn") -> Trace:
+    n = scores.shape[1]
+    return Trace(
+        fact=Fact(name, "{} is", "y"),
+        prompt="p",
+        tokens=tuple("abcdefgh"[:n]),
+        subject=subject,
+        answer="y",
+        answer_ids=(5,),
+        site=site,
+        window=2,
+        method="exact",
+        severed=None,
+        sigma=1.0,
+        samples=1,
+        p_clean=0.9,
+        p_corrupted=0.1,
+        scores=scores,
+    )
+
+
+def test_roles_by_hand() -> None:
+    def roles(n: int, subject: tuple[int, int]) -> list[str | None]:
+        return [None if r is None else ROLES[r] for r in made_up(torch.zeros(1, n), subject).roles]
+
+    first, middle, last, after, further, end = ROLES
+    assert roles(8, (1, 5)) == [None, first, middle, middle, last, after, further, end]
+    assert roles(4, (0, 1)) == [last, after, further, end]  # one token: the subject's last
+    assert roles(3, (0, 2)) == [first, last, end]  # what follows at once is the prompt's last
+    assert roles(3, (1, 3)) == [None, first, end]
+
+
+def test_average_by_hand() -> None:
+    one = made_up(torch.tensor([[0.1, 0.3, 0.5, 0.1, 0.2], [0.1, 0.5, 0.7, 0.3, 0.1]]), (1, 4), "a")
+    two = made_up(torch.tensor([[0.5, 0.1, 0.1], [0.3, 0.1, 0.9]]), (0, 1), "b")
+    mean = average([one, two])
+    # Last subject token: column 3 of the first, column 0 of the second; 0.1 is the corrupted run's.
+    assert torch.allclose(mean.effects[2], torch.tensor([(0.0 + 0.4) / 2, (0.2 + 0.2) / 2]))
+    assert torch.allclose(mean.effects[1], torch.tensor([0.4, 0.6]))  # middle: the first fact only
+    assert torch.allclose(mean.effects[5], torch.tensor([(0.1 + 0.0) / 2, (0.0 + 0.8) / 2]))
+    assert mean.counts == (1, 1, 2, 1, 0, 2)
+    assert bool(mean.effects[4].isnan().all())
+    assert mean.total_effect[0] == pytest.approx(0.8)
+    assert bool((mean.low[2] <= mean.effects[2]).all())
+    assert bool((mean.high[2] >= mean.effects[2]).all())
+    assert bool(mean.low[1].isnan().all())  # one subject alone has no interval
+
+
+def test_what_cannot_be_averaged() -> None:
+    with pytest.raises(ValueError, match="one kind, got 0"):
+        average([])
+    with pytest.raises(ValueError, match="one kind, got 2"):
+        average([made_up(torch.zeros(2, 3), (0, 1)), made_up(torch.zeros(2, 3), (0, 1), site="block")])
+
+
+def test_saved_and_loaded(tmp_path: Path) -> None:
+    trace = causal_trace(tiny.build("llama"), FACT, "top", noise=NOISE)
+    trace.save(tmp_path / "t")
+    again = Trace.load(tmp_path / "t")
+    assert torch.equal(again.scores, trace.scores)
+    assert {**vars(again), "scores": None} == {**vars(trace), "scores": None}
+    mean = average([trace, again])
+    mean.save(tmp_path / "a")
+    assert AverageTrace.load(tmp_path / "a").summary() == mean.summary()
+    (tmp_path / "t" / "trace.safetensors").write_bytes(b"x")
+    with pytest.raises(ValueError, match="damaged"):
+        Trace.load(tmp_path / "t")
+    with pytest.raises(FileNotFoundError, match="holds no average"):
+        AverageTrace.load(tmp_path / "t")
+
+
+@pytest.mark.parametrize("suffix", [".png", ".pdf", ".svg"])
+def test_pictures(tmp_path: Path, suffix: str) -> None:
+    trace = made_up(torch.rand(6, 5, generator=torch.Generator().manual_seed(0)), (1, 3))
+    dollar = replace(trace, answer="US$", tokens=("$a$", "b", "c", " ", "\n"))
+    dollar.plot(tmp_path / f"trace{suffix}")
+    average([trace, dollar]).plot(tmp_path / f"average{suffix}")
+    heads = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml"}
+    for name in ("trace", "average"):
+        assert (tmp_path / f"{name}{suffix}").read_bytes().startswith(heads[suffix])
+
+
+def test_a_picture_needs_a_known_suffix(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"\.png.*not '\.txt'|\.txt"):
+        made_up(torch.zeros(2, 3), (0, 1)).plot(tmp_path / "trace.txt")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"site": "mlp"}, "unknown site 'mlp'"),
+        ({"method": "magic"}, "unknown method 'magic'"),
+        ({"window": 0}, "at least one layer, not 0"),
+        ({"max_tokens": 0}, "max_tokens must be at least 1"),
+        ({"severed": "block"}, "severed='block'"),
+        ({"severed": "ffn", "site": "ffn"}, "severed tracing restores block outputs"),
+        ({"severed": "ffn", "method": "attribution"}, "severed tracing restores block outputs"),
+    ],
+)
+def test_settings_that_make_no_sense(settings: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        CausalTrace(**settings)
+
+
+def test_noise_that_makes_no_sense() -> None:
+    for wrong in ({"samples": 0}, {"sigma": -1.0}, {"factor": -3.0}, {"recipe": "pink"}):
+        with pytest.raises(ValueError, match=r"sample|negative|recipe"):
+            Noise(**wrong)
+    with pytest.raises(ValueError, match="there is none"):
+        Noise(subjects=()).level(tiny.build("gpt2"))
+
+
+def test_a_window_larger_than_the_model() -> None:
+    with pytest.raises(ValueError, match=f"window of 9 layers does not fit tiny-llama, which has {tiny.DEPTH}"):
+        causal_trace(tiny.build("llama"), FACT, "top", site="ffn", window=9)
+    # Block outputs are restored singly, so the default of 10 is no obstacle there.
+    assert causal_trace(tiny.build("llama"), FACT, "top", noise=NOISE).window == 1
+
+
+def test_a_prompt_longer_than_the_context() -> None:
+    fact = Fact("Paris", "the city " * 40 + "{} is", "Rome")
+    with pytest.raises(ValueError, match="has 82 tokens, and tiny-llama reads at most 64"):
+        causal_trace(tiny.build("llama"), fact, "top")
