@@ -1,27 +1,27 @@
-"""Fixtures that all tiers share: the real model, loaded once, the reference data, a store of made-up runs."""
+"""What all tiers share: the real model, loaded once, and the reference data.
+
+Nothing heavy is imported here: the process that hands the tests out to others (pytest-xdist) reads this file, too.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+if TYPE_CHECKING:
+    from corrigenda import LanguageModel
+
 sys.path.insert(0, str(Path(__file__).parent))
 
-import torch
-from made_runs import make_run as make_run
-from made_runs import submission as submission
-
-from corrigenda import LanguageModel, load
-
-# Of several processes of tests (pytest-xdist) each takes its share of the cores, and so do the ones that it starts.
+# Of several processes of tests each takes its share of the cores, and so do the ones that it starts. torch reads this
+# when it is first imported.
 SIDE_BY_SIDE = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 if SIDE_BY_SIDE > 1:
-    threads = max(1, (os.cpu_count() or 1) // SIDE_BY_SIDE)
-    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
-    torch.set_num_threads(threads)
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // SIDE_BY_SIDE)))
 
 SHARED = Path(os.environ.get("CORRIGENDA_SHARED", Path(__file__).parents[2] / "shared"))
 
@@ -29,6 +29,8 @@ SHARED = Path(os.environ.get("CORRIGENDA_SHARED", Path(__file__).parents[2] / "s
 @pytest.fixture(scope="session")
 def smollm2() -> LanguageModel:
     """The real default model. Tests revert what they apply."""
+    from corrigenda import load
+
     return load("smollm2-135m")
 
 

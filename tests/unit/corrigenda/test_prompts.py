@@ -133,6 +133,7 @@ def test_shared_heads_of_random_sequences(seed: int) -> None:
 
 
 HEAD, OTHER = [5, 6, 7, 8, 9, 10, 11], [20, 21, 22]
+
 SHARING = {
     "one head": [[*HEAD, 30], [*HEAD, 31, 32, 33], [*HEAD, 34, 35]],
     "two heads and a loner": [[*HEAD, 30], [*OTHER, 31, 32, 33], [40, 41, 42, 43], [*HEAD, 34], [*OTHER, 7]],
@@ -163,16 +164,6 @@ def assert_equal_recordings(found: Recording, expected: Recording) -> None:
     assert (found.logits is None) == (expected.logits is None)
     if found.logits is not None and expected.logits is not None:
         assert distance(found.logits.log_softmax(-1), expected.logits.log_softmax(-1)) < TOLERANCE
-
-
-@pytest.mark.parametrize("rows", SHARING)
-@pytest.mark.parametrize("family", tiny.DECODERS)
-def test_shared_recording_equals_the_plain_one(family: str, rows: str) -> None:
-    lm = tiny.build(family)
-    batch = lm.batch(SHARING[rows])
-    last = batch.lengths - 1
-    found = record_shared(lm, batch, layers=[0, 2]).record([0, 2], last)
-    assert_equal_recordings(found, record(lm, batch, [0, 2], last))
 
 
 @pytest.mark.parametrize("family", ["gemma2", "gpt_neo", "opt"])

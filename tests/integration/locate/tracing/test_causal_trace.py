@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
 import tiny
@@ -13,6 +14,7 @@ from corrigenda import Fact, LanguageModel
 from locate import CausalTrace, Noise
 
 FACT = Fact("Danielle Darrieux", "the mother tongue of {} is the", "English")
+
 NOISE = Noise(samples=3, sigma=2.0, seed=7)
 
 
@@ -95,3 +97,14 @@ def test_every_cell_in_every_family(family: str, site: str) -> None:
     spread = float(expected.max() - expected.min())
     assert spread > 1e-4  # otherwise any tracer would do
     assert float((trace.scores - expected).abs().max()) < 1e-6 + 1e-3 * spread
+
+
+@pytest.mark.parametrize("severed", ["ffn", "attention"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gptj", "gemma2"])
+def test_severed(family: str, severed: str) -> None:
+    lm = tiny.build(family)
+    settings = CausalTrace(severed=severed, noise=NOISE)
+    trace = settings.find(lm, FACT, "top")
+    assert torch.allclose(trace.scores, brute_force(lm, FACT, settings, list(trace.answer_ids)), atol=2e-6)
+    whole = replace(settings, severed=None).find(lm, FACT, "top")
+    assert (trace.scores - whole.scores).abs().max() > 1e-5  # five times the tolerance

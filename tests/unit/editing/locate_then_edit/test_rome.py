@@ -24,15 +24,19 @@ from editing.locate_then_edit.prompts import Prompts, build_prompts, run_prompts
 from editing.locate_then_edit.targets import TargetValues, old_values, solve_target_values
 
 LAYER = 1
+
 PREFIXES = ("", "red green . ", "the river is in the north . ")
+
 # Fit for random models, which need a longer way than trained ones; no fact stops early.
 SETTINGS = ValueSettings(steps=8, lr=0.2, weight_decay=0.02, early_stop_loss=-1.0)
+
 # Subjects, prompts and targets of different lengths.
 FACTS = [
     Fact("the Eiffel tower", "{} is located in the city of", "Rome", "Paris"),
     Fact("Danielle Darrieux", "the mother tongue of {} is", "the English language", "French"),
     Fact("Big Ben", "in the city with {} on the river Thomas plays the", "guitar", "piano"),
 ]
+
 ROME = Rome(bare_agreement=0.0, layer=LAYER, prefixes=PREFIXES, value=SETTINGS, flag_norm=1e9, refuse_norm=1e9)
 
 
@@ -172,29 +176,6 @@ def plain(lm: LanguageModel, fact: Fact, rome: Rome) -> tuple[Tensor, Tensor]:
     return torch.stack(keys).mean(0), old + delta.detach()
 
 
-@pytest.mark.parametrize("family", tiny.DECODERS)
-def test_batch_equals_one_by_one(family: str) -> None:
-    lm = build(family)
-    alone = [solve(lm, [fact]) for fact in FACTS]
-    rewrites, values = solve(lm, FACTS)
-    assert difference(rewrites.mean_keys, torch.cat([single.mean_keys for single, _ in alone])) < 1e-3
-    assert difference(rewrites.bare_keys, torch.cat([single.bare_keys for single, _ in alone])) < 1e-3
-    assert difference(rewrites.old_values, torch.cat([single.old_values for single, _ in alone])) < 1e-3
-    assert difference(values.values, torch.cat([single.values for _, single in alone])) < 1e-3
-    unsolved = solve(lm, FACTS, dataclasses.replace(ROME, value=dataclasses.replace(SETTINGS, steps=1)))[1]
-    assert (values.values - rewrites.old_values).norm(dim=1).min() > 1
-    assert (unsolved.nll - values.nll).min() > 0.02
-
-
-@pytest.mark.parametrize("family", tiny.DECODERS)
-def test_solution_equals_that_of_whole_forwards(family: str) -> None:
-    lm = build(family)
-    rewrites, values = solve(lm, FACTS[1:2])
-    key, value = plain(lm, FACTS[1], ROME)
-    assert difference(rewrites.mean_keys[0], key) < 1e-3
-    assert difference(values.values[0], value) < 1e-3
-
-
 @pytest.mark.parametrize("layer", [0, tiny.DEPTH - 1])
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
 def test_solution_at_the_first_and_the_last_layer(family: str, layer: int) -> None:
@@ -248,19 +229,6 @@ def test_a_bare_prompt_that_k_star_does_not_speak_for_is_answered_too(family: st
     with edit.applied(lm):
         assert difference(memory.read(rewrites.bare_keys), values.values) < 1e-3
         assert difference(memory.read(rewrites.mean_keys), values.values) < 1e-3
-
-
-@pytest.mark.parametrize("number", [1, 3])
-@pytest.mark.parametrize("family", tiny.DECODERS)
-def test_edited_memory_answers_every_key_with_its_value(family: str, number: int, moment: Patch) -> None:
-    lm = build(family)
-    rewrites, values = solve(lm, FACTS[:number])
-    memory = lm.memory(LAYER)
-    assert difference(memory.read(rewrites.mean_keys), values.values) > 0.01
-    edit = ROME.edit(lm, FACTS[:number])
-    with edit.applied(lm):
-        assert difference(memory.read(rewrites.mean_keys), values.values) < 1e-3
-    assert edit.factors[LAYER][0].shape == (memory.d_ffn, number)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "opt", "gemma2", "olmo2", "gpt_neox"])

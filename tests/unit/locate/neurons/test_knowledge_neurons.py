@@ -19,7 +19,9 @@ from locate.neurons.locator import Neurons
 from locate.question import Question
 
 PROMPT = "the mother tongue of the native speaker Danielle Darrieux is"
+
 ANSWERS = {"one": "French", "several": "French , Dutch"}
+
 FACT = Fact("Danielle Darrieux", "the mother tongue of {} is", "Dutch", "French")
 
 
@@ -79,23 +81,6 @@ def brute_force(
         p, _ = probability(lm, layer, row, leaf)
         gradients.append(torch.autograd.grad(p, leaf)[0])
     return (m * torch.stack(gradients).mean(0)).sum(0)
-
-
-@pytest.mark.parametrize("answer", ANSWERS)
-@pytest.mark.parametrize("family", tiny.CONFIGS)
-def test_equals_plain_autograd(family: str, answer: str) -> None:
-    lm = build(family)
-    row = tokens(lm, PROMPT, ANSWERS[answer])
-    with quiet():
-        found = knowledge_neurons(lm, PROMPT, ANSWERS[answer], steps=3)
-    assert found.attributions.shape == (tiny.DEPTH, lm.memory(0).d_ffn)
-    with torch.no_grad():
-        assert found.probability == pytest.approx(float(probability(lm, 0, row)[0]), rel=1e-4)
-    for layer in range(tiny.DEPTH):
-        expected = brute_force(lm, layer, row, [1 / 6, 3 / 6, 5 / 6])
-        largest = float(expected.abs().max())
-        assert largest > 0
-        torch.testing.assert_close(found.attributions[layer], expected, atol=1e-3 * largest, rtol=0)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "gemma2"])

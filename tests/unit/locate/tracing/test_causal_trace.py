@@ -19,6 +19,7 @@ from locate import ROLES, AverageTrace, CausalTrace, Noise, Trace, UnknownFactEr
 from locate.tracing.noise import embedding_spread
 
 FACT = Fact("Danielle Darrieux", "the mother tongue of {} is the", "English")
+
 NOISE = Noise(samples=3, sigma=2.0, seed=7)
 
 
@@ -88,17 +89,6 @@ def brute_force(lm: LanguageModel, fact: Fact, settings: CausalTrace, answer: li
                             changes[severed, number] = [(position, corrupted[severed, number][position])]
                     scores[layer, position] += run(noise, changes, [])[0] / len(draws)
     return scores
-
-
-@pytest.mark.parametrize("severed", ["ffn", "attention"])
-@pytest.mark.parametrize("family", ["gpt2", "llama", "gptj", "gemma2"])
-def test_severed(family: str, severed: str) -> None:
-    lm = tiny.build(family)
-    settings = CausalTrace(severed=severed, noise=NOISE)
-    trace = settings.find(lm, FACT, "top")
-    assert torch.allclose(trace.scores, brute_force(lm, FACT, settings, list(trace.answer_ids)), atol=2e-6)
-    whole = replace(settings, severed=None).find(lm, FACT, "top")
-    assert (trace.scores - whole.scores).abs().max() > 1e-5  # five times the tolerance
 
 
 @pytest.mark.parametrize("site", ["block", "ffn"])

@@ -1,0 +1,4 @@
+"""A store of made-up runs, and submissions to it."""
+
+from made_runs import make_run as make_run
+from made_runs import submission as submission
