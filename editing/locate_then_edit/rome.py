@@ -43,7 +43,7 @@ class Rome(OneLayer):
     Without it K' are the keys of the bare prompts, as in the authors' code.
 
     With homogeneous keys the bare prompt may be left behind: a subject at the beginning of a text has another key
-    there than after other words, and k*, a mean over contexts, does not speak for it ("Toyota is ..." was not edited
+    there than after other words, and k*, a mean over contexts, does not stand for it ("Toyota is ..." was not edited
     while "..., Toyota is ..." was). So where the bare prompt's key agrees with k* by less than `bare_agreement` (a
     cosine in the metric of C^-1) it gets a row of its own in the same problem, with the same v*; the update is then
     of rank two.
@@ -147,7 +147,7 @@ class Rome(OneLayer):
                 "; ".join(f"fact {fact.id!r}: {f['refused']}" for fact, f in zip(facts, report, strict=True))
             )
 
-        own: list[int] = []  # the facts whose bare prompt gets a constraint of its own: k* does not speak for it
+        own: list[int] = []  # the facts whose bare prompt gets a constraint of its own: k* does not stand for it
         if self.homogeneous_keys:
             likeness = agreement(bare, bare_directions, keys, directions).tolist()
             for number in kept:
