@@ -26,5 +26,6 @@ if TYPE_CHECKING:
     from corrigenda.models.families import Family as Family
     from corrigenda.models.families import UnsupportedModelError as UnsupportedModelError
     from corrigenda.models.memory import FFNMemory as FFNMemory
+    from corrigenda.prompts import ContextLengthError as ContextLengthError
 
 __all__ = lazily(__name__)

@@ -13,7 +13,7 @@ from corrigenda.models.architecture import Architecture
 from corrigenda.models.families import Family
 from corrigenda.models.memory import FFNMemory
 from corrigenda.models.routes import Routing
-from corrigenda.prompts import TokenBatch, pad
+from corrigenda.prompts import ContextLengthError, TokenBatch, pad, shortened
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -118,8 +118,33 @@ class BareModel:
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True))
 
     def batch(self, sequences: Iterable[Sequence[int]], prompts: Sequence[int] | None = None) -> TokenBatch:
-        """Token sequences as a batch on the model's device; `prompts` says how many tokens of each are its prompt."""
-        return pad(list(sequences), self.pad_id, self.device, prompts)
+        """Token sequences as a batch on the model's device; `prompts` says how many tokens of each are its prompt.
+
+        Raises:
+            ContextLengthError: one is longer than the model reads.
+            ValueError: no sequence, or an empty one.
+        """
+        rows, room = list(sequences), self.context_length
+        for ids in rows:
+            if room is not None and len(ids) > room:
+                self.require_room(len(ids), f"the text {shortened(self.text(ids[:40]))}")
+        return pad(rows, self.pad_id, self.device, prompts)
+
+    def require_room(self, n_tokens: int, what: str) -> None:
+        """Refuses what is longer than the model reads, before anything is computed or allocated for it.
+
+        Args:
+            n_tokens: how many tokens it has.
+            what: names it, as the beginning of the message.
+
+        Raises:
+            ContextLengthError: it is longer.
+        """
+        room = self.context_length
+        if room is not None and n_tokens > room:
+            raise ContextLengthError(
+                f"{what} has {n_tokens} tokens, and {self.name} reads at most {room}; shorten it", n_tokens, room
+            )
 
     # -- identity
 
