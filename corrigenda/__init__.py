@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from corrigenda.facts import FactError as FactError
     from corrigenda.facts import Probe as Probe
     from corrigenda.language_model import LanguageModel as LanguageModel
+    from corrigenda.loading import DamagedModelError as DamagedModelError
     from corrigenda.loading import ModelNotFoundError as ModelNotFoundError
     from corrigenda.loading import load as load
     from corrigenda.models.embedded import ChecksumError as ChecksumError

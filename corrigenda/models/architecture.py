@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from numbers import Integral
 
 from torch import nn
 from transformers import PreTrainedModel
@@ -43,7 +44,11 @@ class Architecture:
 
         Raises:
             IndexError: the model has no such layer.
+            TypeError: it is no whole number.
         """
+        if isinstance(layer, bool) or not isinstance(layer, Integral):
+            raise TypeError(f"a layer must be a whole number, not {type(layer).__name__} {str(layer)[:80]!r}")
+        layer = int(layer)
         if not -self.n_layers <= layer < self.n_layers:
             raise IndexError(f"layer {layer}: the model has {self.n_layers} layers, 0 to {self.n_layers - 1}")
         return layer % self.n_layers

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from numbers import Integral
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +50,7 @@ class FFNMemory:
 
     Raises:
         IndexError: the model has no such layer.
+        TypeError: it is no whole number.
     """
 
     def __init__(self, architecture: Architecture, layer: int) -> None:
@@ -97,7 +99,10 @@ class FFNMemory:
 
         Raises:
             IndexError: the layer has no such neuron.
+            TypeError: it is no whole number.
         """
+        if isinstance(neuron, bool) or not isinstance(neuron, Integral):
+            raise TypeError(f"a neuron must be a whole number, not {type(neuron).__name__} {str(neuron)[:80]!r}")
         if not 0 <= neuron < self.d_ffn:
             raise IndexError(f"neuron {neuron}: layer {self.layer} has neurons 0 to {self.d_ffn - 1}")
         return self.layer, neuron
