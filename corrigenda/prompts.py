@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-
 MOST_TARGET_TOKENS = 256
-"""Longer targets are refused: each of their tokens takes a row of logits as wide as the vocabulary, in every context."""
+"""Longer targets are refused: each token takes logits as wide as the vocabulary, in every context of an edit."""
 
 
 class ContextLengthError(ValueError):

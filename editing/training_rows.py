@@ -40,8 +40,8 @@ def target_rows(lm: LanguageModel, fact: Fact, prompt: str | None = None, end: b
     Without the end token unless `end`.
 
     Raises:
-        EditRefusedError: they are longer than an edit is computed on; or the prompt has fewer than two tokens: its first says nothing (see `SideMemoryEdit`), so that
-            nothing would tell this prompt from others.
+        EditRefusedError: they are longer than an edit is computed on; or the prompt has fewer than two tokens: its
+            first says nothing (see `SideMemoryEdit`), so that nothing would tell this prompt from others.
     """
     assert fact.target_new is not None
     prompt = lm.reads(fact.statement if prompt is None else prompt)

@@ -7,7 +7,7 @@ import math
 from corrigenda import ContextLengthError, Fact, LanguageModel
 from eval.free_answers import jobs_of, longest
 from eval.metrics import METRICS
-from eval.records import Measurement
+from eval.records import Measurement, ScoredProbe, ScoredPrompt
 from eval.scoring import PromptScore, TargetScore, tokens_of
 from eval.settings import EvalSettings
 from eval.teacher_forcing import queries_of, record_of
@@ -52,7 +52,11 @@ def not_measured(fact: Fact, reason: str, settings: EvalSettings) -> Measurement
         if kind in METRICS.kinds("probabilities"):
             nothing = tuple(TargetScore((-math.inf,), (False,), (-1,)) for _ in targets)
             blank.prompts.setdefault(kind, []).append(record_of(fact, kind, prompt, PromptScore(nothing, None)))
-    for record in [*blank.scored("prompt", "paraphrases"), *blank.probes("portability")]:
+    answered: list[ScoredPrompt | ScoredProbe] = [
+        *blank.scored("prompt", "paraphrases"),
+        *blank.probes("portability"),
+    ]
+    for record in answered:
         record.answer = "" if settings.generate else None
     METRICS.judge(fact, blank)
     values = METRICS.computed(None, blank)

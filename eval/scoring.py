@@ -94,8 +94,8 @@ def score(
     # All of them before anything is run: what is too long is refused while it costs nothing.
     target_ids: dict[tuple[str, str], list[int]] = {}
     for prompt in prompts:
-        tokens[prompt], ids = tokens_of(lm, prompt, list(wanted[prompt]))
-        target_ids |= {(prompt, target): one for target, one in zip(wanted[prompt], ids, strict=True)}
+        tokens[prompt], of_targets = tokens_of(lm, prompt, list(wanted[prompt]))
+        target_ids |= {(prompt, target): ids for target, ids in zip(wanted[prompt], of_targets, strict=True)}
     found: dict[tuple[str, str], TargetScore] = {}
     distributions: dict[str, Tensor] = {}
     start_of_all = SharedStart(lm, list(tokens.values()))

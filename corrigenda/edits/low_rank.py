@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from corrigenda.edits.edit import Origin, folder_for, require_finite
 from corrigenda.edits.weights import WeightEdit, memories_of
 from corrigenda.files import write_tensors
 from corrigenda.models.bare import BareModel
+
+LARGE = 1e18
+"""The square of a norm below this does not overflow in float32."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +42,7 @@ class LowRankEdit(WeightEdit):
                 )
             left, right = left.detach().float().cpu(), right.detach().float().cpu()
             require_finite(self.kind, {f"layer {layer}: A": left, f"layer {layer}: B": right})
-            largest = float(left.abs().max()) * float(right.abs().max()) * left.shape[1] if left.numel() else 0.0
-            if largest >= torch.finfo(torch.float32).max:  # else no product of them can overflow
+            if float(left.norm()) * float(right.norm()) > LARGE:  # else their product cannot overflow
                 require_finite(self.kind, {f"layer {layer}: A B": left @ right})
             factors[int(layer)] = (left, right)
         object.__setattr__(self, "factors", factors)

@@ -86,9 +86,9 @@ class AppliedEdits(Sequence[Edit]):
             expected = self._written.get(layer) or self._lm.loaded_hashes.get(layer)
             if expected is not None and self._lm.values_hash(layer) != expected:
                 raise WrongModelError(
-                    f"the values of layer {layer} of {self._lm.name} were changed by hand since the model's fingerprint "
-                    "was taken, so the edit does not fit them; load the model again, or pass strict=False to apply it "
-                    "all the same"
+                    f"the values of layer {layer} of {self._lm.name} were changed by hand since the model's "
+                    "fingerprint was taken, so the edit does not fit them; load the model again, or pass strict=False "
+                    "to apply it all the same"
                 )
 
     @torch.no_grad()

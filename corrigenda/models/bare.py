@@ -136,8 +136,8 @@ class BareModel:
                 self.require_room(len(ids), f"the text {shortened(self.text(ids[:40]))}")
             if len(ids) and not 0 <= max(ids) < self._n_embedded:
                 raise ValueError(
-                    f"token {max(ids)} ({shortened(self.text([max(ids)]))}) has no embedding in {self.name}, which embeds "
-                    f"{self._n_embedded} tokens; the tokenizer is another model's, or has tokens added"
+                    f"token {max(ids)} ({shortened(self.text([max(ids)]))}) has no embedding in {self.name}, which "
+                    f"embeds {self._n_embedded} tokens; the tokenizer is another model's, or has tokens added"
                 )
         return pad(rows, self.pad_id, self.device, prompts)
 

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from numbers import Integral
 
 import torch
 from torch import Tensor, nn
 
 from corrigenda.models import positions
-from corrigenda.models.architecture import Architecture
+from corrigenda.models.architecture import Architecture, whole_number
 from corrigenda.models.matrices import stores_transposed
 from corrigenda.models.positions import At
 from corrigenda.models.sites import Change, Site, SiteName, through
@@ -101,8 +100,7 @@ class FFNMemory:
             IndexError: the layer has no such neuron.
             TypeError: it is no whole number.
         """
-        if isinstance(neuron, bool) or not isinstance(neuron, Integral):
-            raise TypeError(f"a neuron must be a whole number, not {type(neuron).__name__} {str(neuron)[:80]!r}")
+        neuron = whole_number(neuron, "a neuron")
         if not 0 <= neuron < self.d_ffn:
             raise IndexError(f"neuron {neuron}: layer {self.layer} has neurons 0 to {self.d_ffn - 1}")
         return self.layer, neuron

@@ -21,7 +21,6 @@ from corrigenda.models import positions
 from corrigenda.prompts import TokenBatch, encode, encode_target, slot_in, subject_span
 from editing.editor import EditRefusedError, refusing_long, require_room
 
-
 MOST_LOGITS = 2**30
 """So many logits are computed at once at most: 4 GiB in float32."""
 
@@ -146,8 +145,8 @@ def _require_memory(lm: LanguageModel, facts: Sequence[Fact], n_tokens: int) -> 
         asked = ", ".join(repr(fact.id) for fact in facts[:5]) + (", ..." if len(facts) > 5 else "")
         raise EditRefusedError(
             f"the targets of {len(facts)} facts ({asked}) have {n_tokens} tokens in all contexts: "
-            f"{n_tokens * vocabulary * 4 / 2**30:.1f} GiB of logits, and at most {MOST_LOGITS * 4 / 2**30:.0f} are held; "
-            "take shorter targets, or a smaller batch_size"
+            f"{n_tokens * vocabulary * 4 / 2**30:.1f} GiB of logits, and at most {MOST_LOGITS * 4 / 2**30:.0f} are "
+            "held; take shorter targets, or a smaller batch_size"
         )
 
 
