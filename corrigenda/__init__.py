@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from corrigenda.facts import FactError as FactError
     from corrigenda.facts import Probe as Probe
     from corrigenda.language_model import LanguageModel as LanguageModel
+    from corrigenda.loading import DamagedModelError as DamagedModelError
     from corrigenda.loading import ModelNotFoundError as ModelNotFoundError
     from corrigenda.loading import load as load
     from corrigenda.models.embedded import ChecksumError as ChecksumError
     from corrigenda.models.families import Family as Family
     from corrigenda.models.families import UnsupportedModelError as UnsupportedModelError
     from corrigenda.models.memory import FFNMemory as FFNMemory
+    from corrigenda.prompts import ContextLengthError as ContextLengthError
 
 __all__ = lazily(__name__)

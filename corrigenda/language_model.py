@@ -49,7 +49,7 @@ class LanguageModel(Editable):
 
     def tokens(self, prompt: str) -> list[int]:
         """The tokens of a prompt as this model reads it now."""
-        return encode(self.tokenizer, self.reads(prompt))
+        return encode(self.tokenizer, self.reads(prompt) if isinstance(prompt, str) else prompt)
 
     @overload
     def generate(self, prompts: str, max_new_tokens: int = ..., stop_at_newline: bool = ...) -> str: ...
@@ -68,7 +68,14 @@ class LanguageModel(Editable):
             prompts: one prompt or several (run as one batch).
             max_new_tokens: the most tokens to add.
             stop_at_newline: whether a line break ends a continuation, as the end token does.
+
+        Raises:
+            ContextLengthError: a prompt with the tokens that may be added is longer than the model reads.
+            TypeError: a prompt is no text.
+            ValueError: there is no prompt, or an empty one; or the model is a masked one.
         """
+        if not isinstance(prompts, (str, list, tuple)):
+            raise TypeError(f"prompts must be a text or a list of texts, not {type(prompts).__name__} {prompts!r:.80}")
         texts = [prompts] if isinstance(prompts, str) else list(prompts)
         stop = self.ends_answer if stop_at_newline else self.is_end
         added = generation.decode(self, [self.tokens(text) for text in texts], max_new_tokens, stop=stop)

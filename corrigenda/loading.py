@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +13,14 @@ import torch
 from corrigenda.hub import offline, why_unreachable
 from corrigenda.language_model import LanguageModel
 from corrigenda.models import embedded
-from corrigenda.models.families import FAMILIES
+from corrigenda.models.families import FAMILIES, UnsupportedModelError
 
 if TYPE_CHECKING:
     from corrigenda.models.families import Family
+
+
+class DamagedModelError(ValueError):
+    """A model whose files cannot be read or do not fit each other; the message says which, in one line."""
 
 
 class ModelNotFoundError(FileNotFoundError):
@@ -44,13 +50,19 @@ def load(
         family: where the parts of a model of an unknown family are.
 
     Raises:
+        DamagedModelError: a file of the model cannot be read, or the parts do not fit each other.
         ModelNotFoundError: nothing goes by that name.
         ConnectionError: the model has to be fetched and the network does not answer.
         ChecksumError: what was fetched is not what was published.
         UnsupportedModelError: the model's parts were not found.
-        ValueError: an unknown dtype, both `device` and `device_map`, a `revision` of what is no hub repository, or a
-            checkpoint that lacks weights of its model.
+        TypeError: the name is neither a text nor a path.
+        ValueError: an unknown dtype or device, both `device` and `device_map`, a `revision` of what is no hub
+            repository, or a checkpoint that lacks weights of its model or holds NaN or infinite ones.
     """
+    if not isinstance(name, (str, Path)) or not str(name).strip():
+        raise TypeError(f"a model is named by a text or a path, not by {type(name).__name__} {name!r:.80}")
+    if device is not None:
+        device = _device(device)
     from transformers import AutoConfig, AutoTokenizer  # seconds to import
 
     if device is not None and device_map is not None:
@@ -61,6 +73,8 @@ def load(
     unreachable = ""
     if str(name) in embedded.EMBEDDED:
         source = embedded.fetch(str(name))
+    elif path.is_file() and path.suffix != ".gguf":
+        raise ModelNotFoundError(f"{path} is a file and no model: give its folder, or a .gguf file")
     elif path.is_dir():
         source = path
         if not (path / "config.json").is_file():
@@ -70,6 +84,9 @@ def load(
     elif path.suffix == ".gguf":
         if not path.is_file():
             raise ModelNotFoundError(f"there is no GGUF file {path}")
+        with path.open("rb") as file:
+            if file.read(4) != b"GGUF":
+                raise DamagedModelError(f"{path} is no GGUF file (it does not begin with 'GGUF'); fetch it again")
         source, options["gguf_file"] = path.parent, path.name
     elif path.is_absolute() or str(name).count("/") > 1 or str(name).startswith((".", "~")):
         raise ModelNotFoundError(f"there is no model folder {path}")
@@ -87,13 +104,17 @@ def load(
         model_options["device_map"] = device_map
     try:
         with offline() if unreachable else nullcontext():
-            config = AutoConfig.from_pretrained(source, **options)
-            automatic = _automatic_class(config.model_type)
-            model, loading = automatic.from_pretrained(source, output_loading_info=True, **model_options)
-            tokenizer = AutoTokenizer.from_pretrained(source, **options)
+            with _reading(name, "configuration (config.json)"):
+                config = AutoConfig.from_pretrained(source, **options)
+                automatic = _automatic_class(name, config)
+            with _reading(name, "weights"):
+                model, loading = automatic.from_pretrained(source, output_loading_info=True, **model_options)
+            with _reading(name, "tokenizer"):
+                tokenizer = AutoTokenizer.from_pretrained(source, **options)
     except OSError as error:
-        raise _explained(name, error, unreachable) from error
+        raise _explained(name, error, unreachable) from None
     embedded.refuse_incomplete(name, model, loading)
+    _refuse_misfits(name, model, tokenizer)
     if "gguf_file" in options:
         embedded.forget_quantisation(model)
     if device_map is None:
@@ -101,8 +122,83 @@ def load(
     return LanguageModel(model, tokenizer, str(name), family)
 
 
-def _automatic_class(model_type: str) -> Any:
-    """Masked models have to be loaded as such: their causal twins are decoders nobody trained."""
+@contextmanager
+def _reading(name: str | Path, part: str) -> Iterator[None]:
+    """Turns what the libraries raise at a part of a model that they cannot read into one line that names the part."""
+    try:
+        yield
+    except (UnsupportedModelError, OSError):  # said in a line already, or by `_explained`
+        raise
+    except Exception as error:
+        said = " ".join(str(error).split())
+        if "trust_remote_code" in said:
+            why = "it has code of its own; pass trust_remote_code=True if you trust it"
+        elif "does not recognize this architecture" in said or "Unrecognized model" in said:
+            kind = re.search(r"model type `([^`]*)`", said)
+            named = f"model_type {kind[1]!r}" if kind else "no model_type in its config.json"
+            why = f"{named}, which the installed transformers does not know"
+        else:
+            why = f"{type(error).__name__}: {said[:300]}"
+        raise DamagedModelError(f"the {part} of the model {str(name)!r} cannot be read: {why}") from None
+
+
+def _refuse_misfits(name: str | Path, model: Any, tokenizer: Any) -> None:
+    """Refuses weights that are no numbers, and a tokenizer whose tokens the model has no embedding for.
+
+    Raises:
+        DamagedModelError: which it is, with the tensor or the sizes.
+    """
+    embedding = model.get_input_embeddings().weight.shape[0]
+    added = tokenizer.get_added_vocab()  # a token for padding is often added, and never embedded
+    largest = max((number for token, number in tokenizer.get_vocab().items() if token not in added), default=-1)
+    if largest >= embedding:
+        raise DamagedModelError(
+            f"the tokenizer of the model {str(name)!r} has tokens up to number {largest}, and the model embeds "
+            f"{embedding}: they do not belong together"
+        )
+    for path, parameter in model.named_parameters():
+        # A sum is one pass and makes nothing as large as the weights; in a narrow type a sum of good ones may overflow.
+        if parameter.is_meta or bool(parameter.detach().sum().isfinite()) or bool(parameter.isfinite().all()):
+            continue
+        n_bad = int((~parameter.detach().isfinite()).sum())
+        raise DamagedModelError(
+            f"the model {str(name)!r} is damaged: {n_bad} of the {parameter.numel()} numbers of {path} are NaN or "
+            f"infinite (in {str(parameter.dtype).removeprefix('torch.')}); fetch it again, or load a wider dtype"
+        )
+
+
+def _device(device: str | torch.device) -> torch.device:
+    """A device that torch knows and this machine has.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError):
+        raise ValueError(f"unknown device {device!r:.80}; use cpu, cuda, cuda:0, ... or mps") from None
+    if found.type == "cuda" and (not torch.cuda.is_available() or (found.index or 0) >= torch.cuda.device_count()):
+        raise ValueError(
+            f"device {str(device)!r}: torch finds {torch.cuda.device_count()} CUDA devices on this machine; use "
+            "device=cpu, or leave it out"
+        )
+    if found.type == "mps" and not torch.backends.mps.is_available():
+        raise ValueError(f"device {str(device)!r}: torch finds no MPS on this machine; use device=cpu, or leave it out")
+    return found
+
+
+def _automatic_class(name: str | Path, config: Any) -> Any:
+    """Masked models have to be loaded as such: their causal twins are decoders nobody trained.
+
+    Raises:
+        UnsupportedModelError: it is an encoder-decoder.
+    """
+    model_type = config.model_type
+    if getattr(config, "is_encoder_decoder", False):
+        raise UnsupportedModelError(
+            f"the model {str(name)!r} is an encoder-decoder (model_type {model_type!r}), and those are not supported; "
+            "load a causal or a masked language model"
+        )
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -137,4 +233,4 @@ def _explained(name: str | Path, error: OSError, unreachable: str) -> OSError:
         return ConnectionError(
             f"the model {str(name)!r} is not on this machine and the hub cannot be reached{reason}; {known}"
         )
-    return ModelNotFoundError(f"{str(name)!r} could not be loaded as a model: {error}")
+    return ModelNotFoundError(f"{str(name)!r} could not be loaded as a model: {' '.join(str(error).split())[:400]}")

@@ -13,6 +13,28 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+MOST_TARGET_TOKENS = 256
+"""Longer targets are refused: each token takes logits as wide as the vocabulary, in every context of an edit."""
+
+
+class ContextLengthError(ValueError):
+    """A text is longer than a model reads, or a target than is scored; one line says what, how long, and the limit.
+
+    Attributes:
+        n_tokens: how many tokens it has.
+        limit: how many it may have.
+    """
+
+    def __init__(self, message: str, n_tokens: int, limit: int) -> None:
+        super().__init__(message)
+        self.n_tokens = n_tokens
+        self.limit = limit
+
+
+def shortened(text: str, most: int = 60) -> str:
+    """A text as messages show it: quoted, and cut where it is long."""
+    return repr(text) if len(text) <= most else f"{text[:most]!r}..."
+
 
 @dataclass(frozen=True)
 class TokenBatch:
@@ -68,8 +90,11 @@ def encode(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
     """The tokens of a prompt, with the tokenizer's own special tokens (a BOS where the model has one).
 
     Raises:
+        TypeError: it is no text.
         ValueError: the prompt has no token.
     """
+    if not isinstance(prompt, str):
+        raise TypeError(f"a prompt must be a text, not {type(prompt).__name__} ({shortened(repr(prompt))})")
     ids: list[int] = tokenizer(prompt)["input_ids"]
     if not ids:
         raise ValueError(f"the prompt {prompt!r} has no token")
@@ -84,15 +109,26 @@ def encode_target(tokenizer: PreTrainedTokenizerBase, prompt: str, target: str) 
     A tokenizer that merges across the border is answered with the target's own tokens.
 
     Raises:
+        ContextLengthError: the target has more than `MOST_TARGET_TOKENS` tokens.
+        TypeError: it is no text.
         ValueError: the target is empty.
     """
+    if not isinstance(target, str):
+        raise TypeError(f"a target must be a text, not {type(target).__name__} ({shortened(repr(target))})")
     if not target.strip():
-        raise ValueError(f"empty target for the prompt {prompt!r}")
+        raise ValueError(f"empty target for the prompt {shortened(prompt)}")
     text = " " + target.lstrip()
     before, whole = encode_plain(tokenizer, prompt), encode_plain(tokenizer, prompt + text)
-    if whole[: len(before)] == before and len(whole) > len(before):
-        return whole[len(before) :]
-    return encode_plain(tokenizer, text)
+    goes_on = whole[: len(before)] == before and len(whole) > len(before)
+    ids = whole[len(before) :] if goes_on else encode_plain(tokenizer, text)
+    if len(ids) > MOST_TARGET_TOKENS:
+        raise ContextLengthError(
+            f"the target {shortened(target)} has {len(ids)} tokens, and a target has at most {MOST_TARGET_TOKENS}; "
+            "shorten it",
+            len(ids),
+            MOST_TARGET_TOKENS,
+        )
+    return ids
 
 
 def encode_plain(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:

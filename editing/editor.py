@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
-from corrigenda import Edit, EditRefusedError, Fact, LanguageModel
+from corrigenda import ContextLengthError, Edit, EditRefusedError, Fact, LanguageModel
+from corrigenda.prompts import shortened
 from editing.layers import named_layers
 
-__all__ = ["EditRefusedError", "Editor", "prepare", "require_targets"]
+__all__ = ["EditRefusedError", "Editor", "prepare", "refusing_long", "require_room", "require_targets"]
+
+MOST_EDIT_TOKENS = 512
+"""A prompt with its target may have so many tokens in an edit, which runs it in dozens of contexts and steps."""
 
 
 class Editor(Protocol):
@@ -61,3 +66,32 @@ def require_targets(editor: str, facts: Sequence[Fact]) -> None:
             raise EditRefusedError(
                 f"{editor} inserts and modifies; fact {fact.id!r} asks to erase (it has no target_new)"
             )
+
+
+@contextmanager
+def refusing_long(fact: Fact) -> Iterator[None]:
+    """Turns what is longer than the model reads, inside the ``with`` block, into a refusal of the fact by name.
+
+    Raises:
+        EditRefusedError: in place of ContextLengthError.
+    """
+    try:
+        yield
+    except ContextLengthError as error:
+        raise EditRefusedError(f"fact {fact.id!r}: {error}") from error
+
+
+def require_room(lm: LanguageModel, fact: Fact, n_tokens: int) -> None:
+    """Refuses a fact whose prompt and target, in a context, are longer than an edit is computed on.
+
+    Raises:
+        EditRefusedError: they have more tokens than the model reads, or than `MOST_EDIT_TOKENS`.
+    """
+    what = f"the prompt {shortened(fact.statement)} with its target"
+    with refusing_long(fact):
+        lm.require_room(n_tokens, what)
+    if n_tokens > MOST_EDIT_TOKENS:
+        raise EditRefusedError(
+            f"fact {fact.id!r}: {what} has {n_tokens} tokens, and an edit is computed on at most {MOST_EDIT_TOKENS}; "
+            "shorten it"
+        )

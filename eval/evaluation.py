@@ -79,6 +79,7 @@ def judged(
     error: str = "",
 ) -> Case:
     """The case of one fact; a failed one where there is an error, or where the edited model gave no numbers."""
+    error = error or after.error
     if not error and not all(map(math.isfinite, _numbers(after))):
         error = f"{NOT_FINITE}: the edited model gives no numbers"
     return Case(fact, before, failed(after) if error else after, edit, seconds, error)
@@ -183,7 +184,9 @@ def evaluate(lm: LanguageModel, facts: Sequence[Fact], settings: EvalSettings | 
     """
     settings = settings or EvalSettings()
     if not lm.edits:
-        return Evaluation(tuple(Case(f, None, m) for f, m in zip(facts, measure(lm, facts, settings), strict=True)))
+        return Evaluation(
+            tuple(Case(f, None, m, error=m.error) for f, m in zip(facts, measure(lm, facts, settings), strict=True))
+        )
     with lm.edits.suspended():
         before = measure(lm, facts, settings)
     after = measure(lm, facts, settings, before)

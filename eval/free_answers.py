@@ -22,7 +22,7 @@ _KEPT = "kept"
 
 
 @dataclass(frozen=True)
-class _Job:
+class Job:
     """One prompt to go on after.
 
     Attributes:
@@ -55,48 +55,58 @@ def answer_freely(
         kinds: the kinds of prompts that are answered, or after which text is sampled.
         kept: the kinds of prompts whose answers should stay; they go into `Measurement.answers` too.
         settings: how long the answers and texts are.
+
+    Raises:
+        ContextLengthError: a prompt with the tokens that may be added is longer than the model reads.
     """
-    jobs = [job for number, fact in enumerate(facts) for job in _jobs(lm, number, fact, kinds, kept, settings)]
+    jobs = [job for number, fact in enumerate(facts) for job in jobs_of(lm, number, fact, kinds, kept, settings)]
     tokens_of = {job.prompt: lm.tokens(job.prompt) for job in jobs}
     start = SharedStart(lm, list(tokens_of.values()))
     rows = max(1, settings.max_tokens // (64 + start.weight(start.length)))
     jobs.sort(key=lambda job: len(tokens_of[job.prompt]))
-    limits = {TEXT_KIND: settings.fluency_tokens, _KEPT: settings.preservation_tokens}
     for begin in range(0, len(jobs), rows):
         part = jobs[begin : begin + rows]
-        longest = [limits.get(job.kind, settings.max_new_tokens) for job in part]
+        limits = [longest(job, settings) for job in part]
         stops = [lm.is_end if job.kind == TEXT_KIND else lm.ends_answer for job in part]
         chosen_by = [job.choose for job in part]
-        added = decode(lm, [tokens_of[job.prompt] for job in part], longest, chosen_by, stops, start)
-        for job, tokens, limit in zip(part, added, longest, strict=True):
+        added = decode(lm, [tokens_of[job.prompt] for job in part], limits, chosen_by, stops, start)
+        for job, tokens, limit in zip(part, added, limits, strict=True):
             _note(measurements[job.number], job, lm.text(tokens), tokens, limit)
 
 
-def _jobs(
+def longest(job: Job, settings: EvalSettings) -> int:
+    """The most tokens that are added to a prompt."""
+    return {TEXT_KIND: settings.fluency_tokens, _KEPT: settings.preservation_tokens}.get(
+        job.kind, settings.max_new_tokens
+    )
+
+
+def jobs_of(
     lm: LanguageModel,
     number: int,
     fact: Fact,
     kinds: Collection[str],
     kept: Collection[str],
     settings: EvalSettings,
-) -> Iterator[_Job]:
+) -> Iterator[Job]:
+    """The prompts of a fact that the model goes on after; arguments as of `answer_freely`."""
     prompts: dict[str, Sequence[str]] = {}
     if fact.target_new is not None:
         prompts |= {"prompt": (fact.statement,), "paraphrases": fact.paraphrases}
     prompts["portability"] = [probe.prompt for probe in fact.portability]
     for kind, wanted in prompts.items():
         if kind in kinds:
-            yield from (_Job(number, kind, prompt, greedy) for prompt in wanted)
+            yield from (Job(number, kind, prompt, greedy) for prompt in wanted)
     neighbours = fact.neighbourhood if "neighbourhood" in kept else ()
     elsewhere = [probe.prompt for probe in fact.locality] if "locality" in kept else []
-    yield from (_Job(number, _KEPT, prompt, greedy) for prompt in dict.fromkeys([*neighbours, *elsewhere]))
+    yield from (Job(number, _KEPT, prompt, greedy) for prompt in dict.fromkeys([*neighbours, *elsewhere]))
     if TEXT_KIND in kinds:
         for prompt in fact.generation:
             # Every text has its own random numbers: the same before and after, whatever else is in the batch.
-            yield _Job(number, TEXT_KIND, prompt, _text_sampler(lm, settings.seed))
+            yield Job(number, TEXT_KIND, prompt, _text_sampler(lm, settings.seed))
 
 
-def _note(measurement: Measurement, job: _Job, text: str, tokens: list[int], limit: int) -> None:
+def _note(measurement: Measurement, job: Job, text: str, tokens: list[int], limit: int) -> None:
     """Puts what was decoded into the records of its prompt."""
     if job.kind == TEXT_KIND:
         measurement.prompts.setdefault(TEXT_KIND, []).append(SampledText(job.prompt, text))

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from corrigenda import Fact, LanguageModel
 from corrigenda.data.embedded import held_out_text
 from eval.changes import compare_with_before
+from eval.fitting import not_measured, too_long
 from eval.free_answers import answer_freely
 from eval.metrics import METRICS
 from eval.records import Measurement
@@ -39,9 +40,13 @@ def measure(
         log_perplexity: that of the held-out text, where it is known already (`held_out_log_perplexity`).
 
     Returns:
-        a measurement for each fact.
+        a measurement for each fact; for one that is longer than the model reads it says why there is none
+        (`Measurement.error`), and the others are measured as if they were alone.
     """
     settings = settings or EvalSettings()
+    reasons = [too_long(lm, fact, settings) for fact in facts]
+    if any(reasons):
+        return _without_too_long(lm, facts, reasons, settings, before, log_perplexity)
     measurements = [Measurement() for _ in facts]
     score_targets(lm, facts, measurements, METRICS.kinds("probabilities"), settings)
     if settings.generate:
@@ -59,6 +64,24 @@ def measure(
         METRICS.judge(fact, measurement)
         measurement.values = METRICS.computed(None if before is None else before[number], measurement)
     return measurements
+
+
+def _without_too_long(
+    lm: LanguageModel,
+    facts: Sequence[Fact],
+    reasons: Sequence[str],
+    settings: EvalSettings,
+    before: Sequence[Measurement] | None,
+    log_perplexity: float | None,
+) -> list[Measurement]:
+    """What `measure` gives where some of the facts, those with a reason, cannot be read."""
+    read = [number for number, reason in enumerate(reasons) if not reason]
+    old = None if before is None else [before[number] for number in read]
+    found = iter(measure(lm, [facts[number] for number in read], settings, old, log_perplexity) if read else [])
+    return [
+        not_measured(fact, reason, settings) if reason else next(found)
+        for fact, reason in zip(facts, reasons, strict=True)
+    ]
 
 
 def held_out_log_perplexity(lm: LanguageModel, settings: EvalSettings) -> float:

@@ -148,6 +148,7 @@ class Measurement:
             for files.
         answers: for each prompt whose answer should be preserved its tokens and whether it ended there by itself.
         log_perplexity: that of the held-out text, in nats; in files it stands among the values.
+        error: why the fact was not measured (`eval.fitting`); empty where it was.
     """
 
     prompts: dict[str, list[Record]] = field(default_factory=dict)
@@ -155,6 +156,7 @@ class Measurement:
     distributions: list[Tensor] = field(default_factory=list)
     answers: dict[str, tuple[list[int], bool]] = field(default_factory=dict)
     log_perplexity: float | None = None
+    error: str = ""
 
     def scored(self, *kinds: str) -> list[ScoredPrompt]:
         """The records of prompts of these kinds, each one of `PAIRED_KINDS`."""
@@ -175,7 +177,8 @@ class Measurement:
     def to_dict(self) -> dict[str, Any]:
         """Values and records as JSON values: what runs keep. A value that is not finite is left out."""
         values = {key: value for key, value in self.values.items() if math.isfinite(value)}
-        return {"values": values, "prompts": finite(self.prompts)}
+        state: dict[str, Any] = {"values": values, "prompts": finite(self.prompts)}
+        return state | {"error": self.error} if self.error else state
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> Measurement:
@@ -190,7 +193,8 @@ class Measurement:
                 raise ValueError(f"there are no prompts of kind {kind!r}; the kinds are {', '.join(RECORD_OF)}")
             prompts[kind] = [RECORD_OF[kind].from_dict(record) for record in records]
         values = dict(state.get("values") or {})
-        return cls(prompts, values, log_perplexity=values.get("log_perplexity"))
+        error = str(state.get("error") or "")
+        return cls(prompts, values, log_perplexity=values.get("log_perplexity"), error=error)
 
 
 def finite(value: Any) -> Any:

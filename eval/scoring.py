@@ -14,9 +14,12 @@ from corrigenda import LanguageModel
 from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import forward_logits
 from corrigenda.forward.shared import SharedStart
-from corrigenda.prompts import encode, encode_target
+from corrigenda.prompts import encode, encode_target, shortened
 
 T = TypeVar("T")
+
+MOST_LOGITS = 2**28
+"""So many logits are held at once at most: a gigabyte in float32, whatever the vocabulary."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,7 @@ def score(
         max_tokens: how many tokens, padding included, run at once.
 
     Raises:
+        ContextLengthError: a prompt with its target is longer than the model reads, or a target than is scored.
         ValueError: the model is not causal, or a prompt or target is empty.
     """
     if not lm.architecture.family.causal:
@@ -86,7 +90,12 @@ def score(
     wanted: dict[str, dict[str, None]] = {prompt: {} for prompt in prompts}
     for prompt, targets in queries:
         wanted[prompt].update(dict.fromkeys(targets))
-    tokens = {prompt: lm.tokens(prompt) for prompt in prompts}
+    tokens: dict[str, list[int]] = {}
+    # All of them before anything is run: what is too long is refused while it costs nothing.
+    target_ids: dict[tuple[str, str], list[int]] = {}
+    for prompt in prompts:
+        tokens[prompt], of_targets = tokens_of(lm, prompt, list(wanted[prompt]))
+        target_ids |= {(prompt, target): ids for target, ids in zip(wanted[prompt], of_targets, strict=True)}
     found: dict[tuple[str, str], TargetScore] = {}
     distributions: dict[str, Tensor] = {}
     start_of_all = SharedStart(lm, list(tokens.values()))
@@ -101,17 +110,17 @@ def score(
             if keep_distributions:
                 distributions[prompt] = first[row].clone().cpu()  # not a view of the whole batch
             for target in wanted[prompt]:
-                ids = encode_target(lm.tokenizer, lm.reads(prompt), target)
+                ids = target_ids[prompt, target]
                 most = int(best[row])
                 found[prompt, target] = TargetScore((float(first[row, ids[0]]),), (most == ids[0],), (most,))
                 if len(ids) > 1:
                     longer.append((row, target, ids))
-        if longer:
-            rows = torch.tensor([row for row, _, _ in longer], device=batch.lengths.device)
-            whole = lm.batch([tokens[group[row]] + ids[:-1] for row, _, ids in longer])
+        for part in _in_pieces(longer, min(max_tokens, MOST_LOGITS // first.shape[1])):
+            rows = torch.tensor([row for row, _, _ in part], device=batch.lengths.device)
+            whole = lm.batch([tokens[group[row]] + ids[:-1] for row, _, ids in part])
             partial = PartialForward(lm, recording, 0, batch.lengths[rows], rows, whole)
             last = partial.logits().float().log_softmax(-1)
-            for place, (row, target, ids) in enumerate(longer):
+            for place, (row, target, ids) in enumerate(part):
                 # 0, or the prompt's length where the model had to run that again
                 begin = int(batch.lengths[row] - partial.start[place])
                 logs = last[place, begin : begin + len(ids) - 1]
@@ -127,6 +136,33 @@ def score(
         PromptScore(tuple(found[prompt, target] for target in targets), distributions.get(prompt))
         for prompt, targets in queries
     ]
+
+
+def tokens_of(lm: LanguageModel, prompt: str, targets: Sequence[str]) -> tuple[list[int], list[list[int]]]:
+    """The tokens of a prompt, as the model reads it now, and of targets after it.
+
+    Raises:
+        ContextLengthError: the prompt with a target is longer than the model reads, or a target than is scored.
+        ValueError: the prompt or a target is empty.
+    """
+    ids = lm.tokens(prompt)
+    lm.require_room(len(ids), f"the prompt {shortened(prompt)}")
+    found = []
+    for target in targets:
+        found.append(encode_target(lm.tokenizer, lm.reads(prompt), target))
+        both = f"the prompt {shortened(prompt)} with the target {shortened(target)}"
+        lm.require_room(len(ids) + len(found[-1]) - 1, both)
+    return ids, found
+
+
+def _in_pieces(
+    longer: Sequence[tuple[int, str, list[int]]], max_tokens: int
+) -> Iterator[Sequence[tuple[int, str, list[int]]]]:
+    """Targets of several tokens, as many at once as have at most `max_tokens` logits' positions when padded."""
+    lengths = [len(ids) - 1 for _, _, ids in longer]
+    if not longer or len(longer) * max(lengths) <= max_tokens:
+        return iter([longer] if longer else [])
+    return batches(longer, lengths, max_tokens)
 
 
 @torch.no_grad()
@@ -165,11 +201,19 @@ def continues_as(
 def perplexity(lm: LanguageModel, text: str, max_length: int = 512) -> float:
     """Exp of the mean negative log-probability of a text's tokens, in windows of `max_length` tokens.
 
-    The text that context edits put before a prompt is read before each window, but its own tokens do not count.
+    The text that context edits put before a prompt is read before each window, but its own tokens do not count. Windows
+    are shorter in a model that does not read so many tokens.
+
+    Raises:
+        ContextLengthError: the text that context edits put before leaves no room.
+        ValueError: the text is too short.
     """
     ids = lm.tokens(text)
     n_context = len(ids) - len(encode(lm.tokenizer, text))
     context, ids = ids[:n_context], ids[n_context:]
+    if lm.context_length is not None:
+        lm.require_room(n_context + 2, "the text of the context edits, with two tokens more,")
+        max_length = min(max_length, lm.context_length - n_context)
     total, count = 0.0, 0
     for begin in range(0, len(ids), max_length):
         window = ids[begin : begin + max_length]
@@ -180,7 +224,7 @@ def perplexity(lm: LanguageModel, text: str, max_length: int = 512) -> float:
         total -= float(logs.gather(1, batch.input_ids[0, n_context + 1 :, None]).double().sum())
         count += len(window) - 1
     if not count:
-        raise ValueError(f"the text {text!r} is too short for a perplexity")
+        raise ValueError(f"the text {shortened(text)} is too short for a perplexity")
     return math.exp(min(total / count, 700.0))  # beyond that exp overflows; such a model is wrecked all the same
 
 

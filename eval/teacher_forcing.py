@@ -29,20 +29,20 @@ def score_targets(
     plan = [
         (number, kind, prompt, targets)
         for number, fact in enumerate(facts)
-        for kind, prompt, targets in _queries(fact)
+        for kind, prompt, targets in queries_of(fact)
         if kind in kinds
     ]
     queries = [(prompt, targets) for _, _, prompt, targets in plan]
     scores = score(lm, queries, keep_distributions=True, max_tokens=settings.max_tokens)
     for (number, kind, prompt, _), found in zip(plan, scores, strict=True):
         measurement = measurements[number]
-        measurement.prompts.setdefault(kind, []).append(_record(facts[number], kind, prompt, found))
+        measurement.prompts.setdefault(kind, []).append(record_of(facts[number], kind, prompt, found))
         if kind == "neighbourhood":
             assert found.next_token is not None
             measurement.distributions.append(found.next_token)
 
 
-def _queries(fact: Fact) -> Iterator[tuple[str, str, list[str]]]:
+def queries_of(fact: Fact) -> Iterator[tuple[str, str, list[str]]]:
     """Kind, prompt and targets of all that is scored of a fact."""
     pair = [target for target in (fact.target_new, fact.target_true) if target is not None]
     yield "prompt", fact.statement, pair
@@ -60,7 +60,8 @@ def _queries(fact: Fact) -> Iterator[tuple[str, str, list[str]]]:
         yield "portability", probe.prompt, [probe.answer]
 
 
-def _record(fact: Fact, kind: str, prompt: str, found: PromptScore) -> Record:
+def record_of(fact: Fact, kind: str, prompt: str, found: PromptScore) -> Record:
+    """The record of a prompt from the scores of the targets that `queries_of` names."""
     if kind in PROBE_KINDS:
         [target] = found.targets
         most_likely = target.best if kind == "locality" else None

@@ -11,7 +11,7 @@ from torch import Tensor
 from corrigenda import Fact, LanguageModel
 from corrigenda.forward import answering
 from corrigenda.forward.recording import forward_logits
-from corrigenda.prompts import encode, encode_target, slot_in, subject_span
+from corrigenda.prompts import encode, encode_target, shortened, slot_in, subject_span
 
 Answer = str | Sequence[int] | None
 """Which answer counts: its text or its tokens; None and "top" as in `ask`."""
@@ -69,7 +69,8 @@ def ask(lm: LanguageModel, fact: Fact, answer: Answer = None) -> Question:
 
     Raises:
         UnknownFactError: the model's answer is not the fact's true object.
-        ValueError: the prompt is longer than the model's context, or has several masks; or the answer is empty.
+        ContextLengthError: the prompt, with the answer, is longer than the model reads.
+        ValueError: the prompt has several masks; or the answer is empty.
     """
     prompt = lm.reads(fact.statement)
     slot = slot_in(prompt, fact.prompt, fact.subject)
@@ -94,9 +95,7 @@ def ask(lm: LanguageModel, fact: Fact, answer: Answer = None) -> Question:
     n_prompt = len(ids)
     if given is not None and not masked:
         ids = ids + given[:-1]
-    room = lm.context_length
-    if room is not None and len(ids) > room:
-        raise ValueError(f"the prompt {prompt[:60]!r}... has {len(ids)} tokens, and {lm.name} reads at most {room}")
+    lm.require_room(len(ids), f"the prompt {shortened(prompt)}")
     if given is None:
         given = [_top(lm, ids, place)]
         if answer is None and fact.target_true is not None:

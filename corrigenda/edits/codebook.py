@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from corrigenda.edits.edit import Origin, WrongModelError
+from corrigenda.edits.edit import Origin, WrongModelError, require_finite
 from corrigenda.edits.routed import RoutedEdit
 from corrigenda.edits.state import EditorState, StoredState, typed
 from corrigenda.models.memory import FFNMemory
@@ -47,8 +47,7 @@ class CodebookEdit(RoutedEdit):
             raise ValueError(f"a codebook with keys {tuple(self.keys.shape)} and values {tuple(self.values.shape)}")
         if self.radii.shape != (n,) or bool((self.radii < 0).any()):
             raise ValueError(f"a codebook of {n} entries needs as many radii, none negative: {self.radii.tolist()}")
-        if not all(bool(part.isfinite().all()) for part in (self.keys, self.values, self.radii)):
-            raise ValueError("a codebook has to be finite")
+        require_finite(self.kind, self._tensors())
 
     @classmethod
     def of(

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from corrigenda.edits.edit import Editable, Origin, WrongModelError
+from corrigenda.edits.edit import Editable, Origin, WrongModelError, require_finite
 from corrigenda.edits.hooked import HookedEdit
 from corrigenda.models.bare import BareModel
 from corrigenda.models.neurons import Neuron
@@ -24,8 +24,8 @@ class CoefficientEdit(HookedEdit):
         scales: for each layer the neurons, (k,) integers, and their factors, (k,) in float32, on the CPU.
 
     Raises:
-        ValueError: a neuron is named twice in its layer, the numbers of neurons and factors differ, or a factor is not
-            finite.
+        EditRefusedError: a factor is not finite.
+        ValueError: a neuron is named twice in its layer, or the numbers of neurons and factors differ.
     """
 
     scales: Mapping[int, tuple[Tensor, Tensor]]
@@ -42,8 +42,7 @@ class CoefficientEdit(HookedEdit):
                 )
             if len(neurons.unique()) < len(neurons):
                 raise ValueError(f"layer {layer}: a neuron is named twice in {neurons.tolist()}")
-            if not bool(factors.isfinite().all()):
-                raise ValueError(f"layer {layer}: a factor is not finite in {factors.tolist()}")
+            require_finite(self.kind, {f"layer {layer}: factors": factors})
             scales[int(layer)] = (neurons, factors)
         object.__setattr__(self, "scales", scales)
 
@@ -76,6 +75,11 @@ class CoefficientEdit(HookedEdit):
             for layer, (neurons, factors) in self.scales.items():
                 stack.enter_context(lm.memory(layer).scale(factors, neurons=neurons))
             yield
+
+    @property
+    def touched(self) -> tuple[int, ...]:
+        """The layers whose coefficients are scaled."""
+        return tuple(self.scales)
 
     def _check(self, lm: Editable) -> None:
         for layer, (neurons, _) in self.scales.items():

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -58,6 +59,28 @@ class Origin:
         return cls(lm.name, lm.fingerprint, editor.name, dataclasses.asdict(editor), tuple(facts), tuple(report))
 
 
+def require_finite(kind: str, tensors: Mapping[str, Tensor]) -> None:
+    """Refuses tensors of an edit that hold NaN or infinities: applied, they would wreck the model.
+
+    So would numbers so large that their norm overflows in float32; they count as infinite.
+
+    Args:
+        kind: of the edit.
+        tensors: by what messages call them.
+
+    Raises:
+        EditRefusedError: one is not finite; the message names it.
+    """
+    for name, tensor in tensors.items():
+        if bool(tensor.norm().isfinite()):  # one pass, and then every number is finite
+            continue
+        n_bad = int((~tensor.isfinite()).sum())
+        said = f"{n_bad} of the {tensor.numel()} numbers of {name!r} are NaN or infinite"
+        if not n_bad:
+            said = f"the norm of {name!r} is infinite (numbers up to {float(tensor.abs().max()):.3g})"
+        raise EditRefusedError(f"the {kind} edit is not finite: {said}")
+
+
 class Stack(Protocol):
     """What an edit needs of the stack of applied ones (`corrigenda.edits.stack`).
 
@@ -72,6 +95,9 @@ class Stack(Protocol):
 
     def remove(self, edit: Edit) -> None:
         """Takes an edit out."""
+
+    def require_unchanged(self, layers: Sequence[int]) -> None:
+        """Refuses layers whose values were changed otherwise than by edits."""
 
     def rebuild(self, layers: Sequence[int]) -> None:
         """Sets the values of some layers to what the applied edits make of them."""
@@ -120,24 +146,36 @@ class Edit(ABC):
             strict: whether to refuse a model whose unedited weights are not those the edit was made on.
 
         Raises:
-            WrongModelError: it is another model, and `strict`; or its shapes do not fit.
+            TypeError: it is no model.
+            WrongModelError: it is another model, or the values of a layer that the edit acts on were changed by hand
+                after loading, and `strict`; or its shapes do not fit.
             ValueError: this very edit is applied already.
         """
+        _require_model(lm)
         if strict and self.origin.fingerprint != lm.fingerprint:
             raise WrongModelError(
                 f"this edit was made on {self.origin.model} (weights {self.origin.fingerprint[:12]}), not on {lm.name} "
                 f"(weights {lm.fingerprint[:12]}); pass strict=False to apply it all the same"
             )
         self._check(lm)
+        if strict:
+            lm.edits.require_unchanged(self.touched)
         lm.edits.push(self)
 
     def revert(self, lm: Editable) -> None:
         """Takes the edit out again; others that are applied stay.
 
         Raises:
+            TypeError: it is no model.
             ValueError: it is not applied.
         """
+        _require_model(lm)
         lm.edits.remove(self)
+
+    @property
+    def touched(self) -> tuple[int, ...]:
+        """The layers that the edit acts on; none for a kind that has no layers."""
+        return ()
 
     @contextmanager
     def applied(self, lm: Model, strict: bool = True) -> Iterator[Model]:
@@ -152,8 +190,11 @@ class Edit(ABC):
         """Writes the edit as ``edit.json`` and ``edit.safetensors``; `Edit.load` reads them back.
 
         Its editor's state, where it has one, goes beside them (`corrigenda.edits.state`).
+
+        Raises:
+            FileExistsError: there is a file where the folder should be.
         """
-        folder = Path(folder)
+        folder = folder_for(folder, "an edit")
         origin = {f.name: getattr(self.origin, f.name) for f in dataclasses.fields(Origin)}
         origin["facts"] = [fact.to_dict() for fact in self.origin.facts]
         json.dumps(origin, allow_nan=False)  # what JSON cannot hold is an error before anything is written
@@ -170,6 +211,7 @@ class Edit(ABC):
         }
         if state is not None:
             description["state"] = state
+        description["description_sha256"] = _digest(description)
         write_json(folder / "edit.json", description)
 
     @staticmethod
@@ -178,9 +220,15 @@ class Edit(ABC):
 
         Raises:
             FileNotFoundError: the folder holds no edit.
-            ValueError: it holds one of an unknown format or kind, or a damaged one (or one with a damaged state).
+            NotADirectoryError: it is a file.
+            ValueError: it holds one of an unknown format or kind, or a damaged one (or one with a damaged state): a
+                file or a description that was changed since it was saved, or tensors that are not finite.
         """
+        if not isinstance(folder, (str, Path)):
+            raise TypeError(f"an edit is loaded from a folder, not from {type(folder).__name__} {str(folder)[:80]!r}")
         folder = Path(folder)
+        if folder.is_file():
+            raise NotADirectoryError(f"{folder} is a file; an edit is a folder with edit.json and edit.safetensors")
         path = folder / "edit.json"
         if not path.is_file():
             raise FileNotFoundError(f"{folder} holds no edit: there is no {path.name} in it")
@@ -188,12 +236,18 @@ class Edit(ABC):
             description = json.loads(path.read_text(encoding="utf-8"))
             kind, version = str(description["kind"]), description["format"]
             raw = dict(description["origin"])
-        except (ValueError, KeyError, TypeError) as error:
+            named = description.get("description_sha256")  # edits saved by earlier versions have none
+            intact = named is None or named == _digest(description)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"{path} is damaged: {error!r}") from None
         if version != FORMAT or kind not in Edit.kinds:
             raise ValueError(
                 f"{path}: format {version!r}, kind {kind!r}; this version reads format {FORMAT} "
                 f"and the kinds {', '.join(sorted(Edit.kinds))}"
+            )
+        if not intact:
+            raise ValueError(
+                f"{path} is damaged: it was changed since the edit was saved (its SHA-256 is not the one that it names)"
             )
         tensors_path = folder / "edit.safetensors"
         if not tensors_path.is_file():
@@ -201,9 +255,15 @@ class Edit(ABC):
         if hashlib.sha256(tensors_path.read_bytes()).hexdigest() != description.get("tensors_sha256"):
             raise ValueError(f"{tensors_path} is damaged: its SHA-256 is not the one that {path.name} names")
         try:
+            tensors = load_file(tensors_path)
+        except (SafetensorError, OSError) as error:
+            raise ValueError(f"{tensors_path} is damaged: {error!r}") from None
+        try:
             raw["facts"] = tuple(Fact.from_dict(record) for record in raw["facts"])
             raw["report"] = tuple(raw["report"])
-            edit = Edit.kinds[kind]._restore(Origin(**raw), load_file(tensors_path), description["settings"])
+            edit = Edit.kinds[kind]._restore(Origin(**raw), tensors, description["settings"])
+        except EditRefusedError as error:
+            raise ValueError(f"{tensors_path} cannot be applied: {error}") from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path} is damaged: {error!r}") from error
         if "state" not in description:
@@ -256,3 +316,31 @@ class Edit(ABC):
     @classmethod
     @abstractmethod
     def _restore(cls, origin: Origin, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Edit: ...
+
+
+def folder_for(folder: str | Path, what: str) -> Path:
+    """The path of a folder that is to be written.
+
+    Raises:
+        FileExistsError: it, or a folder above it, is a file.
+    """
+    path = Path(folder)
+    for place in (path, *path.parents):
+        if place.is_file():
+            raise FileExistsError(f"{place} is a file, and {what} is written as a folder: name another place")
+    return path
+
+
+def _require_model(lm: object) -> None:
+    if not isinstance(lm, Editable):
+        raise TypeError(
+            f"an edit is applied to a LanguageModel (corrigenda.load gives one), not to {type(lm).__name__} "
+            f"{str(lm)[:80]!r}"
+        )
+
+
+def _digest(description: Mapping[str, Any]) -> str:
+    """The SHA-256 of what ``edit.json`` says, but for the digest itself: of its canonical JSON."""
+    said = {name: value for name, value in description.items() if name != "description_sha256"}
+    plain = json.loads(json.dumps(said, allow_nan=False))  # as it is read back: keys are texts, tuples lists
+    return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

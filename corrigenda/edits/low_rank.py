@@ -9,10 +9,13 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from corrigenda.edits.edit import Origin
+from corrigenda.edits.edit import Origin, folder_for, require_finite
 from corrigenda.edits.weights import WeightEdit, memories_of
 from corrigenda.files import write_tensors
 from corrigenda.models.bare import BareModel
+
+LARGE = 1e18
+"""The square of a norm below this does not overflow in float32."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +40,11 @@ class LowRankEdit(WeightEdit):
                 raise ValueError(
                     f"layer {layer}: factors of shapes {tuple(left.shape)} and {tuple(right.shape)} do not multiply"
                 )
-            factors[int(layer)] = (left.detach().float().cpu(), right.detach().float().cpu())
+            left, right = left.detach().float().cpu(), right.detach().float().cpu()
+            require_finite(self.kind, {f"layer {layer}: A": left, f"layer {layer}: B": right})
+            if float(left.norm()) * float(right.norm()) > LARGE:  # else their product cannot overflow
+                require_finite(self.kind, {f"layer {layer}: A B": left @ right})
+            factors[int(layer)] = (left, right)
         object.__setattr__(self, "factors", factors)
         object.__setattr__(self, "modules", {int(layer): name for layer, name in self.modules.items()})
 
@@ -46,6 +53,7 @@ class LowRankEdit(WeightEdit):
         """An edit of the values of some layers of a model; negative layers count from the end.
 
         Raises:
+            EditRefusedError: the factors, or their product, are not finite.
             IndexError: the model has no such layer.
             ValueError: a layer is named twice.
         """
@@ -71,10 +79,12 @@ class LowRankEdit(WeightEdit):
         """Writes the edit as a LoRA adapter that `peft.PeftModel.from_pretrained(base, folder)` loads.
 
         Raises:
+            FileExistsError: there is a file where the folder should be.
             ValueError: the edit changes no layer.
         """
         if not self.factors:
             raise ValueError("an edit that changes no layer cannot be written as a PEFT adapter")
+        folder = folder_for(folder, "a PEFT adapter")
         from peft import LoraConfig  # takes a second or two
 
         ranks = {self.modules[layer]: left.shape[1] for layer, (left, _) in self.factors.items()}
@@ -89,7 +99,6 @@ class LowRankEdit(WeightEdit):
             fan_in_fan_out=self.transposed,
             inference_mode=True,
         )
-        folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         weights = {}
         for layer, (left, right) in self.factors.items():

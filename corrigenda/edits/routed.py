@@ -40,6 +40,11 @@ class RoutedEdit(HookedEdit):
     module: str
 
     @property
+    def touched(self) -> tuple[int, ...]:
+        """The one layer."""
+        return (self.layer,)
+
+    @property
     @abstractmethod
     def _width(self) -> int:
         """The width of the coefficients that the edit reads."""

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from corrigenda.edits.edit import Origin, WrongModelError
+from corrigenda.edits.edit import Origin, WrongModelError, require_finite
 from corrigenda.edits.routed import RoutedEdit
 from corrigenda.edits.state import EditorState, StoredState, typed
 from corrigenda.models.memory import FFNMemory
@@ -52,8 +52,11 @@ class SideMemoryEdit(RoutedEdit):
                 f"side memories of shape {tuple(deltas.shape)} with thresholds of shape {tuple(epsilons.shape)}: "
                 "they have to be (memory, d_ffn, d_model) and (memory,)"
             )
-        if not bool(deltas.isfinite().all()) or bool(epsilons.isnan().any()) or bool((epsilons < 0).any()):
-            raise ValueError("a side memory has to be finite, and its threshold a number that is not negative")
+        require_finite(self.kind, {"deltas": deltas})
+        if bool(epsilons.isnan().any()) or bool((epsilons < 0).any()):
+            raise ValueError(
+                f"a side memory's threshold has to be a number that is not negative: {epsilons[:5].tolist()}"
+            )
         object.__setattr__(self, "deltas", deltas)
         object.__setattr__(self, "epsilons", epsilons)
 

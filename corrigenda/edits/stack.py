@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from corrigenda.edits.context import ContextEdit
-from corrigenda.edits.edit import Edit, Editable
+from corrigenda.edits.edit import Edit, Editable, WrongModelError
 from corrigenda.edits.low_rank import LowRankEdit
 from corrigenda.edits.weights import WeightEdit
 
@@ -25,6 +25,8 @@ class AppliedEdits(Sequence[Edit]):
         """The value matrices, (d_ffn, d_model), of the layers that weight edits touch, as they were before any."""
         self.open: MutableMapping[Edit, AbstractContextManager[Any]] = {}
         """What the applied edits that act through hooks hold open."""
+        self._written: dict[int, str] = {}
+        """The hashes of the value matrices as `rebuild` left them, of the layers in `untouched`."""
 
     def __len__(self) -> int:
         return len(self._edits)
@@ -70,6 +72,25 @@ class AppliedEdits(Sequence[Edit]):
             for edit in edits:
                 self.push(edit)
 
+    def require_unchanged(self, layers: Sequence[int]) -> None:
+        """Checks that the value matrices of some layers are what loading and edits made of them.
+
+        By a hash of each: a third of a millisecond for one of SmolLM2's layers.
+
+        Raises:
+            WrongModelError: one was changed otherwise.
+        """
+        for layer in layers:
+            if self._lm.memory(layer).values.is_meta:
+                continue  # `rebuild` says why it cannot be edited
+            expected = self._written.get(layer) or self._lm.loaded_hashes.get(layer)
+            if expected is not None and self._lm.values_hash(layer) != expected:
+                raise WrongModelError(
+                    f"the values of layer {layer} of {self._lm.name} were changed by hand since the model's "
+                    "fingerprint was taken, so the edit does not fit them; load the model again, or pass strict=False "
+                    "to apply it all the same"
+                )
+
     @torch.no_grad()
     def rebuild(self, layers: Sequence[int]) -> None:
         """Sets the value matrices of some layers to the untouched ones plus what the applied edits add.
@@ -83,6 +104,7 @@ class AppliedEdits(Sequence[Edit]):
             if not edits:
                 if layer in self.untouched:
                     values.copy_(self.untouched.pop(layer))
+                    self._written.pop(layer, None)
                 continue
             if layer not in self.untouched:
                 if values.is_meta:
@@ -98,3 +120,4 @@ class AppliedEdits(Sequence[Edit]):
                 if not isinstance(edit, LowRankEdit):
                     total = total + edit.delta(layer).to(total)
             values.copy_(total)
+            self._written[layer] = self._lm.values_hash(layer)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from corrigenda.edits.edit import Origin
+from corrigenda.edits.edit import Origin, require_finite
 from corrigenda.edits.weights import WeightEdit, memories_of
 from corrigenda.models.bare import BareModel
 
@@ -31,9 +31,8 @@ class ValueEdit(WeightEdit):
                 raise ValueError(
                     f"layer {layer}: a change of values is (d_ffn, d_model), not of shape {tuple(delta.shape)}"
                 )
-            if not bool(delta.isfinite().all()):
-                raise ValueError(f"layer {layer}: a change of values has to be finite")
             deltas[int(layer)] = delta.detach().float().cpu().clone()
+            require_finite(self.kind, {f"layer {layer}: D": deltas[int(layer)]})
         object.__setattr__(self, "deltas", deltas)
 
     @classmethod
@@ -42,7 +41,8 @@ class ValueEdit(WeightEdit):
 
         Raises:
             IndexError: the model has no such layer.
-            ValueError: a layer is named twice, or a change is not finite or of the wrong shape.
+            EditRefusedError: a change is not finite.
+            ValueError: a layer is named twice, or a change is of the wrong shape.
         """
         return cls(origin, {memory.layer: deltas[layer] for layer, memory in memories_of(lm, deltas).items()})
 

@@ -29,6 +29,11 @@ class WeightEdit(Edit):
     def delta(self, layer: int) -> Tensor:
         """The change of the layer's values, (d_ffn, d_model)."""
 
+    @property
+    def touched(self) -> tuple[int, ...]:
+        """The layers that are changed."""
+        return tuple(self.changed)
+
     def norm(self, layer: int) -> float:
         """The Frobenius norm of the layer's change."""
         return float(self.delta(layer).norm())

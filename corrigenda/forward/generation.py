@@ -12,6 +12,7 @@ from corrigenda.forward.recording import model_logits, takes_position_ids
 from corrigenda.forward.shared import SharedStart
 from corrigenda.models.bare import BareModel
 from corrigenda.models.routes import Routes
+from corrigenda.prompts import shortened
 
 Choose = Callable[[Tensor], Tensor]
 """From next-token logits (batch, vocabulary) to the tokens chosen (batch,)."""
@@ -63,6 +64,7 @@ def decode(
         The added tokens of each prompt; the one that ended a row is not among them.
 
     Raises:
+        ContextLengthError: a prompt with the tokens that may be added is longer than the model reads.
         ValueError: the model is not causal, or there is no prompt.
     """
     if not lm.architecture.family.causal:
@@ -73,6 +75,13 @@ def decode(
     stop = stop or lm.is_end
     stops = [stop] * len(prompts) if callable(stop) else list(stop)
     limits = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else list(max_new_tokens)
+    room = lm.context_length
+    for prompt, limit in zip(prompts, limits, strict=True):
+        # The last token that is added is not read.
+        n_tokens = len(prompt) + max(limit - 1, 0)
+        if room is not None and n_tokens > room:
+            text = shortened(lm.text(prompt[:40]))
+            lm.require_room(n_tokens, f"the prompt {text} ({len(prompt)} tokens) with up to {limit} new tokens")
     ids, mask, cache = (SharedStart(lm, prompts) if start is None else start).before_decoding(prompts)
     routes = Routes()
     active = list(range(len(prompts)))  # which prompt each row still running belongs to

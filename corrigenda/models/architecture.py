@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import operator
+from typing import Any
 
 from torch import nn
 from transformers import PreTrainedModel
@@ -10,6 +12,20 @@ from transformers import PreTrainedModel
 from corrigenda.models.families import FAMILIES, Family, UnsupportedModelError, name_of
 from corrigenda.models.inspection import inspect_family
 from corrigenda.models.matrices import in_out
+
+
+def whole_number(value: Any, what: str) -> int:
+    """A whole number, of whatever library, as Python's.
+
+    Raises:
+        TypeError: it is none.
+    """
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{what} must be a whole number, not {type(value).__name__} {value!r:.80}") from None
 
 
 class Architecture:
@@ -43,7 +59,9 @@ class Architecture:
 
         Raises:
             IndexError: the model has no such layer.
+            TypeError: it is no whole number.
         """
+        layer = whole_number(layer, "a layer")
         if not -self.n_layers <= layer < self.n_layers:
             raise IndexError(f"layer {layer}: the model has {self.n_layers} layers, 0 to {self.n_layers - 1}")
         return layer % self.n_layers

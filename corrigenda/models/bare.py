@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import xxhash
+from torch import Tensor
 
 from corrigenda.models.architecture import Architecture
 from corrigenda.models.families import Family
 from corrigenda.models.memory import FFNMemory
 from corrigenda.models.routes import Routing
-from corrigenda.prompts import TokenBatch, pad
+from corrigenda.prompts import ContextLengthError, TokenBatch, pad, shortened
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -91,9 +92,14 @@ class BareModel:
     def pad_id(self) -> int:
         """A token to pad with; it is always masked, so which one does not matter."""
         for token in (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id):
-            if token is not None:
+            if token is not None and int(token) < self._n_embedded:
                 return int(token)
         return 0
+
+    @property
+    def _n_embedded(self) -> int:
+        """How many tokens have an embedding."""
+        return int(self.model.get_input_embeddings().weight.shape[0])
 
     @functools.cached_property
     def end_ids(self) -> frozenset[int]:
@@ -118,8 +124,38 @@ class BareModel:
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True))
 
     def batch(self, sequences: Iterable[Sequence[int]], prompts: Sequence[int] | None = None) -> TokenBatch:
-        """Token sequences as a batch on the model's device; `prompts` says how many tokens of each are its prompt."""
-        return pad(list(sequences), self.pad_id, self.device, prompts)
+        """Token sequences as a batch on the model's device; `prompts` says how many tokens of each are its prompt.
+
+        Raises:
+            ContextLengthError: one is longer than the model reads.
+            ValueError: no sequence, an empty one, or one with a token that the model does not embed.
+        """
+        rows, room = list(sequences), self.context_length
+        for ids in rows:
+            if room is not None and len(ids) > room:
+                self.require_room(len(ids), f"the text {shortened(self.text(ids[:40]))}")
+            if len(ids) and not 0 <= max(ids) < self._n_embedded:
+                raise ValueError(
+                    f"token {max(ids)} ({shortened(self.text([max(ids)]))}) has no embedding in {self.name}, which "
+                    f"embeds {self._n_embedded} tokens; the tokenizer is another model's, or has tokens added"
+                )
+        return pad(rows, self.pad_id, self.device, prompts)
+
+    def require_room(self, n_tokens: int, what: str) -> None:
+        """Refuses what is longer than the model reads, before anything is computed or allocated for it.
+
+        Args:
+            n_tokens: how many tokens it has.
+            what: names it, as the beginning of the message.
+
+        Raises:
+            ContextLengthError: it is longer.
+        """
+        room = self.context_length
+        if room is not None and n_tokens > room:
+            raise ContextLengthError(
+                f"{what} has {n_tokens} tokens, and {self.name} reads at most {room}; shorten it", n_tokens, room
+            )
 
     # -- identity
 
@@ -131,11 +167,29 @@ class BareModel:
         """
         return self._weights_hash()
 
+    @functools.cached_property
+    def loaded_hashes(self) -> dict[int, str]:
+        """By layer the hash of its values (`values_hash`) when the fingerprint was taken; empty before."""
+        return {}
+
+    def values_hash(self, layer: int) -> str:
+        """A hash of the values of a layer as they are now: of its bytes, so that nothing escapes it."""
+        return xxhash.xxh3_128(_bytes(self.memory(layer).weight)).hexdigest()
+
     def _weights_hash(self) -> str:
+        layers = {f"{self.architecture.values_path(layer)}.weight": layer for layer in range(self.n_layers)}
         digest = xxhash.xxh3_128(self.model.config.model_type.encode())
         for name, tensor in sorted(self.model.state_dict().items()):
             if tensor.is_meta:
                 raise ValueError(f"{name} is offloaded (device_map); load the model where all of its weights have room")
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+            content = _bytes(tensor)
+            digest.update(content)
+            if name in layers:
+                self.loaded_hashes[layers[name]] = xxhash.xxh3_128(content).hexdigest()
         return digest.hexdigest()
+
+
+def _bytes(tensor: Tensor) -> Any:
+    """The bytes of a tensor as a numpy array."""
+    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from corrigenda.models import positions
-from corrigenda.models.architecture import Architecture
+from corrigenda.models.architecture import Architecture, whole_number
 from corrigenda.models.matrices import stores_transposed
 from corrigenda.models.positions import At
 from corrigenda.models.sites import Change, Site, SiteName, through
@@ -49,6 +49,7 @@ class FFNMemory:
 
     Raises:
         IndexError: the model has no such layer.
+        TypeError: it is no whole number.
     """
 
     def __init__(self, architecture: Architecture, layer: int) -> None:
@@ -97,7 +98,9 @@ class FFNMemory:
 
         Raises:
             IndexError: the layer has no such neuron.
+            TypeError: it is no whole number.
         """
+        neuron = whole_number(neuron, "a neuron")
         if not 0 <= neuron < self.d_ffn:
             raise IndexError(f"neuron {neuron}: layer {self.layer} has neurons 0 to {self.d_ffn - 1}")
         return self.layer, neuron

@@ -19,6 +19,10 @@ from corrigenda.forward.recording import Recording
 from corrigenda.forward.shared import record_shared
 from corrigenda.models import positions
 from corrigenda.prompts import TokenBatch, encode, encode_target, slot_in, subject_span
+from editing.editor import EditRefusedError, refusing_long, require_room
+
+MOST_LOGITS = 2**30
+"""So many logits are computed at once at most: 4 GiB in float32."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,9 @@ def build_prompts(
     position's activations are unlike any other's in most models (attention sinks), so a key taken there stands for
     "the beginning of the text" more than for the subject, and an update along it breaks every text ("The Fall of
     ROME", Yang et al. 2024). Such an edit then holds wherever something precedes the subject.
+
+    Raises:
+        EditRefusedError: a fact is longer than an edit is computed on, or the targets of all have too many tokens.
     """
     rows: list[list[int]] = []
     owner, before, subject = [], [], []
@@ -93,7 +100,9 @@ def build_prompts(
         for place, prefix in enumerate(prefixes[first:], start=first):
             prompt = lm.reads(prefix + fact.statement)
             ids = encode(lm.tokenizer, prompt)
-            target = encode_target(lm.tokenizer, prompt, fact.target_new)
+            with refusing_long(fact):
+                target = encode_target(lm.tokenizer, prompt, fact.target_new)
+            require_room(lm, fact, len(ids) + len(target) - 1)
             rows.append(ids + target[:-1])
             owner.append(number)
             before.append(place)
@@ -105,11 +114,13 @@ def build_prompts(
         prompt = lm.reads(kept_prompt.replace("{}", fact.subject))
         end = subject_span(lm.tokenizer, prompt, fact.subject, slot_in(prompt, kept_prompt, fact.subject))[1]
         ids = encode(lm.tokenizer, prompt)
+        require_room(lm, fact, len(ids))
         rows.append(ids[:end] if kept_position == "subject" else ids)
         owner.append(number)
         before.append(-1)
         subject.append(end - 1)
         predicted.append((len(rows[-1]) - 1, [-1]))
+    _require_memory(lm, facts, sum(len(tokens) for _, tokens in predicted))
     batch = lm.batch(rows)
     predicts = torch.zeros(batch.input_ids.shape, dtype=torch.bool)
     for row, (first, tokens) in enumerate(predicted):
@@ -125,6 +136,18 @@ def build_prompts(
         rewriting=torch.arange(len(rows), device=device) < n_rewriting,
         at_start=torch.tensor(at_start),
     )
+
+
+def _require_memory(lm: LanguageModel, facts: Sequence[Fact], n_tokens: int) -> None:
+    """Refuses facts whose targets, in all contexts, take more logits than `MOST_LOGITS`."""
+    vocabulary = int(lm.model.get_input_embeddings().weight.shape[0])
+    if n_tokens * vocabulary > MOST_LOGITS:
+        asked = ", ".join(repr(fact.id) for fact in facts[:5]) + (", ..." if len(facts) > 5 else "")
+        raise EditRefusedError(
+            f"the targets of {len(facts)} facts ({asked}) have {n_tokens} tokens in all contexts: "
+            f"{n_tokens * vocabulary * 4 / 2**30:.1f} GiB of logits, and at most {MOST_LOGITS * 4 / 2**30:.0f} are "
+            "held; take shorter targets, or a smaller batch_size"
+        )
 
 
 @dataclass(frozen=True)

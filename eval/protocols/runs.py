@@ -17,6 +17,7 @@ from corrigenda.data import FactSet
 from corrigenda.runs.environment import peak_memory_mb
 from corrigenda.runs.folder import RunFolder
 from eval.evaluation import Case, Evaluation
+from eval.fitting import too_long
 from eval.protocols.baseline import Baseline
 from eval.settings import EvalSettings
 
@@ -129,8 +130,14 @@ class EditRun:
     def attempt(self, facts: Sequence[Fact], make: Callable[[], Edit] | None = None) -> Attempt:
         """Asks the editor for an edit of some facts; with `make`, in another way than by its `edit`.
 
+        Facts that are longer than the model reads are left out; where there is no other, that is a refusal.
+
         An editor that crashes has failed at these facts and no others, so its error is noted and not raised.
         """
+        reasons = [too_long(self.lm, fact, self.settings) for fact in facts]
+        if all(reasons) and reasons:
+            return Attempt(None, 0.0, f"refused: {reasons[0]}")
+        facts = [fact for fact, reason in zip(facts, reasons, strict=True) if not reason]
         begin = time.perf_counter()
         try:
             edit, error = (make() if make is not None else self.editor.edit(self.lm, facts)), ""

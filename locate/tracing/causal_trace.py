@@ -11,9 +11,10 @@ once.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import torch
@@ -87,10 +88,14 @@ class CausalTrace:
 
         Raises:
             UnknownFactError: the model's answer is not the fact's true object.
-            ValueError: the window is larger than the model, the prompt longer than its context, or the model gives
-                no numbers.
+            ContextLengthError: the prompt is longer than the model reads.
+            ValueError: the model gives no numbers.
+
+        A window of more layers than the model has is cut to all of them, with a warning; the trace says its window.
         """
         self.check(lm)
+        if self.site != "block" and self.window > lm.n_layers:
+            return replace(self, window=lm.n_layers).find(lm, fact, answer)
         question = ask(lm, fact, answer)
         sigma = self.noise.level(lm)
         runs = _Runs(lm, question, self, self.noise.draw(sigma, _length(question.subject), _width(lm)))
@@ -115,14 +120,12 @@ class CausalTrace:
         )
 
     def check(self, lm: LanguageModel) -> None:
-        """Says whether the settings fit a model.
-
-        Raises:
-            ValueError: the window is larger than the model.
-        """
+        """Says, by a warning, whether the window does not fit a model; `find` then takes the largest that does."""
         if self.site != "block" and self.window > lm.n_layers:
-            raise ValueError(
-                f"a window of {self.window} layers does not fit {lm.name}, which has {lm.n_layers}; take a smaller one"
+            warnings.warn(
+                f"a window of {self.window} layers does not fit {lm.name}, which has {lm.n_layers}: it is traced with "
+                f"window={lm.n_layers}",
+                stacklevel=3,
             )
 
     def layers(self, layer: int, depth: int) -> range:

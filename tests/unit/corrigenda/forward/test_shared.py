@@ -107,6 +107,7 @@ def test_routed_edits_decide_on_whole_prompts() -> None:
 @pytest.mark.parametrize("n_more", [24, 40])  # the start is cut shorter for the short prompt, or is not used
 def test_a_prompt_that_is_much_shorter_than_others(n_more: int, monkeypatch: pytest.MonkeyPatch) -> None:
     lm = tiny.build("llama")
+    lm.model.config.max_position_embeddings = 128  # the longest prompt has 72 tokens
     head = [5 + number % 20 for number in range(LEAST)]
     prompts = [[*head, 7], [*head, *[9, 8] * (n_more // 2)]]
     found = decode(lm, prompts, 4)

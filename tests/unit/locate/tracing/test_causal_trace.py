@@ -320,8 +320,12 @@ def test_noise_that_makes_no_sense() -> None:
 
 
 def test_a_window_larger_than_the_model() -> None:
-    with pytest.raises(ValueError, match=f"window of 9 layers does not fit tiny-llama, which has {tiny.DEPTH}"):
-        causal_trace(tiny.build("llama"), FACT, "top", site="ffn", window=9)
+    """The largest that fits is taken, which is said: by a warning, and in the trace."""
+    lm, settings = tiny.build("llama"), {"site": "ffn", "noise": NOISE}
+    with pytest.warns(UserWarning, match=f"window of 9 layers does not fit tiny-llama, which has {tiny.DEPTH}"):
+        cut = causal_trace(lm, FACT, "top", window=9, **settings)
+    assert cut.window == tiny.DEPTH
+    assert torch.equal(cut.scores, causal_trace(lm, FACT, "top", window=tiny.DEPTH, **settings).scores)
     # Block outputs are restored singly, so the default of 10 is no obstacle there.
     assert causal_trace(tiny.build("llama"), FACT, "top", noise=NOISE).window == 1
 

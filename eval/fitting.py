@@ -1,0 +1,65 @@
+"""Facts whose prompts are longer than the model reads: found before anything is run, and counted as failed."""
+
+from __future__ import annotations
+
+import math
+
+from corrigenda import ContextLengthError, Fact, LanguageModel
+from eval.free_answers import jobs_of, longest
+from eval.metrics import METRICS
+from eval.records import Measurement, ScoredProbe, ScoredPrompt
+from eval.scoring import PromptScore, TargetScore, tokens_of
+from eval.settings import EvalSettings
+from eval.teacher_forcing import queries_of, record_of
+
+
+def too_long(lm: LanguageModel, fact: Fact, settings: EvalSettings) -> str:
+    """Why a fact cannot be measured: what of it, with targets or generated tokens, is longer than the model reads.
+
+    Args:
+        lm: the model, with whatever edits are applied: one may put a text before every prompt.
+        fact: the fact.
+        settings: what is measured.
+
+    Returns:
+        one line with the fact, the kind of the prompt, its number of tokens and the limit; empty where all fits.
+    """
+    kind = ""
+    try:
+        wanted = METRICS.kinds("probabilities")
+        for kind, prompt, targets in queries_of(fact):
+            if kind in wanted:
+                tokens_of(lm, prompt, targets)
+        if settings.generate:
+            answered = METRICS.kinds("free_answers") | METRICS.kinds("sampled_text")
+            for job in jobs_of(lm, 0, fact, answered, METRICS.kinds("kept_answers"), settings):
+                kind, limit = job.kind, longest(job, settings)
+                lm.require_room(
+                    len(lm.tokens(job.prompt)) + max(limit - 1, 0), f"a prompt with up to {limit} new tokens"
+                )
+    except ContextLengthError as error:
+        return f"too long: fact {fact.id!r}, {kind}: {error}"
+    return ""
+
+
+def not_measured(fact: Fact, reason: str, settings: EvalSettings) -> Measurement:
+    """The measurement of a fact that the model cannot read: it holds no record, and the reason.
+
+    What an edit should bring about counts as not brought about (0), as where an edit is refused; all else is absent.
+    """
+    blank = Measurement()
+    for kind, prompt, targets in queries_of(fact):
+        if kind in METRICS.kinds("probabilities"):
+            nothing = tuple(TargetScore((-math.inf,), (False,), (-1,)) for _ in targets)
+            blank.prompts.setdefault(kind, []).append(record_of(fact, kind, prompt, PromptScore(nothing, None)))
+    answered: list[ScoredPrompt | ScoredProbe] = [
+        *blank.scored("prompt", "paraphrases"),
+        *blank.probes("portability"),
+    ]
+    for record in answered:
+        record.answer = "" if settings.generate else None
+    METRICS.judge(fact, blank)
+    values = METRICS.computed(None, blank)
+    known = {key: METRICS.find(key) for key in values}
+    missed = {key: 0.0 for key, metric in known.items() if metric is not None and metric.edit_should == "change"}
+    return Measurement(values=missed, error=reason)
