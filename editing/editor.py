@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from corrigenda import Edit, EditRefusedError, Fact, LanguageModel
+from corrigenda.facts import as_facts
 from editing.layers import named_layers
 
 __all__ = ["EditRefusedError", "Editor", "prepare", "require_targets"]
 
 
+@runtime_checkable
 class Editor(Protocol):
     """A frozen dataclass of hyper-parameters that turns facts into an `Edit`.
 
@@ -53,7 +55,13 @@ def prepare(editor: Editor, lm: LanguageModel) -> None:
 
 
 def require_targets(editor: str, facts: Sequence[Fact]) -> None:
-    """Raises EditRefusedError where there is no fact, or one that asks for an erasure, which the editor cannot do."""
+    """Refuses what an editor that inserts and modifies cannot do.
+
+    Raises:
+        TypeError: what is given is no list of facts.
+        EditRefusedError: there is no fact, or one asks for an erasure.
+    """
+    as_facts(editor, facts)
     if not facts:
         raise EditRefusedError(f"{editor}: no fact to edit")
     for fact in facts:

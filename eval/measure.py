@@ -12,6 +12,8 @@ from collections.abc import Sequence
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.data.embedded import held_out_text
+from corrigenda.facts import as_facts
+from corrigenda.settings import check_class
 from eval.changes import compare_with_before
 from eval.free_answers import answer_freely
 from eval.metrics import METRICS
@@ -41,7 +43,9 @@ def measure(
     Returns:
         a measurement for each fact.
     """
-    settings = settings or EvalSettings()
+    facts = as_facts("measure", facts)
+    settings = EvalSettings() if settings is None else settings
+    check_class("measure", "settings", settings, EvalSettings)
     measurements = [Measurement() for _ in facts]
     score_targets(lm, facts, measurements, METRICS.kinds("probabilities"), settings)
     if settings.generate:

@@ -12,6 +12,7 @@ from corrigenda.forward.recording import model_logits, takes_position_ids
 from corrigenda.forward.shared import SharedStart
 from corrigenda.models.bare import BareModel
 from corrigenda.models.routes import Routes
+from corrigenda.settings import Count, SettingsError, check_value
 
 Choose = Callable[[Tensor], Tensor]
 """From next-token logits (batch, vocabulary) to the tokens chosen (batch,)."""
@@ -64,15 +65,21 @@ def decode(
 
     Raises:
         ValueError: the model is not causal, or there is no prompt.
+        SettingsError: a number of tokens is negative, or no whole number.
     """
     if not lm.architecture.family.causal:
         raise ValueError(f"{lm.name} is a masked model; it cannot generate text")
     if not prompts or not all(len(prompt) for prompt in prompts):
         raise ValueError("generation needs at least one prompt, and every prompt at least one token")
+    if isinstance(max_new_tokens, Sequence):
+        limits = [check_value("generate", "max_new_tokens", limit, Count) for limit in max_new_tokens]
+        if len(limits) != len(prompts):
+            raise SettingsError(f"generate: max_new_tokens has {len(limits)} numbers for {len(prompts)} prompts")
+    else:
+        limits = [check_value("generate", "max_new_tokens", max_new_tokens, Count)] * len(prompts)
     choosers = [choose] * len(prompts) if callable(choose) else list(choose)
     stop = stop or lm.is_end
     stops = [stop] * len(prompts) if callable(stop) else list(stop)
-    limits = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else list(max_new_tokens)
     ids, mask, cache = (SharedStart(lm, prompts) if start is None else start).before_decoding(prompts)
     routes = Routes()
     active = list(range(len(prompts)))  # which prompt each row still running belongs to

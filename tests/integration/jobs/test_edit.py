@@ -326,7 +326,7 @@ def test_a_run_is_not_begun_over_another(home: Path, undisturbed: Path) -> None:
 
 
 def test_bad_requests_say_what_to_do(home: Path) -> None:
-    assert "the modes are single, batch, sequential" in run(home, "mode=all", succeeds=False)
+    assert "mode='all' must be one of single, batch, sequential" in run(home, "mode=all", succeeds=False)
     assert "no file or folder" in run(home, "data.path=missing.jsonl", succeeds=False)
 
 
