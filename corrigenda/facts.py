@@ -137,7 +137,9 @@ class Fact:
             object.__setattr__(self, name, _probes(name, getattr(self, name)))
         if not isinstance(self.id, str):
             raise FactError("id", f"must be a string, got {self.id!r}")
-        if not self.id:
+        if self.id:
+            _require_text("id", self.id)
+        else:
             key = json.dumps([self.subject, self.prompt, self.target_new, self.target_true])
             object.__setattr__(self, "id", hashlib.sha256(key.encode()).hexdigest()[:12])
 
@@ -201,10 +203,20 @@ def as_facts(where: str, facts: object) -> Sequence[Fact]:
         hint = ": write list(...)" if isinstance(facts, Iterable) and not isinstance(facts, (str, bytes)) else ""
         raise TypeError(f"{where}: takes a list of facts, and got {shown(facts)} ({type(facts).__name__}){hint}")
     for number, fact in enumerate(facts):
-        if not isinstance(fact, Fact):
-            hint = ": write Fact.from_dict(record)" if isinstance(fact, Mapping) else ""
-            raise TypeError(f"{where}: facts[{number}]={shown(fact)} must be a Fact, not {type(fact).__name__}{hint}")
+        as_fact(where, fact, f"facts[{number}]")
     return facts
+
+
+def as_fact(where: str, fact: object, name: str = "fact") -> Fact:
+    """One fact, as it was given.
+
+    Raises:
+        TypeError: it is no `Fact`.
+    """
+    if not isinstance(fact, Fact):
+        hint = ": write Fact.from_dict(record)" if isinstance(fact, Mapping) else ""
+        raise TypeError(f"{where}: {name}={shown(fact)} must be a Fact, not {type(fact).__name__}{hint}")
+    return fact
 
 
 def _require_text(name: str, value: object) -> None:

@@ -160,7 +160,15 @@ def problem_of(adapter: TypeAdapter[Any], value: Any) -> str | None:
         # Of a union every member says what it wanted; what it says of null helps least.
         telling = [each for each in found if each["type"] != "none_required"] or found
         return " or ".join(dict.fromkeys(_in_words(each, value) for each in telling))
+    if _is_broken_text(value):
+        return "must be a text that a file can hold (it has half of a character, a lone surrogate)"
     return None
+
+
+def _is_broken_text(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return any(_is_broken_text(part) for part in value)
+    return isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value)
 
 
 _ADAPTERS: dict[type, dict[str, Any]] = {}
@@ -195,7 +203,6 @@ _WORDS: Mapping[str, str] = {
     "finite_number": "must be a finite number",
     "bool_type": "must be true or false",
     "string_type": "must be a text",
-    "string_unicode": "must be a text that a file can hold (it has half of a character, a lone surrogate)",
     "tuple_type": "must be a list",
     "missing": "is missing",
     "too_short": "must have at least {min_length} entries, not {actual_length}",

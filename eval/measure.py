@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from corrigenda import Fact, LanguageModel
 from corrigenda.data.embedded import held_out_text
 from corrigenda.facts import as_facts
-from corrigenda.settings import check_class
+from corrigenda.settings import check_class, check_value
 from eval.changes import compare_with_before
 from eval.free_answers import answer_freely
 from eval.metrics import METRICS
@@ -46,6 +46,9 @@ def measure(
     facts = as_facts("measure", facts)
     settings = EvalSettings() if settings is None else settings
     check_class("measure", "settings", settings, EvalSettings)
+    check_value("measure", "log_perplexity", log_perplexity, float | None)
+    if before is not None and len(before) != len(facts):
+        raise ValueError(f"measure: before has {len(before)} measurements, and there are {len(facts)} facts")
     measurements = [Measurement() for _ in facts]
     score_targets(lm, facts, measurements, METRICS.kinds("probabilities"), settings)
     if settings.generate:

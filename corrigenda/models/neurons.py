@@ -18,6 +18,8 @@ def as_neurons(given: Iterable[Any]) -> tuple[Neuron, ...]:
     Raises:
         ValueError: something is no such pair.
     """
+    if not isinstance(given, Iterable):
+        raise ValueError(f"neurons are a list of pairs (layer, number), not {shown(given)}")
     neurons = []
     for place in given:
         try:

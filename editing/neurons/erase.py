@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from corrigenda import Fact, LanguageModel, LowRankEdit
+from corrigenda.facts import as_facts
 from corrigenda.models.neurons import Neuron, in_common
 from corrigenda.settings import AtLeastOne, ShareBelowOne, checked
 from editing.editor import EditRefusedError
@@ -85,7 +86,7 @@ def erase_relation(lm: LanguageModel, facts: Sequence[Fact], find: Find, **setti
         ValueError: the facts name no relation, or several.
         EditRefusedError: as `EraseNeurons.edit`.
     """
-    relations = {fact.relation for fact in facts}
+    relations = {fact.relation for fact in as_facts("erase_relation", facts)}
     if len(relations) != 1 or None in relations:
         named = ", ".join(sorted(str(relation) for relation in relations)) or "no facts"
         raise ValueError(f"one relation can be erased at a time, and every fact has to name it; got {named}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from corrigenda import Fact, LanguageModel
+from corrigenda.facts import as_fact
 from corrigenda.models.neurons import Neuron
 from corrigenda.settings import AtLeastOne, Count, ShareBelowOne, checked
 from locate.neurons.attribution import Method, Rule
@@ -67,6 +68,7 @@ class Neurons:
         Raises:
             ValueError: as in `knowledge_neurons`.
         """
+        as_fact("locating", fact)
         prompts: list[Fact | str] = [fact, *fact.paraphrases[: self.paraphrases]]
         return self.find_among(lm, prompts, answer or self.answer or fact.target_true)
 
