@@ -6,9 +6,11 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from corrigenda.settings import shown
 
 Verb = Literal["insert", "modify", "erase"]
 
@@ -135,7 +137,9 @@ class Fact:
             object.__setattr__(self, name, _probes(name, getattr(self, name)))
         if not isinstance(self.id, str):
             raise FactError("id", f"must be a string, got {self.id!r}")
-        if not self.id:
+        if self.id:
+            _require_text("id", self.id)
+        else:
             key = json.dumps([self.subject, self.prompt, self.target_new, self.target_true])
             object.__setattr__(self, "id", hashlib.sha256(key.encode()).hexdigest()[:12])
 
@@ -179,6 +183,40 @@ class Fact:
             if name not in record:
                 raise FactError(name, "is missing")
         return cls(**{"target_new": None, **record})
+
+
+def as_facts(where: str, facts: object) -> Sequence[Fact]:
+    """A list of facts, as it was given; everything else that might be taken for one is refused.
+
+    Args:
+        where: who asks for it, for the message.
+        facts: a list or another sequence of facts; it may be empty.
+
+    Raises:
+        TypeError: it is no list, or something in it is no `Fact`.
+    """
+    if isinstance(facts, Fact):
+        raise TypeError(f"{where}: takes a list of facts, and got the one fact {facts.id!r}: write [fact]")
+    if isinstance(facts, Mapping):
+        raise TypeError(f"{where}: takes a list of facts, and got a mapping: write [Fact.from_dict(record)]")
+    if not isinstance(facts, Sequence) or isinstance(facts, (str, bytes)):
+        hint = ": write list(...)" if isinstance(facts, Iterable) and not isinstance(facts, (str, bytes)) else ""
+        raise TypeError(f"{where}: takes a list of facts, and got {shown(facts)} ({type(facts).__name__}){hint}")
+    for number, fact in enumerate(facts):
+        as_fact(where, fact, f"facts[{number}]")
+    return facts
+
+
+def as_fact(where: str, fact: object, name: str = "fact") -> Fact:
+    """One fact, as it was given.
+
+    Raises:
+        TypeError: it is no `Fact`.
+    """
+    if not isinstance(fact, Fact):
+        hint = ": write Fact.from_dict(record)" if isinstance(fact, Mapping) else ""
+        raise TypeError(f"{where}: {name}={shown(fact)} must be a Fact, not {type(fact).__name__}{hint}")
+    return fact
 
 
 def _require_text(name: str, value: object) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import numbers
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound=type)
 
-Count = Annotated[int, Ge(0)]
-"""A whole number, 0 or more."""
-AtLeastOne = Annotated[int, Ge(1)]
-"""A whole number, 1 or more."""
+Count = Annotated[int, Ge(0), Lt(2**63)]
+"""A whole number, 0 or more (that a tensor can hold)."""
+AtLeastOne = Annotated[int, Ge(1), Lt(2**63)]
+"""A whole number, 1 or more (that a tensor can hold)."""
 Seed = Annotated[int, Ge(0), Lt(2**32)]
 """A seed that every random number generator takes."""
 NotNegative = Annotated[float, Ge(0)]
@@ -40,6 +40,10 @@ Positive = Annotated[float, Gt(0)]
 """A finite number above 0."""
 Share = Annotated[float, Ge(0), Le(1)]
 """A number from 0 to 1."""
+ShareAboveZero = Annotated[float, Gt(0), Le(1)]
+"""A number above 0, up to 1."""
+ShareBelowOne = Annotated[float, Ge(0), Lt(1)]
+"""A number from 0, below 1."""
 
 
 class SettingsError(ValueError):
@@ -49,7 +53,12 @@ class SettingsError(ValueError):
 def checked(cls: C) -> C:
     """Makes a dataclass check its fields when it is made, before its own ``__post_init__`` sees them.
 
-    Lists (as configuration files give them) become tuples, numpy's numbers Python's.
+    Lists (as configuration files give them) become tuples, numpy's numbers Python's. Of a class and its base classes
+    the fields are checked once; a class without a ``__post_init__`` of its own has its base class's, as always.
+
+    Attributes of the class that are read:
+        group: the dotted path of its settings in the configuration, where they are known by it: "job" makes the
+            message "job.facts=-1 must be ...", "" makes it "seed=-1 must be ..."; without it, the class's name.
 
     Raises:
         SettingsError: when an instance is made with a value that its annotation does not allow.
@@ -57,12 +66,25 @@ def checked(cls: C) -> C:
     own: Callable[[Any], None] | None = cls.__dict__.get("__post_init__")
 
     def check_first(self: Any) -> None:
-        check_fields(self)
+        if next(each for each in type(self).__mro__ if each.__dict__.get(_CHECKED)) is cls:
+            check_fields(self)
+        inherited = getattr(super(cls, self), "__post_init__", None)
         if own is not None:
             own(self)
+        elif inherited is not None:
+            inherited()
 
     cls.__post_init__ = check_first  # type: ignore[attr-defined]
+    setattr(cls, _CHECKED, True)
     return cls
+
+
+_CHECKED = "__checks_its_fields__"
+
+
+def is_checked(cls: type) -> bool:
+    """Whether a class checks its fields when an instance is made."""
+    return bool(getattr(cls, _CHECKED, False))
 
 
 def check_fields(settings: Any) -> None:
@@ -75,20 +97,55 @@ def check_fields(settings: Any) -> None:
         value = plain(getattr(settings, name))
         problem = problem_of(adapter, value)
         if problem is not None:
-            raise SettingsError(f"{type(settings).__name__}: {name}={_shown(value)} {problem}")
+            raise SettingsError(f"{_titled(type(settings), name)}={shown(value)} {problem}")
         object.__setattr__(settings, name, value)
 
 
+def check_value(where: str, name: str, value: Any, allowed: Any) -> Any:
+    """Checks one argument of a function, as `checked` does a field.
+
+    Args:
+        where: the function, for the message.
+        name: the argument.
+        value: what it was given.
+        allowed: an annotation (`Count`, ``int | None``).
+
+    Returns:
+        The value in its plain form.
+
+    Raises:
+        SettingsError: the annotation does not allow the value.
+    """
+    value = plain(value)
+    problem = problem_of(_adapter(allowed), value)
+    if problem is not None:
+        raise SettingsError(f"{where}: {name}={shown(value)} {problem}")
+    return value
+
+
+def check_class(where: str, name: str, value: Any, wanted: type) -> None:
+    """Checks that an argument is an instance of a class of settings.
+
+    Raises:
+        TypeError: it is something else; a mapping is told how it becomes one.
+    """
+    if not isinstance(value, wanted):
+        hint = f": write {wanted.__name__}(**{name})" if isinstance(value, Mapping) else ""
+        raise TypeError(f"{where}: {name}={shown(value)} must be of the class {wanted.__name__}{hint}")
+
+
 def plain(value: Any) -> Any:
-    """Lists as tuples and other libraries' numbers as Python's; everything else as it is."""
-    if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
-        return tuple(plain(part) for part in value)
-    if type(value) in (bool, int, float) or value is None:
+    """Lists of any kind as tuples and other libraries' numbers as Python's; everything else as it is."""
+    if type(value) in (bool, int, float, str, bytes) or value is None:
         return value
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray)) and not hasattr(value, "_fields"):
+        return tuple(plain(part) for part in value)
     if isinstance(value, numbers.Integral):
         return int(value)
     if isinstance(value, numbers.Real):
         return float(value)
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):
+        return value.item()  # numpy's true and false, tensors with one number
     return value
 
 
@@ -103,7 +160,15 @@ def problem_of(adapter: TypeAdapter[Any], value: Any) -> str | None:
         # Of a union every member says what it wanted; what it says of null helps least.
         telling = [each for each in found if each["type"] != "none_required"] or found
         return " or ".join(dict.fromkeys(_in_words(each, value) for each in telling))
+    if _is_broken_text(value):
+        return "must be a text that a file can hold (it has half of a character, a lone surrogate)"
     return None
+
+
+def _is_broken_text(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return any(_is_broken_text(part) for part in value)
+    return isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value)
 
 
 _ADAPTERS: dict[type, dict[str, Any]] = {}
@@ -112,20 +177,24 @@ _ADAPTERS: dict[type, dict[str, Any]] = {}
 def _adapters(cls: type) -> dict[str, TypeAdapter[Any]]:
     """A validator for each field of a dataclass; made at its first instance, since pydantic takes time to import."""
     if cls not in _ADAPTERS:
-        from pydantic import ConfigDict, InstanceOf, TypeAdapter
-
-        instance_of: Any = InstanceOf
-        config = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
         hints = get_type_hints(cls, include_extras=True)
-        found = {}
-        for each in dataclasses.fields(cls):
-            hint = hints[each.name]
-            if dataclasses.is_dataclass(hint):  # checked when it was made, and pydantic would take a dictionary for it
-                found[each.name] = TypeAdapter(instance_of[hint])
-            else:
-                found[each.name] = TypeAdapter(hint, config=config)
-        _ADAPTERS[cls] = found
+        _ADAPTERS[cls] = {each.name: _adapter(hints[each.name]) for each in dataclasses.fields(cls)}
     return _ADAPTERS[cls]
+
+
+def _adapter(hint: Any) -> TypeAdapter[Any]:
+    from pydantic import ConfigDict, InstanceOf, TypeAdapter
+
+    instance_of: Any = InstanceOf
+    # A class of settings was checked when it was made, and pydantic would take a dictionary for it.
+    if dataclasses.is_dataclass(hint) or getattr(hint, "_is_protocol", False):
+        return TypeAdapter(instance_of[hint])
+    return TypeAdapter(hint, config=ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True))
+
+
+def _titled(cls: type, name: str) -> str:
+    group: str | None = getattr(cls, "group", None)
+    return f"{cls.__name__}: {name}" if group is None else f"{group}.{name}".lstrip(".")
 
 
 _WORDS: Mapping[str, str] = {
@@ -135,6 +204,12 @@ _WORDS: Mapping[str, str] = {
     "bool_type": "must be true or false",
     "string_type": "must be a text",
     "tuple_type": "must be a list",
+    "missing": "is missing",
+    "too_short": "must have at least {min_length} entries, not {actual_length}",
+    "too_long": "must have at most {max_length} entries, not {actual_length}",
+    "dict_type": "must be a mapping",
+    "callable_type": "must be a function",
+    "is_instance_of": "must be of the class {class}",
     "greater_than_equal": "must be at least {ge}",
     "greater_than": "must be above {gt}",
     "less_than_equal": "must be at most {le}",
@@ -154,6 +229,10 @@ def _in_words(error: Any, value: Any) -> str:
     return f"(number {' of number '.join(reversed(place))}) {words}" if place else words
 
 
-def _shown(value: Any) -> str:
-    text = repr(value)
+def shown(value: Any) -> str:
+    """A value in one line of a message, cut where it is long."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # whole numbers of thousands of digits, objects that cannot say what they are
+        text = f"(a value of the class {type(value).__name__})"
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from corrigenda import ContextLengthError, Edit, EditRefusedError, Fact, LanguageModel
+from corrigenda.facts import as_facts
 from corrigenda.prompts import shortened
 from editing.layers import named_layers
 
@@ -16,6 +17,7 @@ MOST_EDIT_TOKENS = 512
 """A prompt with its target may have so many tokens in an edit, which runs it in dozens of contexts and steps."""
 
 
+@runtime_checkable
 class Editor(Protocol):
     """A frozen dataclass of hyper-parameters that turns facts into an `Edit`.
 
@@ -58,7 +60,13 @@ def prepare(editor: Editor, lm: LanguageModel) -> None:
 
 
 def require_targets(editor: str, facts: Sequence[Fact]) -> None:
-    """Raises EditRefusedError where there is no fact, or one that asks for an erasure, which the editor cannot do."""
+    """Refuses what an editor that inserts and modifies cannot do.
+
+    Raises:
+        TypeError: what is given is no list of facts.
+        EditRefusedError: there is no fact, or one asks for an erasure.
+    """
+    as_facts(editor, facts)
     if not facts:
         raise EditRefusedError(f"{editor}: no fact to edit")
     for fact in facts:

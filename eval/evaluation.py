@@ -12,7 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from corrigenda import Fact, LanguageModel
+from corrigenda.facts import as_facts
 from corrigenda.intervals import interval
+from corrigenda.settings import check_class
 from eval.measure import measure
 from eval.metrics import METRICS, Metric
 from eval.metrics.unit import Unit
@@ -182,7 +184,9 @@ def evaluate(lm: LanguageModel, facts: Sequence[Fact], settings: EvalSettings | 
         facts: what the edits should have made true, with the prompts that probe it.
         settings: what to measure.
     """
-    settings = settings or EvalSettings()
+    facts = as_facts("evaluate", facts)
+    settings = EvalSettings() if settings is None else settings
+    check_class("evaluate", "settings", settings, EvalSettings)
     if not lm.edits:
         return Evaluation(
             tuple(Case(f, None, m, error=m.error) for f, m in zip(facts, measure(lm, facts, settings), strict=True))

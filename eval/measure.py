@@ -12,6 +12,8 @@ from collections.abc import Sequence
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.data.embedded import held_out_text
+from corrigenda.facts import as_facts
+from corrigenda.settings import check_class, check_value
 from eval.changes import compare_with_before
 from eval.fitting import not_measured, too_long
 from eval.free_answers import answer_freely
@@ -43,7 +45,12 @@ def measure(
         a measurement for each fact; for one that is longer than the model reads it says why there is none
         (`Measurement.error`), and the others are measured as if they were alone.
     """
-    settings = settings or EvalSettings()
+    facts = as_facts("measure", facts)
+    settings = EvalSettings() if settings is None else settings
+    check_class("measure", "settings", settings, EvalSettings)
+    check_value("measure", "log_perplexity", log_perplexity, float | None)
+    if before is not None and len(before) != len(facts):
+        raise ValueError(f"measure: before has {len(before)} measurements, and there are {len(facts)} facts")
     reasons = [too_long(lm, fact, settings) for fact in facts]
     if any(reasons):
         return _without_too_long(lm, facts, reasons, settings, before, log_perplexity)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Lt
+
+from corrigenda.settings import AtLeastOne, Count, Seed, SettingsError, checked
 
 
 @dataclass(frozen=True)
+@checked
 class EvalSettings:
     """What is measured, and how far.
 
@@ -16,8 +21,8 @@ class EvalSettings:
         max_new_tokens: the longest free answer.
         preservation_tokens: how much of an answer has to stay the same to count as preserved. (Fifty tokens of small
             talk differ after any change at all; what the answer is shows in its first few.)
-        fluency_tokens: the length of the sampled text whose fluency is measured.
-        perplexity_tokens: how much of the held-out text is read; 0 for no perplexity.
+        fluency_tokens: the length of the sampled text whose fluency is measured; at least 3, for a 3-gram.
+        perplexity_tokens: how much of the held-out text is read, at least 2; 0 for no perplexity.
         max_tokens: tokens run at once.
         seed: for the sampled text.
         harness_tasks: tasks of the lm-evaluation-harness, for `eval.lm_eval.harness`: not measured fact by fact.
@@ -26,17 +31,19 @@ class EvalSettings:
     """
 
     generate: bool = True
-    max_new_tokens: int = 50
-    preservation_tokens: int = 10
-    fluency_tokens: int = 50
-    perplexity_tokens: int = 512
-    max_tokens: int = 4096
-    seed: int = 0
-    harness_tasks: Sequence[str] = ()
+    max_new_tokens: AtLeastOne = 50
+    preservation_tokens: AtLeastOne = 10
+    fluency_tokens: Annotated[int, Ge(3), Lt(2**63)] = 50
+    perplexity_tokens: Count = 512
+    max_tokens: AtLeastOne = 4096
+    seed: Seed = 0
+    harness_tasks: tuple[str, ...] = ()
     harness_folder: str | None = None
-    harness_limit: int | None = None
+    harness_limit: AtLeastOne | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.harness_tasks, str):
-            raise ValueError(f"harness_tasks must be a list of tasks: [{self.harness_tasks}]")
-        object.__setattr__(self, "harness_tasks", tuple(self.harness_tasks))  # not a configuration's own kind of list
+        if self.perplexity_tokens == 1:
+            raise SettingsError(
+                "EvalSettings: perplexity_tokens=1 must be 0, for no perplexity, or at least 2: the first token is not "
+                "predicted"
+            )

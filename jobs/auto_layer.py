@@ -9,13 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.files import write_json
 from corrigenda.progress import stage
 from jobs.base import console
+from jobs.settings import AutoLayerSettings, check, made
 from locate import Trace, UnknownFactError, average, suggest_layers
 
 
@@ -35,17 +35,18 @@ def _located(
 ) -> int | list[int]:
     """The layer, or the layers in ascending order, that tracing suggests."""
     path = folder / f"{field}.json"
+    asked = check(AutoLayerSettings, settings)
     if not path.is_file():
-        locator = replace(instantiate(settings.locator, _convert_="all"), site="ffn")
+        locator = replace(made(settings.locator), site="ffn")
         traces: list[Trace] = []
         with stage("Tracing facts to choose a layer"):
             for fact in facts:
-                if len(traces) < settings.facts:
+                if len(traces) < asked.facts:
                     with suppress(UnknownFactError):
                         traces.append(locator.find(lm, fact))
         if not traces:
             raise ValueError(f"editor.{field}=auto: {lm.name} knows none of the {len(facts)} facts; name a layer")
-        best = suggest_layers(average(traces), 1 if field == "layer" else settings.get("layers", 3))
+        best = suggest_layers(average(traces), 1 if field == "layer" else asked.layers)
         why = "restoring FFN windows around it at the last subject token recovers the answer most"
         found = best[0] if field == "layer" else sorted(best)
         write_json(path, {field: found, "why": why, "facts": [trace.fact.id for trace in traces]})

@@ -17,6 +17,7 @@ from corrigenda.progress import stage
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.trackers import Tracker, tracker
 from jobs.job import Job, StoreJob, find_job
+from jobs.settings import check_shared
 
 if TYPE_CHECKING:
     from corrigenda import LanguageModel
@@ -32,6 +33,7 @@ def start(config: DictConfig) -> float | None:
         folder = RunFolder(HydraConfig.get().runtime.output_dir)
         config = configuration(config, folder)
         job = find_job(config.job)  # that of the run to go on with
+    check_shared(config)
     if isinstance(job, StoreJob):
         job.run(config)
         return None

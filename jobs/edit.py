@@ -9,7 +9,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -28,8 +27,7 @@ from jobs import job
 from jobs.auto_layer import locate_layers
 from jobs.base import begin, begin_tracker, console, load_model, say, wide_console
 from jobs.data import fixed_locality, read_data
-
-MODES = ("single", "batch", "sequential")
+from jobs.settings import AutoLayerSettings, LocalitySettings, check, made
 
 logger = logging.getLogger(__name__)
 
@@ -39,12 +37,11 @@ class Job(job.Job):
 
     def run(self, config: DictConfig, folder: RunFolder) -> float | None:
         """Takes the run in hand, new or cut short; says so where another process is at it or it is finished."""
-        if config.mode not in MODES:
-            raise ValueError(f"mode={config.mode}: the modes are {', '.join(MODES)}")
+        _check(config)
         facts = read_data(config.data)
         sequential = config.mode == "sequential"
         # Before the model is loaded: what is asked for in vain is said at once.
-        protocol = instantiate(config.job.sequential, _convert_="all") if sequential else None
+        protocol = made(config.job.sequential) if sequential else None
         fixed = fixed_locality(config) if sequential else []
         lm = load_model(config)
         if folder.config is not None:  # resume=
@@ -64,6 +61,25 @@ class Job(job.Job):
         return _objective(config, taken.summary)
 
 
+def _check(config: DictConfig) -> None:
+    """Makes what the configuration names, before the model is loaded: a setting that cannot be is said at once.
+
+    Raises:
+        SettingsError: there is such a setting.
+        Exception: what else an editor raises that cannot be made.
+    """
+    if config.job.get("auto_layer") is not None:
+        check(AutoLayerSettings, config.job.auto_layer)
+        made(config.job.auto_layer.locator)
+    check(LocalitySettings, config.job.locality)
+    made(config.eval)
+    editor = config.editor.copy()
+    for field in ("layer", "layers"):
+        if editor.get(field) == "auto":
+            editor[field] = None
+    made(editor)
+
+
 def _edit(
     config: DictConfig,
     folder: RunFolder,
@@ -74,7 +90,7 @@ def _edit(
 ) -> Mapping[str, Any]:
     """The run itself; gives its summary."""
     locate_layers(config, folder.path, lm, list(facts))
-    editor, settings = instantiate(config.editor, _convert_="all"), instantiate(config.eval)
+    editor, settings = made(config.editor), made(config.eval)
     harness = Harness.of(settings)
     if harness is not None and config.mode == "single":
         raise ValueError("eval.harness_tasks are run on one edited model: take mode=batch or mode=sequential")
@@ -101,8 +117,8 @@ def _edit(
     }
     if harness is not None:
         with ExitStack() as applied, stage("Running the tasks of the evaluation harness"):
-            for made in run.edits if sequence is None else sequence.edits:
-                applied.enter_context(made.applied(lm))
+            for edit in run.edits if sequence is None else sequence.edits:
+                applied.enter_context(edit.applied(lm))
             summary["harness"] = harness.before_and_after(lm)
     if sequence is not None:
         draw_curve(sequence.curve, folder.path / "curve.png", editor.name)

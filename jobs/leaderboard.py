@@ -11,6 +11,7 @@ from corrigenda.runs.store import Store
 from eval.leaderboard import add_submission, leaderboard, write_leaderboard
 from jobs.base import say
 from jobs.job import StoreJob
+from jobs.settings import LeaderboardSettings, check
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +21,7 @@ class Job(StoreJob):
 
     def run(self, config: DictConfig) -> None:
         """Writes the files and names them."""
-        store, job = Store(config.store), config.job
+        store, job = Store(config.store), check(LeaderboardSettings, config.job)
         if config.add is not None:
             say(f"added: {add_submission(Path(config.add), store)}")
         found = leaderboard(store.runs(), job.min_facts)

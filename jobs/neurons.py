@@ -11,11 +11,14 @@ from rich.console import RenderableType
 
 from corrigenda.runs.folder import RunFolder
 from jobs import survey
+from jobs.settings import NeuronsSettings
 from locate import NeuronCounts, RefinedNeurons
 
 
 class Job(survey.Job):
     """Finds facts' knowledge neurons: results and pictures of each, and in which layers they lie."""
+
+    settings = NeuronsSettings
 
     def load(self, config: DictConfig) -> Callable[[Path], RefinedNeurons]:
         """What reads a fact's neurons."""

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from hydra.utils import get_class, instantiate
+from hydra.utils import get_class
 from omegaconf import DictConfig
 from rich.console import Console, RenderableType
 
@@ -22,15 +22,19 @@ from corrigenda.runs.folder import RunFolder
 from jobs import job
 from jobs.base import begin, load_model, say
 from jobs.data import read_data
+from jobs.settings import SurveySettings, check, made
 from locate import survey
 
 
 class Job(job.Job):
     """Runs locators over the facts of a run: a result and a picture each, and what they come to together."""
 
+    settings: ClassVar[type[SurveySettings]] = SurveySettings
+    """What ``config.job`` has to be."""
+
     def locators(self, config: DictConfig) -> Mapping[str, Any]:
         """The locators, by the names that their results get."""
-        return {str(config.job.name): instantiate(config.job.locator, _convert_="all")}
+        return {str(config.job.name): made(config.job.locator)}
 
     def load(self, config: DictConfig) -> Callable[[Path], Any]:
         """What reads a result of theirs that was saved."""
@@ -45,6 +49,7 @@ class Job(job.Job):
 
     def run(self, config: DictConfig, folder: RunFolder) -> None:
         """Runs the locators, or goes on with it."""
+        asked = check(self.settings, config.job)
         locators = self.locators(config)
         with folder.held():
             facts = read_data(config.data)
@@ -52,7 +57,6 @@ class Job(job.Job):
             if folder.config is None:
                 begin(config, folder)
             folder.identify(model_fingerprint=lm.fingerprint, data_fingerprint=facts.fingerprint)
-            asked = config.job
             found = survey(lm, facts, locators, self.load(config), folder, asked.facts, asked.answer, asked.picture)
             for what, ids in (("does not know", found.unknown), ("could not be asked about", found.failed)):
                 if ids:

@@ -7,21 +7,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hydra.utils import instantiate
 from omegaconf import DictConfig
 from rich.console import RenderableType
 
 from corrigenda.runs.folder import RunFolder
 from jobs import survey
+from jobs.settings import TraceSettings, made
 from locate import Trace, average, suggest_layers
 
 
 class Job(survey.Job):
     """Traces facts at each of several sites: results and pictures of each, and the average over them."""
 
+    settings = TraceSettings
+
     def locators(self, config: DictConfig) -> Mapping[str, Any]:
         """One for each site that is restored."""
-        locator = instantiate(config.job.locator, _convert_="all")
+        locator = made(config.job.locator)
         return {str(site): replace(locator, site=site) for site in config.job.sites}
 
     def load(self, config: DictConfig) -> Callable[[Path], Trace]:

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
+from corrigenda.facts import as_fact
 from corrigenda.forward import answering
 from corrigenda.forward.recording import forward_logits
 from corrigenda.prompts import encode, encode_target, shortened, slot_in, subject_span
+from corrigenda.settings import Count, check_value
 
 Answer = str | Sequence[int] | None
 """Which answer counts: its text or its tokens; None and "top" as in `ask`."""
@@ -72,6 +74,8 @@ def ask(lm: LanguageModel, fact: Fact, answer: Answer = None) -> Question:
         ContextLengthError: the prompt, with the answer, is longer than the model reads.
         ValueError: the prompt has several masks; or the answer is empty.
     """
+    as_fact("locating", fact)
+    check_value("locating", "answer", answer, str | tuple[Count, ...] | None)
     prompt = lm.reads(fact.statement)
     slot = slot_in(prompt, fact.prompt, fact.subject)
     masked = not lm.architecture.family.causal
@@ -85,6 +89,8 @@ def ask(lm: LanguageModel, fact: Fact, answer: Answer = None) -> Question:
             given = encode_target(lm.tokenizer, answering.before_answer(lm, prompt), answer)
         else:
             given = list(answer)
+            if given and max(given) >= lm.model.config.get_text_config().vocab_size:
+                raise ValueError(f"locating: answer={given} has a token that {lm.name} does not have")
         if not given:
             raise ValueError(f"the prompt {prompt!r} comes with an answer of no token")
         if masked and len(given) > 1:

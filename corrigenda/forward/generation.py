@@ -13,6 +13,7 @@ from corrigenda.forward.shared import SharedStart
 from corrigenda.models.bare import BareModel
 from corrigenda.models.routes import Routes
 from corrigenda.prompts import shortened
+from corrigenda.settings import Count, SettingsError, check_value
 
 Choose = Callable[[Tensor], Tensor]
 """From next-token logits (batch, vocabulary) to the tokens chosen (batch,)."""
@@ -66,15 +67,21 @@ def decode(
     Raises:
         ContextLengthError: a prompt with the tokens that may be added is longer than the model reads.
         ValueError: the model is not causal, or there is no prompt.
+        SettingsError: a number of tokens is negative, or no whole number.
     """
     if not lm.architecture.family.causal:
         raise ValueError(f"{lm.name} is a masked model; it cannot generate text")
     if not prompts or not all(len(prompt) for prompt in prompts):
         raise ValueError("generation needs at least one prompt, and every prompt at least one token")
+    if isinstance(max_new_tokens, Sequence):
+        limits = [check_value("generate", "max_new_tokens", limit, Count) for limit in max_new_tokens]
+        if len(limits) != len(prompts):
+            raise SettingsError(f"generate: max_new_tokens has {len(limits)} numbers for {len(prompts)} prompts")
+    else:
+        limits = [check_value("generate", "max_new_tokens", max_new_tokens, Count)] * len(prompts)
     choosers = [choose] * len(prompts) if callable(choose) else list(choose)
     stop = stop or lm.is_end
     stops = [stop] * len(prompts) if callable(stop) else list(stop)
-    limits = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else list(max_new_tokens)
     room = lm.context_length
     for prompt, limit in zip(prompts, limits, strict=True):
         # The last token that is added is not read.

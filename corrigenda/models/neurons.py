@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from corrigenda.models.bare import BareModel
+from corrigenda.settings import shown
 
 Neuron = tuple[int, int]
 """A layer (negative: from the end) and the number of a coefficient, key and value in it."""
@@ -17,14 +18,22 @@ def as_neurons(given: Iterable[Any]) -> tuple[Neuron, ...]:
     Raises:
         ValueError: something is no such pair.
     """
+    if not isinstance(given, Iterable):
+        raise ValueError(f"neurons are a list of pairs (layer, number), not {shown(given)}")
     neurons = []
     for place in given:
         try:
             layer, neuron = place
-            neurons.append((int(layer), int(neuron)))
-        except (TypeError, ValueError):
-            raise ValueError(f"a neuron is a pair (layer, number), not {place!r}") from None
+            neurons.append((_whole(layer), _whole(neuron)))
+        except (TypeError, ValueError, OverflowError):
+            raise ValueError(f"a neuron is a pair (layer, number), not {shown(place)}: two whole numbers") from None
     return tuple(neurons)
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, (bool, str)) or int(value) != value:
+        raise ValueError("1.7, '1' and true are no whole numbers")
+    return int(value)
 
 
 def in_model(lm: BareModel, neurons: Iterable[Neuron]) -> tuple[Neuron, ...]:

@@ -17,6 +17,7 @@ from corrigenda.forward.generation import decode, sampler
 from corrigenda.language_model import LanguageModel
 from corrigenda.progress import track
 from corrigenda.prompts import encode_plain
+from corrigenda.settings import AtLeastOne, Seed, SettingsError, checked
 
 ROWS = 64
 """Sequences sampled at once."""
@@ -31,6 +32,7 @@ _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
 @dataclass(frozen=True)
+@checked
 class Text:
     """Which text second moments are taken over.
 
@@ -44,16 +46,14 @@ class Text:
     """
 
     source: str = "self"
-    tokens: int = 8192
-    length: int = 64
-    seed: int = 0
-    top_k: int | None = None
+    tokens: AtLeastOne = 8192
+    length: AtLeastOne = 64
+    seed: Seed = 0
+    top_k: AtLeastOne | None = None
 
     def __post_init__(self) -> None:
-        if self.length < 1 or self.tokens < self.length:
-            raise ValueError(
-                f"a text of {self.tokens} tokens in sequences of {self.length}: tokens must be at least length >= 1"
-            )
+        if self.tokens < self.length:
+            raise SettingsError(f"Text: tokens={self.tokens} must be at least length={self.length}, one whole sequence")
 
     @property
     def n_sequences(self) -> int:

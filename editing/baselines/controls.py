@@ -12,12 +12,15 @@ from typing import ClassVar
 import torch
 
 from corrigenda import ContextEdit, Fact, LanguageModel, LowRankEdit, Origin
+from corrigenda.facts import as_facts
+from corrigenda.settings import Seed, checked
 from editing.editor import Editor, EditRefusedError, prepare, require_targets
 from editing.layers import named_layers
 from editing.locate_then_edit.rome import Rome
 
 
 @dataclass(frozen=True)
+@checked
 class NoEdit:
     """Changes nothing: the unedited model in the place of an edited one."""
 
@@ -25,10 +28,11 @@ class NoEdit:
 
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit:
         """An edit of no layer."""
-        return LowRankEdit.of(lm, Origin.of(lm, self, facts), {})
+        return LowRankEdit.of(lm, Origin.of(lm, self, as_facts(self.name, facts)), {})
 
 
 @dataclass(frozen=True)
+@checked
 class InContext:
     """Puts the facts before every prompt; no weight changes.
 
@@ -56,6 +60,7 @@ class InContext:
 
 
 @dataclass(frozen=True)
+@checked
 class RandomUpdate:
     """An update in random directions, with the layers, rank and norm of another editor's.
 
@@ -69,7 +74,7 @@ class RandomUpdate:
     name: ClassVar[str] = "random"
 
     like: Editor = field(default_factory=Rome)
-    seed: int = 0
+    seed: Seed = 0
 
     @property
     def layers(self) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from corrigenda import Edit, Fact, LanguageModel, Origin, ValueEdit
+from corrigenda.settings import AtLeastOne, NotNegative, Positive, Seed, checked
 from editing.editor import EditRefusedError, require_targets
 from editing.extending import check_previous, without
 from editing.layers import OneLayer
@@ -23,6 +24,7 @@ from editing.training_rows import Rows, RowsForward, SideLayer, target_rows
 
 
 @dataclass(frozen=True)
+@checked
 class FineTune(OneLayer):
     """Gradient descent on the value matrix V of one layer; everything else stays as it is.
 
@@ -51,20 +53,14 @@ class FineTune(OneLayer):
     depth: ClassVar[float] = 0.2  # the layer that left most of other answers alone on SmolLM2 (docs/sequential.md)
 
     layer: int | None = None
-    steps: int = 50
-    epochs: int = 50
-    batch_size: int = 8
-    lr: float = 1e-3
-    stop: float = 0.02
-    bound: float | None = None
+    steps: AtLeastOne = 50
+    epochs: AtLeastOne = 50
+    batch_size: AtLeastOne = 8
+    lr: Positive = 1e-3
+    stop: NotNegative = 0.02
+    bound: Positive | None = None
     end_token: bool = True
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if min(self.steps, self.epochs, self.batch_size) < 1 or self.lr <= 0:
-            raise ValueError(f"steps, epochs, batch_size and lr must be positive: {self}")
-        if self.bound is not None and self.bound <= 0:
-            raise ValueError(f"bound must be positive, or None for no bound: {self}")
+    seed: Seed = 0
 
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> ValueEdit:
         """The change that makes all the facts hold.

@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import ClassVar
 
 from corrigenda import Edit, Fact, LanguageModel
+from corrigenda.facts import as_facts
+from corrigenda.settings import checked
 from editing.editor import EditRefusedError
 
 
 @dataclass(frozen=True)
+@checked
 class Saved:
     """Makes no edit of its own but gives those that a run has saved.
 
@@ -38,7 +41,7 @@ class Saved:
         Raises:
             EditRefusedError: there is none (the run failed at them, or saved no edits).
         """
-        folder = self._folders.get(tuple(fact.id for fact in facts))
+        folder = self._folders.get(tuple(fact.id for fact in as_facts(self.name, facts)))
         if folder is None:
             asked = ", ".join(fact.id for fact in facts[:5]) + (", ..." if len(facts) > 5 else "")
             raise EditRefusedError(f"saved: {self.run} has {len(self._folders)} edits, none of {asked}")

@@ -15,9 +15,11 @@ from typing import Any
 from torch import Tensor
 
 from corrigenda import EditRefusedError
+from corrigenda.settings import Positive, Share, checked
 
 
 @dataclass(frozen=True)
+@checked
 class Guards:
     """The rules.
 
@@ -30,10 +32,10 @@ class Guards:
     """
 
     editor: str
-    flag_norm: float
-    refuse_norm: float
-    flag_agreement: float = 0.2
-    refuse_agreement: float = 0.02
+    flag_norm: Positive
+    refuse_norm: Positive
+    flag_agreement: Share = 0.2
+    refuse_agreement: Share = 0.02
 
     def judge(self, fact: str, figures: dict[str, Any]) -> None:
         """Adds ``refused`` or ``flagged`` to a fact's figures where the rules say so, and warns.

@@ -15,6 +15,7 @@ import torch
 from corrigenda import EditRefusedError, Fact, LanguageModel, LowRankEdit, Origin
 from corrigenda.moments.second_moment import second_moment
 from corrigenda.moments.text import Text
+from corrigenda.settings import AtLeastOne, NotNegative, Positive, Seed, SettingsError, Share, checked
 from editing.contexts import sampled_prefixes
 from editing.editor import require_targets
 from editing.layers import OneLayer
@@ -26,6 +27,7 @@ from editing.locate_then_edit.targets import ValueSettings, solve_target_values
 
 
 @dataclass(frozen=True)
+@checked
 class Rome(OneLayer):
     """Rank-One Model Editing.
 
@@ -71,27 +73,21 @@ class Rome(OneLayer):
     depth: ClassVar[float] = 0.1  # measured on SmolLM2 (docs/layers.md); the papers' choices lie between 0.1 and 0.35
 
     layer: int | None = None
-    prefix_lengths: tuple[tuple[int, int], ...] = ((5, 10), (10, 10))
+    prefix_lengths: tuple[tuple[AtLeastOne, AtLeastOne], ...] = ((5, 10), (10, 10))
     prefixes: tuple[str, ...] | None = None
     value: ValueSettings = field(default_factory=ValueSettings)
     homogeneous_keys: bool = True
-    bare_agreement: float = 0.9
+    bare_agreement: Share = 0.9
     text: Text = field(default_factory=Text)
-    ridge: float = 1e-6
-    batch_size: int = 8
-    flag_norm: float = 0.5
-    refuse_norm: float = 2.0
-    seed: int = 0
+    ridge: NotNegative = 1e-6
+    batch_size: AtLeastOne = 8
+    flag_norm: Positive = 0.5
+    refuse_norm: Positive = 2.0
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
-        # Lists, as configuration files give them, are welcome.
-        object.__setattr__(self, "prefix_lengths", tuple((int(length), int(n)) for length, n in self.prefix_lengths))
-        if self.prefixes is not None:
-            object.__setattr__(self, "prefixes", tuple(self.prefixes))
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, not {self.batch_size}")
         if self.prefixes is not None and not self.prefixes:
-            raise ValueError('prefixes must hold at least one text: "" is the bare prompt')
+            raise SettingsError('Rome: prefixes=() must hold at least one text: "" is the bare prompt')
 
     def prepare(self, lm: LanguageModel) -> None:
         """Samples the contexts and takes the second moment, which are kept on disk.

@@ -21,6 +21,7 @@ from torch import Tensor
 from corrigenda import FFNMemory, LanguageModel
 from corrigenda.forward.partial import PartialForward
 from corrigenda.models import positions
+from corrigenda.settings import AtLeastOne, NotNegative, Positive, SettingsError, checked
 from editing.locate_then_edit.prompts import PromptRun
 
 PASS_TOKENS = 48
@@ -31,6 +32,7 @@ Site = Literal["ffn", "block"]
 
 
 @dataclass(frozen=True)
+@checked
 class ValueSettings:
     """How v* is solved for; the defaults are those of ROME's authors.
 
@@ -43,25 +45,23 @@ class ValueSettings:
         kl_prompt: a prompt about the subject that asks for no fact, with one ``{}``.
         kl_position: where on it the KL is taken: at the subject's last token, as the authors' code does, or at the
             prompt's last token.
-        early_stop_loss: a fact whose loss falls below this is done.
+        early_stop_loss: a fact whose loss falls below this is done; below 0, none is.
     """
 
-    steps: int = 20
-    lr: float = 0.5
-    weight_decay: float = 0.5
-    clamp_norm_factor: float = 4.0
-    kl_factor: float = 0.0625
+    steps: AtLeastOne = 20
+    lr: Positive = 0.5
+    weight_decay: NotNegative = 0.5
+    clamp_norm_factor: Positive = 4.0
+    kl_factor: NotNegative = 0.0625
     kl_prompt: str = "{} is a"
     kl_position: Literal["subject", "last"] = "subject"
     early_stop_loss: float = 0.05
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or self.lr <= 0 or self.clamp_norm_factor <= 0:
-            raise ValueError(f"steps, lr and clamp_norm_factor must be positive: {self}")
         if self.kl_prompt.count("{}") != 1:
-            raise ValueError(f"kl_prompt needs exactly one '{{}}' for the subject: {self.kl_prompt!r}")
-        if self.kl_position not in ("subject", "last"):
-            raise ValueError(f"kl_position must be 'subject' or 'last', not {self.kl_position!r}")
+            raise SettingsError(
+                f"ValueSettings: kl_prompt={self.kl_prompt!r} must have exactly one '{{}}', for the subject"
+            )
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from corrigenda.data.requests import history
 from corrigenda.edits.codebook import CodebookEdit, nearest_keys
 from corrigenda.edits.state import EditorState, StoredState
 from corrigenda.moments.text import Text
+from corrigenda.settings import AtLeastOne, NotNegative, Positive, checked
 from editing.editor import EditRefusedError, require_targets
 from editing.extending import check_previous, state_of, without
 from editing.layers import OneLayer
@@ -50,6 +51,7 @@ class GraceState(EditorState):
 
 
 @dataclass(frozen=True)
+@checked
 class Grace(OneLayer):
     """General Retrieval Adaptors for Continual Editing.
 
@@ -84,18 +86,12 @@ class Grace(OneLayer):
     depth: ClassVar[float] = 0.84  # where WISE's paper finds edits beside a layer to work best
 
     layer: int | None = None
-    radius: float | None = None
-    relative_radius: float = 0.25
-    steps: int = 100
-    lr: float = 0.5
-    stop: float = 0.05
+    radius: Positive | None = None
+    relative_radius: Positive = 0.25
+    steps: AtLeastOne = 100
+    lr: Positive = 0.5
+    stop: NotNegative = 0.05
     text: Text = field(default_factory=lambda: Text(tokens=64 * 24, length=24))
-
-    def __post_init__(self) -> None:
-        if self.steps < 1 or self.lr <= 0:
-            raise ValueError(f"steps and lr must be positive: {self}")
-        if (self.radius is not None and self.radius <= 0) or self.relative_radius <= 0:
-            raise ValueError(f"radius and relative_radius must be positive: {self}")
 
     def prepare(self, lm: LanguageModel) -> None:
         """Samples the unrelated texts, which are kept on disk."""

@@ -11,12 +11,15 @@ import torch
 from torch import nn
 
 from corrigenda import Fact, LanguageModel, LowRankEdit
+from corrigenda.facts import as_facts
 from corrigenda.models.neurons import Neuron, in_common
+from corrigenda.settings import AtLeastOne, ShareBelowOne, checked
 from editing.editor import EditRefusedError
 from editing.neurons.neuron_editor import Find, NeuronEditor
 
 
 @dataclass(frozen=True)
+@checked
 class EraseNeurons(NeuronEditor):
     """Erases the values of the neurons that the facts of a relation share (Dai et al. 2022, section 5.2).
 
@@ -31,17 +34,8 @@ class EraseNeurons(NeuronEditor):
     name: ClassVar[str] = "erase_neurons"
 
     fill: Literal["zero", "mean"] = "zero"
-    share: float = 0.7
-    most: int | None = 20
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.fill not in ("zero", "mean"):
-            raise ValueError(f"values are filled with 'zero' or 'mean', not {self.fill!r}")
-        if not 0 <= self.share < 1:
-            raise ValueError(f"the share of facts must lie in [0, 1), not {self.share}")
-        if self.most is not None and self.most < 1:
-            raise ValueError(f"most must be at least 1, not {self.most}")
+    share: ShareBelowOne = 0.7
+    most: AtLeastOne | None = 20
 
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit:
         """An update that replaces the values of the shared neurons.
@@ -92,7 +86,7 @@ def erase_relation(lm: LanguageModel, facts: Sequence[Fact], find: Find, **setti
         ValueError: the facts name no relation, or several.
         EditRefusedError: as `EraseNeurons.edit`.
     """
-    relations = {fact.relation for fact in facts}
+    relations = {fact.relation for fact in as_facts("erase_relation", facts)}
     if len(relations) != 1 or None in relations:
         named = ", ".join(sorted(str(relation) for relation in relations)) or "no facts"
         raise ValueError(f"one relation can be erased at a time, and every fact has to name it; got {named}")

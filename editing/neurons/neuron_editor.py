@@ -13,13 +13,16 @@ from functools import partial
 from typing import Any, ClassVar
 
 from corrigenda import Fact, LanguageModel, Origin
+from corrigenda.facts import as_facts
 from corrigenda.models.neurons import Neuron, as_neurons, in_model
+from corrigenda.settings import SettingsError, checked
 from editing.editor import EditRefusedError
 
 Find = Callable[[LanguageModel, Fact], Iterable[Neuron]]
 
 
 @dataclass(frozen=True)
+@checked
 class NeuronEditor:
     """What the neuron editors have in common: where the neurons come from.
 
@@ -31,16 +34,16 @@ class NeuronEditor:
         ValueError: neither or both are given.
     """
 
-    neurons: Sequence[Neuron] | Mapping[str, Sequence[Neuron]] | None = None
+    neurons: Sequence[Any] | Mapping[str, Sequence[Any]] | None = None
     find: Find | None = None
 
     name: ClassVar[str]
 
     def __post_init__(self) -> None:
         if (self.neurons is None) == (self.find is None):
-            raise ValueError(f"{type(self).__name__} needs either neurons or a callable that finds them")
+            raise SettingsError(f"{type(self).__name__} needs either neurons or a callable that finds them")
         if isinstance(self.neurons, Mapping):
-            given: Any = {str(name): as_neurons(places) for name, places in self.neurons.items()}
+            given: Any = {name: as_neurons(places) for name, places in self.neurons.items()}
         else:
             given = None if self.neurons is None else as_neurons(self.neurons)
         object.__setattr__(self, "neurons", given)
@@ -73,6 +76,7 @@ class NeuronEditor:
         Raises:
             EditRefusedError: there is no fact, or one has no neurons.
         """
+        as_facts(self.name, facts)
         if not facts:
             raise EditRefusedError(f"{self.name}: no fact to edit")
         return [self.neurons_of(lm, fact) for fact in facts]

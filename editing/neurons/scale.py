@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from corrigenda import CoefficientEdit, Fact, LanguageModel
+from corrigenda.settings import checked
 from editing.neurons.neuron_editor import NeuronEditor
 
 
 @dataclass(frozen=True)
+@checked
 class _ScaleNeurons(NeuronEditor):
     """Multiplies the coefficients of the facts' neurons, at every position.
 
@@ -20,11 +21,6 @@ class _ScaleNeurons(NeuronEditor):
     """
 
     factor: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not math.isfinite(self.factor):
-            raise ValueError(f"the factor must be a finite number, not {self.factor}")
 
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> CoefficientEdit:
         """An edit of the neurons of all the facts; what the facts' new objects are does not matter.
@@ -39,6 +35,7 @@ class _ScaleNeurons(NeuronEditor):
 
 
 @dataclass(frozen=True)
+@checked
 class Suppress(_ScaleNeurons):
     """Suppresses the facts' neurons: coefficients times 0."""
 
@@ -48,6 +45,7 @@ class Suppress(_ScaleNeurons):
 
 
 @dataclass(frozen=True)
+@checked
 class Enhance(_ScaleNeurons):
     """Enhances the facts' neurons: coefficients times 2."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,11 +16,13 @@ from corrigenda.forward.interventions import Apply, intervene
 from corrigenda.forward.recording import forward_logits
 from corrigenda.models.sites import Site
 from corrigenda.prompts import encode, encode_target
+from corrigenda.settings import checked
 from editing.editor import EditRefusedError
 from editing.neurons.neuron_editor import NeuronEditor
 
 
 @dataclass(frozen=True)
+@checked
 class UpdateNeurons(NeuronEditor):
     """Writes the new object over the old one in the values of a fact's neurons (Dai et al. 2022, section 5.1).
 
@@ -44,12 +45,6 @@ class UpdateNeurons(NeuronEditor):
 
     unwrite: float = 1.0
     write: float = 8.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for field in ("unwrite", "write"):
-            if not math.isfinite(getattr(self, field)):
-                raise ValueError(f"{field} must be a finite number, not {getattr(self, field)}")
 
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit:
         """An update of rank one for each fact in each layer that has neurons of it.

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from corrigenda.settings import AtLeastOne, Count, checked
+
 Regime = Literal["auto", "stack", "extend", "together"]
 
 
 @dataclass(frozen=True)
+@checked
 class SequentialSettings:
     """How a sequence of edits is made and scored.
 
@@ -25,21 +28,15 @@ class SequentialSettings:
         chunk: facts measured together.
     """
 
-    checkpoints: tuple[int, ...] = (1, 10, 30, 100, 300, 1000)
-    every: int = 10
+    checkpoints: tuple[AtLeastOne, ...] = (1, 10, 30, 100, 300, 1000)
+    every: AtLeastOne = 10
     regime: Regime = "auto"
     after_each: Literal["full", "probabilities"] = "full"
-    generate_until: int | None = None
-    chunk: int = 10
+    generate_until: Count | None = None
+    chunk: AtLeastOne = 10
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "checkpoints", tuple(sorted({int(t) for t in self.checkpoints})))
-        if self.every < 1 or self.chunk < 1 or any(t < 1 for t in self.checkpoints):
-            raise ValueError(f"every, chunk and all checkpoints must be at least 1: {self}")
-        if self.regime not in ("auto", "stack", "extend", "together"):
-            raise ValueError(f"regime={self.regime!r}: the regimes are auto, stack, extend and together")
-        if self.after_each not in ("full", "probabilities"):
-            raise ValueError(f"after_each={self.after_each!r}: it is 'full' or 'probabilities'")
+        object.__setattr__(self, "checkpoints", tuple(sorted(set(self.checkpoints))))
 
     def due(self, n_facts: int) -> list[int]:
         """The T at which `n_facts` facts are scored."""

@@ -18,7 +18,9 @@ from rich.table import Table
 from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
+from corrigenda.facts import as_fact
 from corrigenda.models.neurons import Neuron
+from corrigenda.settings import AtLeastOne, Count, check_value
 from locate.neurons.attribution import Method, Rule, attribute
 from locate.neurons.plots import plot_layers
 from locate.question import Answer, Question, ask, require_numbers
@@ -79,6 +81,7 @@ class KnowledgeNeurons:
 
     def top(self, n: int) -> tuple[Neuron, ...]:
         """The n neurons with the largest attributions, the largest first."""
+        n = check_value("top", "n", n, Count)
         flat = self.attributions.flatten().argsort(descending=True, stable=True)[:n].tolist()
         width = self.attributions.shape[1]
         return tuple((self.layers[place // width], place % width) for place in flat)
@@ -205,6 +208,13 @@ def attribute_all(
     max_tokens: int = 192,
 ) -> list[KnowledgeNeurons]:
     """`knowledge_neurons` for several prompts with their answers, side by side, which is faster."""
+    for name, value, allowed in (
+        ("method", method, Method),
+        ("steps", steps, AtLeastOne),
+        ("rule", rule, Rule),
+        ("max_tokens", max_tokens, AtLeastOne),
+    ):
+        check_value("knowledge_neurons", name, value, allowed)
     chosen = chosen_layers(lm, layers)
     questions = [_question(lm, prompt, answer) for prompt, answer in asked]
     found = attribute(lm, questions, chosen, method, steps, rule, max_tokens)
@@ -227,7 +237,7 @@ def attribute_all(
 
 
 def _question(lm: LanguageModel, asked: Fact | str, answer: Answer) -> Question:
-    prompt = asked if isinstance(asked, str) else asked.statement
+    prompt = asked if isinstance(asked, str) else as_fact("knowledge_neurons", asked).statement
     if answer is None and isinstance(asked, Fact):
         answer = asked.target_true
     if answer is None:
@@ -242,6 +252,7 @@ def _question(lm: LanguageModel, asked: Fact | str, answer: Answer) -> Question:
 
 def chosen_layers(lm: LanguageModel, layers: Sequence[int] | None) -> tuple[int, ...]:
     """The layers that are meant, ascending; all of them for None."""
+    layers = check_value("knowledge_neurons", "layers", layers, tuple[int, ...] | None)
     chosen = tuple(sorted({lm.memory(layer).layer for layer in (range(lm.n_layers) if layers is None else layers)}))
     if not chosen:
         raise ValueError("no layer to look at; give layers, or None for all")

@@ -7,14 +7,17 @@ from dataclasses import dataclass
 from functools import partial
 
 from corrigenda import Fact, LanguageModel
+from corrigenda.facts import as_fact
 from corrigenda.models.neurons import Neuron
-from locate.neurons.attribution import Method, Rule, path
+from corrigenda.settings import AtLeastOne, Count, ShareBelowOne, checked
+from locate.neurons.attribution import Method, Rule
 from locate.neurons.knowledge_neurons import attribute_all, chosen_layers
 from locate.neurons.refine import RefinedNeurons, refine
 from locate.question import Answer
 
 
 @dataclass(frozen=True)
+@checked
 class Neurons:
     """Finds the neurons that a fact's statement and its paraphrases share.
 
@@ -34,27 +37,15 @@ class Neurons:
     """
 
     method: Method = "integrated_gradients"
-    steps: int = 20
+    steps: AtLeastOne = 20
     rule: Rule = "midpoint"
-    threshold: float = 0.2
-    share: float = 0.7
+    threshold: ShareBelowOne = 0.2
+    share: ShareBelowOne = 0.7
     adaptive: bool = True
     layers: tuple[int, ...] | None = None
-    paraphrases: int | None = None
+    paraphrases: Count | None = None
     answer: str | None = None
-    max_tokens: int = 192
-
-    def __post_init__(self) -> None:
-        if self.layers is not None:
-            object.__setattr__(self, "layers", tuple(self.layers))
-        path(self.method, self.steps, self.rule)
-        if self.paraphrases is not None and self.paraphrases < 0:
-            raise ValueError(f"paraphrases must be 0 or more, not {self.paraphrases}")
-        for name in ("share", "threshold"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must lie in [0, 1), not {getattr(self, name)}")
-        if self.max_tokens < 1:
-            raise ValueError(f"max_tokens must be at least 1, not {self.max_tokens}")
+    max_tokens: AtLeastOne = 192
 
     def check(self, lm: LanguageModel) -> None:
         """Says whether the settings fit a model.
@@ -77,6 +68,7 @@ class Neurons:
         Raises:
             ValueError: as in `knowledge_neurons`.
         """
+        as_fact("locating", fact)
         prompts: list[Fact | str] = [fact, *fact.paraphrases[: self.paraphrases]]
         return self.find_among(lm, prompts, answer or self.answer or fact.target_true)
 

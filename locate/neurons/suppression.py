@@ -21,6 +21,7 @@ from torch import Tensor
 from corrigenda import LanguageModel
 from corrigenda.forward.recording import forward_logits
 from corrigenda.models.neurons import Neuron, as_neurons, in_model
+from corrigenda.settings import AtLeastOne, Seed, check_value
 from locate.neurons.knowledge_neurons import KnowledgeNeurons
 from locate.neurons.plots import plot_bars
 from locate.neurons.refine import RefinedNeurons
@@ -119,11 +120,12 @@ def scaling_check(
             at.
         IndexError: the model has no such neuron.
     """
-    located = _checked(lm, refined, refined.neurons if neurons is None else neurons)
+    check_value("scaling_check", "factor", factor, float)
+    check_value("scaling_check", "draws", draws, AtLeastOne)
+    check_value("scaling_check", "seed", seed, Seed)
+    located = _checked(lm, refined, refined.neurons if neurons is None else as_neurons(neurons))
     if not located:
         raise ValueError("no neuron to scale; locate some with a lower threshold or share")
-    if draws < 1:
-        raise ValueError(f"draws must be at least 1, not {draws}")
     most_active = highest_activation(refined.results, located)
     sets = [(), located, most_active, *(random_neurons(lm, located, seed + draw) for draw in range(draws))]
     probabilities = torch.stack(

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ from corrigenda.forward.interventions import Add, Read, Replace, Seen, intervene
 from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import Recording, forward_logits, record
 from corrigenda.models.sites import Site
+from corrigenda.settings import AtLeastOne, SettingsError, checked
 from locate.question import Question, ask, require_numbers
 from locate.tracing.noise import Noise, added_to_embeddings
 from locate.tracing.trace import Trace
@@ -40,6 +41,7 @@ OVERHEAD = 32
 
 
 @dataclass(frozen=True)
+@checked
 class CausalTrace:
     """The settings of causal tracing.
 
@@ -58,25 +60,17 @@ class CausalTrace:
     """
 
     site: Restored = "block"
-    window: int = 10
+    window: AtLeastOne = 10
     noise: Noise = field(default_factory=Noise)
     method: Literal["exact", "attribution"] = "exact"
     severed: Literal["ffn", "attention"] | None = None
-    max_tokens: int = 4096
+    max_tokens: AtLeastOne = 4096
 
     def __post_init__(self) -> None:
-        if self.site not in get_args(Restored):
-            raise ValueError(f"unknown site {self.site!r}; the sites are {', '.join(get_args(Restored))}")
-        if self.method not in ("exact", "attribution"):
-            raise ValueError(f"unknown method {self.method!r} of tracing; use 'exact' or 'attribution'")
-        if self.window < 1:
-            raise ValueError(f"a window has at least one layer, not {self.window}")
-        if self.max_tokens < 1:
-            raise ValueError(f"max_tokens must be at least 1, not {self.max_tokens}")
-        if self.severed not in (None, "ffn", "attention"):
-            raise ValueError(f"severed={self.severed!r}: what can be severed is 'ffn' or 'attention'")
         if self.severed and (self.site != "block" or self.method != "exact"):
-            raise ValueError("severed tracing restores block outputs by the exact method (site='block')")
+            raise SettingsError(
+                "CausalTrace: severed tracing restores block outputs by the exact method (site='block')"
+            )
 
     def find(self, lm: LanguageModel, fact: Fact, answer: str | None = None) -> Trace:
         """Traces one fact.

@@ -16,9 +16,11 @@ from corrigenda.data import read_facts
 from corrigenda.forward.interventions import Apply, Seen, intervene
 from corrigenda.models.sites import Site
 from corrigenda.prompts import encode_plain
+from corrigenda.settings import AtLeastOne, NotNegative, Seed, checked
 
 
 @dataclass(frozen=True)
+@checked
 class Noise:
     """Gaussian noise on the embeddings of a subject's tokens (Meng et al. 2022, section 2.1).
 
@@ -32,20 +34,12 @@ class Noise:
             their seed is 1).
     """
 
-    samples: int = 10
-    factor: float = 3.0
-    sigma: float | None = None
+    samples: AtLeastOne = 10
+    factor: NotNegative = 3.0
+    sigma: NotNegative | None = None
     subjects: tuple[str, ...] | None = None
-    seed: int = 0
+    seed: Seed = 0
     recipe: Literal["torch", "rome"] = "torch"
-
-    def __post_init__(self) -> None:
-        if self.samples < 1:
-            raise ValueError(f"noise needs at least one sample, not {self.samples}")
-        if self.factor < 0 or (self.sigma is not None and self.sigma < 0):
-            raise ValueError(f"noise has no negative strength (factor {self.factor}, sigma {self.sigma})")
-        if self.recipe not in ("torch", "rome"):
-            raise ValueError(f"unknown recipe {self.recipe!r} of the noise; use 'torch' or 'rome'")
 
     def level(self, lm: LanguageModel) -> float:
         """The standard deviation of the noise."""

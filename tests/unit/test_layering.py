@@ -24,7 +24,8 @@ PROJECT = {*MAY_IMPORT, "tests", "benchmarks"}
 
 # The floors of the core, from the ground up: a file or folder imports from the floors below it, not from its own.
 FLOORS: list[set[str]] = [
-    {"facts", "files", "hub", "intervals", "lazy", "progress", "settings"},
+    {"settings"},
+    {"facts", "files", "hub", "intervals", "lazy", "progress"},
     {"data", "prompts"},
     {"models"},
     {"forward"},

@@ -7,38 +7,30 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from corrigenda.moments.text import Text
+from corrigenda.settings import (
+    AtLeastOne,
+    Count,
+    NotNegative,
+    Positive,
+    Seed,
+    SettingsError,
+    ShareAboveZero,
+    ShareBelowOne,
+    checked,
+)
 from editing.layers import OneLayer
 from editing.memory_based.wise.merging import Masks, Merge
 from editing.memory_based.wise.unrelated import Unrelated
 
 
 class Settings:
-    """A group of hyper-parameters; each checks its own when an editor is made, and hands on to the next."""
+    """A group of hyper-parameters; each has its own rules when an editor is made, and hands on to the next."""
 
     def __post_init__(self) -> None: ...
 
-    def _at_least(self, least: int, *names: str) -> None:
-        for name in names:
-            if getattr(self, name) < least:
-                problem = "must not be negative:" if least == 0 else f"must be at least {least}, not"
-                raise ValueError(f"{name} {problem} {getattr(self, name)}")
-
-    def _positive(self, *names: str) -> None:
-        for name in names:
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be positive, not {getattr(self, name)}")
-
-    def _share(self, *names: str) -> None:
-        for name in names:
-            if not 0 < getattr(self, name) <= 1:
-                raise ValueError(f"{name} must lie in (0, 1], not {getattr(self, name)}")
-
-    def _one_of(self, name: str, *known: str) -> None:
-        if getattr(self, name) not in known:
-            raise ValueError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
-
 
 @dataclass(frozen=True)
+@checked
 class ShardSettings(OneLayer, Settings):
     """Where the side memory stands, its shards, and how they come together.
 
@@ -59,36 +51,33 @@ class ShardSettings(OneLayer, Settings):
     """
 
     layer: int | None = None
-    depth: float = 0.7
+    depth: ShareAboveZero = 0.7
     variant: Literal["merge", "retrieve"] = "merge"
     merge: Merge = "ties"
-    keep: float = 1.0
-    shards: int = 1
-    edits_per_shard: int = 100
-    rho: float = 1.0
+    keep: ShareAboveZero = 1.0
+    shards: AtLeastOne = 1
+    edits_per_shard: AtLeastOne = 100
+    rho: ShareAboveZero = 1.0
     masks: Masks = "disjoint"
     with_others: bool = True
-    seed: int = 0
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
-        self._at_least(1, "shards", "edits_per_shard")
-        self._share("rho", "keep", "depth")
-        self._one_of("variant", "merge", "retrieve")
-        self._one_of("merge", "ties", "mean")
-        self._one_of("masks", "disjoint", "independent")
+        name = type(self).__name__
         if self.in_place and self.masks == "independent" and self.shards > 1:
-            raise ValueError(
-                f"{self.shards} shards with masks=independent share entries, and cannot be learned with one another in "
-                "place: the masks must be disjoint, or take with_others=False"
+            raise SettingsError(
+                f"{name}: {self.shards} shards with masks=independent share entries, and cannot be learned with one "
+                "another in place: the masks must be disjoint, or take with_others=False"
             )
         if self.in_place and self.shards * self.rho > 1 + 1e-6:
-            raise ValueError(
-                f"{self.shards} shards of rho={self.rho} of the entries each share entries, and cannot be learned with "
-                f"one another in place: take rho<={math.floor(1e4 / self.shards) / 1e4}, or with_others=False"
+            raise SettingsError(
+                f"{name}: {self.shards} shards of rho={self.rho} of the entries each share entries, and cannot be "
+                "learned with one another in place: "
+                f"take rho<={math.floor(1e4 / self.shards) / 1e4}, or with_others=False"
             )
         if self.in_place and self.keep < 1:
-            raise ValueError(
-                f"keep={self.keep} would trim shards that were learned whole, with one another in place: "
+            raise SettingsError(
+                f"{name}: keep={self.keep} would trim shards that were learned whole, with one another in place: "
                 "keep must be 1, or take with_others=False"
             )
         super().__post_init__()
@@ -105,6 +94,7 @@ class ShardSettings(OneLayer, Settings):
 
 
 @dataclass(frozen=True)
+@checked
 class CoordinateSettings(Settings):
     """In which coordinates, and in which units, the side memory is learned; see `Wise`.
 
@@ -117,17 +107,13 @@ class CoordinateSettings(Settings):
     """
 
     whiten: bool = True
-    ridge: float = 0.03
+    ridge: Positive = 0.03
     text: Text = field(default_factory=Text)
     units: Literal["layer", "absolute"] = "layer"
 
-    def __post_init__(self) -> None:
-        self._positive("ridge")
-        self._one_of("units", "layer", "absolute")
-        super().__post_init__()
-
 
 @dataclass(frozen=True)
+@checked
 class RowSettings(Settings):
     """Which training rows a fact has: its bare prompt, and these.
 
@@ -139,18 +125,17 @@ class RowSettings(Settings):
         end_token: whether the end token is learned after the target.
     """
 
-    prefix_lengths: tuple[tuple[int, int], ...] = ((5, 10), (10, 10))
-    prefixes: int = 1
-    thinned: int = 4
-    thinning: float = 0.4
+    prefix_lengths: tuple[tuple[AtLeastOne, AtLeastOne], ...] = ((5, 10), (10, 10))
+    prefixes: Count = 1
+    thinned: Count = 4
+    thinning: ShareAboveZero = 0.4
     end_token: bool = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "prefix_lengths", tuple((int(length), int(n)) for length, n in self.prefix_lengths))
-        self._at_least(0, "prefixes", "thinned")
-        self._share("thinning")
         if self.prefixes > sum(number for _, number in self.prefix_lengths):
-            raise ValueError(f"{self.prefixes} contexts cannot be drawn from a pool of {self.prefix_lengths}")
+            raise SettingsError(
+                f"{type(self).__name__}: {self.prefixes} contexts cannot be drawn from a pool of {self.prefix_lengths}"
+            )
         super().__post_init__()
 
     @property
@@ -160,6 +145,7 @@ class RowSettings(Settings):
 
 
 @dataclass(frozen=True)
+@checked
 class LearningSettings(Settings):
     """How a shard is learned.
 
@@ -177,26 +163,17 @@ class LearningSettings(Settings):
             bound.
     """
 
-    steps: int = 30
-    lr: float = 0.01
-    momentum: float = 0.9
-    stop: float = 0.03
-    batch_size: int = 1
-    replay: int = 5
-    max_norm: float | None = 1.0
-
-    def __post_init__(self) -> None:
-        self._at_least(1, "steps", "batch_size")
-        self._at_least(0, "replay")
-        self._positive("lr", *(() if self.max_norm is None else ("max_norm",)))
-        if not 0 <= self.stop < math.inf:
-            raise ValueError(f"stop must not be negative, and finite: {self.stop}")
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum must lie in [0, 1), not {self.momentum}")
-        super().__post_init__()
+    steps: AtLeastOne = 30
+    lr: Positive = 0.01
+    momentum: ShareBelowOne = 0.9
+    stop: NotNegative = 0.03
+    batch_size: AtLeastOne = 1
+    replay: Count = 5
+    max_norm: Positive | None = 1.0
 
 
 @dataclass(frozen=True)
+@checked
 class RoutingSettings(Settings):
     """The margin loss, and the threshold that says when the side memory answers; see `Wise`.
 
@@ -214,27 +191,24 @@ class RoutingSettings(Settings):
             share of a fact's score that another side memory may have on it.
     """
 
-    weight: float = 7.0
-    alpha: float | None = None
-    beta: float | None = None
-    gamma: float | None = None
-    loudness: float = 0.25
-    remembered: int = 24
+    weight: NotNegative = 7.0
+    alpha: NotNegative | None = None
+    beta: NotNegative | None = None
+    gamma: NotNegative | None = None
+    loudness: Positive = 0.25
+    remembered: Count = 24
     threshold: Literal["between", "smallest"] = "between"
-    margin: float = 0.8
+    margin: ShareAboveZero = 0.8
 
     def __post_init__(self) -> None:
-        self._at_least(0, "weight", "remembered")
-        self._positive("loudness")
-        self._share("margin")
-        self._one_of("threshold", "between", "smallest")
         fixed = (self.alpha, self.beta, self.gamma)
         if any(value is None for value in fixed) and any(value is not None for value in fixed):
-            raise ValueError(f"give all of alpha, beta and gamma, or none of them: {fixed}")
+            raise SettingsError(f"{type(self).__name__}: give all of alpha, beta and gamma, or none of them: {fixed}")
         super().__post_init__()
 
 
 @dataclass(frozen=True)
+@checked
 class UnrelatedSettings(Settings):
     """What the side memory must leave alone.
 
@@ -249,17 +223,13 @@ class UnrelatedSettings(Settings):
     """
 
     unrelated: Unrelated = field(default_factory=Unrelated)
-    unrelated_batch: int = 24
-    other_subjects: int = 0
-    loudest: int = 12
-
-    def __post_init__(self) -> None:
-        self._at_least(1, "unrelated_batch")
-        self._at_least(0, "other_subjects", "loudest")
-        super().__post_init__()
+    unrelated_batch: AtLeastOne = 24
+    other_subjects: Count = 0
+    loudest: Count = 12
 
 
 @dataclass(frozen=True)
+@checked
 class WiseSettings(
     UnrelatedSettings, RoutingSettings, LearningSettings, RowSettings, CoordinateSettings, ShardSettings
 ):

@@ -19,6 +19,7 @@ from corrigenda.files import cache_folder, write_tensors
 from corrigenda.forward.recording import forward_to
 from corrigenda.moments.text import Text
 from corrigenda.prompts import encode
+from corrigenda.settings import AtLeastOne, Count, SettingsError, checked
 
 ROWS = 32
 """Prompts run at once."""
@@ -40,6 +41,7 @@ Kinds = Mapping[str, Sequence[Tensor]]
 
 
 @dataclass(frozen=True)
+@checked
 class Unrelated:
     """Which unrelated prompts an editor learns to leave alone.
 
@@ -64,13 +66,15 @@ class Unrelated:
     prompts: bool = True
     facts: str | None = None
     schema: str = "auto"
-    offset: int = 0
-    limit: int | None = 200
+    offset: Count = 0
+    limit: AtLeastOne | None = 200
     same_form: bool = False
 
     def __post_init__(self) -> None:
         if self.same_form and self.facts is None:
-            raise ValueError("unrelated.same_form asks for the prompts of other facts: name a file, unrelated.facts")
+            raise SettingsError(
+                "Unrelated: unrelated.same_form asks for the prompts of other facts: name a file, unrelated.facts"
+            )
 
     def sequences(self, lm: LanguageModel) -> dict[str, list[list[int]]]:
         """The prompts' tokens by kind, those of more than one token; of each text a beginning of 8 or more tokens.

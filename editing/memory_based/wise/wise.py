@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from corrigenda import Edit, Fact, LanguageModel, Origin, SideMemoryEdit
+from corrigenda.settings import checked
 from editing.contexts import sampled_prefixes
 from editing.editor import EditRefusedError, require_targets
 from editing.extending import check_previous, state_of, without
@@ -21,6 +22,7 @@ from editing.training_rows import SideLayer
 
 
 @dataclass(frozen=True)
+@checked
 class Wise(WiseSettings):
     """A side memory V' beside the values V of one late-middle layer (`SideMemoryEdit` says when it answers).
 

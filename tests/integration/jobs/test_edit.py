@@ -193,7 +193,7 @@ def test_a_layer_that_is_none_is_no_failed_edit(home: Path) -> None:
     assert "layer 99" in run(home, "editor=finetune", "editor.layer=99", *wrong, succeeds=False)
     nested = ["editor=random", "editor.like.layer=auto"]
     assert "layer='auto' must be a whole number" in run(home, *nested, *wrong, succeeds=False)
-    assert "must be a list of tasks: [arc_easy]" in run(home, "eval.harness_tasks=arc_easy", *wrong, succeeds=False)
+    assert "harness_tasks='arc_easy' must be a list" in run(home, "eval.harness_tasks=arc_easy", *wrong, succeeds=False)
 
 
 def test_only_a_finished_run_says_what_it_used(home: Path, undisturbed: Path) -> None:
@@ -326,7 +326,7 @@ def test_a_run_is_not_begun_over_another(home: Path, undisturbed: Path) -> None:
 
 
 def test_bad_requests_say_what_to_do(home: Path) -> None:
-    assert "the modes are single, batch, sequential" in run(home, "mode=all", succeeds=False)
+    assert "mode='all' must be one of single, batch, sequential" in run(home, "mode=all", succeeds=False)
     assert "no file or folder" in run(home, "data.path=missing.jsonl", succeeds=False)
 
 

@@ -81,7 +81,7 @@ def test_defaults_and_good_values() -> None:
         ({"pairs": [[1, "2"]]}, "(number 2 of number 1) must be a whole number"),
         ({"pairs": 4}, "pairs=4 must be a list"),
         ({"words": "ab"}, "words='ab' must be a list"),
-        ({"inner": {"rate": 1.0}}, "inner={'rate': 1.0} is wrong: input should be an instance of Inner"),
+        ({"inner": {"rate": 1.0}}, "inner={'rate': 1.0} must be of the class Inner"),
     ],
 )
 def test_bad_values(values: dict[str, Any], message: str) -> None:

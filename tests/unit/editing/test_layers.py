@@ -80,12 +80,16 @@ def test_layers_of_any_editor() -> None:
     assert named_layers(RandomUpdate(like=NoEdit())) == ()
 
 
-@pytest.mark.parametrize(
-    "editor", [Rome(layer="auto"), Several("auto"), Several([1, "auto"]), Rome(layer=1.0), Rome(layer=True)]
-)
+@pytest.mark.parametrize("editor", [Several("auto"), Several([1, "auto"]), Several([1.0]), Several([True])])
 def test_layers_that_are_no_numbers(editor: Any, lm: LanguageModel) -> None:
     with pytest.raises(ValueError, match=f"{editor.name}: layer=.* must be a whole number, or null"):
         prepare(editor, lm)
+
+
+@pytest.mark.parametrize("layer", ["auto", "1", 1.0, True])
+def test_an_editor_of_the_project_refuses_them_when_it_is_made(layer: Any) -> None:
+    with pytest.raises(ValueError, match=f"Rome: layer={layer!r} must be a whole number"):
+        Rome(layer=layer)
 
 
 def test_prepare_asks_for_every_layer(lm: LanguageModel) -> None:

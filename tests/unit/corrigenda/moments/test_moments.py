@@ -219,9 +219,17 @@ def test_unknown_source(source: str, lm: LanguageModel, monkeypatch: pytest.Monk
         Text(source).sequences(lm)
 
 
-@pytest.mark.parametrize(("tokens", "length"), [(10, 11), (5, 0), (0, 0), (-1, -1)])
-def test_impossible_sizes(tokens: int, length: int) -> None:
-    with pytest.raises(ValueError, match=f"{tokens} tokens in sequences of {length}"):
+@pytest.mark.parametrize(
+    ("tokens", "length", "message"),
+    [
+        (10, 11, "tokens=10 must be at least length=11"),
+        (5, 0, "length=0 must be at least 1"),
+        (0, 0, "tokens=0 must be at least 1"),
+        (-1, -1, "tokens=-1 must be at least 1"),
+    ],
+)
+def test_impossible_sizes(tokens: int, length: int, message: str) -> None:
+    with pytest.raises(ValueError, match=f"Text: {message}"):
         Text(tokens=tokens, length=length)
 
 

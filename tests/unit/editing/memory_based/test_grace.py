@@ -179,5 +179,5 @@ def test_refused_facts_and_bad_settings() -> None:
     with pytest.raises(EditRefusedError, match="no fact"):
         grace().edit(lm, [])
     for changes in ({"steps": 0}, {"lr": 0.0}, {"radius": -1.0}, {"relative_radius": 0.0}):
-        with pytest.raises(ValueError, match="positive"):
+        with pytest.raises(ValueError, match=f"Grace: {next(iter(changes))}=.* must be a"):
             grace(**changes)

@@ -211,13 +211,13 @@ def test_masks() -> None:
 def test_bad_input() -> None:
     lm = build("llama")
     for steps in (0, -1):
-        with pytest.raises(ValueError, match="steps must be at least 1"):
+        with pytest.raises(ValueError, match=f"steps={steps} must be at least 1"):
             knowledge_neurons(lm, FACT, steps=steps)
-    with pytest.raises(ValueError, match="unknown method 'magic'"):
+    with pytest.raises(ValueError, match="method='magic' must be one of"):
         knowledge_neurons(lm, FACT, method="magic")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="unknown rule 'left'"):
+    with pytest.raises(ValueError, match="rule='left' must be one of"):
         knowledge_neurons(lm, FACT, rule="left")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="max_tokens must be at least 1"):
+    with pytest.raises(ValueError, match="max_tokens=0 must be at least 1"):
         knowledge_neurons(lm, FACT, max_tokens=0)
     for answer in ("", "  "):
         with pytest.raises(ValueError, match="is empty"):

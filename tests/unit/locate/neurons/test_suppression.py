@@ -96,7 +96,7 @@ def test_bad_input() -> None:
     refined = Neurons(method="activation").find(lm, FACT)
     with pytest.raises(ValueError, match="no neuron to scale"):
         scaling_check(lm, refined, neurons=())
-    with pytest.raises(ValueError, match="draws must be at least 1"):
+    with pytest.raises(ValueError, match="draws=0 must be at least 1"):
         scaling_check(lm, refined, draws=0)
     with pytest.raises(ValueError, match="layer 3 was not looked at"):
         scaling_check(lm, Neurons(method="activation", layers=(1, 2)).find(lm, FACT), neurons=[(3, 0)])

@@ -1,0 +1,203 @@
+"""What the command line's settings have to be that belong to no editor, locator or evaluation of their own.
+
+Each class has the keys of one group of the configuration, and says their types and ranges; `check` reads them from a
+configuration. Keys that a run of an older version does not have keep the defaults.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeVar
+
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from corrigenda.settings import AtLeastOne, Count, Seed, SettingsError, checked
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True)
+@checked
+class RunSettings:
+    """The keys that stand in no group."""
+
+    group: ClassVar[str] = ""
+
+    mode: Literal["single", "batch", "sequential"] = "single"
+    seed: Seed = 0
+    resume: str | None = None
+    save_edits: bool = True
+    store: str = "outputs"
+    force: bool = False
+    before: str | None = None
+    objective: str | None = None
+
+
+@dataclass(frozen=True)
+@checked
+class ModelSettings:
+    """The group ``model``: what `corrigenda.load` takes."""
+
+    group: ClassVar[str] = "model"
+
+    name: str | None = None
+    dtype: str = "float32"
+    device: str | Count | None = None
+    device_map: str | Mapping[str, Any] | None = None
+    revision: str | None = None
+    trust_remote_code: bool = False
+
+
+@dataclass(frozen=True)
+@checked
+class DataSettings:
+    """The group ``data``."""
+
+    group: ClassVar[str] = "data"
+
+    path: str | None = None
+    schema: str = "auto"
+    split: str | None = "train"
+    config: str | None = None
+    offset: Count = 0
+    limit: AtLeastOne | None = None
+    on_error: Literal["raise", "skip"] = "raise"
+    part: str | None = None
+    disjoint_from: str | None = None
+
+
+@dataclass(frozen=True)
+@checked
+class AutoLayerSettings:
+    """``job.auto_layer``: how many facts are traced for ``editor.layer=auto``, and how many layers they suggest."""
+
+    group: ClassVar[str] = "job.auto_layer"
+
+    facts: AtLeastOne = 3
+    layers: AtLeastOne = 3
+
+
+@dataclass(frozen=True)
+@checked
+class LocalitySettings:
+    """``job.locality``: the fixed prompts that a sequence scores at every T."""
+
+    group: ClassVar[str] = "job.locality"
+
+    path: str | None = None
+    schema: str = "auto"
+    offset: Count = 0
+    limit: Count = 30
+
+
+@dataclass(frozen=True)
+@checked
+class SurveySettings:
+    """What all jobs that run locators over facts have in ``job``."""
+
+    group: ClassVar[str] = "job"
+
+    facts: AtLeastOne | None = None
+    answer: str | None = None
+    picture: str = ".png"
+
+    def __post_init__(self) -> None:
+        if not self.picture.startswith(".") or "/" in self.picture:
+            raise SettingsError(f"job.picture={self.picture!r} must be the suffix of a file: .png, for example")
+
+
+Picture = Literal[".png", ".pdf", ".svg"]
+"""The suffixes that the project's own pictures can have."""
+
+
+@dataclass(frozen=True)
+@checked
+class NeuronsSettings(SurveySettings):
+    """``job`` where it is ``neurons``."""
+
+    picture: Picture = ".png"
+
+
+@dataclass(frozen=True)
+@checked
+class TraceSettings(SurveySettings):
+    """``job`` where it is ``trace``."""
+
+    picture: Picture = ".png"
+    sites: tuple[Literal["block", "ffn", "attention"], ...] = ("block", "ffn", "attention")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.sites or len(set(self.sites)) < len(self.sites):
+            raise SettingsError(f"job.sites={list(self.sites)} must name at least one site, and each once")
+
+
+@dataclass(frozen=True)
+@checked
+class LeaderboardSettings:
+    """``job`` where it is ``leaderboard``."""
+
+    group: ClassVar[str] = "job"
+
+    folder: str = "outputs"
+    file: str = "leaderboard"
+    min_facts: AtLeastOne = 30
+    about: str = ""
+
+
+def check(cls: type[S], config: Mapping[str, Any]) -> S:
+    """Reads a class of settings from the group of the configuration that has its keys.
+
+    Args:
+        cls: the class.
+        config: the group; what else it holds is passed over.
+
+    Raises:
+        SettingsError: a value is not what it has to be.
+    """
+    plain: Any = OmegaConf.to_container(config, resolve=True) if isinstance(config, DictConfig) else dict(config)
+    names = {each.name for each in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    return cls(**{str(key): value for key, value in plain.items() if key in names})
+
+
+def check_shared(config: DictConfig) -> None:
+    """Checks what all jobs share: the keys without a group, the model and the data.
+
+    Raises:
+        SettingsError: a value is not what it has to be.
+    """
+    check(RunSettings, {str(key): config[key] for key in config if not isinstance(config[key], DictConfig)})
+    check(ModelSettings, config.model)
+    check(DataSettings, config.data)
+
+
+def made(config: DictConfig) -> Any:
+    """What a configuration with a ``_target_`` stands for; lists are Python's, not a configuration's own kind.
+
+    Raises:
+        SettingsError: a setting is not what it has to be, or there is none of that name.
+        Exception: what else its class raises, as it is.
+    """
+    try:
+        return instantiate(config, _convert_="all")
+    except InstantiationException as error:
+        cause = error.__cause__
+        if isinstance(cause, TypeError) and "unexpected keyword argument" in str(cause):
+            raise SettingsError(_unknown(config, str(cause))) from None
+        if isinstance(cause, (ValueError, TypeError, OSError)):
+            raise cause from None
+        raise
+
+
+def _unknown(config: DictConfig, said: str) -> str:
+    """What to say of a setting that a class does not have: `said` is Python's "... argument 'name'"."""
+    name = said.rsplit("argument ", 1)[1].split("'")[1]
+    known = [str(key) for key in config if not str(key).startswith("_") and key != name]
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"{config.get('_target_')} has no setting {name}{hint}"

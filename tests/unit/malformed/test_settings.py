@@ -1,0 +1,267 @@
+"""Malformed settings and arguments: each is refused in one line that names what, and what it has to be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tiny
+from omegaconf import OmegaConf
+
+from corrigenda import Fact, LanguageModel
+from corrigenda.moments.text import Text
+from editing import (
+    EraseNeurons,
+    FineTune,
+    Grace,
+    InContext,
+    NoEdit,
+    RandomUpdate,
+    Rome,
+    Saved,
+    Suppress,
+    UpdateNeurons,
+    Wise,
+    erase_relation,
+)
+from editing.editor import prepare
+from editing.locate_then_edit.targets import ValueSettings
+from editing.memory_based.wise.unrelated import Unrelated
+from eval import EvalSettings, SequentialSettings, evaluate
+from eval.measure import measure
+from jobs import settings as of_jobs
+from jobs.settings import check, made
+from locate import CausalTrace, Noise, causal_trace
+from locate.neurons.knowledge_neurons import knowledge_neurons
+from locate.neurons.locator import Neurons
+from locate.neurons.suppression import scaling_check
+
+FACT = Fact("Paris", "{} is the capital of", "Rome", "France")
+PLACES: dict[str, Any] = {"neurons": [(0, 1)]}
+HUGE = 10**400
+
+CLASSES: list[tuple[str, Callable[[], object], str]] = [
+    # the inputs of the issue
+    ("eval.preservation_tokens=-1", lambda: EvalSettings(preservation_tokens=-1), "at least 1"),
+    ("eval.max_new_tokens=-5", lambda: EvalSettings(max_new_tokens=-5), "max_new_tokens=-5 must be at least 1"),
+    ("eval.perplexity_tokens=-1", lambda: EvalSettings(perplexity_tokens=-1), "at least 0"),
+    ("eval.fluency_tokens=-2", lambda: EvalSettings(fluency_tokens=-2), "fluency_tokens=-2 must be at least 3"),
+    ("eval.max_tokens=0", lambda: EvalSettings(max_tokens=0), "EvalSettings: max_tokens=0 must be at least 1"),
+    ("bare_agreement=5", lambda: Rome(bare_agreement=5), "Rome: bare_agreement=5 must be at most 1"),
+    ("weight_decay=-1", lambda: ValueSettings(weight_decay=-1), "ValueSettings: weight_decay=-1 must be at least 0"),
+    ("editor.ridge=-1", lambda: Rome(ridge=-1), "Rome: ridge=-1 must be at least 0"),
+    ("layer='1'", lambda: Rome(layer="1"), "Rome: layer='1' must be a whole number"),  # type: ignore[arg-type]
+    ("lr=nan", lambda: FineTune(lr=math.nan), "FineTune: lr=nan must be a finite number"),
+    ("lr=inf", lambda: Wise(lr=math.inf), "Wise: lr=inf must be a finite number"),
+    ("job.facts=-1", lambda: check(of_jobs.SurveySettings, {"facts": -1}), "job.facts=-1 must be at least 1"),
+    ("seed=abc", lambda: check(of_jobs.RunSettings, {"seed": "abc"}), "seed='abc' must be a whole number"),
+    ("a huge seed", lambda: check(of_jobs.RunSettings, {"seed": 2**32}), "must be below 4294967296"),
+    # editors
+    ("layer=1.0", lambda: Grace(layer=1.0), "Grace: layer=1.0 must be a whole number"),  # type: ignore[arg-type]
+    ("layer=True", lambda: Wise(layer=True), "Wise: layer=True must be a whole number"),
+    ("a layer that is a list", lambda: FineTune(layer=[1]), "FineTune: layer=(1,) must be"),  # type: ignore[arg-type]
+    ("a text of settings", lambda: Rome(value="fast"), "value='fast' must be of the class"),  # type: ignore[arg-type]
+    ("a mapping of settings", lambda: Rome(text={}), "text={} must be of the class Text"),  # type: ignore[arg-type]
+    ("no prefix", lambda: Rome(prefixes=()), "Rome: prefixes=() must hold at least one text"),
+    ("prefixes as a text", lambda: Rome(prefixes="a"), "prefixes='a' must be a list"),  # type: ignore[arg-type]
+    ("half a character", lambda: Rome(prefixes=("\udc80",)), "lone surrogate"),
+    ("prefixes of no token", lambda: Rome(prefix_lengths=((0, 3),)), "(number 1 of number 1) must be at least 1"),
+    ("triples", lambda: Rome(prefix_lengths=((1, 2, 3),)), "at most 2 entries, not 3"),  # type: ignore[arg-type]
+    ("more digits than Python writes", lambda: Rome(seed=10**5000), "seed=(a value of the class int) must be below"),
+    ("a huge number of steps", lambda: FineTune(steps=HUGE), "must be below"),
+    ("two slots", lambda: ValueSettings(kl_prompt="{} {}"), "must have exactly one '{}'"),
+    ("no slot", lambda: ValueSettings(kl_prompt="is"), "kl_prompt='is' must have exactly one"),
+    ("a position misspelt", lambda: ValueSettings(kl_position="lats"), "did you mean last?"),  # type: ignore[arg-type]
+    ("shards share entries", lambda: Wise(shards=3, rho=0.5), "Wise: 3 shards of rho=0.5 of the entries each share"),
+    ("too many contexts", lambda: Wise(prefixes=99), "Wise: 99 contexts cannot be drawn from a pool"),
+    ("alpha alone", lambda: Wise(alpha=1.0), "Wise: give all of alpha, beta and gamma, or none"),
+    ("momentum=1", lambda: Wise(momentum=1), "Wise: momentum=1 must be below 1"),
+    ("same_form without facts", lambda: Unrelated(same_form=True), "Unrelated: unrelated.same_form asks for"),
+    ("radius=0", lambda: Grace(radius=0), "Grace: radius=0 must be above 0"),
+    ("bound as a text", lambda: FineTune(bound="none"), "bound='none' must be a number"),  # type: ignore[arg-type]
+    ("a template of bytes", lambda: InContext(template=b"x"), "must be a text"),  # type: ignore[arg-type]
+    ("like a name", lambda: RandomUpdate(like="rome"), "like='rome' must be of the class Editor"),  # type: ignore[arg-type]
+    ("like a class", lambda: RandomUpdate(like=3), "like=3 must be of the class Editor"),  # type: ignore[arg-type]
+    ("saved of a number", lambda: Saved(3), "Saved: run=3 must be a text"),  # type: ignore[arg-type]
+    ("a neuron of text", lambda: Suppress(neurons=[("1", 2)]), "a neuron is a pair (layer, number), not ('1', 2)"),
+    ("half a neuron", lambda: Suppress(neurons=[(1, 2.5)]), "a neuron is a pair (layer, number), not (1, 2.5)"),
+    ("neurons that are a number", lambda: Suppress(neurons=3), "neurons=3 must be"),  # type: ignore[arg-type]
+    ("find that is a name", lambda: Suppress(find="x"), "find='x' must be a function"),  # type: ignore[arg-type]
+    ("factor=nan", lambda: Suppress(factor=math.nan, **PLACES), "Suppress: factor=nan must be a finite number"),
+    ("share=1", lambda: EraseNeurons(share=1, **PLACES), "EraseNeurons: share=1 must be below 1"),
+    ("fill=median", lambda: EraseNeurons(fill="median", **PLACES), "must be one of zero, mean"),  # type: ignore[arg-type]
+    ("write=inf", lambda: UpdateNeurons(write=math.inf, **PLACES), "UpdateNeurons: write=inf must be a finite"),
+    # texts, locators, protocols
+    ("a text shorter than a sequence", lambda: Text(tokens=4, length=8), "Text: tokens=4 must be at least length=8"),
+    ("top_k=0", lambda: Text(top_k=0), "Text: top_k=0 must be at least 1"),
+    ("noise as a number", lambda: CausalTrace(noise=3.0), "noise=3.0 must be of the class Noise"),  # type: ignore[arg-type]
+    ("a site misspelt", lambda: CausalTrace(site="fnn"), "did you mean ffn?"),  # type: ignore[arg-type]
+    ("severed and ffn", lambda: CausalTrace(site="ffn", severed="ffn"), "severed tracing restores block outputs"),
+    ("samples=0", lambda: Noise(samples=0), "Noise: samples=0 must be at least 1"),
+    ("subjects as a text", lambda: Noise(subjects="Paris"), "subjects='Paris' must be a list"),  # type: ignore[arg-type]
+    ("layers of text", lambda: Neurons(layers=("1",)), "layers=('1',) (number 1) must be a whole"),  # type: ignore[arg-type]
+    ("threshold=1", lambda: Neurons(threshold=1), "Neurons: threshold=1 must be below 1"),
+    ("perplexity of a token", lambda: EvalSettings(perplexity_tokens=1), "perplexity_tokens=1 must be 0"),
+    ("tasks as a text", lambda: EvalSettings(harness_tasks="arc"), "must be a list"),  # type: ignore[arg-type]
+    ("a checkpoint at 0", lambda: SequentialSettings(checkpoints=(0, 5)), "(number 1) must be at least 1"),
+    ("every=0", lambda: SequentialSettings(every=0), "SequentialSettings: every=0 must be at least 1"),
+    ("half a fact", lambda: SequentialSettings(checkpoints=(1.5,)), "must be a whole number"),  # type: ignore[arg-type]
+    ("a regime misspelt", lambda: SequentialSettings(regime="stak"), "did you mean stack?"),  # type: ignore[arg-type]
+]
+
+COMMAND_LINE: list[tuple[type, dict[str, Any], str]] = [
+    (of_jobs.RunSettings, {"seed": -1}, "seed=-1 must be at least 0"),
+    (of_jobs.RunSettings, {"seed": 1.5}, "seed=1.5 must be a whole number"),
+    (of_jobs.RunSettings, {"seed": None}, "seed=None must be a whole number"),
+    (of_jobs.RunSettings, {"mode": "singel"}, "mode='singel' must be one of single, batch, sequential; did you mean"),
+    (of_jobs.RunSettings, {"force": "yes"}, "force='yes' must be true or false"),
+    (of_jobs.RunSettings, {"save_edits": 1}, "save_edits=1 must be true or false"),
+    (of_jobs.RunSettings, {"store": None}, "store=None must be a text"),
+    (of_jobs.RunSettings, {"resume": 5}, "resume=5 must be a text"),
+    (of_jobs.ModelSettings, {"name": 5}, "model.name=5 must be a text"),
+    (of_jobs.ModelSettings, {"device": -1}, "model.device=-1 must be"),
+    (of_jobs.ModelSettings, {"trust_remote_code": "no"}, "model.trust_remote_code='no' must be true or false"),
+    (of_jobs.ModelSettings, {"dtype": 32}, "model.dtype=32 must be a text"),
+    (of_jobs.DataSettings, {"limit": 0}, "data.limit=0 must be at least 1"),
+    (of_jobs.DataSettings, {"limit": "ten"}, "data.limit='ten' must be a whole number"),
+    (of_jobs.DataSettings, {"offset": -3}, "data.offset=-3 must be at least 0"),
+    (
+        of_jobs.DataSettings,
+        {"on_error": "skipp"},
+        "data.on_error='skipp' must be one of raise, skip; did you mean skip?",
+    ),
+    (of_jobs.DataSettings, {"path": ["a"]}, "data.path=('a',) must be a text"),
+    (of_jobs.AutoLayerSettings, {"facts": 0}, "job.auto_layer.facts=0 must be at least 1"),
+    (of_jobs.AutoLayerSettings, {"layers": "auto"}, "job.auto_layer.layers='auto' must be a whole number"),
+    (of_jobs.LocalitySettings, {"limit": -1}, "job.locality.limit=-1 must be at least 0"),
+    (of_jobs.SurveySettings, {"facts": 1.5}, "job.facts=1.5 must be a whole number"),
+    (of_jobs.SurveySettings, {"picture": "png"}, "job.picture='png' must be the suffix of a file"),
+    (of_jobs.SurveySettings, {"picture": "./../x"}, "must be the suffix of a file"),
+    (of_jobs.NeuronsSettings, {"picture": ".gif"}, "job.picture='.gif' must be one of .png, .pdf, .svg"),
+    (of_jobs.TraceSettings, {"sites": []}, "job.sites=[] must name at least one site"),
+    (of_jobs.TraceSettings, {"sites": ["ffn", "ffn"]}, "each once"),
+    (of_jobs.TraceSettings, {"sites": ["mlp"]}, "must be one of block, ffn, attention"),
+    (of_jobs.LeaderboardSettings, {"min_facts": 0}, "job.min_facts=0 must be at least 1"),
+    (of_jobs.LeaderboardSettings, {"min_facts": "30"}, "job.min_facts='30' must be a whole number"),
+    (of_jobs.LeaderboardSettings, {"file": None}, "job.file=None must be a text"),
+]
+
+NO_FACTS: list[tuple[Any, str]] = [
+    (FACT, "takes a list of facts, and got the one fact"),
+    (FACT.to_dict(), "takes a list of facts, and got a mapping: write [Fact.from_dict(record)]"),
+    ([FACT.to_dict()], "facts[0]={'subject': 'Paris'"),
+    ([FACT, "Paris"], "facts[1]='Paris' must be a Fact, not str"),
+    ("Paris", "takes a list of facts, and got 'Paris' (str)"),
+    (None, "takes a list of facts, and got None"),
+    ({FACT}, "(set): write list(...)"),
+]
+
+TAKE_FACTS: dict[str, Callable[[LanguageModel, Any], object]] = {
+    "evaluate": evaluate,
+    "measure": measure,
+    "rome": Rome(layer=1).edit,
+    "wise": Wise(layer=1).edit,
+    "grace": Grace(layer=1).edit,
+    "finetune": FineTune(layer=1).edit,
+    "none": NoEdit().edit,
+    "in_context": InContext().edit,
+    "random": RandomUpdate().edit,
+    "suppress": Suppress(neurons=[(0, 1)]).edit,
+    "erase_relation": lambda lm, facts: erase_relation(lm, facts, lambda lm, fact: []),
+}
+
+ARGUMENTS: list[tuple[str, Callable[[LanguageModel], object], str]] = [
+    ("generate -1", lambda lm: lm.generate("Paris is", -1), "generate: max_new_tokens=-1 must be at least 0"),
+    ("generate 1.5", lambda lm: lm.generate("Paris is", 1.5), "max_new_tokens=1.5 must be a whole"),  # type: ignore[call-overload]
+    ("generate '3'", lambda lm: lm.generate("Paris is", "3"), "max_new_tokens='3' must be"),  # type: ignore[call-overload]
+    ("generate true", lambda lm: lm.generate("Paris is", True), "max_new_tokens=True must be a whole number"),
+    ("generate none", lambda lm: lm.generate("Paris is", None), "max_new_tokens=None must be"),  # type: ignore[call-overload]
+    ("generate one of two", lambda lm: lm.generate(["a", "the"], [1]), "has 1 numbers for 2"),  # type: ignore[call-overload]
+    ("settings as a mapping", lambda lm: evaluate(lm, [FACT], {"seed": 1}), "write EvalSettings(**settings)"),  # type: ignore[arg-type]
+    ("settings as a text", lambda lm: evaluate(lm, [FACT], "full"), "settings='full' must be of the class"),  # type: ignore[arg-type]
+    ("settings of a sequence", lambda lm: measure(lm, [FACT], SequentialSettings()), "of the class EvalSettings"),  # type: ignore[arg-type]
+    ("the class of settings", lambda lm: measure(lm, [FACT], EvalSettings), "of the class EvalSettings"),  # type: ignore[arg-type]
+    ("no settings but 0", lambda lm: measure(lm, [FACT], 0), "settings=0 must be of the class EvalSettings"),  # type: ignore[arg-type]
+    ("perplexity of nan", lambda lm: measure(lm, [FACT], None, None, math.nan), "log_perplexity=nan must be a finite"),
+    ("before of others", lambda lm: measure(lm, [FACT], None, []), "before has 0 measurements, and there are 1 facts"),
+    ("trace a text", lambda lm: causal_trace(lm, "Paris is"), "fact='Paris is' must be a Fact, not str"),  # type: ignore[arg-type]
+    ("trace a record", lambda lm: causal_trace(lm, FACT.to_dict()), "write Fact.from_dict(record)"),  # type: ignore[arg-type]
+    ("trace a list", lambda lm: causal_trace(lm, [FACT]), "must be a Fact, not list"),  # type: ignore[arg-type]
+    ("trace to a number", lambda lm: causal_trace(lm, FACT, 3), "answer=3 must be a text or"),  # type: ignore[arg-type]
+    ("trace in a window of text", lambda lm: causal_trace(lm, FACT, "top", window="3"), "window='3' must be a whole"),
+    ("trace noise of a mapping", lambda lm: causal_trace(lm, FACT, noise={"samples": 2}), "of the class Noise"),
+    ("neurons of a record", lambda lm: Neurons().find(lm, FACT.to_dict()), "must be a Fact, not dict"),  # type: ignore[arg-type]
+    ("neurons of a number", lambda lm: knowledge_neurons(lm, 3), "fact=3 must be a Fact, not int"),  # type: ignore[arg-type]
+    ("a token that is none", lambda lm: knowledge_neurons(lm, FACT, [99999]), "a token that tiny-llama does not have"),
+    ("a token below 0", lambda lm: knowledge_neurons(lm, FACT, [-1]), "(number 1) must be at least 0"),
+    ("steps of text", lambda lm: knowledge_neurons(lm, FACT, steps="3"), "knowledge_neurons: steps='3' must be a"),  # type: ignore[arg-type]
+    ("steps of true", lambda lm: knowledge_neurons(lm, FACT, steps=True), "steps=True must be a whole number"),
+    ("layers of true", lambda lm: knowledge_neurons(lm, FACT, layers=[True]), "(number 1) must be a whole number"),
+    ("layers of one", lambda lm: knowledge_neurons(lm, FACT, layers=1), "layers=1 must be a list"),  # type: ignore[arg-type]
+    ("max_tokens of nan", lambda lm: knowledge_neurons(lm, FACT, max_tokens=math.nan), "max_tokens=nan must be"),  # type: ignore[arg-type]
+    ("scaling by nan", lambda lm: scaling_check(lm, None, math.nan), "scaling_check: factor=nan must be a finite"),  # type: ignore[arg-type]
+    ("scaling with no draw", lambda lm: scaling_check(lm, None, draws=0), "draws=0 must be at least 1"),  # type: ignore[arg-type]
+    ("scaling with a text of seed", lambda lm: scaling_check(lm, None, seed="a"), "seed='a' must be a whole"),  # type: ignore[arg-type]
+    ("a layer beyond the model", lambda lm: prepare(Rome(layer=9), lm), "layer 9: the model has 4 layers"),
+]
+
+
+@pytest.fixture(scope="module")
+def lm() -> LanguageModel:
+    return tiny.build("llama")
+
+
+def refused(call: Callable[[], object], message: str) -> None:
+    with pytest.raises((ValueError, TypeError, IndexError)) as caught:
+        call()
+    said = str(caught.value)
+    assert message in said
+    assert "\n" not in said
+    assert len(said) < 400
+
+
+@pytest.mark.parametrize(("make", "message"), [row[1:] for row in CLASSES], ids=[row[0] for row in CLASSES])
+def test_settings(make: Callable[[], object], message: str) -> None:
+    refused(make, message)
+
+
+@pytest.mark.parametrize(("cls", "values", "message"), COMMAND_LINE)
+def test_settings_of_the_command_line(cls: type, values: dict[str, Any], message: str) -> None:
+    refused(lambda: check(cls, OmegaConf.create(values)), message)
+
+
+@pytest.mark.parametrize("what", TAKE_FACTS)
+@pytest.mark.parametrize(("given", "message"), NO_FACTS)
+def test_what_is_no_list_of_facts(lm: LanguageModel, what: str, given: Any, message: str) -> None:
+    refused(lambda: TAKE_FACTS[what](lm, given), message)
+
+
+@pytest.mark.parametrize(("call", "message"), [row[1:] for row in ARGUMENTS], ids=[row[0] for row in ARGUMENTS])
+def test_arguments(lm: LanguageModel, call: Callable[[LanguageModel], object], message: str) -> None:
+    refused(lambda: call(lm), message)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"_target_": "editing.Rome", "ridge": -1}, "Rome: ridge=-1 must be at least 0"),
+        (
+            {"_target_": "editing.Rome", "rigde": 1, "ridge": 0.1},
+            "editing.Rome has no setting rigde; did you mean ridge?",
+        ),
+        ({"_target_": "editing.Saved", "run": "/no/such"}, "saved: /no/such holds no edits"),
+        ({"_target_": "eval.EvalSettings", "harness_tasks": ["a", 3]}, "(number 2) must be a text"),
+        (
+            {"_target_": "locate.CausalTrace", "noise": {"_target_": "locate.Noise", "samples": 0}},
+            "Noise: samples=0 must",
+        ),
+    ],
+)
+def test_what_a_configuration_makes(settings: dict[str, Any], message: str) -> None:
+    """Hydra's own message has several lines; what is raised is the settings' one."""
+    with pytest.raises((ValueError, FileNotFoundError)) as caught:
+        made(OmegaConf.create(settings))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
