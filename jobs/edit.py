@@ -168,11 +168,11 @@ def _print(config: DictConfig, run: EditRun, sequence: SequentialRun | None, sum
         printer.print(run.evaluation.table(f"{title}: each right after its edit"))
         printer.print(sequence.retention.table(f"{title}: all after the last edit"))
         wide_console().print(curve_table(sequence.curve, f"{title}: all edits so far after T of them (%, nats)"))
-        if summary["n_overwritten"] or summary["n_repeated"]:
-            printer.print(
-                f"{summary['n_overwritten']} facts were contradicted by later ones and {summary['n_repeated']} asked "
-                "for again; after T edits the last request counts"
-            )
+    if summary.get("n_overwritten") or summary.get("n_repeated"):
+        printer.print(
+            f"{summary['n_overwritten']} facts were contradicted by later ones and {summary['n_repeated']} asked "
+            f"for again; {'the' if sequence is None else 'after T edits the'} last request counts"
+        )
     for case in run.evaluation.failures:
         printer.print(f"failed: {case.fact.id}: {case.error}", style="red")
     if run.facts.skipped:

@@ -15,6 +15,7 @@ from corrigenda import ContextEdit, Fact, LanguageModel, LowRankEdit, Origin
 from editing.editor import Editor, EditRefusedError, prepare, require_targets
 from editing.layers import named_layers
 from editing.locate_then_edit.rome import Rome
+from editing.together import last_word_counts
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class NoEdit:
 
     name: ClassVar[str] = "none"
 
+    @last_word_counts
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit:
         """An edit of no layer."""
         return LowRankEdit.of(lm, Origin.of(lm, self, facts), {})
@@ -40,6 +42,7 @@ class InContext:
 
     template: str = "{statement} {target}. "
 
+    @last_word_counts
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> ContextEdit:
         """The text of all facts.
 
@@ -80,6 +83,7 @@ class RandomUpdate:
         """Prepares the other editor."""
         prepare(self.like, lm)
 
+    @last_word_counts
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit:
         """The random update.
 

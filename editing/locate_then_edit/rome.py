@@ -23,6 +23,7 @@ from editing.locate_then_edit.keys import bare_keys, mean_keys
 from editing.locate_then_edit.least_squares import equality_update, norms_alone
 from editing.locate_then_edit.prompts import build_prompts, run_prompts
 from editing.locate_then_edit.targets import ValueSettings, solve_target_values
+from editing.together import last_word_counts
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,7 @@ class Rome(OneLayer):
         self._contexts(lm)
         second_moment(lm, self.resolved_layer(lm), self.text)
 
+    @last_word_counts
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit:
         """One update of one layer that makes all the facts hold, of rank one or two for each.
 
@@ -139,7 +141,7 @@ class Rome(OneLayer):
                 warnings.warn(
                     f"ROME: the subject of fact {fact.id!r} ends at the very first token; the edit holds only where "
                     "something precedes it",
-                    stacklevel=2,
+                    stacklevel=3,
                 )
         kept = [number for number, figures in enumerate(report) if "refused" not in figures]
         if not kept:

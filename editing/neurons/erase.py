@@ -14,6 +14,7 @@ from corrigenda import Fact, LanguageModel, LowRankEdit
 from corrigenda.models.neurons import Neuron, in_common
 from editing.editor import EditRefusedError
 from editing.neurons.neuron_editor import Find, NeuronEditor
+from editing.together import last_word_counts
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class EraseNeurons(NeuronEditor):
         if self.most is not None and self.most < 1:
             raise ValueError(f"most must be at least 1, not {self.most}")
 
+    @last_word_counts
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit:
         """An update that replaces the values of the shared neurons.
 

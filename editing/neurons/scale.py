@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from corrigenda import CoefficientEdit, Fact, LanguageModel
 from editing.neurons.neuron_editor import NeuronEditor
+from editing.together import last_word_counts
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class _ScaleNeurons(NeuronEditor):
         if not math.isfinite(self.factor):
             raise ValueError(f"the factor must be a finite number, not {self.factor}")
 
+    @last_word_counts
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> CoefficientEdit:
         """An edit of the neurons of all the facts; what the facts' new objects are does not matter.
 

@@ -19,6 +19,7 @@ from corrigenda.models.sites import Site
 from corrigenda.prompts import encode, encode_target
 from editing.editor import EditRefusedError
 from editing.neurons.neuron_editor import NeuronEditor
+from editing.together import last_word_counts
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class UpdateNeurons(NeuronEditor):
             if not math.isfinite(getattr(self, field)):
                 raise ValueError(f"{field} must be a finite number, not {getattr(self, field)}")
 
+    @last_word_counts
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit:
         """An update of rank one for each fact in each layer that has neurons of it.
 
