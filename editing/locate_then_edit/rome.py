@@ -15,6 +15,7 @@ import torch
 from corrigenda import EditRefusedError, Fact, LanguageModel, LowRankEdit, Origin
 from corrigenda.moments.second_moment import second_moment
 from corrigenda.moments.text import Text
+from corrigenda.progress import track
 from editing.contexts import sampled_prefixes
 from editing.editor import require_targets
 from editing.layers import OneLayer
@@ -118,7 +119,8 @@ class Rome(OneLayer):
         guards = Guards("ROME", self.flag_norm, self.refuse_norm)
 
         parts, report = [], []
-        for begin in range(0, len(facts), self.batch_size):
+        begins = range(0, len(facts), self.batch_size)
+        for begin in track(begins, f"Solving for the target values of {len(facts)} facts", bar=False):
             batch = facts[begin : begin + self.batch_size]
             prompts = build_prompts(lm, batch, prefixes, self.value.kl_prompt, self.value.kl_position)
             run = run_prompts(lm, prompts, [layer])

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from corrigenda import Edit
 from corrigenda.data.requests import left_out, reports_together, standing
 from corrigenda.files import write_json
+from corrigenda.progress import track
 from eval.evaluation import judged
 from eval.measure import measure
 from eval.protocols.runs import Attempt, EditRun, reports_of
@@ -32,7 +33,7 @@ def run_batch(run: EditRun) -> None:
         write_json(outcome, [made.seconds, made.error])
     reports = reports_of(made.edit)
     together = {fact.id: report for fact, report in zip(facts, reports_together(facts, now), strict=True)}
-    for number in baseline.chunks:
+    for number in track(baseline.chunks, "Measuring the model before and after the edit", bar=False):
         chunk = baseline.facts(number)
         if all(fact.id in run.cases for fact in chunk):
             continue

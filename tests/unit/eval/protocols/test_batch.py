@@ -10,10 +10,13 @@ from typing import Any, ClassVar
 import pytest
 import tiny
 
-from corrigenda import ContextEdit, EditRefusedError, Fact, LanguageModel, Origin
+from corrigenda import ContextEdit, EditRefusedError, Fact, LanguageModel, Origin, progress
 from corrigenda.data import FactSet
+from corrigenda.moments.second_moment import second_moment
+from corrigenda.moments.text import Text
 from corrigenda.runs.folder import RunFolder
-from eval import EditRun, EvalSettings, run_batch
+from editing.contexts import sampled_prefixes
+from eval import EditRun, EvalSettings, SequentialSettings, run_batch, run_sequential, run_single
 
 MEASURED = EvalSettings(generate=False, perplexity_tokens=0)
 
@@ -83,3 +86,29 @@ def test_other_modes_count_in_their_own_way(mode: str, tmp_path: Path) -> None:
     run = run_of(tmp_path, Notes(), *TARGETS[:1])
     run_batch(run)
     assert "n_overwritten" not in run.summary(mode)
+
+
+def test_every_stage_that_takes_a_while_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where there is no terminal: the first line of each stage and the last."""
+    monkeypatch.setattr(progress, "QUIET_SECONDS", 0.0)
+    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
+    run = run_of(tmp_path / "batch", Notes(), *TARGETS)
+    sampled_prefixes(run.lm, [(2, 3)])
+    second_moment(run.lm, 1, Text(tokens=64, length=16))
+    run_batch(run)
+    run_single(run_of(tmp_path / "single", Notes(), *TARGETS))
+    run_sequential(run_of(tmp_path / "sequential", Notes(), *TARGETS), SequentialSettings(regime="stack", chunk=2))
+    said = capsys.readouterr().err.splitlines()
+    for told in (
+        "Sampling contexts from tiny-llama (6 tokens)",
+        "Sampling text from tiny-llama (64 tokens)",
+        "Second moment of layer 1",
+        "Measuring the model before and after the edit",
+        "Measuring the unedited model, part 1 of 1",
+        "Measuring the unedited model on 4 facts",
+    ):
+        assert told in said
+        assert any(line.startswith(f"{told}: done in ") for line in said)
+    assert any(line.startswith("Scoring 4 facts (") for line in said)
