@@ -22,8 +22,8 @@ from eval.leaderboard.views import case_views, cell_text, figure_text, leaderboa
 from eval.metrics.unit import UNITS
 
 EXPLAINED = (
-    "After the edits, with 95 % bootstrap intervals that resample subjects. Best of a column in bold (none where all are "
-    "equal); "
+    "After the edits, with 95 % bootstrap intervals that resample subjects. Best of a column in bold "
+    "(none where all are equal); "
     f"≈ means that the paired test against the best is not significant (p ≥ {ALPHA}, Holm's correction over the "
     "table). "
     "The unedited model and the random update make no edit and are not marked. Shares are in %."

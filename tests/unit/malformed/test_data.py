@@ -229,13 +229,6 @@ def ask(name: str, value: object, path: Path) -> None:
         read_data(config.data)
 
 
-def test_a_folder_called_like_a_file(tmp_path: Path) -> None:
-    (tmp_path / "x.json").mkdir()
-    with pytest.raises(FileNotFoundError) as error:
-        read_facts(tmp_path / "x.json")
-    check(error, ["x.json: found no data files in this folder"])
-
-
 def test_a_byte_order_mark_at_the_start_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_bytes(b"\xef\xbb\xbf" + f"[{TEXT}]".encode())
     assert [fact.subject for fact in read_facts(tmp_path / "x.json")] == ["Kyoto"]
