@@ -18,15 +18,21 @@ SLOT = "{}"
 """Stands for the subject in a fact's prompt."""
 
 
+_LONGEST = 400
+"""Characters of what an error says of a field: a subject may be a book."""
+
+
 class FactError(ValueError):
     """A field of a fact that cannot be used.
 
     Attributes:
         field: the name of the field at fault, as it stands in `Fact` (or in the record it was read from).
-        problem: what is wrong with it, with the offending value.
+        problem: what is wrong with it, with the offending value; of a long one the middle is left out.
     """
 
     def __init__(self, field: str, problem: str) -> None:
+        if len(problem) > _LONGEST:
+            problem = f"{problem[: _LONGEST // 2]} ... {problem[-_LONGEST // 3 :]}"
         super().__init__(f"field '{field}': {problem}")
         self.field = field
         self.problem = problem
@@ -78,8 +84,8 @@ class Fact:
         subject: the entity the fact is about.
         prompt: the statement with one ``{}`` where the subject goes; it ends where the object begins, without the space
             between them: that belongs to the object.
-        target_new: the object the model shall give after the edit, or None to erase.
-        target_true: the object it gives now, or None to insert.
+        target_new: the object the model shall give after the edit, or None to erase; white space around it is left out.
+        target_true: the object it gives now, or None to insert; white space around it is left out.
         id: a name unique in its set; derived from the statement and the targets when left empty.
         relation: the relation's name or Wikidata id, if known.
         aliases: other spellings of `target_new` that count as right in free generation.
@@ -121,9 +127,11 @@ class Fact:
         for name in ("target_new", "target_true"):
             if getattr(self, name) is not None:
                 _require_text(name, getattr(self, name))
+                # A space at the end would be a token of its own, which no answer has.
+                object.__setattr__(self, name, getattr(self, name).strip())
         if self.target_new is None and self.target_true is None:
             raise FactError("target_new", "target_new and target_true are both missing; give at least one")
-        if self.verb == "modify" and str(self.target_new).strip() == str(self.target_true).strip():
+        if self.verb == "modify" and self.target_new == self.target_true:
             problem = f"is the same as target_true ({self.target_new!r}), so there is nothing to change"
             raise FactError("target_new", problem)
         if self.relation is not None:
@@ -224,13 +232,17 @@ def _require_text(name: str, value: object) -> None:
         raise FactError(name, f"must be a string, got {type(value).__name__} ({value!r})")
     if not value.strip():
         raise FactError(name, "is empty")
+    if half := half_of_a_character(value):
+        raise FactError(name, half)
+
+
+def half_of_a_character(text: str) -> str:
+    """What is wrong with a text that no file can hold; empty where all is well."""
     try:
-        value.encode()
+        text.encode()
     except UnicodeEncodeError as error:
-        raise FactError(
-            name,
-            f"holds half of a character (a lone surrogate) at {error.start}, which no file can hold: {value!a:.100}",
-        ) from None
+        return f"holds half of a character (a lone surrogate) at {error.start}, which no file can hold: {text!a:.100}"
+    return ""
 
 
 def _require_prompt(name: str, value: object) -> None:

@@ -22,7 +22,7 @@ def sampled_prefixes(lm: LanguageModel, lengths: Sequence[tuple[int, int]], seed
     prefixes = [""]
     for length, number in lengths:
         text = Text(tokens=length * number, length=length, seed=seed, top_k=5)
-        for tokens in sample(lm, text):
+        for tokens in sample(lm, text, "contexts"):
             words = lm.text(tokens)
             prefixes.append(" ".join(words.splitlines()) + ". ")
     return prefixes

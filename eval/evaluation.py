@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from corrigenda import Fact, LanguageModel
+from corrigenda.data.requests import standing
 from corrigenda.facts import as_facts
 from corrigenda.intervals import interval
 from corrigenda.settings import check_class
@@ -20,6 +22,8 @@ from eval.metrics import METRICS, Metric
 from eval.metrics.unit import Unit
 from eval.records import Measurement, finite
 from eval.settings import EvalSettings
+
+logger = logging.getLogger(__name__)
 
 NOT_FINITE = "not finite"
 """How the error of an edit begins that left the model without numbers. Of such an edit some figures are in no mean."""
@@ -183,10 +187,23 @@ def evaluate(lm: LanguageModel, facts: Sequence[Fact], settings: EvalSettings | 
         lm: a causal model; with no edit applied there is no "before".
         facts: what the edits should have made true, with the prompts that probe it.
         settings: what to measure.
+
+    Where facts contradict or repeat one another a warning says so: all of them are scored, and no model can follow two
+    that contradict (`corrigenda.data.requests.standing` gives those in force).
     """
     facts = as_facts("evaluate", facts)
     settings = EvalSettings() if settings is None else settings
     check_class("evaluate", "settings", settings, EvalSettings)
+    now = standing(facts)
+    if len(now.in_force) < len(facts):
+        logger.warning(
+            "%d of %d facts are contradicted by later ones and %d are asked for again (the first: %s); all are scored, "
+            "though only the last request on each thing can hold",
+            len(now.overwritten),
+            len(facts),
+            len(now.repeated),
+            facts[min(now.last)].id,
+        )
     if not lm.edits:
         return Evaluation(
             tuple(Case(f, None, m, error=m.error) for f, m in zip(facts, measure(lm, facts, settings), strict=True))

@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.files import write_json
-from corrigenda.progress import stage
+from corrigenda.progress import track
 from jobs.base import console
 from jobs.settings import AutoLayerSettings, check, made
 from locate import Trace, UnknownFactError, average, suggest_layers
@@ -39,11 +39,10 @@ def _located(
     if not path.is_file():
         locator = replace(made(settings.locator), site="ffn")
         traces: list[Trace] = []
-        with stage("Tracing facts to choose a layer"):
-            for fact in facts:
-                if len(traces) < asked.facts:
-                    with suppress(UnknownFactError):
-                        traces.append(locator.find(lm, fact))
+        for fact in track(facts, "Tracing facts to choose a layer"):
+            if len(traces) < asked.facts:
+                with suppress(UnknownFactError):
+                    traces.append(locator.find(lm, fact))
         if not traces:
             raise ValueError(f"editor.{field}=auto: {lm.name} knows none of the {len(facts)} facts; name a layer")
         best = suggest_layers(average(traces), 1 if field == "layer" else asked.layers)

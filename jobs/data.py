@@ -40,6 +40,10 @@ def fixed_locality(config: DictConfig) -> list[Fact]:
         ValueError: all of the facts that there are, are forbidden.
     """
     asked = config.job.locality
+    for name, least in (("limit", 0), ("offset", 0)):
+        value = asked[name]
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise ValueError(f"job.locality.{name}={value}: must be a whole number, {least} or more")
     if not asked.limit:
         return []
     data: dict[str, Any] = dict(config.data)
@@ -95,8 +99,13 @@ def _facts(data: Mapping[str, Any]) -> FactSet:
 
 def _facts_used(source: str) -> list[Fact]:
     """The facts of a finished run, given its folder, or of any source that can be read."""
+    if not isinstance(source, str) or not source.strip():
+        raise ValueError(f"data.disjoint_from={source!r}: give the folder of a run, or a source of facts")
     if not (Path(source) / "config.yaml").is_file():
-        return list(read_facts(source))
+        try:
+            return list(read_facts(source))
+        except (ValueError, OSError) as error:
+            raise type(error)(f"data.disjoint_from={source}: {error}") from None
     run = read_run(Path(source))
     if (run.state, run.job) != ("finished", "edit"):
         raise ValueError(

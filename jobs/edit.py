@@ -15,7 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.data import FactSet
-from corrigenda.progress import LINE_SECONDS, now_and_then, stage
+from corrigenda.names import model_title
+from corrigenda.progress import LINE_SECONDS, line, now_and_then, shortened, stage
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.ids import code_version, files_named, run_id, targets
 from corrigenda.runs.store import Store
@@ -177,18 +178,18 @@ def _identify_again(
 
 def _print(config: DictConfig, run: EditRun, sequence: SequentialRun | None, summary: Mapping[str, Any]) -> None:
     printer = Console()
-    title = f"{run.editor.name} on {run.lm.name}, {run.facts.name}, {len(run.facts)} facts, {config.mode}"
+    title = f"{run.editor.name} on {model_title(run.lm.name)}, {run.facts.name}, {len(run.facts)} facts, {config.mode}"
     if sequence is None:
         printer.print(run.evaluation.table(title))
     else:
         printer.print(run.evaluation.table(f"{title}: each right after its edit"))
         printer.print(sequence.retention.table(f"{title}: all after the last edit"))
         wide_console().print(curve_table(sequence.curve, f"{title}: all edits so far after T of them (%, nats)"))
-        if summary["n_overwritten"] or summary["n_repeated"]:
-            printer.print(
-                f"{summary['n_overwritten']} facts were contradicted by later ones and {summary['n_repeated']} asked "
-                "for again; after T edits the last request counts"
-            )
+    if summary.get("n_overwritten") or summary.get("n_repeated"):
+        printer.print(
+            f"{summary['n_overwritten']} facts were contradicted by later ones and {summary['n_repeated']} asked "
+            f"for again; {'the' if sequence is None else 'after T edits the'} last request counts"
+        )
     for case in run.evaluation.failures:
         printer.print(f"failed: {case.fact.id}: {case.error}", style="red")
     if run.facts.skipped:
@@ -208,7 +209,7 @@ class _Progress:
         self._total = total
         self._told = time.monotonic()
         self._open = ExitStack()
-        self.done = 0
+        self.done = self._advanced = 0
 
     def __enter__(self) -> _Progress:
         self._open.enter_context(self._bar)
@@ -221,11 +222,14 @@ class _Progress:
 
     def _still_at_it(self, seconds: float) -> None:
         if time.monotonic() - self._told >= LINE_SECONDS:
-            console.print(f"[{self.done}/{self._total}] at work for {seconds:.0f} s", markup=False, highlight=False)
+            left = seconds / self._advanced * (self._total - self.done) if self._advanced else None
+            told = f"[{self.done}/{self._total}] at work for {seconds:.0f} s"
+            line(told if left is None else f"{told}, about {left:.0f} s left")
 
     def advance(self, case: Case) -> None:
         """Tells of a finished case."""
         self.done += 1
+        self._advanced += 1  # without what an earlier part of the run did
         self._told = time.monotonic()
         self._bar.update(self._task, completed=self.done)
         record = case.after.prompts["prompt"][0]
@@ -233,6 +237,12 @@ class _Progress:
         if "p_new" in record and case.before is not None:
             old = case.before.prompts["prompt"][0]
             change = f"P(new) {old['p_new']:.3f} -> {record['p_new']:.3f}"
-        text = f"[{self.done}/{self._total}] {case.fact.statement} {case.fact.target_true} -> {case.fact.target_new}"
+        asked = f"{shortened(case.fact.statement)} {_target(case.fact.target_true)} -> {_target(case.fact.target_new)}"
+        text = f"[{self.done}/{self._total}] {asked}"
         took = "" if case.seconds is None else f"{case.seconds:.1f} s"
-        self._bar.console.print(f"{text}  {case.error or change}  {took}", markup=False, highlight=False)
+        said = f"{text}  {shortened(case.error, 200) or change}  {took}"
+        self._bar.console.print(said, markup=False, highlight=False, soft_wrap=True)
+
+
+def _target(target: str | None) -> str:
+    return "(none)" if target is None else shortened(target, 30)

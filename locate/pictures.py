@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 SUFFIXES = (".png", ".pdf", ".svg")
@@ -26,6 +28,11 @@ def save(figure: Figure, path: Path) -> None:
     """Writes a picture, and the folders it lies in."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=160)
+
+
+def ticks_at_layers(axes: Axes, layers: Sequence[int]) -> None:
+    """Puts ticks on an axis of layers: at layers, for there are no halves, and at not many more than ten of them."""
+    axes.set_xticks(list(layers)[:: max(1, len(layers) // 10)])
 
 
 def shortened(text: str, limit: int) -> str:

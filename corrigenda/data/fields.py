@@ -100,7 +100,7 @@ def require_subject(prompt: str, path: str, subject: str) -> None:
         FactError: naming `path`.
     """
     if subject not in prompt:
-        raise FactError(path, f"does not contain the subject {subject!r}: {prompt!r}")
+        raise FactError(path, f"does not contain the subject {shortened(repr(subject))}: {shortened(repr(prompt))}")
 
 
 def texts_about(record: Record, path: str, subject: str) -> tuple[str, ...]:
@@ -153,8 +153,12 @@ def objects(record: Record, path: str) -> tuple[Record, ...]:
 
 def shown(value: object) -> str:
     """A value as an error message shows it: its type and a repr of bounded length."""
-    text = repr(value)
-    return f"{type(value).__name__} {text if len(text) <= 100 else text[:97] + '...'}"
+    return f"{type(value).__name__} {shortened(repr(value))}"
+
+
+def shortened(text: str, length: int = 100) -> str:
+    """A text of at most so many characters; one that is cut ends in "..."."""
+    return text if len(text) <= length else text[: length - 3] + "..."
 
 
 def _checked_text(value: object, path: str) -> str:

@@ -57,6 +57,12 @@ def read_facts(
     if on_error not in ("raise", "skip"):
         raise ValueError(f"on_error must be 'raise' or 'skip', got {on_error!r}")
     check_range(limit, offset)
+    for name, value in (("source", source), ("schema", schema), ("split", split), ("config", config)):
+        wanted = (str, Path) if name == "source" else str
+        if not isinstance(value, wanted) and not (name in ("split", "config") and value is None):
+            raise ValueError(f"{name} must be a {'path or a ' if name == 'source' else ''}text, got {shown(value)}")
+    if not str(source).strip() or "\0" in str(source):
+        raise ValueError(f"source must name a file, a folder or a data set, got {str(source)!r}")
     known = None if schema == "auto" else schema_named(schema)
     if source == "embedded":
         return _embedded(limit, offset)
@@ -97,13 +103,13 @@ def _parsed(source: Source, schema: Schema | None) -> Iterator[Fact | RecordErro
     first_seen: dict[str, int] = {}
     for record in source.records:
         if record.problem:
-            yield RecordError(source.label, record.number, "", record.problem, source.unit)
+            yield RecordError(source.label, record.number, record.field, record.problem, source.unit)
             continue
         if not isinstance(record.value, Mapping):
             problem = f"must be a JSON object, got {shown(record.value)}"
             yield RecordError(source.label, record.number, "", problem, source.unit)
             continue
-        schema = schema or recognise(record.value, source.label)
+        schema = schema or recognise(record.value, f"{source.label}, {source.unit} {record.number}")
         try:
             fact = schema(record.value)
         except FactError as error:

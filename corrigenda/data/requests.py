@@ -12,8 +12,9 @@ sorted into groups; an index makes that linear in their number.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from corrigenda.facts import Fact
 
@@ -120,11 +121,13 @@ class Standing:
         in_force: the last word on what they are about.
         overwritten: superseded: the last word on the same thing asks for another object.
         repeated: the last word on the same thing asks for the same object; only that one counts.
+        last: for each of the overwritten and repeated, the number of the last word on it.
     """
 
     in_force: tuple[int, ...]
     overwritten: tuple[int, ...]
     repeated: tuple[int, ...]
+    last: Mapping[int, int] = field(default_factory=dict, compare=False)
 
 
 def standing(facts: Sequence[Fact]) -> Standing:
@@ -135,10 +138,46 @@ def standing(facts: Sequence[Fact]) -> Standing:
     """
     requests = [Request.of(fact) for fact in facts]
     last, sorted_out = _Last(), (list[int](), list[int](), list[int]())
+    words: dict[int, int] = {}
     for number in reversed(range(len(requests))):
         later = last.find(requests[number])
+        if later is not None:
+            words[number] = later
         place = 0 if later is None else 1 if requests[later].object != requests[number].object else 2
         sorted_out[place].append(number)
         last.add(number, requests[number])
     in_force, overwritten, repeated = (tuple(reversed(numbers)) for numbers in sorted_out)
-    return Standing(in_force, overwritten, repeated)
+    return Standing(in_force, overwritten, repeated, words)
+
+
+SUPERSEDED_BY, REPEATED_BY = "superseded_by", "repeated_by"
+"""In the report of a fact that an edit of several facts leaves out: the id of the one that stands in its place."""
+
+
+def reports_together(facts: Sequence[Fact], now: Standing) -> list[dict[str, Any]]:
+    """What one edit of several facts has to report of what they are to one another.
+
+    Args:
+        facts: all facts.
+        now: how they stand.
+
+    Returns:
+        For each fact: where it is left out, ``{"superseded_by": id}`` or ``{"repeated_by": id}`` of the last word on
+        the same thing; that one has ``{"contradicts": id}`` or ``{"repeats": id}`` of the latest it stands for; ``{}``
+        for the others.
+    """
+    found: list[dict[str, Any]] = [{} for _ in facts]
+    for numbers, left_out, kept in (
+        (now.overwritten, SUPERSEDED_BY, "contradicts"),
+        (now.repeated, REPEATED_BY, "repeats"),
+    ):
+        for number in numbers:
+            last = now.last[number]
+            found[number][left_out] = facts[last].id
+            found[last][kept] = facts[number].id
+    return found
+
+
+def left_out(report: Mapping[str, Any] | None) -> bool:
+    """Whether an edit left a fact out, by what it reports of it, since another stands in its place."""
+    return report is not None and (SUPERSEDED_BY in report or REPEATED_BY in report)

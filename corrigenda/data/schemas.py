@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ from corrigenda.data import (
     wikibigedit,
     zsre,
 )
-from corrigenda.data.fields import Record
+from corrigenda.data.fields import Record, shortened
 from corrigenda.facts import Fact
 
 
@@ -70,13 +71,37 @@ def recognise(record: Mapping[str, object], source: str) -> Schema:
     """The schema that fits the record and has the most marks: MQuAKE's records also have CounterFact's.
 
     Raises:
-        ValueError: no schema fits; the message names `source`, the record's keys and every schema's marks.
+        ValueError: no schema fits; the message names `source`, the record's keys, and what the nearest schemas miss.
     """
     fitting = [schema for schema in SCHEMAS.values() if schema.marks <= record.keys() and schema.fits(record)]
     if fitting:
         return max(fitting, key=lambda schema: len(schema.marks))
-    known = "; ".join(f"{name!r} has {', '.join(sorted(schema.marks))}" for name, schema in SCHEMAS.items())
+    keys = ", ".join(sorted(map(str, record))) or "(none)"
     raise ValueError(
-        f"{source}: no schema fits a record with the keys {', '.join(sorted(map(str, record))) or '(none)'}. "
-        f"Known schemas: {known}. Name one with schema=..., or rename the fields to those of 'plain'."
+        f"{source}: no schema fits a record with the keys {shortened(keys, 200)}. {_nearest(record)}. "
+        "Name one with schema=..., or rename the fields to those of 'plain'."
     )
+
+
+def _nearest(record: Mapping[str, object]) -> str:
+    """What the schemas miss that the record has most of; where it has nothing of any, the marks of all."""
+    begun = {name: schema.marks - record.keys() for name, schema in SCHEMAS.items() if schema.marks & record.keys()}
+    lacking = {name: missing for name, missing in begun.items() if missing}
+    if not lacking:
+        known = "; ".join(f"{name!r} has {', '.join(sorted(schema.marks))}" for name, schema in SCHEMAS.items())
+        return f"Known schemas: {known}"
+    fewest = min(map(len, lacking.values()))
+    names: dict[str, list[str]] = {}
+    for name, missing in lacking.items():
+        if len(missing) == fewest:
+            names.setdefault(" and ".join(map(_quoted_with_near(record), sorted(missing))), []).append(repr(name))
+    found = "; ".join(f"{missing} of schema {' or '.join(schemas)}" for missing, schemas in names.items())
+    return f"It lacks the field {found}"
+
+
+def _quoted_with_near(record: Mapping[str, object]) -> Callable[[str], str]:
+    def quoted(field: str) -> str:
+        near = difflib.get_close_matches(field, [str(key) for key in record], 1)
+        return f"'{field}'" + (f" (is it {near[0]!r}?)" if near else "")
+
+    return quoted

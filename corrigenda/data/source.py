@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Literal
 
 from corrigenda.data.repository import folder_records, hub_file, hub_records
+from corrigenda.data.strict_json import parse, problem_in
 
 _HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+")
 _HUB_FILE = re.compile(r"hf://datasets/(\w[\w.-]*/[\w.-]+)(?:@([\w.-]+))?/(.+)")
 _FILE_SUFFIXES = (".json", ".jsonl")
+_SAVE_AS = "save the file as UTF-8"
 
 
 @dataclass(frozen=True)
@@ -23,12 +25,14 @@ class RawRecord:
     Attributes:
         number: its place, counted from 1: the line in a JSONL file, else the record.
         value: the parsed JSON value, of any type.
-        problem: why there is no value (a line that is not JSON); empty when all is well.
+        problem: what is wrong with it (a line that is not JSON, a key that stands twice); empty when all is well.
+        field: the path of the field at fault; empty when the whole record is.
     """
 
     number: int
     value: object
     problem: str = ""
+    field: str = ""
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,7 @@ def open_source(source: str | Path, split: str, config: str | None) -> Source:
             raise ValueError(f"{label}: config={config!r} has no meaning for a file; leave it out")
         if path.suffix == ".jsonl":
             return Source(path.stem, label, "line", _jsonl_records(path))
-        return Source(path.stem, label, "record", _numbered(iter(_json_list(path))))
+        return Source(path.stem, label, "record", _checked(_json_list(path)))
     if isinstance(source, str) and _HUB_ID.fullmatch(source) and path.suffix not in _FILE_SUFFIXES:
         return Source(source, label, "record", _numbered(hub_records(source, split, config)))
     raise FileNotFoundError(
@@ -98,15 +102,33 @@ def _numbered(values: Iterator[object]) -> Iterator[RawRecord]:
         yield RawRecord(number, value)
 
 
+def _checked(values: list[object]) -> Iterator[RawRecord]:
+    for number, value in enumerate(values, start=1):
+        yield _record(number, value)
+
+
+def _record(number: int, value: object) -> RawRecord:
+    """A record that was read from JSON, with what is wrong in it."""
+    field, problem = problem_in(value) or ("", "")
+    return RawRecord(number, value, problem, field)
+
+
 def _json_list(path: Path) -> list[object]:
     try:
-        values = json.loads(path.read_text(encoding="utf-8-sig"))
+        text = path.read_text(encoding="utf-8-sig")
+        if not text.strip():
+            raise ValueError("the file is empty; it must hold a JSON list of records")
+        values = parse(text)
     except json.JSONDecodeError as error:
         hint = "; a file with one record a line must be called .jsonl" if error.msg == "Extra data" else ""
         where = f"line {error.lineno}, column {error.colno}"
         raise ValueError(f"{path}: not valid JSON at {where}: {error.msg}{hint}") from None
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 text at byte {error.start}: {error.reason}") from None
+        raise ValueError(f"{path}: not UTF-8 text at byte {error.start}: {error.reason}; {_SAVE_AS}") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    except OSError as error:
+        raise type(error)(f"{path}: cannot be read: {error.strerror}") from None
     if not isinstance(values, list):
         raise ValueError(
             f"{path}: must hold a list of records, got {type(values).__name__}; "
@@ -116,14 +138,21 @@ def _json_list(path: Path) -> list[object]:
 
 
 def _jsonl_records(path: Path) -> Iterator[RawRecord]:
-    with path.open("rb") as lines:
+    try:
+        lines = path.open("rb")
+    except OSError as error:
+        raise type(error)(f"{path}: cannot be read: {error.strerror}") from None
+    with lines:
         for number, line in enumerate(lines, start=1):
             try:
                 # A byte order mark can only stand at the start of the file.
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
                 if text:
-                    yield RawRecord(number, json.loads(text))
+                    yield _record(number, parse(text))
             except json.JSONDecodeError as error:
                 yield RawRecord(number, None, f"not valid JSON at column {error.colno}: {error.msg}")
             except UnicodeDecodeError as error:
-                yield RawRecord(number, None, f"not UTF-8 text at byte {error.start + 1} of the line: {error.reason}")
+                where = f"byte {error.start + 1} of the line"
+                yield RawRecord(number, None, f"not UTF-8 text at {where}: {error.reason}; {_SAVE_AS}")
+            except ValueError as error:
+                yield RawRecord(number, None, str(error))

@@ -116,16 +116,21 @@ def opening(lm: LanguageModel) -> list[int]:
     return [0]
 
 
-def sample(lm: LanguageModel, text: Text) -> list[list[int]]:
+def sample(lm: LanguageModel, text: Text, purpose: str = "text") -> list[list[int]]:
     """Text sampled from the unedited model's own distribution, special tokens barred; kept on disk, resumed there.
 
     Every chunk has its own random numbers, so that the text does not depend on where it was interrupted.
+
+    Args:
+        lm: the model.
+        text: how much, and how.
+        purpose: what it is for, as progress is told.
     """
     folder = cache_folder() / "texts" / f"{lm.fingerprint}-{text.key}"
     sequences: list[list[int]] = []
     chunks = range(-(-text.n_sequences // ROWS))
     if not all((folder / f"{chunk}.safetensors").is_file() for chunk in chunks):
-        chunks = track(chunks, f"Sampling {text.tokens:,} tokens from {lm.name}")  # type: ignore[assignment]
+        chunks = track(chunks, f"Sampling {purpose} from {lm.name} ({text.tokens:,} tokens)")  # type: ignore[assignment]
     start = opening(lm)
     for chunk in chunks:
         path = folder / f"{chunk}.safetensors"

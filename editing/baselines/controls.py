@@ -17,6 +17,7 @@ from corrigenda.settings import Seed, checked
 from editing.editor import Editor, EditRefusedError, prepare, require_targets
 from editing.layers import named_layers
 from editing.locate_then_edit.rome import Rome
+from editing.together import last_word_counts
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class NoEdit:
 
     name: ClassVar[str] = "none"
 
+    @last_word_counts
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit:
         """An edit of no layer."""
         return LowRankEdit.of(lm, Origin.of(lm, self, as_facts(self.name, facts)), {})
@@ -44,6 +46,7 @@ class InContext:
 
     template: str = "{statement} {target}. "
 
+    @last_word_counts
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> ContextEdit:
         """The text of all facts.
 
@@ -85,6 +88,7 @@ class RandomUpdate:
         """Prepares the other editor."""
         prepare(self.like, lm)
 
+    @last_word_counts
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit:
         """The random update.
 

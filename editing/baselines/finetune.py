@@ -20,6 +20,7 @@ from corrigenda.settings import AtLeastOne, NotNegative, Positive, Seed, checked
 from editing.editor import EditRefusedError, require_targets
 from editing.extending import check_previous, without
 from editing.layers import OneLayer
+from editing.together import last_word_counts
 from editing.training_rows import Rows, RowsForward, SideLayer, target_rows
 
 
@@ -71,6 +72,7 @@ class FineTune(OneLayer):
         """
         return self.extend(lm, None, facts)
 
+    @last_word_counts
     def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> ValueEdit:
         """The change of an earlier edit, learned on with further facts; the earlier edit itself stays as it is.
 

@@ -15,6 +15,7 @@ import torch
 from corrigenda import EditRefusedError, Fact, LanguageModel, LowRankEdit, Origin
 from corrigenda.moments.second_moment import second_moment
 from corrigenda.moments.text import Text
+from corrigenda.progress import track
 from corrigenda.settings import AtLeastOne, NotNegative, Positive, Seed, SettingsError, Share, checked
 from editing.contexts import sampled_prefixes
 from editing.editor import require_targets
@@ -24,6 +25,7 @@ from editing.locate_then_edit.keys import bare_keys, mean_keys
 from editing.locate_then_edit.least_squares import equality_update, norms_alone
 from editing.locate_then_edit.prompts import build_prompts, run_prompts
 from editing.locate_then_edit.targets import ValueSettings, solve_target_values
+from editing.together import last_word_counts
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,7 @@ class Rome(OneLayer):
         self._contexts(lm)
         second_moment(lm, self.resolved_layer(lm), self.text)
 
+    @last_word_counts
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit:
         """One update of one layer that makes all the facts hold, of rank one or two for each.
 
@@ -112,7 +115,8 @@ class Rome(OneLayer):
         guards = Guards("ROME", self.flag_norm, self.refuse_norm)
 
         parts, report = [], []
-        for begin in range(0, len(facts), self.batch_size):
+        begins = range(0, len(facts), self.batch_size)
+        for begin in track(begins, f"Solving for the target values of {len(facts)} facts", bar=False):
             batch = facts[begin : begin + self.batch_size]
             prompts = build_prompts(lm, batch, prefixes, self.value.kl_prompt, self.value.kl_position)
             run = run_prompts(lm, prompts, [layer])
@@ -135,7 +139,7 @@ class Rome(OneLayer):
                 warnings.warn(
                     f"ROME: the subject of fact {fact.id!r} ends at the very first token; the edit holds only where "
                     "something precedes it",
-                    stacklevel=2,
+                    stacklevel=3,
                 )
         kept = [number for number, figures in enumerate(report) if "refused" not in figures]
         if not kept:

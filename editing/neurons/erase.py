@@ -16,6 +16,7 @@ from corrigenda.models.neurons import Neuron, in_common
 from corrigenda.settings import AtLeastOne, ShareBelowOne, checked
 from editing.editor import EditRefusedError
 from editing.neurons.neuron_editor import Find, NeuronEditor
+from editing.together import last_word_counts
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class EraseNeurons(NeuronEditor):
     share: ShareBelowOne = 0.7
     most: AtLeastOne | None = 20
 
+    @last_word_counts
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit:
         """An update that replaces the values of the shared neurons.
 

@@ -9,6 +9,7 @@ from typing import ClassVar
 from corrigenda import CoefficientEdit, Fact, LanguageModel
 from corrigenda.settings import checked
 from editing.neurons.neuron_editor import NeuronEditor
+from editing.together import last_word_counts
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class _ScaleNeurons(NeuronEditor):
 
     factor: float = 1.0
 
+    @last_word_counts
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> CoefficientEdit:
         """An edit of the neurons of all the facts; what the facts' new objects are does not matter.
 

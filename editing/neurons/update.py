@@ -19,6 +19,7 @@ from corrigenda.prompts import encode, encode_target
 from corrigenda.settings import checked
 from editing.editor import EditRefusedError
 from editing.neurons.neuron_editor import NeuronEditor
+from editing.together import last_word_counts
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class UpdateNeurons(NeuronEditor):
     unwrite: float = 1.0
     write: float = 8.0
 
+    @last_word_counts
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit:
         """An update of rank one for each fact in each layer that has neurons of it.
 

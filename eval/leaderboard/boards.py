@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from corrigenda.names import model_title
 from eval.leaderboard.columns import Column, columns
 from eval.leaderboard.entries import Entry, LeftOut, TableKey
 from eval.statistics.comparison import Comparison
@@ -107,7 +108,7 @@ class Board:
     @property
     def title(self) -> str:
         """Model, data set and mode."""
-        return f"{self.key.model} · {self.key.data} · {self.key.mode}"
+        return f"{model_title(self.key.model)} · {self.key.data} · {self.key.mode}"
 
 
 @dataclass(frozen=True)

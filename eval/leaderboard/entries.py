@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from corrigenda import Fact
-from corrigenda.data.requests import standing
+from corrigenda.data.requests import left_out, standing
 from corrigenda.runs.ids import essential
 from corrigenda.runs.store import StoredRun
 from eval.evaluation import Case
@@ -161,6 +161,8 @@ def _cases(run: StoredRun) -> dict[str, Case]:
         # A request that a later one of the sequence contradicts or repeats is not in force any more.
         records = [records[number] for number in standing([Fact.from_dict(r["fact"]) for r in records]).in_force]
     for record in records:
+        if left_out(record["edit"]):  # of a batch: another fact of it stands in its place
+            continue
         case = Case.from_dict(record)
         before = None if case.before is None else Measurement(values=case.before.values)
         after = Measurement(values=case.after.values)

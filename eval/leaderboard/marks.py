@@ -117,6 +117,8 @@ def marked(row: Row, rows: Sequence[Row], tests: Sequence[Test], mode: str, rank
         candidates = _candidates(rows, column, mode)
         if len(candidates) < 2 or row not in candidates:
             continue
+        if len({candidate.cells[name].value for candidate in candidates}) == 1:
+            continue  # where all are equal, at 0 as often as not, none is best
         best = _best(candidates, column).label
         test = next((t for t in tests if t.metric == name and {t.left, t.right} == {best, row.label}), None)
         mark: Literal["best", "tied", ""] = ""

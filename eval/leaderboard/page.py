@@ -14,6 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from corrigenda.files import write_json, write_text
+from corrigenda.names import model_title
 from eval.leaderboard.boards import Leaderboard, Row
 from eval.leaderboard.columns import Column, axes, columns
 from eval.leaderboard.marks import ALPHA
@@ -21,7 +22,8 @@ from eval.leaderboard.views import case_views, cell_text, figure_text, leaderboa
 from eval.metrics.unit import UNITS
 
 EXPLAINED = (
-    "After the edits, with 95 % bootstrap intervals that resample subjects. Best of a column in bold; "
+    "After the edits, with 95 % bootstrap intervals that resample subjects. Best of a column in bold "
+    "(none where all are equal); "
     f"≈ means that the paired test against the best is not significant (p ≥ {ALPHA}, Holm's correction over the "
     "table). "
     "The unedited model and the random update make no edit and are not marked. Shares are in %."
@@ -82,7 +84,15 @@ def table_csv(found: Leaderboard) -> str:
     writer.writerow(CSV_COLUMNS)
     for board in found.boards:
         for row in board.rows:
-            about = [board.key.model, board.key.data, board.key.mode, row.label, row.control, row.rank, row.n_facts]
+            about = [
+                model_title(board.key.model),
+                board.key.data,
+                board.key.mode,
+                row.label,
+                row.control,
+                row.rank,
+                row.n_facts,
+            ]
             for name, cell in row.cells.items():
                 writer.writerow([*about, name, cell.before, cell.value, cell.low, cell.high, cell.n, cell.mark])
             if not row.cells:

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from corrigenda import Fact, LanguageModel
 from corrigenda.data import FactSet
 from corrigenda.files import write_json, write_tensors
+from corrigenda.progress import track
 from corrigenda.runs.ids import code_version
 from eval.measure import held_out_log_perplexity, measure
 from eval.records import Measurement
@@ -83,7 +84,7 @@ class Baseline:
         if not missing:
             return True
         with self._lm.edits.suspended():
-            for number in missing:
+            for number in track(missing, f"Measuring the unedited model on {n_facts} facts", bar=False):
                 if stop():
                     return False
                 self.chunk(number)

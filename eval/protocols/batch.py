@@ -1,4 +1,4 @@
-"""The batch protocol: all facts are edited in one edit."""
+"""The batch protocol: all facts are edited in one edit, but those that a later one supersedes or repeats."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import json
 from contextlib import nullcontext
 
 from corrigenda import Edit
+from corrigenda.data.requests import left_out, reports_together, standing
 from corrigenda.files import write_json
+from corrigenda.progress import track
 from eval.evaluation import judged
 from eval.measure import measure
 from eval.protocols.runs import Attempt, EditRun, reports_of
 
 
 def run_batch(run: EditRun) -> None:
-    """Edits all facts in one edit, and scores them under it."""
+    """Edits all facts that are in force in one edit, and scores all of them under it."""
+    facts = list(run.facts)
+    now = standing(facts)
     lm, baseline = run.lm, run.baseline(list(run.facts), run.settings)
     if len(run.cases) == len(run.facts):
         return
@@ -23,12 +27,13 @@ def run_batch(run: EditRun) -> None:
         seconds, error = json.loads(outcome.read_text(encoding="utf-8"))
         made = Attempt(None if error else Edit.load(path), seconds, error)
     else:
-        made = run.attempt(list(run.facts))
+        made = run.attempt([facts[number] for number in now.in_force])
         if made.edit is not None:
             made.edit.save(path)
         write_json(outcome, [made.seconds, made.error])
     reports = reports_of(made.edit)
-    for number in baseline.chunks:
+    together = {fact.id: report for fact, report in zip(facts, reports_together(facts, now), strict=True)}
+    for number in track(baseline.chunks, "Measuring the model before and after the edit", bar=False):
         chunk = baseline.facts(number)
         if all(fact.id in run.cases for fact in chunk):
             continue
@@ -37,6 +42,10 @@ def run_batch(run: EditRun) -> None:
             after = measure(lm, chunk, run.settings, before)
         for fact, old, new in zip(chunk, before, after, strict=True):
             mine = reports.get(fact.id)
+            said = mine if not together[fact.id] else (mine or {}) | together[fact.id]
+            if left_out(said):  # nothing was asked of the editor, so it did not fail
+                run.finished(judged(fact, old, new, said))
+                continue
             why = made.error or str((mine or {}).get("refused", ""))
             # The edit of all facts is saved already, as one.
-            run.finished(judged(fact, old, new, mine, made.seconds / len(run.facts), why))
+            run.finished(judged(fact, old, new, said, made.seconds / len(now.in_force), why))

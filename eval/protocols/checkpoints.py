@@ -16,6 +16,7 @@ from typing import Any
 from corrigenda import Fact
 from corrigenda.data.requests import Standing, standing
 from corrigenda.files import write_json
+from corrigenda.progress import track
 from corrigenda.runs.environment import peak_memory_mb
 from eval.evaluation import Case, Evaluation, judged
 from eval.measure import held_out_log_perplexity, measure
@@ -132,7 +133,7 @@ class Checkpoints:
         folder = self._run.folder
         (folder.path / name).parent.mkdir(parents=True, exist_ok=True)
         done = {record["id"] for record in folder.cases(name)}
-        for number in baseline.chunks:
+        for number in track(baseline.chunks, f"Scoring {len(wanted)} facts ({name}) after {t} edits", bar=False):
             facts = wanted[number * self._settings.chunk : (number + 1) * self._settings.chunk]
             if all(fact.id in done for fact in facts):
                 continue

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Protocol
 
 from corrigenda import Edit, EditRefusedError, Fact, LanguageModel
 from corrigenda.data import FactSet
+from corrigenda.data.requests import left_out, standing
 from corrigenda.runs.environment import peak_memory_mb
 from corrigenda.runs.folder import RunFolder
 from eval.evaluation import Case, Evaluation
@@ -102,8 +103,9 @@ class EditRun:
 
     @property
     def evaluation(self) -> Evaluation:
-        """All cases; each scored when its edit was made."""
-        return Evaluation(tuple(self.cases[fact.id] for fact in self.facts))
+        """All cases, each scored when its edit was made; without the facts that a batch left out."""
+        cases = (self.cases[fact.id] for fact in self.facts)
+        return Evaluation(tuple(case for case in cases if not left_out(case.edit)))
 
     def baseline(
         self, facts: Sequence[Fact], settings: EvalSettings, chunk: int | None = None, folder: Path | None = None
@@ -164,6 +166,7 @@ class EditRun:
         """What every run's summary holds."""
         seconds = [case.seconds for case in self.cases.values() if case.seconds is not None]
         evaluation = self.evaluation
+        now = standing(list(self.facts)) if mode == "batch" else None
         return {
             "editor": self.editor.name,
             "model": self.lm.name,
@@ -173,6 +176,7 @@ class EditRun:
             "mode": mode,
             "n_facts": len(self.facts),
             "n_failed": len(evaluation.failures),
+            **({} if now is None else {"n_overwritten": len(now.overwritten), "n_repeated": len(now.repeated)}),
             "skipped_records": [str(error) for error in self.facts.skipped],
             "seconds_per_edit": sum(seconds) / len(seconds) if seconds else None,
             "peak_memory_mb": peak_memory_mb(),

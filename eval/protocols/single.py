@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
+from corrigenda.progress import stage
 from eval.evaluation import judged
 from eval.measure import measure
 from eval.protocols.runs import EditRun, report
@@ -16,7 +17,10 @@ def run_single(run: EditRun) -> None:
         chunk = baseline.facts(number)
         if all(fact.id in run.cases for fact in chunk):
             continue
-        for fact, before in zip(chunk, baseline.chunk(number), strict=True):
+        told = f"Measuring the unedited model, part {number + 1} of {len(baseline.chunks)}"
+        with stage(told, at_once=False, bar=False):
+            measured = baseline.chunk(number)
+        for fact, before in zip(chunk, measured, strict=True):
             if fact.id in run.cases:
                 continue
             made = run.attempt([fact])

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
-from locate.pictures import checked, save, shortened
+from locate.pictures import checked, save, shortened, ticks_at_layers
 
 BLUE, RED = "#4878a8", "#b0413e"
 
@@ -62,7 +61,7 @@ def plot_layers(
         axes[1].axhline(0, color="black", linewidth=0.6)
         axes[1].set_ylabel(sums_label)
     axes[-1].set_xlabel("layer")
-    axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
+    ticks_at_layers(axes[-1], layers)
     for panel in axes:
         panel.spines[["top", "right"]].set_visible(False)
     save(figure, path)

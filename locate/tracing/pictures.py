@@ -11,7 +11,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from locate.pictures import checked, save, shortened
+from locate.pictures import checked, save, shortened, ticks_at_layers
 
 COLOURS = {"block": "Purples", "ffn": "Greens", "attention": "Reds"}
 NAMES = {"block": "single restored layer", "ffn": "restored FFN window", "attention": "restored attention window"}
@@ -63,7 +63,7 @@ def heat_map(
     begin, end = subject
     labels = [f"{_shown(token)}{'*' if begin <= i < end else ''}" for i, token in enumerate(tokens)]
     axes.set_yticks(range(n_tokens), labels)
-    axes.set_xticks(range(0, n_layers, max(1, n_layers // 10)))
+    ticks_at_layers(axes, range(n_layers))
     what = NAMES[site] + (f" of {window} layers" if window > 1 else "")
     axes.set_xlabel(f"{what}{' (its centre)' if window > 1 else ''}")
     axes.set_title(f"Restoring {OUTPUTS[site]} after the subject was hidden{remarks}", fontsize="medium", loc="left")
@@ -103,6 +103,7 @@ def curves(
         layers = range(len(effect))
         [line] = axes.plot(layers, effect, label=role, linewidth=2.2 if role in emphasised else 1.1)
         axes.fill_between(layers, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
+    ticks_at_layers(axes, range(max((len(effect) for effect, _, _ in effects.values()), default=0)))
     axes.axhline(0, color="gray", linewidth=0.8)
     axes.set_xlabel("layer" if window == 1 else f"centre of the window of {window} layers")
     axes.set_ylabel("average indirect effect (%)")

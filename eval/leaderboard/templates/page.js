@@ -2,7 +2,8 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const COLOURS = 8; // --c0 to --c7
-  const SHAPES = ["circle", "square", "triangle", "diamond", "down"];
+  // As many as colours: of the first eight no two share either, of the first 64 no two share both.
+  const SHAPES = ["circle", "square", "triangle", "diamond", "down", "cross", "left", "right"];
   const PAGE = 25;
 
   function element(name, properties, ...children) {
@@ -75,6 +76,9 @@
       triangle: [[0, -7], [6.5, 5], [-6.5, 5]],
       diamond: [[0, -7.5], [7.5, 0], [0, 7.5], [-7.5, 0]],
       down: [[0, 7], [6.5, -5], [-6.5, -5]],
+      cross: [[-2, -6], [2, -6], [2, -2], [6, -2], [6, 2], [2, 2], [2, 6], [-2, 6], [-2, 2], [-6, 2], [-6, -2], [-2, -2]],
+      left: [[-7, 0], [5, -6.5], [5, 6.5]],
+      right: [[7, 0], [-5, -6.5], [-5, 6.5]],
     }[shape];
     return drawn("polygon", { points: corners.map(([a, b]) => `${x + a},${y + b}`).join(" "), ...style });
   }
@@ -93,7 +97,9 @@
     const power = 10 ** Math.floor(Math.log10(rough));
     const step = [1, 2, 2.5, 5, 10].map((factor) => factor * power).find((size) => size >= rough);
     const found = [];
-    for (let at = Math.ceil(low / step - 1e-9) * step; at <= high + 1e-9 * step; at += step) found.push(at);
+    // Each from its own number of steps, and rounded: sums of steps miss zero by 3e-18.
+    const last = Math.floor(high / step + 1e-9);
+    for (let n = Math.ceil(low / step - 1e-9); n <= last; n++) found.push(Number((n * step).toPrecision(12)) + 0);
     return found;
   }
 

@@ -6,6 +6,8 @@ import time
 
 import pytest
 
+from corrigenda import Fact
+from eval import Case, Measurement
 from jobs import edit
 
 
@@ -17,3 +19,27 @@ def test_a_long_silence_is_broken(monkeypatch: pytest.MonkeyPatch, capsys: pytes
         progress.done = 1
         time.sleep(0.3)
     assert "[1/3] at work for 0 s" in capsys.readouterr().err
+
+
+def test_long_targets_are_cut_and_lines_not_broken(capsys: pytest.CaptureFixture[str]) -> None:
+    fact = Fact("Ben " * 500, "{} is\nin", "word " * 5000)
+    with edit._Progress(3) as progress:
+        progress.advance(Case(fact, None, Measurement(prompts={"prompt": [{}]}), error="refused: " + "why " * 500))
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert said.startswith("[1/3] Ben Ben")
+    assert "... (none) -> word word" in said
+    assert len(said) < 400
+
+
+def test_the_time_left_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    progress = edit._Progress(12)
+    monkeypatch.setattr(edit, "LINE_SECONDS", 0.0)
+    progress.done = 2  # by an earlier part of the run
+    progress._still_at_it(60)
+    progress.done, progress._advanced = 7, 5
+    progress._still_at_it(60)
+    assert capsys.readouterr().err.splitlines() == [
+        "[2/12] at work for 60 s",
+        "[7/12] at work for 60 s, about 60 s left",
+    ]

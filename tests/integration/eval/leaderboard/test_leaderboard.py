@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -56,6 +57,27 @@ def page(written: Path) -> Iterator[Page]:
         yield page
         browser.close()
         assert not problems
+
+
+def test_looks_ticks_and_width_in_chromium(page: Page, written: Path) -> None:
+    """No two editors look the same, a tick at zero is zero, and no column is out of sight at 1,500 pixels."""
+    script = (written / "leaderboard.html").read_text(encoding="utf-8")
+
+    def function(begin: str, end: str) -> str:
+        return script[script.index(begin) : script.index(end)]
+
+    ticks = function("  function ticks(low, high) {", "  const W = 640")
+    found = page.evaluate(f"() => {{ {ticks}; return [ticks(-0.3, 0.19), ticks(-0.07, 0.15), ticks(0, 1)]; }}")
+    assert all(0 in each for each in found)
+    assert max(len(str(at)) for each in found for at in each) <= 5
+    look = function("  const COLOURS = 8;", "  const PAGE") + function("  const look =", "  function marker")
+    looks = page.evaluate(f"() => {{ {look}; return [...Array(64).keys()].map((n) => JSON.stringify(look(n))); }}")
+    assert len(set(looks)) == 64
+    first = [json.loads(each) for each in looks[:8]]
+    assert len({each["shape"] for each in first}) == len({each["colour"] for each in first}) == 8
+    page.set_viewport_size({"width": 1500, "height": 900})
+    widths = page.evaluate("[...document.querySelectorAll('.scroll')].map((box) => [box.scrollWidth, box.clientWidth])")
+    assert all(needed <= there for needed, there in widths)
 
 
 def column_of(page: Page, name: str) -> list[str]:

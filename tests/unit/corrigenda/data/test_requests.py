@@ -8,7 +8,7 @@ import time
 import pytest
 
 from corrigenda import Fact
-from corrigenda.data.requests import Request, Standing, history, normalised, standing
+from corrigenda.data.requests import Request, Standing, history, left_out, normalised, reports_together, standing
 
 
 def ask(target: str | None, prompt: str = "{} lies in", relation: str | None = None, subject: str = "Ben") -> Fact:
@@ -128,3 +128,18 @@ def test_thousands_of_requests() -> None:
     assert history(facts) == [{}] * len(facts)
     assert len(standing(facts).in_force) == len(facts)
     assert time.perf_counter() - begin < 10
+
+
+def test_what_an_edit_of_several_reports() -> None:
+    asked = [("a", "x"), ("b", "x"), ("a", "y"), ("a", "z"), ("a", "z")]
+    facts = [Fact(subject, "{} is", new, id=str(number)) for number, (subject, new) in enumerate(asked)]
+    now = standing(facts)
+    reports = reports_together(facts, now)
+    assert reports == [
+        {"superseded_by": "4"},
+        {},
+        {"superseded_by": "4"},
+        {"repeated_by": "4"},
+        {"contradicts": "2", "repeats": "3"},
+    ]
+    assert [left_out(report) for report in reports] == [True, False, True, True, False]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 import re
@@ -15,7 +16,7 @@ import pytest
 
 from corrigenda.runs.store import Store
 from eval.leaderboard import leaderboard, write_leaderboard
-from eval.leaderboard.boards import Board, Row
+from eval.leaderboard.boards import Board, Leaderboard, Row
 from eval.leaderboard.columns import CONTROLS, columns
 from eval.leaderboard.page import markdown, table_csv
 from eval.leaderboard.views import figure_text
@@ -110,6 +111,22 @@ def test_best_and_tied_by_hand(tmp_path: Path, make_run: Any) -> None:
     assert test.comparison.p == pytest.approx(2 / 2**20)
     # Holm: at least its own p, at most that times the number of tests in the table.
     assert test.comparison.p < test.p_holm <= test.comparison.p * len(board.tests)
+
+
+def test_where_all_are_equal_none_is_best(tmp_path: Path, make_run: Any) -> None:
+    make_run("rome", [False] * 40)
+    make_run("memit", [False] * 40)
+    board = only_board(tmp_path)
+    cells = [row.cells["efficacy_success"] for row in board.rows if row.entry]
+    assert [(cell.value, cell.mark) for cell in cells] == [(0, ""), (0, "")]
+
+
+def test_a_local_model_is_called_by_its_folder(tmp_path: Path, make_run: Any) -> None:
+    make_run("rome", [True] * 40)
+    board = only_board(tmp_path)
+    moved = dataclasses.replace(board, key=dataclasses.replace(board.key, model="/home/me/models/tiny-llama"))
+    assert moved.title.split(" ")[0] == "tiny-llama"
+    assert table_csv(Leaderboard((moved,), ())).splitlines()[1].startswith("tiny-llama,")
 
 
 def test_the_score_is_tested_as_a_score(tmp_path: Path, make_run: Any) -> None:

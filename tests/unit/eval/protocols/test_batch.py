@@ -1,0 +1,114 @@
+"""The batch protocol where facts contradict or repeat one another: figures are over those in force."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import tiny
+
+from corrigenda import ContextEdit, EditRefusedError, Fact, LanguageModel, Origin, progress
+from corrigenda.data import FactSet
+from corrigenda.moments.second_moment import second_moment
+from corrigenda.moments.text import Text
+from corrigenda.runs.folder import RunFolder
+from editing.contexts import sampled_prefixes
+from eval import EditRun, EvalSettings, SequentialSettings, run_batch, run_sequential, run_single
+
+MEASURED = EvalSettings(generate=False, perplexity_tokens=0)
+
+
+@dataclass(frozen=True)
+class Notes:
+    """Writes the facts before every prompt, or refuses; keeps what it was asked."""
+
+    name: ClassVar[str] = "notes"
+
+    refuses: bool = False
+    asked: list[list[str]] = field(default_factory=list, compare=False)
+
+    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> ContextEdit:
+        self.asked.append([fact.id for fact in facts])
+        if self.refuses:
+            raise EditRefusedError("not today")
+        text = " ".join(f"{fact.statement} {fact.target_new} ." for fact in facts)
+        return ContextEdit(Origin(lm.name, lm.fingerprint, self.name, {}, tuple(facts)), text)
+
+
+def run_of(folder: Path, editor: Any, *targets: tuple[str, str]) -> EditRun:
+    facts = [
+        Fact(subject, "the city of {} is", target, "Berlin", id=f"{number}-{subject}-{target}")
+        for number, (subject, target) in enumerate(targets)
+    ]
+    return EditRun(tiny.build("llama"), FactSet("some", tuple(facts)), editor, MEASURED, RunFolder(folder))
+
+
+TARGETS = [("Thomas", "Rome"), ("river", "Paris"), ("Thomas", "London"), ("river", "paris ")]
+
+
+def test_the_last_word_counts(tmp_path: Path) -> None:
+    editor = Notes()
+    run = run_of(tmp_path / "all", editor, *TARGETS)
+    run_batch(run)
+    assert editor.asked == [["2-Thomas-London", "3-river-paris "]]
+    summary = run.summary("batch")
+    counts = {name: summary[name] for name in ("n_facts", "n_failed", "n_overwritten", "n_repeated")}
+    assert counts == {"n_facts": 4, "n_failed": 0, "n_overwritten": 1, "n_repeated": 1}
+    assert summary["metrics"]["efficacy_success"]["n"] == 2
+    said = [run.cases[fact.id].edit for fact in run.facts]
+    assert said == [
+        {"superseded_by": "2-Thomas-London"},
+        {"repeated_by": "3-river-paris "},
+        {"contradicts": "0-Thomas-Rome"},
+        {"repeats": "1-river-Paris"},
+    ]
+    assert [run.cases[fact.id].seconds is None for fact in run.facts] == [True, True, False, False]
+    # As they are read again, and as though only the others had been asked for.
+    again = EditRun(run.lm, run.facts, editor, MEASURED, run.folder)
+    assert again.summary("batch")["metrics"] == summary["metrics"]
+    alone = run_of(tmp_path / "alone", Notes(), *TARGETS[2:])
+    run_batch(alone)
+    assert alone.summary("batch")["metrics"] == summary["metrics"]
+
+
+def test_a_refused_batch_fails_at_what_was_asked(tmp_path: Path) -> None:
+    run = run_of(tmp_path, Notes(refuses=True), *TARGETS)
+    run_batch(run)
+    assert run.summary("batch")["n_failed"] == 2
+    assert [bool(run.cases[fact.id].error) for fact in run.facts] == [False, False, True, True]
+
+
+@pytest.mark.parametrize("mode", ["single", "sequential"])
+def test_other_modes_count_in_their_own_way(mode: str, tmp_path: Path) -> None:
+    run = run_of(tmp_path, Notes(), *TARGETS[:1])
+    run_batch(run)
+    assert "n_overwritten" not in run.summary(mode)
+
+
+def test_every_stage_that_takes_a_while_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where there is no terminal: the first line of each stage and the last."""
+    monkeypatch.setattr(progress, "QUIET_SECONDS", 0.0)
+    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
+    run = run_of(tmp_path / "batch", Notes(), *TARGETS)
+    sampled_prefixes(run.lm, [(2, 3)])
+    second_moment(run.lm, 1, Text(tokens=64, length=16))
+    run_batch(run)
+    run_single(run_of(tmp_path / "single", Notes(), *TARGETS))
+    run_sequential(run_of(tmp_path / "sequential", Notes(), *TARGETS), SequentialSettings(regime="stack", chunk=2))
+    said = capsys.readouterr().err.splitlines()
+    for told in (
+        "Sampling contexts from tiny-llama (6 tokens)",
+        "Sampling text from tiny-llama (64 tokens)",
+        "Second moment of layer 1",
+        "Measuring the model before and after the edit",
+        "Measuring the unedited model, part 1 of 1",
+        "Measuring the unedited model on 4 facts",
+    ):
+        assert told in said
+        assert any(line.startswith(f"{told}: done in ") for line in said)
+    assert any(line.startswith("Scoring 4 facts (") for line in said)
