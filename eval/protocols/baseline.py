@@ -56,7 +56,9 @@ class Baseline:
         same kind of device, in the same batches: it is, bit for bit, what would be measured again.
         """
         worked_on = [lm.fingerprint, str(lm.dtype), lm.device.type, FactSet("", tuple(facts)).fingerprint]
-        key = json.dumps([*worked_on, asdict(settings), chunk, code_version(entry=("eval.protocols.baseline",))], sort_keys=True)
+        key = json.dumps(
+            [*worked_on, asdict(settings), chunk, code_version(entry=("eval.protocols.baseline",))], sort_keys=True
+        )
         return cls(lm, facts, settings, chunk, folder / hashlib.sha256(key.encode()).hexdigest()[:16])
 
     @property

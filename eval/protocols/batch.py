@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
+from pathlib import Path
 
 from corrigenda import Edit
 from corrigenda.files import write_json
@@ -15,14 +16,12 @@ from eval.protocols.runs import Attempt, EditRun, reports_of
 def run_batch(run: EditRun) -> None:
     """Edits all facts in one edit, and scores them under it."""
     lm, baseline = run.lm, run.baseline(list(run.facts), run.settings)
-    if len(run.cases) == len(run.facts):
+    if run.n_done == len(run.facts):
         return
     path = run.folder.edit_path(0, "all")
     outcome = path / "outcome.json"  # written last: what came of the edit is not asked twice
-    if outcome.is_file():
-        seconds, error = json.loads(outcome.read_text(encoding="utf-8"))
-        made = Attempt(None if error else Edit.load(path), seconds, error)
-    else:
+    made = _outcome(outcome)
+    if made is None or made.crashed:
         made = run.attempt(list(run.facts))
         if made.edit is not None:
             made.edit.save(path)
@@ -30,7 +29,7 @@ def run_batch(run: EditRun) -> None:
     reports = reports_of(made.edit)
     for number in baseline.chunks:
         chunk = baseline.facts(number)
-        if all(fact.id in run.cases for fact in chunk):
+        if all(map(run.is_done, chunk)):
             continue
         before = baseline.chunk(number)
         with made.edit.applied(lm) if made.edit is not None else nullcontext():
@@ -40,3 +39,18 @@ def run_batch(run: EditRun) -> None:
             why = made.error or str((mine or {}).get("refused", ""))
             # The edit of all facts is saved already, as one.
             run.finished(judged(fact, old, new, mine, made.seconds / len(run.facts), why))
+
+
+def _outcome(path: Path) -> Attempt | None:
+    """What came of the edit when it was asked for; None where it was not.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    if not path.is_file():
+        return None
+    try:
+        seconds, error = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, TypeError) as problem:
+        raise ValueError(f"{path}: damaged ({problem}); delete it to make the edit again") from None
+    return Attempt(None if error else Edit.load(path.parent), seconds, error)
