@@ -4,8 +4,8 @@ A line is on the disk when its case is finished, so a killed run loses nothing, 
 only notes a digest of each file (``records.sha256``, as ``sha256sum --check`` reads it), by which damage is noticed.
 Plain text was chosen over Parquet and over compression: 1,000 cases with all their prompts take 23 MB (6 MB in Parquet
 or with gzip), are read in 0.6 s (Parquet: 1.0 s), counted and checked in 0.02 s, and any tool reads them while the run
-goes on. Figures come back to the last bit. A case whose error begins with `CRASHED` is tried again when the run goes on;
-its new line comes later in the file and takes the earlier one's place. For a table with pandas::
+goes on. Figures come back to the last bit. A case whose error begins with `CRASHED` is tried again when the run goes
+on; its new line comes later in the file and takes the earlier one's place. For a table with pandas::
 
     pandas.json_normalize(list(records_in(folder)), max_level=2)["after.values.efficacy_success"]
 
