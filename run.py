@@ -7,12 +7,15 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import warnings
 from pathlib import Path
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from jobs.errors import SWITCH, told
@@ -40,8 +43,22 @@ def main() -> None:
     """
     asked = os.environ.get(SWITCH)
     os.environ[SWITCH] = "1"  # Hydra lets errors pass as they are
+    errors: list[Exception] = []
+
+    @functools.wraps(task)
+    def kept(config: DictConfig) -> float | None:
+        try:
+            return task(config)
+        except Exception as error:
+            if HydraConfig.get().mode == RunMode.MULTIRUN:
+                raise  # and Hydra says in which of the runs
+            errors.append(error)
+            return None
+
     try:
-        hydra.main(version_base="1.3", config_path="conf", config_name="config")(task)()
+        hydra.main(version_base="1.3", config_path="conf", config_name="config")(kept)()
+        if errors:
+            raise errors[0]
     except (Exception, KeyboardInterrupt) as error:
         said = None if asked == "1" else told(error, sys.argv[1:])
         if said is None:

@@ -57,7 +57,9 @@ def told(error: BaseException, arguments: Sequence[str]) -> tuple[str, int] | No
     if not (chosen or isinstance(found, EXPECTED) or _out_of_memory(found)):
         return None
     text = str(found)
-    if isinstance(found, KeyError):
+    if isinstance(found, OmegaConfBaseException):
+        text = re.sub(r"^\w+ raised while resolving interpolation: ", "", text.split("\n    full_key:")[0])
+    elif isinstance(found, KeyError):
         text = str(*found.args)
     elif isinstance(found, OSError) and found.strerror and found.filename is not None:
         text = f"{found.filename}: {found.strerror}"
@@ -77,8 +79,9 @@ def _cause(error: BaseException) -> BaseException:
     wrapping = (InstantiationException, InterpolationResolutionError, ConfigCompositionException)
     cause = error.__cause__
     if isinstance(error, wrapping) and cause is not None and not isinstance(cause, OmegaConfBaseException):
-        # A call with a wrong setting is the user's; any other TypeError in it is the program's.
-        return error if isinstance(cause, TypeError) and _WRONG_CALL.search(str(cause)) else _cause(cause)
+        # A name or a setting that there is not is the user's; any other error in a call may be the program's.
+        theirs = isinstance(cause, TypeError) and _WRONG_CALL.search(str(cause)) is not None
+        return error if theirs or "Error locating target" in str(error) else _cause(cause)
     return error
 
 
@@ -91,6 +94,9 @@ def _call(text: str) -> str:
     """The line on a class that could not be made of its settings."""
     wrong, key = _WRONG_CALL.search(text), re.search(r"full_key: (\S+)", text)
     place = f"{key.group(1)}." if key else ""
+    nowhere = re.search(r"Error locating target '([^']*)'", text)
+    if nowhere is not None:
+        return f"{place}_target_={nowhere.group(1)}: there is no such class; is its folder on PYTHONPATH?"
     if wrong is None:
         return text
     problem = "has no such setting" if "unexpected" in wrong.group(0) else "needs this setting"
