@@ -55,7 +55,7 @@ def main() -> None:
 def prepare(home: Path) -> None:
     """A tiny model and facts."""
     sys.path.insert(0, str(ROOT / "tests"))
-    import tiny
+    import tiny  # type: ignore[import-not-found]
 
     tiny.build("llama").save_pretrained(home / "model")
     with (home / "facts.jsonl").open("w", encoding="utf-8") as file:
