@@ -7,13 +7,18 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import sys
 import warnings
 from pathlib import Path
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
+from jobs.errors import SWITCH, told
 from jobs.job import new_folder, run_folder
 
 for resolver in (new_folder, run_folder):
@@ -23,12 +28,47 @@ for resolver in (new_folder, run_folder):
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
 
 
-@hydra.main(version_base="1.3", config_path="conf", config_name="config")
-def main(config: DictConfig) -> float | None:
+def task(config: DictConfig) -> float | None:
     """Does the job that the configuration names; gives what `objective` asks for."""
     from jobs.base import start  # seconds to import, which `--help` does not need
 
     return start(config)
+
+
+def main() -> None:
+    """The program: `task` with the configuration of the command line.
+
+    It exits with 1 after an error (2 where the command could not be read, 130 after Ctrl-C), of which it says one line.
+    HYDRA_FULL_ERROR=1 shows the traceback instead.
+    """
+    asked = os.environ.get(SWITCH)
+    os.environ[SWITCH] = "1"  # Hydra lets errors pass as they are
+    errors: list[Exception] = []
+
+    @functools.wraps(task)
+    def kept(config: DictConfig) -> float | None:
+        try:
+            return task(config)
+        except Exception as error:
+            if HydraConfig.get().mode == RunMode.MULTIRUN:
+                raise  # and Hydra says in which of the runs
+            errors.append(error)
+            return None
+
+    try:
+        hydra.main(version_base="1.3", config_path="conf", config_name="config")(kept)()
+        if errors:
+            raise errors[0]
+    except (Exception, KeyboardInterrupt) as error:
+        said = None if asked == "1" else told(error, sys.argv[1:])
+        if said is None:
+            raise
+        line, status = said
+        sys.stderr.write(f"{line}\n")
+        sys.exit(status)
+    finally:
+        os.environ.pop(SWITCH)
+        os.environ.update({} if asked is None else {SWITCH: asked})
 
 
 if __name__ == "__main__":

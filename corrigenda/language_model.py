@@ -95,7 +95,10 @@ class LanguageModel(Editable):
 
         Raises:
             ValueError: an edit is applied that is not in the weights.
+            FileExistsError: `folder` is a file.
         """
+        if Path(folder).exists() and not Path(folder).is_dir():  # transformers would write nothing and return
+            raise FileExistsError(f"{folder} is a file; name a folder to write the model into")
         outside = [edit.kind for edit in self.edits if not edit.in_weights]
         if outside:
             raise ValueError(

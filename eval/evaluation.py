@@ -16,6 +16,7 @@ from corrigenda import Fact, LanguageModel
 from corrigenda.data.requests import standing
 from corrigenda.facts import as_facts
 from corrigenda.intervals import interval
+from corrigenda.runs.records import CRASHED
 from corrigenda.settings import check_class
 from eval.measure import measure
 from eval.metrics import METRICS, Metric
@@ -48,6 +49,11 @@ class Case:
     edit: Mapping[str, Any] | None = None
     seconds: float | None = None
     error: str = ""
+
+    @property
+    def crashed(self) -> bool:
+        """Whether the program failed at this case: it counts as failed, and is tried again when the run goes on."""
+        return self.error.startswith(CRASHED)
 
     def to_dict(self) -> dict[str, Any]:
         """The case as JSON values: a line of ``cases.jsonl``."""
@@ -137,6 +143,11 @@ class Evaluation:
     def failures(self) -> list[Case]:
         """The cases whose edit failed."""
         return [case for case in self.cases if case.error]
+
+    @property
+    def crashes(self) -> list[Case]:
+        """Those of them at which the program failed, not the method."""
+        return [case for case in self.cases if case.crashed]
 
     def _summary(self, metric: Metric) -> dict[str, float | int | None] | None:
         """A metric over the facts that have it; None where there is none."""

@@ -6,6 +6,8 @@ torch and transformers are imported where a model is loaded: what only looks at 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -16,7 +18,9 @@ from rich.console import Console
 from corrigenda.progress import stage
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.trackers import Tracker, tracker
-from jobs.job import Job, StoreJob, find_job
+from jobs.errors import RunInterrupted
+from jobs.job import Job, StoreJob, find_job, stored_config
+from jobs.logs import remove_if_unused
 from jobs.settings import check_shared
 
 if TYPE_CHECKING:
@@ -26,18 +30,60 @@ console = Console(stderr=True)
 
 
 def start(config: DictConfig) -> float | None:
-    """Does the job that a configuration names, or goes on with the run that ``resume=`` names."""
+    """Does the job that a configuration names, or goes on with the run that ``resume=`` names.
+
+    Raises:
+        ValueError: a setting is missing; or as the job says.
+        RunInterrupted: it was interrupted.
+    """
     logging.captureWarnings(True)
     job = find_job(config.job)
-    if isinstance(job, Job):
-        folder = RunFolder(HydraConfig.get().runtime.output_dir)
-        config = configuration(config, folder)
-        job = find_job(config.job)  # that of the run to go on with
-    check_shared(config)
     if isinstance(job, StoreJob):
+        require_settings(config)
+        check_shared(config)
         job.run(config)
         return None
-    return job.run(config, folder)
+    folder = RunFolder(HydraConfig.get().runtime.output_dir)
+    try:
+        config = configuration(config, folder)
+        job = find_job(config.job)  # that of the run to go on with
+        assert isinstance(job, Job)
+        check_shared(config)
+        with interruptible(folder):
+            return job.run(config, folder)
+    finally:
+        remove_if_unused(folder.path)
+
+
+@contextmanager
+def interruptible(folder: RunFolder) -> Iterator[None]:
+    """Says, where Ctrl-C ends the block, how to go on with the run in a folder.
+
+    Raises:
+        RunInterrupted: Ctrl-C was pressed.
+    """
+    try:
+        yield
+    except RunInterrupted:
+        raise
+    except KeyboardInterrupt:
+        if folder.config is None:
+            raise RunInterrupted("nothing was begun yet: give the same command again") from None
+        raise RunInterrupted(f"what is finished is kept; go on with resume={folder.path}") from None
+
+
+def require_settings(config: DictConfig) -> None:
+    """Checks that every setting has a value.
+
+    Raises:
+        ValueError: one has none.
+    """
+    missing = sorted(OmegaConf.missing_keys(config))
+    if missing:
+        group = missing[0].split(".")[0]
+        chosen = choices().get(group)
+        where = f" (conf/{group}/{chosen}.yaml says what it is)" if chosen else ""
+        raise ValueError(f"{missing[0]} has no value: give {missing[0]}=...{where}")
 
 
 def load_model(config: DictConfig) -> LanguageModel:
@@ -76,32 +122,60 @@ def begin(config: DictConfig, folder: RunFolder) -> RunFolder:
     return folder
 
 
+FREE = ("before", "force", "resume", "store", "job.most_failures")
+"""Settings that may be others when a run goes on: they change no figure of it."""
+
+
 def configuration(config: DictConfig, folder: RunFolder) -> DictConfig:
-    """The configuration of this run; for a resumed run, the one it was begun with.
+    """The configuration of this run; for one that goes on, the one it was begun with.
+
+    A run goes on where ``resume=`` names it, and where the same is asked for in the same folder again, as a sweep does
+    that is started anew with the same ``hydra.sweep.dir``.
 
     Raises:
         FileNotFoundError: there is no run to go on with.
-        FileExistsError: the folder holds a run, and is not to be gone on with.
-        ValueError: the command line asks for something else than the run was begun with.
+        FileExistsError: the folder holds another run.
+        ValueError: a setting has no value, or the command line asks for something else than the run was begun with.
     """
-    chosen = choices()
+    several = HydraConfig.get().mode == RunMode.MULTIRUN
+    if config.resume is not None and several:
+        raise ValueError(f"resume={config.resume}: it goes on with one run; leave -m out, or leave resume= out")
+    if folder.config is None and config.resume is None:
+        OmegaConf.resolve(config)
+        require_settings(config)
+        return config
+    stored = stored_config(folder.path, str(folder.path) if config.resume is None else f"resume={config.resume}")
     if config.resume is None:
-        if folder.config is not None:
+        OmegaConf.resolve(config)
+        if config.force or _kept(config) != _kept(stored):
             raise FileExistsError(
                 f"{folder.path} holds a run; go on with it (resume={folder.path}) or use another folder"
             )
-        OmegaConf.resolve(config)
-        return config
-    if folder.config is None:
-        raise FileNotFoundError(f"resume={config.resume}: there is no run in this folder (no config.yaml)")
-    stored = OmegaConf.create(folder.config)
-    assert isinstance(stored, DictConfig)
-    for override in HydraConfig.get().overrides.task:
-        key = override.lstrip("+~").split("=", 1)[0]
-        if key in ("resume", "store"):
-            continue
-        if key == "before":
-            stored.before = config.before
+    else:
+        _require_same(config, stored)
+    for key in _overridden():
+        if key in FREE and key != "resume":
+            OmegaConf.update(stored, key, OmegaConf.select(config, key), force_add=True)
+    return OmegaConf.masked_copy(stored, [str(key) for key in stored if key != "choices"])
+
+
+def _overridden() -> list[str]:
+    """The settings that the command line names."""
+    return [override.lstrip("+~").split("=", 1)[0] for override in HydraConfig.get().overrides.task]
+
+
+def _kept(config: DictConfig) -> dict[str, Any]:
+    """A configuration without what may be another when the run goes on."""
+    plain: Any = OmegaConf.to_container(config)
+    plain["job"] = {key: value for key, value in plain["job"].items() if f"job.{key}" not in FREE}
+    return {key: value for key, value in plain.items() if key not in (*FREE, "choices")}
+
+
+def _require_same(config: DictConfig, stored: DictConfig) -> None:
+    """Checks that the command line asks for nothing else than a run was begun with."""
+    chosen = choices()
+    for key in _overridden():
+        if key in FREE:
             continue
         asked = chosen[key] if key in chosen else OmegaConf.select(config, key)
         begun = stored.choices.get(key) if key in chosen else OmegaConf.select(stored, key)
@@ -110,7 +184,6 @@ def configuration(config: DictConfig, folder: RunFolder) -> DictConfig:
                 f"resume={config.resume}: the run was begun with {key}={begun}, not {asked}; "
                 "leave the override out, or begin a new run"
             )
-    return OmegaConf.masked_copy(stored, [str(key) for key in stored if key != "choices"])
 
 
 def begin_tracker(config: DictConfig, folder: RunFolder) -> Tracker:

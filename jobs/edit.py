@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -19,15 +19,18 @@ from corrigenda.names import model_title
 from corrigenda.progress import LINE_SECONDS, line, now_and_then, shortened, stage
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.ids import code_version, files_named, run_id, targets
-from corrigenda.runs.store import Store
+from corrigenda.runs.records import CRASHED, records_in
+from corrigenda.runs.store import Store, StoredRun, read_run
 from editing import prepare
 from eval import Case, EditRun, SequentialRun, SequentialSettings, run_batch, run_sequential, run_single
 from eval.lm_eval.harness import Harness
 from eval.protocols.curves import curve_table, draw_curve
 from jobs import job
 from jobs.auto_layer import locate_layers
-from jobs.base import begin, begin_tracker, console, load_model, say, wide_console
+from jobs.base import begin, begin_tracker, console, interruptible, load_model, say, wide_console
 from jobs.data import fixed_locality, read_data
+from jobs.errors import RunFailedError
+from jobs.logs import log_to
 from jobs.settings import AutoLayerSettings, LocalitySettings, check, made
 
 logger = logging.getLogger(__name__)
@@ -38,14 +41,17 @@ class Job(job.Job):
 
     def run(self, config: DictConfig, folder: RunFolder) -> float | None:
         """Takes the run in hand, new or cut short; says so where another process is at it or it is finished."""
+        stored = None if folder.config is None else read_run(folder.path)
+        if stored is not None and stored.state == "finished":
+            return _finished(config, stored)
+        # Before the model is loaded: what is asked for in vain is said at once.
         _check(config)
         facts = read_data(config.data)
         sequential = config.mode == "sequential"
-        # Before the model is loaded: what is asked for in vain is said at once.
         protocol = made(config.job.sequential) if sequential else None
         fixed = fixed_locality(config) if sequential else []
         lm = load_model(config)
-        if folder.config is not None:  # resume=
+        if stored is not None:  # resume=, or the same command for the same folder
             with folder.held():
                 _identify_again(config, folder, lm, facts, fixed)
                 return _objective(config, _edit(config, folder, lm, facts, protocol, fixed))
@@ -53,13 +59,53 @@ class Job(job.Job):
         with Store(config.store).take(identity, lambda: begin(config, folder), bool(config.force)) as taken:
             if isinstance(taken, RunFolder):
                 if taken.path.resolve() != folder.path.resolve():
+                    log_to(taken.path, folder.path)
                     logger.info("%s was left unfinished; going on there", taken.path)
-                return _objective(config, _edit(config, taken, lm, facts, protocol, fixed))
+                with interruptible(taken):
+                    return _objective(config, _edit(config, taken, lm, facts, protocol, fixed))
         if taken.state == "running":
             logger.warning("%s: another process is at this run (%s); it is left to it", taken.path, taken.id)
             return None
-        say(f"finished already: {taken.path} (force=true runs it again)")
-        return _objective(config, taken.summary)
+        return _finished(config, taken)
+
+
+def _finished(config: DictConfig, run: StoredRun) -> float | None:
+    """What to say where there is nothing to do."""
+    say(f"finished already: {run.path} (force=true runs it again)")
+    return _objective(config, _enough_succeeded(config, run.path, run.summary))
+
+
+def _enough_succeeded(config: DictConfig, folder: Path, summary: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The summary of a run; a sweeper is given the figure of a bad one, too.
+
+    Raises:
+        RunFailedError: more of its edits failed than ``job.most_failures`` allows.
+    """
+    failed, total, most = summary.get("n_failed", 0), summary["n_facts"], config.job.get("most_failures", 1.0)
+    if failed <= most * total:
+        return summary
+    first = next((case for case in records_in(folder) if case["error"]), None)
+    why = "" if first is None else f"; the first: {first['id']}: {first['error']}"
+    line = f"{folder}: {failed} of {total} edits failed, more than job.most_failures={most:g} allows{why}"
+    if config.objective is None:
+        raise RunFailedError(line)
+    logger.warning(line)
+    return summary
+
+
+def _none_crashed(folder: Path, crashes: Sequence[Case], total: int) -> None:
+    """Checks that the program did not fail at any edit.
+
+    Raises:
+        RunFailedError: it did; the run is not finished then.
+    """
+    if crashes:
+        first = crashes[0]
+        raise RunFailedError(
+            f"{folder}: {len(crashes)} of {total} edits crashed, and the run is not finished; the first: "
+            f"{first.fact.id}: {first.error.removeprefix(CRASHED)}; run.log there says where; resume={folder} tries "
+            "these again"
+        )
 
 
 def _check(config: DictConfig) -> None:
@@ -73,7 +119,8 @@ def _check(config: DictConfig) -> None:
         check(AutoLayerSettings, config.job.auto_layer)
         made(config.job.auto_layer.locator)
     check(LocalitySettings, config.job.locality)
-    made(config.eval)
+    if Harness.of(made(config.eval)) is not None and config.mode == "single":
+        raise ValueError("eval.harness_tasks are run on one edited model: take mode=batch or mode=sequential")
     editor = config.editor.copy()
     for field in ("layer", "layers"):
         if editor.get(field) == "auto":
@@ -93,13 +140,11 @@ def _edit(
     locate_layers(config, folder.path, lm, list(facts))
     editor, settings = made(config.editor), made(config.eval)
     harness = Harness.of(settings)
-    if harness is not None and config.mode == "single":
-        raise ValueError("eval.harness_tasks are run on one edited model: take mode=batch or mode=sequential")
     watcher = begin_tracker(config, folder)
     before = None if config.get("before") is None else Path(config.before)
     with _Progress(len(facts)) as progress:
         run = EditRun(lm, facts, editor, settings, folder, config.save_edits, lambda case: told(case), before)
-        progress.done = len(run.cases)
+        progress.done = run.n_done
 
         def told(case: Case) -> None:
             progress.advance(case)
@@ -116,7 +161,8 @@ def _edit(
     summary = (sequence.summary() if sequence is not None else run.summary(config.mode)) | {
         "seconds_to_prepare": prepared
     }
-    if harness is not None:
+    crashes = run.evaluation.crashes if sequence is None else sequence.crashes
+    if harness is not None and not crashes:
         with ExitStack() as applied, stage("Running the tasks of the evaluation harness"):
             for edit in run.edits if sequence is None else sequence.edits:
                 applied.enter_context(edit.applied(lm))
@@ -124,9 +170,10 @@ def _edit(
     if sequence is not None:
         draw_curve(sequence.curve, folder.path / "curve.png", editor.name)
     _print(config, run, sequence, summary)
+    _none_crashed(folder.path, crashes, len(facts))
     folder.finish(summary)
     watcher.finish(summary)
-    return summary
+    return _enough_succeeded(config, folder.path, summary)
 
 
 def _objective(config: DictConfig, summary: Mapping[str, Any]) -> float | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,20 +96,92 @@ def run_folder(resume: str | None, store: str, settings: Mapping[str, Any]) -> s
         resume: the folder of a run to go on with.
         store: where runs are kept.
         settings: the group ``job``.
+
+    Raises:
+        FileNotFoundError: there is no run to go on with.
+        ValueError: what is there is damaged.
+        OSError: as `new_folder` says.
     """
     if isinstance(find_job(settings), StoreJob):
-        return f"{store}/.jobs"
-    return str(resume) if resume else new_folder(store)
+        return _for_logs(Path(store))
+    if resume is None:
+        return new_folder(store)
+    stored_config(Path(str(resume)), f"resume={resume}")  # before Hydra makes the folder, or puts a log there
+    return str(resume)
+
+
+def stored_config(folder: Path, asked: str) -> DictConfig:
+    """The configuration that the run in a folder was begun with.
+
+    Args:
+        folder: the run's.
+        asked: what asked for it, for the message.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: it is damaged, or that of something else.
+    """
+    import yaml
+    from omegaconf import DictConfig, OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    path = folder / "config.yaml"
+    if not path.is_file():
+        what = "this is a file" if folder.is_file() else "there is no run in this folder (no config.yaml)"
+        raise FileNotFoundError(f"{asked}: {what}; name the folder of a run (python run.py job=runs lists them)")
+    try:
+        found = OmegaConf.create(path.read_text(encoding="utf-8"))
+    except (ValueError, yaml.YAMLError, OmegaConfBaseException) as error:
+        problem = str(error).splitlines()[0]
+        raise ValueError(f"{asked}: config.yaml there is damaged ({problem}); begin a new run") from None
+    lacking = [key for key in _PARTS if not isinstance(found, DictConfig) or key not in found]
+    if lacking or not isinstance(found, DictConfig):
+        raise ValueError(
+            f"{asked}: config.yaml there is cut off, or not that of a run (it lacks {', '.join(lacking)}); "
+            "begin a new run"
+        )
+    return found
+
+
+_PARTS = ("model", "data", "editor", "eval", "logger", "job", "mode", "seed", "choices")
+"""What the configuration of every run has; the last stands at its end."""
+
+
+def _for_logs(store: Path) -> str:
+    """Where what leaves no run has its log: in the store, where there is one that can be written."""
+    if store.is_dir() and os.access(store, os.W_OK):
+        return str(store / ".jobs")
+    if store.exists() and not store.is_dir():
+        raise NotADirectoryError(f"store={store}: this is a file; name the folder where runs are kept")
+    return str(Path(tempfile.gettempdir()) / "corrigenda-jobs")
 
 
 def new_folder(place: str) -> str:
     """A new folder, named after the day and the second (``${new_folder:...}``).
 
     It is made here: of two runs, or sweeps, that begin in the same second, one gets another name.
+
+    Raises:
+        OSError: it cannot be made there.
     """
     path = Path(datetime.now().strftime(f"{place}/%Y-%m-%d/%H-%M-%S"))
     for name in (path.name, *(f"{path.name}-{number}" for number in range(2, 1000))):
-        with suppress(FileExistsError):
+        try:
             path.with_name(name).mkdir(parents=True)
-            return str(path.with_name(name))
+        except FileExistsError:
+            if path.with_name(name).is_dir():
+                continue
+            raise NotADirectoryError(f"store={place}: {_file_in(path)} is a file, not a folder") from None
+        except NotADirectoryError:
+            raise NotADirectoryError(f"store={place}: {_file_in(path)} is a file, not a folder") from None
+        except OSError as error:
+            raise type(error)(
+                f"store={place}: a run's folder cannot be made there ({error.strerror}); take another store="
+            ) from None
+        return str(path.with_name(name))
     raise FileExistsError(f"{path} and a thousand more folders like it exist; begin again in a second")
+
+
+def _file_in(path: Path) -> Path:
+    """The first part of a path that is a file."""
+    return next((part for part in reversed((path, *path.parents)) if part.is_file()), path)

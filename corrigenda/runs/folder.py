@@ -55,9 +55,15 @@ class RunFolder:
 
     @property
     def identity(self) -> dict[str, str]:
-        """What the run works on, as it was noted; empty if it was not."""
+        """What the run works on, as it was noted; empty if it was not.
+
+        Raises:
+            ValueError: the file is damaged.
+        """
         path = self.path / "identity.json"
-        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+        if not path.is_file():
+            return {}
+        return read_object(path, "begin a new run, or delete this file to go on without a check of what it works on")
 
     def identify(self, **identity: str) -> None:
         """Notes what the run works on (fingerprints); when it goes on later, that has to be the same.
@@ -134,3 +140,22 @@ class RunFolder:
             LockedError: another process is writing it.
         """
         return locked(self.path / ".lock")
+
+
+def read_object(path: Path, remedy: str) -> dict[str, Any]:
+    """The named values of a JSON file in a run's folder.
+
+    Args:
+        path: the file.
+        remedy: what to do if it is damaged.
+
+    Raises:
+        ValueError: it cannot be read as such.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: damaged ({error}); {remedy}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: damaged (holds {type(found).__name__}, not named values); {remedy}")
+    return found

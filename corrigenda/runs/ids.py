@@ -28,7 +28,7 @@ def essential(config: Mapping[str, Any]) -> dict[str, Any]:
         sequential = kept.get("mode") == "sequential"
         editor = kept["editor"] if isinstance(kept.get("editor"), Mapping) else {}
         located = "auto" in (editor.get("layer"), editor.get("layers"))
-        used = {"sequential": sequential, "locality": sequential, "auto_layer": located}
+        used = {"sequential": sequential, "locality": sequential, "auto_layer": located, "most_failures": False}
         kept["job"] = {key: value for key, value in kept["job"].items() if used.get(key, True)}
     if isinstance(kept.get("model"), Mapping):
         kept["model"] = {key: value for key, value in kept["model"].items() if key not in NO_MATTER_OF_MODEL}

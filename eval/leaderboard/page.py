@@ -46,7 +46,12 @@ def write_leaderboard(found: Leaderboard, folder: Path, name: str = "leaderboard
 
     Returns:
         the files.
+
+    Raises:
+        ValueError: the name is that of another folder's file.
     """
+    if name in ("", "..") or Path(name).name != name or "\\" in name:
+        raise ValueError(f"job.file={name}: this is no plain name of a file; the folder is given by job.folder=")
     view = leaderboard_view(found, folder)
     paths = [folder / f"{name}.{suffix}" for suffix in ("md", "csv", "json", "html")]
     write_text(paths[0], markdown(found, about))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
+from pathlib import Path
 
 from corrigenda import Edit
 from corrigenda.data.requests import left_out, reports_together, standing
@@ -19,14 +20,12 @@ def run_batch(run: EditRun) -> None:
     facts = list(run.facts)
     now = standing(facts)
     lm, baseline = run.lm, run.baseline(list(run.facts), run.settings)
-    if len(run.cases) == len(run.facts):
+    if run.n_done == len(run.facts):
         return
     path = run.folder.edit_path(0, "all")
     outcome = path / "outcome.json"  # written last: what came of the edit is not asked twice
-    if outcome.is_file():
-        seconds, error = json.loads(outcome.read_text(encoding="utf-8"))
-        made = Attempt(None if error else Edit.load(path), seconds, error)
-    else:
+    made = _outcome(outcome)
+    if made is None or made.crashed:
         made = run.attempt([facts[number] for number in now.in_force])
         if made.edit is not None:
             made.edit.save(path)
@@ -35,7 +34,7 @@ def run_batch(run: EditRun) -> None:
     together = {fact.id: report for fact, report in zip(facts, reports_together(facts, now), strict=True)}
     for number in track(baseline.chunks, "Measuring the model before and after the edit", bar=False):
         chunk = baseline.facts(number)
-        if all(fact.id in run.cases for fact in chunk):
+        if all(map(run.is_done, chunk)):
             continue
         before = baseline.chunk(number)
         with made.edit.applied(lm) if made.edit is not None else nullcontext():
@@ -49,3 +48,18 @@ def run_batch(run: EditRun) -> None:
             why = made.error or str((mine or {}).get("refused", ""))
             # The edit of all facts is saved already, as one.
             run.finished(judged(fact, old, new, said, made.seconds / len(now.in_force), why))
+
+
+def _outcome(path: Path) -> Attempt | None:
+    """What came of the edit when it was asked for; None where it was not.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    if not path.is_file():
+        return None
+    try:
+        seconds, error = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, TypeError) as problem:
+        raise ValueError(f"{path}: damaged ({problem}); delete it to make the edit again") from None
+    return Attempt(None if error else Edit.load(path.parent), seconds, error)

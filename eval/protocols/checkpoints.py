@@ -89,6 +89,13 @@ class Checkpoints:
         """Whether there is nothing to score at T, or it is done."""
         return t not in self.due or self._path(t).is_file()
 
+    def forget_after(self, place: int) -> None:
+        """Takes away the scores of all T above so many edits."""
+        for t in self.due:
+            if t > place:
+                for path in (self._path(t), *(self._lines(name) for name in (self._name(t), self._fixed_name(t)))):
+                    path.unlink(missing_ok=True)
+
     def score(self, position: Position) -> bool:
         """Scores all facts so far and the fixed set; False if it was stopped on the way."""
         run, t = self._run, position.done
@@ -114,7 +121,7 @@ class Checkpoints:
             return False
         cases = self._records(self._name(t))
         if together:
-            for case in cases[len(run.cases) :]:
+            for case in cases:
                 run.finished(replace(case, edit=said.get(case.fact.id), seconds=position.made[0] / t))
         write_json(self._path(t), self._point(position, cases))
         return True
@@ -189,6 +196,9 @@ class Checkpoints:
 
     def _fixed_name(self, t: int) -> str:
         return f"{_FOLDER}/fixed-{t:04d}"
+
+    def _lines(self, name: str) -> Path:
+        return self._run.folder.path / f"{name}.jsonl"
 
     def _path(self, t: int) -> Path:
         return self._run.folder.path / _FOLDER / f"t-{t:04d}.json"

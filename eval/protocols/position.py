@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -13,8 +12,11 @@ from typing import Any
 from corrigenda import Edit
 from corrigenda.files import write_json
 from corrigenda.runs.environment import peak_memory_mb
+from corrigenda.runs.folder import read_object
 from eval.protocols.runs import EditRun
 from eval.protocols.settings import Regime
+
+_REMEDY = "begin a new run, or delete position.json to make the edits again from the first one"
 
 
 @dataclass
@@ -54,10 +56,20 @@ class SavedPosition:
         return int(self._state["done"]) if self._path.is_file() else 0
 
     def load(self) -> Position:
-        """The position, with its edits; at the beginning where none was saved."""
+        """The position, with its edits; at the beginning where none was saved.
+
+        Raises:
+            ValueError: it is damaged, or records are missing of facts that were edited.
+        """
         if not self._path.is_file():
             return Position(0, [], [], 0.0)
         state = self._state
+        done = [fact for fact in self._run.facts[: state["done"]] if fact.id in self._run.cases]
+        if len(done) < state["done"]:
+            raise ValueError(
+                f"{self._path} is at {state['done']} facts, but cases.jsonl beside it has records of only {len(done)} "
+                f"of them; {_REMEDY}"
+            )
         edits = [Edit.load(self._run.folder.path / name) for name in state["edits"]]
         seconds, error = state["made"]
         return Position(state["done"], edits, list(state["edits"]), state["peak_memory_mb"], (seconds, error))
@@ -98,4 +110,9 @@ class SavedPosition:
 
     @property
     def _state(self) -> dict[str, Any]:
-        return dict(json.loads(self._path.read_text(encoding="utf-8")))
+        state = read_object(self._path, _REMEDY)
+        kinds = {"done": int, "edits": list, "peak_memory_mb": (int, float), "made": list}
+        odd = [name for name, kind in kinds.items() if not isinstance(state.get(name), kind)]
+        if odd or not 0 <= state["done"] <= len(self._run.facts):
+            raise ValueError(f"{self._path}: damaged ({', '.join(odd) or 'done'} cannot be); {_REMEDY}")
+        return state

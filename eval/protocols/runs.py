@@ -17,6 +17,7 @@ from corrigenda.data import FactSet
 from corrigenda.data.requests import left_out, standing
 from corrigenda.runs.environment import peak_memory_mb
 from corrigenda.runs.folder import RunFolder
+from corrigenda.runs.records import CRASHED
 from eval.evaluation import Case, Evaluation
 from eval.fitting import too_long
 from eval.protocols.baseline import Baseline
@@ -59,6 +60,11 @@ class Attempt:
     seconds: float
     error: str = ""
 
+    @property
+    def crashed(self) -> bool:
+        """Whether the program failed, not the method: it is worth another try."""
+        return self.error.startswith(CRASHED)
+
 
 class EditRun:
     """One model, one editor, some facts, and the folder where the results go and where finished cases are found.
@@ -100,6 +106,20 @@ class EditRun:
         self.numbers = {fact.id: number for number, fact in enumerate(facts)}
         folder.identify(model_fingerprint=lm.fingerprint, data_fingerprint=facts.fingerprint)
         self.cases = {case.fact.id: case for case in map(Case.from_dict, folder.cases())}
+        self._again = {id_ for id_, case in self.cases.items() if case.crashed}
+
+    @property
+    def n_done(self) -> int:
+        """How many facts are finished."""
+        return len(self.cases) - len(self._again)
+
+    def is_done(self, fact: Fact) -> bool:
+        """Whether a fact is finished; one that crashed when the run was last at work is not."""
+        return fact.id in self.cases and fact.id not in self._again
+
+    def do_again(self, facts: Sequence[Fact]) -> None:
+        """Forgets that facts are finished; until they are done again, their records stay."""
+        self._again.update(fact.id for fact in facts if fact.id in self.cases)
 
     @property
     def evaluation(self) -> Evaluation:
@@ -134,7 +154,8 @@ class EditRun:
 
         Facts that are longer than the model reads are left out; where there is no other, that is a refusal.
 
-        An editor that crashes has failed at these facts and no others, so its error is noted and not raised.
+        Only a refusal is a result. Any other error is a crash: the edit counts as failed, but is tried again when the
+        run goes on. It is noted and not raised, so that the other facts are done all the same.
         """
         reasons = [too_long(self.lm, fact, self.settings) for fact in facts]
         if all(reasons) and reasons:
@@ -147,12 +168,12 @@ class EditRun:
             edit, error = None, f"refused: {refusal}"
         except Exception as crash:
             logger.exception("%s crashed on %s", self.editor.name, ", ".join(fact.id for fact in facts))
-            edit, error = None, f"crashed: {crash!r}"
+            edit, error = None, f"{CRASHED}{crash!r}"
         return Attempt(edit, time.perf_counter() - begin, error)
 
     def finished(self, case: Case, edit: Edit | None = None) -> None:
         """Notes a finished case, once, with its edit."""
-        if case.fact.id in self.cases:
+        if self.is_done(case.fact):
             return
         if edit is not None and self.save_edits:
             self.folder.save_edit(edit, self.numbers[case.fact.id], case.fact.id)
@@ -160,6 +181,7 @@ class EditRun:
         self.folder.append(record)  # last: a fact with a line here is done
         # As it stands in the file: without the distributions, which would fill the memory.
         self.cases[case.fact.id] = Case.from_dict(record)
+        self._again.discard(case.fact.id)
         self.notify(self.cases[case.fact.id])
 
     def summary(self, mode: str) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from typing import Any
 
 from corrigenda import Edit, Fact
 from corrigenda.data.requests import history
-from eval.evaluation import Evaluation, judged
+from corrigenda.runs.records import CRASHED
+from eval.evaluation import Case, Evaluation, judged
 from eval.measure import measure
 from eval.protocols.baseline import Baseline
 from eval.protocols.checkpoints import Checkpoints, fixed_settings, n_prompts
@@ -73,6 +74,7 @@ class SequentialRun:
             return False
         position = self._position.load()
         self._position.forget_others(position.saved)
+        self._forget_crashed(position)
         try:
             for edit in position.edits:
                 edit.apply(self.run.lm)
@@ -125,14 +127,34 @@ class SequentialRun:
             following = next(t for t in due if t > position.done)
             # Up to the next checkpoint in one go: lifting hundreds of edits takes a while.
             if self._stop() or not self._baseline.complete(following, self._stop):
-                self._position.save(position)
+                if not self._crashed(position):
+                    self._position.save(position)
                 return False
             if self.regime == "together":
                 self._edit_together(position, following)
             else:
                 self._edit_next(position)
-            if position.done % self.settings.every == 0 or position.done in due:
+            # After a crash nothing is saved any more: the sequence goes on from before it another time.
+            if (position.done % self.settings.every == 0 or position.done in due) and not self._crashed(position):
                 self._position.save(position)
+
+    @property
+    def crashes(self) -> list[Case]:
+        """The cases at which the program failed, and which are tried again when the sequence goes on."""
+        return [self.run.cases[fact.id] for fact in self.run.facts[self.done :] if self.run.cases[fact.id].crashed]
+
+    def _crashed(self, position: Position) -> bool:
+        cases = (self.run.cases.get(fact.id) for fact in self.run.facts[self.done : position.done])
+        return position.made[1].startswith(CRASHED) or any(case is not None and case.crashed for case in cases)
+
+    def _forget_crashed(self, position: Position) -> None:
+        """What came after a crash is done again: later edits stand on what the model was then."""
+        facts = list(self.run.facts)
+        for place, fact in enumerate(facts[position.done :], position.done):
+            if fact.id in self.run.cases and self.run.cases[fact.id].crashed:
+                self.run.do_again(facts[place:])
+                self._checkpoints.forget_after(place)
+                return
 
     def _edit_next(self, position: Position) -> None:
         """Edits the next fact and measures it."""

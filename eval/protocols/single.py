@@ -15,13 +15,13 @@ def run_single(run: EditRun) -> None:
     lm, baseline = run.lm, run.baseline(list(run.facts), run.settings)
     for number in baseline.chunks:
         chunk = baseline.facts(number)
-        if all(fact.id in run.cases for fact in chunk):
+        if all(map(run.is_done, chunk)):
             continue
         told = f"Measuring the unedited model, part {number + 1} of {len(baseline.chunks)}"
         with stage(told, at_once=False, bar=False):
             measured = baseline.chunk(number)
         for fact, before in zip(chunk, measured, strict=True):
-            if fact.id in run.cases:
+            if run.is_done(fact):
                 continue
             made = run.attempt([fact])
             with made.edit.applied(lm) if made.edit is not None else nullcontext():

@@ -74,4 +74,8 @@ def test_runs_that_begin_in_the_same_second_get_folders_of_their_own(
     day = tmp_path / "2026-01-02"
     assert folders == [day / "03-04-05", day / "03-04-05-2", day / "03-04-05-3"]
     assert all(folder.is_dir() for folder in folders)
-    assert run_folder("there", str(tmp_path), {"name": "edit"}) == "there"
+    there = tmp_path / "there"
+    there.mkdir()
+    parts = ("model", "data", "editor", "eval", "logger", "job", "mode", "seed", "choices")
+    (there / "config.yaml").write_text("".join(f"{part}: 0\n" for part in parts))
+    assert run_folder(str(there), str(tmp_path), {"name": "edit"}) == str(there)

@@ -1,0 +1,158 @@
+"""What the program says when it ends with an error: a line where its user can mend it, a traceback where not.
+
+This file is light: it is imported before anything is done.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import traceback
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.errors import ConfigCompositionException, HydraException, InstantiationException, OverrideParseException
+from omegaconf import DictConfig
+from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
+
+from corrigenda.runs.locks import LockedError
+from editing.registry import EDITORS
+
+SWITCH = "HYDRA_FULL_ERROR"
+"""The environment variable that, set to 1, makes the program show the traceback of every error."""
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class RunFailedError(RuntimeError):
+    """A run that came to its end, but in which too much failed."""
+
+
+class RunInterrupted(KeyboardInterrupt):
+    """Ctrl-C during a job; the text says how to go on."""
+
+
+EXPECTED = (ValueError, OSError, MemoryError, LockedError, RunFailedError, HydraException, OmegaConfBaseException)
+"""Errors that say what the user can do; any other is a mistake in the program, and is shown with its traceback."""
+
+
+def told(error: BaseException, arguments: Sequence[str]) -> tuple[str, int] | None:
+    """What to say of an error, in one line, and the exit status; None for one that is a mistake in the program.
+
+    Args:
+        error: what ended the program.
+        arguments: those of the command line.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        return _line(f"interrupted; {error}" if str(error) else "interrupted"), 130
+    if isinstance(error, OverrideParseException):
+        return _line(f"{error.override}: this is no setting; write NAME=VALUE (python run.py --help lists them)"), 2
+    found = _cause(error)
+    if isinstance(found, ConfigCompositionException):
+        return _line(_composition(found, arguments)), 1
+    chosen = _in_our_words(found)
+    if not (chosen or isinstance(found, EXPECTED) or _out_of_memory(found)):
+        return None
+    text = str(found)
+    if isinstance(found, OmegaConfBaseException):
+        text = re.sub(r"^\w+ raised while resolving interpolation: ", "", text.split("\n    full_key:")[0])
+    elif isinstance(found, KeyError):
+        text = str(*found.args)
+    elif isinstance(found, OSError) and found.strerror and found.filename is not None:
+        text = f"{found.filename}: {found.strerror}"
+    elif isinstance(found, InstantiationException):
+        text = _call(text)
+    if not text:
+        text = type(found).__name__
+    return _line(text if chosen else f"{text} ({type(found).__name__}; {SWITCH}=1 shows where)"), 1
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The error that Hydra or OmegaConf wrapped in one of theirs."""
+    wrapping = (InstantiationException, InterpolationResolutionError, ConfigCompositionException)
+    cause = error.__cause__
+    if isinstance(error, wrapping) and cause is not None and not isinstance(cause, OmegaConfBaseException):
+        # A name or a setting that there is not is the user's; any other error in a call may be the program's.
+        theirs = isinstance(cause, TypeError) and _WRONG_CALL.search(str(cause)) is not None
+        return error if theirs or "Error locating target" in str(error) else _cause(cause)
+    return error
+
+
+_WRONG_CALL = re.compile(
+    r"(\w+)\.__init__\(\) (?:got an unexpected keyword|missing \d+ required \w+) arguments?:? '(\w+)'"
+)
+
+
+def _call(text: str) -> str:
+    """The line on a class that could not be made of its settings."""
+    wrong, key = _WRONG_CALL.search(text), re.search(r"full_key: (\S+)", text)
+    place = f"{key.group(1)}." if key else ""
+    nowhere = re.search(r"Error locating target '([^']*)'", text)
+    if nowhere is not None:
+        return f"{place}_target_={nowhere.group(1)}: there is no such class; is its folder on PYTHONPATH?"
+    if wrong is None:
+        return text
+    problem = "has no such setting" if "unexpected" in wrong.group(0) else "needs this setting"
+    return f"{place}{wrong.group(2)}: {wrong.group(1)} {problem}"
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    """Whether it is the error of this kind that torch has; torch is not imported for it."""
+    return type(error).__name__ == "OutOfMemoryError"
+
+
+def _in_our_words(error: BaseException) -> bool:
+    """Whether a statement of this project raised it: then it says what its user can do, whatever its type."""
+    if isinstance(error, (HydraException, OmegaConfBaseException)):
+        return True
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames or not (frames[-1].line or "").startswith("raise "):
+        return False
+    place = Path(frames[-1].filename)
+    return place.is_relative_to(ROOT) and not {"site-packages", ".venv"} & set(place.parts)
+
+
+def _composition(error: ConfigCompositionException, arguments: Sequence[str]) -> str:
+    """The line on a choice or a setting that there is not."""
+    missing, options = getattr(error, "missing_cfg_file", None), getattr(error, "options", None)
+    if missing and options is not None:
+        group, _, name = str(missing).rpartition("/")
+        if group == "editor":
+            return EDITORS.unknown(name)
+        return f"{group}={name}: there is no such choice; {_near(name, options)}The choices are {', '.join(options)}"
+    key = re.search(r"Could not override '([^']+)'", str(error))
+    if key is None:
+        return str(error)
+    return _unknown_setting(key.group(1), arguments)
+
+
+def _unknown_setting(key: str, arguments: Iterable[str]) -> str:
+    known = _settings_beside(key, arguments)
+    place, _, name = key.rpartition(".")
+    hint = _near(name, known, f"{place}." if place else "")
+    return f"{key}: there is no such setting; {hint or 'python run.py --cfg job lists them; '}+{key}=... adds one"
+
+
+def _settings_beside(key: str, arguments: Iterable[str]) -> list[str]:
+    """The settings at the place where one was looked for."""
+    chosen = [each for each in arguments if re.fullmatch(r"[a-z]+=[\w-]+", each)]
+    groups = {path.name for path in (ROOT / "conf").iterdir() if path.is_dir()}
+    with suppress(Exception), initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        node: Any = compose("config", [each for each in chosen if each.split("=")[0] in groups])
+        for part in key.split(".")[:-1]:
+            node = node[part]
+        if isinstance(node, DictConfig):
+            return [str(name) for name in node]
+    return []
+
+
+def _near(name: str, known: Iterable[str], place: str = "") -> str:
+    near = difflib.get_close_matches(name, list(known), n=2)
+    return f"did you mean {' or '.join(place + each for each in near)}? " if near else ""

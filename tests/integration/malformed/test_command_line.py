@@ -1,0 +1,104 @@
+"""What the command line answers to what cannot be: one line, and nothing is left behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import program
+import pytest
+
+PARTS = ("model", "data", "editor", "eval", "logger", "job", "mode", "seed", "choices")
+
+LINES: dict[str, tuple[list[str], str]] = {
+    "editor": (["editor=roem"], "editor=roem: there is no such editor; did you mean rome"),
+    "editor-far": (["editor=xyz"], "editor=xyz: there is no such editor; The editors are"),
+    "model": (["model=smollm"], "model=smollm: there is no such choice; did you mean smollm2-135m?"),
+    "data": (["data=zrse"], "data=zrse: there is no such choice; did you mean zsre?"),
+    "eval": (["eval=ful"], "eval=ful: there is no such choice; did you mean full?"),
+    "logger": (["logger=wandbb"], "logger=wandbb: there is no such choice; did you mean wandb?"),
+    "job": (["job=edti"], "job=edti: there is no such choice; did you mean edit?"),
+    "launcher": (["launcher=joblb"], "launcher=joblb: there is no such choice; did you mean joblib?"),
+    "sweeper": (["sweeper=optna"], "sweeper=optna: there is no such choice; did you mean optuna?"),
+    "setting": (["editor.lyer=1"], "editor.lyer: there is no such setting; did you mean editor.layer"),
+    "setting-eval": (["eval.max_new_token=1"], "eval.max_new_token: there is no such setting; did you mean eval.max_"),
+    "setting-job": (["job.most_failure=1"], "job.most_failure: there is no such setting; did you mean job.most_f"),
+    "setting-data": (["data.limt=1"], "data.limt: there is no such setting; did you mean data.limit"),
+    "setting-top": (["sed=1"], "sed: there is no such setting; did you mean seed"),
+    "group": (["editr=rome"], "editr: there is no such setting; did you mean editor"),
+    "group-far": (["qqqqq=1"], "qqqqq: there is no such setting; python run.py --cfg job lists them"),
+    "mode": (["mode=all"], "mode=all: the modes are single, batch, sequential"),
+    "mode-null": (["mode=null"], "mode=None: the modes are"),
+    "saved": (
+        ["editor=saved"],
+        "editor.run has no value: give editor.run=... (conf/editor/saved.yaml says what it is)",
+    ),
+    "saved-nothing": (["editor=saved", "editor.run=."], "saved: . holds no edits"),
+    "survey": (["job=survey"], "job.locator has no value: give job.locator=... (conf/job/survey.yaml"),
+    "job-name": (["job.name=edti"], "job.name=edti: there is no such job; did you mean edit?"),
+    "job-target": (["+job._target_=x"], "job._target_=x: this is not the dotted path of a class"),
+    "job-module": (["+job._target_=nowhere.Job"], "there is no module 'nowhere'; is its folder on PYTHONPATH?"),
+    "editor-target": (["editor._target_=nowhere.Editor"], "editor._target_=nowhere.Editor: there is no such class"),
+    "editor-setting": (["+editor.foo=1"], "editor.foo: Rome has no such setting"),
+    "eval-setting": (["+eval.foo=1"], "foo: EvalSettings has no such setting"),
+    "store-file": (["store=afile"], "store=afile: afile is a file, not a folder"),
+    "store-below-file": (["store=afile/x/y"], "store=afile/x/y: afile is a file, not a folder"),
+    "store-file-runs": (["job=runs", "store=afile"], "store=afile: this is a file"),
+    "store-file-leaderboard": (["job=leaderboard", "store=afile"], "store=afile: this is a file"),
+    "store-nowhere": (["store=/proc/none"], "store=/proc/none: a run's folder cannot be made there"),
+    "resume-nothing": (["resume=no/such"], "resume=no/such: there is no run in this folder"),
+    "resume-file": (["resume=afile"], "resume=afile: this is a file"),
+    "resume-data": (["resume=somedata"], "resume=somedata: there is no run in this folder"),
+    "resume-other-config": (["resume=other"], "resume=other: config.yaml there is cut off, or not that of a run"),
+    "resume-cut": (["resume=cut"], "resume=cut: config.yaml there is cut off, or not that of a run (it lacks choices)"),
+    "resume-broken": (["resume=broken"], "resume=broken: config.yaml there is damaged"),
+    "resume-list": (["resume=list"], "resume=list: config.yaml there is cut off, or not that of a run"),
+    "resume-binary": (["resume=binary"], "resume=binary: config.yaml there is damaged"),
+    "leaderboard-file": (["job=leaderboard", "job.file=../../x"], "job.file=../../x: this is no plain name of a file"),
+    "leaderboard-empty": (["job=leaderboard", "job.file=''"], "job.file=: this is no plain name of a file"),
+    "leaderboard-root": (["job=leaderboard", "job.file=/x"], "job.file=/x: this is no plain name of a file"),
+    "leaderboard-back": (["job=leaderboard", "job.file='a\\\\b'"], "this is no plain name of a file"),
+    "model-unnamed": (["model=own"], "model=own names no model: give model.name="),
+    "data-unnamed": (["data=zsre"], "data=zsre comes from a file of yours: give data.path="),
+    "interpolation": (["seed=${nothing}"], "Interpolation key 'nothing' not found"),
+    "environment": (["seed=${oc.env:NOPE}"], "NOPE"),
+}
+"""Arguments of ``run.py``, and what its one line on an error says."""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with things that are no runs."""
+    home = tmp_path_factory.mktemp("home")
+    (home / "afile").write_text("x")
+    whole = "".join(f"{part}: 0\n" for part in PARTS)
+    texts: dict[str, str | None] = {
+        "somedata": None,
+        "other": "a: 1\n",
+        "cut": whole.replace("choices: 0\n", ""),
+        "broken": "a: [1, 2\nb: }",
+        "list": "[1, 2]",
+    }
+    for name, text in texts.items():
+        (home / name).mkdir()
+        if text is not None:
+            (home / name / "config.yaml").write_text(text)
+    (home / "binary").mkdir()
+    (home / "binary" / "config.yaml").write_bytes(b"\xff\xfe\x00")
+    return home
+
+
+@pytest.mark.parametrize("case", LINES)
+def test_the_command_line_answers_in_one_line(home: Path, case: str) -> None:
+    arguments, expected = LINES[case]
+    before = {path for path in home.rglob("*") if "outputs" not in path.parts}
+    said = program.call(home, *arguments, succeeds=False)
+    assert expected in said
+    assert len(said.splitlines()) == 1, said
+    assert {path for path in home.rglob("*") if "outputs" not in path.parts} == before
+    assert not [path for path in home.rglob("run.log") if path.parent.name != ".jobs"]
+
+
+@pytest.mark.parametrize("argument", ["nonsense", "a=[", "=1", "seed=1,2"])
+def test_what_cannot_be_read_is_wrong_usage(home: Path, argument: str) -> None:
+    said = program.call(home, argument, succeeds=False)
+    assert len(said.splitlines()) == 1

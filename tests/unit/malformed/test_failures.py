@@ -1,0 +1,168 @@
+"""What runs answer to crashes, damaged files and places that cannot be written: one line, or what is stated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+
+from corrigenda import EditRefusedError, Fact, LanguageModel
+from corrigenda.data import FactSet
+from corrigenda.runs.folder import RunFolder
+from corrigenda.runs.records import count_records, records_in
+from eval import EditRun, EvalSettings, SequentialSettings, run_batch, run_sequential, run_single
+from eval.leaderboard import leaderboard, write_leaderboard
+from jobs.errors import EXPECTED, RunFailedError, RunInterrupted, told
+
+
+def test_errors_that_the_program_made_are_not_told_in_a_line() -> None:
+    assert told(ZeroDivisionError("a bug"), []) is None
+    assert told(KeyError("a bug"), []) is None
+    assert told(RunInterrupted("go on with resume=x"), []) == ("interrupted; go on with resume=x", 130)
+    assert told(KeyboardInterrupt(), []) == ("interrupted", 130)
+    assert told(OSError(28, "No space left on device", "cases.jsonl"), []) == (
+        "cases.jsonl: No space left on device (OSError; HYDRA_FULL_ERROR=1 shows where)",
+        1,
+    )
+    for kind in (ValueError, MemoryError, RunFailedError, ConnectionError):
+        assert issubclass(kind, EXPECTED)
+        assert told(kind("one\ntwo"), []) == (f"one two ({kind.__name__}; HYDRA_FULL_ERROR=1 shows where)", 1)
+
+
+FACTS = FactSet(
+    "five",
+    tuple(Fact(subject, "the city of {} is", "Rome", "Paris", id=subject) for subject in ("red", "blue", "green")),
+)
+SMALL = EvalSettings(generate=False, perplexity_tokens=0)
+
+
+class Moody:
+    """Raises what it is told to, at the subjects that it is told of."""
+
+    name = "moody"
+
+    def __init__(self, error: BaseException | None = None, at: tuple[str, ...] = ()) -> None:
+        self.error, self.at = error, at
+
+    def edit(self, lm: LanguageModel, facts: Any) -> Any:
+        from editing import InContext
+
+        if self.error is not None and {fact.subject for fact in facts} & set(self.at):
+            raise self.error
+        return InContext().edit(lm, facts)
+
+
+@pytest.fixture(scope="module")
+def lm() -> LanguageModel:
+    return tiny.build("llama")
+
+
+def sequential(run: EditRun) -> None:
+    run_sequential(run, SequentialSettings(checkpoints=(1, 2), every=1))
+
+
+PROTOCOLS: dict[str, Callable[[EditRun], None]] = {"single": run_single, "batch": run_batch, "sequential": sequential}
+
+
+def scored(folder: Path, of: str = "cases") -> list[dict[str, Any]]:
+    return [{key: value for key, value in record.items() if key != "seconds"} for record in records_in(folder, of)]
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("x"), MemoryError(), OSError(5, "x"), ValueError("a\nb")])
+@pytest.mark.parametrize("mode", PROTOCOLS)
+def test_a_crash_is_noted_and_tried_again(lm: LanguageModel, tmp_path: Path, mode: str, error: Exception) -> None:
+    go = PROTOCOLS[mode]
+    go(EditRun(lm, FACTS, Moody(), SMALL, RunFolder(tmp_path / "calm")))
+    crashed = EditRun(lm, FACTS, Moody(error, ("blue",)), SMALL, RunFolder(tmp_path / "run"))
+    go(crashed)
+    crashes = crashed.evaluation.crashes
+    assert len(crashes) == (3 if mode == "batch" else 1)
+    assert all(case.error == f"crashed: {error!r}" for case in crashes)
+    assert not lm.edits
+    go(EditRun(lm, FACTS, Moody(), SMALL, RunFolder(tmp_path / "run")))
+    for of in ("cases", "retention"):
+        assert scored(tmp_path / "run", of) == scored(tmp_path / "calm", of)
+    assert count_records(tmp_path / "run") == 3
+    RunFolder(tmp_path / "run").finish({})
+    assert count_records(tmp_path / "run") == 3
+
+
+@pytest.mark.parametrize("mode", PROTOCOLS)
+def test_a_refusal_is_final_and_no_crash(lm: LanguageModel, tmp_path: Path, mode: str) -> None:
+    run = EditRun(lm, FACTS, Moody(EditRefusedError("no"), ("blue",)), SMALL, RunFolder(tmp_path))
+    PROTOCOLS[mode](run)
+    assert run.evaluation.crashes == []
+    assert {case.error for case in run.evaluation.failures} == {"refused: no"}
+    again = EditRun(lm, FACTS, Moody(), SMALL, RunFolder(tmp_path))
+    PROTOCOLS[mode](again)
+    assert len(again.evaluation.failures) == len(run.evaluation.failures)
+
+
+@pytest.mark.parametrize("mode", PROTOCOLS)
+def test_ctrl_c_is_not_swallowed(lm: LanguageModel, tmp_path: Path, mode: str) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        PROTOCOLS[mode](EditRun(lm, FACTS, Moody(KeyboardInterrupt(), ("blue",)), SMALL, RunFolder(tmp_path)))
+    assert not lm.edits
+
+
+DAMAGE: dict[str, tuple[str, str | None, str]] = {
+    "identity-cut": ("identity.json", '{"model_finger', "identity.json: damaged"),
+    "identity-empty": ("identity.json", "", "identity.json: damaged"),
+    "identity-list": ("identity.json", "[1]", "identity.json: damaged (holds list"),
+    "identity-deep": ("identity.json", "[" * 100_000, "identity.json: damaged"),
+    "identity-other": ("identity.json", '{"model_fingerprint": "x"}', "begun with another model_fingerprint"),
+    "position-cut": ("position.json", '{"done": 2, "edi', "position.json: damaged"),
+    "position-empty": ("position.json", "", "position.json: damaged"),
+    "position-list": ("position.json", "[]", "position.json: damaged (holds list"),
+    "position-lacks": ("position.json", "{}", "position.json: damaged (done, edits, peak_memory_mb, made cannot be)"),
+    "position-far": (
+        "position.json",
+        '{"done": 9, "edits": [], "peak_memory_mb": 1, "made": [0, ""]}',
+        "position.json: damaged (done cannot be)",
+    ),
+    "cases-missing": ("cases.jsonl", None, "cases.jsonl beside it has records of only 0 of them"),
+    "cases-cut": ("cases.jsonl", '{"id": "red", "fa', "cases.jsonl beside it has records of only 0 of them"),
+    "cases-damaged": ("cases.jsonl", '{"id": \n', "cases.jsonl, line 1: damaged"),
+    "cases-list": ("cases.jsonl", "[1]\n", "cases.jsonl, line 1: damaged (not an object)"),
+}
+"""What is done to a file of a sequence that was cut short, and what going on with it says."""
+
+
+@pytest.mark.parametrize("case", DAMAGE)
+def test_damaged_files_of_a_run(lm: LanguageModel, tmp_path: Path, case: str) -> None:
+    name, text, expected = DAMAGE[case]
+    sequential(EditRun(lm, FACTS, Moody(), SMALL, RunFolder(tmp_path)))
+    if text is None:
+        (tmp_path / name).unlink()
+    else:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=r"damaged|begun with|has records of") as caught:
+        sequential(EditRun(lm, FACTS, Moody(), SMALL, RunFolder(tmp_path)))
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "[1", "{}", "3"])
+def test_a_damaged_outcome_of_a_batch(lm: LanguageModel, tmp_path: Path, text: str) -> None:
+    run_batch(EditRun(lm, FACTS, Moody(), SMALL, RunFolder(tmp_path)))
+    [outcome] = tmp_path.glob("edits/*/outcome.json")
+    outcome.write_text(text)
+    (tmp_path / "cases.jsonl").unlink()
+    with pytest.raises(ValueError, match=r"outcome\.json: damaged .*delete it to make the edit again"):
+        run_batch(EditRun(lm, FACTS, Moody(), SMALL, RunFolder(tmp_path)))
+
+
+def test_a_model_is_not_written_onto_a_file(lm: LanguageModel, tmp_path: Path) -> None:
+    (tmp_path / "model").write_text("x")
+    with pytest.raises(FileExistsError, match="model is a file; name a folder"):
+        lm.save_pretrained(tmp_path / "model")
+
+
+def test_a_leaderboard_stays_in_its_folder(tmp_path: Path) -> None:
+    for name in ("../x", "a/b", "", "..", "."):
+        with pytest.raises(ValueError, match=r"job\.file="):
+            write_leaderboard(leaderboard([]), tmp_path, name)
+    assert not list(tmp_path.iterdir())
