@@ -111,7 +111,7 @@ class SavedPosition:
     @property
     def _state(self) -> dict[str, Any]:
         state = read_object(self._path, _REMEDY)
-        kinds = {"done": int, "edits": list, "peak_memory_mb": (int, float), "made": list}
+        kinds: dict[str, Any] = {"done": int, "edits": list, "peak_memory_mb": (int, float), "made": list}
         odd = [name for name, kind in kinds.items() if not isinstance(state.get(name), kind)]
         if odd or not 0 <= state["done"] <= len(self._run.facts):
             raise ValueError(f"{self._path}: damaged ({', '.join(odd) or 'done'} cannot be); {_REMEDY}")
