@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -100,6 +101,12 @@ class AppliedEdits(Sequence[Edit]):
         """
         for layer in layers:
             values = self._lm.memory(layer).values
+            if layer in self._written and self._lm.values_hash(layer) != self._written[layer]:
+                warnings.warn(
+                    f"the values of layer {layer} of {self._lm.name} were changed by hand while edits were applied; "
+                    "that change is lost now",
+                    stacklevel=4,
+                )
             edits = [edit for edit in self._edits if isinstance(edit, WeightEdit) and layer in edit.changed]
             if not edits:
                 if layer in self.untouched:

@@ -497,6 +497,10 @@ def test_values_changed_by_hand_under_an_edit_or_elsewhere() -> None:
         lm.memory(1).weight.data.copy_(kept)
         second.apply(lm)
         second.revert(lm)
+        lm.memory(1).weight.data.mul_(2)
+        with pytest.warns(UserWarning, match=r"layer 1 of tiny-gpt2 were changed by hand .* is lost now"):
+            second.apply(lm, strict=False)
+        second.revert(lm)
 
 
 def low_rank_of_gpt2(lm: LanguageModel) -> LowRankEdit:
