@@ -7,8 +7,8 @@ from corrigenda.lazy import lazily
 if TYPE_CHECKING:
     from editing.baselines.controls import InContext as InContext
     from editing.baselines.controls import NoEdit as NoEdit
-    from editing.baselines.controls import RandomUpdate as RandomUpdate
     from editing.baselines.finetune import FineTune as FineTune
+    from editing.baselines.random_update import RandomUpdate as RandomUpdate
     from editing.baselines.saved import Saved as Saved
     from editing.editor import Editor as Editor
     from editing.editor import EditRefusedError as EditRefusedError

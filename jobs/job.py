@@ -110,6 +110,20 @@ def run_folder(resume: str | None, store: str, settings: Mapping[str, Any]) -> s
     return str(resume)
 
 
+# Where classes are now that stored configurations name by the place where they were.
+_MOVED = {
+    "corrigenda.texts.Text": "corrigenda.moments.text.Text",
+    "locate.neurons.Neurons": "locate.neurons.locator.Neurons",
+}
+
+
+def _with_moved_classes(text: str) -> str:
+    """The text of a configuration, with classes at their present places: runs begun earlier go on."""
+    for old, new in _MOVED.items():
+        text = text.replace(f"_target_: {old}\n", f"_target_: {new}\n")
+    return text
+
+
 def stored_config(folder: Path, asked: str) -> DictConfig:
     """The configuration that the run in a folder was begun with.
 
@@ -130,7 +144,7 @@ def stored_config(folder: Path, asked: str) -> DictConfig:
         what = "this is a file" if folder.is_file() else "there is no run in this folder (no config.yaml)"
         raise FileNotFoundError(f"{asked}: {what}; name the folder of a run (python run.py job=runs lists them)")
     try:
-        found = OmegaConf.create(path.read_text(encoding="utf-8"))
+        found = OmegaConf.create(_with_moved_classes(path.read_text(encoding="utf-8")))
     except (ValueError, yaml.YAMLError, OmegaConfBaseException) as error:
         problem = str(error).splitlines()[0]
         raise ValueError(f"{asked}: config.yaml there is damaged ({problem}); begin a new run") from None

@@ -19,8 +19,26 @@ from pathlib import Path
 
 PACKAGES = ("corrigenda", "editing", "eval", "jobs", "locate")
 
-# Files that show results but do not make them: a change there makes no run out of date.
+# Files that show results but do not make them, and readers of data, whose outcome the fingerprint of the facts tells:
+# a change there makes no run out of date.
 NO_FIGURES = (
+    "corrigenda/data/counterfact.py",
+    "corrigenda/data/fields.py",
+    "corrigenda/data/knowedit.py",
+    "corrigenda/data/known_facts.py",
+    "corrigenda/data/mquake.py",
+    "corrigenda/data/parts.py",
+    "corrigenda/data/plain.py",
+    "corrigenda/data/probes.py",
+    "corrigenda/data/qaedit.py",
+    "corrigenda/data/read.py",
+    "corrigenda/data/repository.py",
+    "corrigenda/data/ripple_edits.py",
+    "corrigenda/data/schemas.py",
+    "corrigenda/data/source.py",
+    "corrigenda/data/strict_json.py",
+    "corrigenda/data/wikibigedit.py",
+    "corrigenda/data/zsre.py",
     "corrigenda/intervals.py",
     "corrigenda/progress.py",
     "corrigenda/runs/folder.py",

@@ -14,6 +14,16 @@ from corrigenda.facts import as_facts
 from corrigenda.settings import checked
 from editing.editor import EditRefusedError
 
+KINDS = (
+    "corrigenda.edits.codebook",
+    "corrigenda.edits.coefficients",
+    "corrigenda.edits.context",
+    "corrigenda.edits.low_rank",
+    "corrigenda.edits.side_memory",
+    "corrigenda.edits.values",
+)
+"""The kinds of edits that a run may have saved. Named here, they count in a run's id (`corrigenda.runs.sources`)."""
+
 
 @dataclass(frozen=True)
 @checked

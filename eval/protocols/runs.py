@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from corrigenda import Edit, EditRefusedError, Fact, LanguageModel
+from corrigenda import ContextLengthError, Edit, EditRefusedError, Fact, LanguageModel
 from corrigenda.data import FactSet
 from corrigenda.data.requests import left_out, standing
 from corrigenda.runs.environment import peak_memory_mb
@@ -164,7 +164,7 @@ class EditRun:
         begin = time.perf_counter()
         try:
             edit, error = (make() if make is not None else self.editor.edit(self.lm, facts)), ""
-        except EditRefusedError as refusal:
+        except (EditRefusedError, ContextLengthError) as refusal:
             edit, error = None, f"refused: {refusal}"
         except Exception as crash:
             logger.exception("%s crashed on %s", self.editor.name, ", ".join(fact.id for fact in facts))

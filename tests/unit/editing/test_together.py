@@ -14,7 +14,8 @@ from corrigenda import Edit, Fact, LanguageModel
 from corrigenda.edits.weights import WeightEdit
 from corrigenda.moments.text import Text
 from editing import FineTune, Rome, ValueSettings
-from editing.baselines.controls import InContext, RandomUpdate
+from editing.baselines.controls import InContext
+from editing.baselines.random_update import RandomUpdate
 from editing.memory_based.grace import Grace
 from editing.neurons.erase import EraseNeurons
 from editing.neurons.scale import Suppress

@@ -205,3 +205,19 @@ def test_the_last_states_of_all_positions_can_be_read() -> None:
         forward_logits(lm, batch, batch.lengths - 1)
     real = batch.attention_mask.bool()
     torch.testing.assert_close(seen.value[real], whole[real], atol=1e-5, rtol=1e-5)
+
+
+def test_what_was_read_is_a_copy() -> None:
+    """Some families go on to change an output in place; what was read before stays what it was."""
+    lm = tiny.build("llama")
+    batch = lm.batch([[5, 6, 7]])
+    site = Site("ffn", 1)
+
+    def in_place(activation: Tensor) -> None:
+        activation.add_(1.0)
+
+    with torch.no_grad(), intervene(lm, site, Read()) as plain:
+        forward_logits(lm, batch)
+    with torch.no_grad(), intervene(lm, site, Read()) as seen, intervene(lm, site, Apply(in_place)):
+        forward_logits(lm, batch)
+    torch.testing.assert_close(seen.value, plain.value)

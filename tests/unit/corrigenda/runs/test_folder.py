@@ -384,8 +384,9 @@ def test_settings_of_the_job_count_only_where_they_are_used() -> None:
     job = {"name": "edit", "sequential": {"checkpoints": [1]}, "locality": {"limit": 3}, "auto_layer": {"facts": 3}}
     assert essential({**CONFIG, "job": job})["job"] == {"name": "edit"}
     assert set(essential({**CONFIG, "mode": "sequential", "job": job})["job"]) == {"name", "sequential", "locality"}
-    auto = {**CONFIG, "editor": {"layer": "auto"}, "job": job}
-    assert set(essential(auto)["job"]) == {"name", "auto_layer"}
+    for field in ("layer", "layers"):
+        auto = {**CONFIG, "editor": {field: "auto"}, "job": job}
+        assert set(essential(auto)["job"]) == {"name", "auto_layer"}
 
 
 def test_the_table_of_runs(tmp_path: Path) -> None:

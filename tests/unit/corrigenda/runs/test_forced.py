@@ -40,3 +40,16 @@ def test_beside_a_finished_run(tmp_path: Path) -> None:
     assert take(tmp_path, "third", force=False) == ("first", "finished")
     assert take(tmp_path, "third", force=True, finish=True) == ("second", "taken")
     assert take(tmp_path, "third", force=True) == ("third", "taken")  # both are finished: once more
+
+
+def test_beside_a_running_run(tmp_path: Path) -> None:
+    """What another process is at is left to it, also by force."""
+
+    def begin() -> RunFolder:
+        folder = RunFolder(tmp_path / "first")
+        folder.begin("job: {name: trace}\nforce: true\n")
+        return folder
+
+    with Store(tmp_path).take(IDENTITY, begin, True) as taken:
+        assert isinstance(taken, RunFolder)
+        assert take(tmp_path, "second", force=True) == ("first", "running")

@@ -14,8 +14,8 @@ import yaml
 
 import corrigenda
 import editing
-from corrigenda import Fact
-from corrigenda.data import embedded
+from corrigenda import Edit, Fact
+from corrigenda.data import FactSet, embedded
 from corrigenda.forward import partial
 from corrigenda.moments.text import Text
 from corrigenda.runs.ids import code_version, targets
@@ -51,6 +51,18 @@ def test_an_editor_uses_its_own_files_and_no_other_editors(sources: Sources) -> 
         assert not any(name.startswith(("eval/", "locate/", "jobs/")) or name in PACKAGES for name in found)
         assert "editing/__init__.py" not in found  # it passes names on
         assert "corrigenda/__init__.py" not in found
+
+
+def test_an_editor_that_applies_saved_edits_uses_every_kind_of_edit(sources: Sources) -> None:
+    found = set(sources.closure(["editing.Saved"]))
+    assert {file_of(kind) for kind in Edit.kinds.values()} <= found
+    assert file_of(editing.RandomUpdate) not in set(sources.closure(["editing.NoEdit", "editing.InContext"]))
+
+
+def test_a_reader_of_data_makes_no_run_new(sources: Sources) -> None:
+    found = sources.closure(["jobs.edit", "editing.Rome", "eval.EvalSettings"])
+    assert file_of(FactSet) in found
+    assert "corrigenda/data/mquake.py" not in found
 
 
 def test_texts_count_with_the_module_that_reads_them(sources: Sources) -> None:
