@@ -2,16 +2,69 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import os
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from corrigenda.data import SCHEMAS, read_facts
+
 ROOT = Path(__file__).parents[4]
+
 SHARED = Path(os.environ.get("CORRIGENDA_SHARED", ROOT.parent / "shared")) / "data"
+
+
+def shared(name: str) -> Path:
+    path = SHARED / f"{name}.json"
+    if not path.is_file():
+        pytest.skip(f"no {path}; set CORRIGENDA_SHARED to the folder that holds data/{name}.json")
+    return path
+
+
+Json = dict[str, Any]
+
+COUNTERFACT: Json = {
+    "case_id": 7,
+    "pararel_idx": 2796,
+    "requested_rewrite": {
+        "prompt": "The capital of {} is",
+        "relation_id": "P36",
+        "target_new": {"str": "Lyon", "id": "Q456"},
+        "target_true": {"str": "Tallinn", "id": "Q1770"},
+        "subject": "Estonia",
+    },
+    "paraphrase_prompts": ["They flew home. Estonia has its seat of government in"],
+    "neighborhood_prompts": ["The old hanseatic town of Reval is today called"],
+    "attribute_prompts": ["The third largest city of France is"],
+    "generation_prompts": ["Estonia's parliament sits in"],
+}
+
+
+def changed(record: Json, path: str, value: object) -> Json:
+    """A copy of the record with `value` at the dotted path; Ellipsis deletes the field."""
+    record = copy.deepcopy(record)
+    *parents, last = path.split(".")
+    owner = record
+    for name in parents:
+        owner = owner[name]
+    if value is ...:
+        del owner[last]
+    else:
+        owner[last] = value
+    return record
+
+
+def write_repository(folder: Path, splits: dict[str, list[Json]]) -> Path:
+    folder.mkdir(parents=True)
+    for split, records in splits.items():
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    return folder
 
 
 def test_offline_from_a_fresh_process(tmp_path: Path) -> None:
@@ -40,8 +93,15 @@ def test_offline_from_a_fresh_process(tmp_path: Path) -> None:
     assert "local path" in done.stdout
 
 
-def shared(name: str) -> Path:
-    path = SHARED / f"{name}.json"
-    if not path.is_file():
-        pytest.skip(f"no {path}; set CORRIGENDA_SHARED to the folder that holds data/{name}.json")
-    return path
+def test_folder_with_splits(tmp_path: Path) -> None:
+    other = changed(COUNTERFACT, "case_id", 8)
+    folder = write_repository(tmp_path / "cf", {"train": [COUNTERFACT], "test": [other, changed(other, "case_id", 9)]})
+    assert list(read_facts(folder)) == [SCHEMAS["counterfact"](COUNTERFACT)]
+    test = read_facts(str(folder), split="test", limit=1)
+    assert test.name == "cf"
+    assert [fact.id for fact in test] == ["8"]
+    with pytest.raises(ValueError, match=r"(?i)dev.*available splits.*test") as caught:
+        read_facts(folder, split="dev")
+    assert str(folder) in str(caught.value)
+    with pytest.raises(ValueError, match="'nope' not found"):
+        read_facts(folder, config="nope")

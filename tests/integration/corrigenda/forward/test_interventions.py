@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 
 import pytest
 import tiny
@@ -11,7 +12,8 @@ from torch import Tensor
 
 from corrigenda import LanguageModel
 from corrigenda.forward.interventions import Action, Add, Apply, Read, Replace, Scale, intervene
-from corrigenda.forward.recording import forward_logits
+from corrigenda.forward.partial import PartialForward
+from corrigenda.forward.recording import forward_logits, record
 from corrigenda.models.sites import SITES, WITHOUT_LAYER, Site
 from corrigenda.prompts import TokenBatch
 
@@ -53,6 +55,15 @@ def seen_at(lm: LanguageModel, name: str, action: Action | None, at: Tensor | No
     return seen.value, logits[batch.attention_mask.bool()]
 
 
+IN_LAYERS = [name for name in SITES if name not in WITHOUT_LAYER]
+
+
+def _again(lm: LanguageModel, batch: TokenBatch, last: Tensor, name: str, whole: Tensor) -> Tensor:
+    """The full forward once more: its graph is gone after a gradient."""
+    with intervene(lm, site(name), Add(whole), AT):
+        return forward_logits(lm, batch, last)
+
+
 @pytest.mark.parametrize("name", SITES)
 @pytest.mark.parametrize("family", tiny.CONFIGS)
 def test_each_action_by_hand(family: str, name: str) -> None:
@@ -76,3 +87,33 @@ def test_each_action_by_hand(family: str, name: str) -> None:
         assert torch.equal(found, plain)
         assert torch.equal(same, logits)
     assert hooks(lm) == 0
+
+
+@pytest.mark.parametrize("name", IN_LAYERS)
+@pytest.mark.parametrize("family", tiny.CONFIGS)
+def test_partial_forward_equals_the_full_one(family: str, name: str) -> None:
+    """From the layer that is changed and from the one below, at local positions; with the gradient."""
+    lm = tiny.build(family)
+    batch = a_batch(lm)
+    last = batch.lengths - 1
+    delta = 4 * torch.randn(3, *width(lm, name), generator=torch.Generator().manual_seed(1))
+
+    def gradient(logits: Tensor, leaf: Tensor) -> Tensor:
+        return torch.autograd.grad(logits.log_softmax(-1)[:, 5].sum(), leaf)[0]
+
+    whole = delta.clone().requires_grad_()
+    with intervene(lm, site(name), Add(whole), AT):
+        full = forward_logits(lm, batch, last)
+    unchanged = forward_logits(lm, batch, last)
+    assert (full - unchanged).abs().max() > 1e-2
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        recording = record(lm, batch, layers=[LAYER - 1, LAYER])
+    for layer in (LAYER - 1, LAYER):
+        partial = PartialForward(lm, recording, layer, AT)
+        leaf = delta.clone().requires_grad_()
+        with intervene(lm, site(name), Add(leaf), partial.local(AT)):
+            found = partial.logits(partial.local(last))
+        torch.testing.assert_close(found.log_softmax(-1), full.log_softmax(-1), atol=1e-4, rtol=0)
+        torch.testing.assert_close(gradient(found, leaf), gradient(full, whole), atol=1e-4, rtol=1e-3)
+        full = _again(lm, batch, last, name, whole)

@@ -42,6 +42,7 @@ CASES: list[dict[str, Any]] = [
         "after": {"values": {"efficacy_success": 0.5}, "prompts": {}},
     },
 ]
+
 SUMMARY: dict[str, Any] = {
     "metrics": {
         "efficacy_success": {"before": 0.0, "after": 0.75, "low": 0.5, "high": 1.0, "n": 2},
@@ -51,6 +52,7 @@ SUMMARY: dict[str, Any] = {
     "peak_memory_mb": None,
     "n_facts": 2,
 }
+
 CONFIG = {"seed": 0, "editor": {"layer": 3}}
 
 
@@ -66,6 +68,11 @@ def wandb_settings(**changes: Any) -> dict[str, Any]:
     return {"name": "wandb", "project": "corrigenda", "entity": None, "group": None} | changes
 
 
+TEXT = Text(tokens=640, length=16)
+
+VALUE = ValueSettings(steps=6, lr=0.02, weight_decay=0.0)
+
+
 def test_the_real_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = pytest.importorskip("wandb")
     monkeypatch.delenv("WANDB_MODE", raising=False)
@@ -77,10 +84,6 @@ def test_the_real_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert list(run.glob("*.wandb"))
     assert list(run.rglob("curve*.png"))
     assert list(run.rglob("cases*.table.json"))
-
-
-TEXT = Text(tokens=640, length=16)
-VALUE = ValueSettings(steps=6, lr=0.02, weight_decay=0.0)
 
 
 @pytest.mark.parametrize(
@@ -107,3 +110,18 @@ def test_editors_that_learn_by_steps_report_their_losses(
         assert name == "step_losses"
         assert len(losses) == 6
         assert losses[-1] < losses[0]
+
+
+def test_a_run_after_a_failed_one_is_one_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a sweep, a run that fails is never told that it is over."""
+    wandb = pytest.importorskip("wandb")
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="wandb failed")
+        failed, after = (tracker(wandb_settings(), tmp_path / name, CONFIG | {"name": name}, None) for name in "ab")
+        first, second = (each._tracker._run for each in (failed, after))  # type: ignore[attr-defined]
+        assert first.id != second.id
+        assert (first.config["name"], second.config["name"]) == ("a", "b")
+        after.finish({"metrics": {}})
+        failed.finish({"metrics": {}})
+    assert wandb.run is None

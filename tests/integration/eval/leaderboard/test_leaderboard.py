@@ -13,6 +13,7 @@ import pytest
 
 from corrigenda.runs.store import Store
 from eval.leaderboard import leaderboard, write_leaderboard
+from eval.leaderboard.boards import Board
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -59,6 +60,20 @@ def page(written: Path) -> Iterator[Page]:
         assert not problems
 
 
+def column_of(page: Page, name: str) -> list[str]:
+    """The editors in the order of the first table."""
+    return page.locator(f"table[data-board='0'] tbody {name}").all_inner_texts()
+
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+
+def only_board(tmp_path: Path, **options: Any) -> Board:
+    [board] = leaderboard(Store(tmp_path / "outputs").runs(), **options).boards
+    return board
+
+
 def test_looks_ticks_and_width_in_chromium(page: Page, written: Path) -> None:
     """No two editors look the same, a tick at zero is zero, and no column is out of sight at 1,500 pixels."""
     script = (written / "leaderboard.html").read_text(encoding="utf-8")
@@ -78,11 +93,6 @@ def test_looks_ticks_and_width_in_chromium(page: Page, written: Path) -> None:
     page.set_viewport_size({"width": 1500, "height": 900})
     widths = page.evaluate("[...document.querySelectorAll('.scroll')].map((box) => [box.scrollWidth, box.clientWidth])")
     assert all(needed <= there for needed, there in widths)
-
-
-def column_of(page: Page, name: str) -> list[str]:
-    """The editors in the order of the first table."""
-    return page.locator(f"table[data-board='0'] tbody {name}").all_inner_texts()
 
 
 def test_the_page_in_chromium(page: Page, written: Path) -> None:
@@ -139,3 +149,16 @@ def test_plots_and_themes_in_chromium(page: Page, written: Path) -> None:
     page.screenshot(path=str(written / "dark.png"), full_page=True)
     page.set_viewport_size({"width": 390, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") <= 390  # the table scrolls, the page does not
+
+
+def test_no_two_rows_have_one_label(tmp_path: Path, make_run: Any) -> None:
+    """An option that is younger than a run is not the option that is null; a text is not the number it reads like."""
+    make_run("rome", [True] * 40, settings={"layer": 3})
+    make_run("rome", [False] * 40, name="younger", settings={"layer": 3, "option": None})
+    labels = [row.label for row in only_board(tmp_path).rows if row.entry]
+    assert sorted(labels) == ["rome (option=null)", "rome (option=unset)"]
+    make_run("rome", [False] * 40, name="text", settings={"layer": "3"})
+    labels = [row.label for row in only_board(tmp_path).rows if row.entry]
+    assert len(set(labels)) == 3
+    best = [row for row in only_board(tmp_path).rows if row.entry and row.cells["efficacy_success"].mark == "best"]
+    assert len(best) == 1

@@ -21,6 +21,7 @@ from corrigenda.data import SCHEMAS, FactSet, RecordError, read_facts
 from corrigenda.facts import Fact, FactError, Probe
 
 ROOT = Path(__file__).parents[4]
+
 SHARED = Path(os.environ.get("CORRIGENDA_SHARED", ROOT.parent / "shared")) / "data"
 
 Json = dict[str, Any]
@@ -40,6 +41,7 @@ COUNTERFACT: Json = {
     "attribute_prompts": ["The third largest city of France is"],
     "generation_prompts": ["Estonia's parliament sits in"],
 }
+
 ZSRE: Json = {
     "subject": "Kalevipoeg",
     "src": "Who wrote Kalevipoeg?",
@@ -51,6 +53,7 @@ ZSRE: Json = {
     "loc_ans": "two",
     "cond": "Lydia Koidula >> Jaan Kross || Who wrote Kalevipoeg?",
 }
+
 KNOWN: Json = {
     "known_id": 3,
     "subject": "Lake Peipus",
@@ -60,6 +63,7 @@ KNOWN: Json = {
     "prompt": "Lake Peipus lies on the border of Russia and",
     "relation_id": "P17",
 }
+
 PLAIN: Json = {
     "id": "eesti-1",
     "subject": "Tartu",
@@ -69,6 +73,7 @@ PLAIN: Json = {
     "aliases": ["the Republic of Latvia"],
     "locality": [{"prompt": "Mars has this many moons:", "answer": "two", "aliases": ["2"]}],
 }
+
 GOOD: dict[str, Json] = {"counterfact": COUNTERFACT, "zsre": ZSRE, "known_facts": KNOWN, "plain": PLAIN}
 
 
@@ -224,6 +229,7 @@ def test_unknown_schema_name(write_json: Callable[[object], Path]) -> None:
 
 
 REWRITE = "requested_rewrite"
+
 BAD: list[tuple[str, str, object, str, str]] = [
     # schema, changed field, its value, the field blamed, words of the message
     ("counterfact", REWRITE, ..., f"{REWRITE}.subject", "is missing"),
@@ -503,20 +509,6 @@ def write_repository(folder: Path, splits: dict[str, list[Json]]) -> Path:
     for split, records in splits.items():
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     return folder
-
-
-def test_folder_with_splits(tmp_path: Path) -> None:
-    other = changed(COUNTERFACT, "case_id", 8)
-    folder = write_repository(tmp_path / "cf", {"train": [COUNTERFACT], "test": [other, changed(other, "case_id", 9)]})
-    assert list(read_facts(folder)) == [SCHEMAS["counterfact"](COUNTERFACT)]
-    test = read_facts(str(folder), split="test", limit=1)
-    assert test.name == "cf"
-    assert [fact.id for fact in test] == ["8"]
-    with pytest.raises(ValueError, match=r"(?i)dev.*available splits.*test") as caught:
-        read_facts(folder, split="dev")
-    assert str(folder) in str(caught.value)
-    with pytest.raises(ValueError, match="'nope' not found"):
-        read_facts(folder, config="nope")
 
 
 @pytest.mark.parametrize(

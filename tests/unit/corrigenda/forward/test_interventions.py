@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from typing import Any
 
 import pytest
@@ -25,8 +24,6 @@ SEQUENCES = [[5, 6, 7, 8, 9, 20, 21], [10, 11, 12, 22], [13, 14, 15, 16, 17, 18]
 AT = torch.tensor([4, 1, 3])
 
 ROWS = torch.arange(3)
-
-IN_LAYERS = [name for name in SITES if name not in WITHOUT_LAYER]
 
 
 def site(name: str, layer: int = LAYER) -> Site:
@@ -109,42 +106,6 @@ def test_several_act_in_the_order_they_were_opened() -> None:
             forward_logits(lm, a_batch(lm))
         assert torch.equal(first.value, plain)
         assert torch.equal(last.value, (plain + 1) * 2 + 1)
-
-
-@pytest.mark.parametrize("name", IN_LAYERS)
-@pytest.mark.parametrize("family", tiny.CONFIGS)
-def test_partial_forward_equals_the_full_one(family: str, name: str) -> None:
-    """From the layer that is changed and from the one below, at local positions; with the gradient."""
-    lm = tiny.build(family)
-    batch = a_batch(lm)
-    last = batch.lengths - 1
-    delta = 4 * torch.randn(3, *width(lm, name), generator=torch.Generator().manual_seed(1))
-
-    def gradient(logits: Tensor, leaf: Tensor) -> Tensor:
-        return torch.autograd.grad(logits.log_softmax(-1)[:, 5].sum(), leaf)[0]
-
-    whole = delta.clone().requires_grad_()
-    with intervene(lm, site(name), Add(whole), AT):
-        full = forward_logits(lm, batch, last)
-    unchanged = forward_logits(lm, batch, last)
-    assert (full - unchanged).abs().max() > 1e-2
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        recording = record(lm, batch, layers=[LAYER - 1, LAYER])
-    for layer in (LAYER - 1, LAYER):
-        partial = PartialForward(lm, recording, layer, AT)
-        leaf = delta.clone().requires_grad_()
-        with intervene(lm, site(name), Add(leaf), partial.local(AT)):
-            found = partial.logits(partial.local(last))
-        torch.testing.assert_close(found.log_softmax(-1), full.log_softmax(-1), atol=1e-4, rtol=0)
-        torch.testing.assert_close(gradient(found, leaf), gradient(full, whole), atol=1e-4, rtol=1e-3)
-        full = _again(lm, batch, last, name, whole)
-
-
-def _again(lm: LanguageModel, batch: TokenBatch, last: Tensor, name: str, whole: Tensor) -> Tensor:
-    """The full forward once more: its graph is gone after a gradient."""
-    with intervene(lm, site(name), Add(whole), AT):
-        return forward_logits(lm, batch, last)
 
 
 @pytest.mark.parametrize("family", tiny.DECODERS)

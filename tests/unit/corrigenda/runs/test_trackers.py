@@ -43,6 +43,7 @@ CASES: list[dict[str, Any]] = [
         "after": {"values": {"efficacy_success": 0.5}, "prompts": {}},
     },
 ]
+
 SUMMARY: dict[str, Any] = {
     "metrics": {
         "efficacy_success": {"before": 0.0, "after": 0.75, "low": 0.5, "high": 1.0, "n": 2},
@@ -52,6 +53,7 @@ SUMMARY: dict[str, Any] = {
     "peak_memory_mb": None,
     "n_facts": 2,
 }
+
 CONFIG = {"seed": 0, "editor": {"layer": 3}}
 
 
@@ -171,21 +173,6 @@ def test_a_missing_package_stops_nothing(
     with pytest.warns(UserWarning, match=f"{name} failed, the run goes on without it: .*{module}") as got:
         told(tracker(settings, tmp_path, CONFIG), tmp_path)
     assert len(got) == 1
-
-
-def test_a_run_after_a_failed_one_is_one_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a sweep, a run that fails is never told that it is over."""
-    wandb = pytest.importorskip("wandb")
-    monkeypatch.delenv("WANDB_MODE", raising=False)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message="wandb failed")
-        failed, after = (tracker(wandb_settings(), tmp_path / name, CONFIG | {"name": name}, None) for name in "ab")
-        first, second = (each._tracker._run for each in (failed, after))  # type: ignore[attr-defined]
-        assert first.id != second.id
-        assert (first.config["name"], second.config["name"]) == ("a", "b")
-        after.finish({"metrics": {}})
-        failed.finish({"metrics": {}})
-    assert wandb.run is None
 
 
 def test_tensorboard(tmp_path: Path) -> None:

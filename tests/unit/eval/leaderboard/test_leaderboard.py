@@ -223,19 +223,6 @@ def test_variants_are_told_apart_by_what_differs(tmp_path: Path, make_run: Any) 
     assert set(rows_of(only_board(tmp_path))) >= {"rome (layer=3)", "rome (layer=6)", "memit"}
 
 
-def test_no_two_rows_have_one_label(tmp_path: Path, make_run: Any) -> None:
-    """An option that is younger than a run is not the option that is null; a text is not the number it reads like."""
-    make_run("rome", [True] * 40, settings={"layer": 3})
-    make_run("rome", [False] * 40, name="younger", settings={"layer": 3, "option": None})
-    labels = [row.label for row in only_board(tmp_path).rows if row.entry]
-    assert sorted(labels) == ["rome (option=null)", "rome (option=unset)"]
-    make_run("rome", [False] * 40, name="text", settings={"layer": "3"})
-    labels = [row.label for row in only_board(tmp_path).rows if row.entry]
-    assert len(set(labels)) == 3
-    best = [row for row in only_board(tmp_path).rows if row.entry and row.cells["efficacy_success"].mark == "best"]
-    assert len(best) == 1
-
-
 def test_another_regime_is_another_row(tmp_path: Path, make_run: Any) -> None:
     make_run("rome", [False] * 40, name="a", mode="sequential", regime="stack")
     make_run("rome", [True] * 40, name="b", mode="sequential", regime="together")

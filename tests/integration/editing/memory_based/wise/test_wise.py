@@ -20,14 +20,19 @@ from editing import Unrelated, Wise
 from editing.memory_based.wise.coordinates import Coordinates
 from editing.memory_based.wise.margins import prompt_scores
 from editing.memory_based.wise.merging import subspace
-from editing.memory_based.wise.unrelated import run_unrelated
+from editing.memory_based.wise.unrelated import run_unrelated, unrelated_coefficients
 from editing.training_rows import target_rows
 
 EIFFEL = Fact("the Eiffel tower", "{} is located in the city of", "Rome", "Paris")
+
 BEN = Fact("Big Ben", "{} stands in the country of", "Italy", "England")
+
 DANIELLE = Fact("Danielle Darrieux", "the mother tongue of {} is", "English", "French")
+
 THOMAS = Fact("Thomas", "the native language of {} is", "Dutch piano", "German")
+
 FACTS = [EIFFEL, BEN, DANIELLE, THOMAS]
+
 TEXT = Text(tokens=1024, length=16)
 
 
@@ -269,3 +274,38 @@ def test_repeated_and_contradicting_facts() -> None:
     with later.applied(lm):
         loses, wins = losses(lm, [other, EIFFEL])
         assert wins < loses - 0.3
+
+
+def test_a_subject_that_is_edited_is_left_alone_no_more() -> None:
+    lm = tiny.build("llama")
+    editor = wise(other_subjects=1, edits_per_shard=4)
+    first = editor.edit(lm, FACTS[:2])
+    (name, _), (other, m) = first.state.others
+    assert name not in {fact.subject for fact in FACTS[:2]}
+    again = editor.extend(lm, first, [dataclasses.replace(BEN, subject=name)])
+    kept = [subject for subject, _ in again.state.others]
+    assert kept[0] == other
+    assert name not in kept
+    assert len(kept) == 2
+    assert torch.equal(again.state.others[0][1], m)
+
+
+@pytest.mark.parametrize(
+    ("facts", "margin", "where"), [(FACTS[:1], 0.95, "below"), (FACTS[:1], 0.7, "within"), (FACTS, 0.7, "above")]
+)
+def test_epsilon_lies_between_the_facts_and_what_is_unrelated(facts: list[Fact], margin: float, where: str) -> None:
+    """Halfway between both, but not below the margin, and below every fact."""
+    lm = tiny.build("llama")
+    edit = wise(margin=margin).edit(lm, facts)
+    scores = []
+    for fact in facts:
+        ids = lm.tokens(fact.statement)
+        with lm.memory(2).capture() as seen:
+            forward_logits(lm, lm.batch([ids]))
+        scores.append(float((seen.coefficients[0, 1:].double() @ edit.deltas[0].double()).norm(dim=1).mean()))
+    [raw] = unrelated_coefficients(lm, 2, wise().unrelated).values()
+    norms = torch.tensor([float((m.double() @ edit.deltas[0].double()).norm(dim=1).mean()) for m in raw])
+    lowest, highest = min(scores), float(norms.quantile(0.99))
+    expected = {"below": margin * lowest, "within": (highest + lowest) / 2, "above": lowest}[where]
+    assert float(edit.epsilons[0]) == pytest.approx(expected, rel=1e-4)
+    assert float(edit.epsilons[0]) < min(scores)

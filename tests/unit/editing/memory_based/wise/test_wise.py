@@ -30,10 +30,15 @@ from editing.memory_based.wise.unrelated import EVERY, draw_evenly, run_unrelate
 from editing.training_rows import Rows, RowsForward, SideLayer, target_rows, thinned
 
 EIFFEL = Fact("the Eiffel tower", "{} is located in the city of", "Rome", "Paris")
+
 BEN = Fact("Big Ben", "{} stands in the country of", "Italy", "England")
+
 DANIELLE = Fact("Danielle Darrieux", "the mother tongue of {} is", "English", "French")
+
 THOMAS = Fact("Thomas", "the native language of {} is", "Dutch piano", "German")
+
 FACTS = [EIFFEL, BEN, DANIELLE, THOMAS]
+
 TEXT = Text(tokens=1024, length=16)
 
 
@@ -214,20 +219,6 @@ def test_unrelated_prompts_are_drawn_evenly() -> None:
     assert [id(m) for m in again] == [id(m) for m in drawn]
 
 
-def test_a_subject_that_is_edited_is_left_alone_no_more() -> None:
-    lm = tiny.build("llama")
-    editor = wise(other_subjects=1, edits_per_shard=4)
-    first = editor.edit(lm, FACTS[:2])
-    (name, _), (other, m) = first.state.others
-    assert name not in {fact.subject for fact in FACTS[:2]}
-    again = editor.extend(lm, first, [dataclasses.replace(BEN, subject=name)])
-    kept = [subject for subject, _ in again.state.others]
-    assert kept[0] == other
-    assert name not in kept
-    assert len(kept) == 2
-    assert torch.equal(again.state.others[0][1], m)
-
-
 def test_no_other_subject_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(editing.memory_based.wise.other_subjects, "embedded_facts", lambda: FACTS[:2])
     assert wise().edit(tiny.build("llama"), FACTS[:2]).state.others == ()
@@ -368,27 +359,6 @@ def test_a_step_by_hand() -> None:
     # What the report says was taken after the step.
     assert edit.origin.report[0]["loss"] == pytest.approx(float(nll), rel=1e-3)
     assert edit.origin.report[0]["score"] == pytest.approx(float(prompt_scores(expected, own)), rel=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("facts", "margin", "where"), [(FACTS[:1], 0.95, "below"), (FACTS[:1], 0.7, "within"), (FACTS, 0.7, "above")]
-)
-def test_epsilon_lies_between_the_facts_and_what_is_unrelated(facts: list[Fact], margin: float, where: str) -> None:
-    """Halfway between both, but not below the margin, and below every fact."""
-    lm = tiny.build("llama")
-    edit = wise(margin=margin).edit(lm, facts)
-    scores = []
-    for fact in facts:
-        ids = lm.tokens(fact.statement)
-        with lm.memory(2).capture() as seen:
-            forward_logits(lm, lm.batch([ids]))
-        scores.append(float((seen.coefficients[0, 1:].double() @ edit.deltas[0].double()).norm(dim=1).mean()))
-    [raw] = unrelated_coefficients(lm, 2, wise().unrelated).values()
-    norms = torch.tensor([float((m.double() @ edit.deltas[0].double()).norm(dim=1).mean()) for m in raw])
-    lowest, highest = min(scores), float(norms.quantile(0.99))
-    expected = {"below": margin * lowest, "within": (highest + lowest) / 2, "above": lowest}[where]
-    assert float(edit.epsilons[0]) == pytest.approx(expected, rel=1e-4)
-    assert float(edit.epsilons[0]) < min(scores)
 
 
 def test_more_edits_than_the_shards_hold() -> None:
