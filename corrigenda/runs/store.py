@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from rich.table import Table
-from rich.text import Text
 
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.locks import is_locked, locked
@@ -165,34 +163,6 @@ class Store:
                 folders.clear()
                 yield Path(place)
             folders[:] = sorted(name for name in folders if not name.startswith("."))
-
-
-def runs_table(store: Store) -> Table:
-    """A table of the store's runs for a terminal, oldest first."""
-    table = Table(title=f"runs in {store.root}", title_justify="left")
-    columns = ("id", "begun", "job", "editor", "model", "data", "mode", "seed", "n", "state")
-    # S is not shown without preservation and perplexity drift, which tell whether the model was wrecked for it.
-    figures = {"score": "S", "preservation": "preserv.", "perplexity_drift": "drift"}
-    for name in (*columns, *figures.values(), "folder"):
-        table.add_column(name, justify="right" if name in ("seed", "n", *figures.values()) else "left", overflow="fold")
-    colours = {"finished": "green", "running": "cyan", "unfinished": "yellow", "damaged": "red"}
-    for run in store.runs():
-        chosen, said = dict(run.config.get("choices") or {}), dict(run.summary)
-        model = said.get("model") or dict(run.config.get("model") or {}).get("name") or ""
-        metrics = dict(said.get("metrics") or {})
-        shown = [metrics[name]["after"] for name in figures] if set(figures) <= set(metrics) else []
-        state = Text(f"{run.state}: {run.problem}" if run.problem else run.state, colours[run.state])
-        table.add_row(
-            *(run.id or "?", run.when.strftime("%Y-%m-%d %H:%M")),
-            *(run.job, "" if run.job != "edit" else str(said.get("editor") or chosen.get("editor") or "")),
-            Path(str(model)).name,
-            *(str(said.get("data") or chosen.get("data") or ""), str(run.config.get("mode", ""))),
-            *(str(run.config.get("seed", "")), f"{run.done}/{said['n_facts']}" if "n_facts" in said else str(run.done)),
-            state,
-            *([f"{100 * shown[0]:.1f}", f"{100 * shown[1]:.1f}", f"{shown[2]:.3f}"] if shown else [""] * 3),
-            os.path.relpath(run.path, store.root),
-        )
-    return table
 
 
 def read_run(path: Path) -> StoredRun:

@@ -23,19 +23,21 @@ from corrigenda import Fact, LanguageModel, load
 from corrigenda.data import read_facts
 from corrigenda.runs.folder import RunFolder
 from editing import EditRefusedError, Rome
-from eval import Case, EvalSettings, Evaluation, Measurement, judged, measure
+from eval import METRICS, Case, EvalSettings, Evaluation, Measurement, judged, measure
+from eval.metrics.unit import Unit
 from locate import AverageTrace, CausalTrace, Trace, UnknownFactError, average, suggest_layers
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = EvalSettings(max_new_tokens=10, perplexity_tokens=256)
+# The headings of the page; units are the metrics' own.
 COLUMNS = {
-    "efficacy_success": ("ES", 100),
-    "paraphrase_success": ("PS", 100),
-    "neighbourhood_success": ("NS", 100),
-    "score": ("S", 100),
-    "preservation": ("preservation", 100),
-    "neighbourhood_kl": ("neighbourhood KL", 1),
-    "perplexity_drift": ("perplexity drift", 1),
+    "efficacy_success": "ES",
+    "paraphrase_success": "PS",
+    "neighbourhood_success": "NS",
+    "score": "S",
+    "preservation": "preservation",
+    "neighbourhood_kl": "neighbourhood KL",
+    "perplexity_drift": "perplexity drift",
 }
 
 
@@ -153,11 +155,11 @@ def write(
         f"- The rank correlation of S with the indirect effect, over the {len(scores)} layers, is "
         f"{correlation(scores, average_trace):.2f}.",
         "",
-        "| layer | " + " | ".join(name for name, _ in COLUMNS.values()) + " |",
+        "| layer | " + " | ".join(COLUMNS.values()) + " |",
         "|---|" + "---|" * len(COLUMNS),
     ]
     for layer, metrics in found.items():
-        cells = [_cell(metrics.get(key), factor) for key, (_, factor) in COLUMNS.items()]
+        cells = [_cell(metrics.get(key), METRICS[key].written) for key in COLUMNS]
         marks = " ".join(mark for mark, at in (("(peak)", peak), ("(default)", default)) if at == layer)
         lines.append(f"| {layer} {marks} | " + " | ".join(cells) + " |")
     lines += ["", "After the edit, with the 95 % bootstrap interval over facts. Rates in %, KL and drift in nats.", ""]
@@ -170,13 +172,12 @@ def correlation(scores: dict[int, float], traced: AverageTrace) -> float:
     return float(spearmanr(list(scores.values()), [effects[layer] for layer in scores]).statistic)
 
 
-def _cell(values: dict[str, float | int | None] | None, factor: int) -> str:
+def _cell(values: dict[str, float | int | None] | None, unit: Unit) -> str:
     if values is None or values["after"] is None:
         return ""
-    digits = 1 if factor == 100 else 3
-    text = f"{factor * values['after']:.{digits}f}"
+    text = unit.text(values["after"])
     if values["low"] is not None and values["high"] is not None:
-        text += f" [{factor * values['low']:.{digits}f}, {factor * values['high']:.{digits}f}]"
+        text += f" [{unit.text(values['low'])}, {unit.text(values['high'])}]"
     return text
 
 
@@ -186,7 +187,7 @@ def draw(found: dict[int, dict[str, dict[str, float | int | None]]], traced: Ave
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[2, 1])
     for key in ("score", "efficacy_success", "paraphrase_success", "neighbourhood_success"):
         values = [100 * float(metrics[key]["after"]) for metrics in found.values()]
-        upper.plot(list(found), values, label=COLUMNS[key][0], linewidth=2.5 if key == "score" else 1.2, marker=".")
+        upper.plot(list(found), values, label=COLUMNS[key], linewidth=2.5 if key == "score" else 1.2, marker=".")
     upper.set_ylabel("after ROME (%)")
     upper.set_ylim(0, 103)
     upper.legend(ncols=4, loc="lower left")

@@ -31,7 +31,7 @@ from corrigenda.intervals import interval
 from corrigenda.runs.environment import machine
 from corrigenda.runs.folder import RunFolder
 from editing import Editor, FineTune, Grace, Rome, Wise, prepare
-from eval import EditRun, EvalSettings, SequentialRun, SequentialSettings
+from eval import METRICS, EditRun, EvalSettings, SequentialRun, SequentialSettings
 from eval.protocols.curves import curve_markdown, draw_curves, value_at
 from eval.protocols.sequential import Regime
 
@@ -405,7 +405,8 @@ def _seen(truth: bool, t: int) -> str:
 
 
 def _shown(key: str, value: float) -> str:
-    return f"{value:.3f}" if key == "perplexity_drift" else f"{100 * value:.1f} %"
+    unit = METRICS[key.rpartition(".")[2]].written
+    return f"{unit.text(value)} %" if unit.is_share else unit.text(value)
 
 
 def curves(work: Path) -> dict[str, dict[str, list[dict[str, Any]]]]:

@@ -18,7 +18,8 @@ from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.ids import code_version, essential, files_named, run_id
 from corrigenda.runs.locks import LockedError, is_locked, locked
 from corrigenda.runs.records import count_records, records_in
-from corrigenda.runs.store import Store, StoredRun, read_run, runs_table
+from corrigenda.runs.store import Store, StoredRun, read_run
+from jobs.runs import runs_table
 
 CONFIG: dict[str, Any] = {
     "mode": "single",
