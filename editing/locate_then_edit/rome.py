@@ -6,7 +6,7 @@ Meng, Bau, Andonian and Belinkov 2022, "Locating and Editing Factual Association
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -115,8 +115,11 @@ class Rome(OneLayer):
         guards = Guards("ROME", self.flag_norm, self.refuse_norm)
 
         parts, report = [], []
-        begins = range(0, len(facts), self.batch_size)
-        for begin in track(begins, f"Solving for the target values of {len(facts)} facts", bar=False):
+        batches = range(0, len(facts), self.batch_size)
+        begins: Iterable[int] = batches
+        if len(batches) > 1:  # one batch takes seconds, and who asked for it tells of it
+            begins = track(batches, f"Solving for the target values of {len(facts)} facts", bar=False)
+        for begin in begins:
             batch = facts[begin : begin + self.batch_size]
             prompts = build_prompts(lm, batch, prefixes, self.value.kl_prompt, self.value.kl_position)
             run = run_prompts(lm, prompts, [layer])
