@@ -16,12 +16,13 @@ pydantic's, in its strict mode: "1" is no number, and true is no whole number.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
+
+from corrigenda.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -222,8 +223,8 @@ def _in_words(error: Any, value: Any) -> str:
     context = error.get("ctx", {})
     if error["type"] == "literal_error":
         choices = [choice.strip().strip("'") for choice in context["expected"].replace(" or ", ", ").split(",")]
-        near = difflib.get_close_matches(str(value), choices, 1)
-        return f"must be one of {', '.join(choices)}" + (f"; did you mean {near[0]}?" if near else "")
+        hint = did_you_mean(value, choices, most=1)
+        return f"must be one of {', '.join(choices)}" + (f"; {hint}" if hint else "")
     words = _WORDS.get(error["type"], "").format(**context) or f"is wrong: {error['msg'][:1].lower()}{error['msg'][1:]}"
     place = [str(part + 1) for part in error["loc"] if isinstance(part, int)]
     return f"(number {' of number '.join(reversed(place))}) {words}" if place else words

@@ -1,34 +1,17 @@
-"""What editors share that go on from an earlier edit of their own: the protocol, the checks, the model without it."""
+"""What editors share that go on from an earlier edit of their own: the checks, the model without it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
-from corrigenda import Edit, Fact, LanguageModel, WeightEdit
+from corrigenda import Edit, LanguageModel, WeightEdit
 from corrigenda.edits.routed import RoutedEdit
 from corrigenda.edits.state import TENSORS, VALUES, State, as_kind
-from editing.editor import Editor, EditRefusedError
+from editing.editor import EditRefusedError
 
 Kind = TypeVar("Kind", bound=Edit)
-
-
-class ExtendingEditor(Editor, Protocol):
-    """An editor that can go on from an edit of its own."""
-
-    def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> Edit:
-        """An earlier edit with further facts; the earlier edit itself stays as it is.
-
-        Args:
-            lm: the model; `previous` may be applied to it or not.
-            previous: what to go on from; None to begin, as `edit` does.
-            facts: the further facts, in the order in which they are to be edited.
-
-        Raises:
-            EditRefusedError: it cannot or will not, or not from this edit.
-        """
-        ...
 
 
 def check_previous(

@@ -10,11 +10,12 @@ enough: ``hydra.searchpath=[file:///a/folder]`` with the file ``editor/NAME.yaml
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.metadata
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeVar, overload
+
+from corrigenda.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from editing.editor import Editor
@@ -108,9 +109,8 @@ class Registry(Mapping[str, "type[Editor]"]):
 
     def unknown(self, name: str) -> str:
         """What to answer to a name that no editor has: the nearest names, and all there are."""
-        near = difflib.get_close_matches(str(name), list(self), n=2, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
-        return f"editor={name}: there is no such editor; {hint}The editors are {', '.join(self)}"
+        hint = did_you_mean(name, self, cutoff=0.5)
+        return f"editor={name}: there is no such editor; {hint}{' ' * bool(hint)}The editors are {', '.join(self)}"
 
     def _targets(self) -> Mapping[str, str | type[Editor]]:
         """What is known, with the editors of installed packages; these are looked for once, and never hide ours."""

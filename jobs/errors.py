@@ -5,7 +5,6 @@ This file is light: it is imported before anything is done.
 
 from __future__ import annotations
 
-import difflib
 import re
 import traceback
 from collections.abc import Iterable, Sequence
@@ -18,6 +17,7 @@ from hydra.errors import ConfigCompositionException, HydraException, Instantiati
 from omegaconf import DictConfig
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
+from corrigenda.nearest import did_you_mean
 from corrigenda.runs.locks import LockedError
 from editing.registry import EDITORS
 
@@ -154,5 +154,5 @@ def _settings_beside(key: str, arguments: Iterable[str]) -> list[str]:
 
 
 def _near(name: str, known: Iterable[str], place: str = "") -> str:
-    near = difflib.get_close_matches(name, list(known), n=2)
-    return f"did you mean {' or '.join(place + each for each in near)}? " if near else ""
+    hint = did_you_mean(name, known, place=place)
+    return f"{hint} " if hint else ""

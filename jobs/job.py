@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import tempfile
@@ -11,6 +10,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from corrigenda.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -65,10 +66,9 @@ def find_job(settings: Mapping[str, Any]) -> Job | StoreJob:
     name, target = settings["name"], settings.get("_target_")
     known = job_names()
     if target is None and name not in known:
-        near = difflib.get_close_matches(str(name), known, n=2)
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        hint = did_you_mean(name, known)
         raise ValueError(
-            f"job.name={name}: there is no such job; {hint}The jobs are {', '.join(known)}; "
+            f"job.name={name}: there is no such job; {hint}{' ' * bool(hint)}The jobs are {', '.join(known)}; "
             "one from outside says job._target_=package.module.Class"
         )
     module, _, attribute = (target or f"jobs.{name}.Job").rpartition(".")

@@ -7,7 +7,6 @@ configuration. Keys that a run of an older version does not have keep the defaul
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar
@@ -16,6 +15,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from corrigenda.nearest import did_you_mean
 from corrigenda.settings import AtLeastOne, Count, Seed, SettingsError, checked
 
 S = TypeVar("S")
@@ -198,6 +198,5 @@ def _unknown(config: DictConfig, said: str) -> str:
     """What to say of a setting that a class does not have: `said` is Python's "... argument 'name'"."""
     name = said.rsplit("argument ", 1)[1].split("'")[1]
     known = [str(key) for key in config if not str(key).startswith("_") and key != name]
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    return f"{config.get('_target_')} has no setting {name}{hint}"
+    hint = did_you_mean(name, known, most=1)
+    return f"{config.get('_target_')} has no setting {name}" + (f"; {hint}" if hint else "")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from corrigenda import Fact
+from corrigenda.nearest import did_you_mean
 from eval.metrics.metric import Compute, Measured, Metric
 from eval.records import Measurement
 
@@ -98,8 +98,7 @@ class Registry(Mapping[str, Metric]):
         return {key: float(value) for key, value in values if value is not None}
 
     def _unknown(self, key: str) -> str:
-        near = get_close_matches(key, self._metrics)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"the metrics are {', '.join(self._metrics)}"
+        hint = did_you_mean(key, self._metrics, most=3) or f"the metrics are {', '.join(self._metrics)}"
         return f"there is no metric {key!r}; {hint}"
 
 
