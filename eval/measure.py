@@ -38,7 +38,7 @@ def measure(
         facts: the facts, run together in batches.
         settings: what to measure.
         before: the same facts' measurements on the unedited model; with them come the metrics that compare
-            (preservation, token agreement, neighbourhood KL, perplexity drift).
+            (preservation, token agreement, KL elsewhere, perplexity drift).
         log_perplexity: that of the held-out text, where it is known already (`held_out_log_perplexity`).
 
     Returns:
@@ -55,9 +55,9 @@ def measure(
     if any(reasons):
         return _without_too_long(lm, facts, reasons, settings, before, log_perplexity)
     measurements = [Measurement() for _ in facts]
-    score_targets(lm, facts, measurements, METRICS.kinds("probabilities"), settings)
+    score_targets(lm, facts, measurements, METRICS.kinds("probabilities"), METRICS.kinds("distributions"), settings)
     if settings.generate:
-        # Whether an edited model keeps an answer takes one forward, not a decoding (`compare_with_before`).
+        # Whether an edited model goes on as before takes one forward, not a decoding (`compare_with_before`).
         kept = METRICS.kinds("kept_answers") if before is None else frozenset[str]()
         wanted = METRICS.kinds("free_answers") | METRICS.kinds("sampled_text")
         answer_freely(lm, facts, measurements, wanted, kept, settings)

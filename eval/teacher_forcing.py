@@ -15,15 +15,17 @@ def score_targets(
     facts: Sequence[Fact],
     measurements: Sequence[Measurement],
     kinds: Collection[str],
+    compared: Collection[str],
     settings: EvalSettings,
 ) -> None:
-    """Records the targets' log-probabilities, and the next-token distributions after neighbourhood prompts.
+    """Records the targets' log-probabilities, and the next-token distributions after some kinds of prompts.
 
     Args:
         lm: a causal model.
         facts: the facts.
         measurements: where a record for each prompt is added, by fact.
         kinds: the kinds of prompts that are scored.
+        compared: those of them whose next-token distributions are kept (`Measurement.distributions`).
         settings: how much is run at once.
     """
     plan = [
@@ -37,9 +39,9 @@ def score_targets(
     for (number, kind, prompt, _), found in zip(plan, scores, strict=True):
         measurement = measurements[number]
         measurement.prompts.setdefault(kind, []).append(record_of(facts[number], kind, prompt, found))
-        if kind == "neighbourhood":
+        if kind in compared:
             assert found.next_token is not None
-            measurement.distributions.append(found.next_token)
+            measurement.distributions[prompt] = found.next_token
 
 
 def queries_of(fact: Fact) -> Iterator[tuple[str, str, list[str]]]:

@@ -21,15 +21,15 @@ Measured: TypeAlias = Literal[
 
 MEASURED: Mapping[Measured, tuple[str, ...]] = {
     "probabilities": (*PAIRED_KINDS, *PROBE_KINDS),
-    "distributions": ("neighbourhood",),
+    "distributions": ("neighbourhood", "locality"),
     "free_answers": ("prompt", "paraphrases", "portability"),
     "kept_answers": ("neighbourhood", "locality"),
     "sampled_text": (TEXT_KIND,),
     "held_out_text": (),
 }
 """What can be measured, and on which kinds of prompts: probabilities of targets under teacher forcing; next-token
-distributions, compared with those before; greedy answers; whether the greedy answer is the one before; text sampled
-after a prompt; and the log-perplexity of the held-out text, which belongs to no prompt."""
+distributions, compared with those before; greedy answers; whether the greedy continuation is the one before; text
+sampled after a prompt; and the log-perplexity of the held-out text, which belongs to no prompt."""
 
 FIXED_KINDS = frozenset({"neighbourhood", "locality"})
 """The kinds of prompts of the fixed locality set of sequential runs."""
