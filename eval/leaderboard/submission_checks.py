@@ -118,7 +118,7 @@ def _pair_problems(record: Mapping[str, Any]) -> Iterator[str]:
     joint = sum(math.exp(sum(one)) for one in logs)
     if len(logs[0]) == len(logs[1]) and joint > 1 + 1e-4:
         # Two different continuations of the same length exclude each other.
-        yield f": impossible probabilities: the joint ones of both objects come to {joint:.4f}, above 1"
+        yield f": impossible probabilities: the joint P(new) + P(true) = {joint:.4f} is above 1"
     for name, value in zip(("p_new", "p_true"), pair, strict=True):
         if record.get(name) is not None and abs(record[name] - value) > CLOSE:
             yield f".{name}: is {shown(record[name])}, but the log-probabilities give {value:.6f}"
