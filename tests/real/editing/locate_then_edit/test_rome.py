@@ -117,8 +117,9 @@ def test_parity(smollm2: LanguageModel, authors: Rome, reference: dict[str, Tens
         right = residual / (direction @ rewrites.bare_keys[number])
         expected = torch.outer(reference[f"{number}.left"], reference[f"{number}.right"])
         assert cosine(direction, reference[f"{number}.left"]) >= 0.9999
-        assert cosine(torch.outer(direction, right), expected) >= 0.98
-        assert float(right.norm() / reference[f"{number}.right"].norm()) == pytest.approx(1, abs=0.05)
+        # Seen: 1e-11 below 1, norms equal to 1e-6. Twenty steps of Adam in float32 enlarge what other kernels round.
+        assert cosine(torch.outer(direction, right), expected) >= 0.9999
+        assert float(right.norm() / reference[f"{number}.right"].norm()) == pytest.approx(1, abs=1e-3)
 
 
 def test_parity_of_the_edit(
@@ -130,9 +131,9 @@ def test_parity_of_the_edit(
     edit = authors.edit(smollm2, [fact])
     expected = torch.outer(reference["3.left"], reference["3.right"])
     assert list(edit.factors) == [6]
-    assert cosine(edit.delta(6), expected) >= 0.98
+    assert cosine(edit.delta(6), expected) >= 0.9999
     assert cosine(edit.factors[6][0], reference["3.left"]) >= 0.9999
-    assert edit.norm(6) == pytest.approx(float(expected.norm()), rel=0.05)
+    assert edit.norm(6) == pytest.approx(float(expected.norm()), rel=1e-3)
     before = smollm2.memory(6).weight.clone()
     with edit.applied(smollm2):
         change = smollm2.memory(6).weight - before  # (d_model, d_ffn)
