@@ -158,7 +158,8 @@ class Evaluation:
         values = [case.before.values for case, _ in found if case.before is not None]
         before = [figures for one in values if (figures := metric.figures(one)) is not None]
         columns = list(zip(*after, strict=True))
-        bounds = interval(columns, [case.fact.subject for case, _ in found], metric.combine)
+        subjects = [case.fact.subject for case, _ in found]
+        bounds = interval(columns, subjects, metric.combine, shares=metric.is_share)
         low, high = bounds or (None, None)
         return {
             "before": metric.aggregate(list(zip(*before, strict=True))) if len(before) == len(found) else None,

@@ -255,7 +255,7 @@ def same_form(lm: LanguageModel, sequence: SequentialRun, facts: Sequence[Fact],
             stack.enter_context(edit.applied(lm))
         after = decode(lm, prompts, SETTINGS.preservation_tokens)
     kept = [float(old == new) for old, new in zip(before, after, strict=True)]
-    found = interval([kept], [fact.subject for fact in facts])
+    found = interval([kept], [fact.subject for fact in facts], shares=True)
     write_json(path, {"t": t, "n": len(kept), "same": fmean(kept), "interval": found})
 
 

@@ -145,6 +145,7 @@ class Metric:
         edit_should: what an edit should do with it. "change": this is what the edit is for, and an edit that failed has
             0. "keep": the edit should leave it as it was. None: neither.
         one_value: whether one edited model has one value for all facts, and so no interval over facts.
+        signed: whether its values are differences, and so may lie below 0, also where the unit is "%".
         judge: what it notes in the records before anything is computed; run while measuring and when values are worked
             out again from the records.
         parts: the metrics it is combined from; such a metric has a figure for several facts, and none for one.
@@ -165,6 +166,7 @@ class Metric:
     line: str = ""
     edit_should: Literal["change", "keep"] | None = None
     one_value: bool = False
+    signed: bool = False
     judge: Judge | None = None
     parts: tuple[str, ...] = ()
     combine: Combine | None = None
@@ -193,6 +195,11 @@ class Metric:
     def written(self) -> Unit:
         """How its figures are written."""
         return unit_of(self.unit)
+
+    @property
+    def is_share(self) -> bool:
+        """Whether a fact's value, or each of its parts, is a share from 0 to 1."""
+        return self.written.is_share and not self.signed
 
     def figures(self, values: Mapping[str, float]) -> tuple[float, ...] | None:
         """What of a fact's values is averaged: its own value, or those of its parts; None where one is not a number."""

@@ -78,6 +78,7 @@ METRICS = (
         _needs("prompt"),
         _magnitude("prompt"),
         short="EM",
+        signed=True,
         judge=_judge,
     ),
     Metric(
@@ -100,6 +101,7 @@ METRICS = (
         _needs("paraphrases"),
         _magnitude("paraphrases"),
         short="PM",
+        signed=True,
         judge=_judge,
     ),
     Metric(
@@ -123,6 +125,7 @@ METRICS = (
         _needs("neighbourhood"),
         _magnitude("neighbourhood"),
         short="NM",
+        signed=True,
         edit_should="keep",
         judge=_judge,
         curve=(CurveColumn("fixed"),),

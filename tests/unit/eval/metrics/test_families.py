@@ -76,6 +76,18 @@ def test_score_is_the_harmonic_mean_of_means() -> None:
     assert value("score", Measurement()) is None
 
 
+def test_ten_edits_that_all_succeed_are_no_proof() -> None:
+    """Exact bounds for shares: p^10 = 0.025, and 0.025 / 3 for each part of S. A magnitude is no share."""
+    parts = ("efficacy_success", "paraphrase_success", "neighbourhood_success")
+    values = dict.fromkeys((*parts, "efficacy_magnitude"), 1.0)
+    facts = [Fact(f"subject {number}", "{} is", "new", "old") for number in range(10)]
+    found = Evaluation(tuple(Case(fact, None, Measurement(values=values)) for fact in facts)).metrics
+    bounds = {key: (one["low"], one["high"]) for key, one in found.items()}
+    assert bounds["efficacy_success"] == (pytest.approx(0.025**0.1), 1)
+    assert bounds["score"] == (pytest.approx((0.025 / 3) ** 0.1), 1)
+    assert bounds["efficacy_magnitude"] == (1, 1)
+
+
 def test_token_accuracy() -> None:
     found = Measurement(
         {
