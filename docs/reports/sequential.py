@@ -38,7 +38,7 @@ from eval.protocols.sequential import Regime
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared" / "data"
 SAME_FORM = "same_form.json"
-SETTINGS = EvalSettings(max_new_tokens=20, perplexity_tokens=512)
+SETTINGS = EvalSettings(max_new_tokens=20)
 FIXED = 50
 """Facts of the fixed locality set that come from the end of the file, which no run edits."""
 EMBEDDED = 20
@@ -279,7 +279,9 @@ After T edits, all facts edited so far are scored again, and so are prompts that
   most likely token stays the same under teacher forcing. The literature mostly counts locality in this second way.
 - *Fixed locality* is the locality of one set of prompts, the same set at every T. They are the prompts of
   {fixed}.
-- *Drift* is ln perplexity after - before, on {SETTINGS.perplexity_tokens} tokens of the held-out text.
+- *Drift* is ln perplexity after - before, on {SETTINGS.perplexity_windows} windows of {SETTINGS.perplexity_window}
+  tokens of held-out texts (prose, code, dialogue in the model's chat template), each a prompt of its own; its interval
+  is over windows. *Windows* is the share of them in which an editor that routes answered.
 - *Norm* is the Frobenius norm of the change of the weights, or of what lies beside them.
 
 Rates are in %, drift is in nats, with 95 % bootstrap intervals over subjects. An edit counts as failed if the editor

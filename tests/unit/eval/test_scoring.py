@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from corrigenda import ContextEdit, LanguageModel, LowRankEdit, Origin
-from eval.scoring import TargetScore, perplexity, probabilities, score
+from eval.scoring import TargetScore, probabilities, score
 
 TOLERANCE = 1e-4
 
@@ -102,40 +102,3 @@ def test_probabilities_are_normalised_where_lengths_differ() -> None:
     assert probabilities(two, other) == pytest.approx((0.2, 0.09))
     assert probabilities(one, other) == pytest.approx((0.25, 0.3))
     assert probabilities(other, one) == pytest.approx((0.3, 0.25))
-
-
-def test_perplexity_by_hand() -> None:
-    lm = tiny.build("llama")
-    text = "Thomas plays the piano in the city of Rome and speaks French with Danielle"
-    ids = lm.tokenizer(text)["input_ids"]
-    logs = plain(lm, ids)
-    by_hand = math.exp(-sum(float(logs[at, ids[at + 1]]) for at in range(len(ids) - 1)) / (len(ids) - 1))
-    assert perplexity(lm, text) == pytest.approx(by_hand, rel=1e-5)
-
-    # Windows of six tokens (6, 6 and 2): the first token of each is read, not predicted.
-    total, count = 0.0, 0
-    for begin in range(0, len(ids), 6):
-        window = ids[begin : begin + 6]
-        logs = plain(lm, window)
-        total -= sum(float(logs[at, window[at + 1]]) for at in range(len(window) - 1))
-        count += len(window) - 1
-    assert (len(ids), count) == (14, 11)
-    assert perplexity(lm, text, max_length=6) == pytest.approx(math.exp(total / count), rel=1e-5)
-
-
-def test_perplexity_under_a_context_is_that_of_the_text_alone() -> None:
-    """What stands in the context is read; only the text's own tokens count."""
-    lm = tiny.build("llama")
-    context, text = "Thomas plays the violin . Danielle speaks Dutch . ", "Thomas plays the piano in the city of Rome"
-    n, ids = len(lm.tokenizer(text)["input_ids"]), lm.tokenizer(context + text)["input_ids"]
-    logs = plain(lm, ids)
-    places = range(len(ids) - n, len(ids) - 1)
-    by_hand = math.exp(-sum(float(logs[at, ids[at + 1]]) for at in places) / len(places))
-    with context_edit(lm, context).applied(lm):
-        assert perplexity(lm, text) == pytest.approx(by_hand, rel=1e-5)
-        assert perplexity(lm, text, max_length=n) == pytest.approx(by_hand, rel=1e-5)  # a window is of the text
-
-
-def test_perplexity_needs_two_tokens() -> None:
-    with pytest.raises(ValueError, match="too short"):
-        perplexity(tiny.build("llama"), "Rome")

@@ -16,7 +16,7 @@ from eval import EditRun, EvalSettings, SequentialRun, SequentialSettings, run_s
 from eval.protocols.curves import curve_table
 
 FACTS = FactSet("some", (Fact("Thomas", "the city of {} is", "Rome", "Berlin", id="0"),))
-SMALL = EvalSettings(generate=False, perplexity_tokens=0)
+SMALL = EvalSettings(generate=False, perplexity_windows=0)
 
 
 class Says:
