@@ -1,4 +1,4 @@
-"""Bootstrap intervals, on scipy; what locators and the evaluation both report."""
+"""Intervals, on scipy; what locators and the evaluation both report: bootstrap, and exact where all outcomes agree."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from scipy import stats
 
 RESAMPLES = 2000
+LEVEL = 0.95
+ROUNDING = 1e-9
+"""Shares that differ by less are equal: sums of them in float64."""
 
 
 def interval(
@@ -18,17 +21,26 @@ def interval(
     groups: Sequence[Hashable],
     combine: Callable[..., NDArray[np.float64]] | None = None,
     seed: int = 0,
+    shares: bool = False,
 ) -> tuple[float, float] | None:
-    """A 95 % bootstrap interval of a mean, or of a combination of means, resampling groups of cases.
+    """A 95 % interval of a mean, or of a combination of means; the cases come in groups.
 
-    Facts about one subject are not independent, so whole subjects are drawn. BCa where it is defined, else the
-    percentile interval (BCa is not where all groups agree).
+    By bootstrap: facts about one subject are not independent, so whole subjects are drawn. BCa where it is defined,
+    else the percentile interval (BCa is not where all groups agree).
+
+    A bootstrap of outcomes that are all the same gives an interval without width, ten of ten as sure as a thousand of a
+    thousand. Shares have the exact interval there (`exact_share`), with the number of groups, not of cases, for n. A
+    combination of shares that all agree, each in itself, is bounded by that of their exact bounds, each to the level
+    1 - 0.05 / (number of columns), so that together they hold in 95 % (Bonferroni).
 
     Args:
         columns: one sequence of per-case values, or several of the same length.
         groups: the group (subject) of each case.
-        combine: from the columns' means to the figure wanted; by default the only column's mean.
+        combine: from the columns' means to the figure wanted; by default the only column's mean. With `shares` it must
+            not fall where one of the means rises.
         seed: for resampling.
+        shares: whether the columns hold yes-or-no outcomes or shares of them, from 0 to 1. Not so for differences: one
+            that is 0 everywhere is no count of successes.
 
     Returns:
         the bounds, or None where there are fewer than two groups.
@@ -39,6 +51,11 @@ def interval(
     member = np.array([names[group] for group in groups])
     counts = np.bincount(member).astype(float)
     sums = [np.bincount(member, weights=np.asarray(column, dtype=float)) for column in columns]
+    if shares and all(np.ptp(total / counts) <= ROUNDING for total in sums):
+        level = 1 - (1 - LEVEL) / len(sums)
+        exact = [exact_share(float(total.sum() / counts.sum()), len(names), level) for total in sums]
+        bounds = exact[0] if combine is None else [combine(*map(np.array, side)) for side in zip(*exact, strict=True)]
+        return float(bounds[0]), float(bounds[1])
 
     def figure(*samples: NDArray[np.float64], axis: int = -1) -> NDArray[np.float64]:
         *totals, number = samples
@@ -60,3 +77,23 @@ def interval(
         if math.isfinite(found.low) and math.isfinite(found.high):
             return float(found.low), float(found.high)
     return None
+
+
+def exact_share(share: float, n: int, level: float = LEVEL) -> tuple[float, float]:
+    """The exact interval of a share of n independent outcomes (Clopper and Pearson 1934).
+
+    With k = n * share successes: from the quantile (1 - level) / 2 of Beta(k, n - k + 1), or 0 for k = 0, to the
+    quantile (1 + level) / 2 of Beta(k + 1, n - k), or 1 for k = n. Ten of ten: [0.692, 1].
+
+    Outcomes that are shares themselves (of one subject's prompts) make k a fraction. The bounds are then too wide
+    rather than too narrow, for nothing between 0 and 1 varies more about its mean than yes-or-no outcomes do.
+
+    Args:
+        share: from 0 to 1.
+        n: the number of outcomes, at least 1.
+        level: how often the interval holds the true share, at least.
+    """
+    k, tail = n * share, (1 - level) / 2
+    low = stats.beta.ppf(tail, k, n - k + 1) if share > ROUNDING else 0.0
+    high = stats.beta.ppf(1 - tail, k + 1, n - k) if share < 1 - ROUNDING else 1.0
+    return float(low), float(high)

@@ -161,7 +161,7 @@ def subject_span(
         if covering:
             return covering[0], covering[-1] + 1
     # Without offsets: the tokenised beginnings of the prompt that reach the subject and its end.
-    before = _specials_before(tokenizer, prompt)
+    before = specials_before(tokenizer, prompt)
     return (
         before + len(encode_plain(tokenizer, prompt[:begin].rstrip())),
         before + len(encode_plain(tokenizer, prompt[:end])),
@@ -173,7 +173,7 @@ def slot_in(text: str, template: str, subject: str) -> int:
     return len(text) - len(template.replace("{}", subject)) + template.index("{}")
 
 
-def _specials_before(tokenizer: PreTrainedTokenizerBase, prompt: str) -> int:
+def specials_before(tokenizer: PreTrainedTokenizerBase, prompt: str) -> int:
     """The number of special tokens that the tokenizer puts before a prompt (it may put others behind it)."""
     whole, plain = encode(tokenizer, prompt), encode_plain(tokenizer, prompt)
     places = range(len(whole) - len(plain) + 1)

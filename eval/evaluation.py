@@ -115,7 +115,9 @@ def failed(state: Measurement) -> Measurement:
     values = {key: value for key, value in state.values.items() if math.isfinite(value)}
     known = {key: METRICS.find(key) for key in values}
     missed = {key: 0.0 for key, metric in known.items() if metric is not None and metric.edit_should == "change"}
-    return Measurement(prompts=state.prompts, values=values | missed, log_perplexity=state.log_perplexity)
+    return Measurement(
+        prompts=state.prompts, values=values | missed, log_perplexity=state.log_perplexity, held_out=state.held_out
+    )
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,7 @@ class Evaluation:
     def metrics(self) -> dict[str, dict[str, float | int | None]]:
         """By metric ``{"before", "after", "low", "high", "n"}``: means over facts and a 95 % interval of "after".
 
+        The interval is over subjects; where all facts are of one edited model, that of the perplexity is over windows.
         `before` is None where it has no meaning or was not measured, the interval where there are too few subjects.
         A metric that no fact allows is absent. Metrics of groups of probes come last.
         """
@@ -158,7 +161,12 @@ class Evaluation:
         values = [case.before.values for case, _ in found if case.before is not None]
         before = [figures for one in values if (figures := metric.figures(one)) is not None]
         columns = list(zip(*after, strict=True))
-        bounds = interval(columns, [case.fact.subject for case, _ in found], metric.combine)
+        cases = [case for case, _ in found]
+        if metric.by_window is not None and _of_one_model(cases):
+            bounds = over_windows(metric, cases)
+        else:
+            subjects = [case.fact.subject for case in cases]
+            bounds = interval(columns, subjects, metric.combine, shares=metric.is_share)
         low, high = bounds or (None, None)
         return {
             "before": metric.aggregate(list(zip(*before, strict=True))) if len(before) == len(found) else None,
@@ -189,6 +197,28 @@ class Evaluation:
         console.print(self.table())
         assert isinstance(console.file, StringIO)
         return console.file.getvalue()
+
+
+def _of_one_model(cases: Sequence[Case]) -> bool:
+    """Whether all cases were measured on one edited model: what it gave to the held-out texts is the same."""
+    read = [case.after.held_out for case in cases]
+    return read[0] is not None and all(one == read[0] for one in read)
+
+
+def over_windows(metric: Metric, cases: Sequence[Case]) -> tuple[float, float] | None:
+    """A 95 % interval of a metric of the held-out texts, drawing windows; each counts once, whichever text it is of.
+
+    Returns:
+        the bounds; None where the windows are not known, or there are fewer than two.
+    """
+    if metric.by_window is None:
+        return None
+    found = [metric.by_window(case.before, case.after) or {} for case in cases]
+    values = [value for windows in found for value in windows.values()]
+    windows = [window for windows in found for window in windows]
+    if not all(map(math.isfinite, values)):
+        return None
+    return interval([values], windows, shares=metric.is_share)
 
 
 def evaluate(lm: LanguageModel, facts: Sequence[Fact], settings: EvalSettings | None = None) -> Evaluation:

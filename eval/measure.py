@@ -7,19 +7,18 @@ fact's prompts do not allow is absent, never zero. Where a fact has several prom
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from corrigenda import Fact, LanguageModel
-from corrigenda.data.embedded import held_out_text
 from corrigenda.facts import as_facts
-from corrigenda.settings import check_class, check_value
+from corrigenda.settings import check_class
 from eval.changes import compare_with_before
 from eval.fitting import not_measured, too_long
 from eval.free_answers import answer_freely
+from eval.held_out import HeldOut, read_held_out
 from eval.metrics import METRICS
 from eval.records import Measurement
-from eval.scoring import perplexity
 from eval.settings import EvalSettings
 from eval.teacher_forcing import score_targets
 
@@ -29,7 +28,7 @@ def measure(
     facts: Sequence[Fact],
     settings: EvalSettings | None = None,
     before: Sequence[Measurement] | None = None,
-    log_perplexity: float | None = None,
+    held_out: HeldOut | None = None,
 ) -> list[Measurement]:
     """Measures the model as it is now.
 
@@ -39,7 +38,8 @@ def measure(
         settings: what to measure.
         before: the same facts' measurements on the unedited model; with them come the metrics that compare
             (preservation, token agreement, KL elsewhere, perplexity drift).
-        log_perplexity: that of the held-out text, where it is known already (`held_out_log_perplexity`).
+        held_out: what the model gives to the held-out texts, where it is known already (`read_held_out`). Otherwise
+            the windows are read that the measurements before have, or all.
 
     Returns:
         a measurement for each fact; for one that is longer than the model reads it says why there is none
@@ -48,12 +48,13 @@ def measure(
     facts = as_facts("measure", facts)
     settings = EvalSettings() if settings is None else settings
     check_class("measure", "settings", settings, EvalSettings)
-    check_value("measure", "log_perplexity", log_perplexity, float | None)
+    if held_out is not None:
+        check_class("measure", "held_out", held_out, HeldOut)
     if before is not None and len(before) != len(facts):
         raise ValueError(f"measure: before has {len(before)} measurements, and there are {len(facts)} facts")
     reasons = [too_long(lm, fact, settings) for fact in facts]
     if any(reasons):
-        return _without_too_long(lm, facts, reasons, settings, before, log_perplexity)
+        return _without_too_long(lm, facts, reasons, settings, before, held_out)
     measurements = [Measurement() for _ in facts]
     score_targets(lm, facts, measurements, METRICS.kinds("probabilities"), METRICS.kinds("distributions"), settings)
     if settings.generate:
@@ -61,10 +62,8 @@ def measure(
         kept = METRICS.kinds("kept_answers") if before is None else frozenset[str]()
         wanted = METRICS.kinds("free_answers") | METRICS.kinds("sampled_text")
         answer_freely(lm, facts, measurements, wanted, kept, settings)
-    if settings.perplexity_tokens:
-        level = held_out_log_perplexity(lm, settings) if log_perplexity is None else log_perplexity
-        for measurement in measurements:
-            measurement.log_perplexity = level
+    if settings.perplexity_windows:
+        _put_held_out(lm, measurements, settings, before, held_out)
     if before is not None:
         compare_with_before(lm, measurements, before, settings)
     for number, (fact, measurement) in enumerate(zip(facts, measurements, strict=True)):
@@ -79,19 +78,46 @@ def _without_too_long(
     reasons: Sequence[str],
     settings: EvalSettings,
     before: Sequence[Measurement] | None,
-    log_perplexity: float | None,
+    held_out: HeldOut | None,
 ) -> list[Measurement]:
     """What `measure` gives where some of the facts, those with a reason, cannot be read."""
     read = [number for number, reason in enumerate(reasons) if not reason]
     old = None if before is None else [before[number] for number in read]
-    found = iter(measure(lm, [facts[number] for number in read], settings, old, log_perplexity) if read else [])
+    found = iter(measure(lm, [facts[number] for number in read], settings, old, held_out) if read else [])
     return [
         not_measured(fact, reason, settings) if reason else next(found)
         for fact, reason in zip(facts, reasons, strict=True)
     ]
 
 
-def held_out_log_perplexity(lm: LanguageModel, settings: EvalSettings) -> float:
-    """The logarithm of the model's perplexity on the held-out text that ships with the project."""
-    ids = lm.tokenizer(held_out_text(), add_special_tokens=False)["input_ids"][: settings.perplexity_tokens]
-    return math.log(perplexity(lm, str(lm.tokenizer.decode(ids))))
+def on_windows(measurement: Measurement, windows: Sequence[int]) -> Measurement:
+    """A measurement of the unedited model on some windows of the held-out texts only, its values worked out for these.
+
+    What is measured later and compared with it reads the same windows.
+    """
+    if measurement.held_out is None or not windows:
+        return measurement
+    found = replace(measurement, held_out=measurement.held_out.only(windows))
+    found.values = measurement.values | METRICS.computed(None, found)
+    return found
+
+
+def _put_held_out(
+    lm: LanguageModel,
+    measurements: Sequence[Measurement],
+    settings: EvalSettings,
+    before: Sequence[Measurement] | None,
+    held_out: HeldOut | None,
+) -> None:
+    """Notes what the model gives to the held-out texts; in each fact's measurement to the windows it has before."""
+    asked = [None if one.held_out is None else one.held_out.windows for one in before or ()]
+    windows = [one for one in asked if one is not None]
+    if held_out is None:
+        # Of one fact after the other: each window is read once, and the order is that of the facts.
+        wanted = (
+            list(dict.fromkeys(number for some in windows for number in some)) if len(windows) == len(asked) else ()
+        )
+        held_out = read_held_out(lm, settings, wanted or None)
+    for number, measurement in enumerate(measurements):
+        mine = asked[number] if before is not None else None
+        measurement.held_out = held_out if held_out is None or mine is None else held_out.only(mine)

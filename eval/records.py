@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
+from eval.held_out import HeldOut
+
 PAIRED_KINDS = ("prompt", "paraphrases", "neighbourhood", "neighbourhood_plus")
 """The kinds of prompts that are scored with the new and the true object."""
 
@@ -164,8 +166,10 @@ class Measurement:
             after; for the KL, not for files.
         continuations: by prompt the tokens of the greedy continuation, end tokens barred, that should stay; for
             `preserved`, not for files.
-        log_perplexity: that of the held-out text, in nats; in files it stands among the values.
+        log_perplexity: that of the held-out texts, in nats, where nothing is known of their windows (older records,
+            submissions); in files it stands among the values.
         error: why the fact was not measured (`eval.fitting`); empty where it was.
+        held_out: what the model gave to windows of the held-out texts, if they were read.
     """
 
     prompts: dict[str, list[Record]] = field(default_factory=dict)
@@ -174,6 +178,7 @@ class Measurement:
     continuations: dict[str, list[int]] = field(default_factory=dict)
     log_perplexity: float | None = None
     error: str = ""
+    held_out: HeldOut | None = None
 
     def scored(self, *kinds: str) -> list[ScoredPrompt]:
         """The records of prompts of these kinds, each one of `PAIRED_KINDS`."""
@@ -195,6 +200,8 @@ class Measurement:
         """Values and records as JSON values: what runs keep. A value that is not finite is left out."""
         values = {key: value for key, value in self.values.items() if math.isfinite(value)}
         state: dict[str, Any] = {"values": values, "prompts": finite(self.prompts)}
+        if self.held_out is not None:
+            state["held_out"] = self.held_out.to_dict()
         return state | {"error": self.error} if self.error else state
 
     @classmethod
@@ -214,7 +221,9 @@ class Measurement:
             prompts[kind] = [RECORD_OF[kind].from_dict(record) for record in records]
         values = dict(state.get("values") or {})
         error = str(state.get("error") or "")
-        return cls(prompts, values, log_perplexity=values.get("log_perplexity"), error=error)
+        held_out = HeldOut.from_dict(state["held_out"]) if state.get("held_out") is not None else None
+        level = values.get("log_perplexity") if held_out is None else None
+        return cls(prompts, values, log_perplexity=level, error=error, held_out=held_out)
 
 
 def finite(value: Any) -> Any:

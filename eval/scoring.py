@@ -14,9 +14,8 @@ from torch import Tensor
 from corrigenda import LanguageModel
 from corrigenda.forward.generation import bar
 from corrigenda.forward.partial import PartialForward
-from corrigenda.forward.recording import forward_logits
 from corrigenda.forward.shared import SharedStart
-from corrigenda.prompts import encode, encode_target, shortened
+from corrigenda.prompts import encode_target, shortened
 
 T = TypeVar("T")
 
@@ -205,37 +204,6 @@ def continues_as(
             answer = rows[i][1]
             result[i] = list(islice(best, len(answer))) == answer
     return result
-
-
-@torch.no_grad()
-def perplexity(lm: LanguageModel, text: str, max_length: int = 512) -> float:
-    """Exp of the mean negative log-probability of a text's tokens, in windows of `max_length` tokens.
-
-    The text that context edits put before a prompt is read before each window, but its own tokens do not count. Windows
-    are shorter in a model that does not read so many tokens.
-
-    Raises:
-        ContextLengthError: the text that context edits put before leaves no room.
-        ValueError: the text is too short.
-    """
-    ids = lm.tokens(text)
-    n_context = len(ids) - len(encode(lm.tokenizer, text))
-    context, ids = ids[:n_context], ids[n_context:]
-    if lm.context_length is not None:
-        lm.require_room(n_context + 2, "the text of the context edits, with two tokens more,")
-        max_length = min(max_length, lm.context_length - n_context)
-    total, count = 0.0, 0
-    for begin in range(0, len(ids), max_length):
-        window = ids[begin : begin + max_length]
-        if len(window) < 2:
-            continue
-        batch = lm.batch([context + window])
-        logs = forward_logits(lm, batch).float().log_softmax(-1)[0, n_context:-1]
-        total -= float(logs.gather(1, batch.input_ids[0, n_context + 1 :, None]).double().sum())
-        count += len(window) - 1
-    if not count:
-        raise ValueError(f"the text {shortened(text)} is too short for a perplexity")
-    return math.exp(min(total / count, 700.0))  # beyond that exp overflows; such a model is wrecked all the same
 
 
 def batches(items: Sequence[T], lengths: Sequence[int], max_tokens: int) -> Iterator[list[T]]:

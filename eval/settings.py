@@ -23,7 +23,11 @@ class EvalSettings:
             of them have to be the same to count as preserved. (Fifty tokens of small talk differ after any change at
             all; what the answer is shows in its first few.)
         fluency_tokens: the length of the sampled text whose fluency is measured; at least 3, for a 3-gram.
-        perplexity_tokens: how much of the held-out text is read, at least 2; 0 for no perplexity.
+        perplexity_windows: how many windows of the held-out texts are read, at least 3 (one of each text); 0 for no
+            perplexity.
+        perplexity_window: the tokens of a window.
+        perplexity_sample: so many of the windows are read after each of many edits that are measured one by one; they
+            take turns. What is unedited is read once, on all of them, and so are models that are measured once.
         max_tokens: tokens run at once.
         seed: for the sampled text.
         harness_tasks: tasks of the lm-evaluation-harness, for `eval.lm_eval.harness`: not measured fact by fact.
@@ -35,7 +39,9 @@ class EvalSettings:
     max_new_tokens: AtLeastOne = 50
     preservation_tokens: AtLeastOne = 10
     fluency_tokens: Annotated[int, Ge(3), Lt(2**63)] = 50
-    perplexity_tokens: Count = 512
+    perplexity_windows: Count = 64
+    perplexity_window: Annotated[int, Ge(2), Lt(2**63)] = 64
+    perplexity_sample: AtLeastOne = 8
     max_tokens: AtLeastOne = 4096
     seed: Seed = 0
     harness_tasks: tuple[str, ...] = ()
@@ -43,8 +49,8 @@ class EvalSettings:
     harness_limit: AtLeastOne | None = None
 
     def __post_init__(self) -> None:
-        if self.perplexity_tokens == 1:
+        if 0 < self.perplexity_windows < 3:
             raise SettingsError(
-                "EvalSettings: perplexity_tokens=1 must be 0, for no perplexity, or at least 2: the first token is not "
-                "predicted"
+                f"EvalSettings: perplexity_windows={self.perplexity_windows} must be 0, for no perplexity, or at least "
+                "3: one of each held-out text"
             )

@@ -1,4 +1,4 @@
-"""The fact set that ships with the project, and the text on which perplexity drift is measured.
+"""The fact set that ships with the project, and the texts on which perplexity drift is measured.
 
 `embedded.json` holds relations, each with its templates (one ``{}`` for the subject) and its facts grouped by their
 true object:
@@ -53,9 +53,34 @@ def embedded_facts() -> tuple[Fact, ...]:
 
 
 @cache
-def held_out_text() -> str:
-    """About a thousand words of plain English that no embedded fact appears in, for perplexity drift."""
-    return _read("held_out.txt").strip()
+def held_out_texts() -> Mapping[str, str]:
+    """By kind the texts, written for this project, on which perplexity drift is measured: prose, code, dialogue.
+
+    Each has more than a thousand words or as many tokens, and no embedded fact appears in it. The code is Python, SQL
+    and C; of the dialogue `dialogues` gives the turns.
+    """
+    names = {"prose": "held_out_prose.txt", "code": "held_out_code.txt", "dialogue": "held_out_dialogue.txt"}
+    return {kind: _read(name).strip() for kind, name in names.items()}
+
+
+def dialogues(text: str) -> list[list[dict[str, str]]]:
+    """The turns of a text of dialogues, in the form that chat templates take: ``{"role", "content"}``.
+
+    Dialogues stand apart by an empty line; a turn is a line that begins with "User: " or "Assistant: ".
+
+    Raises:
+        ValueError: a line does not.
+    """
+    found = []
+    for part in text.strip().split("\n\n"):
+        turns = []
+        for line in part.splitlines():
+            role, colon, content = line.partition(": ")
+            if not colon or role not in ("User", "Assistant"):
+                raise ValueError(f"a turn of a dialogue must begin with 'User: ' or 'Assistant: ', not {line[:40]!r}")
+            turns.append({"role": role.lower(), "content": content})
+        found.append(turns)
+    return found
 
 
 @cache

@@ -7,13 +7,15 @@ tokens under teacher forcing, forwards that start in the middle of a recorded te
 Where a prompt ends is told by who runs the forward (`Routes.prompts`, from `TokenBatch.prompts`). A forward that nobody
 told anything, such as those of transformers' own `generate`, is read like this: with an empty cache or none, all its
 tokens are the prompt; with a filled cache it continues the rows of that cache.
+
+`activated` tells in which rows the edits that are applied to a model answered.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -23,8 +25,21 @@ from torch import Tensor
 
 from corrigenda.edits.edit import Editable, WrongModelError
 from corrigenda.edits.hooked import HookedEdit
-from corrigenda.models.routes import MAIN, Passage, Routes
+from corrigenda.models.routes import MAIN, Activations, Passage, Routes
 from corrigenda.models.sites import entering, leaving
+
+
+def activated(lm: Editable) -> AbstractContextManager[Activations]:
+    """Collects, inside a ``with`` block, in which rows the edits that are applied to a model answer.
+
+    ::
+
+        with activated(lm) as seen:
+            score(lm, queries)
+        seen.share  # of the prompts that were run; None where no applied edit is routed
+        seen.rows   # one answer for each, in the order in which they were run
+    """
+    return lm.routing.watched()
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +106,7 @@ class RoutedEdit(HookedEdit):
                 with torch.no_grad():
                     route = self._route(placed, coefficients.detach(), passage).cpu()
                 passage.routes.decided[self] = route
+                lm.routing.decided(passage.routes)
             route = _fitted(route, len(output))
             memories = [number for number in route.unique().tolist() if number != MAIN]
             if not memories:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor
 
 MAIN = -1
@@ -76,6 +77,34 @@ class Passage:
         return self.routes.prompts.to(self.place.device)[:, None]
 
 
+class Activations:
+    """In which rows applied edits answered, of those on which they decided while this was watched.
+
+    A row is a prompt, with all that follows it: one on which the edits decided once counts once, however many forwards
+    go on from it.
+    """
+
+    def __init__(self) -> None:
+        self._decided: list[Routes] = []
+
+    def note(self, routes: Routes) -> None:
+        """Notes that an edit has decided on the rows of a forward."""
+        if not any(noted is routes for noted in self._decided):  # a second edit decides on the same rows
+            self._decided.append(routes)
+
+    @property
+    def rows(self) -> tuple[bool, ...]:
+        """For each row, in the order in which they were run, whether some edit answers; empty where none is routed."""
+        answers = [torch.stack([*routes.decided.values()]).ne(MAIN).any(0) for routes in self._decided]
+        return tuple(answer for batch in answers for answer in batch.tolist())
+
+    @property
+    def share(self) -> float | None:
+        """The share of rows in which some edit answers; None where no edit decided on any."""
+        rows = self.rows
+        return sum(rows) / len(rows) if rows else None
+
+
 class Routing:
     """What a model's forwards and its routed edits tell each other.
 
@@ -86,6 +115,7 @@ class Routing:
     def __init__(self) -> None:
         self.current: Routes | None = None
         self._deciders = 0
+        self._watching: list[Activations] = []
 
     @property
     def active(self) -> bool:
@@ -109,3 +139,18 @@ class Routing:
             yield
         finally:
             self.current = before
+
+    @contextmanager
+    def watched(self) -> Iterator[Activations]:
+        """Collects what routed edits decide inside the ``with`` block."""
+        seen = Activations()
+        self._watching.append(seen)
+        try:
+            yield seen
+        finally:
+            self._watching = [other for other in self._watching if other is not seen]
+
+    def decided(self, routes: Routes) -> None:
+        """Is told by a routed edit of each decision, when it has made it."""
+        for seen in self._watching:
+            seen.note(routes)

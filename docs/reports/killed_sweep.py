@@ -30,7 +30,7 @@ EDITORS: dict[str, tuple[str, ...]] = {
     "finetune": ("editor.steps=10",),
     "in_context": (),
 }
-SHORT = ("eval.max_new_tokens=10", "eval.fluency_tokens=10", "eval.perplexity_tokens=64")
+SHORT = ("eval.max_new_tokens=10", "eval.fluency_tokens=10", "eval.perplexity_windows=3")
 SEEDS = (0, 1)
 KILLS = 3
 

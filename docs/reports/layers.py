@@ -24,11 +24,13 @@ from corrigenda.data import read_facts
 from corrigenda.runs.folder import RunFolder
 from editing import EditRefusedError, Rome
 from eval import METRICS, Case, EvalSettings, Evaluation, Measurement, judged, measure
+from eval.held_out import in_turn
+from eval.measure import on_windows
 from eval.metrics.unit import Unit
 from locate import AverageTrace, CausalTrace, Trace, UnknownFactError, average, suggest_layers
 
 ROOT = Path(__file__).resolve().parents[2]
-SETTINGS = EvalSettings(max_new_tokens=10, perplexity_tokens=256)
+SETTINGS = EvalSettings(max_new_tokens=10)
 # The headings of the page; units are the metrics' own.
 COLUMNS = {
     "efficacy_success": "ES",
@@ -66,9 +68,10 @@ def main() -> None:
         if done >= {fact.id for fact in facts}:
             continue
         before = before or measure(lm, facts, SETTINGS)
-        for fact, old in zip(facts, before, strict=True):
+        for place, (fact, old) in enumerate(zip(facts, before, strict=True)):
             if fact.id not in done:
-                folder.append(edited(lm, fact, old, layer).to_dict())
+                windows = in_turn(place, SETTINGS)
+                folder.append(edited(lm, fact, on_windows(old, windows), layer).to_dict())
             if time.monotonic() > deadline:
                 return
     candidates = list(read_facts(arguments.data, limit=100 * arguments.traced))

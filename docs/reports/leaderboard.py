@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 DATA = {"counterfact": "counterfact.json", "zsre": "zsre.json"}
 
-SETTINGS = ("eval.max_new_tokens=20", "eval.perplexity_tokens=256")
+SETTINGS = ("eval.max_new_tokens=20",)
 """Of all runs: the answers are names, so they are short; and the drift of each of thousands of edits is measured."""
 
 # The controls first: they take least time, and all others are compared with them.

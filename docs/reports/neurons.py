@@ -478,12 +478,16 @@ class Page:
             (lambda row: float(row["other_kept"]), 100),
             (lambda row: row["other"], 100),
         ]
-        cells = [self.cell([column(row[name]) for row in rows], scale, subjects) for column, scale in columns]
+        cells = [
+            self.cell([column(row[name]) for row in rows], scale, subjects, shares=True) for column, scale in columns
+        ]
         return f"| {name.replace('update', 'update, write')} | " + " | ".join(cells) + " |"
 
-    def cell(self, values: Sequence[float], scale: float, groups: Sequence[str] | None = None) -> str:
+    def cell(
+        self, values: Sequence[float], scale: float, groups: Sequence[str] | None = None, shares: bool = False
+    ) -> str:
         """A mean with its interval."""
-        bounds = interval([values], self.groups if groups is None else groups)
+        bounds = interval([values], self.groups if groups is None else groups, shares=shares)
         inside = "" if bounds is None else f" [{scale * bounds[0]:.1f}, {scale * bounds[1]:.1f}]"
         return f"{scale * fmean(values):.1f}{inside}"
 

@@ -39,7 +39,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared" / "data"
 SAME_FORM = "same_form.json"
 SAME_FORM_METRICS = ("preservation", "blank_answers", "locality_kl")
-SETTINGS = EvalSettings(max_new_tokens=20, perplexity_tokens=512)
+SETTINGS = EvalSettings(max_new_tokens=20)
 FIXED = 50
 """Facts of the fixed locality set that come from the end of the file, which no run edits."""
 EMBEDDED = 20
@@ -259,7 +259,7 @@ def same_form(lm: LanguageModel, sequence: SequentialRun, facts: Sequence[Fact],
     with ExitStack() as stack:
         for edit in sequence.edits:
             stack.enter_context(edit.applied(lm))
-        after = measure(lm, asked, replace(SETTINGS, perplexity_tokens=0, generate=False), before)
+        after = measure(lm, asked, replace(SETTINGS, perplexity_windows=0, generate=False), before)
     cases = tuple(judged(fact, old, new) for fact, old, new in zip(asked, before, after, strict=True))
     found = Evaluation(cases).metrics
     kept = {key: found[key] for key in SAME_FORM_METRICS if key in found}
@@ -295,7 +295,9 @@ After T edits, all facts edited so far are scored again, and so are prompts that
   counts locality in this last way.
 - *Fixed locality* is the locality of one set of prompts, the same set at every T. They are the prompts of
   {fixed}.
-- *Drift* is ln perplexity after - before, on {SETTINGS.perplexity_tokens} tokens of the held-out text.
+- *Drift* is ln perplexity after - before, on {SETTINGS.perplexity_windows} windows of {SETTINGS.perplexity_window}
+  tokens of held-out texts (prose, code, dialogue in the model's chat template), each a prompt of its own; its interval
+  is over windows. *Windows* is the share of them in which an editor that routes answered.
 - *Norm* is the Frobenius norm of the change of the weights, or of what lies beside them.
 
 Rates are in %, drift is in nats, with 95 % bootstrap intervals over subjects. An edit counts as failed if the editor

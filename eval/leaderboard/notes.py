@@ -91,8 +91,8 @@ def notes_of(
         notes.append("Every figure is of the model after the last edit; seconds are of each edit.")
     if key.mode != "single":
         notes.append(
-            "One edit or sequence a seed: the intervals are over the facts under it, not over edits made anew, and "
-            "what has one value for all facts (perplexity drift) has none."
+            "One edit or sequence a seed: the intervals are over the facts under it, not over edits made anew. "
+            "Perplexity drift has one value for all facts; its interval is over the windows of the held-out texts."
         )
     for name in ("measured", "facts"):
         if len({getattr(twin, name) for twin in twins}) > 1:

@@ -18,7 +18,8 @@ def recomputed(fact: Fact, record: Mapping[str, Any]) -> Case:
     """The case of a record, with every value worked out again, as it is while measuring.
 
     From the prompts: log-probabilities of the targets' tokens, token accuracies, answers, sampled texts, whether an
-    answer was preserved, KL. The log-perplexity is a value that no prompt gives, and is taken as it is.
+    answer was preserved, KL; from the windows of the held-out texts the perplexity. Where a record has no windows, the
+    log-perplexity is a value that nothing gives, and is taken as it is.
     """
     before, after = (_judged(fact, record[state]) for state in ("before", "after"))
     before.values = METRICS.computed(None, before)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from corrigenda.intervals import interval
 from corrigenda.runs.store import StoredRun
-from eval.evaluation import Case, Evaluation
+from eval.evaluation import Case, Evaluation, over_windows
 from eval.leaderboard.boards import Board, Cell, Leaderboard, Row, Test
 from eval.leaderboard.columns import CONTROLS, columns, one_value, ranking
 from eval.leaderboard.entries import Entry, TableKey, collect
@@ -80,7 +80,9 @@ def _cells(entry: Entry, cases: list[Case], mode: str) -> dict[str, Cell]:
     for name, figures in Evaluation(tuple(cases)).metrics.items():
         value, before, n = figures["after"], figures["before"], figures["n"]
         if name in known and value is not None and n is not None:
-            low, high = (None, None) if name in single else (figures["low"], figures["high"])
+            low, high = figures["low"], figures["high"]
+            if name in single:
+                low, high = over_windows(METRICS.named(name), cases) or (None, None)
             cells[name] = Cell(float(value), before, low, high, int(n))
     for name in list(cells):
         if not set(METRICS.named(name).shown_with) <= set(cells):

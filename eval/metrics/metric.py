@@ -29,7 +29,7 @@ MEASURED: Mapping[Measured, tuple[str, ...]] = {
 }
 """What can be measured, and on which kinds of prompts: probabilities of targets under teacher forcing; next-token
 distributions, compared with those before; greedy answers; whether the greedy continuation is the one before; text
-sampled after a prompt; and the log-perplexity of the held-out text, which belongs to no prompt."""
+sampled after a prompt; and the log-perplexity of the held-out texts, which belong to no prompt."""
 
 FIXED_KINDS = frozenset({"neighbourhood", "locality"})
 """The kinds of prompts of the fixed locality set of sequential runs."""
@@ -145,6 +145,9 @@ class Metric:
         edit_should: what an edit should do with it. "change": this is what the edit is for, and an edit that failed has
             0. "keep": the edit should leave it as it was. None: neither.
         one_value: whether one edited model has one value for all facts, and so no interval over facts.
+        by_window: what its value is the mean of, by window of the held-out texts; of one edited model there is an
+            interval over these. None where they are not known.
+        signed: whether its values are differences, and so may lie below 0, also where the unit is "%".
         judge: what it notes in the records before anything is computed; run while measuring and when values are worked
             out again from the records.
         parts: the metrics it is combined from; such a metric has a figure for several facts, and none for one.
@@ -165,6 +168,8 @@ class Metric:
     line: str = ""
     edit_should: Literal["change", "keep"] | None = None
     one_value: bool = False
+    by_window: Callable[[Measurement | None, Measurement], Mapping[int, float] | None] | None = None
+    signed: bool = False
     judge: Judge | None = None
     parts: tuple[str, ...] = ()
     combine: Combine | None = None
@@ -193,6 +198,11 @@ class Metric:
     def written(self) -> Unit:
         """How its figures are written."""
         return unit_of(self.unit)
+
+    @property
+    def is_share(self) -> bool:
+        """Whether a fact's value, or each of its parts, is a share from 0 to 1."""
+        return self.written.is_share and not self.signed
 
     def figures(self, values: Mapping[str, float]) -> tuple[float, ...] | None:
         """What of a fact's values is averaged: its own value, or those of its parts; None where one is not a number."""

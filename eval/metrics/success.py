@@ -81,6 +81,7 @@ METRICS = (
         _needs("prompt"),
         _magnitude("prompt"),
         short="EM",
+        signed=True,
         judge=_judge,
     ),
     Metric(
@@ -103,6 +104,7 @@ METRICS = (
         _needs("paraphrases"),
         _magnitude("paraphrases"),
         short="PM",
+        signed=True,
         judge=_judge,
     ),
     Metric(
@@ -126,6 +128,7 @@ METRICS = (
         _needs("neighbourhood"),
         _magnitude("neighbourhood"),
         short="NM",
+        signed=True,
         edit_should="keep",
         judge=_judge,
         curve=(CurveColumn("fixed"),),

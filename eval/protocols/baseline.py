@@ -16,7 +16,8 @@ from corrigenda.data import FactSet
 from corrigenda.files import write_json, write_tensors
 from corrigenda.progress import track
 from corrigenda.runs.ids import code_version
-from eval.measure import held_out_log_perplexity, measure
+from eval.held_out import HeldOut, read_held_out
+from eval.measure import measure
 from eval.records import Measurement
 from eval.settings import EvalSettings
 
@@ -45,7 +46,7 @@ class Baseline:
         self._size = chunk
         self._folder = folder
         self._held: dict[int, list[Measurement]] = {}
-        self._log_perplexity: float | None = None
+        self._held_out: HeldOut | None = None
 
     @classmethod
     def shared(
@@ -103,9 +104,9 @@ class Baseline:
 
     def _measured(self, number: int) -> list[Measurement]:
         with self._lm.edits.suspended():
-            if self._settings.perplexity_tokens and self._log_perplexity is None:
-                self._log_perplexity = held_out_log_perplexity(self._lm, self._settings)
-            found = measure(self._lm, self.facts(number), self._settings, log_perplexity=self._log_perplexity)
+            if self._held_out is None:
+                self._held_out = read_held_out(self._lm, self._settings)
+            found = measure(self._lm, self.facts(number), self._settings, held_out=self._held_out)
         if self._folder is not None:
             rows = [row for measurement in found for row in measurement.distributions.values()]
             tensors = {"distributions": torch.stack(rows)} if rows else {}

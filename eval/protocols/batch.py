@@ -11,6 +11,7 @@ from corrigenda.data.requests import left_out, reports_together, standing
 from corrigenda.files import write_json
 from corrigenda.progress import track
 from eval.evaluation import judged
+from eval.held_out import HeldOut, read_held_out
 from eval.measure import measure
 from eval.protocols.runs import Attempt, EditRun, reports_of
 
@@ -32,13 +33,16 @@ def run_batch(run: EditRun) -> None:
         write_json(outcome, [made.seconds, made.error])
     reports = reports_of(made.edit)
     together = {fact.id: report for fact, report in zip(facts, reports_together(facts, now), strict=True)}
+    held_out: HeldOut | None = None
     for number in track(baseline.chunks, "Measuring the model before and after the edit", bar=False):
         chunk = baseline.facts(number)
         if all(map(run.is_done, chunk)):
             continue
         before = baseline.chunk(number)
         with made.edit.applied(lm) if made.edit is not None else nullcontext():
-            after = measure(lm, chunk, run.settings, before)
+            if held_out is None:  # one edited model for all chunks
+                held_out = read_held_out(lm, run.settings)
+            after = measure(lm, chunk, run.settings, before, held_out)
         for fact, old, new in zip(chunk, before, after, strict=True):
             mine = reports.get(fact.id)
             said = mine if not together[fact.id] else (mine or {}) | together[fact.id]

@@ -20,7 +20,8 @@ from corrigenda.files import write_json
 from corrigenda.progress import track
 from corrigenda.runs.environment import peak_memory_mb
 from eval.evaluation import Case, Evaluation, judged
-from eval.measure import held_out_log_perplexity, measure
+from eval.held_out import HeldOut, read_held_out
+from eval.measure import measure
 from eval.metrics import METRICS
 from eval.metrics.metric import CurveGroup
 from eval.protocols.baseline import Baseline
@@ -104,7 +105,7 @@ class Checkpoints:
         settings = run.settings
         if self._settings.generate_until is not None and t > self._settings.generate_until:
             settings = replace(settings, generate=False)
-        level = held_out_log_perplexity(run.lm, settings) if settings.perplexity_tokens else None
+        held_out = read_held_out(run.lm, settings)
         together = self._regime == "together"
         said = reports_of(position.edits[0]) if together and position.edits else {}
 
@@ -116,9 +117,9 @@ class Checkpoints:
         # The fixed prompts are not generated from after an edit: whether the answer stays takes one forward.
         after_fixed = replace(fixed_settings(run.settings), generate=False)
         edited = list(run.facts[:t])
-        if not self._measured(t, self._name(t), self._edited, edited, settings, level, error):
+        if not self._measured(t, self._name(t), self._edited, edited, settings, held_out, error):
             return False
-        fixed = (t, self._fixed_name(t), self._before_fixed, list(self.fixed), after_fixed, level)
+        fixed = (t, self._fixed_name(t), self._before_fixed, list(self.fixed), after_fixed, held_out)
         if not self._measured(*fixed, lambda fact: ""):
             return False
         cases = self._records(self._name(t))
@@ -135,7 +136,7 @@ class Checkpoints:
         baseline: Baseline,
         wanted: Sequence[Fact],
         settings: EvalSettings,
-        level: float | None,
+        held_out: HeldOut | None,
         error: Callable[[Fact], str],
     ) -> bool:
         """Measures the wanted first facts of a baseline in the edited model, into the records of a name."""
@@ -149,7 +150,7 @@ class Checkpoints:
             if self._stop():
                 return False
             before = baseline.chunk(number)[: len(facts)]
-            after = measure(self._run.lm, facts, settings, before, level)
+            after = measure(self._run.lm, facts, settings, before, held_out)
             for fact, old, new in zip(facts, before, after, strict=True):
                 if fact.id not in done:
                     folder.append(judged(fact, old, new, error=error(fact)).to_dict() | {"t": t}, name)
@@ -213,7 +214,7 @@ class Checkpoints:
 
 def fixed_settings(settings: EvalSettings) -> EvalSettings:
     """What is measured of the fixed locality set before the edits."""
-    return replace(settings, perplexity_tokens=0)
+    return replace(settings, perplexity_windows=0)
 
 
 def _declared(group: CurveGroup, evaluation: Evaluation) -> dict[str, Any]:

@@ -169,8 +169,9 @@ def cell(value: Mapping[str, float | None] | None, key: str, intervals: bool = T
         return ""
     metric = _metric(key)
     text = metric.written.text(value["after"])
-    # What has one value for all facts (the drift: one figure, of one text) has no interval over facts.
-    if intervals and not metric.one_value and value["low"] is not None and value["high"] is not None:
+    # What has one value for all facts has no interval over facts; where windows were not kept it is of no width.
+    of_facts = metric.one_value and value["low"] == value["high"]
+    if intervals and not of_facts and value["low"] is not None and value["high"] is not None:
         text += f" [{metric.written.text(value['low'])}, {metric.written.text(value['high'])}]"
     return text
 

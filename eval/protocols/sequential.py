@@ -12,7 +12,8 @@ from corrigenda import Edit, Fact
 from corrigenda.data.requests import history
 from corrigenda.runs.records import CRASHED
 from eval.evaluation import Case, Evaluation, judged
-from eval.measure import measure
+from eval.held_out import in_turn
+from eval.measure import measure, on_windows
 from eval.protocols.baseline import Baseline
 from eval.protocols.checkpoints import Checkpoints, fixed_settings, n_prompts
 from eval.protocols.fixed_locality import Fixed, fixed_locality, parts_of
@@ -161,7 +162,7 @@ class SequentialRun:
         """Edits the next fact and measures it."""
         run, lm, place = self.run, self.run.lm, position.done
         fact = run.facts[place]
-        before = self._baseline.of(place)
+        before = on_windows(self._baseline.of(place), in_turn(place, self._right_after))
         position.done += 1
         repeated = self._history[place].get("repeats")
         if repeated is not None and not run.cases[run.facts[repeated].id].error:
@@ -226,7 +227,7 @@ class SequentialRun:
     def _right_after(self) -> EvalSettings:
         if self.settings.after_each == "full":
             return self.run.settings
-        return replace(self.run.settings, generate=False, perplexity_tokens=0)
+        return replace(self.run.settings, generate=False, perplexity_windows=0)
 
 
 def run_sequential(run: EditRun, settings: SequentialSettings, fixed: Fixed = ()) -> SequentialRun:

@@ -6,7 +6,8 @@ from contextlib import nullcontext
 
 from corrigenda.progress import stage
 from eval.evaluation import judged
-from eval.measure import measure
+from eval.held_out import in_turn
+from eval.measure import measure, on_windows
 from eval.protocols.runs import EditRun, report
 
 
@@ -23,6 +24,7 @@ def run_single(run: EditRun) -> None:
         for fact, before in zip(chunk, measured, strict=True):
             if run.is_done(fact):
                 continue
+            before = on_windows(before, in_turn(run.numbers[fact.id], run.settings))
             made = run.attempt([fact])
             with made.edit.applied(lm) if made.edit is not None else nullcontext():
                 [after] = measure(lm, [fact], run.settings, [before])

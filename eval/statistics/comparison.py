@@ -24,7 +24,9 @@ class Comparison:
         subjects: the number of subjects among them.
         difference: left minus right, of the means or of what combines them; for yes-or-no outcomes this is the risk
             difference.
-        low: of a 95 % bootstrap interval of the difference, by subject; None where there are too few subjects.
+        low: of a 95 % bootstrap interval of the difference, by subject; None where there are too few subjects. Without
+            width where all units differ alike: a difference is no share of successes that would have an exact
+            interval, and whether there is one at all is what `p` says.
         high: its other end.
         p: the two-sided p-value, not corrected.
         test: which test gave it: "McNemar" or "permutation".

@@ -89,7 +89,12 @@ def test_neurons_job(home: Path) -> None:
 
 def test_the_layer_can_be_located(home: Path) -> None:
     small = ["editor.prefix_lengths=[[3,2]]", "editor.text.tokens=640", "editor.text.length=16", "eval=probabilities"]
-    small += ["eval.perplexity_tokens=32", "job.auto_layer.locator.window=2", "job.auto_layer.locator.noise.samples=2"]
+    small += [
+        "eval.perplexity_windows=3",
+        "eval.perplexity_window=16",
+        "job.auto_layer.locator.window=2",
+        "job.auto_layer.locator.noise.samples=2",
+    ]
     out = run(home, *small, "editor.layer=auto", "data.limit=1", "hydra.run.dir=auto")
     chosen = json.loads((home / "auto" / "layer.json").read_text())
     assert f"editor.layer=auto: layer {chosen['layer']}:" in out

@@ -42,14 +42,15 @@ from editing.editor import MOST_EDIT_TOKENS
 from editing.locate_then_edit.prompts import build_prompts
 from eval import evaluate
 from eval.fitting import too_long
-from eval.scoring import continues_as, perplexity, score
+from eval.held_out import read_held_out
+from eval.scoring import continues_as, score
 from eval.settings import EvalSettings
 from locate import causal_trace
 
 NAN, INF = float("nan"), float("inf")
 LONG = "tower " * 4999 + "tower"
 FACT = Fact(subject="tower", prompt="the {} is in", target_new="Rome", target_true="Paris")
-FAST = EvalSettings(generate=False, perplexity_tokens=0)
+FAST = EvalSettings(generate=False, perplexity_windows=0)
 
 
 @pytest.fixture(scope="module")
@@ -561,7 +562,8 @@ def test_what_just_fits(lm: LanguageModel) -> None:
     assert len(lm.generate("tower " * 60, 5)) > 0
     assert score(lm, [("tower " * 50, ["tower " * 15])])[0].targets[0].log_probs
     assert len(lm.batch([[5] * 64])) == 1
-    assert perplexity(lm, "the tower is in Rome . " * 60) > 0  # in windows that the model reads
+    # in windows that the model reads
+    assert read_held_out(lm, EvalSettings(perplexity_windows=3, perplexity_window=300)).log_perplexity > 0
 
 
 def test_a_prompt_longer_than_an_edit_is_computed_on(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:

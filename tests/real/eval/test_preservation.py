@@ -9,7 +9,7 @@ from corrigenda import Fact, LanguageModel, LowRankEdit, Origin
 from corrigenda.facts import Probe
 from eval import EvalSettings, measure
 
-SETTINGS = EvalSettings(perplexity_tokens=0, max_new_tokens=8)
+SETTINGS = EvalSettings(perplexity_windows=0, max_new_tokens=8)
 # In the form of zsRE's locality prompts.
 QUESTIONS = (
     "nq question: who wrote the song about the yellow river?",
@@ -60,7 +60,7 @@ def test_a_random_update_is_told_from_none(smollm2: LanguageModel) -> None:
 def test_a_judged_answer_ends_at_a_line_break(smollm2: LanguageModel) -> None:
     prompt = "Question: What is the capital of Japan?\nAnswer:"
     fact = Fact("Tokyo", "{} is in the country of", "Japan", portability=(Probe(prompt, "Tokyo"),))
-    (found,) = measure(smollm2, [fact], EvalSettings(perplexity_tokens=0, max_new_tokens=20))
+    (found,) = measure(smollm2, [fact], EvalSettings(perplexity_windows=0, max_new_tokens=20))
     [record] = found.probes("portability")
     assert "\n" in smollm2.generate(prompt, 20)
     assert record.answer == smollm2.generate(prompt, 20, stop_at_newline=True)

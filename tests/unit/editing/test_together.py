@@ -109,7 +109,7 @@ def test_nothing_changes_where_nothing_is_left_out(lm: LanguageModel, caplog: py
     assert caplog.text == ""
 
 
-MEASURED = EvalSettings(generate=False, perplexity_tokens=0)
+MEASURED = EvalSettings(generate=False, perplexity_windows=0)
 
 
 @pytest.mark.parametrize("given", [[OLD, NEW], [OTHER, AGAIN]])

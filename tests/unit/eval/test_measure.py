@@ -21,8 +21,10 @@ from eval.metrics.fluency import ngram_entropy
 from eval.metrics.free_generation import matches_leniently, matches_strictly
 from eval.scoring import PromptScore, TargetScore
 
-SMALL = EvalSettings(max_new_tokens=6, preservation_tokens=4, fluency_tokens=12, perplexity_tokens=40)
-SCORES_ONLY = EvalSettings(generate=False, perplexity_tokens=0)
+SMALL = EvalSettings(
+    max_new_tokens=6, preservation_tokens=4, fluency_tokens=12, perplexity_windows=3, perplexity_window=16
+)
+SCORES_ONLY = EvalSettings(generate=False, perplexity_windows=0)
 
 EIFFEL = Fact(
     subject="the Eiffel tower",
@@ -254,7 +256,7 @@ def test_comparison_with_before() -> None:
     assert [record["answer"] for record in before[0].prompts["neighbourhood"]] == [lm.text(a) for a in answers[:2]]
     drift = after[0].values["log_perplexity"] - before[0].values["log_perplexity"]
     assert after[0].values["perplexity_drift"] == pytest.approx(drift)
-    assert abs(drift) > 0.01
+    assert abs(drift) > 0.005
 
 
 def test_free_generation() -> None:
@@ -431,7 +433,7 @@ def test_no_numbers_are_noticed_where_no_value_shows_them() -> None:
     """Without an old object, and without the perplexity, all values of a wrecked model are numbers."""
     lm = build()
     fact = dataclasses.replace(EIFFEL, target_true=None, id="")
-    settings = dataclasses.replace(SMALL, perplexity_tokens=0, generate=False)
+    settings = dataclasses.replace(SMALL, perplexity_windows=0, generate=False)
     lm.memory(1).weight.data[:] = torch.nan
     after = dataclasses.replace(measure(lm, [fact], settings)[0], values={"token_accuracy": 0.0})
     assert judged(fact, after, after).error.startswith(NOT_FINITE)

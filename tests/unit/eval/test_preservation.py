@@ -18,7 +18,7 @@ from corrigenda.forward.generation import Greedy, bar, decode, greedy, never, sa
 from eval import EvalSettings, Measurement, measure
 from eval.evaluation import Evaluation, judged
 
-SETTINGS = EvalSettings(perplexity_tokens=0)
+SETTINGS = EvalSettings(perplexity_windows=0)
 QUESTIONS = (
     "the Eiffel tower is located in",
     "the river in the north is located in",
@@ -127,7 +127,7 @@ def test_answers_that_are_judged_end_at_a_line_break(lines: Callable[[LanguageMo
         end = whole[number].index(token)
         other = tiny.build("llama", scale=8.0)
         lines(other, token)
-        (found,) = measure(other, [fact], EvalSettings(max_new_tokens=8, perplexity_tokens=0))
+        (found,) = measure(other, [fact], EvalSettings(max_new_tokens=8, perplexity_windows=0))
         records = [*found.scored("prompt", "paraphrases"), *found.probes("portability")]
         assert [record.answer for record in records if record.prompt == prompt] == [other.text(whole[number][:end])]
         assert not any("\n" in (record.answer or "") for record in records)

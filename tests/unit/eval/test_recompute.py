@@ -12,7 +12,9 @@ from corrigenda.facts import Probe
 from eval import Case, EvalSettings, evaluate
 from eval.leaderboard.recompute import recomputed
 
-SMALL = EvalSettings(max_new_tokens=5, preservation_tokens=4, fluency_tokens=12, perplexity_tokens=40)
+SMALL = EvalSettings(
+    max_new_tokens=5, preservation_tokens=4, fluency_tokens=12, perplexity_windows=3, perplexity_window=16
+)
 FACTS = [
     Fact(
         subject,

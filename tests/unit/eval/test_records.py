@@ -7,7 +7,23 @@ import math
 
 import pytest
 
+from eval.held_out import HeldOut
 from eval.records import Measurement, SampledText, ScoredProbe, ScoredPrompt
+
+
+def test_windows_of_the_held_out_texts() -> None:
+    windows = HeldOut((0, 3), (-1.5, -2.25), (63, 63), (True, False))
+    measurement = Measurement(values={"log_perplexity": 3.75 / 126}, held_out=windows)
+    found = Measurement.from_dict(json.loads(json.dumps(measurement.to_dict())))
+    assert found == measurement
+    wrecked = HeldOut((0, 1), (math.nan, -1.0), (63, 63))
+    again = HeldOut.from_dict(json.loads(json.dumps(wrecked.to_dict(), allow_nan=False)))
+    assert math.isnan(again.log_probs[0])
+    assert (again.windows, again.log_probs[1], again.activated) == ((0, 1), -1.0, None)
+    for wrong in ({"tokens": [63]}, {"activated": [True]}, {"tokens": [63, 0]}, {"windows": []}):
+        with pytest.raises(ValueError, match="lists of one length"):
+            HeldOut.from_dict(windows.to_dict() | wrong)
+
 
 # What runs of earlier versions wrote.
 ON_DISK = {

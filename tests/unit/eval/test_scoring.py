@@ -11,7 +11,7 @@ from torch import Tensor
 
 from corrigenda import ContextEdit, LanguageModel, LowRankEdit, Origin
 from corrigenda.forward.generation import Greedy, decode, never
-from eval.scoring import TargetScore, continues_as, perplexity, probabilities, score
+from eval.scoring import TargetScore, continues_as, probabilities, score
 
 TOLERANCE = 1e-4
 
@@ -145,40 +145,3 @@ def test_continues_as_bars_tokens_like_the_decoding(family: str, max_tokens: int
     assert continues_as(lm, list(zip(prompts, free, strict=True)), max_tokens) == [True] * len(items)
     wrong = [(prompt, [*tokens[:-1], tokens[-1] - 1]) for prompt, tokens in items]
     assert continues_as(lm, wrong, max_tokens, banned) == [False] * len(items)
-
-
-def test_perplexity_by_hand() -> None:
-    lm = tiny.build("llama")
-    text = "Thomas plays the piano in the city of Rome and speaks French with Danielle"
-    ids = lm.tokenizer(text)["input_ids"]
-    logs = plain(lm, ids)
-    by_hand = math.exp(-sum(float(logs[at, ids[at + 1]]) for at in range(len(ids) - 1)) / (len(ids) - 1))
-    assert perplexity(lm, text) == pytest.approx(by_hand, rel=1e-5)
-
-    # Windows of six tokens (6, 6 and 2): the first token of each is read, not predicted.
-    total, count = 0.0, 0
-    for begin in range(0, len(ids), 6):
-        window = ids[begin : begin + 6]
-        logs = plain(lm, window)
-        total -= sum(float(logs[at, window[at + 1]]) for at in range(len(window) - 1))
-        count += len(window) - 1
-    assert (len(ids), count) == (14, 11)
-    assert perplexity(lm, text, max_length=6) == pytest.approx(math.exp(total / count), rel=1e-5)
-
-
-def test_perplexity_under_a_context_is_that_of_the_text_alone() -> None:
-    """What stands in the context is read; only the text's own tokens count."""
-    lm = tiny.build("llama")
-    context, text = "Thomas plays the violin . Danielle speaks Dutch . ", "Thomas plays the piano in the city of Rome"
-    n, ids = len(lm.tokenizer(text)["input_ids"]), lm.tokenizer(context + text)["input_ids"]
-    logs = plain(lm, ids)
-    places = range(len(ids) - n, len(ids) - 1)
-    by_hand = math.exp(-sum(float(logs[at, ids[at + 1]]) for at in places) / len(places))
-    with context_edit(lm, context).applied(lm):
-        assert perplexity(lm, text) == pytest.approx(by_hand, rel=1e-5)
-        assert perplexity(lm, text, max_length=n) == pytest.approx(by_hand, rel=1e-5)  # a window is of the text
-
-
-def test_perplexity_needs_two_tokens() -> None:
-    with pytest.raises(ValueError, match="too short"):
-        perplexity(tiny.build("llama"), "Rome")

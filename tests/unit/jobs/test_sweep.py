@@ -65,7 +65,7 @@ def arguments_of(home: Path, store: str, *overrides: str) -> list[str]:
     return [
         *("--config-dir", str(home / "conf"), "-m"),
         *("model=own", f"model.name={home / 'model'}", "model.device=cpu", f"store={store}"),
-        *("eval.perplexity_tokens=32", "eval.max_new_tokens=4", "eval.fluency_tokens=8"),
+        *("eval.perplexity_windows=3", "eval.perplexity_window=16", "eval.max_new_tokens=4", "eval.fluency_tokens=8"),
         *overrides,
     ]
 

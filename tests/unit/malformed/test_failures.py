@@ -36,7 +36,7 @@ FACTS = FactSet(
     "five",
     tuple(Fact(subject, "the city of {} is", "Rome", "Paris", id=subject) for subject in ("red", "blue", "green")),
 )
-SMALL = EvalSettings(generate=False, perplexity_tokens=0)
+SMALL = EvalSettings(generate=False, perplexity_windows=0)
 
 
 class Moody:

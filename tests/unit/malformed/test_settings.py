@@ -46,7 +46,7 @@ CLASSES: list[tuple[str, Callable[[], object], str]] = [
     # the inputs of the issue
     ("eval.preservation_tokens=-1", lambda: EvalSettings(preservation_tokens=-1), "at least 1"),
     ("eval.max_new_tokens=-5", lambda: EvalSettings(max_new_tokens=-5), "max_new_tokens=-5 must be at least 1"),
-    ("eval.perplexity_tokens=-1", lambda: EvalSettings(perplexity_tokens=-1), "at least 0"),
+    ("eval.perplexity_windows=-1", lambda: EvalSettings(perplexity_windows=-1), "at least 0"),
     ("eval.fluency_tokens=-2", lambda: EvalSettings(fluency_tokens=-2), "fluency_tokens=-2 must be at least 3"),
     ("eval.max_tokens=0", lambda: EvalSettings(max_tokens=0), "EvalSettings: max_tokens=0 must be at least 1"),
     ("bare_agreement=5", lambda: Rome(bare_agreement=5), "Rome: bare_agreement=5 must be at most 1"),
@@ -103,7 +103,9 @@ CLASSES: list[tuple[str, Callable[[], object], str]] = [
     ("subjects as a text", lambda: Noise(subjects="Paris"), "subjects='Paris' must be a list"),  # type: ignore[arg-type]
     ("layers of text", lambda: Neurons(layers=("1",)), "layers=('1',) (number 1) must be a whole"),  # type: ignore[arg-type]
     ("threshold=1", lambda: Neurons(threshold=1), "Neurons: threshold=1 must be below 1"),
-    ("perplexity of a token", lambda: EvalSettings(perplexity_tokens=1), "perplexity_tokens=1 must be 0"),
+    ("perplexity of a window", lambda: EvalSettings(perplexity_windows=1), "perplexity_windows=1 must be 0"),
+    ("windows of a token", lambda: EvalSettings(perplexity_window=1), "perplexity_window=1 must be at least 2"),
+    ("a sample of none", lambda: EvalSettings(perplexity_sample=0), "perplexity_sample=0 must be at least 1"),
     ("tasks as a text", lambda: EvalSettings(harness_tasks="arc"), "must be a list"),  # type: ignore[arg-type]
     ("a checkpoint at 0", lambda: SequentialSettings(checkpoints=(0, 5)), "(number 1) must be at least 1"),
     ("every=0", lambda: SequentialSettings(every=0), "SequentialSettings: every=0 must be at least 1"),
@@ -184,7 +186,7 @@ ARGUMENTS: list[tuple[str, Callable[[LanguageModel], object], str]] = [
     ("settings of a sequence", lambda lm: measure(lm, [FACT], SequentialSettings()), "of the class EvalSettings"),  # type: ignore[arg-type]
     ("the class of settings", lambda lm: measure(lm, [FACT], EvalSettings), "of the class EvalSettings"),  # type: ignore[arg-type]
     ("no settings but 0", lambda lm: measure(lm, [FACT], 0), "settings=0 must be of the class EvalSettings"),  # type: ignore[arg-type]
-    ("perplexity of nan", lambda lm: measure(lm, [FACT], None, None, math.nan), "log_perplexity=nan must be a finite"),
+    ("held out nan", lambda lm: measure(lm, [FACT], None, None, math.nan), "held_out=nan must be of the class HeldOut"),  # type: ignore[arg-type]
     ("before of others", lambda lm: measure(lm, [FACT], None, []), "before has 0 measurements, and there are 1 facts"),
     ("trace a text", lambda lm: causal_trace(lm, "Paris is"), "fact='Paris is' must be a Fact, not str"),  # type: ignore[arg-type]
     ("trace a record", lambda lm: causal_trace(lm, FACT.to_dict()), "write Fact.from_dict(record)"),  # type: ignore[arg-type]

@@ -30,7 +30,7 @@ from eval.protocols.sequential import run_sequential
 from eval.protocols.single import run_single
 
 SUBJECTS = ["Thomas", "Danielle", "Ben", "river", "tower", "piano", "red"]
-SMALL = EvalSettings(max_new_tokens=4, preservation_tokens=3, perplexity_tokens=24)
+SMALL = EvalSettings(max_new_tokens=4, preservation_tokens=3, perplexity_windows=3, perplexity_window=16)
 
 
 def fact(subject: str, new: str, number: int = 0, **more: Any) -> Fact:
@@ -88,7 +88,7 @@ def read_notes(
     facts: Sequence[Fact],
     settings: EvalSettings | None = None,
     before: Sequence[Measurement] | None = None,
-    log_perplexity: float | None = None,
+    held_out: Any = None,
 ) -> list[Measurement]:
     """Reliable where the last note on the subject is the fact's; preserved as long as there are fewer than 3 notes."""
     assert settings is not None
@@ -101,8 +101,8 @@ def read_notes(
             values["free_generation_strict"] = values["token_accuracy"]
         if before is not None:
             values["preservation"] = float(number < 3)
-        if settings.perplexity_tokens:
-            level = numbered(lm, settings) if log_perplexity is None else log_perplexity
+        if settings.perplexity_windows:
+            level = numbered(lm, settings) if held_out is None else held_out
             values["log_perplexity"] = level
             if before is not None:
                 values["perplexity_drift"] = level - before[0].values["log_perplexity"]
@@ -119,7 +119,7 @@ def by_notes(monkeypatch: pytest.MonkeyPatch) -> LanguageModel:
     for module in (sequential, checkpoints, baseline):
         monkeypatch.setattr(module, "measure", read_notes)
     for module in (checkpoints, baseline):
-        monkeypatch.setattr(module, "held_out_log_perplexity", numbered)
+        monkeypatch.setattr(module, "read_held_out", numbered)
     return tiny.build("llama")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,14 +15,15 @@ from torch import Tensor
 import editing.locate_then_edit.rome
 from corrigenda import Fact, LanguageModel
 from corrigenda.data import read_facts
-from corrigenda.data.embedded import held_out_text
 from corrigenda.moments.second_moment import SecondMoment
 from corrigenda.moments.text import Text
 from editing import Rome, ValueSettings
 from editing.locate_then_edit.keys import bare_keys, mean_keys
 from editing.locate_then_edit.prompts import Prompts, build_prompts, run_prompts
 from editing.locate_then_edit.targets import TargetValues, old_values, solve_target_values
-from eval.scoring import perplexity, probabilities, score
+from eval import EvalSettings
+from eval.held_out import read_held_out
+from eval.scoring import probabilities, score
 
 LAYER = 1
 PREFIXES = ("", "red green . ", "the river is in the north . ")
@@ -166,7 +166,9 @@ CONTEXTS = ("", "It is well known. ", "In the other room there was a table. ", "
 
 
 def log_perplexity(lm: LanguageModel) -> float:
-    return math.log(perplexity(lm, lm.tokenizer.decode(lm.tokenizer(held_out_text())["input_ids"][:150])))
+    found = read_held_out(lm, EvalSettings(perplexity_windows=3, perplexity_window=50))
+    assert found is not None
+    return found.log_perplexity
 
 
 @pytest.mark.parametrize("homogeneous_keys", [True, False])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from corrigenda.data.embedded import embedded_facts, held_out_text
+from corrigenda.data.embedded import dialogues, embedded_facts, held_out_texts
 from corrigenda.facts import Fact
 
 FACTS = embedded_facts()
@@ -141,13 +141,30 @@ def test_every_alias_is_of_use() -> None:
     assert set(SOURCE["aliases"]) <= objects
 
 
-def test_held_out_text() -> None:
-    text = held_out_text()
-    assert 900 <= len(text.split()) <= 1200
-    assert text == text.strip()
-    for fact in FACTS:
-        if fact.subject[0].isupper():
-            assert fact.subject not in text
+def test_held_out_texts() -> None:
+    """Long enough for 22 windows of 64 tokens, whatever the tokenizer, and about no embedded fact."""
+    texts = held_out_texts()
+    assert list(texts) == ["prose", "code", "dialogue"]
+    for text in texts.values():
+        assert 1450 <= len(re.findall(r"\w+|[^\w\s]", text)) <= 1900
+        assert text == text.strip()
+        for fact in FACTS:
+            if fact.subject[0].isupper():
+                assert fact.subject not in text
+
+
+def test_dialogues() -> None:
+    found = dialogues(held_out_texts()["dialogue"])
+    assert len(found) >= 5
+    for turns in found:
+        assert [turn["role"] for turn in turns] == (["user", "assistant"] * len(turns))[: len(turns)]
+        assert all(turn["content"] == turn["content"].strip() != "" for turn in turns)
+    assert dialogues("User: a: b\nAssistant: c\n\nUser: d") == [
+        [{"role": "user", "content": "a: b"}, {"role": "assistant", "content": "c"}],
+        [{"role": "user", "content": "d"}],
+    ]
+    with pytest.raises(ValueError, match="not 'Dog: woof'"):
+        dialogues("Dog: woof")
 
 
 @pytest.fixture(scope="module")

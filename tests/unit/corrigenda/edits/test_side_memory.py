@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from corrigenda import CodebookEdit, Edit, LanguageModel, LowRankEdit, Origin, SideMemoryEdit, WrongModelError
-from corrigenda.edits.routed import RoutedEdit
+from corrigenda.edits.routed import RoutedEdit, activated
 from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import forward_logits, record
 from corrigenda.forward.shared import record_shared
@@ -268,6 +268,40 @@ def test_save_load_apply_revert(family: str, kind: str, tmp_path: Path) -> None:
     assert not fresh.model._forward_hooks
     assert not fresh.model._forward_pre_hooks
     assert edit.kind in edit.describe()
+
+
+@pytest.mark.parametrize("kind", ["side_memory", "codebook"])
+def test_activated_tells_in_which_rows_an_edit_answered(kind: str) -> None:
+    lm = tiny.build("llama")
+    edit, expected = routed(kind, lm)
+    with edit.applied(lm):
+        with activated(lm) as seen:
+            forward_logits(lm, lm.batch([lm.tokens(prompt) for prompt in PROMPTS[:3]]))
+            with activated(lm) as inner:
+                forward_logits(lm, lm.batch([lm.tokens(PROMPTS[3])]))
+        forward_logits(lm, lm.batch([lm.tokens(PROMPTS[0])]))  # not seen any more
+        assert list(seen.rows) == expected
+        assert list(inner.rows) == expected[3:]
+        assert seen.share == sum(expected) / 4
+        with activated(lm) as seen:  # a prompt counts once, whatever follows it
+            score(lm, [(prompt, ["Rome of the city", "Paris of the country"]) for prompt in PROMPTS])
+        assert len(seen.rows) == 4
+        assert sum(seen.rows) == sum(expected)
+        with activated(lm) as seen:
+            lm.generate(PROMPTS, 4)
+        assert list(seen.rows) == expected
+
+
+def test_activated_of_several_edits_and_of_none() -> None:
+    lm = tiny.build("llama")
+    with activated(lm) as seen:
+        lm.generate(PROMPTS, 1)
+    assert seen.rows == ()
+    assert seen.share is None
+    (one, answers), (other, others) = side_memory(lm), codebook(lm)
+    with one.applied(lm), other.applied(lm), activated(lm) as seen:
+        lm.generate(PROMPTS, 1)
+    assert list(seen.rows) == [a or b for a, b in zip(answers, others, strict=True)]
 
 
 def test_stacks_with_a_low_rank_edit() -> None:

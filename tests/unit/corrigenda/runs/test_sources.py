@@ -68,7 +68,7 @@ def test_a_reader_of_data_makes_no_run_new(sources: Sources) -> None:
 def test_texts_count_with_the_module_that_reads_them(sources: Sources) -> None:
     found = sources.closure(EVALUATION)
     assert file_of(embedded) in found
-    assert "corrigenda/data/held_out.txt" in found
+    assert {f"corrigenda/data/held_out_{kind}.txt" for kind in ("prose", "code", "dialogue")} <= set(found)
     assert not any("leaderboard" in name or name.startswith(("editing/", "locate/")) for name in found)
     assert "corrigenda/data/zsre.py" not in found  # what it reads has a fingerprint of its own
 
@@ -115,7 +115,7 @@ def test_no_file_is_executed_that_does_not_count(
     sys.setprofile(note)
     try:
         with editor.edit(lm, facts).applied(lm):
-            evaluate(lm, facts, EvalSettings(max_new_tokens=2, perplexity_tokens=20))
+            evaluate(lm, facts, EvalSettings(max_new_tokens=2, perplexity_windows=3, perplexity_window=16))
     finally:
         sys.setprofile(None)
     ours = {Path(path).resolve() for path in executed if not path.startswith("<")}

@@ -219,7 +219,7 @@ def test_cases_of_a_real_run(recorder: Recorder, tmp_path: Path) -> None:
     from eval import EvalSettings, evaluate
 
     facts = [Fact("tower", "the {} is in", "Rome", "Paris", id="t")]
-    settings = EvalSettings(max_new_tokens=2, perplexity_tokens=20)
+    settings = EvalSettings(max_new_tokens=2, perplexity_windows=3, perplexity_window=16)
     record = evaluate(tiny.build("llama"), facts, settings).cases[0].to_dict()
     one = tracker(wandb_settings(), tmp_path, CONFIG)
     with warnings.catch_warnings():

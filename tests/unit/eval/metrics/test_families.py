@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+from statistics import fmean
 
+import numpy as np
 import pytest
 import torch
 
 from corrigenda import Fact
 from corrigenda.facts import Probe
+from corrigenda.intervals import interval
 from eval import Case, Evaluation, Measurement
+from eval.evaluation import over_windows
+from eval.held_out import HeldOut
 from eval.metrics import METRICS
 from eval.metrics.divergence import kl_divergence
 from eval.records import SampledText, ScoredProbe, ScoredPrompt
@@ -74,6 +79,18 @@ def test_score_is_the_harmonic_mean_of_means() -> None:
     assert found["n"] == 2
     assert METRICS["score"].aggregate([[1.0], [0.0], [1.0]]) == 0
     assert value("score", Measurement()) is None
+
+
+def test_ten_edits_that_all_succeed_are_no_proof() -> None:
+    """Exact bounds for shares: p^10 = 0.025, and 0.025 / 3 for each part of S. A magnitude is no share."""
+    parts = ("efficacy_success", "paraphrase_success", "neighbourhood_success")
+    values = dict.fromkeys((*parts, "efficacy_magnitude"), 1.0)
+    facts = [Fact(f"subject {number}", "{} is", "new", "old") for number in range(10)]
+    found = Evaluation(tuple(Case(fact, None, Measurement(values=values)) for fact in facts)).metrics
+    bounds = {key: (one["low"], one["high"]) for key, one in found.items()}
+    assert bounds["efficacy_success"] == (pytest.approx(0.025**0.1), 1)
+    assert bounds["score"] == (pytest.approx((0.025 / 3) ** 0.1), 1)
+    assert bounds["efficacy_magnitude"] == (1, 1)
 
 
 def test_token_accuracy() -> None:
@@ -170,3 +187,54 @@ def test_perplexity() -> None:
     assert value("perplexity_drift", after, before) == 0.25
     assert value("perplexity_drift", after) is None
     assert METRICS.computed(None, after) == {"log_perplexity": 3.25}
+
+
+def test_perplexity_on_windows() -> None:
+    """Drift on the windows that were read after; never a difference between different texts."""
+    before = Measurement(held_out=HeldOut((0, 1, 2), (-20.0, -30.0, -40.0), (10, 10, 10)))
+    after = Measurement(held_out=HeldOut((2, 0), (-41.0, -22.0), (10, 10), (False, True)))
+    assert value("log_perplexity", before) == pytest.approx(3)
+    assert value("log_perplexity", after) == pytest.approx(3.15)
+    assert value("perplexity_drift", after, before) == pytest.approx((0.1 + 0.2) / 2)
+    assert value("windows_activated", after, before) == 0.5
+    assert value("windows_activated", before) is None
+    assert value("perplexity_drift", after, Measurement(log_perplexity=3.0)) is None
+    assert value("perplexity_drift", before, after) is None  # a window that was not read before
+
+
+def test_the_interval_of_one_model_is_over_windows() -> None:
+    draw = np.random.default_rng(0)
+    old, new = draw.normal(-200, 20, 64).tolist(), draw.normal(-210, 20, 64).tolist()
+    windows, tokens = tuple(range(64)), (63,) * 64
+    before = Measurement(held_out=HeldOut(windows, tuple(old), tokens))
+    after = Measurement(held_out=HeldOut(windows, tuple(new), tokens, (False,) * 64))
+    after.values = METRICS.computed(before, after)
+    facts = [Fact(f"subject {number}", "{} is", "new", "old") for number in range(10)]
+    found = Evaluation(tuple(Case(fact, before, after) for fact in facts)).metrics
+    drifts = [(a - b) / 63 for a, b in zip(old, new, strict=True)]
+    drift = found["perplexity_drift"]
+    assert (drift["low"], drift["high"]) == pytest.approx(interval([drifts], windows))
+    assert drift["after"] == pytest.approx(fmean(drifts))
+    # Edited one by one, each fact has windows of its own, and subjects are drawn.
+    parts = [tuple(range(6 * number, 6 * number + 6)) for number in range(10)]
+    assert after.held_out is not None
+    own = [Measurement(held_out=after.held_out.only(part)) for part in parts]
+    for one in own:
+        one.values = METRICS.computed(before, one)
+    cases = tuple(Case(fact, before, one) for fact, one in zip(facts, own, strict=True))
+    values = [one.values["perplexity_drift"] for one in own]
+    alone = Evaluation(cases).metrics["perplexity_drift"]
+    assert (alone["low"], alone["high"]) == pytest.approx(interval([values], range(10)))
+    # Nothing answered in 64 windows: the exact bound over windows.
+    share = found["windows_activated"]
+    assert (share["low"], share["high"]) == (0, pytest.approx(1 - 0.025 ** (1 / 64)))
+    # Of two edited models with the same windows each window counts once.
+    other = Measurement(held_out=HeldOut(windows, tuple(draw.normal(-230, 20, 64).tolist()), tokens))
+    both = [Case(facts[0], before, after), Case(facts[0], before, other)]
+    assert other.held_out is not None
+    more = [(a - b) / 63 for a, b in zip(old, other.held_out.log_probs, strict=True)]
+    assert over_windows(METRICS["perplexity_drift"], both) == pytest.approx(
+        interval([drifts + more], [*windows, *windows])
+    )
+    assert over_windows(METRICS["perplexity_drift"], [Case(facts[0], None, after)]) is None
+    assert over_windows(METRICS["fluency"], both) is None

@@ -13,7 +13,7 @@ from corrigenda.facts import Probe
 from eval import Case, EvalSettings, Evaluation, measure
 from eval.evaluation import failed, judged
 
-SMALL = EvalSettings(max_new_tokens=4, preservation_tokens=3, perplexity_tokens=0)
+SMALL = EvalSettings(max_new_tokens=4, preservation_tokens=3, perplexity_windows=0)
 ACCURACIES = ("token_accuracy", "free_generation_strict", "free_generation_lenient")
 PORTABILITY = (
     Probe("the tower is in the country", "Italy", (), "multi_hop"),

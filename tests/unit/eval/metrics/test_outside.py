@@ -24,7 +24,7 @@ from eval.leaderboard import leaderboard, write_leaderboard
 from eval.leaderboard.recompute import recomputed
 from eval.protocols.curves import curve_table
 
-SMALL = EvalSettings(max_new_tokens=4, preservation_tokens=3, perplexity_tokens=0)
+SMALL = EvalSettings(max_new_tokens=4, preservation_tokens=3, perplexity_windows=0)
 
 ONE_FILE = '''
 """How many words the free answer has."""

@@ -22,7 +22,7 @@ DESIGN = (
     *("neighbourhood_success", "neighbourhood_magnitude", "score", *ACCURACIES),
     *(f"{prefix}{key}" for prefix in ("paraphrase_", "portability_") for key in ACCURACIES),
     *("preservation", "neighbourhood_kl", "neighbourhood_success_plus", "fluency", "perplexity_drift"),
-    *("locality_token_agreement", "log_perplexity", "locality_kl", "blank_answers"),
+    *("locality_token_agreement", "log_perplexity", "locality_kl", "blank_answers", "windows_activated"),
 )
 
 
@@ -48,11 +48,12 @@ def test_what_an_edit_should_change() -> None:
 
 
 def test_what_tables_read() -> None:
-    first = ("score", "preservation", "perplexity_drift", "efficacy_success", "paraphrase_success")
+    first = ("score", "preservation", "perplexity_drift", "windows_activated", "efficacy_success")
     assert list(columns())[:5] == [*first]
     assert list(columns())[-2:] == ["seconds_per_edit", "peak_memory_mb"]
     assert {key for key, column in columns().items() if column.better == "low"} == {
-        *("perplexity_drift", "neighbourhood_kl", "locality_kl", "seconds_per_edit", "peak_memory_mb")
+        *("perplexity_drift", "windows_activated", "neighbourhood_kl", "locality_kl", "seconds_per_edit"),
+        "peak_memory_mb",
     }
     assert ranking() == ["score", "efficacy_success", "token_accuracy"]
     assert axes() == {

@@ -18,7 +18,7 @@ from corrigenda.runs.folder import RunFolder
 from editing.contexts import sampled_prefixes
 from eval import EditRun, EvalSettings, SequentialSettings, run_batch, run_sequential, run_single
 
-MEASURED = EvalSettings(generate=False, perplexity_tokens=0)
+MEASURED = EvalSettings(generate=False, perplexity_windows=0)
 
 
 @dataclass(frozen=True)

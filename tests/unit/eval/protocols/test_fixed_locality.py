@@ -18,7 +18,7 @@ from eval.protocols.curves import curve_table, value_at
 from eval.protocols.fixed_locality import own_prompts
 
 FACTS = FactSet("some", (Fact("Thomas", "the city of {} is", "Rome", "Berlin", id="0"),))
-SMALL = EvalSettings(generate=False, perplexity_tokens=0)
+SMALL = EvalSettings(generate=False, perplexity_windows=0)
 
 
 class Says:

@@ -33,7 +33,7 @@ from eval.protocols.curves import curve_markdown, curve_table, draw_curve
 from eval.protocols.fixed_locality import untouched
 
 SUBJECTS = ["Thomas", "Danielle", "Ben", "river", "tower", "piano", "red"]
-SMALL = EvalSettings(max_new_tokens=4, preservation_tokens=3, perplexity_tokens=24)
+SMALL = EvalSettings(max_new_tokens=4, preservation_tokens=3, perplexity_windows=3, perplexity_window=16)
 
 
 def fact(subject: str, new: str, number: int = 0, **more: Any) -> Fact:
@@ -94,7 +94,7 @@ def read_notes(
     facts: Sequence[Fact],
     settings: EvalSettings | None = None,
     before: Sequence[Measurement] | None = None,
-    log_perplexity: float | None = None,
+    held_out: Any = None,
 ) -> list[Measurement]:
     """Reliable where the last note on the subject is the fact's; preserved as long as there are fewer than 3 notes."""
     assert settings is not None
@@ -107,8 +107,8 @@ def read_notes(
             values["free_generation_strict"] = values["token_accuracy"]
         if before is not None:
             values["preservation"] = float(number < 3)
-        if settings.perplexity_tokens:
-            level = numbered(lm, settings) if log_perplexity is None else log_perplexity
+        if settings.perplexity_windows:
+            level = numbered(lm, settings) if held_out is None else held_out
             values["log_perplexity"] = level
             if before is not None:
                 values["perplexity_drift"] = level - before[0].values["log_perplexity"]
@@ -125,7 +125,7 @@ def by_notes(monkeypatch: pytest.MonkeyPatch) -> LanguageModel:
     for module in (sequential, checkpoints, baseline):
         monkeypatch.setattr(module, "measure", read_notes)
     for module in (checkpoints, baseline):
-        monkeypatch.setattr(module, "held_out_log_perplexity", numbered)
+        monkeypatch.setattr(module, "read_held_out", numbered)
     return tiny.build("llama")
 
 
@@ -373,7 +373,7 @@ def test_tables_and_pictures(tmp_path: Path) -> None:
     assert list(curve_markdown({"a": curve}, keys, [10])) == [
         "| method | T | reliability | fixed locality | drift | norm |",
         "|---|---|---|---|---|---|",
-        "| a | 10 | 25.0 [15.0, 35.0] | 25.0 | 0.250 | 2.00 |",
+        "| a | 10 | 25.0 [15.0, 35.0] | 25.0 | 0.250 [0.150, 0.350] | 2.00 |",
     ]
     table = curve_table(curve)
     assert [column.header for column in table.columns] == [

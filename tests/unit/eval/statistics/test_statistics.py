@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from corrigenda.intervals import RESAMPLES, interval
+from corrigenda.intervals import RESAMPLES, exact_share, interval
 from eval.statistics.comparison import compare
 from eval.statistics.paired import (
     cohens_d,
@@ -70,6 +70,63 @@ def test_degenerate_cases() -> None:
     assert interval([[0.25] * 6], [0, 0, 1, 1, 2, 2]) == pytest.approx((0.25, 0.25))
     assert interval([[0.0, 1, 1]], ["one subject"] * 3) is None
     assert interval([[1.0]], ["one fact"]) is None
+
+
+@pytest.mark.parametrize(("n", "low"), [(10, 0.025 ** (1 / 10)), (3, 0.025 ** (1 / 3)), (100, 0.025 ** (1 / 100))])
+def test_shares_that_all_agree_have_the_exact_interval(n: int, low: float) -> None:
+    """Clopper and Pearson: of n right ones the lower bound p is where p^n = 0.025; of none right, the mirror image."""
+    assert interval([[1.0] * n], range(n), shares=True) == pytest.approx((low, 1))
+    assert interval([[0.0] * n], range(n), shares=True) == pytest.approx((0, 1 - low))
+    assert low == pytest.approx(stats.binomtest(n, n).proportion_ci(0.95, "exact").low)
+
+
+def test_ten_of_ten_and_what_counts_is_subjects() -> None:
+    found = interval([[True] * 10], range(10), shares=True)
+    assert found == (pytest.approx(0.6915, abs=5e-5), 1)
+    # Thirty facts about ten subjects are ten outcomes.
+    subjects = [number for number in range(10) for _ in range(3)]
+    assert interval([[1.0] * 30], subjects, shares=True) == found
+    assert interval([[1.0] * 30], ["one subject"] * 30, shares=True) is None
+
+
+def test_subjects_that_agree_on_a_fraction() -> None:
+    """Each of ten subjects with one prompt of two right: the bounds of five of ten."""
+    five_of_ten = stats.binomtest(5, 10).proportion_ci(0.95, "exact")
+    subjects = [number for number in range(10) for _ in range(2)]
+    found = interval([[0.0, 1.0] * 10], subjects, shares=True)
+    assert found == pytest.approx((five_of_ten.low, five_of_ten.high))
+
+
+@pytest.mark.parametrize("k", [0, 1, 4, 11, 12])
+def test_exact_share_is_scipys(k: int) -> None:
+    expected = stats.binomtest(k, 12).proportion_ci(0.9, "exact")
+    assert exact_share(k / 12, 12, 0.9) == pytest.approx((expected.low, expected.high))
+
+
+def test_shares_that_differ_are_drawn_as_ever() -> None:
+    values = [1.0] * 9 + [0.0]
+    assert interval([values], range(10), shares=True) == interval([values], range(10))
+
+
+def test_the_score_where_all_parts_agree() -> None:
+    """Three exact bounds to the level 1 - 0.05 / 3 each: p^10 = 0.025 / 3; their harmonic mean is p."""
+    found = interval([[1.0] * 10] * 3, range(10), harmonic_mean, shares=True)
+    assert found == pytest.approx(((0.025 / 3) ** 0.1, 1))
+    mixed = interval([[1.0] * 10, [1.0] * 10, [0.0] * 10], range(10), harmonic_mean, shares=True)
+    low, high = (0.025 / 3) ** 0.1, 1 - (0.025 / 3) ** 0.1
+    assert mixed == pytest.approx((0, 3 / (1 + 1 + 1 / high)))
+    assert 0 < high < low < 1
+    # One part that varies is enough for the bootstrap to see that the score does.
+    columns = [[1.0] * 10, [1.0] * 10, [1.0] * 8 + [0.0] * 2]
+    assert interval(columns, range(10), harmonic_mean, shares=True) == interval(columns, range(10), harmonic_mean)
+
+
+def test_a_difference_that_is_zero_everywhere_is_no_share() -> None:
+    """Two methods that never differ: the test says so (p = 1), and the differences are no counts out of n."""
+    sides = dict.fromkeys(range(10), (1.0,))
+    found = compare(sides, sides, {})
+    assert found is not None
+    assert (found.low, found.high, found.p) == (0, 0, 1)
 
 
 def test_interval_of_a_combination() -> None:
