@@ -25,12 +25,12 @@ def compare_with_before(
     for old, new in zip(before, measurements, strict=True):
         if old.distributions:
             pairs = zip(old.distributions, new.distributions, strict=True)
-            for neighbour, (p, q) in zip(new.scored("neighbourhood"), pairs, strict=True):
-                neighbour.kl = kl_divergence(p, q)
+            for record, (p, q) in zip(new.compared(), pairs, strict=True):
+                record.kl = kl_divergence(p, q)
     wanted = [
         (number, prompt)
         for number, (old, new) in enumerate(zip(before, measurements, strict=True))
-        for prompt in dict.fromkeys(record.prompt for record in new.elsewhere())
+        for prompt in dict.fromkeys(record.prompt for record in new.keeping())
         if prompt in old.answers
     ]
     if not wanted:
@@ -39,6 +39,6 @@ def compare_with_before(
         lm, [(prompt, *before[number].answers[prompt]) for number, prompt in wanted], settings.max_tokens
     )
     for (number, prompt), kept in zip(wanted, same, strict=True):
-        for record in measurements[number].elsewhere():
-            if record.prompt == prompt:
-                record.preserved = kept
+        for answered in measurements[number].keeping():
+            if answered.prompt == prompt:
+                answered.preserved = kept

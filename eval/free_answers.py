@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
+from corrigenda.data.side_effects import same_subject
 from corrigenda.forward.generation import Choose, decode, greedy, sampler
 from corrigenda.forward.shared import SharedStart
-from eval.records import TEXT_KIND, Measurement, SampledText, ScoredProbe, ScoredPrompt
+from eval.records import SUBJECT_KIND, TEXT_KIND, Measurement, SampledText, ScoredProbe, ScoredPrompt
 from eval.settings import EvalSettings
 
 GENERATION_TOP_K = 5
@@ -99,7 +100,8 @@ def jobs_of(
             yield from (Job(number, kind, prompt, greedy) for prompt in wanted)
     neighbours = fact.neighbourhood if "neighbourhood" in kept else ()
     elsewhere = [probe.prompt for probe in fact.locality] if "locality" in kept else []
-    yield from (Job(number, _KEPT, prompt, greedy) for prompt in dict.fromkeys([*neighbours, *elsewhere]))
+    subject = same_subject(fact) if SUBJECT_KIND in kept else ()
+    yield from (Job(number, _KEPT, prompt, greedy) for prompt in dict.fromkeys([*neighbours, *elsewhere, *subject]))
     if TEXT_KIND in kinds:
         for prompt in fact.generation:
             # Every text has its own random numbers: the same before and after, whatever else is in the batch.
@@ -114,7 +116,7 @@ def _note(measurement: Measurement, job: Job, text: str, tokens: list[int], limi
     records: list[ScoredPrompt | ScoredProbe] = [*measurement.scored(job.kind), *measurement.probes(job.kind)]
     if job.kind == _KEPT:
         measurement.answers[job.prompt] = (tokens, len(tokens) < limit)
-        records = measurement.elsewhere()
+        records = measurement.keeping()
     for record in records:
         if record.prompt == job.prompt:
             record.answer = text

@@ -55,11 +55,12 @@ def measure(
     if any(reasons):
         return _without_too_long(lm, facts, reasons, settings, before, log_perplexity)
     measurements = [Measurement() for _ in facts]
-    score_targets(lm, facts, measurements, METRICS.kinds("probabilities"), settings)
+    scored = METRICS.kinds("probabilities", "distributions", without=settings.without)
+    score_targets(lm, facts, measurements, scored, settings)
     if settings.generate:
         # Whether an edited model keeps an answer takes one forward, not a decoding (`compare_with_before`).
-        kept = METRICS.kinds("kept_answers") if before is None else frozenset[str]()
-        wanted = METRICS.kinds("free_answers") | METRICS.kinds("sampled_text")
+        kept = METRICS.kinds("kept_answers", without=settings.without) if before is None else frozenset[str]()
+        wanted = METRICS.kinds("free_answers", "sampled_text", without=settings.without)
         answer_freely(lm, facts, measurements, wanted, kept, settings)
     if settings.perplexity_tokens:
         level = held_out_log_perplexity(lm, settings) if log_perplexity is None else log_perplexity

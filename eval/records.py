@@ -14,11 +14,23 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-PAIRED_KINDS = ("prompt", "paraphrases", "neighbourhood", "neighbourhood_plus")
+PAIRED_KINDS = ("prompt", "paraphrases", "neighbourhood", "neighbourhood_plus", "negations")
 """The kinds of prompts that are scored with the new and the true object."""
 
-PROBE_KINDS = ("locality", "portability")
+PROBE_KINDS = ("locality", "portability", "reversals")
 """The kinds of prompts that are scored with an expected answer of their own."""
+
+CHECK_KIND = "fact_checks"
+"""The kind of questions to be answered with "Yes" or "No"."""
+
+SUBJECT_KIND = "same_subject"
+"""The kind of prompts about other things of the edited subject; nothing is scored, what the model gives is compared."""
+
+SIDE_KINDS = frozenset({"negations", "reversals", CHECK_KIND, SUBJECT_KIND})
+"""The kinds of prompts that show what an edit should not do (`corrigenda.data.side_effects`)."""
+
+COMPARED_KINDS = ("neighbourhood", SUBJECT_KIND)
+"""The kinds of prompts whose next-token distributions are compared with those before."""
 
 TEXT_KIND = "generation"
 """The kind of prompts after which text is sampled."""
@@ -62,7 +74,7 @@ class Record(Mapping[str, Any]):
 
 @dataclass
 class ScoredPrompt(Record):
-    """A prompt that is scored with the fact's objects; one of `PAIRED_KINDS`.
+    """A prompt that is scored with the fact's objects; one of `PAIRED_KINDS`, or with nothing (`SUBJECT_KIND`).
 
     What was not asked for, or has no meaning for the fact, is None.
 
@@ -117,6 +129,21 @@ class ScoredProbe(Record):
 
 
 @dataclass
+class ScoredCheck(Record):
+    """A question to be answered with "Yes" or "No".
+
+    Attributes:
+        log_probs_right: the log-probabilities of the right answer's tokens under teacher forcing, in nats.
+        log_probs_wrong: those of the wrong answer's.
+        expected: the right answer; from the fact.
+    """
+
+    log_probs_right: Sequence[float] | None = None
+    log_probs_wrong: Sequence[float] | None = None
+    expected: str | None = None
+
+
+@dataclass
 class SampledText(Record):
     """A text that was sampled after a prompt.
 
@@ -132,6 +159,8 @@ class SampledText(Record):
 RECORD_OF: Mapping[str, type[Record]] = {
     **dict.fromkeys(PAIRED_KINDS, ScoredPrompt),
     **dict.fromkeys(PROBE_KINDS, ScoredProbe),
+    SUBJECT_KIND: ScoredPrompt,
+    CHECK_KIND: ScoredCheck,
     TEXT_KIND: SampledText,
 }
 """By kind of prompt, what its records are."""
@@ -144,7 +173,7 @@ class Measurement:
     Attributes:
         prompts: by kind (`RECORD_OF`) a record for each prompt, in the fact's order; kinds without prompts are absent.
         values: by metric, the fact's value.
-        distributions: the next-token log-probabilities after each neighbourhood prompt, (vocabulary,); for the KL, not
+        distributions: the next-token log-probabilities after each prompt of `compared`, (vocabulary,); for the KL, not
             for files.
         answers: for each prompt whose answer should be preserved its tokens and whether it ended there by itself.
         log_perplexity: that of the held-out text, in nats; in files it stands among the values.
@@ -169,6 +198,18 @@ class Measurement:
     def elsewhere(self) -> list[ScoredPrompt | ScoredProbe]:
         """The records of neighbourhood and locality prompts: the answers there should stay as they are."""
         return [*self.scored("neighbourhood"), *self.probes("locality")]
+
+    def keeping(self) -> list[ScoredPrompt | ScoredProbe]:
+        """The records of all prompts whose greedy answers are compared with those before."""
+        return [*self.elsewhere(), *self.scored(SUBJECT_KIND)]
+
+    def compared(self) -> list[ScoredPrompt]:
+        """The records of all prompts whose next-token distributions are compared with those before."""
+        return self.scored(*COMPARED_KINDS)
+
+    def checks(self) -> list[ScoredCheck]:
+        """The records of fact-check questions."""
+        return [record for record in self.prompts.get(CHECK_KIND, ()) if isinstance(record, ScoredCheck)]
 
     def texts(self) -> list[SampledText]:
         """The sampled texts."""
@@ -212,11 +253,12 @@ def _names(kind: type[Record]) -> tuple[str, ...]:
 
 
 _FLOATS = frozenset({"p_new", "p_true", "token_accuracy", "kl", "entropy"})
-_LISTS_OF_FLOATS = frozenset({"log_probs", "log_probs_new", "log_probs_true"})
+LOG_PROBS = ("log_probs", "log_probs_new", "log_probs_true", "log_probs_right", "log_probs_wrong")
+"""The fields of records that hold log-probabilities of tokens."""
 
 
 def _read(name: str, value: Any) -> Any:
     """A field's value from JSON, where null stands for a number that was not finite."""
-    if name in _LISTS_OF_FLOATS and value is not None:
+    if name in LOG_PROBS and value is not None:
         return tuple(math.nan if part is None else part for part in value)
     return math.nan if value is None and name in _FLOATS else value

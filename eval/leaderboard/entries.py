@@ -139,7 +139,7 @@ def table_key(run: StoredRun) -> TableKey:
     )
 
 
-_UNIMPORTANT = {"_target_", "seed", "max_tokens", "harness_tasks", "harness_folder", "harness_limit"}
+_UNIMPORTANT = {"_target_", "seed", "max_tokens", "harness_tasks", "harness_folder", "harness_limit", "side_effects"}
 
 
 def _merged(tables: dict[TableKey, list[Entry]]) -> dict[TableKey, list[Entry]]:
