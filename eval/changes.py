@@ -1,4 +1,4 @@
-"""Compares a model with the unedited one, prompt by prompt: how far distributions moved, and which answers stayed."""
+"""Compares a model with the unedited one, prompt by prompt: how far distributions moved, which continuations stayed."""
 
 from __future__ import annotations
 
@@ -14,31 +14,34 @@ from eval.settings import EvalSettings
 def compare_with_before(
     lm: LanguageModel, measurements: Sequence[Measurement], before: Sequence[Measurement], settings: EvalSettings
 ) -> None:
-    """Records the KL from the distributions before, and whether the answers before are still given.
+    """Records the KL from the distributions before, and whether the continuations before still come.
+
+    Whether a continuation, end tokens barred, is the same takes one forward over the prompt with the unedited model's,
+    not a decoding.
 
     Args:
         lm: a causal model, edited.
         measurements: of this model; the records get what was found.
-        before: of the same facts on the unedited model, with distributions and answers.
+        before: of the same facts on the unedited model, with distributions and continuations.
         settings: how much is run at once.
     """
     for old, new in zip(before, measurements, strict=True):
-        if old.distributions:
-            pairs = zip(old.distributions, new.distributions, strict=True)
-            for record, (p, q) in zip(new.compared(), pairs, strict=True):
-                record.kl = kl_divergence(p, q)
+        both = old.distributions.keys() & new.distributions.keys()
+        kls = {prompt: kl_divergence(old.distributions[prompt], new.distributions[prompt]) for prompt in both}
+        blank = {record.prompt: record.blank for record in old.keeping()}
+        for record in new.keeping():
+            record.kl, record.blank = kls.get(record.prompt), blank.get(record.prompt)
     wanted = [
         (number, prompt)
         for number, (old, new) in enumerate(zip(before, measurements, strict=True))
         for prompt in dict.fromkeys(record.prompt for record in new.keeping())
-        if prompt in old.answers
+        if prompt in old.continuations
     ]
     if not wanted:
         return
-    same = continues_as(
-        lm, [(prompt, *before[number].answers[prompt]) for number, prompt in wanted], settings.max_tokens
-    )
+    items = [(prompt, before[number].continuations[prompt]) for number, prompt in wanted]
+    same = continues_as(lm, items, settings.max_tokens, lm.end_ids)
     for (number, prompt), kept in zip(wanted, same, strict=True):
-        for answered in measurements[number].keeping():
-            if answered.prompt == prompt:
-                answered.preserved = kept
+        for record in measurements[number].keeping():
+            if record.prompt == prompt:
+                record.preserved = kept

@@ -1,16 +1,22 @@
-"""Lets the model go on after prompts: greedy answers, and sampled text, decoded together in as few batches as fit."""
+"""Lets the model go on after prompts: greedy answers, and sampled text, decoded together in as few batches as fit.
+
+An answer that is judged ends at the end token or at a line break. Where an answer should stay, the model goes on for a
+given number of tokens, end tokens barred and line breaks as any other: many models answer a bare question with nothing,
+and two blank answers are the same whatever was done to the model.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 import torch
 from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.data.side_effects import same_subject
-from corrigenda.forward.generation import Choose, decode, greedy, sampler
+from corrigenda.forward.generation import Choose, Greedy, decode, greedy, never, sampler
 from corrigenda.forward.shared import SharedStart
 from eval.records import SUBJECT_KIND, TEXT_KIND, Measurement, SampledText, ScoredProbe, ScoredPrompt
 from eval.settings import EvalSettings
@@ -19,7 +25,7 @@ GENERATION_TOP_K = 5
 """Text for the fluency is sampled from so many tokens, as ROME's authors do."""
 
 _KEPT = "kept"
-"""The kind of those answers that an edit should preserve, on whichever prompts."""
+"""The kind of those continuations that an edit should preserve, on whichever prompts."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +60,8 @@ def answer_freely(
         facts: the facts.
         measurements: theirs, with the records that `score_targets` made; answers go there.
         kinds: the kinds of prompts that are answered, or after which text is sampled.
-        kept: the kinds of prompts whose answers should stay; they go into `Measurement.answers` too.
+        kept: the kinds of prompts whose answers should stay: their continuations go into `Measurement.continuations`
+            too, and the records say whether the answer is blank where the next-token distribution is known.
         settings: how long the answers and texts are.
 
     Raises:
@@ -68,11 +75,12 @@ def answer_freely(
     for begin in range(0, len(jobs), rows):
         part = jobs[begin : begin + rows]
         limits = [longest(job, settings) for job in part]
-        stops = [lm.is_end if job.kind == TEXT_KIND else lm.ends_answer for job in part]
+        stop_at = {TEXT_KIND: lm.is_end, _KEPT: never}
+        stops = [stop_at.get(job.kind, lm.ends_answer) for job in part]
         chosen_by = [job.choose for job in part]
         added = decode(lm, [tokens_of[job.prompt] for job in part], limits, chosen_by, stops, start)
-        for job, tokens, limit in zip(part, added, limits, strict=True):
-            _note(measurements[job.number], job, lm.text(tokens), tokens, limit)
+        for job, tokens in zip(part, added, strict=True):
+            _note(lm, measurements[job.number], job, tokens)
 
 
 def longest(job: Job, settings: EvalSettings) -> int:
@@ -101,25 +109,43 @@ def jobs_of(
     neighbours = fact.neighbourhood if "neighbourhood" in kept else ()
     elsewhere = [probe.prompt for probe in fact.locality] if "locality" in kept else []
     subject = same_subject(fact) if SUBJECT_KIND in kept else ()
-    yield from (Job(number, _KEPT, prompt, greedy) for prompt in dict.fromkeys([*neighbours, *elsewhere, *subject]))
+    go_on = Greedy(lm.end_ids)
+    yield from (Job(number, _KEPT, prompt, go_on) for prompt in dict.fromkeys([*neighbours, *elsewhere, *subject]))
     if TEXT_KIND in kinds:
         for prompt in fact.generation:
             # Every text has its own random numbers: the same before and after, whatever else is in the batch.
             yield Job(number, TEXT_KIND, prompt, _text_sampler(lm, settings.seed))
 
 
-def _note(measurement: Measurement, job: Job, text: str, tokens: list[int], limit: int) -> None:
+def _note(lm: LanguageModel, measurement: Measurement, job: Job, tokens: list[int]) -> None:
     """Puts what was decoded into the records of its prompt."""
+    text = lm.text(tokens)
     if job.kind == TEXT_KIND:
         measurement.prompts.setdefault(TEXT_KIND, []).append(SampledText(job.prompt, text))
         return
     records: list[ScoredPrompt | ScoredProbe] = [*measurement.scored(job.kind), *measurement.probes(job.kind)]
+    blank = None
     if job.kind == _KEPT:
-        measurement.answers[job.prompt] = (tokens, len(tokens) < limit)
+        measurement.continuations[job.prompt] = tokens
         records = measurement.keeping()
+        blank = _is_blank(lm, tokens, measurement.distributions.get(job.prompt))
     for record in records:
         if record.prompt == job.prompt:
-            record.answer = text
+            record.answer, record.blank = text, blank
+
+
+def _is_blank(lm: LanguageModel, tokens: Sequence[int], next_token: Tensor | None) -> bool | None:
+    """Whether an answer that ends at the end token or a line break holds nothing; None where that is not known.
+
+    Args:
+        lm: the model.
+        tokens: how it goes on with end tokens barred.
+        next_token: the log-probabilities of the next token, (vocabulary,), nothing barred.
+    """
+    if next_token is None:
+        return None
+    line = takewhile(lambda token: not lm.ends_answer(token), tokens)
+    return lm.is_end(int(next_token.argmax())) or not lm.text(list(line)).strip()
 
 
 def _text_sampler(lm: LanguageModel, seed: int) -> Choose:

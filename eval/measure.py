@@ -38,7 +38,7 @@ def measure(
         facts: the facts, run together in batches.
         settings: what to measure.
         before: the same facts' measurements on the unedited model; with them come the metrics that compare
-            (preservation, token agreement, neighbourhood KL, perplexity drift).
+            (preservation, token agreement, KL elsewhere, perplexity drift).
         log_perplexity: that of the held-out text, where it is known already (`held_out_log_perplexity`).
 
     Returns:
@@ -55,10 +55,11 @@ def measure(
     if any(reasons):
         return _without_too_long(lm, facts, reasons, settings, before, log_perplexity)
     measurements = [Measurement() for _ in facts]
-    scored = METRICS.kinds("probabilities", "distributions", without=settings.without)
-    score_targets(lm, facts, measurements, scored, settings)
+    compared = METRICS.kinds("distributions", without=settings.without)
+    scored = METRICS.kinds("probabilities", without=settings.without) | compared
+    score_targets(lm, facts, measurements, scored, compared, settings)
     if settings.generate:
-        # Whether an edited model keeps an answer takes one forward, not a decoding (`compare_with_before`).
+        # Whether an edited model goes on as before takes one forward, not a decoding (`compare_with_before`).
         kept = METRICS.kinds("kept_answers", without=settings.without) if before is None else frozenset[str]()
         wanted = METRICS.kinds("free_answers", "sampled_text", without=settings.without)
         answer_freely(lm, facts, measurements, wanted, kept, settings)

@@ -2,6 +2,8 @@
 
 A record is written to a run's files as a JSON object with the fields that are known, in the order in which they are
 declared here. Reading gives back what was written: a number that was not finite is written as null and read as NaN.
+
+What the records of a run mean is numbered (`DEFINITIONS`), so that figures of different meanings are not compared.
 """
 
 from __future__ import annotations
@@ -29,11 +31,16 @@ SUBJECT_KIND = "same_subject"
 SIDE_KINDS = frozenset({"negations", "reversals", CHECK_KIND, SUBJECT_KIND})
 """The kinds of prompts that show what an edit should not do (`corrigenda.data.side_effects`)."""
 
-COMPARED_KINDS = ("neighbourhood", SUBJECT_KIND)
-"""The kinds of prompts whose next-token distributions are compared with those before."""
-
 TEXT_KIND = "generation"
 """The kind of prompts after which text is sampled."""
+
+DEFINITIONS = 2
+"""The number of the definitions by which records and values are made; a run's summary holds it as ``definitions``.
+
+1 (runs that name none): where an answer should stay, the answer ended at the end token or at a line break, so that two
+blank ones were the same; P was the joint probability where both objects had the same number of tokens. 2: continuations
+of a given length, end tokens barred, are compared; P is exp of the mean log-probability of the object's tokens.
+"""
 
 _R = TypeVar("_R", bound="Record")
 
@@ -81,14 +88,15 @@ class ScoredPrompt(Record):
     Attributes:
         log_probs_new: the log-probabilities of the new object's tokens under teacher forcing, in nats.
         log_probs_true: those of the old object's.
-        p_new: P(new), comparable with `p_true`; from the log-probabilities.
-        p_true: P(true).
+        p_new: P(new), exp of the mean of the log-probabilities; from them.
+        p_true: P(true), likewise.
         token_accuracy: the share of the new object's tokens that are the most likely ones.
-        answer: the greedy answer.
+        answer: the greedy answer; of neighbourhood prompts the continuation that should stay (`preserved`).
         strict: whether the answer begins with the new object; from the answer.
         lenient: whether it contains the new object; from the answer.
         kl: KL(before, after) of the next-token distribution, in nats.
-        preserved: whether the edited model gives the unedited one's answer.
+        preserved: whether the edited model's greedy continuation, end tokens barred, is the unedited one's.
+        blank: whether the unedited model, left to end where it will, answers with nothing.
     """
 
     log_probs_new: Sequence[float] | None = None
@@ -101,6 +109,7 @@ class ScoredPrompt(Record):
     lenient: bool | None = None
     kl: float | None = None
     preserved: bool | None = None
+    blank: bool | None = None
 
 
 @dataclass
@@ -112,10 +121,12 @@ class ScoredProbe(Record):
         token_accuracy: the share of these tokens that are the most likely ones.
         most_likely: for each of these tokens, the id of the one that is the most likely there (locality).
         group: what its benchmark calls this kind of probe.
-        answer: the greedy answer.
+        answer: the greedy answer; of locality probes the continuation that should stay (`preserved`).
         strict: whether the answer begins with an expected one; from the answer.
         lenient: whether it contains one; from the answer.
-        preserved: whether the edited model gives the unedited one's answer.
+        kl: KL(before, after) of the next-token distribution, in nats (locality).
+        preserved: whether the edited model's greedy continuation, end tokens barred, is the unedited one's (locality).
+        blank: whether the unedited model, left to end where it will, answers with nothing (locality).
     """
 
     log_probs: Sequence[float] | None = None
@@ -125,7 +136,9 @@ class ScoredProbe(Record):
     answer: str | None = None
     strict: bool | None = None
     lenient: bool | None = None
+    kl: float | None = None
     preserved: bool | None = None
+    blank: bool | None = None
 
 
 @dataclass
@@ -173,17 +186,18 @@ class Measurement:
     Attributes:
         prompts: by kind (`RECORD_OF`) a record for each prompt, in the fact's order; kinds without prompts are absent.
         values: by metric, the fact's value.
-        distributions: the next-token log-probabilities after each prompt of `compared`, (vocabulary,); for the KL, not
-            for files.
-        answers: for each prompt whose answer should be preserved its tokens and whether it ended there by itself.
+        distributions: by prompt the next-token log-probabilities, (vocabulary,), that are compared with those before or
+            after; for the KL, not for files.
+        continuations: by prompt the tokens of the greedy continuation, end tokens barred, that should stay; for
+            `preserved`, not for files.
         log_perplexity: that of the held-out text, in nats; in files it stands among the values.
         error: why the fact was not measured (`eval.fitting`); empty where it was.
     """
 
     prompts: dict[str, list[Record]] = field(default_factory=dict)
     values: dict[str, float] = field(default_factory=dict)
-    distributions: list[Tensor] = field(default_factory=list)
-    answers: dict[str, tuple[list[int], bool]] = field(default_factory=dict)
+    distributions: dict[str, Tensor] = field(default_factory=dict)
+    continuations: dict[str, list[int]] = field(default_factory=dict)
     log_perplexity: float | None = None
     error: str = ""
 
@@ -200,12 +214,8 @@ class Measurement:
         return [*self.scored("neighbourhood"), *self.probes("locality")]
 
     def keeping(self) -> list[ScoredPrompt | ScoredProbe]:
-        """The records of all prompts whose greedy answers are compared with those before."""
+        """The records of all prompts whose continuations and next-token distributions are compared."""
         return [*self.elsewhere(), *self.scored(SUBJECT_KIND)]
-
-    def compared(self) -> list[ScoredPrompt]:
-        """The records of all prompts whose next-token distributions are compared with those before."""
-        return self.scored(*COMPARED_KINDS)
 
     def checks(self) -> list[ScoredCheck]:
         """The records of fact-check questions."""
@@ -224,6 +234,9 @@ class Measurement:
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> Measurement:
         """The measurement of an object that `to_dict` gave, without what only a running comparison needs.
+
+        Records of earlier versions are read as they are: what `preserved`, `answer`, `p_new`, `p_true` and the values
+        that follow from them mean there is said at `DEFINITIONS`, and they name no `blank`.
 
         Raises:
             ValueError: it has prompts of a kind that is not known.

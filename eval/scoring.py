@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from corrigenda import LanguageModel
+from corrigenda.forward.generation import bar
 from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import forward_logits
 from corrigenda.forward.shared import SharedStart
@@ -41,6 +43,16 @@ class TargetScore:
         """The share of tokens that are the most likely ones."""
         return sum(self.hits) / len(self.hits)
 
+    @property
+    def probability(self) -> float:
+        """P: exp of the mean log-probability of the tokens, whatever their number, as the authors' scorer has it."""
+        return math.exp(sum(self.log_probs) / len(self.log_probs))
+
+    @property
+    def joint_probability(self) -> float:
+        """The probability of the whole target: the product of its tokens' probabilities."""
+        return math.exp(sum(self.log_probs))
+
 
 @dataclass(frozen=True)
 class PromptScore:
@@ -56,10 +68,8 @@ class PromptScore:
 
 
 def probabilities(new: TargetScore, true: TargetScore) -> tuple[float, float]:
-    """P(new) and P(true), comparable: log P is divided by the number of tokens where the lengths differ."""
-    differ = len(new.log_probs) != len(true.log_probs)
-    values = [sum(score.log_probs) / (len(score.log_probs) if differ else 1) for score in (new, true)]
-    return math.exp(values[0]), math.exp(values[1])
+    """P(new) and P(true), each exp of the mean log-probability of its tokens: targets of any lengths compare."""
+    return new.probability, true.probability
 
 
 @torch.no_grad()
@@ -167,33 +177,33 @@ def _in_pieces(
 
 @torch.no_grad()
 def continues_as(
-    lm: LanguageModel, items: Sequence[tuple[str, Sequence[int], bool]], max_tokens: int = 4096
+    lm: LanguageModel, items: Sequence[tuple[str, Sequence[int]]], max_tokens: int = 4096, banned: Collection[int] = ()
 ) -> list[bool]:
-    """Whether greedy decoding from each prompt would give exactly these tokens.
+    """Whether greedy decoding from each prompt would begin with exactly these tokens.
 
     Decided by one forward under teacher forcing instead of a decoding: if every token is the most likely one after the
     tokens before it, greedy decoding takes them one after another.
 
     Args:
         lm: a causal model.
-        items: prompt, tokens, and whether the answer ended there by itself (so that an end must follow).
+        items: prompt and tokens.
         max_tokens: how many tokens, padding included, run at once.
+        banned: tokens that the decoding never takes (`corrigenda.forward.generation.Greedy`).
     """
-    rows = [(lm.tokens(prompt), list(answer), ended) for prompt, answer, ended in items]
+    rows = [(lm.tokens(prompt), list(answer)) for prompt, answer in items]
     result = [True] * len(rows)
-    start = SharedStart(lm, [prompt for prompt, _, _ in rows])
-    lengths = [start.weight(len(prompt) + len(answer)) for prompt, answer, _ in rows]
+    start = SharedStart(lm, [prompt for prompt, _ in rows])
+    lengths = [start.weight(len(prompt) + len(answer)) for prompt, answer in rows]
     for group in batches(range(len(rows)), lengths, max_tokens):
         batch = lm.batch([rows[i][0] + rows[i][1] for i in group], [len(rows[i][0]) for i in group])
         mask = torch.zeros(batch.input_ids.shape, dtype=torch.bool)
         for place, i in enumerate(group):
-            prompt, answer, ended = rows[i]
-            mask[place, len(prompt) - 1 : len(prompt) - 1 + len(answer) + int(ended)] = True
-        best = start.logits(batch, mask.to(batch.lengths.device)).argmax(-1).tolist()
+            prompt, answer = rows[i]
+            mask[place, len(prompt) - 1 : len(prompt) - 1 + len(answer)] = True
+        best = iter(bar(start.logits(batch, mask.to(batch.lengths.device)), banned).argmax(-1).tolist())
         for i in group:
-            _, answer, ended = rows[i]
-            mine = [best.pop(0) for _ in range(len(answer) + int(ended))]
-            result[i] = mine[: len(answer)] == answer and (not ended or lm.ends_answer(mine[-1]))
+            answer = rows[i][1]
+            result[i] = list(islice(best, len(answer))) == answer
     return result
 
 

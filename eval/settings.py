@@ -20,8 +20,9 @@ class EvalSettings:
         generate: whether to let the model answer freely (free-generation accuracy, preservation, fluency): the
             expensive part.
         max_new_tokens: the longest free answer.
-        preservation_tokens: how much of an answer has to stay the same to count as preserved. (Fifty tokens of small
-            talk differ after any change at all; what the answer is shows in its first few.)
+        preservation_tokens: how many tokens the model goes on for where its answer should stay, end tokens barred: all
+            of them have to be the same to count as preserved. (Fifty tokens of small talk differ after any change at
+            all; what the answer is shows in its first few.)
         fluency_tokens: the length of the sampled text whose fluency is measured; at least 3, for a 3-gram.
         perplexity_tokens: how much of the held-out text is read, at least 2; 0 for no perplexity.
         max_tokens: tokens run at once.

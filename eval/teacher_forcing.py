@@ -8,7 +8,6 @@ from corrigenda import Fact, LanguageModel
 from corrigenda.data.side_effects import fact_checks, negations, reversals, same_subject
 from eval.records import (
     CHECK_KIND,
-    COMPARED_KINDS,
     PROBE_KINDS,
     SUBJECT_KIND,
     Measurement,
@@ -26,15 +25,17 @@ def score_targets(
     facts: Sequence[Fact],
     measurements: Sequence[Measurement],
     kinds: Collection[str],
+    compared: Collection[str],
     settings: EvalSettings,
 ) -> None:
-    """Records the targets' log-probabilities, and the next-token distributions that are compared with those before.
+    """Records the targets' log-probabilities, and the next-token distributions after some kinds of prompts.
 
     Args:
         lm: a causal model.
         facts: the facts.
         measurements: where a record for each prompt is added, by fact.
         kinds: the kinds of prompts that are scored.
+        compared: those of them whose next-token distributions are kept (`Measurement.distributions`).
         settings: how much is run at once.
     """
     plan = [
@@ -48,9 +49,9 @@ def score_targets(
     for (number, kind, prompt, _), found in zip(plan, scores, strict=True):
         measurement = measurements[number]
         measurement.prompts.setdefault(kind, []).append(record_of(facts[number], kind, prompt, found))
-        if kind in COMPARED_KINDS:
+        if kind in compared:
             assert found.next_token is not None
-            measurement.distributions.append(found.next_token)
+            measurement.distributions[prompt] = found.next_token
 
 
 def queries_of(fact: Fact) -> Iterator[tuple[str, str, list[str]]]:

@@ -16,6 +16,7 @@ from corrigenda.data import FactSet
 from corrigenda.runs.folder import RunFolder
 from eval.evaluation import NOT_FINITE
 from eval.metrics.fluency import ngram_entropy, words
+from eval.records import DEFINITIONS
 
 MakeRun = Callable[..., Path]
 
@@ -150,6 +151,7 @@ def make_run(tmp_path: Path) -> MakeRun:
             "model": "tiny",
             "data": "facts",
             "mode": mode,
+            "definitions": DEFINITIONS,
             "n_facts": len(facts),
             "seconds_per_edit": 2.0,
             "peak_memory_mb": 100.0 + seed,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,18 +22,43 @@ Stop = Callable[[int], bool]
 """Whether a text ends at a token."""
 
 
-def greedy(logits: Tensor) -> Tensor:
-    """The most likely token."""
-    return logits.argmax(-1)
+def bar(logits: Tensor, banned: Collection[int]) -> Tensor:
+    """The same tensor, (..., vocabulary), with minus infinity put in the place of the banned tokens' logits."""
+    if banned:
+        logits[..., list(banned)] = -torch.inf
+    return logits
 
 
-def sampler(generator: torch.Generator, top_k: int | None = None, banned: Sequence[int] = ()) -> Choose:
+@dataclass(frozen=True)
+class Greedy:
+    """Picks the most likely token.
+
+    With the end tokens banned a text goes on to its last token, as with `min_new_tokens` of transformers.
+
+    Attributes:
+        banned: tokens that are never picked.
+    """
+
+    banned: frozenset[int] = frozenset()
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """The tokens (batch,) for logits (batch, vocabulary), in which the banned ones are overwritten."""
+        return bar(logits, self.banned).argmax(-1)
+
+
+greedy = Greedy()
+
+
+def never(_token: int) -> bool:
+    """No text ends at this token, nor at any other."""
+    return False
+
+
+def sampler(generator: torch.Generator, top_k: int | None = None, banned: Collection[int] = ()) -> Choose:
     """Draws from the model's distribution, or from its `top_k` most likely tokens, never one of `banned`."""
 
     def choose(logits: Tensor) -> Tensor:
-        logits = logits.float().cpu()
-        if banned:
-            logits[:, list(banned)] = -torch.inf
+        logits = bar(logits.float().cpu(), banned)
         if top_k is not None:
             least = logits.topk(min(top_k, logits.shape[-1])).values[:, -1:]
             logits = logits.masked_fill(logits < least, -torch.inf)
@@ -56,7 +82,8 @@ def decode(
         lm: a causal model.
         prompts: the tokens of each prompt.
         max_new_tokens: the most tokens to add; one number for all prompts or one for each.
-        choose: picks the next tokens; one for all prompts or one for each (the rows of one are picked together).
+        choose: picks the next tokens; one for all prompts or one for each (the rows of one are picked together). It may
+            change the logits that it is given.
         stop: tells of a token whether a row ends at it; by default, whether it is the end token. One for all prompts
             or one for each.
         start: what the prompts have in common, where it was run before.
@@ -121,7 +148,7 @@ def _chosen(logits: Tensor, choosers: Sequence[Choose]) -> list[int]:
     """The next token of each row, picked by the row's own chooser."""
     tokens = [0] * len(choosers)
     for choose in dict.fromkeys(choosers):
-        rows = [row for row, chooser in enumerate(choosers) if chooser is choose]
+        rows = [row for row, chooser in enumerate(choosers) if chooser == choose]
         for row, token in zip(rows, choose(logits[rows]).tolist(), strict=True):
             tokens[row] = token
     return tokens

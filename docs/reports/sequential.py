@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from transformers.utils import logging as transformers_logging
@@ -26,18 +25,20 @@ from transformers.utils import logging as transformers_logging
 from corrigenda import Fact, LanguageModel, load
 from corrigenda.data import FactSet, read_facts
 from corrigenda.files import write_json, write_text
-from corrigenda.forward.generation import decode
-from corrigenda.intervals import interval
 from corrigenda.runs.environment import machine
 from corrigenda.runs.folder import RunFolder
 from editing import Editor, FineTune, Grace, Rome, Wise, prepare
 from eval import METRICS, EditRun, EvalSettings, SequentialRun, SequentialSettings
-from eval.protocols.curves import curve_markdown, draw_curves, value_at
+from eval.evaluation import Evaluation, judged
+from eval.measure import measure
+from eval.protocols.curves import cell, curve_markdown, draw_curves, value_at
+from eval.protocols.fixed_locality import own_prompts
 from eval.protocols.sequential import Regime
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared" / "data"
 SAME_FORM = "same_form.json"
+SAME_FORM_METRICS = ("preservation", "blank_answers", "locality_kl")
 SETTINGS = EvalSettings(max_new_tokens=20, perplexity_tokens=512)
 FIXED = 50
 """Facts of the fixed locality set that come from the end of the file, which no run edits."""
@@ -124,9 +125,14 @@ TITLES = {
     "free_generation_strict": "reliability (free generation)",
     "paraphrase_token_accuracy": "generalization (token accuracy)",
     "paraphrase_free_generation_strict": "generalization (free generation)",
-    "preservation": "locality (same free answer)",
+    "preservation": "locality (same continuation)",
+    "blank_answers": "blank answers before any edit",
+    "locality_kl": "locality (KL of the next token)",
     "locality_token_agreement": "locality (same tokens, forced)",
-    "fixed.preservation": "fixed locality set (same free answer)",
+    "fixed.preservation": "fixed locality set (same continuation)",
+    "fixed.zsre.preservation": "fixed, zsRE (same continuation)",
+    "fixed.counterfact.preservation": "fixed, CounterFact (same continuation)",
+    "fixed.embedded.preservation": "fixed, embedded facts (same continuation)",
     "neighbourhood_success": "neighbourhood success",
     "perplexity_drift": "perplexity drift",
 }
@@ -155,9 +161,9 @@ def main() -> None:
     lm = load(arguments.model)
     facts, between, fixed = read(arguments.data, arguments.t)
     work = arguments.work / f"{arguments.data}-{arguments.t}"
-    others = write_others(between, facts, fixed, work / "others.jsonl")
+    others = write_others(between, facts, [fact for part in fixed.values() for fact in part], work / "others.jsonl")
     edited = {fact.subject for fact in facts}
-    strange = [fact for fact in fixed[:FIXED] if fact.subject not in edited]
+    strange = [fact for fact in fixed[arguments.data] if fact.subject not in edited]
     for name in methods:
         folder, editor = work / name, METHODS[name].make(facts, others)
         last = folder / "curve" / f"t-{arguments.upto:04d}.json"
@@ -172,8 +178,8 @@ def main() -> None:
     write(arguments.work, arguments.page, arguments.model)
 
 
-def read(data: str, t: int) -> tuple[FactSet, FactSet, list[Fact]]:
-    """The first T facts, those after them, and the fixed locality set, most of which are the last of the file."""
+def read(data: str, t: int) -> tuple[FactSet, FactSet, dict[str, list[Fact]]]:
+    """The first T facts, those after them, and the parts of the fixed locality set: the last of the file and others."""
     path = SHARED / f"{data}.json"
     facts = read_facts(path, on_error="skip")
     if t + FIXED > len(facts):
@@ -184,7 +190,7 @@ def read(data: str, t: int) -> tuple[FactSet, FactSet, list[Fact]]:
     # Texts for the fluency are a large part of the time and none of the question.
     plain = FactSet(facts.name, tuple(replace(fact, generation=()) for fact in facts))
     end = len(plain) - FIXED
-    return plain[:t], plain[t:end], [*plain[end:], *read_facts("embedded", limit=EMBEDDED)]
+    return plain[:t], plain[t:end], {data: list(plain[end:]), "embedded": list(read_facts("embedded", limit=EMBEDDED))}
 
 
 def write_others(between: FactSet, facts: FactSet, fixed: Sequence[Fact], path: Path) -> Path:
@@ -220,7 +226,7 @@ def unrelated_of(fact: Fact) -> list[str]:
 def run(
     lm: LanguageModel,
     facts: FactSet,
-    fixed: list[Fact],
+    fixed: Mapping[str, Sequence[Fact]],
     editor: Editor,
     regime: Regime,
     place: RunFolder,
@@ -241,22 +247,29 @@ def run(
 
 
 def same_form(lm: LanguageModel, sequence: SequentialRun, facts: Sequence[Fact], path: Path) -> None:
-    """Whether prompts in the form of the edits, but about subjects that nobody edited, are answered as before.
+    """What became of prompts in the form of the edits, but about subjects that nobody edited.
 
-    Asked of the edits where the sequence stands, and written to a file.
+    Measured like all locality prompts, of the edits where the sequence stands, and written to a file.
     """
     t = sequence.done
-    if not t or (path.is_file() and json.loads(path.read_text(encoding="utf-8"))["t"] == t):
+    if not t or _same_form_at(path) == t:
         return
-    prompts = [lm.tokens(fact.statement) for fact in facts]
-    before = decode(lm, prompts, SETTINGS.preservation_tokens)
+    asked = own_prompts(facts)
+    before = measure(lm, asked, replace(SETTINGS, perplexity_tokens=0))
     with ExitStack() as stack:
         for edit in sequence.edits:
             stack.enter_context(edit.applied(lm))
-        after = decode(lm, prompts, SETTINGS.preservation_tokens)
-    kept = [float(old == new) for old, new in zip(before, after, strict=True)]
-    found = interval([kept], [fact.subject for fact in facts])
-    write_json(path, {"t": t, "n": len(kept), "same": fmean(kept), "interval": found})
+        after = measure(lm, asked, replace(SETTINGS, perplexity_tokens=0, generate=False), before)
+    cases = tuple(judged(fact, old, new) for fact, old, new in zip(asked, before, after, strict=True))
+    found = Evaluation(cases).metrics
+    kept = {key: found[key] for key in SAME_FORM_METRICS if key in found}
+    write_json(path, {"t": t, "n": len(facts), "metrics": kept})
+
+
+def _same_form_at(path: Path) -> int | None:
+    """The T of what `same_form` wrote; None where there is nothing, or by an earlier version's rule."""
+    found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return int(found["t"]) if "metrics" in found else None
 
 
 def introduction(model: str) -> list[str]:
@@ -274,9 +287,12 @@ After T edits, all facts edited so far are scored again, and so are prompts that
   start with the target.
 - *Generalization* is the same on the paraphrases.
 - *Right after* is the reliability when the fact had just been edited.
-- *Locality* is the share of the facts' unrelated prompts whose greedy answer (its first {SETTINGS.preservation_tokens}
-  tokens) is the same as before any edit. *Forced* is the share of the tokens of their expected answers at which the
-  most likely token stays the same under teacher forcing. The literature mostly counts locality in this second way.
+- *Locality* is the share of the facts' unrelated prompts after which the model goes on with the same
+  {SETTINGS.preservation_tokens} tokens (greedy, end tokens barred, line breaks as any other) as before any edit.
+  *Blank* is the share of these prompts to which the unedited model, left to end where it will, answers with nothing.
+  *KL* is the mean KL(before, after) of the next-token distribution there. *Forced* is the share of the tokens of
+  their expected answers at which the most likely token stays the same under teacher forcing. The literature mostly
+  counts locality in this last way.
 - *Fixed locality* is the locality of one set of prompts, the same set at every T. They are the prompts of
   {fixed}.
 - *Drift* is ln perplexity after - before, on {SETTINGS.perplexity_tokens} tokens of the held-out text.
@@ -385,17 +401,19 @@ def same_forms(work: Path, data: str) -> Iterator[str]:
     """The table of what `same_form` found."""
     rows = []
     for key, method in METHODS.items():
-        found = [json.loads(path.read_text(encoding="utf-8")) for path in work.glob(f"{data}-*/{key}/{SAME_FORM}")]
+        paths = [path for path in work.glob(f"{data}-*/{key}/{SAME_FORM}") if _same_form_at(path) is not None]
+        found = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
         if found:
             row = max(found, key=lambda row: int(row["t"]))
-            low, high = (f"{100 * end:.1f}" for end in row["interval"] or (math.nan, math.nan))
-            rows.append(f"| {method.name} | {row['t']} | {100 * row['same']:.1f} [{low}, {high}] |")
+            cells = [cell(row["metrics"].get(metric), metric) for metric in SAME_FORM_METRICS]
+            rows.append(f"| {method.name} | {row['t']} | {' | '.join(cells)} |")
     if rows:
         yield (
             f"*Prompts of the same form.* The prompts of the last {FIXED} facts of the file have the form of the "
-            "edits. Nobody edits their subjects. The share whose greedy answer is the same as before any edit:"
+            "edits. Nobody edits their subjects. They are measured as locality prompts:"
         )
-        yield from ("", "| method | T | same answer |", "|---|---|---|", *rows, "")
+        names = " | ".join(METRICS[metric].title for metric in SAME_FORM_METRICS)
+        yield from ("", f"| method | T | {names} |", "|---|---|" + "---|" * len(SAME_FORM_METRICS), *rows, "")
 
 
 def _seen(truth: bool, t: int) -> str:

@@ -31,7 +31,8 @@ class TableKey:
         model_fingerprint: of the weights.
         facts: fingerprint of the set of facts where all of them go into one edit or sequence, and results depend on
             which they are; empty in single mode, where rows are compared on the facts they share.
-        measured: the evaluation's settings, as canonical JSON.
+        measured: the evaluation's settings, and the number of the definitions (`eval.records.DEFINITIONS`) by which
+            the figures were made, as canonical JSON.
     """
 
     model: str
@@ -129,6 +130,7 @@ def table_key(run: StoredRun) -> TableKey:
     summary = run.summary
     mode = str(summary["mode"])
     measured = {key: value for key, value in dict(run.config.get("eval") or {}).items() if key not in _UNIMPORTANT}
+    measured["definitions"] = definitions_of(run)
     return TableKey(
         model=str(summary["model"]),
         data=str(summary["data"]),
@@ -137,6 +139,11 @@ def table_key(run: StoredRun) -> TableKey:
         facts="" if mode == "single" else str(summary.get("data_fingerprint", "")),
         measured=_canonical(measured),
     )
+
+
+def definitions_of(run: StoredRun) -> int:
+    """The number of the definitions by which a finished run's figures were made; the first ones have none."""
+    return int(run.summary.get("definitions", 1))
 
 
 _UNIMPORTANT = {"_target_", "seed", "max_tokens", "harness_tasks", "harness_folder", "harness_limit", "side_effects"}

@@ -114,9 +114,11 @@ def _pair_problems(record: Mapping[str, Any]) -> Iterator[str]:
     pair = paired_probabilities(record)
     if pair is None:
         return
-    if len(record["log_probs_new"]) == len(record["log_probs_true"]) and sum(pair) > 1 + 1e-4:
+    logs = record["log_probs_new"], record["log_probs_true"]
+    joint = sum(math.exp(sum(one)) for one in logs)
+    if len(logs[0]) == len(logs[1]) and joint > 1 + 1e-4:
         # Two different continuations of the same length exclude each other.
-        yield f": impossible probabilities: P(new) + P(true) = {sum(pair):.4f} is above 1"
+        yield f": impossible probabilities: the joint P(new) + P(true) = {joint:.4f} is above 1"
     for name, value in zip(("p_new", "p_true"), pair, strict=True):
         if record.get(name) is not None and abs(record[name] - value) > CLOSE:
             yield f".{name}: is {shown(record[name])}, but the log-probabilities give {value:.6f}"

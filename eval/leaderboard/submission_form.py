@@ -143,6 +143,7 @@ class PromptRecord(_Form):
     answer: Text = _OPTIONAL
     kl: Divergence | None = _OPTIONAL
     preserved: Flag = _OPTIONAL
+    blank: Flag = _OPTIONAL
     text: Text = _OPTIONAL
     p_new: Number | None = _OPTIONAL
     p_true: Number | None = _OPTIONAL

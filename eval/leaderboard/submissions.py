@@ -22,11 +22,11 @@ from corrigenda import Fact
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.store import Store, StoredRun
 from eval.evaluation import NOT_FINITE, Case, Evaluation
-from eval.leaderboard.entries import table_key
+from eval.leaderboard.entries import definitions_of, table_key
 from eval.leaderboard.recompute import recomputed
 from eval.leaderboard.submission_checks import case_problems, claim_problems, value_problems
 from eval.leaderboard.submission_form import Problem, form_problems, undefined
-from eval.records import LOG_PROBS
+from eval.records import DEFINITIONS, LOG_PROBS
 
 SHOWN = 20
 """So many problems are listed at once."""
@@ -91,7 +91,8 @@ def validate(
             source,
             [
                 f"the store has no finished run of model {submission['model']!r} on {submission['data']!r} in mode "
-                f"{submission['mode']!r} to check it against; run the controls first (editor=none,in_context,random)"
+                f"{submission['mode']!r} by this version's definitions of the metrics to check it against; run the "
+                "controls first (editor=none,in_context,random)"
             ],
         )
     peer = peers[-1]
@@ -178,7 +179,8 @@ def _peers(submission: Mapping[str, Any], runs: Sequence[StoredRun]) -> list[Sto
     """The store's own runs that stand in the table where the submission will, oldest first."""
     found = []
     for run in runs:
-        if run.state == "finished" and run.job == "edit" and "submission" not in run.config:
+        own = run.state == "finished" and run.job == "edit" and "submission" not in run.config
+        if own and definitions_of(run) == DEFINITIONS:  # values are worked out by these
             key = table_key(run)
             if (key.model, key.data, key.mode) == tuple(submission[name] for name in ("model", "data", "mode")):
                 found.append(run)
@@ -213,6 +215,7 @@ def _write(
         {
             **{name: submission[name] for name in ("editor", "model", "data", "mode")},
             **prints,
+            "definitions": DEFINITIONS,
             "n_facts": len(cases),
             "n_failed": len(evaluation.failures),
             "seconds_per_edit": sum(seconds) / len(seconds) if seconds else None,

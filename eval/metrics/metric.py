@@ -15,7 +15,6 @@ from corrigenda import Fact
 from eval.metrics.unit import Unit, unit_of
 from eval.records import (
     CHECK_KIND,
-    COMPARED_KINDS,
     PAIRED_KINDS,
     PROBE_KINDS,
     SUBJECT_KIND,
@@ -30,15 +29,15 @@ Measured: TypeAlias = Literal[
 
 MEASURED: Mapping[Measured, tuple[str, ...]] = {
     "probabilities": (*PAIRED_KINDS, *PROBE_KINDS, CHECK_KIND),
-    "distributions": COMPARED_KINDS,
+    "distributions": ("neighbourhood", "locality", SUBJECT_KIND),
     "free_answers": ("prompt", "paraphrases", "portability"),
     "kept_answers": ("neighbourhood", "locality", SUBJECT_KIND),
     "sampled_text": (TEXT_KIND,),
     "held_out_text": (),
 }
 """What can be measured, and on which kinds of prompts: probabilities of targets under teacher forcing; next-token
-distributions, compared with those before; greedy answers; whether the greedy answer is the one before; text sampled
-after a prompt; and the log-perplexity of the held-out text, which belongs to no prompt."""
+distributions, compared with those before; greedy answers; whether the greedy continuation is the one before; text
+sampled after a prompt; and the log-perplexity of the held-out text, which belongs to no prompt."""
 
 FIXED_KINDS = frozenset({"neighbourhood", "locality"})
 """The kinds of prompts of the fixed locality set of sequential runs."""

@@ -1,4 +1,8 @@
-"""Preservation: what an edit left as it was on neighbourhood and locality prompts (zsRE "locality", corrected)."""
+"""Preservation: what an edit left as it was on neighbourhood and locality prompts (zsRE "locality", corrected).
+
+Compared are greedy continuations of a given length with end tokens barred, not answers up to their end: a model that
+answers a bare question with nothing would preserve that whatever was done to it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from eval.records import Measurement, ScoredProbe
 
 
 def _preserved(_before: Measurement | None, after: Measurement) -> float | None:
-    """The share of prompts, each counted once, whose greedy answer is the one before."""
+    """The share of prompts, each counted once, whose greedy continuation, end tokens barred, is the one before."""
     kept = {record.prompt: record.preserved for record in after.elsewhere() if record.preserved is not None}
     return fmean(kept.values()) if kept else None
 
@@ -20,6 +24,14 @@ def _preserved(_before: Measurement | None, after: Measurement) -> float | None:
 def _preserved_in_group(records: Sequence[ScoredProbe]) -> float | None:
     kept = [record.preserved for record in records if record.preserved is not None]
     return fmean(kept) if kept else None
+
+
+def _blank(before: Measurement | None, after: Measurement) -> float | None:
+    """The share of the same prompts to which the unedited model, left to end where it will, answers with nothing."""
+    if before is None:
+        return None
+    blank = {record.prompt: record.blank for record in after.elsewhere() if record.blank is not None}
+    return fmean(blank.values()) if blank else None
 
 
 def _same_tokens(before: Measurement | None, after: Measurement) -> float | None:
@@ -49,6 +61,20 @@ METRICS = (
         column=LeaderboardColumn(20, axis="up", axis_place=2),
         curve=(CurveColumn(heading="locality", place=60), CurveColumn("fixed", "fixed locality", 90)),
         groups=Groups("locality", "preservation_", "", "preservation", _preserved_in_group),
+    ),
+    Metric(
+        "blank_answers",
+        "blank answers of the unedited model",
+        "%",
+        None,
+        (
+            Needs("kept_answers", ("neighbourhood", "locality")),
+            Needs("distributions", ("neighbourhood", "locality")),
+        ),
+        _blank,
+        short="blank",
+        line="  the unedited model's answer was blank",
+        curve=(CurveColumn(heading="blank", place=65), CurveColumn("fixed", "blank", 95)),
     ),
     Metric(
         "locality_token_agreement",

@@ -1,4 +1,7 @@
-"""Success and magnitude: is the new object more probable than the old one, and by how much (ROME, CounterFact)."""
+"""Success and magnitude: is the new object more probable than the old one, and by how much (ROME, CounterFact).
+
+log P of an object is the mean log-probability of its tokens, as in the authors' scorer: in success and magnitude alike.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from eval.scoring import TargetScore, probabilities
 
 
 def paired_probabilities(record: Mapping[str, Any]) -> tuple[float, float] | None:
-    """P(new) and P(true) from a prompt's log-probabilities; None where it has not both."""
+    """P(new) and P(true), by the mean, from a prompt's log-probabilities; None where it has not both."""
     if "log_probs_new" not in record or "log_probs_true" not in record:
         return None
     new, true = (TargetScore(tuple(record[f"log_probs_{name}"]), ()) for name in ("new", "true"))

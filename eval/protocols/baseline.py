@@ -107,20 +107,25 @@ class Baseline:
                 self._log_perplexity = held_out_log_perplexity(self._lm, self._settings)
             found = measure(self._lm, self.facts(number), self._settings, log_perplexity=self._log_perplexity)
         if self._folder is not None:
-            rows = [row for measurement in found for row in measurement.distributions]
+            rows = [row for measurement in found for row in measurement.distributions.values()]
             tensors = {"distributions": torch.stack(rows)} if rows else {}
             write_tensors(self._folder / f"{number:04d}.safetensors", tensors)
-            records = [m.to_dict() | {"answers": m.answers, "distributions": len(m.distributions)} for m in found]
+            records = [
+                m.to_dict() | {"continuations": m.continuations, "distributions": list(m.distributions)} for m in found
+            ]
             write_json(self._folder / f"{number:04d}.json", records)  # last: the chunk is done
         return found
 
     def _stored(self, number: int) -> list[Measurement] | None:
         if self._folder is None or not (self._folder / f"{number:04d}.json").is_file():
             return None
-        rows = list(load_file(self._folder / f"{number:04d}.safetensors").get("distributions", ()))
+        rows = iter(load_file(self._folder / f"{number:04d}.safetensors").get("distributions", ()))
         found = []
         for record in json.loads((self._folder / f"{number:04d}.json").read_text(encoding="utf-8")):
-            answers = {prompt: (list(tokens), bool(ended)) for prompt, (tokens, ended) in record["answers"].items()}
-            mine, rows = rows[: record["distributions"]], rows[record["distributions"] :]
-            found.append(replace(Measurement.from_dict(record), distributions=mine, answers=answers))
+            if "continuations" not in record:
+                return None  # of a version that compared answers up to their end: measured anew
+            mine = {prompt: next(rows) for prompt in record["distributions"]}
+            found.append(
+                replace(Measurement.from_dict(record), distributions=mine, continuations=record["continuations"])
+            )
         return found

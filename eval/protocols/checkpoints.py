@@ -8,8 +8,9 @@ locality the preservation of answers (free) and of the most likely tokens (teach
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ class Checkpoints:
         run: the run.
         settings: the protocol.
         regime: how the edits come together.
-        fixed: the fixed locality set.
+        parts: the fixed locality set, by the name of its part.
         edited: what the unedited model does with the run's facts.
         before_fixed: the same for the fixed locality set, measured with `fixed_settings`.
         stop: asked now and then whether to stop there, to go on another time.
@@ -56,13 +57,14 @@ class Checkpoints:
         run: EditRun,
         settings: SequentialSettings,
         regime: Regime,
-        fixed: Sequence[Fact],
+        parts: Mapping[str, Sequence[Fact]],
         edited: Baseline,
         before_fixed: Baseline,
         stop: Callable[[], bool],
     ) -> None:
         self.due = settings.due(len(run.facts))
-        self.fixed = fixed
+        self.fixed = [fact for facts in parts.values() for fact in facts]
+        self._parts = parts
         self._run = run
         self._settings = settings
         self._regime = regime
@@ -158,12 +160,16 @@ class Checkpoints:
 
         ``metrics`` are those of the edits in force, in the form of `Evaluation.metrics`, ``right_after`` some of them
         as they were right after each fact's own edit, and ``fixed`` those of the fixed locality set, which has
-        ``n_fixed_prompts`` prompts. ``norm`` is the Frobenius norm of the change of the weights, or of what lies beside
-        them, and ``relative_norm`` that divided by the norm of the weights as they were.
+        ``n_fixed_prompts`` prompts. Where it has several parts, ``fixed_parts`` has the same by part. ``norm`` is the
+        Frobenius norm of the change of the weights, or of what lies beside them, and ``relative_norm`` that divided by
+        the norm of the weights as they were.
         """
         t = position.done
         now = self.standing(t)
-        fixed = Evaluation(tuple(self._records(self._fixed_name(t))))
+        fixed = iter(self._records(self._fixed_name(t)))
+        parts = {name: Evaluation(tuple(islice(fixed, len(facts)))) for name, facts in self._parts.items()}
+        whole = Evaluation(tuple(case for part in parts.values() for case in part.cases))
+        apart = {name: _declared("fixed", part) for name, part in parts.items() if len(parts) > 1}
         edited = [self._run.cases[fact.id] for fact in self._run.facts[:t]]
         seconds = [case.seconds for case in edited if case.seconds is not None]
         if self._regime == "together":
@@ -173,7 +179,8 @@ class Checkpoints:
             "t": t,
             "metrics": self._evaluation(cases, now).metrics,
             "right_after": _declared("right_after", self._evaluation(edited, now)),
-            "fixed": _declared("fixed", fixed),
+            "fixed": _declared("fixed", whole),
+            **({"fixed_parts": apart} if apart else {}),
             "n_scored": len(now.in_force),
             "n_overwritten": len(now.overwritten),
             "n_repeated": len(now.repeated),

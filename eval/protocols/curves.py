@@ -21,9 +21,9 @@ _MARKERS = "osD^vPX*<>ph"
 def curve_columns() -> dict[str, str]:
     """The headings of the metrics in tables of curves, in order.
 
-    Keys begin with ``fixed.`` for the fixed locality set, and with ``right_after.`` for the figure right after each
-    fact's own edit. Reliability is the token accuracy, "free" the strict free-generation accuracy, locality the
-    preservation.
+    Keys begin with ``fixed.`` for the fixed locality set (``fixed.NAME.`` for a part of it, see `value_at`), and with
+    ``right_after.`` for the figure right after each fact's own edit. Reliability is the token accuracy, "free" the
+    strict free-generation accuracy, locality the preservation, KL the locality KL.
     """
     declared = [(one, metric.key) for metric in METRICS.values() for one in metric.curve if one.heading]
     declared.sort(key=lambda pair: pair[0].place)
@@ -31,9 +31,16 @@ def curve_columns() -> dict[str, str]:
 
 
 def value_at(point: Point, key: str) -> Mapping[str, float | None] | None:
-    """A metric of a point, ``{"before", "after", "low", "high", "n"}``; None where it was not measured."""
+    """A metric of a point, ``{"before", "after", "low", "high", "n"}``; None where it was not measured.
+
+    Args:
+        point: the point.
+        key: as in `curve_columns`; ``fixed.NAME.KEY`` is of the part NAME of the fixed locality set.
+    """
     group, _, name = key.rpartition(".")
-    found: Mapping[str, float | None] | None = point.get(group or "metrics", {}).get(name)
+    whole, _, part = group.partition(".")
+    values = point.get(f"{whole}_parts", {}).get(part, {}) if part else point.get(whole or "metrics", {})
+    found: Mapping[str, float | None] | None = values.get(name)
     return found
 
 
@@ -46,7 +53,7 @@ def curve_table(points: Sequence[Point], title: str = "") -> Table:
     for name in ("T", *(headings[key] for key in keys), *(RUN_FIGURES[key].heading for key in figures), "failed"):
         table.add_column(name, justify="right")
     for point in points:
-        cells = [_cell(value_at(point, key), key, intervals=False) for key in keys]
+        cells = [cell(value_at(point, key), key, intervals=False) for key in keys]
         table.add_row(str(point["t"]), *cells, *(_figure(point, key) for key in figures), str(point["n_failed"]))
     return table
 
@@ -67,10 +74,7 @@ def curve_markdown(curves: Mapping[str, Sequence[Point]], keys: Sequence[str], a
         for point in points:
             if at and point["t"] not in at:
                 continue
-            cells = [
-                _figure(point, key) if key in RUN_FIGURES else _cell(value_at(point, key), key, intervals=True)
-                for key in keys
-            ]
+            cells = [_figure(point, key) if key in RUN_FIGURES else cell(value_at(point, key), key) for key in keys]
             yield f"| {method} | {point['t']} | " + " | ".join(cells) + " |"
 
 
@@ -153,7 +157,14 @@ def _metric(key: str) -> Metric:
     return METRICS.named(key.rpartition(".")[2])
 
 
-def _cell(value: Mapping[str, float | None] | None, key: str, intervals: bool) -> str:
+def cell(value: Mapping[str, float | None] | None, key: str, intervals: bool = True) -> str:
+    """A figure, in the form of `value_at`, as tables write it, by default with its interval; empty where there is none.
+
+    Args:
+        value: the figure.
+        key: the metric, as in `curve_columns`.
+        intervals: whether its interval follows it.
+    """
     if value is None or value["after"] is None:
         return ""
     metric = _metric(key)

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from corrigenda import Fact
+from corrigenda.facts import Probe
 
 logger = logging.getLogger(__name__)
+
+Fixed: TypeAlias = Sequence[Fact] | Mapping[str, Sequence[Fact]]
+"""Facts whose neighbourhood and locality prompts make the fixed locality set.
+
+By name where its parts, one from each data set, say, are reported apart, too: one mean says little where their prompts
+are of very different kinds."""
+
+
+def parts_of(fixed: Fixed) -> dict[str, list[Fact]]:
+    """The facts by the name of their part; without parts all of them under the empty name."""
+    parts = fixed if isinstance(fixed, Mapping) else {"": fixed}
+    return {name: list(facts) for name, facts in parts.items()}
 
 
 def untouched(fixed: Sequence[Fact], facts: Sequence[Fact]) -> list[Fact]:
@@ -31,6 +45,19 @@ def untouched(fixed: Sequence[Fact], facts: Sequence[Fact]) -> list[Fact]:
                     fact, neighbourhood=neighbourhood, locality=locality, paraphrases=(), portability=(), generation=()
                 )
             )
+    return found
+
+
+def own_prompts(facts: Sequence[Fact]) -> list[Fact]:
+    """The same facts, whose own prompt is their locality prompt now, and which have no other prompts.
+
+    Of facts that nobody edits these are prompts of the same form as the edits. Measured like any locality prompt, they
+    tell whether an edit answers what only looks like what was edited.
+    """
+    found = []
+    for fact in facts:
+        probe = Probe(fact.statement, str(fact.target_true if fact.target_new is None else fact.target_new))
+        found.append(replace(fact, locality=(probe,), neighbourhood=(), paraphrases=(), portability=(), generation=()))
     return found
 
 

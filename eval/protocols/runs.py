@@ -21,6 +21,7 @@ from corrigenda.runs.records import CRASHED
 from eval.evaluation import Case, Evaluation
 from eval.fitting import too_long
 from eval.protocols.baseline import Baseline
+from eval.records import DEFINITIONS
 from eval.settings import EvalSettings
 
 CHUNK = 10
@@ -196,6 +197,7 @@ class EditRun:
             "data": self.facts.name,
             "data_fingerprint": self.facts.fingerprint,
             "mode": mode,
+            "definitions": DEFINITIONS,
             "n_facts": len(self.facts),
             "n_failed": len(evaluation.failures),
             **({} if now is None else {"n_overwritten": len(now.overwritten), "n_repeated": len(now.repeated)}),

@@ -15,7 +15,7 @@ from eval.evaluation import Case, Evaluation, judged
 from eval.measure import measure
 from eval.protocols.baseline import Baseline
 from eval.protocols.checkpoints import Checkpoints, fixed_settings, n_prompts
-from eval.protocols.fixed_locality import fixed_locality
+from eval.protocols.fixed_locality import Fixed, fixed_locality, parts_of
 from eval.protocols.position import Position, SavedPosition
 from eval.protocols.runs import Attempt, EditRun, reports_of
 from eval.protocols.settings import Regime, SequentialSettings
@@ -29,7 +29,7 @@ class SequentialRun:
         run: the model, facts, editor and folder.
         settings: the protocol.
         fixed: other facts, whose neighbourhood and locality prompts are the fixed locality set; those that name an
-            edited subject are left out.
+            edited subject are left out. By name where its parts are reported apart, too.
         stop: asked now and then whether to stop there, to go on another time.
         before: the folder where the unedited model's measurements are kept, for runs of the same model, facts and
             evaluation alone. By default one in the run's folder, or the run's own `before`, where any runs meet.
@@ -43,7 +43,7 @@ class SequentialRun:
         self,
         run: EditRun,
         settings: SequentialSettings,
-        fixed: Sequence[Fact] = (),
+        fixed: Fixed = (),
         stop: Callable[[], bool] = lambda: False,
         before: Path | None = None,
     ) -> None:
@@ -51,7 +51,8 @@ class SequentialRun:
             raise ValueError("a sequence of edits needs at least one fact")
         self.run = run
         self.settings = settings
-        self.fixed = fixed_locality(fixed, list(run.facts))
+        parts = {name: fixed_locality(facts, list(run.facts)) for name, facts in parts_of(fixed).items()}
+        self.fixed = [fact for facts in parts.values() for fact in facts]
         self._history = history(list(run.facts))
         self.regime = self._regime()
         self._stop = stop
@@ -65,7 +66,7 @@ class SequentialRun:
         self._fixed = baseline(self.fixed, fixed_settings(run.settings), "fixed")
         self._position = SavedPosition(run, self.regime)
         self._checkpoints = Checkpoints(
-            run, settings, self.regime, self.fixed, self._baseline, self._fixed, lambda: self._stop()
+            run, settings, self.regime, parts, self._baseline, self._fixed, lambda: self._stop()
         )
 
     def go(self) -> bool:
@@ -228,7 +229,7 @@ class SequentialRun:
         return replace(self.run.settings, generate=False, perplexity_tokens=0)
 
 
-def run_sequential(run: EditRun, settings: SequentialSettings, fixed: Sequence[Fact] = ()) -> SequentialRun:
+def run_sequential(run: EditRun, settings: SequentialSettings, fixed: Fixed = ()) -> SequentialRun:
     """Runs the whole protocol; the unedited model's measurements are taken away in the end."""
     sequence = SequentialRun(run, settings, fixed)
     sequence.go()

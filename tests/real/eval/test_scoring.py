@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pytest
 import torch
 from torch import Tensor
@@ -79,33 +81,34 @@ def test_continues_as_agrees_with_decoding(smollm2: LanguageModel) -> None:
         "Big Ben is located in the city of",
         "The mother tongue of Danielle Darrieux is",
         "1, 2, 3, 4,",
+        "who wrote the book about the white whale",
     ]
 
-    def answers() -> list[tuple[list[int], bool]]:
+    banned = smollm2.end_ids
+
+    def answers(barred: Collection[int] = banned) -> list[list[int]]:
         found = []
         for prompt in prompts:  # one by one, token by token, with whole forwards
             ids = smollm2.tokens(prompt)
             added: list[int] = []
-            ended = False
-            while len(added) < 8 and not ended:
-                token = int(plain(smollm2, ids + added)[-1].argmax())
-                ended = smollm2.ends_answer(token)
-                added += [] if ended else [token]
-            found.append((added, ended))
+            for _ in range(8):
+                best = plain(smollm2, ids + added)[-1].topk(len(barred) + 1).indices.tolist()
+                added.append(next(token for token in best if token not in barred))
+            found.append(added)
         return found
 
     old = answers()
-    assert any(ended for _, ended in old)
-    assert not all(ended for _, ended in old)
-    items = [(prompt, *answer) for prompt, answer in zip(prompts, old, strict=True)]
-    assert continues_as(smollm2, items) == [True] * len(prompts)
-    wrong = [(prompt, [*tokens[:-1], tokens[-1] + 1], ended) for prompt, tokens, ended in items if tokens]
-    assert continues_as(smollm2, wrong) == [False] * len(wrong)
-    open_ended = [(prompt, tokens, True) for prompt, tokens, ended in items if not ended]
-    assert continues_as(smollm2, open_ended) == [False] * len(open_ended)  # they went on
+    assert any(smollm2.ends_answer(token) for tokens in old for token in tokens)  # they go on after a line break
+    items = list(zip(prompts, old, strict=True))
+    assert continues_as(smollm2, items, banned=banned) == [True] * len(prompts)
+    wrong = [(prompt, [*tokens[:-1], tokens[-1] + 1]) for prompt, tokens in items]
+    assert continues_as(smollm2, wrong, banned=banned) == [False] * len(wrong)
+    free = [unbarred == tokens for unbarred, tokens in zip(answers(()), old, strict=True)]
+    assert not all(free)  # some would have ended
+    assert continues_as(smollm2, items) == free
     with some_edit(smollm2, 6, 1.0).applied(smollm2):
         kept = [new == before for new, before in zip(answers(), old, strict=True)]
         assert any(kept)
         assert not all(kept)
-        assert continues_as(smollm2, items) == kept
-        assert continues_as(smollm2, items, max_tokens=20) == kept
+        assert continues_as(smollm2, items, banned=banned) == kept
+        assert continues_as(smollm2, items, max_tokens=20, banned=banned) == kept

@@ -104,17 +104,17 @@ def test_probability_metrics_by_hand(given: dict[tuple[str, str], list[float]]) 
     assert summary["score"]["after"] == pytest.approx(3 / (1 / 1 + 1 / 0.5 + 1 / 0.5))
 
 
-def test_lengths_are_normalised_only_where_they_differ(given: dict[tuple[str, str], list[float]]) -> None:
-    # 0.9 * 0.1 = 0.09 < 0.2, but sqrt(0.09) = 0.3 a token
+def test_log_p_is_the_mean_over_the_tokens(given: dict[tuple[str, str], list[float]]) -> None:
+    # exp((ln 0.9 + ln 0.1) / 2) = 0.3 against 0.2, though 0.9 * 0.1 = 0.09
     given[BEN.statement, "the capital"], given[BEN.statement, "Paris"] = [0.9, 0.1], [0.2]
     given[BEN.neighbourhood[0], "the capital"], given[BEN.neighbourhood[0], "Paris"] = [0.4, 0.1], [0.25]
-    # 0.5 * 0.5 = 0.25 against 0.9 * 0.2 = 0.18
-    given[THOMAS.statement, "the guitar"], given[THOMAS.statement, "a violin"] = [0.5, 0.5], [0.9, 0.2]
+    # as many tokens: exp of the means, 0.5 and sqrt(0.32 * 0.5) = 0.4, not 0.25 and 0.16
+    given[THOMAS.statement, "the guitar"], given[THOMAS.statement, "a violin"] = [0.5, 0.5], [0.32, 0.5]
     ben, thomas = (m.values for m in measure(tiny.build("llama"), [BEN, THOMAS], SCORES_ONLY))
     assert (ben["efficacy_success"], ben["efficacy_magnitude"]) == pytest.approx((1, 0.3 - 0.2))
     assert (ben["neighbourhood_success"], ben["neighbourhood_magnitude"]) == pytest.approx((1, 0.25 - 0.2))
     assert ben["token_accuracy"] == 0.5
-    assert (thomas["efficacy_success"], thomas["efficacy_magnitude"]) == pytest.approx((1, 0.25 - 0.18))
+    assert (thomas["efficacy_success"], thomas["efficacy_magnitude"]) == pytest.approx((1, 0.5 - 0.4))
 
 
 def test_a_tie_is_no_success(given: dict[tuple[str, str], list[float]]) -> None:
@@ -149,8 +149,9 @@ PROBABILITY = {"efficacy_success", "efficacy_magnitude"}
 PARAPHRASE = {"paraphrase_success", "paraphrase_magnitude"}
 NEIGHBOURHOOD = {"neighbourhood_success", "neighbourhood_magnitude", "neighbourhood_success_plus"}
 ANSWERS = {"token_accuracy", "free_generation_strict", "free_generation_lenient"}
-COMPARED = {"preservation", "neighbourhood_kl", "perplexity_drift"}
-TEACHER_FORCED = {"locality_token_agreement"}
+KEPT = {"preservation", "blank_answers"}
+COMPARED = KEPT | {"neighbourhood_kl", "perplexity_drift"}
+LOCALITY = {"locality_token_agreement", "locality_kl"}
 
 
 @pytest.mark.parametrize(
@@ -160,12 +161,12 @@ TEACHER_FORCED = {"locality_token_agreement"}
             EIFFEL,
             PROBABILITY | PARAPHRASE | NEIGHBOURHOOD | ANSWERS | {f"paraphrase_{key}" for key in ANSWERS}
             | {f"portability_{key}" for key in ANSWERS} | {"fluency"},
-            COMPARED | TEACHER_FORCED,
+            COMPARED | LOCALITY,
         ),
         (BEN, PROBABILITY | NEIGHBOURHOOD | ANSWERS, COMPARED),
         (THOMAS, PROBABILITY | PARAPHRASE | ANSWERS | {f"paraphrase_{key}" for key in ANSWERS}, {"perplexity_drift"}),
         (INSERT, ANSWERS | {f"paraphrase_{key}" for key in ANSWERS} | {"fluency"}, {"perplexity_drift"}),
-        (ERASE, set(), COMPARED | TEACHER_FORCED),
+        (ERASE, set(), COMPARED | LOCALITY),
     ],
     ids=lambda value: value.verb if isinstance(value, Fact) else "",
 )  # fmt: skip
@@ -180,7 +181,7 @@ def test_what_has_no_prompts_is_absent(fact: Fact, expected: set[str], compared:
     assert ("score" in summary) == (fact is EIFFEL)
     assert summary.keys() <= METRICS.keys()
     for key, values in summary.items():
-        assert (values["before"] is not None) == (key not in COMPARED | TEACHER_FORCED)
+        assert (values["before"] is not None) == (key not in COMPARED | LOCALITY)
 
 
 def test_what_is_not_asked_for_is_not_done() -> None:
@@ -208,6 +209,17 @@ def next_token(lm: LanguageModel, prompt: str) -> Tensor:
     return logits[0, -1].double().log_softmax(-1)
 
 
+def continuation(lm: LanguageModel, prompt: str) -> list[int]:
+    """The most likely tokens, one after another, end tokens left out: by whole forwards."""
+    ids = lm.tokenizer(prompt)["input_ids"]
+    added: list[int] = []
+    for _ in range(SMALL.preservation_tokens):
+        with torch.no_grad():
+            logits = lm.model(input_ids=torch.tensor([ids + added])).logits[0, -1]
+        added.append(next(token for token in logits.argsort(descending=True).tolist() if token not in lm.end_ids))
+    return added
+
+
 def test_no_edit_changes_nothing() -> None:
     lm = build()
     facts = [EIFFEL, BEN, THOMAS, INSERT, ERASE]
@@ -217,30 +229,29 @@ def test_no_edit_changes_nothing() -> None:
         assert new.values["perplexity_drift"] == 0
         assert new.values.get("preservation", 1) == 1
         assert new.values.get("neighbourhood_kl", 0) == pytest.approx(0, abs=1e-9)
+        assert new.values.get("locality_kl", 0) == pytest.approx(0, abs=1e-9)
         assert {key: new.values[key] for key in old.values} == old.values
 
 
 def test_comparison_with_before() -> None:
-    """KL, preservation and drift of an edit, from whole forwards and plain decoding."""
+    """KL, preservation and drift of an edit, from whole forwards."""
     lm = build()
     prompts = [*EIFFEL.neighbourhood, *(probe.prompt for probe in EIFFEL.locality), *BEN.neighbourhood]
     logs = [next_token(lm, prompt) for prompt in prompts]
-    answers = [lm.generate(prompt, SMALL.preservation_tokens, stop_at_newline=True) for prompt in prompts]
+    answers = [continuation(lm, prompt) for prompt in prompts]
     before = measure(lm, [EIFFEL, BEN], SMALL)
     with random_edit(lm, 0.35).applied(lm):
         after = measure(lm, [EIFFEL, BEN], SMALL, before)
         kls = [float((p.exp() * (p - next_token(lm, prompt))).sum()) for p, prompt in zip(logs, prompts, strict=True)]
-        kept = [
-            lm.generate(prompt, SMALL.preservation_tokens, stop_at_newline=True) == answer
-            for prompt, answer in zip(prompts, answers, strict=True)
-        ]
+        kept = [continuation(lm, prompt) == answer for prompt, answer in zip(prompts, answers, strict=True)]
     assert after[0].values["neighbourhood_kl"] == pytest.approx(sum(kls[:2]) / 2, rel=1e-3)
+    assert after[0].values["locality_kl"] == pytest.approx(kls[2], rel=1e-3)
     assert after[1].values["neighbourhood_kl"] == pytest.approx(kls[3], rel=1e-3)
     assert 0 < sum(kept) < 4
     assert after[0].values["preservation"] == pytest.approx(sum(kept[:3]) / 3)
     assert after[1].values["preservation"] == kept[3]
     assert [record["preserved"] for record in after[0].prompts["neighbourhood"]] == kept[:2]
-    assert [record["answer"] for record in before[0].prompts["neighbourhood"]] == answers[:2]
+    assert [record["answer"] for record in before[0].prompts["neighbourhood"]] == [lm.text(a) for a in answers[:2]]
     drift = after[0].values["log_perplexity"] - before[0].values["log_perplexity"]
     assert after[0].values["perplexity_drift"] == pytest.approx(drift)
     assert abs(drift) > 0.01

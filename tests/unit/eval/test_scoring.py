@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from corrigenda import ContextEdit, LanguageModel, LowRankEdit, Origin
-from eval.scoring import TargetScore, perplexity, probabilities, score
+from corrigenda.forward.generation import Greedy, decode, never
+from eval.scoring import TargetScore, continues_as, perplexity, probabilities, score
 
 TOLERANCE = 1e-4
 
@@ -94,14 +95,56 @@ def test_token_accuracy() -> None:
     assert TargetScore((-1.0, -2.0, -3.0, -4.0), (True, False, True, True)).token_accuracy == 0.75
 
 
-def test_probabilities_are_normalised_where_lengths_differ() -> None:
-    """By hand: P = 0.5 * 0.4 = 0.2, and 0.09 over two tokens is 0.3 a token."""
-    two = TargetScore((math.log(0.5), math.log(0.4)), (True, True))
-    other = TargetScore((math.log(0.3), math.log(0.3)), (True, True))
-    one = TargetScore((math.log(0.25),), (True,))
-    assert probabilities(two, other) == pytest.approx((0.2, 0.09))
-    assert probabilities(one, other) == pytest.approx((0.25, 0.3))
-    assert probabilities(other, one) == pytest.approx((0.3, 0.25))
+def of(*tokens: float) -> TargetScore:
+    """A target whose tokens have these probabilities."""
+    return TargetScore(tuple(map(math.log, tokens)), (True,) * len(tokens))
+
+
+def test_probabilities_by_hand() -> None:
+    """exp(1/n sum ln p), whatever the lengths: sqrt(0.8 * 0.2) = 0.4, sqrt(0.9 * 0.1) = 0.3, cbrt(0.2 * 0.4 * 0.1)."""
+    assert probabilities(of(0.8, 0.2), of(0.9, 0.1)) == pytest.approx((0.4, 0.3))
+    assert probabilities(of(0.25), of(0.9, 0.1)) == pytest.approx((0.25, 0.3))
+    assert probabilities(of(0.2, 0.4, 0.1), of(0.25)) == pytest.approx((0.2, 0.25))
+    assert of(0.2, 0.4, 0.1).joint_probability == pytest.approx(0.008)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_probabilities_are_the_published_quantity(family: str) -> None:
+    """ROME's evaluation: -1/n sum_i log softmax(logits)[o_i], from whole forwards, of targets of unequal lengths.
+
+    The paper's score decides by the smaller one, and its magnitudes are differences of exp(-that).
+    """
+    lm = tiny.build(family, scale=8.0)
+    prompt, targets = "the Eiffel tower is located in", ("Rome", "the city of Paris", "London , England")
+    nll = []
+    for target in targets:
+        head, whole = lm.tokenizer(prompt)["input_ids"], lm.tokenizer(f"{prompt} {target}")["input_ids"]
+        logs = plain(lm, whole).double()
+        nll.append(-sum(float(logs[at, whole[at + 1]]) for at in range(len(head) - 1, len(whole) - 1)))
+        nll[-1] /= len(whole) - len(head)
+    [found] = score(lm, [(prompt, targets)])
+    assert [len(target.log_probs) for target in found.targets] == [1, 4, 3]
+    for first, second in ((0, 1), (1, 2), (2, 0)):
+        new, true = probabilities(found.targets[first], found.targets[second])
+        assert (new, true) == pytest.approx((math.exp(-nll[first]), math.exp(-nll[second])), rel=TOLERANCE)
+        assert (new > true) == (nll[first] < nll[second])
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("max_tokens", [4096, 20])
+def test_continues_as_bars_tokens_like_the_decoding(family: str, max_tokens: int) -> None:
+    lm = tiny.build(family, scale=8.0)
+    prompts = [prompt for prompt, _ in TINY_QUERIES]
+    free = decode(lm, [lm.tokens(prompt) for prompt in prompts], 6, stop=never)
+    banned = frozenset(tokens[1] for tokens in free)
+    barred = decode(lm, [lm.tokens(prompt) for prompt in prompts], 6, Greedy(banned), never)
+    assert all(len(tokens) == 6 and not banned & {*tokens} for tokens in barred)
+    items = list(zip(prompts, barred, strict=True))
+    assert continues_as(lm, items, max_tokens, banned) == [True] * len(items)
+    assert continues_as(lm, items, max_tokens) == [False] * len(items)
+    assert continues_as(lm, list(zip(prompts, free, strict=True)), max_tokens) == [True] * len(items)
+    wrong = [(prompt, [*tokens[:-1], tokens[-1] - 1]) for prompt, tokens in items]
+    assert continues_as(lm, wrong, max_tokens, banned) == [False] * len(items)
 
 
 def test_perplexity_by_hand() -> None:

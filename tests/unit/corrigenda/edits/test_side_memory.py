@@ -229,9 +229,9 @@ def test_greedy_answers_are_recognised() -> None:
     said = [greedy_by_hand(lm, edit, p, a, 4) for p, a in zip(PROMPTS, answers, strict=True)]
     before = [greedy_by_hand(lm, edit, p, False, 4) for p in PROMPTS]
     with edit.applied(lm):
-        items = [(p, tokens, False) for p, tokens in zip(PROMPTS, said, strict=True)]
+        items = list(zip(PROMPTS, said, strict=True))
         assert continues_as(lm, items) == [True] * 4
-        old = [(p, tokens, False) for p, tokens in zip(PROMPTS, before, strict=True)]
+        old = list(zip(PROMPTS, before, strict=True))
         same = [left == right for left, right in zip(said, before, strict=True)]
         assert continues_as(lm, old) == same
         assert not all(same)

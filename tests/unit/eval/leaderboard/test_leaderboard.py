@@ -277,6 +277,21 @@ def test_tables_by_mode_and_by_the_set_of_a_batch(tmp_path: Path, make_run: Any)
     assert "those of set" in " ".join(batch.notes)
 
 
+def test_runs_by_other_definitions_are_in_a_table_of_their_own(tmp_path: Path, make_run: Any) -> None:
+    """What preservation and P mean changed: figures of before and after are not compared."""
+    path = make_run("rome", [True] * 30)
+    summary = json.loads((path / "summary.json").read_text())
+    assert summary.pop("definitions") == 2
+    (path / "summary.json").write_text(json.dumps(summary))
+    make_run("memit", [True] * 30)
+    boards = leaderboard(Store(tmp_path / "outputs").runs()).boards
+    assert [[row.label for row in board.rows if row.entry] for board in boards] in (
+        [["rome"], ["memit"]],
+        [["memit"], ["rome"]],
+    )
+    assert all(any("definitions" in note for note in board.notes) for board in boards)
+
+
 def test_controls_are_always_in_the_table(tmp_path: Path, make_run: Any) -> None:
     make_run("rome", [True] * 30)
     make_run("in_context", [True] * 30)

@@ -309,7 +309,7 @@ def averages_only(theirs: dict[str, Any]) -> None:
         (no_neighbours, r"after\.prompts\.neighbourhood: missing; it must be a list of 2 objects"),
         (other_target, r"changed fact: target_new differ"),
         (above_one, r"log_probs_new: impossible probability: log p = 0\.3 is above 0"),
-        (too_much_together, r"impossible probabilities: P\(new\) \+ P\(true\) = 1\.5000 is above 1"),
+        (too_much_together, r"impossible probabilities: the joint P\(new\) \+ P\(true\) = 1\.5000 is above 1"),
         (other_probability, r"p_new: is 0\.99, but the log-probabilities give 0\.800000"),
         (no_number, r"log_probs_new: must be a list of numbers, got \[None\]"),
         (impossible_accuracy, r"token_accuracy: must be a share of 1 tokens, got 0\.5"),
@@ -380,6 +380,26 @@ def test_all_problems_are_said_but_not_without_end(store: Store, submission: Any
     with pytest.raises(SubmissionError, match=r"\.\.\. and 20 more") as caught:
         validate(theirs, store.runs())
     assert len(caught.value.problems) == 40
+
+
+def test_means_of_two_long_objects_may_come_to_more_than_one(store: Store, submission: Any) -> None:
+    """P is of a mean: twice sqrt(0.495) = 0.70 is possible, for the joint probabilities come to 0.99."""
+    theirs = submission()
+    prompt = theirs["cases"][0]["after"]["prompts"]["prompt"][0]
+    prompt |= {"log_probs_new": [math.log(0.99), math.log(0.5)], "log_probs_true": [math.log(0.9), math.log(0.55)]}
+    del prompt["p_new"], prompt["p_true"], theirs["cases"][0]["after"]["values"]
+    with pytest.raises(SubmissionError) as caught:
+        validate(theirs, store.runs())
+    assert "impossible" not in str(caught.value)
+
+
+def test_runs_by_other_definitions_are_no_measure(tmp_path: Path, store: Store, submission: Any) -> None:
+    [run] = store.runs()
+    summary = json.loads((run.path / "summary.json").read_text())
+    del summary["definitions"]  # as the first versions wrote it
+    (run.path / "summary.json").write_text(json.dumps(summary))
+    with pytest.raises(SubmissionError, match="by this version's definitions of the metrics"):
+        validate(submission(), store.runs())
 
 
 def test_what_is_no_submission(tmp_path: Path, store: Store, submission: Any) -> None:

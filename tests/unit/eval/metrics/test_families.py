@@ -40,7 +40,7 @@ def test_success_and_magnitude() -> None:
     found = Measurement(
         {
             "prompt": [pair([0.6], [0.3])],
-            # sqrt(0.9 * 0.1) = 0.3 a token against 0.2; and 0.125 against 0.125
+            # sqrt(0.9 * 0.1) = 0.3 against 0.2; and 0.125 against 0.125
             "paraphrases": [pair([0.9, 0.1], [0.2]), pair([0.125], [0.125])],
             "neighbourhood": [pair([0.1], [0.7]), pair([0.5], [0.4])],
             "neighbourhood_plus": [pair([0.6], [0.3])],
@@ -126,6 +126,18 @@ def test_preservation_counts_each_prompt_once() -> None:
     assert value("preservation_colours", found) == 0
 
 
+def test_blank_answers_are_counted_once_a_prompt() -> None:
+    found = Measurement(
+        {
+            "neighbourhood": [ScoredPrompt("near", blank=True), ScoredPrompt("red", blank=False), ScoredPrompt("far")],
+            "locality": [ScoredProbe("red", blank=False), ScoredProbe("one", blank=False)],
+        }
+    )
+    assert value("blank_answers", found, Measurement()) == pytest.approx(1 / 3)
+    assert value("blank_answers", found) is None  # of an unedited model alone nothing is to be preserved
+    assert value("blank_answers", Measurement({"prompt": [ScoredPrompt("x")]}), Measurement()) is None
+
+
 def test_the_same_tokens() -> None:
     before = Measurement({"locality": [ScoredProbe("a", most_likely=[1, 2]), ScoredProbe("b", most_likely=[3])]})
     after = Measurement({"locality": [ScoredProbe("a", most_likely=[1, 9]), ScoredProbe("b", most_likely=[3])]})
@@ -138,6 +150,10 @@ def test_divergence() -> None:
     p, q = torch.tensor([0.5, 0.25, 0.25]).log(), torch.tensor([0.25, 0.5, 0.25]).log()
     assert kl_divergence(p, q) == pytest.approx(0.25 * math.log(2))
     found = Measurement({"neighbourhood": [ScoredPrompt("x", kl=0.1), ScoredPrompt("y", kl=0.3), ScoredPrompt("z")]})
+    assert value("neighbourhood_kl", found) == pytest.approx(0.2)
+    assert value("locality_kl", found) is None
+    found.prompts["locality"] = [ScoredProbe("x", kl=0.5), ScoredProbe("y", kl=1.0), ScoredProbe("z")]
+    assert value("locality_kl", found) == pytest.approx(0.75)
     assert value("neighbourhood_kl", found) == pytest.approx(0.2)
 
 

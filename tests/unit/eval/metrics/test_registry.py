@@ -22,7 +22,7 @@ DESIGN = (
     *("neighbourhood_success", "neighbourhood_magnitude", "score", *ACCURACIES),
     *(f"{prefix}{key}" for prefix in ("paraphrase_", "portability_") for key in ACCURACIES),
     *("preservation", "neighbourhood_kl", "neighbourhood_success_plus", "fluency", "perplexity_drift"),
-    *("locality_token_agreement", "log_perplexity"),
+    *("locality_token_agreement", "log_perplexity", "locality_kl", "blank_answers"),
     *("negation_rate", "negation_gain", "fact_check_success", "fact_check_magnitude"),
     *("reversal_accuracy", "reversal_gain", "same_subject_preservation", "same_subject_kl"),
 )
@@ -54,14 +54,18 @@ def test_what_tables_read() -> None:
     assert list(columns())[:5] == [*first]
     assert list(columns())[-2:] == ["seconds_per_edit", "peak_memory_mb"]
     assert {key for key, column in columns().items() if column.better == "low"} == {
-        *("perplexity_drift", "neighbourhood_kl", "seconds_per_edit", "peak_memory_mb"),
+        *("perplexity_drift", "neighbourhood_kl", "locality_kl", "seconds_per_edit", "peak_memory_mb"),
         *("negation_rate", "same_subject_kl"),
     }
     assert ranking() == ["score", "efficacy_success", "token_accuracy"]
     assert axes() == {
         "across": ["efficacy_success", "free_generation_lenient", "token_accuracy"],
-        "up": ["neighbourhood_success", "preservation", "neighbourhood_kl"],
+        "up": ["neighbourhood_success", "preservation", "neighbourhood_kl", "locality_kl"],
     }
+    assert "blank_answers" not in columns()
+    headings = list(curve_columns())
+    assert headings[headings.index("preservation") + 1] == "blank_answers"
+    assert headings[headings.index("fixed.preservation") + 1] == "fixed.blank_answers"
     assert list(curve_columns().items())[:3] == [
         ("right_after.token_accuracy", "right after"),
         ("token_accuracy", "reliability"),

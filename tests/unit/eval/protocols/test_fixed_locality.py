@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from corrigenda.data import FactSet
 from corrigenda.facts import Probe
 from corrigenda.runs.folder import RunFolder
 from eval import EditRun, EvalSettings, SequentialRun, SequentialSettings, run_sequential
-from eval.protocols.curves import curve_table
+from eval.protocols.curves import curve_table, value_at
+from eval.protocols.fixed_locality import own_prompts
 
 FACTS = FactSet("some", (Fact("Thomas", "the city of {} is", "Rome", "Berlin", id="0"),))
 SMALL = EvalSettings(generate=False, perplexity_tokens=0)
@@ -44,6 +46,40 @@ def test_its_size_is_said(tmp_path: Path) -> None:
     assert run.summary()["n_fixed_prompts"] == 3
     assert [point["n_fixed_prompts"] for point in run.curve] == [3]
     assert curve_table(run.curve).caption == "fixed locality set: 3 prompts that name no edited subject"
+
+
+def test_parts_are_reported_apart(tmp_path: Path) -> None:
+    """Each part as if it were the whole set; and all of them together."""
+    questions = [other("Thomas is in", locality=(Probe("one two", "three"), Probe("one of", "two")))]
+    statements = [replace(other("the river is"), id="a"), replace(other("the tower is"), id="b")]
+    settings = replace(SMALL, generate=True, preservation_tokens=3)
+    points = {}
+    for name, fixed in (
+        ("both", {"questions": questions, "statements": statements}),
+        ("questions", questions),
+        ("statements", {"statements": statements}),
+    ):
+        run = EditRun(tiny.build("llama", scale=8.0), FACTS, Says(), settings, RunFolder(tmp_path / name))  # type: ignore[arg-type]
+        [points[name]] = run_sequential(run, SequentialSettings(), fixed).curve
+    both = points["both"]
+    assert both["fixed_parts"].keys() == {"questions", "statements"}
+    for name in ("questions", "statements"):
+        assert both["fixed_parts"][name] == points[name]["fixed"]
+        assert "fixed_parts" not in points[name]
+    assert both["fixed"]["preservation"]["n"] == 3
+    assert both["n_fixed_prompts"] == 4
+    assert value_at(both, "fixed.questions.preservation") == points["questions"]["fixed"]["preservation"]
+    assert value_at(both, "fixed.preservation") == both["fixed"]["preservation"]
+    assert value_at(both, "fixed.nothing.preservation") is value_at(both, "fixed.questions.nothing") is None
+
+
+def test_own_prompts_are_measured_like_locality_prompts() -> None:
+    fact = Fact("Thomas", "the city of {} is", "Rome", "Berlin", paraphrases=("a",), generation=("b",))
+    [asked] = own_prompts([fact])
+    assert asked.locality == (Probe("the city of Thomas is", "Rome"),)
+    assert (asked.neighbourhood, asked.paraphrases, asked.portability, asked.generation) == ((), (), (), ())
+    [erased] = own_prompts([Fact("Thomas", "the city of {} is", None, "Berlin")])
+    assert erased.locality[0].answer == "Berlin"
 
 
 def test_none_asked_for(tmp_path: Path) -> None:

@@ -293,11 +293,8 @@ def test_the_scores_are_those_of_a_plain_measurement(tmp_path: Path) -> None:
         assert point["relative_norm"] == pytest.approx(float(total.norm() / lm.memory(1).values.norm()), rel=1e-4)
     assert run.curve[-1]["fixed"]["preservation"]["n"] == 4
     assert set(run.curve[-1]["fixed"]) == {
-        "preservation",
-        "locality_token_agreement",
-        "neighbourhood_success",
-        "neighbourhood_magnitude",
-        "neighbourhood_kl",
+        *("preservation", "blank_answers", "locality_token_agreement", "neighbourhood_success"),
+        *("neighbourhood_magnitude", "neighbourhood_kl", "locality_kl"),
     }
 
 
@@ -309,9 +306,26 @@ def test_a_baseline_comes_back_from_the_disk_as_it_was(tmp_path: Path) -> None:
     with Nudge().edit(lm, some[:1]).applied(lm):  # it is not measured again, and would not be on the edited model
         for number in fresh.chunks:
             for old, new in zip(fresh.chunk(number), again.chunk(number), strict=True):
-                assert (old.values, old.answers) == (new.values, new.answers)
+                assert (old.values, old.continuations) == (new.values, new.continuations)
+                assert all(len(tokens) == SMALL.preservation_tokens for tokens in new.continuations.values())
                 assert json.dumps(old.to_dict()) == json.dumps(new.to_dict())
-                assert all(map(torch.equal, old.distributions, new.distributions))
+                assert old.distributions.keys() == new.distributions.keys() == new.continuations.keys()
+                assert all(torch.equal(row, new.distributions[prompt]) for prompt, row in old.distributions.items())
+
+
+def test_a_baseline_of_an_earlier_version_is_measured_anew(tmp_path: Path) -> None:
+    """Its answers ended where the model ended them, and cannot be compared with continuations of a given length."""
+    lm, some = tiny.build("llama"), real(2)
+    fresh = Baseline(lm, some, SMALL, 2, tmp_path).chunk(0)
+    path = tmp_path / "0000.json"
+    for record in (records := json.loads(path.read_text())):
+        record["answers"] = {prompt: [tokens, False] for prompt, tokens in record.pop("continuations").items()}
+        record["distributions"] = 1
+    path.write_text(json.dumps(records))
+    assert [m.continuations for m in Baseline(lm, some, SMALL, 2, tmp_path).chunk(0)] == [
+        m.continuations for m in fresh
+    ]
+    assert "continuations" in json.loads(path.read_text())[0]
 
 
 def test_the_norm_of_the_change() -> None:
