@@ -95,6 +95,11 @@ class Fact:
         locality: unrelated prompts with their expected answers; the edit must leave them alone.
         portability: prompts whose answer is a consequence of the new fact.
         generation: prompts about the subject for free text (fluency); a ``{}`` in one is filled with the subject.
+        negations: prompts that deny the statement, which `target_new` would make false; a ``{}`` in one is filled with
+            the subject. Where there are none, as with the two below, `corrigenda.data.side_effects` makes some.
+        reversals: complete prompts that name the new object and ask for the subject.
+        same_subject: prompts about other things of the subject, which the edit must leave alone; a ``{}`` in one is
+            filled with the subject.
 
     Raises:
         FactError: a field has the wrong type, is empty where it must not be, or contradicts another.
@@ -112,6 +117,9 @@ class Fact:
     locality: tuple[Probe, ...] = ()
     portability: tuple[Probe, ...] = ()
     generation: tuple[str, ...] = field(default=())
+    negations: tuple[str, ...] = ()
+    reversals: tuple[str, ...] = ()
+    same_subject: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _require_text("subject", self.subject)
@@ -137,10 +145,11 @@ class Fact:
         if self.relation is not None:
             _require_text("relation", self.relation)
         object.__setattr__(self, "aliases", _texts("aliases", self.aliases))
-        for name in ("paraphrases", "generation"):
+        for name in ("paraphrases", "generation", "negations", "same_subject"):
             filled = (text.replace(SLOT, self.subject) for text in _texts(name, getattr(self, name)))
             object.__setattr__(self, name, _prompts(name, tuple(filled)))
-        object.__setattr__(self, "neighbourhood", _prompts("neighbourhood", self.neighbourhood))
+        for name in ("neighbourhood", "reversals"):
+            object.__setattr__(self, name, _prompts(name, getattr(self, name)))
         for name in ("locality", "portability"):
             object.__setattr__(self, name, _probes(name, getattr(self, name)))
         if not isinstance(self.id, str):

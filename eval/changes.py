@@ -28,13 +28,13 @@ def compare_with_before(
     for old, new in zip(before, measurements, strict=True):
         both = old.distributions.keys() & new.distributions.keys()
         kls = {prompt: kl_divergence(old.distributions[prompt], new.distributions[prompt]) for prompt in both}
-        blank = {record.prompt: record.blank for record in old.elsewhere()}
-        for record in new.elsewhere():
+        blank = {record.prompt: record.blank for record in old.keeping()}
+        for record in new.keeping():
             record.kl, record.blank = kls.get(record.prompt), blank.get(record.prompt)
     wanted = [
         (number, prompt)
         for number, (old, new) in enumerate(zip(before, measurements, strict=True))
-        for prompt in dict.fromkeys(record.prompt for record in new.elsewhere())
+        for prompt in dict.fromkeys(record.prompt for record in new.keeping())
         if prompt in old.continuations
     ]
     if not wanted:
@@ -42,6 +42,6 @@ def compare_with_before(
     items = [(prompt, before[number].continuations[prompt]) for number, prompt in wanted]
     same = continues_as(lm, items, settings.max_tokens, lm.end_ids)
     for (number, prompt), kept in zip(wanted, same, strict=True):
-        for record in measurements[number].elsewhere():
+        for record in measurements[number].keeping():
             if record.prompt == prompt:
                 record.preserved = kept

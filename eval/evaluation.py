@@ -21,7 +21,7 @@ from corrigenda.settings import check_class
 from eval.measure import measure
 from eval.metrics import METRICS, Metric
 from eval.metrics.unit import Unit
-from eval.records import Measurement, finite
+from eval.records import LOG_PROBS, Measurement, finite
 from eval.settings import EvalSettings
 
 logger = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ def _numbers(measurement: Measurement) -> Iterator[float]:
     yield from measurement.values.values()
     for records in measurement.prompts.values():
         for record in records:
-            for name in ("log_probs", "log_probs_new", "log_probs_true"):
+            for name in LOG_PROBS:
                 yield from record.get(name, ())
 
 

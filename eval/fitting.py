@@ -26,13 +26,14 @@ def too_long(lm: LanguageModel, fact: Fact, settings: EvalSettings) -> str:
     """
     kind = ""
     try:
-        wanted = METRICS.kinds("probabilities")
+        wanted = METRICS.kinds("probabilities", "distributions", without=settings.without)
         for kind, prompt, targets in queries_of(fact):
             if kind in wanted:
                 tokens_of(lm, prompt, targets)
         if settings.generate:
-            answered = METRICS.kinds("free_answers") | METRICS.kinds("sampled_text")
-            for job in jobs_of(lm, 0, fact, answered, METRICS.kinds("kept_answers"), settings):
+            answered = METRICS.kinds("free_answers", "sampled_text", without=settings.without)
+            kept = METRICS.kinds("kept_answers", without=settings.without)
+            for job in jobs_of(lm, 0, fact, answered, kept, settings):
                 kind, limit = job.kind, longest(job, settings)
                 lm.require_room(
                     len(lm.tokens(job.prompt)) + max(limit - 1, 0), f"a prompt with up to {limit} new tokens"
@@ -48,8 +49,9 @@ def not_measured(fact: Fact, reason: str, settings: EvalSettings) -> Measurement
     What an edit should bring about counts as not brought about (0), as where an edit is refused; all else is absent.
     """
     blank = Measurement()
+    scored = METRICS.kinds("probabilities", without=settings.without)
     for kind, prompt, targets in queries_of(fact):
-        if kind in METRICS.kinds("probabilities"):
+        if kind in scored:
             nothing = tuple(TargetScore((-math.inf,), (False,), (-1,)) for _ in targets)
             blank.prompts.setdefault(kind, []).append(record_of(fact, kind, prompt, PromptScore(nothing, None)))
     answered: list[ScoredPrompt | ScoredProbe] = [

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
+from corrigenda.data.side_effects import same_subject
 from corrigenda.forward.generation import Choose, Greedy, decode, greedy, never, sampler
 from corrigenda.forward.shared import SharedStart
-from eval.records import TEXT_KIND, Measurement, SampledText, ScoredProbe, ScoredPrompt
+from eval.records import SUBJECT_KIND, TEXT_KIND, Measurement, SampledText, ScoredProbe, ScoredPrompt
 from eval.settings import EvalSettings
 
 GENERATION_TOP_K = 5
@@ -107,8 +108,9 @@ def jobs_of(
             yield from (Job(number, kind, prompt, greedy) for prompt in wanted)
     neighbours = fact.neighbourhood if "neighbourhood" in kept else ()
     elsewhere = [probe.prompt for probe in fact.locality] if "locality" in kept else []
+    subject = same_subject(fact) if SUBJECT_KIND in kept else ()
     go_on = Greedy(lm.end_ids)
-    yield from (Job(number, _KEPT, prompt, go_on) for prompt in dict.fromkeys([*neighbours, *elsewhere]))
+    yield from (Job(number, _KEPT, prompt, go_on) for prompt in dict.fromkeys([*neighbours, *elsewhere, *subject]))
     if TEXT_KIND in kinds:
         for prompt in fact.generation:
             # Every text has its own random numbers: the same before and after, whatever else is in the batch.
@@ -125,7 +127,7 @@ def _note(lm: LanguageModel, measurement: Measurement, job: Job, tokens: list[in
     blank = None
     if job.kind == _KEPT:
         measurement.continuations[job.prompt] = tokens
-        records = measurement.elsewhere()
+        records = measurement.keeping()
         blank = _is_blank(lm, tokens, measurement.distributions.get(job.prompt))
     for record in records:
         if record.prompt == job.prompt:

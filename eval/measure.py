@@ -56,11 +56,13 @@ def measure(
     if any(reasons):
         return _without_too_long(lm, facts, reasons, settings, before, held_out)
     measurements = [Measurement() for _ in facts]
-    score_targets(lm, facts, measurements, METRICS.kinds("probabilities"), METRICS.kinds("distributions"), settings)
+    compared = METRICS.kinds("distributions", without=settings.without)
+    scored = METRICS.kinds("probabilities", without=settings.without) | compared
+    score_targets(lm, facts, measurements, scored, compared, settings)
     if settings.generate:
         # Whether an edited model goes on as before takes one forward, not a decoding (`compare_with_before`).
-        kept = METRICS.kinds("kept_answers") if before is None else frozenset[str]()
-        wanted = METRICS.kinds("free_answers") | METRICS.kinds("sampled_text")
+        kept = METRICS.kinds("kept_answers", without=settings.without) if before is None else frozenset[str]()
+        wanted = METRICS.kinds("free_answers", "sampled_text", without=settings.without)
         answer_freely(lm, facts, measurements, wanted, kept, settings)
     if settings.perplexity_windows:
         _put_held_out(lm, measurements, settings, before, held_out)

@@ -18,11 +18,20 @@ from torch import Tensor
 
 from eval.held_out import HeldOut
 
-PAIRED_KINDS = ("prompt", "paraphrases", "neighbourhood", "neighbourhood_plus")
+PAIRED_KINDS = ("prompt", "paraphrases", "neighbourhood", "neighbourhood_plus", "negations")
 """The kinds of prompts that are scored with the new and the true object."""
 
-PROBE_KINDS = ("locality", "portability")
+PROBE_KINDS = ("locality", "portability", "reversals")
 """The kinds of prompts that are scored with an expected answer of their own."""
+
+CHECK_KIND = "fact_checks"
+"""The kind of questions to be answered with "Yes" or "No"."""
+
+SUBJECT_KIND = "same_subject"
+"""The kind of prompts about other things of the edited subject; nothing is scored, what the model gives is compared."""
+
+SIDE_KINDS = frozenset({"negations", "reversals", CHECK_KIND, SUBJECT_KIND})
+"""The kinds of prompts that show what an edit should not do (`corrigenda.data.side_effects`)."""
 
 TEXT_KIND = "generation"
 """The kind of prompts after which text is sampled."""
@@ -74,7 +83,7 @@ class Record(Mapping[str, Any]):
 
 @dataclass
 class ScoredPrompt(Record):
-    """A prompt that is scored with the fact's objects; one of `PAIRED_KINDS`.
+    """A prompt that is scored with the fact's objects; one of `PAIRED_KINDS`, or with nothing (`SUBJECT_KIND`).
 
     What was not asked for, or has no meaning for the fact, is None.
 
@@ -135,6 +144,21 @@ class ScoredProbe(Record):
 
 
 @dataclass
+class ScoredCheck(Record):
+    """A question to be answered with "Yes" or "No".
+
+    Attributes:
+        log_probs_right: the log-probabilities of the right answer's tokens under teacher forcing, in nats.
+        log_probs_wrong: those of the wrong answer's.
+        expected: the right answer; from the fact.
+    """
+
+    log_probs_right: Sequence[float] | None = None
+    log_probs_wrong: Sequence[float] | None = None
+    expected: str | None = None
+
+
+@dataclass
 class SampledText(Record):
     """A text that was sampled after a prompt.
 
@@ -150,6 +174,8 @@ class SampledText(Record):
 RECORD_OF: Mapping[str, type[Record]] = {
     **dict.fromkeys(PAIRED_KINDS, ScoredPrompt),
     **dict.fromkeys(PROBE_KINDS, ScoredProbe),
+    SUBJECT_KIND: ScoredPrompt,
+    CHECK_KIND: ScoredCheck,
     TEXT_KIND: SampledText,
 }
 """By kind of prompt, what its records are."""
@@ -191,6 +217,14 @@ class Measurement:
     def elsewhere(self) -> list[ScoredPrompt | ScoredProbe]:
         """The records of neighbourhood and locality prompts: the answers there should stay as they are."""
         return [*self.scored("neighbourhood"), *self.probes("locality")]
+
+    def keeping(self) -> list[ScoredPrompt | ScoredProbe]:
+        """The records of all prompts whose continuations and next-token distributions are compared."""
+        return [*self.elsewhere(), *self.scored(SUBJECT_KIND)]
+
+    def checks(self) -> list[ScoredCheck]:
+        """The records of fact-check questions."""
+        return [record for record in self.prompts.get(CHECK_KIND, ()) if isinstance(record, ScoredCheck)]
 
     def texts(self) -> list[SampledText]:
         """The sampled texts."""
@@ -241,11 +275,12 @@ def _names(kind: type[Record]) -> tuple[str, ...]:
 
 
 _FLOATS = frozenset({"p_new", "p_true", "token_accuracy", "kl", "entropy"})
-_LISTS_OF_FLOATS = frozenset({"log_probs", "log_probs_new", "log_probs_true"})
+LOG_PROBS = ("log_probs", "log_probs_new", "log_probs_true", "log_probs_right", "log_probs_wrong")
+"""The fields of records that hold log-probabilities of tokens."""
 
 
 def _read(name: str, value: Any) -> Any:
     """A field's value from JSON, where null stands for a number that was not finite."""
-    if name in _LISTS_OF_FLOATS and value is not None:
+    if name in LOG_PROBS and value is not None:
         return tuple(math.nan if part is None else part for part in value)
     return math.nan if value is None and name in _FLOATS else value

@@ -8,6 +8,7 @@ from typing import Annotated
 from annotated_types import Ge, Lt
 
 from corrigenda.settings import AtLeastOne, Count, Seed, SettingsError, checked
+from eval.records import SIDE_KINDS
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,9 @@ class EvalSettings:
         harness_tasks: tasks of the lm-evaluation-harness, for `eval.lm_eval.harness`: not measured fact by fact.
         harness_folder: a folder with task files of your own.
         harness_limit: the most examples of each task; None for all.
+        side_effects: whether to measure what an edit should not do: negations, fact-check questions, reversed
+            questions and other prompts about the subject (`corrigenda.data.side_effects`); about twenty prompts more a
+            fact. Other figures stay as they are.
     """
 
     generate: bool = True
@@ -47,6 +51,12 @@ class EvalSettings:
     harness_tasks: tuple[str, ...] = ()
     harness_folder: str | None = None
     harness_limit: AtLeastOne | None = None
+    side_effects: bool = False
+
+    @property
+    def without(self) -> frozenset[str]:
+        """The kinds of prompts that are left out."""
+        return frozenset() if self.side_effects else SIDE_KINDS
 
     def __post_init__(self) -> None:
         if 0 < self.perplexity_windows < 3:

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from corrigenda import Fact, LanguageModel
-from eval.records import PROBE_KINDS, Measurement, Record, ScoredProbe, ScoredPrompt
+from corrigenda.data.side_effects import fact_checks, negations, reversals, same_subject
+from eval.records import (
+    CHECK_KIND,
+    PROBE_KINDS,
+    SUBJECT_KIND,
+    Measurement,
+    Record,
+    ScoredCheck,
+    ScoredProbe,
+    ScoredPrompt,
+)
 from eval.scoring import PromptScore, score
 from eval.settings import EvalSettings
 
@@ -60,6 +70,14 @@ def queries_of(fact: Fact) -> Iterator[tuple[str, str, list[str]]]:
         yield "locality", probe.prompt, [probe.answer]
     for probe in fact.portability:
         yield "portability", probe.prompt, [probe.answer]
+    for prompt in negations(fact):
+        yield "negations", prompt, pair
+    for check in fact_checks(fact):
+        yield CHECK_KIND, check.prompt, [check.expected, check.other]
+    for prompt in reversals(fact):
+        yield "reversals", prompt, [fact.subject]
+    for prompt in same_subject(fact):
+        yield SUBJECT_KIND, prompt, []
 
 
 def record_of(fact: Fact, kind: str, prompt: str, found: PromptScore) -> Record:
@@ -68,7 +86,12 @@ def record_of(fact: Fact, kind: str, prompt: str, found: PromptScore) -> Record:
         [target] = found.targets
         most_likely = target.best if kind == "locality" else None
         return ScoredProbe(prompt, target.log_probs, target.token_accuracy, most_likely)
+    if kind == CHECK_KIND:
+        right, wrong = found.targets
+        return ScoredCheck(prompt, right.log_probs, wrong.log_probs)
     record = ScoredPrompt(prompt)
+    if kind == SUBJECT_KIND:
+        return record
     targets = iter(found.targets)
     if fact.target_new is not None:
         new = next(targets)

@@ -83,6 +83,9 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "locality": lists(PROBES),
     "portability": lists(PROBES),
     "generation": lists(PROMPTS),
+    "negations": lists(PROMPTS),
+    "reversals": lists(PROMPTS),
+    "same_subject": lists(PROMPTS),
     "other": VALUES,
 }
 

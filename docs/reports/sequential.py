@@ -255,7 +255,7 @@ def same_form(lm: LanguageModel, sequence: SequentialRun, facts: Sequence[Fact],
     if not t or _same_form_at(path) == t:
         return
     asked = own_prompts(facts)
-    before = measure(lm, asked, replace(SETTINGS, perplexity_tokens=0))
+    before = measure(lm, asked, replace(SETTINGS, perplexity_windows=0))
     with ExitStack() as stack:
         for edit in sequence.edits:
             stack.enter_context(edit.applied(lm))

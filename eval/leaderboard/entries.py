@@ -146,7 +146,7 @@ def definitions_of(run: StoredRun) -> int:
     return int(run.summary.get("definitions", 1))
 
 
-_UNIMPORTANT = {"_target_", "seed", "max_tokens", "harness_tasks", "harness_folder", "harness_limit"}
+_UNIMPORTANT = {"_target_", "seed", "max_tokens", "harness_tasks", "harness_folder", "harness_limit", "side_effects"}
 
 
 def _merged(tables: dict[TableKey, list[Entry]]) -> dict[TableKey, list[Entry]]:

@@ -16,7 +16,7 @@ CLOSE = 1e-4
 SAME_MODEL = 0.02
 """How far P before the edit may be from that of the store's runs of the same model: other kernels, other precision."""
 
-_MAY_BE_LEFT_OUT = ("p_new", "p_true", "entropy", "strict", "lenient", "group")
+_MAY_BE_LEFT_OUT = ("p_new", "p_true", "entropy", "strict", "lenient", "group", "expected")
 """Fields of a prompt's record that follow from others, or from the data set."""
 
 

@@ -12,10 +12,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError, WrapValidator
 from pydantic_core import PydanticCustomError
 
-SCHEMA = "corrigenda-submission/1"
+from eval.records import LOG_PROBS
 
-LOG_PROBS = ("log_probs", "log_probs_new", "log_probs_true")
-"""The fields of a prompt's record that hold log-probabilities of tokens."""
+SCHEMA = "corrigenda-submission/1"
 
 ROUNDED = 1e-6
 """How far above 0 the logarithm of a probability may be, and how far below it a KL."""
@@ -137,6 +136,8 @@ class PromptRecord(_Form):
     log_probs_new: LogProbs = _OPTIONAL
     log_probs_true: LogProbs = _OPTIONAL
     log_probs: LogProbs = _OPTIONAL
+    log_probs_right: LogProbs = _OPTIONAL
+    log_probs_wrong: LogProbs = _OPTIONAL
     most_likely: TokenIds = _OPTIONAL
     token_accuracy: Share = _OPTIONAL
     answer: Text = _OPTIONAL

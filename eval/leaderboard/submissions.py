@@ -25,8 +25,8 @@ from eval.evaluation import NOT_FINITE, Case, Evaluation
 from eval.leaderboard.entries import definitions_of, table_key
 from eval.leaderboard.recompute import recomputed
 from eval.leaderboard.submission_checks import case_problems, claim_problems, value_problems
-from eval.leaderboard.submission_form import LOG_PROBS, Problem, form_problems, undefined
-from eval.records import DEFINITIONS
+from eval.leaderboard.submission_form import Problem, form_problems, undefined
+from eval.records import DEFINITIONS, LOG_PROBS
 
 SHOWN = 20
 """So many problems are listed at once."""

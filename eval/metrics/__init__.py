@@ -15,7 +15,17 @@ A package that is installed can name this file as an entry point in the group ``
 
 from importlib.metadata import entry_points
 
-from eval.metrics import accuracy, divergence, fluency, free_generation, perplexity, preservation, score, success
+from eval.metrics import (
+    accuracy,
+    divergence,
+    fluency,
+    free_generation,
+    perplexity,
+    preservation,
+    score,
+    side_effects,
+    success,
+)
 from eval.metrics.metric import CurveColumn, Groups, LeaderboardColumn, Metric, Needs
 from eval.metrics.registry import Registry, metric_in
 from eval.metrics.run_figures import RUN_FIGURES, RunFigure
@@ -29,6 +39,7 @@ METRICS = Registry(
         *preservation.METRICS,
         success.WITH_STATEMENT_BEFORE,
         *divergence.METRICS,
+        *side_effects.METRICS,
         *fluency.METRICS,
         *perplexity.METRICS,
     )

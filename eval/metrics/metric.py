@@ -13,17 +13,25 @@ from numpy.typing import NDArray
 
 from corrigenda import Fact
 from eval.metrics.unit import Unit, unit_of
-from eval.records import PAIRED_KINDS, PROBE_KINDS, TEXT_KIND, Measurement, ScoredProbe
+from eval.records import (
+    CHECK_KIND,
+    PAIRED_KINDS,
+    PROBE_KINDS,
+    SUBJECT_KIND,
+    TEXT_KIND,
+    Measurement,
+    ScoredProbe,
+)
 
 Measured: TypeAlias = Literal[
     "probabilities", "distributions", "free_answers", "kept_answers", "sampled_text", "held_out_text"
 ]
 
 MEASURED: Mapping[Measured, tuple[str, ...]] = {
-    "probabilities": (*PAIRED_KINDS, *PROBE_KINDS),
-    "distributions": ("neighbourhood", "locality"),
+    "probabilities": (*PAIRED_KINDS, *PROBE_KINDS, CHECK_KIND),
+    "distributions": ("neighbourhood", "locality", SUBJECT_KIND),
     "free_answers": ("prompt", "paraphrases", "portability"),
-    "kept_answers": ("neighbourhood", "locality"),
+    "kept_answers": ("neighbourhood", "locality", SUBJECT_KIND),
     "sampled_text": (TEXT_KIND,),
     "held_out_text": (),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from corrigenda import Fact
@@ -77,10 +77,15 @@ class Registry(Mapping[str, Metric]):
         others = sorted(set(keys) - set(self._metrics))
         return [one for one in map(self.find, others) if one is not None]
 
-    def kinds(self, measured: Measured) -> frozenset[str]:
-        """The kinds of prompts on which some metric needs this measured."""
+    def kinds(self, *measured: Measured, without: Collection[str] = ()) -> frozenset[str]:
+        """The kinds of prompts on which some metric needs one of these measured.
+
+        Args:
+            measured: what is measured.
+            without: kinds that are left out.
+        """
         needs = (need for one in self._metrics.values() for need in one.needs)
-        return frozenset(kind for need in needs if need.measured == measured for kind in need.kinds)
+        return frozenset(kind for need in needs if need.measured in measured for kind in need.kinds).difference(without)
 
     def judge(self, fact: Fact, measurement: Measurement) -> None:
         """Notes in the records what follows from them by the metrics' rules."""

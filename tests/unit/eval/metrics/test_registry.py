@@ -23,6 +23,8 @@ DESIGN = (
     *(f"{prefix}{key}" for prefix in ("paraphrase_", "portability_") for key in ACCURACIES),
     *("preservation", "neighbourhood_kl", "neighbourhood_success_plus", "fluency", "perplexity_drift"),
     *("locality_token_agreement", "log_perplexity", "locality_kl", "blank_answers", "windows_activated"),
+    *("negation_rate", "negation_gain", "fact_check_success", "fact_check_magnitude"),
+    *("reversal_accuracy", "reversal_gain", "same_subject_preservation", "same_subject_kl"),
 )
 
 
@@ -38,7 +40,7 @@ def test_all_keys_of_the_design_are_declared() -> None:
 
 
 def test_what_an_edit_should_change() -> None:
-    expected = {"efficacy_success", "paraphrase_success"}
+    expected = {"efficacy_success", "paraphrase_success", "fact_check_success"}
     expected |= {f"{prefix}{key}" for prefix in ("", "paraphrase_", "portability_") for key in ACCURACIES}
     assert {key for key, metric in METRICS.items() if metric.edit_should == "change"} == expected
     state = Measurement(values={"preservation": 1.0, "efficacy_magnitude": 0.5, "from_elsewhere": 2.0})
@@ -53,7 +55,7 @@ def test_what_tables_read() -> None:
     assert list(columns())[-2:] == ["seconds_per_edit", "peak_memory_mb"]
     assert {key for key, column in columns().items() if column.better == "low"} == {
         *("perplexity_drift", "windows_activated", "neighbourhood_kl", "locality_kl", "seconds_per_edit"),
-        "peak_memory_mb",
+        *("negation_rate", "same_subject_kl", "peak_memory_mb"),
     }
     assert ranking() == ["score", "efficacy_success", "token_accuracy"]
     assert axes() == {

@@ -1,0 +1,86 @@
+"""run.py eval=side_effects: what is measured, kept and shown, in each mode."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import program
+import pytest
+import tiny
+
+from eval.leaderboard.columns import columns
+from eval.metrics.side_effects import METRICS
+from eval.records import SIDE_KINDS
+
+METRICS_BY_KEY = {metric.key: metric for metric in METRICS}
+KEYS = METRICS_BY_KEY.keys()
+SUBJECTS = ["Danielle", "Thomas", "river", "seven", "north", "red"]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny model and a few facts."""
+    home = tmp_path_factory.mktemp("run")
+    tiny.build("llama").save_pretrained(home / "model")
+    facts = [
+        {
+            "id": f"fact-{subject}",
+            "subject": subject,
+            "prompt": "the city of {} is",
+            "target_true": "Paris",
+            "target_new": "Rome",
+            "neighbourhood": ["the city of green is"],
+        }
+        for subject in SUBJECTS
+    ]
+    (home / "facts.jsonl").write_text("".join(json.dumps(fact) + "\n" for fact in facts))
+    return home
+
+
+def run(home: Path, *overrides: str) -> None:
+    data = ["data=facts", f"data.path={home / 'facts.jsonl'}", "data.limit=3"]
+    small = ["eval.perplexity_windows=0", "eval.max_new_tokens=2", "eval.preservation_tokens=3"]
+    model = ["model=own", f"model.name={home / 'model'}", "model.device=cpu"]
+    program.call(home, *model, *data, *small, *overrides)
+
+
+def results(home: Path, mode: str) -> list[Path]:
+    found = [json.loads(path.read_text()) | {"at": path.parent} for path in home.rglob("summary.json")]
+    return [run["at"] for run in found if run.get("mode") == mode]
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_runs_measure_side_effects_and_the_leaderboard_shows_them(home: Path) -> None:
+    run(home, "editor=in_context", "eval=side_effects")
+    run(home, "editor=none")  # without them: it stands in the same table
+    folders = {json.loads((at / "summary.json").read_text())["editor"]: at for at in results(home, "single")}
+    metrics = {name: json.loads((at / "summary.json").read_text())["metrics"] for name, at in folders.items()}
+    assert metrics["in_context"].keys() >= KEYS
+    assert all(metrics["in_context"][key]["n"] == 3 for key in KEYS)
+    assert metrics["in_context"]["fact_check_success"]["before"] is not None
+    assert not metrics["none"].keys() & KEYS
+    [case, *_] = lines(folders["in_context"] / "cases.jsonl")
+    assert case["after"]["prompts"].keys() >= SIDE_KINDS
+    program.call(home, "job=leaderboard")
+    [board] = json.loads((home / "outputs" / "leaderboard.json").read_text())["boards"]
+    rows = {row["label"]: row["cells"] for row in board["rows"]}
+    shown = KEYS & columns().keys()
+    assert rows["in_context"].keys() >= shown
+    assert not rows["none"].keys() & KEYS
+    page = (home / "outputs" / "leaderboard.html").read_text()
+    assert all(METRICS_BY_KEY[key].short in page for key in shown)
+
+
+def test_a_sequence_measures_them_of_its_edits_and_not_of_the_fixed_set(home: Path) -> None:
+    run(home, "editor=in_context", "eval=side_effects", "mode=sequential", "job.locality.limit=2")
+    [folder] = results(home, "sequential")
+    retention = lines(folder / "retention.jsonl")
+    assert all(case["after"]["values"].keys() >= KEYS for case in retention)
+    fixed = [case for path in folder.rglob("fixed-*.jsonl") for case in lines(path)]
+    assert fixed
+    assert not any(case["after"]["prompts"].keys() & SIDE_KINDS for case in fixed)

@@ -1,0 +1,65 @@
+"""Side effects on the real model: a context that states the fact, one that does not, a random update, and none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from corrigenda import ContextEdit, Edit, Fact, LanguageModel, LowRankEdit, Origin
+from corrigenda.data.embedded import embedded_facts
+from eval import EvalSettings, Evaluation, evaluate
+
+SETTINGS = EvalSettings(max_new_tokens=1, perplexity_windows=0, side_effects=True)
+ELSEWHERE = "The Pacific is the largest of all oceans."
+FACTS = [
+    replace(fact, paraphrases=(), neighbourhood=(), locality=(), portability=(), generation=())
+    for fact in embedded_facts()[:4]
+]
+
+
+def measured(lm: LanguageModel, edits: list[Edit], settings: EvalSettings = SETTINGS) -> dict[str, float]:
+    """By metric the mean over facts, each after its own edit."""
+    cases = []
+    for fact, edit in zip(FACTS, edits, strict=True):
+        with edit.applied(lm):
+            cases += evaluate(lm, [fact], settings).cases
+    found = Evaluation(tuple(cases)).metrics
+    return {key: figures["after"] for key, figures in found.items() if figures["after"] is not None}
+
+
+def origin(lm: LanguageModel) -> Origin:
+    return Origin(lm.name, lm.fingerprint, "test")
+
+
+def random_update(lm: LanguageModel, share: float) -> LowRankEdit:
+    """A change of one layer whose norm is a share of its values'."""
+    draw = torch.Generator().manual_seed(0)
+    memory = lm.memory(12)
+    left, right = torch.randn(memory.d_ffn, 1, generator=draw), torch.randn(1, memory.d_model, generator=draw)
+    left *= share * float(memory.values.norm() / (left @ right).norm())
+    return LowRankEdit.of(lm, origin(lm), {12: (left, right)})
+
+
+def test_a_statement_in_the_context_is_repeated_where_it_is_denied(smollm2: LanguageModel) -> None:
+    def stated(fact: Fact) -> str:
+        return f"{fact.statement} {fact.target_new}."
+
+    cheap = replace(SETTINGS, generate=False)
+    states = measured(smollm2, [ContextEdit(origin(smollm2), f"{stated(fact)} ") for fact in FACTS], cheap)
+    other = measured(smollm2, [ContextEdit(origin(smollm2), f"{ELSEWHERE} ") for _ in FACTS], cheap)
+    # Seen over eight facts: 44 % against 0 %, and 4.2 against -0.1 nats.
+    assert states["negation_rate"] > other["negation_rate"]
+    assert states["negation_gain"] > 1
+    assert abs(other["negation_gain"]) < 0.5
+    # The subject stands in the context, too: 3.0 against -1.1 nats.
+    assert states["reversal_gain"] > other["reversal_gain"] + 1
+
+
+def test_a_random_update_and_none(smollm2: LanguageModel) -> None:
+    none, random = (measured(smollm2, [random_update(smollm2, share)] * len(FACTS)) for share in (0.0, 0.5))
+    assert none["same_subject_preservation"] == 1
+    assert none["same_subject_kl"] == pytest.approx(0, abs=1e-6)
+    assert random["same_subject_preservation"] < 0.8  # 41 % over eight facts
+    assert random["same_subject_kl"] > 1e-3  # 0.02
