@@ -69,6 +69,7 @@ class DataSettings:
     on_error: Literal["raise", "skip"] = "raise"
     part: str | None = None
     disjoint_from: str | None = None
+    order: Seed | None = None
 
 
 @dataclass(frozen=True)
