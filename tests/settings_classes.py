@@ -52,6 +52,8 @@ CLASSES: dict[type, dict[str, Any]] = {
     editing.UpdateNeurons: NEURONS,
     evaluation.EvalSettings: {},
     evaluation.SequentialSettings: {},
+    evaluation.AlarmSettings: {},
+    evaluation.SurvivalSettings: {},
     locate.CausalTrace: {},
     locate.Noise: {},
     Neurons: {},
