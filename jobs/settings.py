@@ -151,6 +151,17 @@ class LeaderboardSettings:
     about: str = ""
 
 
+@dataclass(frozen=True)
+@checked
+class MeasureAgainSettings:
+    """``job`` where it is ``measure_again``: a run that kept its edits, and one of its checkpoints."""
+
+    group: ClassVar[str] = "job"
+
+    run: str | None = None
+    t: AtLeastOne | None = None
+
+
 def check(cls: type[S], config: Mapping[str, Any]) -> S:
     """Reads a class of settings from the group of the configuration that has its keys.
 
