@@ -28,7 +28,9 @@ def read_data(data: Mapping[str, Any]) -> FactSet:
     facts = _facts(data)
     if data.get("disjoint_from") is not None:
         require_disjoint(_facts_used(data["disjoint_from"]), list(facts))
-    return facts
+    # Last: other orders are of the same facts.
+    order = data.get("order")
+    return facts if order is None else facts.shuffled(order)
 
 
 def fixed_locality(config: DictConfig) -> list[Fact]:

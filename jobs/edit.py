@@ -162,9 +162,9 @@ def _edit(
         "seconds_to_prepare": prepared
     }
     crashes = run.evaluation.crashes if sequence is None else sequence.crashes
-    if harness is not None and not crashes:
+    if harness is not None and sequence is None and not crashes:  # a sequence runs them at its checkpoints
         with ExitStack() as applied, stage("Running the tasks of the evaluation harness"):
-            for edit in run.edits if sequence is None else sequence.edits:
+            for edit in run.edits:
                 applied.enter_context(edit.applied(lm))
             summary["harness"] = harness.before_and_after(lm)
     if sequence is not None:
@@ -231,12 +231,17 @@ def _print(config: DictConfig, run: EditRun, sequence: SequentialRun | None, sum
     else:
         printer.print(run.evaluation.table(f"{title}: each right after its edit"))
         printer.print(sequence.retention.table(f"{title}: all after the last edit"))
+        if (survival := sequence.survival) is not None:
+            printer.print(survival.table(f"{title}: all after fine-tuning on unrelated text"))
         wide_console().print(curve_table(sequence.curve, f"{title}: all edits so far after T of them (%, nats)"))
     if summary.get("n_overwritten") or summary.get("n_repeated"):
         printer.print(
             f"{summary['n_overwritten']} facts were contradicted by later ones and {summary['n_repeated']} asked "
             f"for again; {'the' if sequence is None else 'after T edits the'} last request counts"
         )
+    if "stopped" in summary:
+        total = summary["stopped"]["n_facts_asked_for"]
+        printer.print(f"stopped by the alarm: {summary['stopped']['why']}; {total} were asked for", style="red")
     for case in run.evaluation.failures:
         printer.print(f"failed: {case.fact.id}: {case.error}", style="red")
     if run.facts.skipped:

@@ -69,6 +69,7 @@ class DataSettings:
     on_error: Literal["raise", "skip"] = "raise"
     part: str | None = None
     disjoint_from: str | None = None
+    order: Seed | None = None
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,17 @@ class LeaderboardSettings:
     file: str = "leaderboard"
     min_facts: AtLeastOne = 30
     about: str = ""
+
+
+@dataclass(frozen=True)
+@checked
+class MeasureAgainSettings:
+    """``job`` where it is ``measure_again``: a run that kept its edits, and one of its checkpoints."""
+
+    group: ClassVar[str] = "job"
+
+    run: str | None = None
+    t: AtLeastOne | None = None
 
 
 def check(cls: type[S], config: Mapping[str, Any]) -> S:

@@ -52,6 +52,8 @@ CLASSES: dict[type, dict[str, Any]] = {
     editing.UpdateNeurons: NEURONS,
     evaluation.EvalSettings: {},
     evaluation.SequentialSettings: {},
+    evaluation.AlarmSettings: {},
+    evaluation.SurvivalSettings: {},
     locate.CausalTrace: {},
     locate.Noise: {},
     Neurons: {},
@@ -64,6 +66,7 @@ CLASSES: dict[type, dict[str, Any]] = {
     settings_of_jobs.NeuronsSettings: {},
     settings_of_jobs.TraceSettings: {},
     settings_of_jobs.LeaderboardSettings: {},
+    settings_of_jobs.MeasureAgainSettings: {},
 }
 """Each class that is checked and can be made of plain values, with what it needs to be made.
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 from corrigenda.facts import Fact
 
@@ -50,6 +50,7 @@ class FactSet(Sequence[Fact]):
         name: what the set is called in tables and file names.
         facts: the facts, in the order of the source.
         skipped: the records that were refused on the way (``on_error="skip"``); a slice keeps them all.
+        order: the seed that the facts were put in order by (`shuffled`); None for the order of the source.
 
     Raises:
         ValueError: two facts have the same id.
@@ -58,6 +59,7 @@ class FactSet(Sequence[Fact]):
     name: str
     facts: tuple[Fact, ...]
     skipped: tuple[RecordError, ...] = field(default=(), compare=False)
+    order: int | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "facts", tuple(self.facts))
@@ -72,9 +74,26 @@ class FactSet(Sequence[Fact]):
 
         The same facts in the same order give the same fingerprint on every machine.
         """
-        values = [fact.to_dict() for fact in self.facts]
-        text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-        return hashlib.sha256(text.encode("ascii")).hexdigest()
+        return _digest([fact.to_dict() for fact in self.facts])
+
+    @property
+    def unordered_fingerprint(self) -> str:
+        """The same, but equal for the same facts in any order: what runs over several orders have in common."""
+        return _digest(sorted(_digest(fact.to_dict()) for fact in self.facts))
+
+    def shuffled(self, order: int) -> FactSet:
+        """The same facts in an order of their own for each seed.
+
+        By a hash of the seed and each fact's id: the same on every machine, and whatever order the source has.
+
+        Args:
+            order: the seed.
+        """
+
+        def place(fact: Fact) -> bytes:
+            return hashlib.sha256(f"{order}\0{fact.id}".encode()).digest()
+
+        return FactSet(self.name, tuple(sorted(self.facts, key=place)), self.skipped, order)
 
     def __len__(self) -> int:
         return len(self.facts)
@@ -87,12 +106,17 @@ class FactSet(Sequence[Fact]):
 
     def __getitem__(self, index: int | slice) -> Fact | FactSet:
         if isinstance(index, slice):
-            return FactSet(self.name, self.facts[index], self.skipped)
+            return FactSet(self.name, self.facts[index], self.skipped, self.order)
         return self.facts[index]
 
     def __repr__(self) -> str:
         skipped = f", {len(self.skipped)} skipped" if self.skipped else ""
         return f"FactSet({self.name!r}, {len(self.facts)} facts{skipped})"
+
+
+def _digest(values: Any) -> str:
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
 def _first_repeated(ids: Iterable[str]) -> str | None:

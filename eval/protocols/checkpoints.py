@@ -3,6 +3,9 @@
 Facts are scored whose request is still in force. The definitions are DESIGN's: reliability is the token accuracy and
 the free-generation accuracy of the edited prompts over all edits so far, generalization the same on their paraphrases,
 locality the preservation of answers (free) and of the most likely tokens (teacher-forced).
+
+The harness's tasks, where the settings name some, are run at checkpoints, too, and after the last one the model may be
+fine-tuned on unrelated text, and the same facts scored once more (`eval.protocols.survival`).
 """
 
 from __future__ import annotations
@@ -10,29 +13,38 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from corrigenda import Fact
 from corrigenda.data.requests import Standing, standing
-from corrigenda.files import write_json
-from corrigenda.progress import track
+from corrigenda.files import write_json, write_text
+from corrigenda.progress import stage, track
 from corrigenda.runs.environment import peak_memory_mb
+from corrigenda.runs.folder import read_object
 from eval.evaluation import Case, Evaluation, judged
 from eval.held_out import HeldOut, read_held_out
+from eval.lm_eval.harness import Harness
 from eval.measure import measure
 from eval.metrics import METRICS
 from eval.metrics.metric import CurveGroup
+from eval.protocols.alarm import alarmed
 from eval.protocols.baseline import Baseline
 from eval.protocols.change import change_norm
+from eval.protocols.choice import chosen, first_and_latest, said_of
 from eval.protocols.position import Position
 from eval.protocols.runs import EditRun, reports_of
 from eval.protocols.settings import Regime, SequentialSettings
+from eval.protocols.survival import finetuned
 from eval.settings import EvalSettings
 
 _FOLDER = "curve"
 """The folder of the points of the curve."""
+
+_SURVIVAL = f"{_FOLDER}/survival"
+"""The records and figures after fine-tuning."""
 
 
 def n_prompts(fixed: Sequence[Fact]) -> int:
@@ -81,8 +93,28 @@ class Checkpoints:
 
     @property
     def retention(self) -> Evaluation:
-        """How the facts whose requests are in force stand after the last edit."""
-        return self._evaluation(self._records("retention"), self.standing(len(self._run.facts)))
+        """How the facts whose requests are in force stand after the last edit that was made."""
+        t = len(self._run.facts) if self.stopped is None else self.stopped["t"]
+        return self._evaluation(self._records("retention"), self.standing(t).in_force)
+
+    @property
+    def stopped(self) -> dict[str, Any] | None:
+        """Why the alarm stopped the sequence, and where (`alarmed`); None where it did not."""
+        found = (alarmed(point, self._settings.alarm) for point in self.curve)
+        return next((why for why in found if why is not None), None)
+
+    @property
+    def survival(self) -> Evaluation | None:
+        """How the facts of the last point stand after fine-tuning; None where there was none, or nothing to score."""
+        found = self.survival_figures
+        if found is None or "metrics" not in found:
+            return None
+        return self._evaluation(self._records(_SURVIVAL), self.standing(found["t"]).in_force)
+
+    @property
+    def survival_figures(self) -> dict[str, Any] | None:
+        """The metrics before and after fine-tuning, with its losses and settings; None where there was none."""
+        return read_object(self._survival, "delete it to train again") if self._survival.is_file() else None
 
     def standing(self, t: int) -> Standing:
         """What became of the first T requests."""
@@ -98,14 +130,18 @@ class Checkpoints:
             if t > place:
                 for path in (self._path(t), *(self._lines(name) for name in (self._name(t), self._fixed_name(t)))):
                     path.unlink(missing_ok=True)
+        for path in (self._survival, self._lines(_SURVIVAL)):
+            path.unlink(missing_ok=True)
+
+    def forget_stop(self) -> None:
+        """Takes away the records of the end of a sequence that was stopped and now goes on."""
+        if any(record.get("t") != len(self._run.facts) for record in self._run.folder.cases("retention")):
+            self._lines("retention").unlink()
 
     def score(self, position: Position) -> bool:
         """Scores all facts so far and the fixed set; False if it was stopped on the way."""
         run, t = self._run, position.done
-        settings = run.settings
-        if self._settings.generate_until is not None and t > self._settings.generate_until:
-            settings = replace(settings, generate=False)
-        held_out = read_held_out(run.lm, settings)
+        settings, held_out = self._settings_at(t), read_held_out(run.lm, run.settings)
         together = self._regime == "together"
         said = reports_of(position.edits[0]) if together and position.edits else {}
 
@@ -116,17 +152,52 @@ class Checkpoints:
 
         # The fixed prompts are not generated from after an edit: whether the answer stays takes one forward.
         after_fixed = replace(fixed_settings(run.settings), generate=False)
-        edited = list(run.facts[:t])
+        edited = range(t) if self._settings.scored is None else self._chosen(t)
         if not self._measured(t, self._name(t), self._edited, edited, settings, held_out, error):
             return False
-        fixed = (t, self._fixed_name(t), self._before_fixed, list(self.fixed), after_fixed, held_out)
+        fixed = (t, self._fixed_name(t), self._before_fixed, range(len(self.fixed)), after_fixed, held_out)
         if not self._measured(*fixed, lambda fact: ""):
             return False
         cases = self._records(self._name(t))
         if together:
             for case in cases:
                 run.finished(replace(case, edit=said.get(case.fact.id), seconds=position.made[0] / t))
-        write_json(self._path(t), self._point(position, cases))
+        point = self._point(position, cases) | self._harness_scores(t)
+        if alarmed(point, self._settings.alarm) is not None and t < len(run.facts):
+            # What stands at the end of a run stands here, where this one ends.
+            write_text(self._lines("retention"), self._lines(self._name(t)).read_text(encoding="utf-8"))
+        write_json(self._path(t), point)
+        return True
+
+    def score_survival(self, position: Position) -> bool:
+        """Fine-tunes the edited model, where that is asked for, and scores the facts of the last point once more.
+
+        The figures go beside the curve. False if it was stopped on the way; it begins anew another time.
+        """
+        asked, t = self._settings.survival, position.done
+        if not asked.steps or self._survival.is_file():
+            return True
+        if self._stop():
+            return False
+        run, stood = self._run, self._records(self._name(t))
+        errors = {case.fact.id: case.error for case in stood}
+        self._lines(_SURVIVAL).unlink(missing_ok=True)
+        said: dict[str, Any] = {"steps": asked.steps, "lr": asked.lr, "weights": asked.weights, "t": t}
+        try:
+            with finetuned(run.lm, asked) as losses:
+                settings, held_out = self._settings_at(t), read_held_out(run.lm, run.settings)
+                again = [run.numbers[case.fact.id] for case in stood]
+                if not self._measured(t, _SURVIVAL, self._edited, again, settings, held_out, lambda fact: errors[fact.id]):
+                    return False
+        except ArithmeticError as problem:
+            # Nothing to score; what a broken model cannot be trained for is said and not filled in.
+            write_json(self._survival, said | {"error": str(problem)})
+            return True
+        in_force = self.standing(t).in_force
+        found = self._evaluation(self._records(_SURVIVAL), in_force).metrics
+        before = self._evaluation(stood, in_force).metrics
+        figures = {"losses": [losses[0], losses[-1]], "before": before, "metrics": found}
+        write_json(self._survival, said | figures)
         return True
 
     def _measured(
@@ -134,22 +205,25 @@ class Checkpoints:
         t: int,
         name: str,
         baseline: Baseline,
-        wanted: Sequence[Fact],
+        wanted: Sequence[int],
         settings: EvalSettings,
         held_out: HeldOut | None,
         error: Callable[[Fact], str],
     ) -> bool:
-        """Measures the wanted first facts of a baseline in the edited model, into the records of a name."""
+        """Measures facts of a baseline, by their numbers, in the edited model, into the records of a name."""
         folder = self._run.folder
         (folder.path / name).parent.mkdir(parents=True, exist_ok=True)
         done = {record["id"] for record in folder.cases(name)}
         for number in track(baseline.chunks, f"Scoring {len(wanted)} facts ({name}) after {t} edits", bar=False):
-            facts = wanted[number * self._settings.chunk : (number + 1) * self._settings.chunk]
+            begin = number * self._settings.chunk
+            places = [place - begin for place in wanted if begin <= place < begin + self._settings.chunk]
+            facts = [baseline.facts(number)[place] for place in places]
             if all(fact.id in done for fact in facts):
                 continue
             if self._stop():
                 return False
-            before = baseline.chunk(number)[: len(facts)]
+            measured = baseline.chunk(number)
+            before = [measured[place] for place in places]
             after = measure(self._run.lm, facts, settings, before, held_out)
             for fact, old, new in zip(facts, before, after, strict=True):
                 if fact.id not in done:
@@ -163,7 +237,9 @@ class Checkpoints:
         as they were right after each fact's own edit, and ``fixed`` those of the fixed locality set, which has
         ``n_fixed_prompts`` prompts. Where it has several parts, ``fixed_parts`` has the same by part. ``norm`` is the
         Frobenius norm of the change of the weights, or of what lies beside them, and ``relative_norm`` that divided by
-        the norm of the weights as they were.
+        the norm of the weights as they were. ``first`` and ``latest`` are some of the metrics of the first and of the
+        latest `SequentialSettings.ends` requests, where there were more; ``scored`` says of which facts all of these
+        are, where not of all in force; ``edits`` are the folders of the edits in force, where they are kept.
         """
         t = position.done
         now = self.standing(t)
@@ -176,24 +252,62 @@ class Checkpoints:
         if self._regime == "together":
             seconds = [position.made[0] / t]
         position.peak = max(position.peak, peak_memory_mb())
+        scored = self._chosen(t)
+        ends = first_and_latest(scored, t, self._settings.ends)
         return {
             "t": t,
-            "metrics": self._evaluation(cases, now).metrics,
-            "right_after": _declared("right_after", self._evaluation(edited, now)),
+            "metrics": self._evaluation(cases, scored).metrics,
+            "right_after": _declared("right_after", self._evaluation(edited, now.in_force)),
+            **{part: _retained(self._evaluation(cases, numbers)) for part, numbers in ends.items()},
             "fixed": _declared("fixed", whole),
             **({"fixed_parts": apart} if apart else {}),
-            "n_scored": len(now.in_force),
+            "n_scored": len(scored),
+            **said_of(len(scored), len(now.in_force), self._settings),
             "n_overwritten": len(now.overwritten),
             "n_repeated": len(now.repeated),
-            "n_failed": sum(bool(cases[number].error) for number in now.in_force),
+            "n_failed": sum(bool(case.error) for case in self._evaluation(cases, scored).cases),
             "n_fixed_prompts": n_prompts(self.fixed),
             **change_norm(self._run.lm),
             "seconds_per_edit": sum(seconds) / len(seconds) if seconds else None,
             "peak_memory_mb": position.peak,
+            **({"edits": list(position.saved)} if self._settings.keep_edits else {}),
         }
 
-    def _evaluation(self, cases: Sequence[Case], now: Standing) -> Evaluation:
-        return Evaluation(tuple(cases[number] for number in now.in_force))
+    def _settings_at(self, t: int) -> EvalSettings:
+        """What is measured of the edits at T."""
+        if self._settings.generate_until is not None and t > self._settings.generate_until:
+            return replace(self._run.settings, generate=False)
+        return self._run.settings
+
+    def _chosen(self, t: int) -> tuple[int, ...]:
+        """The numbers of the facts that are scored at T."""
+        return chosen(list(self._run.facts), self.standing(t).in_force, self._settings)
+
+    def _evaluation(self, cases: Sequence[Case], numbers: Sequence[int]) -> Evaluation:
+        """Some of the facts; without those that were not scored."""
+        by_id = {case.fact.id: case for case in cases}
+        ids = (self._run.facts[number].id for number in numbers)
+        return Evaluation(tuple(by_id[id_] for id_ in ids if id_ in by_id))
+
+    @cached_property
+    def _harness(self) -> Harness | None:
+        return Harness.of(self._run.settings)
+
+    def _harness_scores(self, t: int) -> dict[str, Any]:
+        """The harness's tasks on the edited model, and on the unedited one; nothing where they are not run at T."""
+        if not self._run.settings.harness_tasks or not self._settings.runs_harness(t, len(self._run.facts)):
+            return {}
+        lm, harness = self._run.lm, self._harness
+        assert harness is not None
+        path = self._run.folder.path / _FOLDER / "harness-before.json"
+        if not path.is_file():
+            with (
+                stage("Running the harness's tasks on the unedited model", bar=False),
+                lm.edits.suspended(),
+            ):
+                write_json(path, harness.run(lm))
+        with stage(f"Running the harness's tasks after {t} edits", bar=False):
+            return {"harness": harness.before_and_after(lm, read_object(path, "delete it to run the tasks again"))}
 
     def _records(self, name: str) -> list[Case]:
         return [Case.from_dict(record) for record in self._run.folder.cases(name)]
@@ -201,6 +315,10 @@ class Checkpoints:
     def _name(self, t: int) -> str:
         """The records of the scores at T; those of the last are the run's retention."""
         return "retention" if t == len(self._run.facts) else f"{_FOLDER}/t-{t:04d}"
+
+    @property
+    def _survival(self) -> Path:
+        return self._run.folder.path / f"{_SURVIVAL}.json"
 
     def _fixed_name(self, t: int) -> str:
         return f"{_FOLDER}/fixed-{t:04d}"
@@ -220,4 +338,10 @@ def fixed_settings(settings: EvalSettings) -> EvalSettings:
 def _declared(group: CurveGroup, evaluation: Evaluation) -> dict[str, Any]:
     """The metrics that are declared for a part of a point of the curve."""
     wanted = {key for key, metric in METRICS.items() if any(one.group == group for one in metric.curve)}
+    return {key: values for key, values in evaluation.metrics.items() if key in wanted}
+
+
+def _retained(evaluation: Evaluation) -> dict[str, Any]:
+    """Of some of the edits the metrics of what an edit should bring about."""
+    wanted = {key for key, metric in METRICS.items() if metric.edit_should == "change"}
     return {key: values for key, values in evaluation.metrics.items() if key in wanted}

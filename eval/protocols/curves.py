@@ -21,13 +21,18 @@ _MARKERS = "osD^vPX*<>ph"
 def curve_columns() -> dict[str, str]:
     """The headings of the metrics in tables of curves, in order.
 
-    Keys begin with ``fixed.`` for the fixed locality set (``fixed.NAME.`` for a part of it, see `value_at`), and with
-    ``right_after.`` for the figure right after each fact's own edit. Reliability is the token accuracy, "free" the
-    strict free-generation accuracy, locality the preservation, KL the locality KL.
+    Keys begin with ``fixed.`` for the fixed locality set (``fixed.NAME.`` for a part of it, see `value_at`), with
+    ``right_after.`` for the figure right after each fact's own edit, and with ``first.`` and ``latest.`` for the first
+    and the latest edits apart. Reliability is the token accuracy, "free" the strict free-generation accuracy, locality
+    the preservation, KL the locality KL.
     """
     declared = [(one, metric.key) for metric in METRICS.values() for one in metric.curve if one.heading]
     declared.sort(key=lambda pair: pair[0].place)
-    return {key if one.group == "metrics" else f"{one.group}.{key}": one.heading for one, key in declared}
+    found = {key if one.group == "metrics" else f"{one.group}.{key}": one.heading for one, key in declared}
+    own = {key: heading for key, heading in found.items() if "." not in key and METRICS[key].edit_should == "change"}
+    return found | {
+        f"{part}.{key}": f"{part}: {heading}" for part in ("first", "latest") for key, heading in own.items()
+    }
 
 
 def value_at(point: Point, key: str) -> Mapping[str, float | None] | None:

@@ -44,11 +44,13 @@ class SavedPosition:
     Args:
         run: the run.
         regime: how its edits come together.
+        kept_at: the T whose edits stay, though later ones take their place.
     """
 
-    def __init__(self, run: EditRun, regime: Regime) -> None:
+    def __init__(self, run: EditRun, regime: Regime, kept_at: Collection[int] = ()) -> None:
         self._run = run
         self._regime = regime
+        self._kept = {run.folder.edit_path(t, "all") for t in kept_at}
 
     @property
     def done(self) -> int:
@@ -98,11 +100,14 @@ class SavedPosition:
         self.forget_others(position.saved)
 
     def forget_others(self, saved: Collection[str]) -> None:
-        """Removes edits that others took the place of; one is left where a run was killed just before this."""
+        """Removes edits that others took the place of, but those to be kept.
+
+        One is left where a run was killed just before this.
+        """
         if self._regime == "stack":
             return
         for path in (self._run.folder.path / "edits").glob("*"):
-            if path.relative_to(self._run.folder.path).as_posix() not in saved:
+            if path.relative_to(self._run.folder.path).as_posix() not in saved and path not in self._kept:
                 shutil.rmtree(path, ignore_errors=True)
 
     @cached_property

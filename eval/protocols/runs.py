@@ -124,8 +124,11 @@ class EditRun:
 
     @property
     def evaluation(self) -> Evaluation:
-        """All cases, each scored when its edit was made; without the facts that a batch left out."""
-        cases = (self.cases[fact.id] for fact in self.facts)
+        """All cases, each scored when its edit was made; without the facts that a batch left out.
+
+        Of a sequence that its alarm stopped these are the facts up to there (``n_facts`` of the summary).
+        """
+        cases = (self.cases[fact.id] for fact in self.facts if fact.id in self.cases)
         return Evaluation(tuple(case for case in cases if not left_out(case.edit)))
 
     def baseline(
@@ -150,7 +153,7 @@ class EditRun:
         path = self.folder.edit_path(0, "all")
         return [Edit.load(path)] if (path / "edit.json").is_file() else []
 
-    def attempt(self, facts: Sequence[Fact], make: Callable[[], Edit] | None = None) -> Attempt:
+    def attempt(self, facts: Sequence[Fact], make: Callable[[Sequence[Fact]], Edit] | None = None) -> Attempt:
         """Asks the editor for an edit of some facts; with `make`, in another way than by its `edit`.
 
         Facts that are longer than the model reads are left out; where there is no other, that is a refusal.
@@ -164,7 +167,7 @@ class EditRun:
         facts = [fact for fact, reason in zip(facts, reasons, strict=True) if not reason]
         begin = time.perf_counter()
         try:
-            edit, error = (make() if make is not None else self.editor.edit(self.lm, facts)), ""
+            edit, error = (make(facts) if make is not None else self.editor.edit(self.lm, facts)), ""
         except (EditRefusedError, ContextLengthError) as refusal:
             edit, error = None, f"refused: {refusal}"
         except Exception as crash:
@@ -196,9 +199,11 @@ class EditRun:
             "model_fingerprint": self.lm.fingerprint,
             "data": self.facts.name,
             "data_fingerprint": self.facts.fingerprint,
+            "data_unordered_fingerprint": self.facts.unordered_fingerprint,
+            "order": self.facts.order,
             "mode": mode,
             "definitions": DEFINITIONS,
-            "n_facts": len(self.facts),
+            "n_facts": len(self.cases),
             "n_failed": len(evaluation.failures),
             **({} if now is None else {"n_overwritten": len(now.overwritten), "n_repeated": len(now.repeated)}),
             "skipped_records": [str(error) for error in self.facts.skipped],

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from corrigenda import Edit, Fact
-from corrigenda.data.requests import history
 from corrigenda.runs.records import CRASHED
-from eval.evaluation import Case, Evaluation, judged
+from eval.evaluation import NOT_FINITE, Case, Evaluation, judged
 from eval.held_out import in_turn
 from eval.measure import measure, on_windows
+from eval.protocols.alarm import check_alarm
 from eval.protocols.baseline import Baseline
+from eval.protocols.batches import asked_of
 from eval.protocols.checkpoints import Checkpoints, fixed_settings, n_prompts
 from eval.protocols.fixed_locality import Fixed, fixed_locality, parts_of
 from eval.protocols.position import Position, SavedPosition
 from eval.protocols.runs import Attempt, EditRun, reports_of
 from eval.protocols.settings import Regime, SequentialSettings
+from eval.protocols.survival import check_survival
+from eval.records import Measurement
 from eval.settings import EvalSettings
+
+logger = logging.getLogger(__name__)
 
 
 class SequentialRun:
@@ -36,8 +42,8 @@ class SequentialRun:
             evaluation alone. By default one in the run's folder, or the run's own `before`, where any runs meet.
 
     Raises:
-        ValueError: there is no fact, the editor cannot do what the regime asks for, or every prompt of the fixed
-            locality set names an edited subject.
+        ValueError: there is no fact, the editor cannot do what the regime asks for, every prompt of the fixed locality
+            set names an edited subject, the alarm watches what is not measured, or the model cannot be fine-tuned.
     """
 
     def __init__(
@@ -54,7 +60,14 @@ class SequentialRun:
         self.settings = settings
         parts = {name: fixed_locality(facts, list(run.facts)) for name, facts in parts_of(fixed).items()}
         self.fixed = [fact for facts in parts.values() for fact in facts]
-        self._history = history(list(run.facts))
+        check_alarm(settings, run.settings)
+        check_survival(run.lm, settings.survival)
+        if moved := settings.moved(len(run.facts)):
+            logger.warning(
+                "the checkpoints %s lie inside a batch of %d facts; each is moved to its batch's end",
+                ", ".join(map(str, moved)),
+                settings.batch,
+            )
         self.regime = self._regime()
         self._stop = stop
 
@@ -65,18 +78,25 @@ class SequentialRun:
 
         self._baseline = baseline(list(run.facts), run.settings, "edited")
         self._fixed = baseline(self.fixed, fixed_settings(run.settings), "fixed")
-        self._position = SavedPosition(run, self.regime)
+        kept_at = settings.due(len(run.facts)) if settings.keep_edits else []
+        self._position = SavedPosition(run, self.regime, kept_at)
         self._checkpoints = Checkpoints(
             run, settings, self.regime, parts, self._baseline, self._fixed, lambda: self._stop()
         )
 
     def go(self) -> bool:
-        """Runs to the end, or until it is stopped; True if it came to the end. The model is unedited afterwards."""
-        if self._stop() or not self._fixed.complete(len(self.fixed), self._stop):
-            return False
+        """Runs to the end, or until it is stopped; True if it came to the end. The model is unedited afterwards.
+
+        The alarm ends it, too (`stopped`); it goes on from there only where another alarm is set.
+        """
         position = self._position.load()
         self._position.forget_others(position.saved)
         self._forget_crashed(position)
+        if self.stopped is not None:
+            return True
+        self._checkpoints.forget_stop()
+        if self._stop() or not self._fixed.complete(len(self.fixed), self._stop):
+            return False
         try:
             for edit in position.edits:
                 edit.apply(self.run.lm)
@@ -92,6 +112,11 @@ class SequentialRun:
         return self._checkpoints.curve
 
     @property
+    def stopped(self) -> dict[str, Any] | None:
+        """Why the alarm stopped the sequence, and after how many edits (`alarmed`); None where it did not."""
+        return self._checkpoints.stopped
+
+    @property
     def edits(self) -> Sequence[Edit]:
         """The edits in force where the sequence was saved last, in order."""
         return tuple(self._position.load().edits)
@@ -103,91 +128,134 @@ class SequentialRun:
 
     @property
     def retention(self) -> Evaluation:
-        """How the facts whose requests are in force stand after the last edit."""
+        """How the facts whose requests are in force stand after the last edit that was made."""
         return self._checkpoints.retention
 
+    @property
+    def survival(self) -> Evaluation | None:
+        """How the same facts stand after fine-tuning on unrelated text; None where there was none to score."""
+        return self._checkpoints.survival
+
     def summary(self) -> dict[str, Any]:
-        """The run's summary: with every fact right after its edit, and the curve."""
-        last = self._checkpoints.standing(len(self.run.facts))
-        return self.run.summary("sequential") | {
-            "regime": self.regime,
-            "n_overwritten": len(last.overwritten),
-            "n_repeated": len(last.repeated),
-            "n_fixed_prompts": n_prompts(self.fixed),
-            "peak_memory_mb": max(point["peak_memory_mb"] for point in self.curve),
-            "retention": self.retention.metrics,
-            "curve": self.curve,
-        }
+        """The run's summary: with every fact right after its edit, and the curve.
+
+        Of a sequence that the alarm stopped ``n_facts`` is how many facts were edited, and ``stopped`` says why.
+        """
+        curve, stopped = self.curve, self.stopped
+        last = self._checkpoints.standing(curve[-1]["t"])
+        ends = {part: curve[-1][part] for part in ("first", "latest", "scored", "harness") if part in curve[-1]}
+        survival = self._checkpoints.survival_figures
+        return (
+            self.run.summary("sequential")
+            | {
+                "regime": self.regime,
+                "batch": self.settings.batch,
+                "n_overwritten": len(last.overwritten),
+                "n_repeated": len(last.repeated),
+                "n_fixed_prompts": n_prompts(self.fixed),
+                "peak_memory_mb": max(point["peak_memory_mb"] for point in curve),
+                "retention": self.retention.metrics,
+                "curve": curve,
+            }
+            | ends
+            | ({} if survival is None else {"survival": survival})
+            | ({} if stopped is None else {"stopped": stopped | {"n_facts_asked_for": len(self.run.facts)}})
+        )
 
     def _go_on(self, position: Position) -> bool:
         facts, due = self.run.facts, self._checkpoints.due
         while True:
             if not self._checkpoints.scored(position.done) and not self._checkpoints.score(position):
                 return False
-            if position.done == len(facts):
+            if position.done in due and self.stopped is not None:
+                logger.warning("the sequence is stopped: %s", self.stopped["why"])
                 return True
+            if position.done == len(facts):
+                return self._crashed(position) or self._checkpoints.score_survival(position)
             following = next(t for t in due if t > position.done)
             # Up to the next checkpoint in one go: lifting hundreds of edits takes a while.
             if self._stop() or not self._baseline.complete(following, self._stop):
                 if not self._crashed(position):
                     self._position.save(position)
                 return False
+            begun = position.done
             if self.regime == "together":
                 self._edit_together(position, following)
             else:
                 self._edit_next(position)
             # After a crash nothing is saved any more: the sequence goes on from before it another time.
-            if (position.done % self.settings.every == 0 or position.done in due) and not self._crashed(position):
+            every = self.settings.every
+            if (position.done // every > begun // every or position.done in due) and not self._crashed(position):
                 self._position.save(position)
 
     @property
     def crashes(self) -> list[Case]:
         """The cases at which the program failed, and which are tried again when the sequence goes on."""
-        return [self.run.cases[fact.id] for fact in self.run.facts[self.done :] if self.run.cases[fact.id].crashed]
+        cases = [self.run.cases.get(fact.id) for fact in self.run.facts[self.done :]]
+        return [case for case in cases if case is not None and case.crashed]
 
     def _crashed(self, position: Position) -> bool:
         cases = (self.run.cases.get(fact.id) for fact in self.run.facts[self.done : position.done])
         return position.made[1].startswith(CRASHED) or any(case is not None and case.crashed for case in cases)
 
     def _forget_crashed(self, position: Position) -> None:
-        """What came after a crash is done again: later edits stand on what the model was then."""
+        """What came after a crash is done again, with all of its batch: later edits stand on what the model was."""
         facts = list(self.run.facts)
         for place, fact in enumerate(facts[position.done :], position.done):
             if fact.id in self.run.cases and self.run.cases[fact.id].crashed:
-                self.run.do_again(facts[place:])
-                self._checkpoints.forget_after(place)
+                begin = place - place % self.settings.batch
+                self.run.do_again(facts[begin:])
+                self._checkpoints.forget_after(begin)
                 return
 
     def _edit_next(self, position: Position) -> None:
-        """Edits the next fact and measures it."""
-        run, lm, place = self.run, self.run.lm, position.done
-        fact = run.facts[place]
-        before = on_windows(self._baseline.of(place), in_turn(place, self._right_after))
-        position.done += 1
-        repeated = self._history[place].get("repeats")
-        if repeated is not None and not run.cases[run.facts[repeated].id].error:
-            [after] = measure(lm, [fact], self._right_after, [before])
-            run.finished(judged(fact, before, after, {"repeats": run.facts[repeated].id}))
-            return
+        """Edits the next batch of facts and measures them."""
+        run, lm, begin = self.run, self.run.lm, position.done
+        end = min(begin + self.settings.batch, len(run.facts))
+        position.done = end
+        asked = asked_of(list(run.facts), begin, end, run.cases)
         held = list(position.edits)
-        made = self._attempt(position, fact)
-        [after] = measure(lm, [fact], self._right_after, [before])
-        said = reports_of(made.edit).get(fact.id)
-        error = made.error or str((said or {}).get("refused", ""))
-        case = judged(fact, before, after, said, made.seconds, error)
-        if made.edit is not None and case.error and not error:
-            # The model gives no numbers any more: this edit is taken back.
+        made = self._attempt(position, asked.facts) if asked.facts else Attempt(None, 0.0)
+        reports = reports_of(made.edit)
+        seconds = made.seconds / max(1, len(asked.facts))
+        cases = []
+        for fact, before, after in self._right_after(asked.facts):
+            mine, relation = reports.get(fact.id), asked.relations.get(fact.id)
+            said = mine if relation is None else (mine or {}) | relation
+            why = made.error or str((mine or {}).get("refused", ""))
+            cases.append(judged(fact, before, after, said, seconds, why))
+        lost = [case.fact.id for case in cases if case.error.startswith(NOT_FINITE)]
+        if made.edit is not None and lost:
+            # The model gives no numbers any more: the edit of the whole batch is taken back.
             made.edit.revert(lm)
             position.edits[:] = held
             if self.regime == "extend" and held:
                 held[0].apply(lm)
-        run.finished(case)
+            why = f"{NOT_FINITE}: with the edit of its batch the model gives no numbers at {lost[0]}; it was taken back"
+            cases = [
+                case if case.error else judged(case.fact, unedited, case.after, case.edit, seconds, why)
+                for case in cases
+                if (unedited := case.before) is not None
+            ]
+        left = [fact for fact in run.facts[begin:end] if fact.id in asked.left_to]
+        cases += [judged(*measured, asked.left_to[measured[0].id]) for measured in self._right_after(left)]
+        for case in sorted(cases, key=lambda case: run.numbers[case.fact.id]):
+            run.finished(case)
 
-    def _attempt(self, position: Position, fact: Fact) -> Attempt:
+    def _right_after(self, facts: Sequence[Fact]) -> Iterator[tuple[Fact, Measurement, Measurement]]:
+        """Facts of the batch that was edited just now, with what the unedited model did and what this one does."""
+        settings, size = self._after_each, self.settings.chunk
+        for begin in range(0, len(facts), size):
+            part = facts[begin : begin + size]
+            numbers = [self.run.numbers[fact.id] for fact in part]
+            before = [on_windows(self._baseline.of(number), in_turn(number, settings)) for number in numbers]
+            yield from zip(part, before, measure(self.run.lm, part, settings, before), strict=True)
+
+    def _attempt(self, position: Position, facts: Sequence[Fact]) -> Attempt:
         """Asks for the next edit and puts it in its place."""
         lm = self.run.lm
         if self.regime == "stack":
-            made = self.run.attempt([fact])
+            made = self.run.attempt(facts)
             if made.edit is not None:
                 made.edit.apply(lm)
                 position.edits.append(made.edit)
@@ -196,7 +264,7 @@ class SequentialRun:
         previous = position.edits[0] if position.edits else None
         if previous is not None:
             previous.revert(lm)
-        made = self.run.attempt([fact], lambda: editor.extend(lm, previous, [fact]))
+        made = self.run.attempt(facts, lambda wanted: editor.extend(lm, previous, wanted))
         current = made.edit if made.edit is not None else previous
         if current is not None:
             current.apply(lm)
@@ -224,7 +292,7 @@ class SequentialRun:
         return self.settings.regime
 
     @property
-    def _right_after(self) -> EvalSettings:
+    def _after_each(self) -> EvalSettings:
         if self.settings.after_each == "full":
             return self.run.settings
         return replace(self.run.settings, generate=False, perplexity_windows=0)

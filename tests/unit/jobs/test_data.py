@@ -60,3 +60,20 @@ def test_a_run_of_all_facts_says_that_it_has_no_such_set(tmp_path: Path, caplog:
         assert "there is no fixed locality set: the run edits all facts" in caplog.text
         assert fixed_locality(configuration(facts, None)) == []
         assert "the fixed locality set is empty" in caplog.text
+
+
+def test_other_orders_are_of_the_same_facts(tmp_path: Path) -> None:
+    """Offset and limit come first; the fixed locality set is in the file's order, and the same for all orders."""
+    facts = write(tmp_path / "facts.jsonl", list(range(8)))
+    config = configuration(facts, None, limit=4)
+    config.data.offset = 1
+    plain = read_data(config.data)
+    fixed = fixed_locality(config)
+    orders = []
+    for order in (0, 1, 2):
+        config.data.order = order
+        orders.append(read_data(config.data))
+        assert fixed_locality(config) == fixed
+    assert [found.order for found in (plain, *orders)] == [None, 0, 1, 2]
+    assert {found.unordered_fingerprint for found in orders} == {plain.unordered_fingerprint}
+    assert len({found.fingerprint for found in (plain, *orders)}) == 4

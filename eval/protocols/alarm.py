@@ -1,0 +1,85 @@
+"""The alarm that stops a sequence of edits: which figure of a checkpoint is beyond its limit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from corrigenda.settings import SettingsError
+from eval.protocols.settings import AlarmSettings, SequentialSettings
+from eval.settings import EvalSettings
+
+ACCURACIES = ("acc", "exact_match", "acc_norm")
+"""What a task's accuracy may be called; the first that it has is watched."""
+
+
+def alarmed(point: Mapping[str, Any], limits: AlarmSettings) -> dict[str, Any] | None:
+    """Why a sequence stops at a point of its curve; None where it goes on.
+
+    Returns:
+        ``{"t", "alarm", "value", "limit", "why"}``; "value" is None where the figure could not be computed.
+
+    Raises:
+        ValueError: a task of the harness has no accuracy to watch.
+    """
+    t, metrics = int(point["t"]), point["metrics"]
+    if limits.perplexity_drift is not None:
+        drift = _after(metrics, "perplexity_drift")
+        if drift is None or drift > limits.perplexity_drift:
+            return _stop(t, "perplexity_drift", drift, limits.perplexity_drift, "perplexity drift (nats)", "above")
+    if limits.reliability is not None:
+        share = _after(metrics, "token_accuracy")
+        if share is None or share < limits.reliability:
+            return _stop(t, "reliability", share, limits.reliability, "reliability (token accuracy)", "below")
+    if limits.harness_drop is not None:
+        for task, figures in point.get("harness", {}).items():
+            drop = _drop(task, figures)
+            if drop > limits.harness_drop:
+                what = f"fall of {task} (points)"
+                return _stop(t, "harness_drop", drop, limits.harness_drop, what, "above") | {"task": task}
+    return None
+
+
+def check_alarm(settings: SequentialSettings, measured: EvalSettings) -> None:
+    """Checks that what the alarm watches is measured.
+
+    Raises:
+        SettingsError: it is not.
+    """
+    limits = settings.alarm
+    if limits.perplexity_drift is not None and not measured.perplexity_windows:
+        raise SettingsError(
+            f"alarm.perplexity_drift={limits.perplexity_drift}: no perplexity is measured "
+            "(eval.perplexity_windows=0); measure it, or set the limit to null"
+        )
+    if limits.harness_drop is not None and not measured.harness_tasks:
+        raise SettingsError(
+            f"alarm.harness_drop={limits.harness_drop}: there is no task to watch; name some "
+            "(eval.harness_tasks=[...]), or set the limit to null"
+        )
+
+
+def _stop(t: int, alarm: str, value: float | None, limit: float, what: str, beyond: str) -> dict[str, Any]:
+    if value is None:
+        why = f"after {t} edits there is no {what}: the model gives no numbers"
+    else:
+        why = f"after {t} edits the {what} is {value:.4g}, {beyond} the limit of {limit:g}"
+    return {"t": t, "alarm": alarm, "value": value, "limit": limit, "why": why}
+
+
+def _after(metrics: Mapping[str, Any], key: str) -> float | None:
+    found = metrics.get(key)
+    return None if found is None else found["after"]
+
+
+def _drop(task: str, figures: Mapping[str, Mapping[str, float | None]]) -> float:
+    """By how many points, of 100, a task's accuracy has fallen."""
+    for name in ACCURACIES:
+        if name in figures:
+            before, after = figures[name]["before"], figures[name]["after"]
+            if before is not None and after is not None:
+                return 100 * (before - after)
+    raise ValueError(
+        f"alarm.harness_drop: the task {task} has no accuracy before and after ({', '.join(ACCURACIES)}; it has "
+        f"{', '.join(figures) or 'nothing'}); take the task out, or set the limit to null"
+    )

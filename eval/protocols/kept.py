@@ -1,0 +1,60 @@
+"""Measures the edits of a checkpoint again, from the disk: for what was not measured when they were made."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from corrigenda import Edit, LanguageModel
+from corrigenda.data.requests import standing
+from corrigenda.runs.folder import RunFolder, read_object
+from eval.evaluation import Case, Evaluation, judged
+from eval.measure import measure
+from eval.protocols.baseline import Baseline
+from eval.protocols.runs import CHUNK
+from eval.settings import EvalSettings
+
+
+def measure_kept(lm: LanguageModel, folder: RunFolder, t: int, settings: EvalSettings) -> Evaluation:
+    """How the facts stand under the edits that were in force after T edits of a sequence; nothing is edited.
+
+    The facts are those that were scored there and are in force; what failed then counts as failed.
+
+    Args:
+        lm: the model that was edited, unedited.
+        folder: the run's folder; its sequence kept its edits (`SequentialSettings.keep_edits`).
+        t: a checkpoint that is done.
+        settings: what to measure now.
+
+    Raises:
+        FileNotFoundError: the run has no such checkpoint, or one of its edits is gone.
+        ValueError: it kept no edits there, the model is another one, or a file is damaged.
+    """
+    path = folder.path / "curve" / f"t-{t:04d}.json"
+    if not path.is_file():
+        done = ", ".join(str(int(found.stem[2:])) for found in sorted(path.parent.glob("t-*.json"))) or "none"
+        raise FileNotFoundError(f"{folder.path} has no checkpoint at T={t}; it has {done}")
+    point = read_object(path, "run the sequence again")
+    if "edits" not in point:
+        raise ValueError(
+            f"{path}: the edits of this checkpoint were not kept; run the sequence with job.sequential.keep_edits=true"
+        )
+    begun = folder.identity.get("model_fingerprint", lm.fingerprint)
+    if begun != lm.fingerprint:
+        raise ValueError(f"{folder.path}: its model has the weights {begun[:12]}, and {lm.name} {lm.fingerprint[:12]}")
+    name = path.relative_to(folder.path).with_suffix("").as_posix()
+    records = list(folder.cases(name)) or [record for record in folder.cases("retention") if record.get("t") == t]
+    cases = [Case.from_dict(record) for record in records]
+    cases = [cases[number] for number in standing([case.fact for case in cases]).in_force]
+    edits = [Edit.load(folder.path / edit) for edit in point["edits"]]
+    baseline = Baseline(lm, [case.fact for case in cases], settings, CHUNK)
+    errors = {case.fact.id: case.error for case in cases}
+    found: list[Case] = []
+    for number in baseline.chunks:
+        facts, before = baseline.facts(number), baseline.chunk(number)
+        with ExitStack() as applied:
+            for edit in edits:
+                applied.enter_context(edit.applied(lm))
+            after = measure(lm, facts, settings, before)
+        for fact, old, new in zip(facts, before, after, strict=True):
+            found.append(judged(fact, old, new, error=errors[fact.id]))
+    return Evaluation(tuple(found))

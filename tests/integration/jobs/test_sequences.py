@@ -1,0 +1,104 @@
+"""run.py on sequences in batches: several orders, an alarm, kept edits measured again, fine-tuning at the end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import program
+import pytest
+import tiny
+
+from corrigenda.runs.records import records_in
+from corrigenda.runs.store import Store, read_run
+from eval.protocols.orders import by_order
+
+SUBJECTS = ["Danielle", "Thomas", "Ben", "Eiffel", "tower", "river", "red", "blue"]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny model and eight facts about words it knows."""
+    home = tmp_path_factory.mktemp("sequences")
+    tiny.build("llama").save_pretrained(home / "model")
+    lines = [
+        {"id": name, "subject": name, "prompt": "the city of {} is", "target_true": "Paris", "target_new": "Rome"}
+        for name in SUBJECTS
+    ]
+    (home / "facts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return home
+
+
+def run(home: Path, *overrides: str, succeeds: bool = True, several: bool = False) -> str:
+    """What it says, with single spaces: lines are broken at the width of a terminal."""
+    settings = [
+        *("model=own", f"model.name={home / 'model'}", "model.device=cpu"),
+        *("data=facts", f"data.path={home / 'facts.jsonl'}", "mode=sequential", "job.locality.limit=0"),
+        *("editor=finetune", "editor.layer=2", "editor.lr=0.05", "editor.epochs=5", "eval.generate=false"),
+        *("eval.perplexity_windows=6", "job.sequential.batch=2", "job.sequential.checkpoints=[2,4]"),
+    ]
+    said = program.call(home, *(["-m"] if several else []), *settings, *overrides, succeeds=succeeds)
+    return " ".join(said.split())
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    return found
+
+
+def test_orders_are_runs_of_their_own_that_belong_together(home: Path) -> None:
+    run(home, "data.limit=6", "data.order=null,0,1", f"store={home / 'orders'}", several=True)
+    stored = [one for one in Store(home / "orders").runs() if one.state == "finished"]
+    assert sorted(str(one.summary["order"]) for one in stored) == ["0", "1", "None"]
+    assert len({one.id for one in stored}) == 3
+    [together] = by_order(stored)
+    assert set(together) == {None, 0, 1}
+    ids = {order: [record["id"] for record in records_in(one.path)] for order, one in together.items()}
+    assert ids[None] == SUBJECTS[:6]
+    assert ids[0] != ids[1]
+    assert sorted(ids[0]) == sorted(ids[1]) == sorted(SUBJECTS[:6])
+
+
+def test_an_alarm_ends_the_run_and_says_so(home: Path) -> None:
+    more = ["job.sequential.alarm.reliability=1.0", "editor.epochs=1", "editor.lr=1e-6"]
+    output = run(home, *more, f"store={home / 'alarm'}")
+    [stored] = [one for one in Store(home / "alarm").runs() if one.state == "finished"]
+    assert "stopped by the alarm: after 2 edits the reliability (token accuracy) is 0, below the limit of 1" in output
+    assert "8 were asked for" in output
+    found = stored.summary
+    assert (found["n_facts"], found["stopped"]["t"], found["stopped"]["n_facts_asked_for"]) == (2, 2, 8)
+    assert "finished already" in run(home, *more, f"store={home / 'alarm'}")
+
+
+def test_kept_edits_are_measured_again_and_the_rest_survives_or_not(home: Path) -> None:
+    folder = home / "kept"
+    more = ["job.sequential.keep_edits=true", "job.sequential.ends=2", "job.sequential.survival.steps=2"]
+    small = ["job.sequential.survival.text.tokens=320", "job.sequential.survival.text.length=16"]
+    output = run(home, *more, *small, f"hydra.run.dir={folder}")
+    assert "all after fine-tuning on unrelated text" in output
+    found = summary(folder)
+    assert [point["t"] for point in found["curve"]] == [2, 4, 8]
+    assert found["batch"] == 2
+    assert found["first"]["token_accuracy"]["n"] == found["latest"]["token_accuracy"]["n"] == 2
+    assert found["survival"]["before"]["token_accuracy"] == found["retention"]["token_accuracy"]
+    output = program.call(home, "job=measure_again", f"job.run={folder}", "job.t=4", "eval.perplexity_windows=3")
+    assert "the edits in force after 4 edits, measured again" in " ".join(output.split())
+    again = json.loads((folder / "again-0004.json").read_text())
+    assert "preservation" not in found["curve"][1]["metrics"]
+    assert again["metrics"]["efficacy_magnitude"]["after"] == pytest.approx(
+        found["curve"][1]["metrics"]["efficacy_magnitude"]["after"], abs=1e-5
+    )
+    assert "free_generation_strict" in again["metrics"]  # eval=full measures it now
+    assert "job.run=FOLDER" in program.call(home, "job=measure_again", succeeds=False)
+    assert read_run(folder).state == "finished"
+
+
+def test_settings_that_cannot_be_are_said_at_once(home: Path) -> None:
+    for wrong, why in (
+        ("job.sequential.alarm.reliability=2", "AlarmSettings: reliability=2 must be"),
+        ("job.sequential.regime=together", "batch=2 and regime='together' exclude each other"),
+        ("data.order=-1", "data.order=-1 must be"),
+        ("job.sequential.survival.weights=some", "must be one of all, lora"),
+    ):
+        assert why in run(home, wrong, succeeds=False)
