@@ -1,4 +1,4 @@
-"""Editing one fact with WISE: the plain way and ours, side by side; and what routing costs in generation.
+"""Editing one fact with `wise_whitened`: the plain way and ours, side by side; and what routing costs in generation.
 
 The plain way is the textbook one: at each step a forward of the whole model over all rows, with all logits, the side
 memory in a hook, and a backward from there. The rows, steps, losses, unrelated prompts, precision and number of threads

@@ -32,18 +32,27 @@ CLASSES: Mapping[str, str] = {
     "saved": "editing.Saved",
     "suppress": "editing.Suppress",
     "update_neurons": "editing.UpdateNeurons",
-    "wise": "editing.Wise",
+    "wise_whitened": "editing.Wise",
 }
 """The editors of this project: the dotted path of each one's class."""
 
 PRESETS: Mapping[str, str] = {
     "ft_l": "finetune",
     "ft_m": "finetune",  # with its very settings: another name
-    "wise_merge": "wise",
-    "wise_paper": "wise",
-    "wise_retrieve": "wise",
+    "wise_paper": "wise_whitened",
+    "wise_whitened_merge": "wise_whitened",
+    "wise_whitened_retrieve": "wise_whitened",
 }
 """Configurations of other settings: by name, whose."""
+
+FORMER: Mapping[str, tuple[str, str]] = {
+    name: (
+        f"wise_whitened{name.removeprefix('wise')}, this project's variant, which {name} was",
+        "wise_paper, the algorithm of Wang et al. 2024",
+    )
+    for name in ("wise", "wise_merge", "wise_retrieve")
+}
+"""Names that stood for something that is called otherwise now: what they may be meant to say."""
 
 ENTRY_POINTS = "corrigenda.editors"
 """The group of entry points in which installed packages name their editors."""
@@ -108,8 +117,9 @@ class Registry(Mapping[str, "type[Editor]"]):
         return editor
 
     def unknown(self, name: str) -> str:
-        """What to answer to a name that no editor has: the nearest names, and all there are."""
-        hint = did_you_mean(name, self, cutoff=0.5)
+        """What to answer to a name that no editor has: what it may be meant to say, and all names there are."""
+        said = FORMER.get(name)
+        hint = did_you_mean(name, self, cutoff=0.5) if said is None else f"say which: {' or '.join(said)}."
         return f"editor={name}: there is no such editor; {hint}{' ' * bool(hint)}The editors are {', '.join(self)}"
 
     def _targets(self) -> Mapping[str, str | type[Editor]]:

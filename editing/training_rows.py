@@ -185,6 +185,7 @@ class RowsForward:
         counted: (row, position), the tokens that the routing score counts: those of the prompt but the first.
         changed: (row, position), the tokens at which a side memory answers: all but the first.
         tail: (row, position), the prompt's last token and all after it.
+        prompt: (row, position), the tokens of the prompt.
         targets: (n,), the target tokens of all rows.
         owner: (n,), the row of each.
     """
@@ -199,6 +200,7 @@ class RowsForward:
         self.changed = (place > 1) & (place <= lengths)
         self.counted = (place > 1) & (place <= prompts)
         self.tail = (place >= prompts) & (place <= lengths)
+        self.prompt = place <= prompts
         self._predicts = (place >= prompts) & (place < lengths)
         self.owner = self._predicts.nonzero()[:, 0]
         self.targets = torch.cat([ids[prompt:] for ids, prompt in zip(rows.ids, rows.prompts, strict=True)]).to(device)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -18,6 +18,9 @@ from corrigenda.edits.state import EditorState, StoredState, typed
 from corrigenda.models.memory import FFNMemory
 from corrigenda.models.routes import MAIN, Passage
 
+Replace = Literal["onwards", "last", "prompt", "all"]
+"""At which tokens an entry's value takes the place of the FFN's output; `CodebookEdit` says what each means."""
+
 
 @dataclass(frozen=True, eq=False)
 class CodebookEdit(RoutedEdit):
@@ -25,18 +28,25 @@ class CodebookEdit(RoutedEdit):
 
     The key of a prompt are the coefficients that enter the layer's value matrix at the prompt's last token. If it lies
     within the ball of the nearest entry (Euclidean distance at most that entry's radius), the entry's value takes the
-    place of the FFN's output at the prompt's last token and at all tokens after it; otherwise nothing changes. Decided
-    when the prompt is seen, for all that follows it (`corrigenda.edits.routed`).
+    place of the FFN's output; otherwise nothing changes. Decided when the prompt is seen, for all that follows it
+    (`corrigenda.edits.routed`). It takes its place at the tokens that `replace` says:
+
+    - ``onwards``: the prompt's last token and all after it. This is our default, and none of the authors' choices;
+    - ``last``: the prompt's last token alone, which is where the key is taken (the authors' ``replace_last``);
+    - ``prompt``: the prompt's tokens before its last (``replace_prompt``, which their published configuration names);
+    - ``all``: every token of the text (``replace_all``).
 
     Attributes:
         keys: (entry, d_ffn), in float32 on the CPU.
         values: (entry, d_model).
         radii: (entry,), the balls' radii, epsilon.
+        replace: at which tokens.
     """
 
     keys: Tensor
     values: Tensor
     radii: Tensor
+    replace: Replace = "onwards"
     kind: ClassVar[str] = "codebook"
 
     def __post_init__(self) -> None:
@@ -47,6 +57,8 @@ class CodebookEdit(RoutedEdit):
             raise ValueError(f"a codebook with keys {tuple(self.keys.shape)} and values {tuple(self.values.shape)}")
         if self.radii.shape != (n,) or bool((self.radii < 0).any()):
             raise ValueError(f"a codebook of {n} entries needs as many radii, none negative: {self.radii.tolist()}")
+        if self.replace not in get_args(Replace):
+            raise ValueError(f"a codebook's replace={self.replace!r} must be one of {', '.join(get_args(Replace))}")
         require_finite(self.kind, self._tensors())
 
     @classmethod
@@ -58,9 +70,10 @@ class CodebookEdit(RoutedEdit):
         values: Tensor,
         radii: Tensor,
         state: EditorState | None = None,
+        replace: Replace = "onwards",
     ) -> CodebookEdit:
         """A codebook at one layer of a model."""
-        return cls(origin, memory.layer, memory.path, keys, values, radii, state=state)
+        return cls(origin, memory.layer, memory.path, keys, values, radii, replace, state=state)
 
     @property
     def _width(self) -> int:
@@ -96,19 +109,21 @@ class CodebookEdit(RoutedEdit):
         passage: Passage,
     ) -> Tensor:
         _, values, _ = placed
-        return torch.where(passage.tail[..., None], values[memory].to(output.dtype), output)
+        at = replaced(self.replace, passage.prompt, passage.tail)
+        return torch.where(at[..., None], values[memory].to(output.dtype), output)
 
     def _summary(self) -> str:
         if not len(self.keys):
             return f"layer {self.layer}, an empty codebook"
         low, high = float(self.radii.min()), float(self.radii.max())
-        return f"layer {self.layer}, {len(self.keys)} entries, radii {low:.3g} to {high:.3g}"
+        where = "" if self.replace == "onwards" else f", values at {self.replace}"
+        return f"layer {self.layer}, {len(self.keys)} entries, radii {low:.3g} to {high:.3g}{where}"
 
     def _tensors(self) -> dict[str, Tensor]:
         return {"keys": self.keys, "values": self.values, "radii": self.radii}
 
     def _settings(self) -> dict[str, Any]:
-        return {"layer": self.layer, "module": self.module}
+        return {"layer": self.layer, "module": self.module, "replace": self.replace}
 
     @classmethod
     def _restore(cls, origin: Origin, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> CodebookEdit:
@@ -116,7 +131,23 @@ class CodebookEdit(RoutedEdit):
         state = None
         if "labels" in settings:  # version 0.1 kept GRACE's state inside the edit
             state = typed(StoredState("grace", {}, {name: settings[name] for name in ("labels", "members")}))
-        return cls(origin, int(settings["layer"]), str(settings["module"]), *parts, state=state)
+        replace = settings.get("replace", "onwards")  # older edits do not say it
+        return cls(origin, int(settings["layer"]), str(settings["module"]), *parts, replace, state=state)
+
+
+def replaced(replace: Replace, prompt: Tensor, tail: Tensor) -> Tensor:
+    """At which tokens a value takes the place of the FFN's output, (batch, position).
+
+    Args:
+        replace: see `CodebookEdit`.
+        prompt: (batch, position), the tokens of the prompt.
+        tail: (batch, position), the prompt's last token and all after it.
+    """
+    if replace == "onwards":
+        return tail
+    if replace == "last":
+        return prompt & tail
+    return prompt & ~tail if replace == "prompt" else prompt | tail
 
 
 def nearest_keys(queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,33 +5,52 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from corrigenda.edits.edit import Editable, Origin, WrongModelError, require_finite
 from corrigenda.edits.hooked import HookedEdit
+from corrigenda.edits.routed import passages
 from corrigenda.models.bare import BareModel
 from corrigenda.models.neurons import Neuron
+from corrigenda.models.positions import At
+from corrigenda.models.routes import Passage
+from corrigenda.models.sites import entering
+
+ScaledAt = Literal["all", "predicting"]
+"""At which positions coefficients are scaled; `CoefficientEdit` says what each means."""
 
 
 @dataclass(frozen=True, eq=False)
 class CoefficientEdit(HookedEdit):
-    """Multiplies some neurons' coefficients, at every position, by factors: 0 suppresses, 2 enhances.
+    """Multiplies some neurons' coefficients by factors: 0 suppresses, 2 enhances.
+
+    At the positions that `positions` says:
+
+    - ``all``: at every position. This is our default;
+    - ``predicting``: where the answer is predicted, and nowhere else, as in Dai et al. 2022 (section 4.3): in a masked
+      model at the mask; in a causal one at the prompt's last token, and at all after it, since each predicts the next.
+      Where a prompt ends is told as for a routed edit (`corrigenda.edits.routed`).
 
     Attributes:
         scales: for each layer the neurons, (k,) integers, and their factors, (k,) in float32, on the CPU.
+        positions: at which positions.
 
     Raises:
         EditRefusedError: a factor is not finite.
-        ValueError: a neuron is named twice in its layer, or the numbers of neurons and factors differ.
+        ValueError: `positions` is neither; a neuron is named twice in its layer, or the numbers of neurons and factors
+            differ.
     """
 
     scales: Mapping[int, tuple[Tensor, Tensor]]
+    positions: ScaledAt = "all"
     kind: ClassVar[str] = "coefficient"
 
     def __post_init__(self) -> None:
+        if self.positions not in get_args(ScaledAt):
+            raise ValueError(f"positions={self.positions!r} must be one of {', '.join(get_args(ScaledAt))}")
         scales = {}
         for layer, (neurons, factors) in self.scales.items():
             neurons, factors = torch.as_tensor(neurons).long().cpu(), torch.as_tensor(factors).float().cpu()
@@ -47,7 +66,9 @@ class CoefficientEdit(HookedEdit):
         object.__setattr__(self, "scales", scales)
 
     @classmethod
-    def of(cls, lm: BareModel, origin: Origin, factors: Mapping[Neuron, float]) -> CoefficientEdit:
+    def of(
+        cls, lm: BareModel, origin: Origin, factors: Mapping[Neuron, float], positions: ScaledAt = "all"
+    ) -> CoefficientEdit:
         """An edit of a model from factors by (layer, neuron); negative layers count from the end.
 
         Raises:
@@ -67,13 +88,28 @@ class CoefficientEdit(HookedEdit):
                 layer: (torch.tensor(list(chosen)), torch.tensor(list(chosen.values())))
                 for layer, chosen in sorted(by_layer.items())
             },
+            positions,
         )
 
     @contextmanager
     def _hooks(self, lm: Editable) -> Iterator[None]:
+        now: list[Passage] = []
+        tokens: list[Tensor] = []
+
+        def at() -> At:
+            if self.positions == "all":
+                return None
+            return now[0].tail if lm.architecture.family.causal else tokens[0] == lm.tokenizer.mask_token_id
+
+        def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            tokens[:] = [args[0] if args else kwargs["input_ids"]]
+
         with ExitStack() as stack:
+            if self.positions == "predicting":
+                causal = lm.architecture.family.causal
+                stack.enter_context(passages(lm, now) if causal else entering(lm.model, begin))
             for layer, (neurons, factors) in self.scales.items():
-                stack.enter_context(lm.memory(layer).scale(factors, neurons=neurons))
+                stack.enter_context(lm.memory(layer).scale(factors, at, neurons))
             yield
 
     @property
@@ -82,6 +118,11 @@ class CoefficientEdit(HookedEdit):
         return tuple(self.scales)
 
     def _check(self, lm: Editable) -> None:
+        if self.positions == "predicting" and not lm.architecture.family.causal and lm.tokenizer.mask_token_id is None:
+            raise WrongModelError(
+                f"{lm.name} is a masked model, and its tokenizer has no mask token: where it predicts is not known, "
+                "and this edit scales coefficients there only"
+            )
         for layer, (neurons, _) in self.scales.items():
             if not 0 <= layer < lm.n_layers:
                 raise WrongModelError(f"the edit scales neurons of layer {layer}, {lm.name} has {lm.n_layers} layers")
@@ -98,7 +139,8 @@ class CoefficientEdit(HookedEdit):
             named = ", ".join(f"{n} x {f:g}" for n, f in zip(neurons[:5].tolist(), factors[:5].tolist(), strict=True))
             more = f" and {len(neurons) - 5} more" if len(neurons) > 5 else ""
             parts.append(f"layer {layer}, neurons {named}{more}")
-        return "; ".join(parts) or "no neuron"
+        where = " where the answer is predicted" if self.positions == "predicting" else ""
+        return ("; ".join(parts) or "no neuron") + where
 
     def _tensors(self) -> dict[str, Tensor]:
         return {
@@ -108,11 +150,12 @@ class CoefficientEdit(HookedEdit):
         }
 
     def _settings(self) -> dict[str, Any]:
-        return {"layers": list(self.scales)}
+        return {"layers": list(self.scales), "positions": self.positions}
 
     @classmethod
     def _restore(cls, origin: Origin, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> CoefficientEdit:
         return cls(
             origin,
             {int(layer): (tensors[f"{layer}.neurons"], tensors[f"{layer}.factors"]) for layer in settings["layers"]},
+            settings.get("positions", "all"),  # older edits do not say it
         )

@@ -88,11 +88,7 @@ class RoutedEdit(HookedEdit):
     def _hooks(self, lm: Editable) -> Iterator[None]:
         memory = lm.memory(self.layer)
         placed = self._on(memory.values.device)
-        by_cache: WeakKeyDictionary[Any, Routes] = WeakKeyDictionary()
         now: list[Passage] = []
-
-        def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            now[:] = [_passage(lm.routing.current, by_cache, args, kwargs)]
 
         def change(coefficients: Tensor, output: Tensor) -> Tensor | None:
             passage = now[0]
@@ -118,17 +114,7 @@ class RoutedEdit(HookedEdit):
                 new[rows] = self._answer(placed, coefficients[rows], output[rows], number, part).to(new.dtype)
             return new
 
-        def end(output: Any) -> None:
-            # The cache that a forward made by itself: a later one may go on from it.
-            cache = getattr(output, "past_key_values", None)
-            if cache is not None and lm.routing.current is None and cache not in by_cache:
-                by_cache[cache] = now[0].routes
-
-        with ExitStack() as stack:
-            stack.enter_context(lm.routing.deciding())
-            stack.enter_context(entering(lm.model, begin))
-            stack.enter_context(memory.answer(change))
-            stack.enter_context(leaving(lm.model, end))
+        with passages(lm, now), memory.answer(change):
             yield
 
     def _check(self, lm: Editable) -> None:
@@ -145,6 +131,27 @@ class RoutedEdit(HookedEdit):
                 f"layer {self.layer}: the {self.kind} edit reads {self._width} coefficients, {lm.name} has "
                 f"{memory.d_ffn}"
             )
+
+
+@contextmanager
+def passages(lm: Editable, now: list[Passage]) -> Iterator[None]:
+    """Inside the block a list holds the passage that the model runs, for what acts inside its forward."""
+    by_cache: WeakKeyDictionary[Any, Routes] = WeakKeyDictionary()
+
+    def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        now[:] = [_passage(lm.routing.current, by_cache, args, kwargs)]
+
+    def end(output: Any) -> None:
+        # The cache that a forward made by itself: a later one may go on from it.
+        cache = getattr(output, "past_key_values", None)
+        if cache is not None and lm.routing.current is None and cache not in by_cache:
+            by_cache[cache] = now[0].routes
+
+    with ExitStack() as stack:
+        stack.enter_context(lm.routing.deciding())
+        stack.enter_context(entering(lm.model, begin))
+        stack.enter_context(leaving(lm.model, end))
+        yield
 
 
 def _passage(

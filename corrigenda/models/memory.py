@@ -184,27 +184,28 @@ class FFNMemory:
             yield
 
     def scale(
-        self, factor: float | Tensor, at: At = None, neurons: Tensor | None = None
+        self, factor: float | Tensor, at: At | Callable[[], At] = None, neurons: Tensor | None = None
     ) -> AbstractContextManager[None]:
         """Multiplies coefficients by `factor` at the chosen positions.
 
         Args:
             factor: a number, or a tensor broadcast over the chosen coefficients: (n or 1, d_ffn or 1) at n chosen
                 positions, (batch or 1, position or 1, d_ffn or 1) at all of them.
-            at: which positions.
+            at: which positions; a function is asked for them in each forward.
             neurons: indices of the coefficients to scale, (k,), or None for all; with it, the last dimension of
                 a tensor `factor` is k or 1.
         """
 
         def before(coefficients: Tensor) -> Tensor:
+            where = at() if callable(at) else at
             if neurons is None:
-                return positions.scale(coefficients, at, factor)
-            chosen = positions.take(coefficients, at)
+                return positions.scale(coefficients, where, factor)
+            chosen = positions.take(coefficients, where)
             by = torch.as_tensor(factor, dtype=chosen.dtype, device=chosen.device)
             which = neurons.to(chosen.device)
             factors = torch.ones_like(chosen)
             factors[..., which] = by.expand(*chosen.shape[:-1], len(which))
-            return positions.scale(coefficients, at, factors)
+            return positions.scale(coefficients, where, factors)
 
         return self._through("coefficients", before)
 

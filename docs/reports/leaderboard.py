@@ -37,7 +37,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "rome": ("rome",),
     "random": ("random",),
     "grace": ("grace",),
-    "wise": ("wise",),
+    "wise_whitened": ("wise_whitened", "wise_paper"),
     "update_neurons": ("update_neurons",),
 }
 """By editor, its configurations that are in the table."""

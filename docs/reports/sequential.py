@@ -88,20 +88,20 @@ METHODS: dict[str, Method] = {
     "ft_together": Method(
         "FT, all at once", lambda *_: FineTune(), "together", "all facts so far in shuffled mini-batches (LocFT-BF)"
     ),
-    "wise": Method(
-        "WISE",
+    "wise_whitened": Method(
+        "WISE, whitened",
         lambda facts, others: wise(facts, others, len(facts)),
         "extend",
         f"the default (one shard, all entries), with {OF_OTHERS} among the unrelated prompts",
     ),
-    "wise_merge": Method(
-        "WISE-merge",
+    "wise_whitened_merge": Method(
+        "WISE-merge, whitened",
         lambda facts, others: wise(facts, others, 50),
         "extend",
         f"shards of 50 facts without common entries, merged by TIES; with {OF_OTHERS}",
     ),
-    "wise_retrieve": Method(
-        "WISE-retrieve",
+    "wise_whitened_retrieve": Method(
+        "WISE-retrieve, whitened",
         lambda facts, others: wise(facts, others, 50, variant="retrieve"),
         "extend",
         f"a side memory for every 50 facts, with a margin loss between memories; with {OF_OTHERS}",
@@ -111,7 +111,7 @@ METHODS: dict[str, Method] = {
 
 
 def wise(facts: FactSet, others: Path, edits_per_shard: int, **changes: Any) -> Wise:
-    """WISE with shards for all facts, and with the unrelated prompts of other facts, where there are some."""
+    """`wise_whitened` with shards for all facts, and the unrelated prompts of other facts, where there are some."""
     shards = -(-len(facts) // edits_per_shard)
     rho = 1.0 if "variant" in changes else 1 / shards
     editor = Wise(shards=shards, edits_per_shard=edits_per_shard, rho=rho, **changes)
@@ -389,11 +389,12 @@ def shapes(methods: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
             f"{figures('GRACE', forced, 'paraphrase_token_accuracy', local)}; paraphrases before any edit "
             f"{_shown(forced, unedited)}."
         )
-    for name in ("WISE", "WISE-merge", "WISE-retrieve"):
+    for name in ("WISE, whitened", "WISE-merge, whitened", "WISE-retrieve, whitened"):
         if name in methods:
             both = at_end(name, forced) >= 0.9 and at_end(name, local) >= 0.95
             yield (
-                f"- *WISE holds both reliability and locality* (at least 90 % and 95 %): {_seen(both, edits(name))}. "
+                "- *This variant of WISE holds both reliability and locality* (at least 90 % and 95 %): "
+                f"{_seen(both, edits(name))}. "
                 f"{figures(name, forced, 'paraphrase_token_accuracy', local, drift)}."
             )
     yield ""

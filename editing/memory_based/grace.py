@@ -17,7 +17,7 @@ from torch import Tensor
 
 from corrigenda import Edit, Fact, LanguageModel, Origin
 from corrigenda.data.requests import history
-from corrigenda.edits.codebook import CodebookEdit, nearest_keys
+from corrigenda.edits.codebook import CodebookEdit, Replace, nearest_keys, replaced
 from corrigenda.edits.state import EditorState, StoredState
 from corrigenda.moments.text import Text
 from corrigenda.settings import AtLeastOne, NotNegative, Positive, checked
@@ -65,12 +65,18 @@ class Grace(OneLayer):
       and a new entry (h, v, d / 2).
 
     The value v starts from the FFN's output at the prompt's last token and is learned by gradient: -log P of the target
-    and the end token after the bare prompt, v standing in for the FFN's output from the prompt's last token on. An
-    expanded entry's value is learned on, for the new prompt, unless it gives the answer already.
+    and the end token after the bare prompt, v standing in for the FFN's output where `replace` says. The value of an
+    expanded entry is learned on, for the new prompt, unless it gives the answer already.
 
     A fact that was edited before is learned on like an expansion. One that contradicts an earlier fact in the same
     words (`corrigenda.data.requests`) has its very key, d = 0: there is nothing to split, the entry's value and answer
     are replaced, the later fact wins, and its report says so.
+
+    What departs from the authors, and how to take it back: the value stands in from the prompt's last token on
+    (`replace`: theirs are ``last``, ``prompt``, which their published configuration names, and ``all``); it is done
+    when its loss is low (``stop=0``: all steps are taken), and is the best one met, not the last; it starts from the
+    FFN's output (theirs from random numbers, by configuration); the end token is learned, too; and where `radius` is
+    not given, it is relative to the model's own distances.
 
     Attributes:
         layer: the layer; None for 0.84 of the depth.
@@ -80,6 +86,9 @@ class Grace(OneLayer):
         lr: Adam's learning rate, in units of the root mean square of the FFN output that v starts from.
         stop: the loss per token at which a value is done.
         text: the unrelated texts; each key is taken at the end of a sequence.
+        replace: at which tokens the value takes the place of the FFN's output (`corrigenda.edits.codebook.Replace`):
+            "onwards" (the prompt's last and all after it), "last" (the prompt's last alone), "prompt" (those before
+            its last) or "all".
     """
 
     name: ClassVar[str] = "grace"
@@ -92,6 +101,7 @@ class Grace(OneLayer):
     lr: Positive = 0.5
     stop: NotNegative = 0.05
     text: Text = field(default_factory=lambda: Text(tokens=64 * 24, length=24))
+    replace: Replace = "onwards"
 
     def prepare(self, lm: LanguageModel) -> None:
         """Samples the unrelated texts, which are kept on disk."""
@@ -122,6 +132,11 @@ class Grace(OneLayer):
         layer = self.resolved_layer(lm)
         own = check_previous("GRACE", lm, [layer], previous, CodebookEdit)
         state = GraceState((), ()) if own is None else state_of("GRACE", own, GraceState)
+        if own is not None and own.replace != self.replace:
+            raise EditRefusedError(
+                f"GRACE: the edit to go on from was made with replace={own.replace!r}, this editor has "
+                f"replace={self.replace!r}"
+            )
         with without(lm, previous):
             side = SideLayer(lm, layer)
             book = _Book(side, own, state.labels, self._radius(side))
@@ -143,7 +158,7 @@ class Grace(OneLayer):
                 "; ".join(f"fact {f.id!r}: {r['refused']}" for f, r in zip(facts, report, strict=True))
             )
         origin = Origin.of(lm, self, [*before, *facts], [*reports, *report])
-        return book.edit(origin, (*state.members, *members))
+        return book.edit(origin, (*state.members, *members), self.replace)
 
     def _radius(self, side: SideLayer) -> float:
         if self.radius is not None:
@@ -199,11 +214,12 @@ class Grace(OneLayer):
         """The best value, and the losses before each step and at the end; the last is not finite if that stopped it."""
         old = side.memory.read(forward.coefficients).float()
         value = start.clone().requires_grad_()
+        at = replaced(self.replace, forward.prompt, forward.tail)[..., None]
         optimiser = torch.optim.Adam([value], lr=self.lr * max(float(start.square().mean().sqrt()), 1e-6))
         best, losses = start.clone(), list[float]()
         for step in range(self.steps + 1):
             with torch.set_grad_enabled(step < self.steps):
-                loss = forward.nll(torch.where(forward.tail[..., None], value - old, 0))[0]
+                loss = forward.nll(torch.where(at, value - old, 0))[0]
             losses.append(float(loss.detach()))
             if losses[-1] == min(losses):
                 best = value.detach().clone()
@@ -248,6 +264,6 @@ class _Book:
     def change(self, entry: int, value: Tensor, radius: float, label: str) -> None:
         self.values[entry], self.radii[entry], self.labels[entry] = value, radius, label
 
-    def edit(self, origin: Origin, members: tuple[int | None, ...]) -> CodebookEdit:
+    def edit(self, origin: Origin, members: tuple[int | None, ...], replace: Replace) -> CodebookEdit:
         state = GraceState(tuple(self.labels), members)
-        return CodebookEdit.of(self.memory, origin, self.keys, self.values, self.radii, state)
+        return CodebookEdit.of(self.memory, origin, self.keys, self.values, self.radii, state, replace)

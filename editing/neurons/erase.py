@@ -24,6 +24,9 @@ from editing.together import last_word_counts
 class EraseNeurons(NeuronEditor):
     """Erases the values of the neurons that the facts of a relation share (Dai et al. 2022, section 5.2).
 
+    An erased value is gone at every position, as in the paper: what holds for scaling coefficients
+    (`CoefficientEdit.positions`) has no counterpart here.
+
     Facts of one `relation` are taken together; a fact that names none stands alone.
 
     Attributes:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from corrigenda import CoefficientEdit, Fact, LanguageModel
+from corrigenda.edits.coefficients import ScaledAt
 from corrigenda.settings import checked
 from editing.neurons.neuron_editor import NeuronEditor
 from editing.together import last_word_counts
@@ -15,13 +16,16 @@ from editing.together import last_word_counts
 @dataclass(frozen=True)
 @checked
 class _ScaleNeurons(NeuronEditor):
-    """Multiplies the coefficients of the facts' neurons, at every position.
+    """Multiplies the coefficients of the facts' neurons.
 
     Attributes:
         factor: by what.
+        positions: "all": at every position, which is our default; "predicting": only where the answer is predicted, as
+            the paper does (`CoefficientEdit` says where that is).
     """
 
     factor: float = 1.0
+    positions: ScaledAt = "all"
 
     @last_word_counts
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> CoefficientEdit:
@@ -33,7 +37,7 @@ class _ScaleNeurons(NeuronEditor):
         """
         found = self.neurons_of_all(lm, facts)
         factors = {place: self.factor for places in found for place in places}
-        return CoefficientEdit.of(lm, self.origin(lm, facts, found), factors)
+        return CoefficientEdit.of(lm, self.origin(lm, facts, found), factors, self.positions)
 
 
 @dataclass(frozen=True)

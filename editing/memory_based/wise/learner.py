@@ -242,7 +242,9 @@ class Learner:
 
     @torch.no_grad()
     def _bound(self, theta: Tensor) -> None:
-        """Scales a shard back to the largest norm that it may have."""
+        """Brings a shard back to the largest entries and the largest norm that it may have."""
+        if self.settings.max_entry is not None:
+            theta.clamp_(-self.settings.max_entry, self.settings.max_entry)
         if self.settings.max_norm is None:
             return
         norm, largest = theta.norm(), self.settings.max_norm * self.coordinates.size

@@ -25,7 +25,9 @@ class Margins:
 
     @classmethod
     def of(cls, settings: RoutingSettings, unit: float, spread: float) -> Margins:
-        """The numbers given, or calibrated: alpha = loudness u, beta = 2 s alpha, gamma = beta - alpha.
+        """The numbers given, times `margin_scale`; or calibrated.
+
+        Calibrated are alpha = loudness u, beta = 2 s alpha, gamma = beta - alpha.
 
         Args:
             settings: the editor's.
@@ -33,7 +35,8 @@ class Margins:
             spread: s, the 95 % quantile of the same over its median.
         """
         if settings.alpha is not None and settings.beta is not None and settings.gamma is not None:
-            return cls(settings.alpha, settings.beta, settings.gamma)
+            given = (settings.alpha, settings.beta, settings.gamma)
+            return cls(*(settings.margin_scale * margin for margin in given))
         alpha = settings.loudness * unit
         beta = 2 * spread * alpha
         return cls(alpha, beta, beta - alpha)

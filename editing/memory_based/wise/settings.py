@@ -161,6 +161,8 @@ class LearningSettings(Settings):
         max_norm: the bound on each shard, in units of the layer's own: the root mean square of what it adds to the FFN
             output on ordinary text, over that of the FFN output (with `whiten`; without, |V' - V| over |V|); None: no
             bound.
+        max_entry: the bound on the magnitude of each entry of a shard, which is cut off there after each step, as in
+            the authors' published settings (with `whiten` of Theta's, not of V' - V's); None: no bound.
     """
 
     steps: AtLeastOne = 30
@@ -170,6 +172,7 @@ class LearningSettings(Settings):
     batch_size: AtLeastOne = 1
     replay: Count = 5
     max_norm: Positive | None = 1.0
+    max_entry: Positive | None = None
 
 
 @dataclass(frozen=True)
@@ -182,6 +185,8 @@ class RoutingSettings(Settings):
         alpha: unrelated prompts' scores are pushed below it; None to calibrate.
         beta: the facts' scores are pushed above it; None to calibrate.
         gamma: the facts' scores are pushed so far above those of unrelated prompts; None to calibrate.
+        margin_scale: the three are multiplied by it where they are given: their ratios stay what they are, and fit a
+            model whose activations are of another size.
         loudness: calibrates alpha: the routing score, in units of u, that is allowed on unrelated prompts.
         remembered: earlier facts in each step, drawn apart from those that are replayed, for beta's term alone: they
             must stay activated. With *retrieve* as many of the other memories, where those must be activated.
@@ -195,6 +200,7 @@ class RoutingSettings(Settings):
     alpha: NotNegative | None = None
     beta: NotNegative | None = None
     gamma: NotNegative | None = None
+    margin_scale: Positive = 1.0
     loudness: Positive = 0.25
     remembered: Count = 24
     threshold: Literal["between", "smallest"] = "between"
@@ -204,6 +210,11 @@ class RoutingSettings(Settings):
         fixed = (self.alpha, self.beta, self.gamma)
         if any(value is None for value in fixed) and any(value is not None for value in fixed):
             raise SettingsError(f"{type(self).__name__}: give all of alpha, beta and gamma, or none of them: {fixed}")
+        if self.alpha is None and self.margin_scale != 1:
+            raise SettingsError(
+                f"{type(self).__name__}: margin_scale={self.margin_scale} multiplies alpha, beta and gamma where they "
+                "are given: give them, or calibrate with loudness"
+            )
         super().__post_init__()
 
 

@@ -1,4 +1,4 @@
-"""WISE: edits that live in a side memory, learned in random subspaces and merged.
+"""WISE, as published (``wise_paper``) and as this project changed it (``wise_whitened``): edits in a side memory.
 
 Wang et al. 2024, "WISE: Rethinking the Knowledge Memory for Lifelong Model Editing of Large Language Models".
 """
@@ -26,7 +26,9 @@ from editing.training_rows import SideLayer
 class Wise(WiseSettings):
     """A side memory V' beside the values V of one late-middle layer (`SideMemoryEdit` says when it answers).
 
-    A fact is learned by gradient on V' - V alone:
+    One class for two editors. The defaults are *not* the paper's algorithm: they are this project's variant, called
+    ``wise_whitened``. The paper's is ``wise_paper``: `conf/editor/wise_paper.yaml` sets each setting as the paper does.
+    What both have in common: a fact is learned by gradient on V' - V alone:
 
         L = -log P(target | prompt) + weight * L_a
         L_a = max(0, D(unrelated) - alpha) + max(0, beta - D(edit)) + max(0, gamma - (D(edit) - D(unrelated)))
@@ -36,9 +38,11 @@ class Wise(WiseSettings):
     takes `edits_per_shard` facts; they are merged into one side memory (*merge*, by TIES), or each is a side memory of
     its own (*retrieve*: the one with the highest score answers). The side memory answers prompts with D > epsilon.
 
-    **Where the default is not the paper's algorithm.** Each of these is a setting; `conf/editor/wise_paper.yaml` sets
-    them as the paper does, and its results are recorded under the name ``wise_paper``.
+    **Every departure of ``wise_whitened`` from the paper.** Each is a setting.
 
+    - *One memory, learned whole* (`shards`, `rho`): by default there are no shards, no masks and so no merging: one
+      shard has all entries. The paper has k = 2 shards with masks of density 0.2, merged by TIES.
+      ``wise_whitened_merge`` and ``wise_whitened_retrieve`` have shards.
     - *Coordinates* (`whiten`): the side memory is learned as V' - V = W Theta, W = (C + ridge)^(-1/2) with the second
       moment C of the layer's coefficients over text, both in units of C's mean diagonal; subspaces, sign and magnitude
       in merging, and the bound, are Theta's. Gradient steps on Theta are steps of V' preconditioned by C^-1, the metric
@@ -62,10 +66,13 @@ class Wise(WiseSettings):
       lowest fact's D. Of unrelated prompts that have the form of facts (the prompts of other facts) half of that margin
       is kept clear, no more: a paraphrase and another subject's prompt can score equally high.
     - *More rows* (`prefixes`, `thinned`, `end_token`): the target is learned after random contexts and after prompts
-      with words left out, too, and the end token after it. Small models generalise less to other wordings.
+      with words left out, too, and the end token after it. Small models generalise less to other wordings. The paper's
+      loss is of the bare prompt; the authors' code has rows with sampled contexts, too (`prefixes` of ``wise_paper``).
     - *Earlier facts* (`replay`, `remembered`): some are in each step's loss, more of them in the second term of L_a.
     - *More unrelated prompts* (`unrelated_batch`, `loudest`, `other_subjects`): the paper takes one for each edit.
-    - *Gradient descent* (`momentum`, `stop`, `max_norm`): with momentum, until the losses are low, within a bound.
+    - *Gradient descent* (`steps`, `lr`, `momentum`, `stop`, `max_norm`): with momentum, until the losses are low,
+      within a bound on the norm. The paper takes 70 plain steps, without a bound. (`max_entry` is the bound on each
+      entry that the authors' published settings have, and neither configuration.)
     - *The layer* (`depth`): 0.7 of the depth, where SmolLM2 tells prompts apart best (docs/sequential.md); the paper
       finds 0.84.
 
@@ -83,7 +90,7 @@ class Wise(WiseSettings):
         name: what results call the editor.
     """
 
-    name: str = "wise"
+    name: str = "wise_whitened"
 
     def prepare(self, lm: LanguageModel) -> None:
         """Samples the contexts, runs the unrelated prompts and takes the second moment, which are kept on disk.

@@ -73,7 +73,7 @@ def test_every_name_stands_for_a_class(name: str) -> None:
 
 def test_presets_are_of_a_class() -> None:
     assert EDITORS["ft_l"] is EDITORS["ft_m"] is FineTune
-    assert EDITORS["wise_retrieve"] is Wise
+    assert EDITORS["wise_whitened_retrieve"] is EDITORS["wise_paper"] is Wise
     assert EDITORS.base("rome") == "rome"
 
 
@@ -83,7 +83,7 @@ def test_presets_are_of_a_class() -> None:
         ("roem", "did you mean rome"),
         ("fine_tune", "did you mean finetune"),
         ("FT_M", ""),
-        ("wise_retreive", "wise_ret"),
+        ("wise_whitened_retreive", "wise_whitened_ret"),
     ],
 )
 def test_a_name_that_no_editor_has(name: str, nearest: str) -> None:
@@ -95,6 +95,18 @@ def test_a_name_that_no_editor_has(name: str, nearest: str) -> None:
         EDITORS[name]
     assert name not in EDITORS
     assert EDITORS.get(name) is None
+
+
+@pytest.mark.parametrize("variant", ["", "_merge", "_retrieve"])
+def test_a_name_that_stood_for_another_algorithm(variant: str) -> None:
+    """`wise` was this project's variant, and reads as the paper's algorithm: the answer names both, and says which."""
+    with pytest.raises(ValueError, match=f"editor=wise{variant}: there is no such editor; say which: ") as error:
+        editor_class(f"wise{variant}")
+    said = str(error.value)
+    assert f"wise_whitened{variant}, this project's variant" in said
+    assert "wise_paper, the algorithm of Wang et al. 2024" in said
+    assert "did you mean" not in said
+    assert "\n" not in said
 
 
 def test_the_package_exports_what_it_did() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from torch import Tensor
 
 from corrigenda import CoefficientEdit, Edit, Fact, LanguageModel, LowRankEdit, Origin, WrongModelError
 from corrigenda.forward.partial import PartialForward
-from corrigenda.forward.recording import record
+from corrigenda.forward.recording import forward_logits, record
 
 FACT = Fact("Eiffel Tower", "the {} is located in", target_new="Rome", target_true="Paris")
 FACTORS = {(0, 3): 0.0, (0, 7): 2.0, (2, 1): -1.5}
@@ -91,6 +93,105 @@ def test_acts_in_a_partial_forward() -> None:
         whole = logits(lm)
         partial = PartialForward(lm, record(lm, batch, layers=[2]), 2, torch.tensor([3, 3]))
         torch.testing.assert_close(partial.logits(), whole[:, 3:], atol=1e-4, rtol=1e-4)
+
+
+# -- where the answer is predicted only
+
+
+@contextmanager
+def scaled_by_hand(lm: LanguageModel, at: list[list[bool]]) -> Iterator[None]:
+    """The coefficients of layer 1, numbers 2 and 5, times 0 and 3 at chosen positions, by a plain hook."""
+    where = torch.tensor(at)
+
+    def change(_module: object, args: tuple[Tensor, ...]) -> tuple[Tensor]:
+        m = args[0].reshape(*where.shape, -1).clone()
+        for neuron, factor in ((2, 0.0), (5, 3.0)):
+            m[..., neuron] = torch.where(where, factor * m[..., neuron], m[..., neuron])
+        return (m.reshape(args[0].shape),)
+
+    handle = lm.memory(1)._values.register_forward_pre_hook(change)
+    yield
+    handle.remove()
+
+
+def predicting(lm: LanguageModel) -> CoefficientEdit:
+    return CoefficientEdit.of(lm, origin(lm), {(1, 2): 0.0, (1, 5): 3.0}, "predicting")
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2"])
+def test_where_the_answer_is_predicted(family: str) -> None:
+    """At the prompt's last token and all after it: a prompt of three tokens and one of five, told and untold."""
+    lm = tiny.build(family)
+    batch = lm.batch(IDS.tolist(), [3, 5])
+    untold = [[False] * 4 + [True]] * 2  # a forward that nobody told anything is a prompt
+    told = [[False, False, True, True, True], untold[0]]
+    before = forward_logits(lm, batch)
+    with scaled_by_hand(lm, told):
+        expected = forward_logits(lm, batch)
+    assert float((expected - before).abs().max()) > 1e-3
+    with scaled_by_hand(lm, untold):
+        expected_untold = logits(lm)
+    edit = predicting(lm)
+    with edit.applied(lm):
+        torch.testing.assert_close(forward_logits(lm, batch), expected, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(logits(lm), expected_untold, atol=1e-5, rtol=1e-5)
+        recording = record(lm, batch, layers=[1])
+        partial = PartialForward(lm, recording, 1, torch.tensor([2, 2]))
+        torch.testing.assert_close(partial.logits(), expected[:, 2:], atol=1e-4, rtol=1e-4)
+    assert torch.equal(forward_logits(lm, batch), before)
+    assert not any(module._forward_pre_hooks or module._forward_hooks for module in lm.model.modules())
+
+
+def test_generation_is_scaled_step_by_step() -> None:
+    """Each generated token is one that predicts the next: as if the text so far were run at once."""
+    lm = tiny.build("llama")
+    prompt = "the Eiffel Tower is located in"
+    ids = lm.tokens(prompt)
+    with predicting(lm).applied(lm), torch.no_grad():
+        made = lm.model.generate(
+            torch.tensor([ids]),
+            max_new_tokens=4,
+            do_sample=False,
+            eos_token_id=None,
+            return_dict_in_generate=True,
+            output_logits=True,
+        )
+    text = made.sequences[0].tolist()
+    assert len(text) == len(ids) + 4
+    for step, place in enumerate(range(len(ids), len(text))):
+        with scaled_by_hand(lm, [[position >= len(ids) - 1 for position in range(place)]]), torch.no_grad():
+            expected = lm.model(torch.tensor([text[:place]])).logits[0, -1]
+        torch.testing.assert_close(made.logits[step][0], expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_masked_model_predicts_at_its_mask() -> None:
+    lm = tiny.build("bert")
+    lm.tokenizer.mask_token = "?"
+    mask = int(lm.tokenizer.mask_token_id)
+    ids = [[5, 6, mask, 7, 8], [mask, 6, 7, 8, 9]]
+    with scaled_by_hand(lm, [[token == mask for token in row] for row in ids]), torch.no_grad():
+        expected = lm.model(input_ids=torch.tensor(ids)).logits
+    with predicting(lm).applied(lm), torch.no_grad():
+        torch.testing.assert_close(lm.model(input_ids=torch.tensor(ids)).logits, expected, atol=1e-5, rtol=1e-5)
+    lm.tokenizer.mask_token = None
+    with pytest.raises(WrongModelError, match="its tokenizer has no mask token"):
+        predicting(lm).apply(lm)
+
+
+def test_where_is_saved_and_described(tmp_path: Path) -> None:
+    lm = tiny.build("llama")
+    edit = predicting(lm)
+    edit.save(tmp_path)
+    loaded = Edit.load(tmp_path)
+    assert isinstance(loaded, CoefficientEdit)
+    assert loaded.positions == "predicting"
+    assert "where the answer is predicted" in edit.describe()
+    with edit.applied(lm), pytest.raises(ValueError, match="coefficient"):
+        lm.save_pretrained(tmp_path / "model")
+    with pytest.raises(TypeError, match="coefficient edit"):
+        edit.to_peft(tmp_path / "adapter")
+    with pytest.raises(ValueError, match="positions='last' must be one of all, predicting"):
+        CoefficientEdit(origin(lm), {}, "last")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)

@@ -118,6 +118,84 @@ def test_values_are_learned(family: str) -> None:
         assert loss(lm, DANIELLE) == pytest.approx(pytest.approx(loss_without(lm, DANIELLE), abs=1e-6))
 
 
+def test_the_best_value_is_kept() -> None:
+    """Steps far too large make a learned value worse: what is kept is the one with the smallest loss that was met."""
+    lm = tiny.build("llama")
+    learned = grace(radius=1e-3, stop=0.0).edit(lm, [EIFFEL])
+    edit = grace(radius=1e-3, lr=30.0, steps=3, stop=0.0).extend(lm, learned, [EIFFEL])
+    report = edit.origin.report[-1]
+    losses = report["step_losses"]
+    assert losses[-1] > min(losses) + 0.5  # without this the test would not see which one is kept
+    with edit.applied(lm):
+        assert loss(lm, EIFFEL) == pytest.approx(min(losses), abs=1e-3)
+    assert report["loss"] == min(losses)
+
+
+# -- where the value stands in
+
+
+def positions_changed(lm: LanguageModel, edit: CodebookEdit, ids: list[int], prompt: int) -> list[bool]:
+    """At which tokens of a text the FFN's output is the entry's value."""
+    with edit.applied(lm), lm.memory(2).capture() as seen:
+        forward_logits(lm, lm.batch([ids], [prompt]))
+    return [torch.allclose(output, edit.values[0], atol=1e-6) for output in seen.output[0]]
+
+
+@pytest.mark.parametrize("replace", ["onwards", "last", "prompt", "all"])
+def test_where_the_value_stands_in(replace: Any, tmp_path: Path) -> None:
+    """By hand, over a prompt of n tokens and a target; what is learned is what is applied, also after saving."""
+    lm = tiny.build("llama")
+    old = loss(lm, EIFFEL)
+    edit = grace(radius=1e-3, replace=replace).edit(lm, [EIFFEL])
+    ids, n = target_rows(lm, EIFFEL)
+    later = len(ids) - n
+    assert later >= 2
+    assert (
+        positions_changed(lm, edit, ids, n)
+        == {
+            "onwards": [False] * (n - 1) + [True] * (1 + later),
+            "last": [False] * (n - 1) + [True] + [False] * later,
+            "prompt": [True] * (n - 1) + [False] * (1 + later),
+            "all": [True] * (n + later),
+        }[replace]
+    )
+    [report] = edit.origin.report
+    edit.save(tmp_path)
+    loaded = Edit.load(tmp_path)
+    assert isinstance(loaded, CodebookEdit)
+    assert loaded.replace == replace
+    with loaded.applied(lm):
+        assert loss(lm, EIFFEL) == pytest.approx(report["loss"], abs=1e-3)
+        assert loss(lm, EIFFEL) < old - 0.1
+    other = "last" if replace == "onwards" else "onwards"
+    with pytest.raises(EditRefusedError, match=f"made with replace='{replace}', this editor has replace='{other}'"):
+        grace(radius=1e-3, replace=other).extend(lm, loaded, [BEN])
+
+
+def test_where_a_generated_token_is_left_alone() -> None:
+    """With `last` the tokens that follow a prompt are the model's own FFN's, step by step as in one forward."""
+    lm = tiny.build("llama")
+    edit = grace(radius=1e-3, replace="last").edit(lm, [EIFFEL])
+    outputs: list[Tensor] = []
+    ids = lm.tokens(EIFFEL.statement)
+    handle = lm.memory(2)._values.register_forward_hook(lambda *args: outputs.append(args[2].detach()))
+    with edit.applied(lm):
+        lm.generate(EIFFEL.statement, max_new_tokens=3)
+    handle.remove()
+    assert len(outputs) >= 3
+    changed = [torch.allclose(row, edit.values[0], atol=1e-6) for output in outputs for row in output[0]]
+    assert changed.count(True) <= 1
+    assert not any(changed[len(ids) :])
+
+
+def test_an_unknown_place_is_refused() -> None:
+    edit = grace(radius=1e-3, steps=1).edit(tiny.build("llama"), [EIFFEL])
+    with pytest.raises(ValueError, match="replace='first' must be one of onwards, last, prompt, all"):
+        dataclasses.replace(edit, replace="first")
+    with pytest.raises(ValueError, match="Grace: replace='first' must be"):
+        grace(replace="first")
+
+
 def loss_without(lm: LanguageModel, fact: Fact) -> float:
     with lm.edits.suspended():
         return loss(lm, fact)

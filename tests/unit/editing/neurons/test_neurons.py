@@ -131,6 +131,16 @@ def test_suppress_and_enhance_scale_by_0_and_2() -> None:
     assert Enhance(neurons=[(2, 5)], factor=10.0).edit(lm, [BEN]).scales[2][1].tolist() == [10.0]
 
 
+@pytest.mark.parametrize("editor", [Suppress, Enhance])
+def test_where_neurons_are_scaled(editor: type[Suppress] | type[Enhance]) -> None:
+    """Everywhere by default; the paper's way is a setting, and no other word is taken for it."""
+    lm = tiny.build("llama")
+    assert editor(neurons=[(2, 5)]).edit(lm, [BEN]).positions == "all"
+    assert editor(neurons=[(2, 5)], positions="predicting").edit(lm, [BEN]).positions == "predicting"
+    with pytest.raises(ValueError, match="positions='last' must be"):
+        editor(neurons=[(2, 5)], positions="last")  # type: ignore[arg-type]
+
+
 def direction(lm: LanguageModel, statement: str, word: str) -> Tensor:
     """The unit gradient of a word's logit in what enters the final norm, by hand for a layer norm with weight and bias:
     (I - 11^T/d - x x^T/d) diag(w) u / sd, x being the normalised state."""
@@ -199,7 +209,7 @@ def test_update_of_several_facts_and_verbs() -> None:
     torch.testing.assert_close(together.delta(1), sum(edit.delta(1) for edit in apart), atol=1e-5, rtol=1e-4)
     scale = float(lm.memory(1).values[3].norm())
     assert apart[1].norm(1) == pytest.approx(1.0 * scale, rel=1e-4)  # only what is taken away
-    assert apart[2].norm(1) == pytest.approx(8.0 * scale, rel=1e-4)  # only what is added
+    assert apart[2].norm(1) == pytest.approx(2.0 * scale, rel=1e-4)  # only what is added
 
 
 def test_update_of_a_masked_model() -> None:

@@ -300,6 +300,30 @@ def test_layers_below_run_once() -> None:
     assert calls[3] == 2 + 6
 
 
+def test_a_fact_is_done_when_its_contexts_are_learned_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Losses by hand: below `stop` after the bare prompt from step 2 on, below twice that over all rows from step 5 on.
+
+    The mean over the rows holds the bare one, too; nothing else asks for a step.
+    """
+    lm = tiny.build("llama")
+    editor = wise(steps=9, stop=0.1, replay=0, weight=0.0, shards=1, alpha=0.0, beta=0.0, gamma=0.0)
+    assert editor.rows_per_fact == 3
+    course = [[1.0, 1.0, 1.0]] * 2 + [[0.05, 0.3, 0.26]] * 3 + [[0.05, 0.3, 0.24]] * 9
+    rows = iter(course)
+
+    def nll(_self: RowsForward, added: Tensor) -> Tensor:
+        return torch.tensor(next(rows)) + 0 * added.sum()
+
+    monkeypatch.setattr(RowsForward, "nll", nll)
+    [report] = editor.edit(lm, [EIFFEL]).origin.report
+    assert report["steps"] == 5
+    assert report["loss"] == pytest.approx(0.05)
+    assert report["loss_in_contexts"] == pytest.approx(0.59 / 3)
+    rows = iter([[0.12, 0.0, 0.0]] * 3 + [[0.09, 0.0, 0.0]] * 9)  # and the bare prompt, whatever the mean says
+    [report] = editor.edit(lm, [EIFFEL]).origin.report
+    assert report["steps"] == 3
+
+
 def test_a_later_request_of_the_same_relation_takes_the_place_of_an_earlier_one() -> None:
     """In other words, and by the rule that protocols go by, too: the earlier fact is held no more."""
     lm = tiny.build("llama")

@@ -84,8 +84,9 @@ def test_the_paper_s_numbers() -> None:
 
 
 def test_the_names_in_results() -> None:
-    assert configured("wise") == Wise()
-    assert [configured(name).name for name in ("wise", "wise_merge", "wise_retrieve")] == ["wise"] * 3
+    ours = ("wise_whitened", "wise_whitened_merge", "wise_whitened_retrieve")
+    assert configured("wise_whitened") == Wise()
+    assert [configured(name).name for name in ours] == ["wise_whitened"] * 3
     edit = paper(steps=1).edit(tiny.build("llama"), FACTS[:1])
     assert edit.origin.editor == edit.origin.settings["name"] == "wise_paper"
 
@@ -138,6 +139,25 @@ def test_steps_by_hand(steps: int) -> None:
     without = dataclasses.replace(editor, weight=0.0).edit(lm, [THOMAS])
     if steps > 1:
         assert float((without.deltas[0] - expected).norm()) > 0.05 * float(expected.norm())
+
+
+def test_margins_are_scaled_together() -> None:
+    """`margin_scale` keeps the ratios of the paper's 5, 20 and 10, and reaches the loss; alone it is refused."""
+    lm = tiny.build("llama")
+    state = paper(steps=1, margin_scale=0.1).edit(lm, [THOMAS]).state
+    assert dataclasses.astuple(state.margins) == pytest.approx((0.5, 2.0, 1.0))
+    with pytest.raises(ValueError, match=r"margin_scale=2\.0 multiplies alpha, beta and gamma where they are given"):
+        Wise(margin_scale=2.0)
+
+
+def test_each_entry_is_bounded() -> None:
+    """`max_entry` cuts each entry off, and leaves the others: with all steps but the last within the bound, by hand."""
+    lm = tiny.build("llama")
+    free = paper(steps=1, lr=5.0, margin_scale=0.1).edit(lm, [THOMAS]).deltas
+    bound = float(free.abs().quantile(0.99))
+    cut = paper(steps=1, lr=5.0, margin_scale=0.1, max_entry=bound).edit(lm, [THOMAS]).deltas
+    assert float(free.abs().max()) > 1.5 * bound
+    torch.testing.assert_close(cut, free.clamp(-bound, bound), rtol=0, atol=0)
 
 
 def test_masks_are_drawn_for_each_shard_by_itself() -> None:
