@@ -8,9 +8,7 @@ edit that routes decides on each by itself. On one long text it would decide onc
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,6 +18,7 @@ from corrigenda.data.embedded import dialogues, held_out_texts
 from corrigenda.edits.routed import activated
 from corrigenda.forward.shared import SharedStart
 from corrigenda.prompts import encode_plain, specials_before
+from eval.records import HeldOut
 from eval.scoring import MOST_LOGITS, batches
 from eval.settings import EvalSettings
 
@@ -27,69 +26,6 @@ logger = logging.getLogger(__name__)
 
 MOST_LOG_PERPLEXITY = 700.0
 """Beyond that exp overflows; such a model is wrecked all the same."""
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """What a model gave to windows of the held-out texts.
-
-    Attributes:
-        windows: their numbers; window k is of text k modulo the number of texts.
-        log_probs: for each the sum of its tokens' log-probabilities, in nats.
-        tokens: for each, how many tokens that are; a window's first token is read and not predicted.
-        activated: for each, whether an applied edit answered in it; None where no applied edit is routed.
-    """
-
-    windows: tuple[int, ...]
-    log_probs: tuple[float, ...]
-    tokens: tuple[int, ...]
-    activated: tuple[bool, ...] | None = None
-
-    @property
-    def log_perplexity(self) -> float:
-        """The mean negative log-probability of a token, in nats."""
-        return -sum(self.log_probs) / sum(self.tokens)
-
-    def by_window(self) -> dict[int, float]:
-        """By window the mean negative log-probability of its tokens, in nats."""
-        parts = zip(self.windows, self.log_probs, self.tokens, strict=True)
-        return {window: -log_prob / n for window, log_prob, n in parts}
-
-    def only(self, windows: Sequence[int]) -> HeldOut:
-        """Some of the windows, in that order; those that were not read are left out."""
-        place = {window: number for number, window in enumerate(self.windows)}
-        kept = [place[window] for window in windows if window in place]
-        return HeldOut(
-            tuple(self.windows[number] for number in kept),
-            tuple(self.log_probs[number] for number in kept),
-            tuple(self.tokens[number] for number in kept),
-            None if self.activated is None else tuple(self.activated[number] for number in kept),
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields that are known, as JSON values: what runs keep."""
-        found: dict[str, Any] = {
-            "windows": list(self.windows),
-            "log_probs": [value if math.isfinite(value) else None for value in self.log_probs],
-            "tokens": list(self.tokens),
-        }
-        return found if self.activated is None else found | {"activated": list(self.activated)}
-
-    @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> HeldOut:
-        """What an object holds that `to_dict` gave.
-
-        Raises:
-            ValueError: its lists are not of one length, or empty, or a window has no token.
-        """
-        log_probs = tuple(math.nan if value is None else float(value) for value in record["log_probs"])
-        windows, tokens, answers = tuple(record["windows"]), tuple(record["tokens"]), record.get("activated")
-        lengths = {len(windows), len(log_probs), len(tokens), len(windows if answers is None else answers)}
-        if len(lengths) > 1 or not windows or min(tokens) < 1:
-            raise ValueError(
-                "held_out: windows, log_probs, tokens and activated must be lists of one length, not empty"
-            )
-        return cls(windows, log_probs, tokens, None if answers is None else tuple(map(bool, answers)))
 
 
 def in_turn(place: int, settings: EvalSettings) -> tuple[int, ...]:

@@ -187,7 +187,9 @@ class Checkpoints:
             with finetuned(run.lm, asked) as losses:
                 settings, held_out = self._settings_at(t), read_held_out(run.lm, run.settings)
                 again = [run.numbers[case.fact.id] for case in stood]
-                if not self._measured(t, _SURVIVAL, self._edited, again, settings, held_out, lambda fact: errors[fact.id]):
+                if not self._measured(
+                    t, _SURVIVAL, self._edited, again, settings, held_out, lambda fact: errors[fact.id]
+                ):
                     return False
         except ArithmeticError as problem:
             # Nothing to score; what a broken model cannot be trained for is said and not filled in.
