@@ -16,9 +16,9 @@ from corrigenda.settings import check_class
 from eval.changes import compare_with_before
 from eval.fitting import not_measured, too_long
 from eval.free_answers import answer_freely
-from eval.held_out import HeldOut, read_held_out
+from eval.held_out import read_held_out
 from eval.metrics import METRICS
-from eval.records import Measurement
+from eval.records import HeldOut, Measurement
 from eval.settings import EvalSettings
 from eval.teacher_forcing import score_targets
 

@@ -16,9 +16,9 @@ from corrigenda.data import FactSet
 from corrigenda.files import write_json, write_tensors
 from corrigenda.progress import track
 from corrigenda.runs.ids import code_version
-from eval.held_out import HeldOut, read_held_out
+from eval.held_out import read_held_out
 from eval.measure import measure
-from eval.records import Measurement
+from eval.records import HeldOut, Measurement
 from eval.settings import EvalSettings
 
 

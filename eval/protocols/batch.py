@@ -11,9 +11,10 @@ from corrigenda.data.requests import left_out, reports_together, standing
 from corrigenda.files import write_json
 from corrigenda.progress import track
 from eval.evaluation import judged
-from eval.held_out import HeldOut, read_held_out
+from eval.held_out import read_held_out
 from eval.measure import measure
 from eval.protocols.runs import Attempt, EditRun, reports_of
+from eval.records import HeldOut
 
 
 def run_batch(run: EditRun) -> None:

@@ -25,7 +25,7 @@ from corrigenda.progress import stage, track
 from corrigenda.runs.environment import peak_memory_mb
 from corrigenda.runs.folder import read_object
 from eval.evaluation import Case, Evaluation, judged
-from eval.held_out import HeldOut, read_held_out
+from eval.held_out import read_held_out
 from eval.lm_eval.harness import Harness
 from eval.measure import measure
 from eval.metrics import METRICS
@@ -38,6 +38,7 @@ from eval.protocols.position import Position
 from eval.protocols.runs import EditRun, reports_of
 from eval.protocols.settings import Regime, SequentialSettings
 from eval.protocols.survival import finetuned
+from eval.records import HeldOut
 from eval.settings import EvalSettings
 
 _FOLDER = "curve"

@@ -58,8 +58,8 @@ def test_a_random_update_is_told_from_none(smollm2: LanguageModel) -> None:
 
 
 def test_a_judged_answer_ends_at_a_line_break(smollm2: LanguageModel) -> None:
-    prompt = "Question: What is the capital of Japan?\nAnswer:"
-    fact = Fact("Tokyo", "{} is in the country of", "Japan", portability=(Probe(prompt, "Tokyo"),))
+    prompt = "Question: Who wrote Hamlet?\nAnswer:"
+    fact = Fact("Hamlet", "{} was written by", "Marlowe", portability=(Probe(prompt, "Marlowe"),))
     (found,) = measure(smollm2, [fact], EvalSettings(perplexity_windows=0, max_new_tokens=20))
     [record] = found.probes("portability")
     assert "\n" in smollm2.generate(prompt, 20)

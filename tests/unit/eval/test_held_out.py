@@ -22,10 +22,11 @@ from corrigenda.edits.routed import activated
 from corrigenda.forward.recording import forward_logits
 from corrigenda.runs.folder import RunFolder
 from eval import EditRun, EvalSettings, SequentialSettings, evaluate, measure, run_batch, run_sequential, run_single
-from eval.held_out import HeldOut, held_out_windows, in_turn, read_held_out
+from eval.held_out import held_out_windows, in_turn, read_held_out
 from eval.measure import on_windows
 from eval.protocols import baseline, batch
 from eval.protocols.checkpoints import Checkpoints
+from eval.records import HeldOut
 
 FEW = EvalSettings(generate=False, perplexity_windows=9, perplexity_window=12)
 LAYER = 2

@@ -7,8 +7,7 @@ import math
 
 import pytest
 
-from eval.held_out import HeldOut
-from eval.records import Measurement, SampledText, ScoredProbe, ScoredPrompt
+from eval.records import HeldOut, Measurement, SampledText, ScoredProbe, ScoredPrompt
 
 
 def test_windows_of_the_held_out_texts() -> None:

@@ -212,12 +212,25 @@ def test_the_fixed_set_names_no_edited_subject() -> None:
     assert (found.neighbourhood, found.locality, found.id) == (("Tim is in",), (), fixed.id)
 
 
-def test_failed_edits_count_as_failed(by_notes: LanguageModel, tmp_path: Path) -> None:
+def test_failed_edits_count_as_failed(by_notes: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the model happens to give what was asked for, as here always; right after the edit and later."""
+
+    def right(*arguments: Any) -> list[Measurement]:
+        found = read_notes(*arguments)
+        for one in found:
+            one.values |= {"token_accuracy": 1.0, "preservation": 1.0}
+        return found
+
+    for module in (sequential, checkpoints):
+        monkeypatch.setattr(module, "measure", right)
     editor = Notes(refused=("Danielle",), crashes=("river",))
     run = go(by_notes, PLAIN, editor, tmp_path, SequentialSettings(checkpoints=(4,)))
     errors = [case.error for case in run.run.evaluation.cases]
     assert errors == ["", "refused: not this one", "", "crashed: ZeroDivisionError('a bug')", "", "", ""]
+    assert [case.after.values["token_accuracy"] for case in run.run.evaluation.cases] == [1, 0, 1, 0, 1, 1, 1]
     assert after(run, "token_accuracy") == [(4, 0.5), (7, 5 / 7)]
+    assert [point["right_after"]["token_accuracy"]["after"] for point in run.curve] == [0.5, 5 / 7]
+    assert after(run, "preservation") == [(4, 1.0), (7, 1.0)]  # what it should have left alone is as measured
     assert [point["n_failed"] for point in run.curve] == [2, 2]
 
 
