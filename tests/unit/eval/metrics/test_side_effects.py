@@ -19,7 +19,7 @@ from corrigenda.forward.interventions import Read, intervene
 from corrigenda.forward.recording import forward_logits
 from corrigenda.models.sites import Site
 from eval import METRICS, EvalSettings, Measurement, evaluate, measure
-from eval.evaluation import failed
+from eval.evaluation import NOT_FINITE, failed, judged
 from eval.fitting import not_measured
 from eval.leaderboard.columns import columns, ranking
 from eval.leaderboard.recompute import recomputed
@@ -249,3 +249,11 @@ def test_columns_of_the_leaderboard_that_rank_nothing() -> None:
         *("same_subject_preservation", "same_subject_kl"),
     }
     assert not shown & set(ranking())
+
+
+def test_an_edit_that_leaves_no_numbers_in_a_fact_check_is_noticed() -> None:
+    state = {"values": {}, "prompts": {"fact_checks": [{"prompt": "x", "log_probs_right": [None, -1.0]}]}}
+    found = Measurement.from_dict(state)
+    assert math.isnan((found.checks()[0].log_probs_right or [0.0])[0])
+    assert found.to_dict() == state
+    assert judged(FACT, Measurement(), found).error.startswith(NOT_FINITE)
