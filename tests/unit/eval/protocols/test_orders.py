@@ -36,7 +36,7 @@ def test_a_mean_and_students_interval_by_hand() -> None:
 
 
 def test_shares_stay_shares_and_one_order_has_no_interval() -> None:
-    assert order_interval([0.9, 1.0], share=True) == (pytest.approx(0.95 - 12.706205 * 0.05, abs=1e-6), 1.0)
+    assert list(order_interval([0.9, 1.0], share=True) or ()) == pytest.approx([0.95 - 12.706205 * 0.05, 1.0], abs=1e-6)
     assert order_interval([0.9]) is None
 
 
@@ -68,7 +68,7 @@ def test_real_curves_of_three_orders(tmp_path: Path) -> None:
     assert curve_table(merged).row_count == 2
     assert {"first.token_accuracy", "latest.free_generation_strict"} <= set(curve_columns())
     [together] = by_order(stored)
-    assert sorted(together) == [0, 1, 2]
+    assert set(together) == {0, 1, 2}
     other = StoredRun(tmp_path, "finished", "", {**stored[0].config, "seed": 1}, stored[0].identity, stored[0].summary)
     stopped = StoredRun(tmp_path, "finished", "", stored[0].config, stored[0].identity, {**summary, "stopped": {}})
-    assert [sorted(one) for one in by_order([*stored, other, stopped])] == [[0, 1, 2], [0]]
+    assert [set(one) for one in by_order([*stored, other, stopped])] == [{0, 1, 2}, {0}]
