@@ -47,8 +47,8 @@ PRESETS: Mapping[str, str] = {
 
 FORMER: Mapping[str, tuple[str, str]] = {
     name: (
-        f"wise_whitened{name.removeprefix('wise')}, this project's variant, which {name} was",
-        "wise_paper, the algorithm of Wang et al. 2024",
+        f"wise_whitened{name.removeprefix('wise')} (this project's variant, which {name} was)",
+        "wise_paper (the algorithm of Wang et al. 2024)",
     )
     for name in ("wise", "wise_merge", "wise_retrieve")
 }

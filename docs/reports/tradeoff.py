@@ -4,7 +4,7 @@ GRACE (over its radius) and the two WISE (over the threshold) learn zsRE facts o
 is the same learned memory with another radius or threshold: how much of the edits and of their paraphrases is answered
 as asked, and in how many prompts that nobody edited the memory answers.
 
-    python docs/reports/tradeoff.py tune      # as many trials for each editor, on facts 401 to 450 of zsre.json
+    python docs/reports/tradeoff.py tune      # as many trials for each editor, with facts 401 to 450 of zsre.json
     python docs/reports/tradeoff.py collect   # with the settings that tune chose, on facts that nobody tuned on
     python docs/reports/tradeoff.py page      # the page and its picture, from docs/data/tradeoff.json; runs nothing
 
@@ -71,7 +71,7 @@ TITLES = {
 GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
     "grace": {"relative_radius": (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)},
     "wise_whitened": {"weight": (3.5, 7.0, 14.0, 28.0), "margin": (0.6, 0.8)},
-    "wise_paper": {"lr": (0.3, 1.0, 3.0, 10.0), "margin_scale": (1.0, 4.0)},
+    "wise_paper": {"lr": (0.25, 0.5, 1.0, 2.0), "margin_scale": (1.0, 4.0)},
 }
 """What is tuned of each editor: eight trials each, all combinations."""
 
@@ -114,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--fresh", type=Path, default=SHARED / "zsre_fresh.json", help="facts of the curves")
     parser.add_argument("--offset", type=int, default=400, help="facts of --facts before those that are tuned on")
     parser.add_argument(
-        "--count", type=int, default=50, help="how many are tuned on; as many after them: other subjects"
+        "--count", type=int, default=25, help="how many are tuned on; as many after them: other subjects"
     )
     parser.add_argument(
         "--t", type=int, default=100, help="facts of --fresh that are edited; the others: other subjects"
