@@ -42,6 +42,7 @@ def _board_view(board: Board, folder: Path) -> dict[str, Any]:
                 "right": test.right,
                 **dataclasses.asdict(test.comparison),
                 "p_holm": test.p_holm,
+                "facts_needed": test.comparison.facts_needed if columns()[test.metric].written.is_share else None,
             }
             for test in board.tests
         ],

@@ -284,7 +284,7 @@ def test_controls_are_always_in_the_table(tmp_path: Path, make_run: Any) -> None
     assert set(CONTROLS) == {"none", "in_context", "random", "finetune"}
     assert set(rows_of(board)) == {"rome", *CONTROLS}
     assert "The control random (random update) has no run in the store." in board.notes
-    assert "in_context" not in " ".join(board.notes)
+    assert "The control in_context" not in " ".join(board.notes)
     assert re.search(r"\| random \(control: random update\) \| no run \|", markdown_of(tmp_path).replace("\\", ""))
 
 
