@@ -135,9 +135,9 @@ def power_notes(tests: Sequence[Test], ranked_by: str) -> list[str]:
         more = f" and {len(short) - 1} pairs fewer" if metric != ranked_by and len(short) > 1 else ""
         parts.append(f"{known[metric].title}: {pairs}{more}")
     return [
-        f"Facts (times seeds) that a difference of {100 * POINTS:.0f} points needs to be found in {100 * POWER:.0f} % of experiments "
-        f"(p < {ALPHA}, paired test without correction; from the observed variance of the differences), where a "
-        f"comparison has fewer. {'; '.join(parts)}."
+        f"Facts (times seeds) that a difference of {100 * POINTS:.0f} points needs to be found in {100 * POWER:.0f} % "
+        f"of experiments (p < {ALPHA}, paired test without correction; from the observed variance of the differences), "
+        f"where a comparison has fewer. {'; '.join(parts)}."
     ]
 
 

@@ -90,6 +90,15 @@ def _point_view(point: Mapping[str, Any]) -> dict[str, list[float | None]]:
     return {name: [value["after"], value["low"], value["high"]] for name, value in found.items()}
 
 
+CasesView = list[list[list[dict[str, Any]]]]
+"""The cases of each row of each table, as `case_views` gives them."""
+
+
+def cases_view(found: Leaderboard) -> CasesView:
+    """What was asked in each case of all tables: what the page shows of a row in detail."""
+    return [[case_views(row) for row in board.rows] for board in found.boards]
+
+
 def case_views(row: Row) -> list[dict[str, Any]]:
     """What was asked in each case of a row, and what came before and after; read from the runs' records."""
     views: list[dict[str, Any]] = []

@@ -16,6 +16,7 @@ from eval.leaderboard import leaderboard
 from eval.leaderboard.boards import Board
 from eval.leaderboard.columns import columns
 from eval.leaderboard.page import markdown
+from eval.leaderboard.views import leaderboard_view
 
 
 def only_board(tmp_path: Path) -> Board:
@@ -126,7 +127,7 @@ def test_comparisons_that_are_short_of_facts_say_how_many_they_need(tmp_path: Pa
     assert "free generation on paraphrases, strict: rome and memit 604 (have 40)" in note
     assert note.index("on paraphrases") < note.index("efficacy success")  # what ranks comes first
     assert "seconds" not in note
-    assert re.search(r"604 \(have 40\)", markdown(found))
+    assert re.search(r"604 \(have 40\)", markdown(leaderboard_view(found, tmp_path)))
 
 
 def test_where_there_are_facts_enough_nothing_is_said(tmp_path: Path, make_run: Any) -> None:
