@@ -25,6 +25,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import torch
 from pages import ROOT, Collected, Report, made, making, provenance
 
@@ -34,6 +35,7 @@ from corrigenda.runs.folder import RunFolder
 from editing import Enhance, Suppress, UpdateNeurons
 from eval import interval, paired_test
 from eval.scoring import TargetScore, probabilities, score
+from eval.statistics.paired import harmonic_mean
 from locate.neurons.attribution import METHODS
 from locate.neurons.locator import Neurons
 from locate.neurons.plots import plot_layers
@@ -459,6 +461,10 @@ class Page:
             name: 100 * fmean(row[name]["located"][0] > row[name]["located"][1] for row in rows) for name in kept
         }
         best = max((f"update {write:g}" for write in WRITES), key=lambda name: success[name])
+        both = max(
+            (f"update {write:g}" for write in WRITES),
+            key=lambda name: float(harmonic_mean(np.array(success[name]), np.array(kept[name]))),
+        )
         paper = f"update {WRITES[-1]:g}"
         mean = {
             (factor, name): 100 * fmean(self.relative("located", factor, name))
@@ -483,12 +489,13 @@ class Page:
             "If the most active neurons of the same layers are suppressed, the probability falls much, too"
             f" ({mean['suppress', 'most active']:.1f} % against {mean['suppress', 'integrated_gradients']:.1f} %)."
             " So random neurons are a weak control.",
-            f"Updating works best with write {best.split()[1]} ({success[best]:.0f} % success, {kept[best]:.0f} % of"
-            f" the other answers kept). The paper's {WRITES[-1]:g}, relative to the value's norm, has"
-            f" {success[paper]:.0f} % and {kept[paper]:.0f} %.",
-            f"The facts are of few kinds: {relations[0][1] + relations[1][1]} of {len(self.records)} are of"
-            f" {relations[0][0]} and {relations[1][0]}. A model of this size completes only few of PARAREL's wordings"
-            " with the object as the next token.",
+            f"Updating succeeds most often with write {best.split()[1]} ({success[best]:.0f} % success,"
+            f" {kept[best]:.0f} % of the other answers kept). Success and the other answers together (their harmonic"
+            f" mean) are best with write {both.split()[1]} ({success[both]:.0f} % and {kept[both]:.0f} %). The paper's"
+            f" {WRITES[-1]:g}, relative to the value's norm, has {success[paper]:.0f} % and {kept[paper]:.0f} %.",
+            f"The facts are of few kinds: {sum(n for _, n in relations)} of {len(self.records)} are of"
+            f" {' and '.join(name for name, _ in relations)}. A model of this size completes only few of PARAREL's"
+            " wordings with the object as the next token.",
         ]
         return [textwrap.fill(f"- {line}", 118, subsequent_indent="  ", break_on_hyphens=False) for line in lines]
 

@@ -102,22 +102,47 @@ class Report:
 def making(folder: Path, uses: Iterable[str] = ()) -> Iterator[None]:
     """Notes in a run's folder how it is made, while it is made: `made` reads it.
 
-    Code version, packages, machine; when, and the load average of the machine, at the beginning and at the end. Of a
-    command that is killed there is a beginning alone.
+    Of a command that is killed there is a beginning alone.
 
     Args:
         folder: it is made if need be.
-        uses: dotted names of what makes the figures; the code version is of their files. By default of all files.
+        uses: see `noting`.
     """
-    entry: dict[str, Any] = {"code": code_version(entry=uses), "commit": commit(), "versions": versions()}
-    entry |= {"machine": machine(), "begun": _now(), "ended": None, "load": [_load(), None]}
     earlier = made(folder)
-    write_json(folder / MADE, [*earlier, entry])
+    with noting(uses) as note:
+        write_json(folder / MADE, [*earlier, note])
+        try:
+            yield
+        finally:
+            _end(note)
+            write_json(folder / MADE, [*earlier, note])
+
+
+@contextmanager
+def noting(uses: Iterable[str] = ()) -> Iterator[dict[str, Any]]:
+    """How something is made: code version, packages, machine; when, and the load average, at both ends.
+
+    Args:
+        uses: dotted names of what makes the figures; the code version is of their files. By default of all files.
+
+    Yields:
+        the note; it is complete when the context is left.
+    """
+    note: dict[str, Any] = {"code": code_version(entry=uses), "commit": commit(), "versions": versions()}
+    note |= {"machine": machine(), "begun": _now(), "ended": None, "load": [_load(), None]}
     try:
-        yield
+        yield note
     finally:
-        entry |= {"ended": _now(), "load": [entry["load"][0], _load()]}
-        write_json(folder / MADE, [*earlier, entry])
+        _end(note)
+
+
+def _end(note: dict[str, Any]) -> None:
+    note |= {"ended": _now(), "load": [note["load"][0], _load()]}
+
+
+def add_note(folder: Path, note: Mapping[str, Any]) -> None:
+    """Adds what `noting` noted to a run's folder."""
+    write_json(folder / MADE, [*made(folder), note])
 
 
 def made(folder: Path) -> Made:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from corrigenda.runs.ids import targets
 from eval.leaderboard.boards import Row, Test
 from eval.leaderboard.columns import columns
 from eval.leaderboard.entries import Entry, TableKey
@@ -107,9 +108,24 @@ def notes_of(
             notes.append(
                 f"Measured with {value}." if name == "measured" else f"The facts are those of set {value[:12]}."
             )
-    codes = {str(run.identity.get("code", "unknown")) for row in rows if row.entry for run in row.entry.runs}
-    if len(codes) > 1:
-        notes.append(f"The runs are of {len(codes)} versions of the code ({', '.join(sorted(codes))}).")
+    return notes + code_notes(rows)
+
+
+def code_notes(rows: Sequence[Row]) -> list[str]:
+    """Which rows have runs of several versions of the code.
+
+    A run's code version is of the files that it uses, so only runs that use the same can be told apart by it.
+    """
+    found: dict[tuple[str, ...], dict[str, list[str]]] = {}
+    for row in rows:
+        for run in row.entry.runs if row.entry else ():
+            code = str(run.identity.get("code", "unknown"))
+            found.setdefault(targets(run.config), {}).setdefault(code, []).append(row.label)
+    notes = []
+    for codes in found.values():
+        if len(codes) > 1:
+            labels = ", ".join(dict.fromkeys(label for these in codes.values() for label in these))
+            notes.append(f"The runs of {labels} are of {len(codes)} versions of the code ({', '.join(sorted(codes))}).")
     return notes
 
 

@@ -10,6 +10,11 @@ import numpy as np
 import pytest
 
 
+@pytest.fixture(autouse=True)
+def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "RESAMPLES", 200)
+
+
 def facts_of(scores: list[float], n: int = 20) -> dict[int, dict[str, list[float]]]:
     """By layer the parts of S of n facts, all of them with the same share."""
     return {
