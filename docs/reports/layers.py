@@ -53,6 +53,8 @@ COLUMNS = {
     "perplexity_drift": "perplexity drift",
 }
 PARTS = METRICS["score"].parts
+USES = ("editing.Rome", "eval.evaluation", "eval.measure", "locate.CausalTrace")
+"""What the figures are made with: the code version of all of them is of the files of these."""
 LEAST_TRACED = 20
 RESAMPLES = 2000
 
@@ -97,7 +99,7 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
         done = {record["id"] for record in RunFolder(folder).cases()}
         if done >= {fact.id for fact in facts}:
             continue
-        with making(folder, ("editing.Rome", "eval.measure.measure", "eval.evaluation.judged")):
+        with making(folder, USES):
             before = before or measure(lm, facts, SETTINGS)
             for fact, old in zip(facts, before, strict=True):
                 if fact.id not in done:
@@ -180,7 +182,7 @@ def traced_together(
                     return None
                 if not begun:  # nothing is noted where all are there
                     begun = True
-                    noted.enter_context(making(folder, ("locate.CausalTrace",)))
+                    noted.enter_context(making(folder, USES))
                 try:
                     CausalTrace(site="ffn").find(lm, fact).save(folder / fact.id)
                 except UnknownFactError:

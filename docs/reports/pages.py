@@ -123,7 +123,8 @@ def noting(uses: Iterable[str] = ()) -> Iterator[dict[str, Any]]:
     """How something is made: code version, packages, machine; when, and the load average, at both ends.
 
     Args:
-        uses: dotted names of what makes the figures; the code version is of their files. By default of all files.
+        uses: dotted names of what makes the figures; the code version is of their files, so all runs of a page name the
+            same. By default of all files.
 
     Yields:
         the note; it is complete when the context is left.
