@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import stats
 
 
-def rank_correlation(left: Sequence[float], right: Sequence[float]) -> float:
+def rank_correlation(left: ArrayLike, right: ArrayLike) -> float:
     """Spearman's rank correlation: that of the ranks, ties sharing their mean rank; NaN where one does not vary.
 
     Raises:
         ValueError: the lengths differ.
     """
-    if len(left) != len(right):
-        raise ValueError(f"a correlation needs pairs, got {len(left)} and {len(right)} values")
-    if len(left) < 2 or np.ptp(left) == 0 or np.ptp(right) == 0:
+    first, second = np.asarray(left, dtype=float), np.asarray(right, dtype=float)
+    if len(first) != len(second):
+        raise ValueError(f"a correlation needs pairs, got {len(first)} and {len(second)} values")
+    if len(first) < 2 or np.ptp(first) == 0 or np.ptp(second) == 0:
         return math.nan
-    return float(np.corrcoef(stats.rankdata(left), stats.rankdata(right))[0, 1])
+    return float(np.corrcoef(stats.rankdata(first), stats.rankdata(second))[0, 1])
 
 
-def partial_rank_correlation(left: Sequence[float], right: Sequence[float], given: Sequence[float]) -> float:
+def partial_rank_correlation(left: ArrayLike, right: ArrayLike, given: ArrayLike) -> float:
     """How the ranks of two quantities go together beyond what both have from a third.
 
     With Spearman's r of each pair,
