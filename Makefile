@@ -13,7 +13,7 @@ READY := $(VENV)/.ready
 UNFINISHED := $(VENV)/.unfinished
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo unit test lint format bench leaderboard clean
+.PHONY: help setup demo unit test lint format bench leaderboard pages clean
 
 help: ## list the targets
 	@echo "usage: make TARGET [ARGS=\"...\"] [PYTHON=python3.12]"
@@ -46,7 +46,18 @@ bench: $(READY) ## run every benchmark; each prints one JSON object as its last 
 	done
 
 leaderboard: $(READY) ## make docs/leaderboard.* anew (hours on a CPU; may be stopped and given again)
-	$(BIN)/python docs/reports/leaderboard.py $(ARGS)
+	$(BIN)/python docs/reports/leaderboard.py collect $(ARGS)
+	$(BIN)/python docs/reports/leaderboard.py page
+
+# A page whose data are in docs/data, from the command in docs/reports that has this page's name in its first line.
+pages: $(READY) ## make the pages of figures anew from docs/data (seconds; runs no model)
+	@set -e; for data in docs/data/*.json; do \
+	    [ -e "$$data" ] || { echo "there are no data in docs/data yet" >&2; exit 1; }; \
+	    name=$$(basename "$$data" .json); \
+	    command=$$(grep -l "^\"\"\"docs/$$name\.md" docs/reports/*.py) || { \
+	        echo "error: no command of docs/reports begins with docs/$$name.md" >&2; exit 1; }; \
+	    echo "== $$command page"; $(BIN)/python "$$command" page; \
+	done
 
 clean: ## remove the environment, caches and builds; what runs wrote stays
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache

@@ -120,6 +120,7 @@ def make_run(tmp_path: Path) -> MakeRun:
         settings: dict[str, Any] | None = None,
         regime: str | None = None,
         errors: Mapping[int, str] | None = None,
+        schema: str = "auto",
     ) -> Path:
         facts = [made_fact(first + number) for number in range(len(works))]
         folder = RunFolder(tmp_path / "outputs" / (name or f"{editor}-{seed}-{first}-{mode}"))
@@ -128,7 +129,7 @@ def make_run(tmp_path: Path) -> MakeRun:
             "seed": seed,
             "editor": {"_target_": f"editing.{editor}", "seed": seed, **(settings or {})},
             "model": {"name": "tiny", "dtype": "float32", "device": None},
-            "data": {"path": "facts.jsonl"},
+            "data": {"path": "facts.jsonl", "schema": schema},
             "eval": {"_target_": "eval.EvalSettings", "generate": True, "seed": seed},
         }
         if regime is not None:

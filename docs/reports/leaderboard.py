@@ -1,46 +1,84 @@
-"""Writes docs/leaderboard.md, .html, .csv and .json: every editor on CounterFact and zsRE, on SmolLM2.
+"""docs/leaderboard.md, .html and .csv: every editor on CounterFact and zsRE, on SmolLM2.
 
-    python docs/reports/leaderboard.py [--facts 100] [--minutes 8] [--store outputs/leaderboard]
+    python docs/reports/leaderboard.py collect [--facts 100] [--minutes 8] [--store outputs/leaderboard]
+    python docs/reports/leaderboard.py page
 
-or `make leaderboard`. Each run is an ordinary run of run.py in the store. What is finished is not done again, and what
-was cut short goes on. So the command can be stopped and given again (with --minutes it stops by itself). The files are
-written when all runs are done; --write writes them from what there is.
+or `make leaderboard`, which does both. Each run is an ordinary run of run.py in the store. What is finished is not done
+again, and what was cut short goes on. So the first command can be stopped and given again (with --minutes it stops by
+itself). It writes the data when all runs are done; with --write, of what there is.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
+import json
 import os
+import re
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from corrigenda.runs.environment import machine, versions
+from pages import ROOT, UNKNOWN, Collected, Made, Report, add_note, made, noting, provenance
+
 from corrigenda.runs.store import Store, StoredRun
 from editing import EDITORS
-from eval.leaderboard import leaderboard, write_leaderboard
+from eval.leaderboard import leaderboard
+from eval.leaderboard.page import write_view
+from eval.leaderboard.views import cases_view, leaderboard_view
 
-ROOT = Path(__file__).resolve().parents[2]
+NAME = "leaderboard"
+SCRIPT = "leaderboard.py"
 
 DATA = {"counterfact": "counterfact.json", "zsre": "zsre.json"}
 
 SETTINGS = ("eval.max_new_tokens=20",)
 """Of all runs: the answers are names, so they are short; and the drift of each of thousands of edits is measured."""
 
+NO_BOUND = "with the bound of the literature it learns almost nothing in this model (docs/sequential.md)"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An editor in the table.
+
+    Attributes:
+        editor: its configuration, as `editor=` takes it.
+        settings: what differs from that.
+        on_request: by mode why it is run there only if it is asked for (--only).
+    """
+
+    editor: str
+    settings: tuple[str, ...] = ()
+    on_request: Mapping[str, str] | None = None
+
+    def left_out(self, mode: str) -> str:
+        """Why it is not run in a mode; empty where it is."""
+        return (self.on_request or {}).get(mode, "")
+
+
 # The controls first: they take least time, and all others are compared with them.
-CHOICES: dict[str, tuple[str, ...]] = {
-    "none": ("none",),
-    "in_context": ("in_context",),
-    "finetune": ("finetune", "ft_l"),
-    "rome": ("rome",),
-    "random": ("random",),
-    "grace": ("grace",),
-    "wise_whitened": ("wise_whitened", "wise_paper"),
-    "update_neurons": ("update_neurons",),
-}
-"""By editor, its configurations that are in the table."""
+TABLE: tuple[Entry, ...] = (
+    Entry("none"),
+    Entry("in_context", on_request={"batch": "all statements before every prompt take hours on a CPU"}),
+    Entry("finetune"),
+    Entry("ft_l", on_request={"single": NO_BOUND, "batch": NO_BOUND}),
+    Entry("rome"),
+    Entry("random"),
+    Entry("grace"),
+    Entry("wise_whitened"),
+    Entry("wise_paper"),
+    Entry(
+        "update_neurons",
+        on_request={"batch": "the neurons of each fact are located as in single mode, in many seconds each"},
+    ),
+)
+"""The editors in the table: one more is one more line."""
 
 LIKE = "rome"
 """The random edits are as large as those of this editor. Its edits are kept, so that they are not made twice."""
@@ -53,58 +91,63 @@ OTHER_AIMS: dict[str, str] = {
 }
 """The editors that are not in the table, and why."""
 
-NO_BOUND = "with the bound of the literature it learns almost nothing in this model (docs/sequential.md)"
 
-ON_REQUEST: dict[tuple[str, str], str] = {
-    ("single", "ft_l"): NO_BOUND,
-    ("batch", "ft_l"): NO_BOUND,
-    ("batch", "in_context"): "all statements before every prompt take hours on a CPU",
-    ("batch", "update_neurons"): "the neurons of each fact are located as in single mode, in many seconds each",
-}
-"""What is run only if it is asked for (--only), and why."""
+# -- the first step
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def options(parser: argparse.ArgumentParser) -> None:
+    """The first step's options."""
     parser.add_argument("--facts", type=int, default=100, help="facts of each data set")
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data", help="folder of the data files")
     parser.add_argument("--store", type=Path, default=ROOT / "outputs" / "leaderboard")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs", help="folder of the files that are written")
-    parser.add_argument("--modes", default="single,batch")
+    parser.add_argument("--modes", default="single,batch", help="of single, batch")
     parser.add_argument("--only", default="", help="configurations, e.g. rome,finetune; all by default")
     parser.add_argument("--minutes", type=float, default=None, help="stop after so long, to go on another time")
     parser.add_argument("--write", action="store_true", help="run nothing, write what there is")
     parser.add_argument("--remark", default="", help="added to what the page says of itself")
     parser.add_argument("overrides", nargs="*", help="of the configuration, for all runs, e.g. eval.max_new_tokens=20")
-    options = parser.parse_args()
-    unknown = sorted({EDITORS.base(name) for name in EDITORS} - set(CHOICES) - set(OTHER_AIMS))
-    if unknown:
-        print(f"not in the table, and no reason is given (CHOICES, OTHER_AIMS): {', '.join(unknown)}")
-    deadline = time.monotonic() + 60 * options.minutes if options.minutes else None
-    done = options.write or all(run(job, Store(options.store), deadline) for job in jobs(options))
-    if not done:
-        print("not finished yet; give the same command again to go on")
-        sys.exit(3)
-    for path in write_leaderboard(leaderboard(Store(options.store).runs()), options.out, about=about(options)):
-        print(path)
 
 
-def jobs(options: argparse.Namespace) -> list[list[str]]:
+def collect(arguments: argparse.Namespace) -> Collected | None:
+    """All runs of the table; None where the time was up before all was done."""
+    if missing := not_in_table():
+        print(f"not in the table, and no reason is given (TABLE, OTHER_AIMS): {', '.join(missing)}")
+    store = Store(arguments.store)
+    deadline = time.monotonic() + 60 * arguments.minutes if arguments.minutes else None
+    if not arguments.write and not all(run(job, store, deadline) for job in jobs(arguments)):
+        return None
+    found = leaderboard(store.runs())
+    write_cases(cases_view(found), arguments.docs)
+    figures = {"view": leaderboard_view(found, arguments.docs), "about": about(arguments, store)}
+    runs = {
+        f"{board.key.data} {board.key.mode} {row.label} seed {stored.config.get('seed', 0)}": how_made(stored)
+        for board in found.boards
+        for row in board.rows
+        for stored in (row.entry.runs if row.entry else ())
+    }
+    return Collected(figures, runs)
+
+
+def not_in_table() -> list[str]:
+    """The editors that are in the table by no configuration, and for which no reason is given."""
+    return sorted({EDITORS.base(name) for name in EDITORS} - {EDITORS.base(e.editor) for e in TABLE} - set(OTHER_AIMS))
+
+
+def jobs(arguments: argparse.Namespace) -> list[list[str]]:
     """The overrides of every run, in the order in which they are done."""
-    only = [name for name in options.only.split(",") if name]
-    chosen = [choice for choices in CHOICES.values() for choice in choices if not only or choice in only]
+    only = [name for name in arguments.only.split(",") if name]
     return [
         [
-            *(f"mode={mode}", f"data={data}", f"data.path={_relative(options.data / file)}"),
-            *(f"data.limit={options.facts}", "data.on_error=skip", f"editor={editor}"),
-            *(f"store={_relative(options.store)}", f"before={_relative(options.store / 'before')}"),
-            f"save_edits={str(editor == LIKE).lower()}",
+            *(f"mode={mode}", f"data={data}", f"data.path={_relative(arguments.data / file)}"),
+            *(f"data.limit={arguments.facts}", "data.on_error=skip", f"editor={entry.editor}", *entry.settings),
+            *(f"store={_relative(arguments.store)}", f"before={_relative(arguments.store / 'before')}"),
+            f"save_edits={str(entry.editor == LIKE).lower()}",
             *SETTINGS,
-            *options.overrides,
+            *arguments.overrides,
         ]
-        for mode in options.modes.split(",")
-        for editor in chosen
-        if only or (mode, editor) not in ON_REQUEST
+        for mode in arguments.modes.split(",")
+        for entry in TABLE
+        if (entry.editor in only if only else not entry.left_out(mode))
         for data, file in DATA.items()
     ]
 
@@ -121,15 +164,18 @@ def run(overrides: list[str], store: Store, deadline: float | None) -> bool:
     if left is not None and left <= 0:
         return False
     print("run.py", *overrides, flush=True)
-    try:
-        finished = subprocess.run(
-            [sys.executable, str(ROOT / "run.py"), *overrides], cwd=ROOT, timeout=left, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return False  # killed; what it finished is kept
-    if finished.returncode:
-        print(f"failed with exit status {finished.returncode}", flush=True)
-    return True
+    before = {stored.path: (stored.state, stored.done) for stored in store.runs()}
+    status: int | None = None  # stopped; what it finished is kept
+    with noting() as note:
+        command = [sys.executable, str(ROOT / "run.py"), *overrides]
+        with suppress(subprocess.TimeoutExpired):
+            status = subprocess.run(command, cwd=ROOT, timeout=left, check=False).returncode
+    for stored in store.runs():
+        if before.get(stored.path) != (stored.state, stored.done):
+            add_note(stored.path, note)
+    if status:
+        print(f"failed with exit status {status}", flush=True)
+    return status is not None
 
 
 def size_of(overrides: Sequence[str], store: Store) -> list[str]:
@@ -150,28 +196,71 @@ def finished(store: Store) -> list[StoredRun]:
     return [run for run in reversed(store.runs()) if run.state == "finished" and "choices" in run.config]
 
 
-def about(options: argparse.Namespace) -> str:
-    """How the figures were made."""
-    found = versions() | {name: str(value) for name, value in machine().items()}
-    packages = ", ".join(f"{name} {found[name]}" for name in ("python", "torch", "transformers"))
-    where = f"{found['system']} {found['processor']}, {found.get('gpu', 'CPU')}, {found['threads']} threads"
-    command = " ".join(["python docs/reports/leaderboard.py --facts", str(options.facts), *options.overrides])
-    runs = finished(Store(options.store))
-    there = {(run.config["mode"], run.config["choices"]["editor"], run.config["choices"]["data"]) for run in runs}
-    asked = [(mode, editor) for mode in options.modes.split(",") for names in CHOICES.values() for editor in names]
-    left_out = []
-    for mode, editor in asked:
-        missing = [data for data in DATA if (mode, editor, data) not in there]
-        if missing:
-            on = "" if len(missing) == len(DATA) else f" on {', '.join(missing)}"
-            why = f": {ON_REQUEST[mode, editor]}" if (mode, editor) in ON_REQUEST else ""
-            left_out.append(f"{editor} in {mode} mode{on}{why}.")
-    return (
-        f"The first {options.facts} facts of each data set, seed 0, with {' '.join(SETTINGS)}. "
-        f"Command: {command} ({packages}; {where}). "
-        + " ".join([*(["Not run:"] if left_out else []), *left_out, options.remark]).strip()
-    )
+def how_made(stored: StoredRun) -> Made:
+    """How a stored run was made: as this command noted it, else as far as the run itself tells."""
+    if notes := made(stored.path):
+        return notes
+    path = stored.path / "versions.json"
+    if not path.is_file():
+        return []
+    told = json.loads(path.read_text(encoding="utf-8"))
+    entry = {"code": UNKNOWN, "commit": UNKNOWN, "versions": told["versions"], "machine": told["machine"]}
+    return [entry | {"begun": told["begun"], "ended": None, "load": [None, None]}]
 
+
+def about(arguments: argparse.Namespace, store: Store) -> str:
+    """What was run, and what not and why."""
+    there = {(r.config["mode"], r.config["choices"]["editor"], r.config["choices"]["data"]) for r in finished(store)}
+    left_out = []
+    for mode in arguments.modes.split(","):
+        for entry in TABLE:
+            missing = [data for data in DATA if (mode, entry.editor, data) not in there]
+            if missing:
+                on = "" if len(missing) == len(DATA) else f" on {', '.join(missing)}"
+                why = f": {entry.left_out(mode)}" if entry.left_out(mode) else ""
+                left_out.append(f"{entry.editor} in {mode} mode{on}{why}.")
+    parts = [
+        f"The first {arguments.facts} facts of each data set, seed 0, with {' '.join(SETTINGS)}.",
+        *(["Not run:", *left_out] if left_out else []),
+        arguments.remark,
+    ]
+    return " ".join(filter(None, parts))
+
+
+def cases_path(docs: Path) -> Path:
+    """Where the cases lie that the page shows in detail: prompts and answers, which are large."""
+    return docs / "data" / f"{NAME}-cases.json.gz"
+
+
+def write_cases(cases: Any, docs: Path) -> None:
+    """Writes the cases; the same cases give the same bytes."""
+    path = cases_path(docs)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(cases, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    path.write_bytes(gzip.compress(text.encode(), mtime=0))
+
+
+# -- the second step
+
+
+def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
+    """The three files; the cases are shown where they lie beside the data."""
+    figures = data["figures"]
+    told = plain(" ".join(provenance(NAME, data, SCRIPT, timed=True)).strip())
+    made_on = max((entry["begun"] for entries in data["runs"].values() for entry in entries), default="")
+    view = figures["view"] | {"about": f"{figures['about']} {told}", "made": made_on.replace("T", " ")}
+    path = next((place for place in (cases_path(docs), cases_path(ROOT / "docs")) if place.is_file()), None)
+    if path is None:
+        raise SystemExit(f"{cases_path(docs)}: the cases are missing; make them with the step 'collect'")
+    return write_view(view, json.loads(gzip.decompress(path.read_bytes())), docs, NAME)
+
+
+def plain(text: str) -> str:
+    """Text without Markdown: what stands at the head of the HTML page, too."""
+    return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text).replace("`", "").replace("**", "")
+
+
+REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, page)
 
 if __name__ == "__main__":
-    main()
+    REPORT.main()

@@ -1,14 +1,15 @@
-"""Writes docs/neurons.md: do knowledge neurons hold the fact?
+"""docs/neurons.md: do knowledge neurons hold the fact?
 
 The two effects of Dai et al. 2022 (section 4.3) on facts of PARAREL that the model knows: suppressing a fact's neurons
 lowers the right answer's probability, and enhancing them raises it, more than the same with as many random neurons, or
 with the most active ones, of the same layers. It also compares locators, updates values, and says in which layers the
 neurons lie.
 
-    python docs/reports/neurons.py [--facts 60] [--data ../shared/data/pararel] [--minutes 8] [--work outputs/neurons]
+    python docs/reports/neurons.py collect [--facts 60] [--data ../shared/data/pararel] [--minutes 8]
+    python docs/reports/neurons.py page
 
-What is finished is kept in the work folder. The command goes on where it was stopped. It writes the page when all the
-facts are done.
+What is finished is kept in the work folder, and the first command goes on where it was stopped. It writes the data
+when all the facts are done; `pages.py` says more of the two steps.
 """
 
 from __future__ import annotations
@@ -18,20 +19,23 @@ import json
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import torch
+from pages import ROOT, Collected, Report, made, making, provenance
 
 from corrigenda import Fact, LanguageModel, load
-from corrigenda.files import write_json
+from corrigenda.files import write_json, write_text
 from corrigenda.runs.folder import RunFolder
 from editing import Enhance, Suppress, UpdateNeurons
 from eval import interval, paired_test
 from eval.scoring import TargetScore, probabilities, score
+from eval.statistics.paired import harmonic_mean
 from locate.neurons.attribution import METHODS
 from locate.neurons.locator import Neurons
 from locate.neurons.plots import plot_layers
@@ -39,7 +43,16 @@ from locate.neurons.refine import RefinedNeurons
 from locate.neurons.suppression import highest_activation, probabilities_scaled, random_neurons
 from locate.question import Question, ask
 
-ROOT = Path(__file__).resolve().parents[2]
+NAME = "neurons"
+SCRIPT = "neurons.py"
+USES = (
+    "locate.neurons.locator",
+    "locate.neurons.suppression",
+    "editing.UpdateNeurons",
+    "editing.Suppress",
+    "eval.scoring",
+)
+"""What the figures are made with: their code version is of the files of these."""
 DRAWS = 5
 """Sets of random neurons."""
 TOP = 5
@@ -74,29 +87,35 @@ class Known:
         return Fact(self.fact.subject, self.held_out, self.fact.target_new, self.fact.target_true)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def options(parser: argparse.ArgumentParser) -> None:
+    """The first step's options."""
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data" / "pararel")
     parser.add_argument("--facts", type=int, default=60)
     parser.add_argument("--minutes", type=float, default=1e9, help="stop (to go on later) after so long")
     parser.add_argument("--work", type=Path, default=ROOT / "outputs" / "neurons")
-    arguments = parser.parse_args()
+
+
+def collect(arguments: argparse.Namespace) -> Collected | None:
+    """What is done to the neurons of each fact; None where the time was up before all was done."""
     deadline = time.monotonic() + 60 * arguments.minutes
     lm = load(arguments.model)
     work = arguments.work / lm.fingerprint[:8]  # what was found of another model is not this one's
     known = known_facts(lm, arguments.data, arguments.facts, work, deadline)
     if known is None:
-        return
+        return None
     folder = RunFolder(work / "facts")
     done = {record["id"] for record in folder.cases()}
-    for number, one in enumerate(known):
-        if time.monotonic() > deadline:
-            return
-        if one.fact.id not in done:
-            folder.append(examined(lm, one, known[number - 1].fact))
+    if not done >= {one.fact.id for one in known}:
+        with making(folder.path, USES):
+            for number, one in enumerate(known):
+                if time.monotonic() > deadline:
+                    return None
+                if one.fact.id not in done:
+                    folder.append(examined(lm, one, known[number - 1].fact))
     records = {record["id"]: record for record in folder.cases()}
-    write(lm, [records[one.fact.id] for one in known], arguments)
+    figures = {"model": lm.name, "facts": [records[one.fact.id] for one in known]}
+    return Collected(figures, {"facts": made(folder.path)})
 
 
 # -- the facts
@@ -254,24 +273,34 @@ def _whole(target: TargetScore) -> float:
 # -- the page
 
 
-def write(lm: LanguageModel, records: list[dict[str, Any]], arguments: argparse.Namespace) -> None:
+def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
     """The page and its picture."""
+    records = data["figures"]["facts"]
+    picture = docs / "figures" / "neurons-by-layer.png"
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    draw(records, picture)
+    path = docs / f"{NAME}.md"
+    write_text(path, "\n".join(text(data, records)))
+    return [path, picture]
+
+
+def text(data: Mapping[str, Any], records: list[dict[str, Any]]) -> list[str]:
+    """The page's lines."""
     page = Page(records)
     empty = [record for record in records if not record["neurons"]["integrated_gradients"]]
-    picture = ROOT / "docs" / "figures" / "neurons-by-layer.png"
-    draw(records, picture)
     relations = Counter(record["relation"] for record in records)
     counts = [len(record["neurons"]["integrated_gradients"]) for record in records]
     active = [len(_shared(record)) / max(1, count) for record, count in zip(records, counts, strict=True)]
     layers = torch.tensor([record["by_layer"] for record in records]).mean(0)
     best = layers.argsort(descending=True)[:5].tolist()
     head = ["suppress, located on", "suppress, held out", "enhance, located on", "enhance, held out"]
-    lines = [
+    return [
         "# Do knowledge neurons hold the fact?",
         "",
+        *provenance(NAME, data, SCRIPT, timed=True),
         paragraph(
-            f"Made by `python docs/reports/neurons.py --facts {arguments.facts}` with {lm.name}. To locate a fact with",
-            f"all three locators took {fmean(record['seconds_to_locate'] for record in records):.0f} s.",
+            f"The model is {data['figures']['model']}. To locate a fact with all three locators took",
+            f"{fmean(record['seconds_to_locate'] for record in records):.0f} s.",
         ),
         "",
         paragraph(
@@ -332,7 +361,7 @@ def write(lm: LanguageModel, records: list[dict[str, Any]], arguments: argparse.
         "",
         "## Where they lie",
         "",
-        f"![Neurons and attributions by layer](figures/{picture.name})",
+        "![Neurons and attributions by layer](figures/neurons-by-layer.png)",
         "",
         paragraph(
             "The layers with the largest sums of attributions (`layers_by_attribution`), as means over facts, are",
@@ -351,7 +380,6 @@ def write(lm: LanguageModel, records: list[dict[str, Any]], arguments: argparse.
         ),
         "",
     ]
-    (ROOT / "docs" / "neurons.md").write_text("\n".join(lines), encoding="utf-8")
 
 
 def paragraph(*parts: str) -> str:
@@ -433,6 +461,10 @@ class Page:
             name: 100 * fmean(row[name]["located"][0] > row[name]["located"][1] for row in rows) for name in kept
         }
         best = max((f"update {write:g}" for write in WRITES), key=lambda name: success[name])
+        both = max(
+            (f"update {write:g}" for write in WRITES),
+            key=lambda name: float(harmonic_mean(np.array(success[name]), np.array(kept[name]))),
+        )
         paper = f"update {WRITES[-1]:g}"
         mean = {
             (factor, name): 100 * fmean(self.relative("located", factor, name))
@@ -457,12 +489,13 @@ class Page:
             "If the most active neurons of the same layers are suppressed, the probability falls much, too"
             f" ({mean['suppress', 'most active']:.1f} % against {mean['suppress', 'integrated_gradients']:.1f} %)."
             " So random neurons are a weak control.",
-            f"Updating works best with write {best.split()[1]} ({success[best]:.0f} % success, {kept[best]:.0f} % of"
-            f" the other answers kept). The paper's {WRITES[-1]:g}, relative to the value's norm, has"
-            f" {success[paper]:.0f} % and {kept[paper]:.0f} %.",
-            f"The facts are of few kinds: {relations[0][1] + relations[1][1]} of {len(self.records)} are of"
-            f" {relations[0][0]} and {relations[1][0]}. A model of this size completes only few of PARAREL's wordings"
-            " with the object as the next token.",
+            f"Updating succeeds most often with write {best.split()[1]} ({success[best]:.0f} % success,"
+            f" {kept[best]:.0f} % of the other answers kept). Success and the other answers together (their harmonic"
+            f" mean) are best with write {both.split()[1]} ({success[both]:.0f} % and {kept[both]:.0f} %). The paper's"
+            f" {WRITES[-1]:g}, relative to the value's norm, has {success[paper]:.0f} % and {kept[paper]:.0f} %.",
+            f"The facts are of few kinds: {sum(n for _, n in relations)} of {len(self.records)} are of"
+            f" {' and '.join(name for name, _ in relations)}. A model of this size completes only few of PARAREL's"
+            " wordings with the object as the next token.",
         ]
         return [textwrap.fill(f"- {line}", 118, subsequent_indent="  ", break_on_hyphens=False) for line in lines]
 
@@ -512,5 +545,7 @@ def draw(records: list[dict[str, Any]], path: Path) -> None:
     )
 
 
+REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, page)
+
 if __name__ == "__main__":
-    main()
+    REPORT.main()

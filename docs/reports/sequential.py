@@ -1,10 +1,12 @@
-"""Writes docs/sequential.md: many edits, made one after another, and what is left of each edit and of the model.
+"""docs/sequential.md: many edits, made one after another, and what is left of each edit and of the model.
 
-    python docs/reports/sequential.py [--t 300] [--data zsre] [--methods rome,ft_l] [--minutes 8] [--work FOLDER]
+    python docs/reports/sequential.py collect [--t 300] [--data zsre] [--methods rome,ft_l] [--minutes 8]
+    python docs/reports/sequential.py page
 
 Every method edits the same facts in the same order and is scored by the sequential protocol. What is finished is kept
-in the work folder. The command goes on where it was stopped or killed. Each time it ends it writes the page, of what is
-there so far. 300 edits take hours on two CPU cores; `--t 1000` is for faster machines.
+in the work folder. The first command goes on where it was stopped or killed. Each time it ends it writes the data, of
+what is there so far. 300 edits take hours on two CPU cores; `--t 1000` is for faster machines. `pages.py` says more of
+the two steps.
 """
 
 from __future__ import annotations
@@ -15,11 +17,12 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pages import ROOT, Collected, Made, Report, made, making, provenance
 from transformers.utils import logging as transformers_logging
 
 from corrigenda import Fact, LanguageModel, load
@@ -35,13 +38,23 @@ from eval.protocols.curves import cell, curve_markdown, draw_curves, value_at
 from eval.protocols.fixed_locality import own_prompts
 from eval.protocols.sequential import Regime
 
-ROOT = Path(__file__).resolve().parents[2]
+NAME = "sequential"
+SCRIPT = "sequential.py"
 SHARED = ROOT.parent / "shared" / "data"
 SAME_FORM = "same_form.json"
 SAME_FORM_METRICS = ("preservation", "blank_answers", "locality_kl")
 SETTINGS = EvalSettings(max_new_tokens=20)
 FIXED = 50
 """Facts of the fixed locality set that come from the end of the file, which no run edits."""
+USES = (
+    "eval.protocols.sequential",
+    "eval.measure",
+    "editing.Rome",
+    "editing.FineTune",
+    "editing.Wise",
+    "editing.Grace",
+)
+"""What the figures are made with: their code version is of the files of these."""
 EMBEDDED = 20
 """Facts of the fixed locality set that ship with the project: their neighbourhood prompts are such that the model
 knows the answers."""
@@ -138,20 +151,22 @@ TITLES = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def options(parser: argparse.ArgumentParser) -> None:
+    """The first step's options."""
     parser.add_argument("--t", type=int, default=300, help="edits")
     parser.add_argument("--data", default="zsre", help="zsre or counterfact")
     parser.add_argument("--methods", default="", help=f"comma-separated, of {', '.join(METHODS)}; by default all")
     parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--page-only", action="store_true", help="write the page of what there is, and run nothing")
+    parser.add_argument("--write", action="store_true", help="run nothing, write what there is")
     parser.add_argument("--upto", type=int, default=0, help="stop (to go on later) when so many edits are scored")
     parser.add_argument("--minutes", type=float, default=1e9, help="stop (to go on later) after so long")
     parser.add_argument("--work", type=Path, default=ROOT / "outputs" / "sequential")
-    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "sequential.md")
-    arguments = parser.parse_args()
-    if arguments.page_only:
-        return write(arguments.work, arguments.page, arguments.model)
+
+
+def collect(arguments: argparse.Namespace) -> Collected:
+    """The curves of all methods, as far as they got."""
+    if arguments.write:
+        return gathered(arguments.work, arguments.model)
     warnings.simplefilter("ignore")  # a damaged model makes every editor warn at every fact; the figures show it
     transformers_logging.disable_progress_bar()
     deadline = time.monotonic() + 60 * arguments.minutes
@@ -172,10 +187,12 @@ def main() -> None:
             return time.monotonic() > deadline or last.is_file()
 
         place = RunFolder(folder)
-        with place.held():  # two of these commands at once would write one into the other
+        idle = (folder / "done.json").is_file() or stop()
+        # Two of these commands at once would write one into the other.
+        with place.held(), nullcontext() if idle else making(folder, USES):
             sequence = run(lm, facts, fixed, editor, METHODS[name].regime, place, stop)
             same_form(lm, sequence, strange, folder / SAME_FORM)
-    write(arguments.work, arguments.page, arguments.model)
+    return gathered(arguments.work, arguments.model)
 
 
 def read(data: str, t: int) -> tuple[FactSet, FactSet, dict[str, list[Fact]]]:
@@ -279,8 +296,8 @@ def introduction(model: str) -> list[str]:
 
 What is left of each edit, and of the model, when the edits become many?
 
-Made by `python docs/reports/sequential.py` with {model}, float32. Every method edits the same facts in the same order.
-After T edits, all facts edited so far are scored again, and so are prompts that nobody edits.
+Every method edits the same facts of {model} (float32) in the same order. After T edits, all facts edited so far
+are scored again, and so are prompts that nobody edits.
 
 - *Reliability* is the token accuracy on the edited prompts (teacher-forced). Beside it, *free* is strict free
   generation: greedy decoding from the bare prompt, at most {SETTINGS.max_new_tokens} tokens; the answer has to
@@ -338,19 +355,37 @@ def same_editor(path: Path, editor: Editor) -> None:
     write_json(path, settings)
 
 
-def write(work: Path, page: Path, model: str) -> None:
-    """The page, of what there is, and its pictures."""
-    lines = [*introduction(model)]
-    for data, methods in curves(work).items():
+def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
+    """The page and its pictures."""
+    first, _, *about = introduction(data["figures"]["model"])
+    lines, pictures = [first, "", *provenance(NAME, data, SCRIPT, timed=True), *about], []
+    for name, found in data["figures"]["data"].items():
+        methods = found["methods"]
         keys = [key for key in TITLES if any(value_at(p, key) for points in methods.values() for p in points)]
-        picture = page.parent / "figures" / f"sequential-{data}.png"
+        picture = docs / "figures" / f"sequential-{name}.png"
+        picture.parent.mkdir(parents=True, exist_ok=True)
         draw_curves(methods, keys, picture, names=[TITLES[key] for key in keys])
-        lines += section(data, methods, keys, f"figures/{picture.name}")
+        lines += section(name, methods, keys, f"figures/{picture.name}")
         lines += shapes(methods)
-        lines += same_forms(work, data)
-    notes = Path(__file__).with_name("sequential_notes.md")  # what the figures do not say by themselves
-    lines += notes.read_text(encoding="utf-8").splitlines() if notes.is_file() else []
-    write_text(page, "\n".join(lines).rstrip() + "\n")
+        lines += same_forms(found["same_form"])
+        pictures.append(picture)
+    lines += by_hand()
+    path = docs / f"{NAME}.md"
+    write_text(path, "\n".join(lines).rstrip() + "\n")
+    return [path, *pictures]
+
+
+def by_hand() -> list[str]:
+    """What people wrote about the curves, where there is something, with a word on its figures."""
+    notes = Path(__file__).with_name("sequential_notes.md")
+    if not notes.is_file():
+        return []
+    heading, *rest = notes.read_text(encoding="utf-8").strip().splitlines()
+    warning = (
+        "*Written by hand, about earlier runs. Figures below that are in none of the tables above are in no data file, "
+        "either.*"
+    )
+    return [heading, "", warning, *rest]
 
 
 def shapes(methods: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
@@ -400,14 +435,12 @@ def shapes(methods: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
     yield ""
 
 
-def same_forms(work: Path, data: str) -> Iterator[str]:
-    """The table of what `same_form` found."""
+def same_forms(found: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """The table of what `same_form` found, by method."""
     rows = []
     for key, method in METHODS.items():
-        paths = [path for path in work.glob(f"{data}-*/{key}/{SAME_FORM}") if _same_form_at(path) is not None]
-        found = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
-        if found:
-            row = max(found, key=lambda row: int(row["t"]))
+        if key in found:
+            row = found[key]
             cells = [cell(row["metrics"].get(metric), metric) for metric in SAME_FORM_METRICS]
             rows.append(f"| {method.name} | {row['t']} | {' | '.join(cells)} |")
     if rows:
@@ -430,22 +463,43 @@ def _shown(key: str, value: float) -> str:
     return f"{unit.text(value)} %" if unit.is_share else unit.text(value)
 
 
-def curves(work: Path) -> dict[str, dict[str, list[dict[str, Any]]]]:
-    """By data set, by method: the points that are done, of the sequence that went furthest.
+def gathered(work: Path, model: str) -> Collected:
+    """All curves in the work folder, by data set and method, each of the sequence that went furthest.
 
     Sequences of different lengths begin with the same facts, so their points can stand side by side.
     """
-    found: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for folder in sorted(work.iterdir()):
-        points_of = found.setdefault(folder.name.rpartition("-")[0], {})
+    figures: dict[str, dict[str, dict[str, Any]]] = {}
+    runs: dict[str, Made] = {}
+    for data in sorted({folder.name.rpartition("-")[0] for folder in work.glob("*-*")}):
+        methods: dict[str, list[dict[str, Any]]] = {}
+        same: dict[str, dict[str, Any]] = {}
         for key, method in METHODS.items():
-            paths = sorted((folder / key / "curve").glob("t-*.json"))
-            points = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
-            if points and points[-1]["t"] > max((point["t"] for point in points_of.get(method.name, [])), default=0):
-                points_of[method.name] = points
-    in_order = [method.name for method in METHODS.values()]
-    return {data: {name: by[name] for name in in_order if name in by} for data, by in found.items() if by}
+            folders = sorted(work.glob(f"{data}-*/{key}"))
+            curves = {folder: points for folder in folders if (points := curve(folder))}
+            if curves:
+                furthest = max(curves, key=lambda folder: int(curves[folder][-1]["t"]))
+                methods[method.name] = curves[furthest]
+                runs[f"{data} {key}"] = made(furthest)
+            asked = [
+                read_json(folder / SAME_FORM) for folder in folders if _same_form_at(folder / SAME_FORM) is not None
+            ]
+            if asked:
+                same[key] = max(asked, key=lambda row: int(row["t"]))
+        if methods:
+            figures[data] = {"methods": methods, "same_form": same}
+    return Collected({"model": model, "data": figures}, runs)
 
+
+def curve(folder: Path) -> list[dict[str, Any]]:
+    """The points that a sequence has."""
+    return [read_json(path) for path in sorted((folder / "curve").glob("t-*.json"))]
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, page)
 
 if __name__ == "__main__":
-    main()
+    REPORT.main()

@@ -52,7 +52,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared" / "data"
 DATA, PAGE = ROOT / "docs" / "data" / "tradeoff.json", ROOT / "docs" / "tradeoff.md"
 
-SETTINGS = EvalSettings(max_new_tokens=20, perplexity_tokens=0)
+SETTINGS = EvalSettings(max_new_tokens=20, perplexity_windows=0)
 ROWS, WINDOW, CHUNK = 32, 64, 10
 """Prompts run at once; tokens of a window of the held-out text; facts after which a memory is saved."""
 

@@ -40,7 +40,8 @@ class UpdateNeurons(NeuronEditor):
     Attributes:
         unwrite: lambda_1, how much of the old object is taken away, relative to the value's norm.
         write: lambda_2, how much of the new one is added. (The paper's two are 1 and 8, of embeddings as they are; of
-            directions of length one, 2 is better than 8 on PARAREL's facts: docs/neurons.md.)
+            directions of length one, 8 wrecks the model; on PARAREL's facts 1 leaves more other answers as they
+            are than 2, and their intervals of success overlap: docs/neurons.md.)
 
     A change of values acts wherever their neurons are active, at every position: what holds for scaling coefficients
     (`CoefficientEdit.positions`) has no counterpart here.
@@ -49,7 +50,7 @@ class UpdateNeurons(NeuronEditor):
     name: ClassVar[str] = "update_neurons"
 
     unwrite: float = 1.0
-    write: float = 2.0
+    write: float = 1.0
 
     @last_word_counts
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit:

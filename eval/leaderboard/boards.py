@@ -102,8 +102,10 @@ class Board:
 
     @property
     def columns(self) -> list[Column]:
-        """The columns that at least one row has."""
-        return [column for column in columns().values() if any(column.key in row.cells for row in self.rows)]
+        """The columns that at least one row has: the one that ranks, preservation beside it, then the others."""
+        shown = [column for column in columns().values() if any(column.key in row.cells for row in self.rows)]
+        first = [self.ranked_by, "preservation"] if self.ranked_by else []
+        return sorted(shown, key=lambda column: first.index(column.key) if column.key in first else len(first))
 
     @property
     def title(self) -> str:

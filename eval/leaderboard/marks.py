@@ -21,16 +21,16 @@ def tests_of(rows: Sequence[Row], common: set[str], mode: str, ranked_by: str) -
     """Each row against the best one in every column, and all pairs in the column that ranks; corrected together."""
     found: list[tuple[str, Row, Row, Comparison]] = []
     for column in columns().values():
-        candidates = _candidates(rows, column, mode)
-        if len(candidates) < 2:
+        tested = candidates(rows, column, mode)
+        if len(tested) < 2:
             continue
-        best = _best(candidates, column)
-        pairs = [(best, row) for row in candidates if row is not best]
+        best = _best(tested, column)
+        pairs = [(best, row) for row in tested if row is not best]
         if column.key == ranked_by:
             pairs += [
                 (left, right)
-                for place, left in enumerate(candidates)
-                for right in candidates[place + 1 :]
+                for place, left in enumerate(tested)
+                for right in tested[place + 1 :]
                 if best is not left and best is not right
             ]
         for left, right in pairs:
@@ -44,7 +44,7 @@ def tests_of(rows: Sequence[Row], common: set[str], mode: str, ranked_by: str) -
     ]
 
 
-def _candidates(rows: Sequence[Row], column: Column, mode: str) -> list[Row]:
+def candidates(rows: Sequence[Row], column: Column, mode: str) -> list[Row]:
     """The rows that are tested in a column."""
     if column.key in one_value(mode):
         return []
@@ -68,9 +68,9 @@ def lacks(case: Case, key: str) -> bool:
     return case.error.startswith(NOT_FINITE) and _value(case, key) is None
 
 
-def _best(candidates: Sequence[Row], column: Column) -> Row:
+def _best(tested: Sequence[Row], column: Column) -> Row:
     sign = 1 if column.better == "high" else -1
-    return max(candidates, key=lambda row: sign * row.cells[column.key].value)
+    return max(tested, key=lambda row: sign * row.cells[column.key].value)
 
 
 def _compared(left: Row, right: Row, column: Column, common: set[str]) -> Comparison | None:
@@ -114,12 +114,12 @@ def marked(row: Row, rows: Sequence[Row], tests: Sequence[Test], mode: str, rank
     cells, known = dict(row.cells), columns()
     for name, cell in row.cells.items():
         column = known[name]
-        candidates = _candidates(rows, column, mode)
-        if len(candidates) < 2 or row not in candidates:
+        tested = candidates(rows, column, mode)
+        if len(tested) < 2 or row not in tested:
             continue
-        if len({candidate.cells[name].value for candidate in candidates}) == 1:
+        if len({one.cells[name].value for one in tested}) == 1:
             continue  # where all are equal, at 0 as often as not, none is best
-        best = _best(candidates, column).label
+        best = _best(tested, column).label
         test = next((t for t in tests if t.metric == name and {t.left, t.right} == {best, row.label}), None)
         mark: Literal["best", "tied", ""] = ""
         if row.label == best:
@@ -128,7 +128,7 @@ def marked(row: Row, rows: Sequence[Row], tests: Sequence[Test], mode: str, rank
             mark = "tied"
         cells[name] = Cell(cell.value, cell.before, cell.low, cell.high, cell.n, mark)
     rank = None
-    if ranked_by and row in _candidates(rows, known[ranked_by], mode):
+    if ranked_by and row in candidates(rows, known[ranked_by], mode):
         sign = 1 if known[ranked_by].better == "high" else -1
         better = 0
         for test in tests:

@@ -6,10 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from eval.leaderboard.boards import Row
+from corrigenda.runs.ids import targets
+from eval.leaderboard.boards import Row, Test
 from eval.leaderboard.columns import columns
 from eval.leaderboard.entries import Entry, TableKey
-from eval.leaderboard.marks import lacks
+from eval.leaderboard.marks import ALPHA, lacks
+from eval.leaderboard.ranking import Ranking
+from eval.statistics.power import POINTS, POWER
 
 
 def labels_of(entries: Sequence[Entry]) -> list[str]:
@@ -48,7 +51,8 @@ def notes_of(
     common: int,
     min_facts: int,
     ranked: bool,
-    ranked_by: str,
+    by: Ranking,
+    tests: Sequence[Test],
     twins: Sequence[TableKey],
 ) -> list[str]:
     """What a reader of the table has to know.
@@ -58,17 +62,21 @@ def notes_of(
         rows: its rows.
         common: the number of facts that the compared rows share.
         min_facts: with fewer common facts than that no ranking is given.
-        ranked: whether there is one.
-        ranked_by: the column that orders the rows; empty where there is none.
+        ranked: whether the rows are compared.
+        by: the column that orders the rows, and why.
+        tests: the paired tests that were made.
         twins: the tables of the same model, data set and mode.
     """
     notes = []
     if ranked:
         notes.append(f"Compared on the {common} facts that the rows have in common.")
-        if ranked_by:
+        if by.why:
+            notes.append(by.why)
+        if by.key:
             notes.append(
-                f"Rank: one more than the number of rows that are significantly better in {columns()[ranked_by].title}."
+                f"Rank: one more than the number of rows that are significantly better in {columns()[by.key].title}."
             )
+        notes += power_notes(tests, by.key)
     else:
         notes.append(f"No ranking: the rows have fewer than {min_facts} facts in common. Each shows its own facts.")
     for row in rows:
@@ -100,7 +108,56 @@ def notes_of(
             notes.append(
                 f"Measured with {value}." if name == "measured" else f"The facts are those of set {value[:12]}."
             )
-    codes = {str(run.identity.get("code", "unknown")) for row in rows if row.entry for run in row.entry.runs}
-    if len(codes) > 1:
-        notes.append(f"The runs are of {len(codes)} versions of the code ({', '.join(sorted(codes))}).")
+    return notes + code_notes(rows)
+
+
+def code_notes(rows: Sequence[Row]) -> list[str]:
+    """Which rows have runs of several versions of the code.
+
+    A run's code version is of the files that it uses, so only runs that use the same can be told apart by it.
+    """
+    found: dict[tuple[str, ...], dict[str, list[str]]] = {}
+    for row in rows:
+        for run in row.entry.runs if row.entry else ():
+            code = str(run.identity.get("code", "unknown"))
+            found.setdefault(targets(run.config), {}).setdefault(code, []).append(row.label)
+    notes = []
+    for codes in found.values():
+        if len(codes) > 1:
+            labels = ", ".join(dict.fromkeys(label for these in codes.values() for label in these))
+            notes.append(f"The runs of {labels} are of {len(codes)} versions of the code ({', '.join(sorted(codes))}).")
     return notes
+
+
+def power_notes(tests: Sequence[Test], ranked_by: str) -> list[str]:
+    """How many facts a difference of five points needs, where comparisons have fewer.
+
+    In the column that ranks for each pair that is short of facts; in the others for the pair that needs most. Only
+    shares have points.
+    """
+    known, by_metric = columns(), dict[str, list[Test]]()
+    for test in tests:
+        if known[test.metric].written.is_share and short_of_facts(test):
+            by_metric.setdefault(test.metric, []).append(test)
+    if not by_metric:
+        return []
+    parts = []
+    for metric in sorted(by_metric, key=lambda metric: metric != ranked_by):
+        short = sorted(by_metric[metric], key=lambda test: -(test.comparison.facts_needed or 0))
+        shown = short if metric == ranked_by else short[:1]
+        pairs = ", ".join(
+            f"{t.left} and {t.right} {t.comparison.facts_needed:,} (have {t.comparison.n:,})" for t in shown
+        )
+        more = f" and {len(short) - 1} pairs fewer" if metric != ranked_by and len(short) > 1 else ""
+        parts.append(f"{known[metric].title}: {pairs}{more}")
+    return [
+        f"Facts (times seeds) that a difference of {100 * POINTS:.0f} points needs to be found in {100 * POWER:.0f} % "
+        f"of experiments (p < {ALPHA}, paired test without correction; from the observed variance of the differences), "
+        f"where a comparison has fewer. {'; '.join(parts)}."
+    ]
+
+
+def short_of_facts(test: Test) -> bool:
+    """Whether a test has fewer facts than a difference of five points needs."""
+    needed = test.comparison.facts_needed
+    return needed is not None and needed > test.comparison.n

@@ -1,11 +1,11 @@
-"""`write_leaderboard`: Markdown, CSV, JSON and one self-contained HTML page."""
+"""`write_leaderboard`: Markdown, CSV, JSON and one self-contained HTML page, all written from the same plain values."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,10 @@ from markupsafe import Markup
 
 from corrigenda.files import write_json, write_text
 from corrigenda.names import model_title
-from eval.leaderboard.boards import Leaderboard, Row
-from eval.leaderboard.columns import Column, axes, columns
+from eval.leaderboard.boards import Cell, Leaderboard
+from eval.leaderboard.columns import Column, axes
 from eval.leaderboard.marks import ALPHA
-from eval.leaderboard.views import case_views, cell_text, figure_text, leaderboard_view
+from eval.leaderboard.views import CasesView, cases_view, cell_text, figure_text, leaderboard_view
 from eval.metrics.unit import UNITS
 
 EXPLAINED = (
@@ -50,62 +50,94 @@ def write_leaderboard(found: Leaderboard, folder: Path, name: str = "leaderboard
     Raises:
         ValueError: the name is that of another folder's file.
     """
-    if name in ("", "..") or Path(name).name != name or "\\" in name:
-        raise ValueError(f"job.file={name}: this is no plain name of a file; the folder is given by job.folder=")
-    view = leaderboard_view(found, folder)
-    paths = [folder / f"{name}.{suffix}" for suffix in ("md", "csv", "json", "html")]
-    write_text(paths[0], markdown(found, about))
-    write_text(paths[1], table_csv(found))
-    write_json(paths[2], view | {"about": about})
-    write_text(paths[3], html(found, view, about))
+    made = datetime.now().strftime("%Y-%m-%d %H:%M")
+    view = leaderboard_view(found, folder) | {"about": about, "made": made}
+    text, table, page = write_view(view, cases_view(found), folder, name)
+    return [text, table, write_data(view, folder, name), page]
+
+
+def write_view(view: Mapping[str, Any], cases: CasesView, folder: Path, name: str = "leaderboard") -> list[Path]:
+    """Writes what people read (Markdown, CSV, the page) from plain values; the same values give the same files.
+
+    Args:
+        view: what `leaderboard_view` gives, and "about" and "made", how and when it was made.
+        cases: what `cases_view` gives: the cases of each row of each table, which the page shows.
+        folder: where.
+        name: of the files, without suffix.
+
+    Returns:
+        the files.
+
+    Raises:
+        ValueError: the name is that of another folder's file.
+    """
+    paths = [_path(folder, name, suffix) for suffix in ("md", "csv", "html")]
+    for path, text in zip(paths, (markdown(view), table_csv(view), html(view, cases)), strict=True):
+        write_text(path, text)
     return paths
 
 
-def markdown(found: Leaderboard, about: str = "") -> str:
+def write_data(view: Mapping[str, Any], folder: Path, name: str = "leaderboard") -> Path:
+    """Writes the values as JSON.
+
+    Raises:
+        ValueError: the name is that of another folder's file.
+    """
+    path = _path(folder, name, "json")
+    write_json(path, view)
+    return path
+
+
+def _path(folder: Path, name: str, suffix: str) -> Path:
+    if name in ("", "..") or Path(name).name != name or "\\" in name:
+        raise ValueError(f"job.file={name}: this is no plain name of a file; the folder is given by job.folder=")
+    return folder / f"{name}.{suffix}"
+
+
+def markdown(view: Mapping[str, Any]) -> str:
     """The tables in Markdown."""
+    about = view.get("about", "")
     parts = ["# Leaderboard", *([about] if about else []), EXPLAINED]
-    for board in found.boards:
-        shown = board.columns
+    used: dict[str, Column] = {}
+    for board in view["boards"]:
+        shown = _columns(board)
+        used |= {column.key: column for column in shown}
         head = ["rank", "editor", "n", *(f"{c.short} {'↑' if c.better == 'high' else '↓'}" for c in shown)]
         lines = [_line(head), _line(["---:", "---", "---:", *["---:"] * len(shown)])]
-        for row in board.rows:
+        for row in board["rows"]:
             cells = [_marked(row, column) for column in shown]
-            number = str(row.n_facts) if row.entry else "no run"
-            lines.append(_line([str(row.rank or ""), _escaped(_named(row)), number, *cells]))
-        notes = "\n".join(f"- {_escaped(note)}" for note in board.notes)
-        parts += [f"## {_escaped(board.title)}", "\n".join(lines), notes]
-    units = [f"{c.short}: {c.title} ({c.unit})" for c in columns().values()]
+            number = str(row["n_facts"]) if row["editor"] else "no run"
+            lines.append(_line([str(row["rank"] or ""), _escaped(_named(row)), number, *cells]))
+        notes = "\n".join(f"- {_escaped(note)}" for note in board["notes"])
+        parts += [f"## {_escaped(board['title'])}", "\n".join(lines), notes]
+    units = [f"{c.short}: {c.title} ({c.unit})" for c in used.values()]
     parts += ["## Columns", "\n".join(f"- {_escaped(text)}" for text in units)]
-    if found.left_out:
-        listed = "\n".join(f"- `{run.path.name}`: {_escaped(run.why)}" for run in found.left_out)
+    if view["left_out"]:
+        listed = "\n".join(f"- `{Path(run['path']).name}`: {_escaped(run['why'])}" for run in view["left_out"])
         parts += ["## Runs left out", listed]
     return "\n\n".join(parts) + "\n"
 
 
-def table_csv(found: Leaderboard) -> str:
+def table_csv(view: Mapping[str, Any]) -> str:
     """One line a row and metric, for spreadsheets and scripts."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)
-    for board in found.boards:
-        for row in board.rows:
+    for board in view["boards"]:
+        for row in board["rows"]:
             about = [
-                model_title(board.key.model),
-                board.key.data,
-                board.key.mode,
-                row.label,
-                row.control,
-                row.rank,
-                row.n_facts,
+                *(model_title(board["model"]), board["data"], board["mode"]),
+                *(row["label"], row["control"], row["rank"], row["n_facts"]),
             ]
-            for name, cell in row.cells.items():
-                writer.writerow([*about, name, cell.before, cell.value, cell.low, cell.high, cell.n, cell.mark])
-            if not row.cells:
+            for name, cell in row["cells"].items():
+                figures = [cell[key] for key in ("before", "value", "low", "high", "n", "mark")]
+                writer.writerow([*about, name, *figures])
+            if not row["cells"]:
                 writer.writerow([*about, *[""] * 7])
     return text.getvalue()
 
 
-def html(found: Leaderboard, view: dict[str, Any], about: str = "") -> str:
+def html(view: Mapping[str, Any], cases: CasesView) -> str:
     """The page; it loads nothing, so that it works from the file system."""
     environment = Environment(
         loader=PackageLoader("eval.leaderboard"),
@@ -115,17 +147,20 @@ def html(found: Leaderboard, view: dict[str, Any], about: str = "") -> str:
         lstrip_blocks=True,
     )
     environment.globals.update(cell_text=cell_text, figure_text=figure_text)
-    cases = [[case_views(row) for row in board.rows] for board in found.boards]
     return environment.get_template("page.html.j2").render(
-        boards=found.boards,
+        boards=[board | {"columns": _columns(board)} for board in view["boards"]],
         view=view,
-        about=about,
+        about=view.get("about", ""),
         explained=EXPLAINED,
-        made=datetime.now().strftime("%Y-%m-%d %H:%M"),
+        made=view["made"],
         data=_embedded({"boards": view["boards"], **_declared()}),
         cases=[[_embedded(rows) for rows in board] for board in cases],
         counts=[[len(rows) for rows in board] for board in cases],
     )
+
+
+def _columns(board: Mapping[str, Any]) -> list[Column]:
+    return [Column(**column) for column in board["columns"]]
 
 
 def _declared() -> dict[str, Any]:
@@ -142,12 +177,13 @@ def _embedded(value: Any) -> Markup:
     return Markup(text)
 
 
-def _named(row: Row) -> str:
-    return f"{row.label} (control: {row.control})" if row.control else row.label
+def _named(row: Mapping[str, Any]) -> str:
+    return f"{row['label']} (control: {row['control']})" if row["control"] else str(row["label"])
 
 
-def _marked(row: Row, column: Column) -> str:
-    cell = row.cells.get(column.key)
+def _marked(row: Mapping[str, Any], column: Column) -> str:
+    found = row["cells"].get(column.key)
+    cell = None if found is None else Cell(**found)
     text = cell_text(cell, column)
     if cell is None or not cell.mark:
         return text

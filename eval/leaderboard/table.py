@@ -8,10 +8,11 @@ from corrigenda.intervals import interval
 from corrigenda.runs.store import StoredRun
 from eval.evaluation import Case, Evaluation, over_windows
 from eval.leaderboard.boards import Board, Cell, Leaderboard, Row, Test
-from eval.leaderboard.columns import CONTROLS, columns, one_value, ranking
+from eval.leaderboard.columns import CONTROLS, columns, one_value
 from eval.leaderboard.entries import Entry, TableKey, collect
 from eval.leaderboard.marks import marked, order, tests_of
 from eval.leaderboard.notes import labels_of, notes_of
+from eval.leaderboard.ranking import Ranking, ranking_of
 from eval.metrics import METRICS
 from eval.metrics.run_figures import MEMORY, SECONDS
 from eval.statistics.paired import MIN_FACTS
@@ -61,17 +62,17 @@ def board(key: TableKey, entries: Sequence[Entry], min_facts: int, twins: Sequen
         failed = sum(bool(case.error) for case in cases.values())
         n_facts = len({fact for fact, _ in cases})
         rows.append(Row(label, control, entry, cells, n_facts, len(entry.facts), mine, None, failed))
-    ranked_by = ""
+    by = Ranking("", "")
     tests: list[Test] = []
     if ranked:
-        ranked_by = next((name for name in ranking() if sum(name in row.cells for row in rows if row.compared)), "")
-        tests = tests_of(rows, common, key.mode, ranked_by)
-        rows = [marked(row, rows, tests, key.mode, ranked_by) for row in rows]
+        by = ranking_of(key, entries, rows)
+        tests = tests_of(rows, common, key.mode, by.key)
+        rows = [marked(row, rows, tests, key.mode, by.key) for row in rows]
     missing = [name for name in CONTROLS if all(entry.editor != name for entry in entries)]
     rows += [Row(name, CONTROLS[name], None, {}) for name in missing]
-    rows.sort(key=lambda row: order(row, ranked_by))
-    notes = notes_of(key, rows, len(common), min_facts, ranked, ranked_by, twins)
-    return Board(key, tuple(rows), len(common) if ranked else 0, ranked_by, tuple(tests), tuple(notes))
+    rows.sort(key=lambda row: order(row, by.key))
+    notes = notes_of(key, rows, len(common), min_facts, ranked, by, tests, twins)
+    return Board(key, tuple(rows), len(common) if ranked else 0, by.key, tuple(tests), tuple(notes))
 
 
 def _cells(entry: Entry, cases: list[Case], mode: str) -> dict[str, Cell]:

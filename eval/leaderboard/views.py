@@ -42,6 +42,7 @@ def _board_view(board: Board, folder: Path) -> dict[str, Any]:
                 "right": test.right,
                 **dataclasses.asdict(test.comparison),
                 "p_holm": test.p_holm,
+                "facts_needed": test.comparison.facts_needed if columns()[test.metric].written.is_share else None,
             }
             for test in board.tests
         ],
@@ -87,6 +88,15 @@ def _point_view(point: Mapping[str, Any]) -> dict[str, list[float | None]]:
     found = {name: value for name, value in point["metrics"].items() if name in known}
     found |= {f"fixed.{name}": value for name, value in point.get("fixed", {}).items() if name in known}
     return {name: [value["after"], value["low"], value["high"]] for name, value in found.items()}
+
+
+CasesView = list[list[list[dict[str, Any]]]]
+"""The cases of each row of each table, as `case_views` gives them."""
+
+
+def cases_view(found: Leaderboard) -> CasesView:
+    """What was asked in each case of all tables: what the page shows of a row in detail."""
+    return [[case_views(row) for row in board.rows] for board in found.boards]
 
 
 def case_views(row: Row) -> list[dict[str, Any]]:

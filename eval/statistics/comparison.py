@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from corrigenda.intervals import interval
 from eval.statistics.paired import cohens_d, matched_odds_ratio, mcnemar, paired_test
+from eval.statistics.power import facts_needed, variance_per_fact
 
 Values = Mapping[Hashable, tuple[float, ...]]
 """By unit (a fact, or a fact and a seed) its values: one, or as many as the figure combines."""
@@ -32,6 +33,8 @@ class Comparison:
         test: which test gave it: "McNemar" or "permutation".
         effect: the effect size besides the difference; None where it is not defined.
         effect_name: what `effect` is: "matched odds ratio" or "Cohen's d (paired)"; empty for combined figures.
+        facts_needed: how many units a difference of 0.05 (five points of a share) needs for 80 % power at p < 0.05,
+            not corrected (see `eval.statistics.power`); None where the observed differences do not tell.
     """
 
     n: int
@@ -43,6 +46,7 @@ class Comparison:
     test: str
     effect: float | None
     effect_name: str
+    facts_needed: int | None = None
 
 
 def compare(
@@ -95,4 +99,6 @@ def compare(
         effect, effect_name = matched_odds_ratio(columns[0][0], columns[1][0]), "matched odds ratio"
     elif combine is None:
         effect, effect_name = cohens_d(columns[0][0], columns[1][0]), "Cohen's d (paired)"
-    return Comparison(len(common), len(set(groups)), value, low, high, p, test, effect, effect_name)
+    variance = variance_per_fact([*columns[0], *columns[1]], groups, difference)
+    needed = None if variance is None else facts_needed(variance, yes_or_no=binary)
+    return Comparison(len(common), len(set(groups)), value, low, high, p, test, effect, effect_name, needed)

@@ -265,9 +265,10 @@
         element("td", {}, effect === null ? "–" : `${effect.toPrecision(3)} (${test.effect_name})`),
         element("td", {}, test.test),
         element("td", {}, chance(test.p)),
-        element("td", {}, chance(test.p_holm)));
+        element("td", {}, chance(test.p_holm)),
+        element("td", {}, test.facts_needed === null ? "–" : `${test.facts_needed}${test.facts_needed > test.n ? " (too few)" : ""}`));
     }));
-    const heads = ["metric", "against", "difference", "n", "effect size", "test", "p", "p, Holm"];
+    const heads = ["metric", "against", "difference", "n", "effect size", "test", "p", "p, Holm", "facts for 5 points"];
     const table = element("table", { className: "cases" },
       element("thead", {}, element("tr", {}, ...heads.map((head) => element("th", { scope: "col" }, head)))), body);
     return [element("details", {}, element("summary", {}, `${found.length} paired tests`),

@@ -18,8 +18,8 @@ from corrigenda.runs.store import Store
 from eval.leaderboard import leaderboard, write_leaderboard
 from eval.leaderboard.boards import Board, Leaderboard, Row
 from eval.leaderboard.columns import CONTROLS, columns
-from eval.leaderboard.page import markdown, table_csv
-from eval.leaderboard.views import figure_text
+from eval.leaderboard.page import markdown, table_csv, write_view
+from eval.leaderboard.views import cases_view, figure_text, leaderboard_view
 from eval.statistics.paired import harmonic_mean
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def test_a_local_model_is_called_by_its_folder(tmp_path: Path, make_run: Any) ->
     board = only_board(tmp_path)
     moved = dataclasses.replace(board, key=dataclasses.replace(board.key, model="/home/me/models/tiny-llama"))
     assert moved.title.split(" ")[0] == "tiny-llama"
-    assert table_csv(Leaderboard((moved,), ())).splitlines()[1].startswith("tiny-llama,")
+    assert table_csv(leaderboard_view(Leaderboard((moved,), ()), tmp_path)).splitlines()[1].startswith("tiny-llama,")
 
 
 def test_the_score_is_tested_as_a_score(tmp_path: Path, make_run: Any) -> None:
@@ -299,12 +299,12 @@ def test_controls_are_always_in_the_table(tmp_path: Path, make_run: Any) -> None
     assert set(CONTROLS) == {"none", "in_context", "random", "finetune"}
     assert set(rows_of(board)) == {"rome", *CONTROLS}
     assert "The control random (random update) has no run in the store." in board.notes
-    assert "in_context" not in " ".join(board.notes)
+    assert "The control in_context" not in " ".join(board.notes)
     assert re.search(r"\| random \(control: random update\) \| no run \|", markdown_of(tmp_path).replace("\\", ""))
 
 
 def markdown_of(tmp_path: Path) -> str:
-    return markdown(leaderboard(Store(tmp_path / "outputs").runs()))
+    return markdown(leaderboard_view(leaderboard(Store(tmp_path / "outputs").runs()), tmp_path))
 
 
 def test_damaged_and_unfinished_runs_are_named_and_left_out(tmp_path: Path, make_run: Any) -> None:
@@ -321,7 +321,7 @@ def test_damaged_and_unfinished_runs_are_named_and_left_out(tmp_path: Path, make
         "wise-0-0-single": "damaged",
     }
     assert "wise" not in rows_of(found.boards[0])
-    assert "wise-0-0-single" in markdown(found)
+    assert "wise-0-0-single" in markdown(leaderboard_view(found, tmp_path))
 
 
 def test_an_empty_store_gives_an_empty_page(tmp_path: Path) -> None:
@@ -359,6 +359,15 @@ def test_csv_and_json_say_the_same(written: Path) -> None:
     assert {line["editor"] for line in lines if not line["metric"]} == {"random", "finetune", "in_context", "none"}
 
 
+def test_the_same_values_give_the_same_files(written: Path, tmp_path: Path) -> None:
+    """What people read is written from the JSON and the cases alone, without the runs."""
+    view = json.loads((written / "leaderboard.json").read_text())
+    cases = json.loads(json.dumps(cases_view(leaderboard(Store(tmp_path / "outputs").runs()))))
+    shutil.rmtree(tmp_path / "outputs")
+    for path in write_view(view, cases, tmp_path / "again"):
+        assert path.read_bytes() == (written / path.name).read_bytes()
+
+
 def test_markdown_marks_the_best(written: Path) -> None:
     text = (written / "leaderboard.md").read_text()
     assert "Made by a test." in text
@@ -372,8 +381,9 @@ def test_markdown_marks_the_best(written: Path) -> None:
 def test_a_comma_or_bar_in_a_name_breaks_nothing(tmp_path: Path, make_run: Any) -> None:
     make_run("a|b,<c>", [True] * 30)
     found = leaderboard(Store(tmp_path / "outputs").runs())
-    assert list(csv.reader(io.StringIO(table_csv(found))))[1][3] == "a|b,<c>"
-    assert "a\\|b,\\<c>" in markdown(found)
+    view = leaderboard_view(found, tmp_path)
+    assert list(csv.reader(io.StringIO(table_csv(view))))[1][3] == "a|b,<c>"
+    assert "a\\|b,\\<c>" in markdown(view)
     page = write_leaderboard(found, tmp_path / "board")[3].read_text()
     assert "<c>" not in page
     assert "a|b,&lt;c&gt;" in page

@@ -1,0 +1,278 @@
+"""What the commands of this folder share: two steps, the data file between them, and how its figures were made.
+
+    python docs/reports/NAME.py collect ...     runs -> docs/data/PAGE.json; can be stopped, and goes on
+    python docs/reports/NAME.py page            docs/data/PAGE.json -> docs/PAGE.md and its pictures, in seconds
+
+The second step runs nothing and needs no model: the same data give the same page. A data file:
+
+    {"page": "localization", "command": "python docs/reports/layers.py collect",
+     "made": [{"code": ..., "commit": ..., "versions": {...}, "machine": {...}}, ...],
+     "runs": {"layer 3": [{"made": 0, "begun": ..., "ended": ..., "load": [0.1, 1.0]}], ...},
+     "figures": ...}
+
+"made" has each way in which runs were made once; a run that was stopped and went on has several entries.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from corrigenda.files import write_json
+from corrigenda.runs.environment import machine, versions
+from corrigenda.runs.ids import code_version
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+MADE = "made.json"
+UNKNOWN = "unknown"
+SPARE_LOAD = 0.5
+"""How much more than a command's own threads the load average of an idle machine may be."""
+
+Made = list[dict[str, Any]]
+"""How a run was made: an entry for each time that a command worked on it."""
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What the first step found.
+
+    Attributes:
+        figures: what the page is written from; JSON values.
+        runs: how each of the runs behind them was made, by a name of the run.
+    """
+
+    figures: Any
+    runs: Mapping[str, Made]
+
+
+@dataclass(frozen=True)
+class Report:
+    """A page of figures.
+
+    Attributes:
+        name: of the page and of its data, docs/NAME.md and docs/data/NAME.json.
+        script: the command's file in docs/reports.
+        title: what the command is for, in a line.
+        options: adds the first step's options.
+        collect: the first step, from the options to what it found; None where it is not finished.
+        page: the second step: writes the page from the data into a folder, and returns the files.
+    """
+
+    name: str
+    script: str
+    title: str
+    options: Callable[[argparse.ArgumentParser], None]
+    collect: Callable[[argparse.Namespace], Collected | None]
+    page: Callable[[Mapping[str, Any], Path], list[Path]]
+
+    def main(self, arguments: list[str] | None = None) -> None:
+        """The command line of both steps."""
+        parser = argparse.ArgumentParser(description=self.title)
+        steps = parser.add_subparsers(dest="step", required=True)
+        first = steps.add_parser("collect", help=f"make docs/data/{self.name}.json from runs; goes on where it stopped")
+        first.add_argument("--docs", type=Path, default=DOCS, help="folder of the data file (in data/)")
+        self.options(first)
+        second = steps.add_parser("page", help=f"make docs/{self.name}.md from docs/data/{self.name}.json")
+        second.add_argument("--docs", type=Path, default=DOCS, help="folder of the page; its data are in data/")
+        options = parser.parse_args(arguments)
+        if options.step == "page":
+            for path in self.page(read_data(self.name, options.docs), options.docs):
+                print(path)
+            return
+        given = sys.argv[1:] if arguments is None else arguments
+        found = self.collect(options)
+        if found is None:
+            print("not finished yet; give the same command again to go on")
+            sys.exit(3)
+        command = " ".join([f"python docs/reports/{self.script}", *given])
+        print(write_data(self.name, command, found, options.docs))
+
+
+@contextmanager
+def making(folder: Path, uses: Iterable[str] = ()) -> Iterator[None]:
+    """Notes in a run's folder how it is made, while it is made: `made` reads it.
+
+    Of a command that is killed there is a beginning alone.
+
+    Args:
+        folder: it is made if need be.
+        uses: see `noting`.
+    """
+    earlier = made(folder)
+    with noting(uses) as note:
+        write_json(folder / MADE, [*earlier, note])
+        try:
+            yield
+        finally:
+            _end(note)
+            write_json(folder / MADE, [*earlier, note])
+
+
+@contextmanager
+def noting(uses: Iterable[str] = ()) -> Iterator[dict[str, Any]]:
+    """How something is made: code version, packages, machine; when, and the load average, at both ends.
+
+    Args:
+        uses: dotted names of what makes the figures; the code version is of their files, so all runs of a page name the
+            same. By default of all files.
+
+    Yields:
+        the note; it is complete when the context is left.
+    """
+    note: dict[str, Any] = {"code": code_version(entry=uses), "commit": commit(), "versions": versions()}
+    note |= {"machine": machine(), "begun": _now(), "ended": None, "load": [_load(), None]}
+    try:
+        yield note
+    finally:
+        _end(note)
+
+
+def _end(note: dict[str, Any]) -> None:
+    note |= {"ended": _now(), "load": [note["load"][0], _load()]}
+
+
+def add_note(folder: Path, note: Mapping[str, Any]) -> None:
+    """Adds what `noting` noted to a run's folder."""
+    write_json(folder / MADE, [*made(folder), note])
+
+
+def made(folder: Path) -> Made:
+    """What `making` noted; nothing where a run is older than that."""
+    path = folder / MADE
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+
+
+def commit() -> str:
+    """The commit of the working tree, with a "+" where files of the program are changed; "unknown" without git."""
+    try:
+        found = _git("rev-parse", "--short=12", "HEAD").strip()
+        changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs").strip()
+    except (OSError, subprocess.CalledProcessError):
+        return UNKNOWN
+    return found + "+" * bool(changed)
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+
+def _now() -> str:
+    return datetime.now().isoformat(timespec="seconds")
+
+
+def _load() -> float | None:
+    """The load average of the last minute: how many processes ran or wanted to; None where the system has none."""
+    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+
+
+# -- the data file
+
+
+def data_path(name: str, docs: Path = DOCS) -> Path:
+    """Where the data of a page lie."""
+    return docs / "data" / f"{name}.json"
+
+
+def write_data(name: str, command: str, found: Collected, docs: Path = DOCS) -> Path:
+    """Writes the data of a page."""
+    ways: list[dict[str, Any]] = []
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for run, entries in found.runs.items():
+        runs[run] = []
+        for entry in entries:
+            way = {key: value for key, value in entry.items() if key not in ("begun", "ended", "load")}
+            if way not in ways:
+                ways.append(way)
+            runs[run].append({"made": ways.index(way), **{key: entry[key] for key in ("begun", "ended", "load")}})
+    path = data_path(name, docs)
+    write_json(path, {"page": name, "command": command, "made": ways, "runs": runs, "figures": found.figures})
+    return path
+
+
+def read_data(name: str, docs: Path = DOCS) -> dict[str, Any]:
+    """The data of a page.
+
+    Raises:
+        SystemExit: there are none.
+    """
+    path = data_path(name, docs)
+    if not path.is_file():
+        raise SystemExit(f"{path}: there are no data for this page yet; make them with the step 'collect'")
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+# -- what a page says of itself
+
+
+def provenance(name: str, data: Mapping[str, Any], script: str, timed: bool = False) -> list[str]:
+    """The lines of a page that say where its figures come from.
+
+    Args:
+        name: of the page.
+        data: its data.
+        script: the command's file.
+        timed: whether the page has seconds, so that it matters whether the machine was idle.
+    """
+    parts = [
+        f"Made by `{data['command']}`, which runs the models and writes [data/{name}.json](data/{name}.json), and "
+        f"`python docs/reports/{script} page`, which makes this page from it.",
+        versions_text(data),
+    ]
+    if timed:
+        parts.append(idle_text(data))
+    return [" ".join(parts), ""]
+
+
+def versions_text(data: Mapping[str, Any]) -> str:
+    """Which code, packages and machine the figures are of; says so where they are of several, or of unknown ones."""
+    by_code: dict[str, list[str]] = {}
+    for run, entries in data["runs"].items():
+        for code in dict.fromkeys(data["made"][entry["made"]]["code"] for entry in entries) or (UNKNOWN,):
+            by_code.setdefault(code, []).append(run)
+    commits = list(dict.fromkeys(way["commit"] for way in data["made"]))
+    if len(by_code) == 1 and UNKNOWN not in by_code:
+        code = f"Code version {next(iter(by_code))} (commit {', '.join(commits)})."
+    else:
+        listed = "; ".join(f"{code}: {', '.join(runs)}" for code, runs in by_code.items())
+        code = f"**The figures are of {len(by_code)} versions of the code** ({listed}; commits {', '.join(commits)})."
+        if set(by_code) <= {UNKNOWN}:
+            code = "**The code version of the figures is not known.**"
+    places = list(dict.fromkeys(_place(way) for way in data["made"]))
+    return f"{code} {'; '.join(place[:1].upper() + place[1:] for place in places)}{'.' * bool(places)}".strip()
+
+
+def _place(way: Mapping[str, Any]) -> str:
+    packages = ", ".join(f"{name} {way['versions'][name]}" for name in ("python", "torch", "transformers"))
+    where = way["machine"]
+    threads = f"{where['threads']} thread{'s' * (where['threads'] != 1)}"
+    return f"{packages}; {where['system']} {where['processor']}, {where.get('gpu', 'CPU')}, {threads}"
+
+
+def idle_text(data: Mapping[str, Any]) -> str:
+    """Whether the seconds are those of an idle machine; they are only said to be if every run's load says so."""
+    loads: list[float] = []
+    idle, known = True, bool(data["runs"])
+    for entries in data["runs"].values():
+        known &= bool(entries)
+        for entry in entries:
+            threads = data["made"][entry["made"]]["machine"]["threads"]
+            found = [load for load in entry["load"] if load is not None]
+            loads += found
+            known &= len(found) == 2
+            idle &= all(load <= threads + SPARE_LOAD for load in found)
+    span = f"load average {min(loads):.1f} to {max(loads):.1f}" if loads else "no load average was noted"
+    if idle and known:
+        return f"Seconds are those of an idle machine ({span})."
+    if idle:
+        return f"Seconds may be those of a machine that other work shared: it is not known of all runs ({span})."
+    return f"Seconds are those of a machine that other work shared ({span}): they say little."

@@ -1,0 +1,81 @@
+"""The first step of a page of figures with a tiny model: stopped, gone on with, and the page from what it found."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import layers
+import pages
+import pytest
+import tiny
+import torch
+
+import editing.locate_then_edit.rome
+from corrigenda import Fact, LanguageModel
+from corrigenda.moments.second_moment import SecondMoment
+from corrigenda.moments.text import Text
+
+SUBJECTS = ("Paris", "Rome", "Big Ben", "the Eiffel tower", "Danielle Darrieux", "England")
+
+
+def known(lm: LanguageModel, subject: str, number: int) -> Fact:
+    """A fact that the model knows: its object is the most likely next word."""
+    prompt = "{} is located in the"
+    with torch.no_grad():
+        logits = lm.model(torch.tensor([lm.tokens(prompt.replace("{}", subject))])).logits[0, -1]
+    answer = next(
+        word for word in map(lm.tokenizer.decode, logits.argsort(descending=True).tolist()) if "<" not in word
+    )
+    return Fact(
+        subject,
+        prompt,
+        "English" if answer != "English" else "Rome",
+        answer,
+        id=f"fact-{number}",
+        paraphrases=(f"where is {subject} ? in the",),
+        neighbourhood=("Italy is located in the",),
+    )
+
+
+@pytest.fixture
+def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A tiny model, facts that it knows, and no pass over text; the command's arguments."""
+    lm = tiny.build("llama")
+
+    def identity(lm: LanguageModel, layer: int, text: Text) -> SecondMoment:
+        return SecondMoment(torch.eye(lm.memory(layer).d_ffn, dtype=torch.float64), 1, layer, text)
+
+    monkeypatch.setattr(editing.locate_then_edit.rome, "second_moment", identity)
+    monkeypatch.setattr(layers, "load", lambda name: lm)
+    monkeypatch.setattr(layers, "RESAMPLES", 50)
+    facts = [known(lm, subject, number) for number, subject in enumerate(SUBJECTS)]
+    path = tmp_path / "facts.jsonl"
+    path.write_text("".join(json.dumps(fact.to_dict()) + "\n" for fact in facts))
+    return [
+        *("collect", "--data", str(path), "--facts", "2", "--traced", "3", "--contexts", "1"),
+        *("--work", str(tmp_path / "work"), "--docs", str(tmp_path / "docs")),
+    ]
+
+
+def test_a_page_of_a_tiny_model(tmp_path: Path, prepared: list[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        layers.REPORT.main([*prepared, "--minutes", "0"])
+    assert stopped.value.code == 3
+    assert not pages.data_path("localization", tmp_path / "docs").exists()
+    layers.REPORT.main(prepared)  # a stopped command goes on where it was
+    data = pages.read_data("localization", tmp_path / "docs")
+    n_layers = data["figures"]["n_layers"]
+    assert len(data["figures"]["layers"]) == n_layers
+    assert len(data["figures"]["traced"]["effects"]) == 3
+    assert len(data["figures"]["traced"]["effects"][0]) == n_layers
+    assert set(data["runs"]) == {"traces", *(f"layer {layer}" for layer in range(n_layers))}
+    assert all(data["runs"].values())
+    notes = len(json.dumps(data["runs"]))
+    layers.REPORT.main(prepared)  # all is there: nothing is run, and nothing noted
+    assert len(json.dumps(pages.read_data("localization", tmp_path / "docs")["runs"])) == notes
+    layers.REPORT.main(["page", "--docs", str(tmp_path / "docs")])
+    text = (tmp_path / "docs" / "localization.md").read_text()
+    assert "Code version" in text  # one for all: traces and edits
+    assert f"at every layer of {data['figures']['model']}" in text
+    assert "3 traced facts are few." in " ".join(text.split())

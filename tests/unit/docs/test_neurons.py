@@ -1,0 +1,71 @@
+"""docs/neurons.md from made-up data: its figures by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import neurons
+
+
+def record(number: int) -> dict[str, Any]:
+    """A fact whose located neurons take 90 % of the answer's probability away, or double it; random ones do nothing."""
+    sets = ["none", "random", "random top", "most active"]
+    sets += [name for method in neurons.METHODS for name in (method, f"{method} top")]
+    changed = {"suppress": dict.fromkeys(sets, 0.5), "enhance": dict.fromkeys(sets, 0.5)}
+    for method in neurons.METHODS:
+        for name in (method, f"{method} top"):
+            changed["suppress"][name], changed["enhance"][name] = 0.05, 1.0
+    # By editor: P(new), P(old), and whether the other fact's answer stays.
+    made = {
+        "none": (0.1, 0.5, True),
+        "suppress": (0.1, 0.05, True),
+        "enhance": (0.1, 0.9, True),
+        "update 0.5": (0.3, 0.5, True),
+        "update 1": (0.6, 0.5, number < 6) if number else (0.4, 0.5, True),
+        "update 2": (0.6, 0.5, number < 2),
+        "update 8": (0.6, 0.5, False) if number < 5 else (0.4, 0.5, False),
+    }
+    return {
+        "id": str(number),
+        "relation": "P36",
+        "subject": f"subject {number}",
+        "answer": f"answer {number % 2}",
+        "seconds_to_locate": 3.0,
+        "neurons": {"integrated_gradients": [[1, number], [2, 0]], "most active": [[1, number], [2, 5]]},
+        "coarse": [4, 6],
+        "by_layer": [0.1, 0.3, 0.2, 0.0, -0.1],
+        "located": changed,
+        "held_out": changed,
+        "editors": {
+            name: {"located": [new, old], "held_out": [new, old], "other": 0.5, "other_kept": kept}
+            for name, (new, old, kept) in made.items()
+        },
+    }
+
+
+def test_the_page_from_made_up_data(tmp_path: Path) -> None:
+    way = {"code": "c0de", "commit": "abc", "versions": {"python": "3", "torch": "2", "transformers": "5"}}
+    data = {
+        "command": "python docs/reports/neurons.py collect --facts 10",
+        "made": [way | {"machine": {"system": "Linux", "processor": "x86_64", "threads": 2}}],
+        "runs": {"facts": [{"made": 0, "begun": "", "ended": "", "load": [0.0, 3.4]}]},
+        "figures": {"model": "tiny", "facts": [record(number) for number in range(10)]},
+    }
+    written, picture = neurons.page(data, tmp_path)
+    text = " ".join(written.read_text().split())
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+    assert "Made by `python docs/reports/neurons.py collect --facts 10`" in text
+    assert "Seconds are those of a machine that other work shared (load average 0.0 to 3.4)" in text
+    assert "took 3 s." in text
+    assert "The test has 10 facts of PARAREL, from 1 relations." in text
+    assert "This gives 2.0 neurons a fact (median 2, 2 to 2; between 2 and 5 for 10 of 10), of 5 in a" in text
+    assert "| located | -90.0 [-90.0, -90.0] | -90.0 [-90.0, -90.0] | 100.0 [100.0, 100.0] |" in text
+    assert "may be located ones: 50 % are." in text
+    assert "Suppress lowers P more than for random neurons: prompts located on: by 90.0 [90.0, 90.0] points" in text
+    # Write 2: 10 of 10 and 2 of 10 (harmonic mean 33); write 1: 9 of 10 and 6 of 10 (72); write 8: 5 and 0.
+    assert "Updating succeeds most often with write 2 (100 % success, 20 % of the other answers kept)" in text
+    assert (
+        "are best with write 1 (90 % and 60 %). The paper's 8, relative to the value's norm, has 50 % and 0 %" in text
+    )
+    assert neurons.page(data, tmp_path / "again")[0].read_bytes() == written.read_bytes()

@@ -1,0 +1,137 @@
+"""By what a table is ranked: what its data set declares, what is at its ceiling, and what the page says of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corrigenda.data import schemas
+from corrigenda.runs.store import Store
+from eval.leaderboard import leaderboard
+from eval.leaderboard.boards import Board
+from eval.leaderboard.columns import columns
+from eval.leaderboard.page import markdown
+from eval.leaderboard.views import leaderboard_view
+
+
+def only_board(tmp_path: Path) -> Board:
+    [board] = leaderboard(Store(tmp_path / "outputs").runs()).boards
+    return board
+
+
+def share(right: int, of: int = 40) -> list[bool]:
+    return [number < right for number in range(of)]
+
+
+def test_every_declared_metric_has_a_column() -> None:
+    declared = {metric for schema in schemas.SCHEMAS.values() for metric in schema.ranked_by}
+    assert declared
+    assert declared <= set(columns())
+
+
+@pytest.mark.parametrize(
+    ("schema", "metric"),
+    [
+        ("counterfact", "score"),
+        ("zsre", "paraphrase_free_generation_strict"),
+        ("auto", "score"),
+        ("wikibio", "score"),
+    ],
+)
+def test_a_data_set_says_by_what_it_is_ranked(tmp_path: Path, make_run: Any, schema: str, metric: str) -> None:
+    make_run("rome", share(36), schema=schema)
+    make_run("memit", share(20), schema=schema)
+    board = only_board(tmp_path)
+    assert board.ranked_by == metric
+    [note] = [note for note in board.notes if note.startswith("Ranked by")]
+    assert columns()[metric].title in note
+    assert (f"the data set ({schema}) declares" in note) == (schema in ("counterfact", "zsre"))
+    assert [column.key for column in board.columns][:2] == [metric, "preservation"]
+
+
+def test_a_data_set_called_like_its_schema_needs_no_configuration(tmp_path: Path, make_run: Any) -> None:
+    make_run("rome", share(36))
+    make_run("memit", share(20))
+    for path in (tmp_path / "outputs").rglob("summary.json"):
+        path.write_text(path.read_text().replace('"data": "facts"', '"data": "zsre"'))
+    assert only_board(tmp_path).ranked_by == "paraphrase_free_generation_strict"
+
+
+def keeps_of(rows: Sequence[tuple[int, int]], make_run: Any, schema: str) -> None:
+    """Runs of which so many edits work, and so many leave the neighbours alone."""
+    for number, (works, keeps) in enumerate(rows):
+        make_run(f"editor_{number}", share(works, 100), share(keeps, 100), schema=schema)
+
+
+def test_a_metric_at_its_ceiling_ranks_nothing(tmp_path: Path, make_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of 97 % or more, or with an interval up to 100 %: the next declared metric is taken, and the page says so."""
+    declared = ("efficacy_success", "neighbourhood_success")
+    monkeypatch.setitem(schemas.SCHEMAS, "zsre", replace(schemas.SCHEMAS["zsre"], ranked_by=declared))
+    keeps_of([(100, 80), (97, 40)], make_run, "zsre")
+    board = only_board(tmp_path)
+    assert board.ranked_by == "neighbourhood_success"
+    assert [row.rank for row in board.rows[:2]] == [1, 2]
+    assert "efficacy success (ES) is at its ceiling" in " ".join(board.notes)
+
+
+def test_one_row_under_the_ceiling_is_enough_to_rank(tmp_path: Path, make_run: Any) -> None:
+    keeps_of([(100, 80), (99, 40), (90, 40)], make_run, "zsre")
+    assert only_board(tmp_path).ranked_by == "paraphrase_free_generation_strict"
+
+
+def test_a_small_table_whose_intervals_reach_the_ceiling(tmp_path: Path, make_run: Any) -> None:
+    """38 of 40 are 95 %, with an interval up to 100 %: not told from 100."""
+    make_run("rome", share(40), schema="zsre")
+    make_run("memit", share(38), schema="zsre")
+    board = only_board(tmp_path)
+    assert board.ranked_by == ""
+    assert all(row.rank is None for row in board.rows)
+    assert any(note.startswith("No ranking: free generation on paraphrases") for note in board.notes)
+
+
+def test_what_does_not_edit_does_not_lift_the_ceiling(tmp_path: Path, make_run: Any) -> None:
+    make_run("none", share(0, 100), schema="zsre")
+    keeps_of([(100, 80), (99, 40)], make_run, "zsre")
+    assert only_board(tmp_path).ranked_by == ""
+
+
+def test_a_metric_that_was_not_measured_is_passed_over(
+    tmp_path: Path, make_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared = ("portability_token_accuracy", "efficacy_success")
+    monkeypatch.setitem(schemas.SCHEMAS, "zsre", replace(schemas.SCHEMAS["zsre"], ranked_by=declared))
+    keeps_of([(90, 80), (50, 40)], make_run, "zsre")
+    board = only_board(tmp_path)
+    assert board.ranked_by == "efficacy_success"
+    assert "portability: token accuracy on consequences was not measured" in " ".join(board.notes)
+
+
+def test_a_declared_metric_that_is_none(tmp_path: Path, make_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(schemas.SCHEMAS, "zsre", replace(schemas.SCHEMAS["zsre"], ranked_by=("beauty",)))
+    make_run("rome", share(36), schema="zsre")
+    with pytest.raises(ValueError, match="zsre is ranked by 'beauty', which is no metric"):
+        only_board(tmp_path)
+
+
+def test_comparisons_that_are_short_of_facts_say_how_many_they_need(tmp_path: Path, make_run: Any) -> None:
+    """10 of 40 pairs differ, all in one way: 7.8489 x 0.1923 / 0.0025 = 603.8 facts."""
+    make_run("rome", share(30), schema="zsre")
+    make_run("memit", share(20), schema="zsre")
+    found = leaderboard(Store(tmp_path / "outputs").runs())
+    [note] = [note for note in found.boards[0].notes if note.startswith("Facts (times seeds) that a difference")]
+    assert "free generation on paraphrases, strict: rome and memit 604 (have 40)" in note
+    assert note.index("on paraphrases") < note.index("efficacy success")  # what ranks comes first
+    assert "seconds" not in note
+    assert re.search(r"604 \(have 40\)", markdown(leaderboard_view(found, tmp_path)))
+
+
+def test_where_there_are_facts_enough_nothing_is_said(tmp_path: Path, make_run: Any) -> None:
+    """All edits work, in both: yes-or-no outcomes need 150 facts, and there are 160."""
+    make_run("rome", share(160, 160), share(160, 160))
+    make_run("memit", share(160, 160), share(160, 160))
+    assert not any(note.startswith("Facts (times seeds)") for note in only_board(tmp_path).notes)
