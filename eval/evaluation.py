@@ -158,11 +158,13 @@ class Evaluation:
         values = [case.before.values for case, _ in found if case.before is not None]
         before = [figures for one in values if (figures := metric.figures(one)) is not None]
         columns = list(zip(*after, strict=True))
+        if not math.isfinite(figure := metric.aggregate(columns)):  # kappa, where all marks are the same
+            return None
         bounds = interval(columns, [case.fact.subject for case, _ in found], metric.combine)
         low, high = bounds or (None, None)
         return {
-            "before": metric.aggregate(list(zip(*before, strict=True))) if len(before) == len(found) else None,
-            "after": metric.aggregate(columns),
+            "before": finite(metric.aggregate(list(zip(*before, strict=True)))) if len(before) == len(found) else None,
+            "after": figure,
             "low": low,
             "high": high,
             "n": len(found),

@@ -18,6 +18,7 @@ from eval.changes import compare_with_before
 from eval.fitting import not_measured, too_long
 from eval.free_answers import answer_freely
 from eval.metrics import METRICS
+from eval.real_use.asking import ask_in_real_use
 from eval.records import Measurement
 from eval.scoring import perplexity
 from eval.settings import EvalSettings
@@ -61,6 +62,9 @@ def measure(
         kept = METRICS.kinds("kept_answers") if before is None else frozenset[str]()
         wanted = METRICS.kinds("free_answers") | METRICS.kinds("sampled_text")
         answer_freely(lm, facts, measurements, wanted, kept, settings)
+        if settings.real_use is not None:
+            asked = METRICS.kinds("questions")
+            ask_in_real_use(lm, facts, measurements, asked, settings.real_use, settings.max_tokens)
     if settings.perplexity_tokens:
         level = held_out_log_perplexity(lm, settings) if log_perplexity is None else log_perplexity
         for measurement in measurements:
@@ -86,7 +90,7 @@ def _without_too_long(
     old = None if before is None else [before[number] for number in read]
     found = iter(measure(lm, [facts[number] for number in read], settings, old, log_perplexity) if read else [])
     return [
-        not_measured(fact, reason, settings) if reason else next(found)
+        not_measured(lm, fact, reason, settings) if reason else next(found)
         for fact, reason in zip(facts, reasons, strict=True)
     ]
 

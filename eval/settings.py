@@ -8,6 +8,7 @@ from typing import Annotated
 from annotated_types import Ge, Lt
 
 from corrigenda.settings import AtLeastOne, Count, Seed, SettingsError, checked
+from eval.real_use.settings import RealUse
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class EvalSettings:
         harness_tasks: tasks of the lm-evaluation-harness, for `eval.lm_eval.harness`: not measured fact by fact.
         harness_folder: a folder with task files of your own.
         harness_limit: the most examples of each task; None for all.
+        real_use: how questions are asked as a person asks them; None: they are not, nor without `generate`.
     """
 
     generate: bool = True
@@ -40,6 +42,7 @@ class EvalSettings:
     harness_tasks: tuple[str, ...] = ()
     harness_folder: str | None = None
     harness_limit: AtLeastOne | None = None
+    real_use: RealUse | None = None
 
     def __post_init__(self) -> None:
         if self.perplexity_tokens == 1:

@@ -21,6 +21,7 @@ from editing.memory_based.wise import settings as wise
 from editing.memory_based.wise.unrelated import Unrelated
 from editing.neurons.neuron_editor import NeuronEditor
 from editing.neurons.scale import _ScaleNeurons
+from eval.judge import Judge
 from locate.neurons.locator import Neurons
 
 NEURONS: dict[str, Any] = {"neurons": ((0, 1),)}
@@ -52,6 +53,8 @@ CLASSES: dict[type, dict[str, Any]] = {
     editing.UpdateNeurons: NEURONS,
     evaluation.EvalSettings: {},
     evaluation.SequentialSettings: {},
+    evaluation.RealUse: {},
+    Judge: {},
     locate.CausalTrace: {},
     locate.Noise: {},
     Neurons: {},

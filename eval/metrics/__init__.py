@@ -15,7 +15,17 @@ A package that is installed can name this file as an entry point in the group ``
 
 from importlib.metadata import entry_points
 
-from eval.metrics import accuracy, divergence, fluency, free_generation, perplexity, preservation, score, success
+from eval.metrics import (
+    accuracy,
+    divergence,
+    fluency,
+    free_generation,
+    perplexity,
+    preservation,
+    real_use,
+    score,
+    success,
+)
 from eval.metrics.metric import CurveColumn, Groups, LeaderboardColumn, Metric, Needs
 from eval.metrics.registry import Registry, metric_in
 from eval.metrics.run_figures import RUN_FIGURES, RunFigure
@@ -31,6 +41,7 @@ METRICS = Registry(
         *divergence.METRICS,
         *fluency.METRICS,
         *perplexity.METRICS,
+        *real_use.METRICS,
     )
 )
 """All metrics by key, in the order of the tables."""
