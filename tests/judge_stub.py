@@ -25,6 +25,7 @@ class Stub:
     headers: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
     reply: Callable[[str], str] | None = None
+    refuses: Callable[[str], bool] = lambda prompt: False
     requests: list[dict[str, Any]] = field(default_factory=list)
     at_once: int = 0
     most_at_once: int = 0
@@ -43,6 +44,8 @@ def running() -> Iterator[Stub]:
             with made.lock:
                 made.requests.append({"path": self.path, "key": self.headers.get("authorization"), "body": body})
                 status, text = made.answers.pop(0) if len(made.answers) > 1 else made.answers[0]
+                if made.refuses(body["messages"][0]["content"]):
+                    status, text = 503, f"no model is loaded for {self.headers.get('authorization')}"
                 made.at_once += 1
                 made.most_at_once = max(made.most_at_once, made.at_once)
             time.sleep(made.seconds)
