@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -67,11 +67,12 @@ class Endpoint:
         """
         import httpx
 
+        stop = threading.Event()
         headers = {} if self._key is None else {"Authorization": f"Bearer {self._key}"}
         with httpx.Client(headers=headers, timeout=self._timeout) as client:
 
             def one(prompt: str) -> None:
-                keep(prompt, self._reply(client, prompt))
+                keep(prompt, self._reply(client, prompt, stop))
 
             pool = ThreadPoolExecutor(self._parallel, thread_name_prefix="judge")
             try:
@@ -79,10 +80,11 @@ class Endpoint:
                 for each in track(waiting, f"Asking the judge about {len(prompts)} answers", bar=False):
                     each.result()
             finally:
+                stop.set()  # after an error or Ctrl-C nobody goes on trying
                 pool.shutdown(cancel_futures=True)
 
-    def _reply(self, client: httpx.Client, prompt: str) -> str:
-        """The reply to one prompt, if need be at a later try."""
+    def _reply(self, client: httpx.Client, prompt: str, stop: threading.Event) -> str:
+        """The reply to one prompt, if need be at a later try; no further one once `stop` is set."""
         import httpx
 
         body = self._asked_with | {"messages": [{"role": "user", "content": prompt}]}
@@ -99,8 +101,8 @@ class Endpoint:
                     return self._content(response)
                 problem = f"it answered {self._said(response)}"
                 pause = _asked_pause(response, pause)
-            if number < self._retries:
-                time.sleep(min(pause, _LONGEST_WAIT))
+            if number < self._retries and stop.wait(min(pause, _LONGEST_WAIT)):
+                break
         raise self._failed(f"{problem}, after {self._retries + 1} tries; see that it runs, and go on with the same run")
 
     def _content(self, response: httpx.Response) -> str:

@@ -21,6 +21,7 @@ from eval.records import AskedQuestion, Measurement
 Way = Literal["match", "judged"]
 
 _KINDS = ("prompt", "paraphrases")
+_SAYS: dict[Way, str] = {"match": "match", "judged": "judge"}
 
 
 def _note(fact: Fact, measurement: Measurement) -> None:
@@ -49,12 +50,10 @@ def _success(kind: str, way: Way, setting: str | None) -> Metric:
         return _mean([_right(one, way) for one in asked])
 
     prefix, about = {"prompt": ("", ""), "paraphrases": ("paraphrase_", ", paraphrases")}[kind]
-    says = {"match": "match", "judged": "judge"}[way]
-    if setting is None:
-        key, title = f"{prefix}real_use_{way}", f"in real use{about}, by the {says}"
-    else:
-        form, _, context = setting.partition("_")
-        key, title = f"{prefix}real_use_{setting}_{way}", f"in real use{about}, {form}, {context}, by the {says}"
+    key, title, line = f"{prefix}real_use_{way}", f"in real use{about}, by {_SAYS[way]}", ""
+    if setting is not None:
+        key, line = f"{prefix}real_use_{setting}_{way}", f"  {setting.replace('_', ', ')}"
+        title = f"in real use{about},{line[1:]}, by {_SAYS[way]}"
     return Metric(
         key,
         title,
@@ -62,7 +61,7 @@ def _success(kind: str, way: Way, setting: str | None) -> Metric:
         "high",
         (Needs("questions", (kind,)),),
         compute,
-        line=title if setting is None else f"  {title.removeprefix('in real use, ')}",
+        line=line,
         edit_should="change",
         judge=_note,
     )
@@ -100,7 +99,7 @@ def _all() -> Iterator[Metric]:
                 yield _success(kind, way, setting)
     yield Metric(
         "judge_agreement",
-        "judge and match mark alike",
+        "judge and match agree",
         "%",
         None,
         _ALL,

@@ -23,6 +23,10 @@ from eval.judge import Judge, JudgeError, judge_prompt
 
 KEY = "sk-nobody-may-see-this-0123456789"
 SECONDS = 300
+FACTS = [
+    Fact("The Eiffel Tower", "{} is located in the city of", "Rome", "Paris"),
+    Fact("Hamlet", "Who is the author of {}?", "Leo Tolstoy", "William Shakespeare", aliases=("Tolstoy",)),
+]
 
 pytestmark = pytest.mark.skipif(not is_serve_available(), reason="needs transformers[serving]")
 
@@ -70,11 +74,14 @@ def _healthy(address: str) -> bool:
 
 def test_a_judged_run(server: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_KEY", KEY)
+    facts = tmp_path / "facts.jsonl"
+    facts.write_text("\n".join(json.dumps(fact.to_dict()) for fact in FACTS), encoding="utf-8")
     judge = {"url": server, "model": model, "key": "A_KEY", "cache": tmp_path / "verdicts", "parallel": 2}
     short = {"max_new_tokens": 4, "fluency_tokens": 4, "perplexity_tokens": 0, "real_use.max_new_tokens": 12}
     said = program.call(
         tmp_path,
-        *("editor=in_context", "data.limit=2", f"model.name={model}", "model.device=cpu", "eval=real_use"),
+        *("editor=in_context", "data=facts", f"data.path={facts}", "eval=real_use"),
+        *(f"model.name={model}", "model.device=cpu"),
         *(f"eval.{name}={value}" for name, value in short.items()),
         *(f"eval.real_use.judge.{name}={value}" for name, value in judge.items()),
     )
@@ -86,10 +93,9 @@ def test_a_judged_run(server: str, model: str, tmp_path: Path, monkeypatch: pyte
         right = Fact.from_dict(case["fact"]).answers
         for state in ("before", "after"):
             questions = case[state]["prompts"]["questions"]
-            assert {one["setting"] for one in questions} == {
+            assert [one["setting"] for one in questions] == [
                 *("plain_bare", "plain_context", "chat_bare", "chat_context")
-            }
-            assert len(questions) == 4 * (1 + len(case["fact"]["paraphrases"]))
+            ]
             for one in questions:
                 assert one["verdict"] in ("right", "wrong", "unread")
                 if one["answer"].strip():
@@ -100,7 +106,7 @@ def test_a_judged_run(server: str, model: str, tmp_path: Path, monkeypatch: pyte
     figures = summary["metrics"]
     assert figures["real_use_match"]["n"] == 2
     assert "judge_unread" in figures
-    assert "in real use, by the match" in said
+    assert "in real use, by match" in said
     # The server says the same as the model in this process, and a second time.
     prompt = kept[0]["prompt"]
     again = Judge(url=server, model=model, cache=str(tmp_path / "again"))
@@ -114,11 +120,10 @@ def test_a_judged_run(server: str, model: str, tmp_path: Path, monkeypatch: pyte
 
 
 def test_from_python(server: str, model: str, smollm2: LanguageModel, tmp_path: Path) -> None:
-    fact = Fact("The Eiffel Tower", "{} is located in the city of", "Rome", "Paris")
     judge = Judge(url=server, model=model, cache=str(tmp_path))
     asked = RealUse(forms=("chat",), contexts=("bare",), max_new_tokens=10, judge=judge)
     settings = EvalSettings(max_new_tokens=2, fluency_tokens=3, perplexity_tokens=0, real_use=asked)
-    [record] = evaluate(smollm2, [fact], settings).cases[0].after.questions()
+    [record] = evaluate(smollm2, FACTS[:1], settings).cases[0].after.questions()
     assert record.answer
     assert record.reply is not None
     assert record.verdict in ("right", "wrong", "unread")

@@ -154,3 +154,12 @@ def test_what_came_is_kept(stub: Any, tmp_path: Path) -> None:
     stub.answers, stub.requests = [GOOD], []
     assert asked.replies(["one", "two", "three", "four"]) == ["right"] * 4
     assert [request["body"]["messages"][0]["content"] for request in stub.requests] == ["three", "four"]
+
+
+def test_after_an_error_nobody_goes_on_trying(stub: Any, tmp_path: Path) -> None:
+    stub.answers, stub.refuses = [(404, "")], lambda prompt: "busy" in prompt
+    begin = time.monotonic()
+    with pytest.raises(JudgeError, match="404"):
+        judge(stub, tmp_path, wait=20.0, parallel=3).replies(["lost", "busy", "busy too", "never asked"])
+    assert time.monotonic() - begin < 10
+    assert len(stub.requests) <= 4

@@ -85,4 +85,8 @@ def test_kappa_in_the_summary() -> None:
     assert "judge_kappa" not in Evaluation(tuple(cases[:1])).metrics  # all marks are the same
     text = str(Evaluation(tuple(cases)))
     assert "Cohen's kappa" in text
-    assert "in real use, by the match" in text
+    assert "in real use, by match" in text
+    assert "  plain, bare" in text
+    assert METRICS["paraphrase_real_use_chat_context_judged"].title == (
+        "in real use, paraphrases, chat, context, by judge"
+    )
