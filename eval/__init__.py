@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from eval.protocols.settings import SequentialSettings as SequentialSettings
     from eval.protocols.single import run_single as run_single
     from eval.protocols.survival import SurvivalSettings as SurvivalSettings
+    from eval.real_use.settings import RealUse as RealUse
     from eval.records import Measurement as Measurement
     from eval.settings import EvalSettings as EvalSettings
     from eval.statistics.paired import paired_test as paired_test

@@ -161,6 +161,8 @@ class Evaluation:
         values = [case.before.values for case, _ in found if case.before is not None]
         before = [figures for one in values if (figures := metric.figures(one)) is not None]
         columns = list(zip(*after, strict=True))
+        if not math.isfinite(figure := metric.aggregate(columns)):  # kappa, where all marks are the same
+            return None
         cases = [case for case, _ in found]
         if metric.by_window is not None and _of_one_model(cases):
             bounds = over_windows(metric, cases)
@@ -169,8 +171,8 @@ class Evaluation:
             bounds = interval(columns, subjects, metric.combine, shares=metric.is_share)
         low, high = bounds or (None, None)
         return {
-            "before": metric.aggregate(list(zip(*before, strict=True))) if len(before) == len(found) else None,
-            "after": metric.aggregate(columns),
+            "before": finite(metric.aggregate(list(zip(*before, strict=True)))) if len(before) == len(found) else None,
+            "after": figure,
             "low": low,
             "high": high,
             "n": len(found),

@@ -7,7 +7,8 @@ import math
 from corrigenda import ContextLengthError, Fact, LanguageModel
 from eval.free_answers import jobs_of, longest
 from eval.metrics import METRICS
-from eval.records import Measurement, ScoredProbe, ScoredPrompt
+from eval.real_use.questions import questions_of
+from eval.records import QUESTION_KIND, AskedQuestion, Measurement, ScoredProbe, ScoredPrompt
 from eval.scoring import PromptScore, TargetScore, tokens_of
 from eval.settings import EvalSettings
 from eval.teacher_forcing import queries_of, record_of
@@ -38,12 +39,17 @@ def too_long(lm: LanguageModel, fact: Fact, settings: EvalSettings) -> str:
                 lm.require_room(
                     len(lm.tokens(job.prompt)) + max(limit - 1, 0), f"a prompt with up to {limit} new tokens"
                 )
+        if settings.generate and settings.real_use is not None:
+            limit = settings.real_use.max_new_tokens
+            for one in questions_of(lm, 0, fact, METRICS.kinds("questions"), settings.real_use):
+                kind = f"a question in real use ({one.setting})"
+                lm.require_room(len(one.tokens) + limit - 1, f"a question with up to {limit} new tokens")
     except ContextLengthError as error:
         return f"too long: fact {fact.id!r}, {kind}: {error}"
     return ""
 
 
-def not_measured(fact: Fact, reason: str, settings: EvalSettings) -> Measurement:
+def not_measured(lm: LanguageModel, fact: Fact, reason: str, settings: EvalSettings) -> Measurement:
     """The measurement of a fact that the model cannot read: it holds no record, and the reason.
 
     What an edit should bring about counts as not brought about (0), as where an edit is refused; all else is absent.
@@ -60,6 +66,11 @@ def not_measured(fact: Fact, reason: str, settings: EvalSettings) -> Measurement
     ]
     for record in answered:
         record.answer = "" if settings.generate else None
+    if settings.generate and settings.real_use is not None:
+        reply = "" if settings.real_use.judge.named else None
+        asked = questions_of(lm, 0, fact, METRICS.kinds("questions"), settings.real_use)
+        questions = [AskedQuestion(one.prompt, one.kind, one.setting, one.asked, "", reply=reply) for one in asked]
+        blank.prompts[QUESTION_KIND] = [*questions]
     METRICS.judge(fact, blank)
     values = METRICS.computed(None, blank)
     known = {key: METRICS.find(key) for key in values}

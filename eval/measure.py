@@ -18,6 +18,7 @@ from eval.fitting import not_measured, too_long
 from eval.free_answers import answer_freely
 from eval.held_out import read_held_out
 from eval.metrics import METRICS
+from eval.real_use.asking import ask_in_real_use
 from eval.records import HeldOut, Measurement
 from eval.settings import EvalSettings
 from eval.teacher_forcing import score_targets
@@ -64,6 +65,9 @@ def measure(
         kept = METRICS.kinds("kept_answers", without=settings.without) if before is None else frozenset[str]()
         wanted = METRICS.kinds("free_answers", "sampled_text", without=settings.without)
         answer_freely(lm, facts, measurements, wanted, kept, settings)
+        if settings.real_use is not None:
+            asked = METRICS.kinds("questions")
+            ask_in_real_use(lm, facts, measurements, asked, settings.real_use, settings.max_tokens)
     if settings.perplexity_windows:
         _put_held_out(lm, measurements, settings, before, held_out)
     if before is not None:
@@ -87,7 +91,7 @@ def _without_too_long(
     old = None if before is None else [before[number] for number in read]
     found = iter(measure(lm, [facts[number] for number in read], settings, old, held_out) if read else [])
     return [
-        not_measured(fact, reason, settings) if reason else next(found)
+        not_measured(lm, fact, reason, settings) if reason else next(found)
         for fact, reason in zip(facts, reasons, strict=True)
     ]
 

@@ -34,6 +34,9 @@ SIDE_KINDS = frozenset({"negations", "reversals", CHECK_KIND, SUBJECT_KIND})
 TEXT_KIND = "generation"
 """The kind of prompts after which text is sampled."""
 
+QUESTION_KIND = "questions"
+"""The kind of questions as a person asks them."""
+
 DEFINITIONS = 2
 """The number of the definitions by which records and values are made; a run's summary holds it as ``definitions``.
 
@@ -169,12 +172,36 @@ class SampledText(Record):
     entropy: float | None = None
 
 
+@dataclass
+class AskedQuestion(Record):
+    """A question about a fact as a person asks it, and the answer (`eval.real_use`).
+
+    Attributes:
+        kind: of which of the fact's prompts: "prompt" or "paraphrases".
+        setting: how it was asked: "plain_bare", "plain_context", "chat_bare" or "chat_context".
+        question: the question alone; `prompt` is all that the model reads.
+        answer: the greedy answer, to its natural end.
+        match: whether the answer contains the new object; from the answer.
+        reply: what the judge said of the answer, word for word; None where there is no judge.
+        verdict: "right", "wrong" or "unread"; from the reply.
+    """
+
+    kind: str = "prompt"
+    setting: str = ""
+    question: str = ""
+    answer: str = ""
+    match: bool | None = None
+    reply: str | None = None
+    verdict: str | None = None
+
+
 RECORD_OF: Mapping[str, type[Record]] = {
     **dict.fromkeys(PAIRED_KINDS, ScoredPrompt),
     **dict.fromkeys(PROBE_KINDS, ScoredProbe),
     SUBJECT_KIND: ScoredPrompt,
     CHECK_KIND: ScoredCheck,
     TEXT_KIND: SampledText,
+    QUESTION_KIND: AskedQuestion,
 }
 """By kind of prompt, what its records are."""
 
@@ -290,6 +317,10 @@ class Measurement:
     def texts(self) -> list[SampledText]:
         """The sampled texts."""
         return [record for record in self.prompts.get(TEXT_KIND, ()) if isinstance(record, SampledText)]
+
+    def questions(self) -> list[AskedQuestion]:
+        """The questions in real use."""
+        return [record for record in self.prompts.get(QUESTION_KIND, ()) if isinstance(record, AskedQuestion)]
 
     def to_dict(self) -> dict[str, Any]:
         """Values and records as JSON values: what runs keep. A value that is not finite is left out."""

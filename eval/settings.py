@@ -8,6 +8,7 @@ from typing import Annotated
 from annotated_types import Ge, Lt
 
 from corrigenda.settings import AtLeastOne, Count, Seed, SettingsError, checked
+from eval.real_use.settings import RealUse
 from eval.records import SIDE_KINDS
 
 
@@ -37,6 +38,7 @@ class EvalSettings:
         side_effects: whether to measure what an edit should not do: negations, fact-check questions, reversed
             questions and other prompts about the subject (`corrigenda.data.side_effects`); about twenty prompts more a
             fact. Other figures stay as they are.
+        real_use: how questions are asked as a person asks them; None: they are not, nor without `generate`.
     """
 
     generate: bool = True
@@ -52,6 +54,7 @@ class EvalSettings:
     harness_folder: str | None = None
     harness_limit: AtLeastOne | None = None
     side_effects: bool = False
+    real_use: RealUse | None = None
 
     @property
     def without(self) -> frozenset[str]:

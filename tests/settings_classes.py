@@ -21,6 +21,7 @@ from editing.memory_based.wise import settings as wise
 from editing.memory_based.wise.unrelated import Unrelated
 from editing.neurons.neuron_editor import NeuronEditor
 from editing.neurons.scale import _ScaleNeurons
+from eval.judge import Judge
 from locate.neurons.locator import Neurons
 
 NEURONS: dict[str, Any] = {"neurons": ((0, 1),)}
@@ -54,6 +55,8 @@ CLASSES: dict[type, dict[str, Any]] = {
     evaluation.SequentialSettings: {},
     evaluation.AlarmSettings: {},
     evaluation.SurvivalSettings: {},
+    evaluation.RealUse: {},
+    Judge: {},
     locate.CausalTrace: {},
     locate.Noise: {},
     Neurons: {},

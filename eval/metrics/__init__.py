@@ -22,6 +22,7 @@ from eval.metrics import (
     free_generation,
     perplexity,
     preservation,
+    real_use,
     score,
     side_effects,
     success,
@@ -42,6 +43,7 @@ METRICS = Registry(
         *side_effects.METRICS,
         *fluency.METRICS,
         *perplexity.METRICS,
+        *real_use.METRICS,
     )
 )
 """All metrics by key, in the order of the tables."""

@@ -24,7 +24,7 @@ from eval.records import (
 )
 
 Measured: TypeAlias = Literal[
-    "probabilities", "distributions", "free_answers", "kept_answers", "sampled_text", "held_out_text"
+    "probabilities", "distributions", "free_answers", "kept_answers", "sampled_text", "held_out_text", "questions"
 ]
 
 MEASURED: Mapping[Measured, tuple[str, ...]] = {
@@ -34,10 +34,12 @@ MEASURED: Mapping[Measured, tuple[str, ...]] = {
     "kept_answers": ("neighbourhood", "locality", SUBJECT_KIND),
     "sampled_text": (TEXT_KIND,),
     "held_out_text": (),
+    "questions": ("prompt", "paraphrases"),
 }
 """What can be measured, and on which kinds of prompts: probabilities of targets under teacher forcing; next-token
 distributions, compared with those before; greedy answers; whether the greedy continuation is the one before; text
-sampled after a prompt; and the log-perplexity of the held-out texts, which belong to no prompt."""
+sampled after a prompt; the log-perplexity of the held-out texts, which belong to no prompt; and answers to questions
+as a person asks them."""
 
 FIXED_KINDS = frozenset({"neighbourhood", "locality"})
 """The kinds of prompts of the fixed locality set of sequential runs."""

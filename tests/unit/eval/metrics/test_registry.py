@@ -33,8 +33,17 @@ def toy(key: str = "toy", **more: Any) -> Metric:
     return Metric(key=key, compute=lambda before, after: 1.0, **(declared | more))  # type: ignore[arg-type]
 
 
+REAL_USE = {
+    f"{prefix}real_use_{setting}{way}"
+    for prefix in ("", "paraphrase_")
+    for setting in ("", "plain_bare_", "plain_context_", "chat_bare_", "chat_context_")
+    for way in ("match", "judged")
+}
+JUDGE = {f"judge_{name}" for name in ("agreement", "match_right", "says_right", "kappa", "compared", "unread")}
+
+
 def test_all_keys_of_the_design_are_declared() -> None:
-    assert set(METRICS) == set(DESIGN)
+    assert set(METRICS) == {*DESIGN, *REAL_USE, *JUDGE}
     assert list(METRICS)[:7] == [*DESIGN[:7]]
     assert all(metric.key == key for key, metric in METRICS.items())
 
@@ -42,6 +51,7 @@ def test_all_keys_of_the_design_are_declared() -> None:
 def test_what_an_edit_should_change() -> None:
     expected = {"efficacy_success", "paraphrase_success", "fact_check_success"}
     expected |= {f"{prefix}{key}" for prefix in ("", "paraphrase_", "portability_") for key in ACCURACIES}
+    expected |= REAL_USE
     assert {key for key, metric in METRICS.items() if metric.edit_should == "change"} == expected
     state = Measurement(values={"preservation": 1.0, "efficacy_magnitude": 0.5, "from_elsewhere": 2.0})
     state.values |= {"token_accuracy": 1.0, "portability_hops_token_accuracy": 1.0, "preservation_hops": 1.0}

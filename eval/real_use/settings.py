@@ -1,0 +1,44 @@
+"""`RealUse`: how questions are asked in real use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from corrigenda.settings import AtLeastOne, SettingsError, checked
+from eval.judge.judge import Judge
+
+Form = Literal["plain", "chat"]
+"""A question as it stands, or as the chat template puts it to a model."""
+
+Context = Literal["bare", "context"]
+"""A question alone, or after a few other questions with their answers."""
+
+FORMS: tuple[Form, ...] = ("plain", "chat")
+CONTEXTS: tuple[Context, ...] = ("bare", "context")
+SETTINGS = tuple(f"{form}_{context}" for form in FORMS for context in CONTEXTS)
+"""The names of the settings in which a question can be asked."""
+
+
+@dataclass(frozen=True)
+@checked
+class RealUse:
+    """How questions are asked in real use (the WILD framework of Yang et al. 2025; CrispEdit's two settings).
+
+    Attributes:
+        forms: as it stands ("plain"), through the tokenizer's chat template where it has one ("chat"), or both.
+        contexts: alone ("bare"), after a few other questions with their answers ("context"), or both.
+        max_new_tokens: the longest answer; it ends at the end token, and at nothing else.
+        judge: who marks the answers beside the match; by default nobody.
+    """
+
+    forms: tuple[Form, ...] = FORMS
+    contexts: tuple[Context, ...] = CONTEXTS
+    max_new_tokens: AtLeastOne = 50
+    judge: Judge = field(default_factory=Judge)
+
+    def __post_init__(self) -> None:
+        for name in ("forms", "contexts"):
+            given = getattr(self, name)
+            if not given or len(set(given)) < len(given):
+                raise SettingsError(f"RealUse: {name}={list(given)} must name at least one, and each once")

@@ -1,0 +1,165 @@
+"""A judge behind an address: what is asked, what is asked again, and what is said of one that cannot be asked."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eval.judge import Judge, JudgeError
+
+GOOD = (200, json.dumps({"choices": [{"message": {"content": "right"}}]}))
+KEY = "sk-a-key-that-nobody-may-see"
+
+
+def judge(stub: Any, folder: Path, **more: Any) -> Judge:
+    return Judge(**{"url": stub.url, "model": "m", "wait": 0.01, "cache": str(folder)} | more)
+
+
+def test_what_is_sent(stub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THE_KEY", f"{KEY}\n")
+    assert judge(stub, tmp_path, key="THE_KEY", seed=3).replies(["is it?"]) == ["right"]
+    [request] = stub.requests
+    assert request["path"] == "/v1/chat/completions"
+    assert request["key"] == f"Bearer {KEY}"
+    assert request["body"] == {
+        "model": "m",
+        "temperature": 0.0,
+        "seed": 3,
+        "max_tokens": 16,
+        "messages": [{"role": "user", "content": "is it?"}],
+    }
+
+
+def test_what_is_null_is_not_sent(stub: Any, tmp_path: Path) -> None:
+    judge(stub, tmp_path, seed=None, temperature=None, url=f"{stub.url}/chat/completions").replies(["is it?"])
+    [request] = stub.requests
+    assert request["path"] == "/v1/chat/completions"
+    assert request["key"] is None
+    assert set(request["body"]) == {"model", "max_tokens", "messages"}
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
+def test_a_busy_server_is_asked_again(stub: Any, tmp_path: Path, status: int) -> None:
+    stub.answers = [(status, "busy"), (status, "busy"), GOOD]
+    assert judge(stub, tmp_path).replies(["is it?"]) == ["right"]
+    assert len(stub.requests) == 3
+
+
+def test_waits_as_long_as_the_server_asks(stub: Any, tmp_path: Path) -> None:
+    stub.answers, stub.headers = [(429, ""), GOOD], {"retry-after": "0.3"}
+    begin = time.monotonic()
+    judge(stub, tmp_path).replies(["is it?"])
+    assert time.monotonic() - begin >= 0.3
+
+
+def test_waits_twice_as_long_each_time(stub: Any, tmp_path: Path) -> None:
+    stub.answers = [(500, ""), (500, ""), (500, ""), GOOD]
+    begin = time.monotonic()
+    judge(stub, tmp_path, wait=0.05).replies(["is it?"])
+    assert time.monotonic() - begin >= 0.05 + 0.1 + 0.2
+
+
+def test_a_server_that_stays_in_trouble(stub: Any, tmp_path: Path) -> None:
+    stub.answers = [(500, "out of\nmemory")]
+    with pytest.raises(JudgeError) as caught:
+        judge(stub, tmp_path, retries=2).replies(["is it?"])
+    message = str(caught.value)
+    assert message.startswith(f"the judge m at {stub.url}: it answered 500 'out of memory', after 3 tries; ")
+    assert "go on with the same run" in message
+    assert "\n" not in message
+    assert len(stub.requests) == 3
+
+
+def test_nobody_is_there(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+    with pytest.raises(JudgeError, match=f"the judge m at {url}: it cannot be reached .*, after 2 tries; see that it"):
+        Judge(url=url, model="m", retries=1, wait=0.01, cache=str(tmp_path)).replies(["is it?"])
+
+
+def test_a_slow_server(stub: Any, tmp_path: Path) -> None:
+    stub.seconds = 0.5
+    with pytest.raises(JudgeError, match=r"there was no answer within 0.1 s \(judge.timeout\), after 2 tries"):
+        judge(stub, tmp_path, timeout=0.1, retries=1).replies(["is it?"])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *("<html>hello</html>", "[]", "null", "", "{}", '{"choices": []}', '{"choices": [{"text": "right"}]}'),
+        *('{"choices": [{"message": {"content": ["right"]}}]}', '{"choices": [{"message": "right"}]}'),
+    ],
+)
+def test_replies_that_are_none(stub: Any, tmp_path: Path, body: str) -> None:
+    stub.answers = [(200, body)]
+    with pytest.raises(JudgeError) as caught:
+        judge(stub, tmp_path).replies(["is it?"])
+    assert str(caught.value) == (
+        f"the judge m at {stub.url}: its reply is no chat completion: 200 {body!r}; see judge.url"
+    )
+    assert len(stub.requests) == 1  # asking again would not help
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_a_judge_that_only_thought(stub: Any, tmp_path: Path) -> None:
+    stub.answers = [(200, json.dumps({"choices": [{"message": {"content": None}}]}))]
+    assert judge(stub, tmp_path).replies(["is it?"]) == [""]
+
+
+@pytest.mark.parametrize(
+    ("status", "says"),
+    [
+        (400, "see judge.url, judge.model and what is sent"),
+        (404, "see judge.url, judge.model"),
+        (307, "see judge.url"),
+        (401, "wants a key; name its variable in judge.key"),
+    ],
+)
+def test_what_would_stay_as_it_is_is_not_asked_again(stub: Any, tmp_path: Path, status: int, says: str) -> None:
+    stub.answers = [(status, "no such model")]
+    with pytest.raises(JudgeError, match=f"it answered {status} 'no such model'.*{says}"):
+        judge(stub, tmp_path).replies(["is it?"])
+    assert len(stub.requests) == 1
+
+
+def test_a_server_that_repeats_the_key(stub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THE_KEY", KEY)
+    stub.answers = [(401, f"bad key {KEY}")]
+    with pytest.raises(JudgeError, match="its key was refused") as caught:
+        judge(stub, tmp_path, key="THE_KEY").replies(["is it?"])
+    assert KEY not in str(caught.value)
+    assert "bad key (the key)" in str(caught.value)
+
+
+def test_several_at_once_in_their_order(stub: Any, tmp_path: Path) -> None:
+    stub.reply, stub.seconds = (lambda prompt: f"about {prompt}"), 0.05
+    prompts = [f"number {number}" for number in range(12)]
+    found = judge(stub, tmp_path, parallel=3).replies([*prompts, prompts[0]])
+    assert found == [f"about {prompt}" for prompt in [*prompts, prompts[0]]]
+    assert stub.most_at_once == 3
+    assert len(stub.requests) == 12  # the same question once
+
+
+def test_what_came_is_kept(stub: Any, tmp_path: Path) -> None:
+    stub.answers = [GOOD, GOOD, (500, "")]
+    asked = judge(stub, tmp_path, parallel=1, retries=0)
+    with pytest.raises(JudgeError):
+        asked.replies(["one", "two", "three", "four"])
+    stub.answers, stub.requests = [GOOD], []
+    assert asked.replies(["one", "two", "three", "four"]) == ["right"] * 4
+    assert [request["body"]["messages"][0]["content"] for request in stub.requests] == ["three", "four"]
+
+
+def test_after_an_error_nobody_goes_on_trying(stub: Any, tmp_path: Path) -> None:
+    stub.answers, stub.refuses = [(404, "")], lambda prompt: "busy" in prompt
+    begin = time.monotonic()
+    with pytest.raises(JudgeError, match="404"):
+        judge(stub, tmp_path, wait=20.0, parallel=3).replies(["lost", "busy", "busy too", "never asked"])
+    assert time.monotonic() - begin < 10
+    assert len(stub.requests) <= 4

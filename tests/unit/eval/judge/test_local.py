@@ -1,0 +1,63 @@
+"""A judge in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tiny
+
+from corrigenda import load
+from eval.judge import Judge
+
+TEMPLATE = "{% for m in messages %}the {{ m.content }} .{% endfor %}{% if add_generation_prompt %} is{% endif %}"
+
+
+@pytest.fixture(scope="module", params=["", TEMPLATE], ids=["plain", "chat"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    lm = tiny.build("llama")
+    lm.tokenizer.chat_template = request.param or None
+    folder = tmp_path_factory.mktemp("judge") / "model"
+    lm.save_pretrained(folder)
+    return folder
+
+
+PROMPTS = ["red tower", "a city in the north of France", "Paris", "red tower"]
+
+
+def test_it_answers_greedily_through_its_template(folder: Path, tmp_path: Path) -> None:
+    judge = Judge(local=str(folder), max_tokens=5, cache=str(tmp_path))
+    assert judge.named
+    found = judge.replies(PROMPTS)
+    lm = load(folder)
+    read = [f"the {prompt} . is" if lm.tokenizer.chat_template else prompt for prompt in PROMPTS]
+    special = not lm.tokenizer.chat_template
+    for text, reply in zip(read, found, strict=True):
+        assert lm.tokenizer(text, add_special_tokens=special)["input_ids"]
+        expected = lm.model.generate(
+            **lm.tokenizer(text, add_special_tokens=special, return_tensors="pt"), max_new_tokens=5, do_sample=False
+        )[0]
+        n_read = len(lm.tokenizer(text, add_special_tokens=special)["input_ids"])
+        assert reply == lm.tokenizer.decode(expected[n_read:], skip_special_tokens=True)
+
+
+def test_it_is_loaded_once_and_not_asked_again(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[str] = []
+    monkeypatch.setattr("eval.judge.local.load", lambda name: loaded.append(name) or load(name))
+    judge = Judge(local=str(folder), max_tokens=3, cache=str(tmp_path))
+    first = judge.replies(PROMPTS[:2])
+    monkeypatch.setattr("eval.judge.local.decode", lambda *_: pytest.fail("it was asked again"))
+    assert judge.replies(PROMPTS[:2]) == first
+    assert loaded == [str(folder)]
+    assert len(list(tmp_path.rglob("*.json"))) == 2
+
+
+def test_another_model_under_the_same_name(folder: Path, tmp_path: Path) -> None:
+    """What a model said is kept by its weights, not by its name."""
+    place = tmp_path / "model"
+    tiny.build("llama", seed=1).save_pretrained(place)
+    cache = str(tmp_path / "cache")
+    Judge(local=str(place), max_tokens=3, cache=cache).replies(PROMPTS[:1])
+    tiny.build("llama", seed=2).save_pretrained(place)
+    Judge(local=str(place), max_tokens=3, cache=cache).replies(PROMPTS[:1])
+    assert len(list((tmp_path / "cache").rglob("*.json"))) == 2
