@@ -214,8 +214,8 @@ def test_what_a_memit_edit_does() -> None:
 
 def given_targets(monkeypatch: pytest.MonkeyPatch, lm: LanguageModel, layers: Sequence[int]) -> None:
     """Targets of the unedited model for all facts, whatever is applied."""
-    batch = Batch(FACTS, build_prompts(lm, FACTS, PREFIXES, VALUE.kl_prompt, VALUE.kl_position))
-    solving = Solving(PREFIXES, VALUE, "block", False)
+    batch = Batch(FACTS, build_prompts(lm, FACTS, [""], VALUE.kl_prompt, VALUE.kl_position))
+    solving = Solving([""], VALUE, "block", False)
     values, _ = solving.targets(lm, [batch], layers)
     place = {fact.id: number for number, fact in enumerate(FACTS)}
 
@@ -231,11 +231,11 @@ def given_targets(monkeypatch: pytest.MonkeyPatch, lm: LanguageModel, layers: Se
 @FAMILIES
 @pytest.mark.parametrize("method", ["memit", "alphaedit"])
 def test_batches_with_history_are_one_batch(family: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At one layer, and with targets of the unedited model."""
+    """At one layer, with targets of the unedited model, and keys of the prompts that the residuals are measured on."""
     lm = build(family)
     lm.model.double()
     given_targets(monkeypatch, lm, [1])
-    editor = dataclasses.replace(EDITORS[method], layers=(1,))
+    editor = dataclasses.replace(EDITORS[method], layers=(1,), prefixes=("",))
     together = editor.edit(lm, FACTS)
     grown: Edit | None = None
     for fact in FACTS:
