@@ -32,14 +32,15 @@ class AlphaEdit(ClosedForm):
     its residual, in every model. Like lambda in `Memit` it is taken from the first facts and kept.
 
     Attributes:
-        energy: the share of C's trace that the directions of P hold at most (the authors bound eigenvalues by 0.02).
+        energy: the share of C's trace that the directions of P hold at most. (The authors bound each eigenvalue, by
+            0.02.) The less it is, the less of a key lies in there, and the larger is the update.
         ratio: L2 as a ratio; None where `weight` is given.
         weight: L2 itself (10 in the authors' settings); None where `ratio` is given.
         history: whether H holds the earlier facts' keys, as published.
     """
 
     name: str = "alphaedit"
-    energy: Share = 0.02
+    energy: Share = 0.1
     ratio: Positive | None = 0.1
     weight: Positive | None = None
     history: bool = True

@@ -1,7 +1,7 @@
 """Keys and outputs of many facts on the model as it is now: what is measured anew before each layer is written.
 
 The rows end with the subject's last token, and run no further than the layer that is looked at: what comes after
-either does not matter to it.
+either does not matter to it. What rows begin with in common, the contexts above all, runs once for all of them.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from torch import Tensor
 
 from corrigenda import LanguageModel
 from corrigenda.forward.interventions import Read, intervene
-from corrigenda.forward.recording import forward_to
+from corrigenda.forward.shared import record_shared
 from corrigenda.models import sites
 from editing.locate_then_edit.keys import mean_over_contexts
 from editing.locate_then_edit.prompts import Prompts
 from editing.locate_then_edit.targets import Site
 
-TOKENS = 2048
+TOKENS = 4096
 """So many tokens, padding included, are run at once at most."""
 
 
@@ -77,8 +77,12 @@ class SubjectRows:
         for group in self._groups(which):
             batch = lm.batch([self._rows[row] for row in group])
             at = torch.tensor([self._at[row] for row in group], device=lm.device)
-            with intervene(lm, site, Read(), at) as seen:
-                forward_to(lm, batch, site.layer)
+            forward = record_shared(lm, batch, [], limit=at)
+            with intervene(lm, site, Read(), forward.local(at)) as seen:
+                if site.layer + 1 < lm.n_layers:
+                    forward.states_entering(site.layer + 1)
+                else:
+                    forward.logits(forward.local(at))
             found |= dict(zip(group, seen.value.float().cpu(), strict=True))
         return torch.stack([found[row] for row in which])
 
