@@ -94,17 +94,18 @@ def test_layers_without_a_target() -> None:
 @pytest.mark.parametrize("k", [1, 3])
 def test_a_fact_is_done_when_its_target_has_been_on_top_in_every_context(k: int) -> None:
     """Against plain forwards with the delta that each forward of the solve had."""
-    lm, layer = tiny.build("llama", scale=8.0), 1
-    settings = ValueSettings(steps=1, lr=0.5, clamp_norm_factor=50.0, weight_decay=0.0, early_stop_loss=-1.0)
-    prompts = build_prompts(lm, FACTS, PREFIXES, settings.kl_prompt, settings.kl_position)
+    lm, layer = tiny.build("llama"), 2
+    settings = ValueSettings(steps=1, lr=2.0, clamp_norm_factor=1000.0, weight_decay=0.0, early_stop_loss=-1.0)
+    facts = [Fact(subject, "in the city of {}", "Rome", "is") for subject in ("the Eiffel tower", "Big Ben")]
+    prompts = build_prompts(lm, facts, PREFIXES, settings.kl_prompt, settings.kl_position)
     run = run_prompts(lm, prompts, [layer])
-    old, steps = old_values(run, layer, "block"), 16
+    old, steps = old_values(run, layer, "block"), 12
     rows = prompts.rewriting.nonzero()[:, 0]
     per_row = prompts.targets.split(prompts.predicts.sum(1).tolist())
     on_top: list[list[bool]] = []  # of each forward, of each fact
     for number in range(1, steps + 1):
         solved = solve_target_values(lm, run, layer, dataclasses.replace(settings, steps=number), "block")
-        top = [True] * len(FACTS)
+        top = [True] * len(facts)
         for row in rows.tolist():
             fact = int(prompts.fact[row])
             delta = (solved.values - old)[fact]
@@ -115,7 +116,7 @@ def test_a_fact_is_done_when_its_target_has_been_on_top_in_every_context(k: int)
             top[fact] &= bool((likely[at] == per_row[row]).all())
         on_top.append(top)
     expected = []
-    for fact in range(len(FACTS)):
+    for fact in range(len(facts)):
         done = [n for n in range(k, steps + 1) if all(top[fact] for top in on_top[n - k : n])]
         expected.append(min(done, default=steps))
     assert min(expected) < steps
