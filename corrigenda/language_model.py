@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from corrigenda.edits.edit import Editable
 from corrigenda.edits.stack import AppliedEdits
@@ -26,12 +26,15 @@ class LanguageModel(Editable):
 
     Attributes:
         edits: the edits that are applied now, in order (`AppliedEdits`).
+        kept: second moments that were read from the disk, by path (`corrigenda.moments.second_moment`); gone with the
+            model.
 
     Raises:
         UnsupportedModelError: its parts were not found.
     """
 
     edits: AppliedEdits
+    kept: dict[Path, Any]
 
     def __init__(
         self,
@@ -42,6 +45,7 @@ class LanguageModel(Editable):
     ) -> None:
         super().__init__(model, tokenizer, name, family)
         self.edits = AppliedEdits(self)
+        self.kept = {}
 
     def reads(self, prompt: str) -> str:
         """A prompt as this model reads it now: after the text that context edits put before it."""

@@ -1,4 +1,4 @@
-"""What editors share that go on from an earlier edit of their own: the checks, the model without it."""
+"""What editors share that go on from an earlier edit of their own: the checks, the model without it, or with it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def check_previous(
     if previous is None:
         return None
     if not isinstance(previous, kind):
-        raise EditRefusedError(f"{editor} goes on from a {kind.kind} edit, not from a {previous.kind} edit")
+        wanted = getattr(kind, "kind", "weight")  # of a base class of several kinds
+        raise EditRefusedError(f"{editor} goes on from a {wanted} edit, not from a {previous.kind} edit")
     if previous.origin.fingerprint != lm.fingerprint:
         raise EditRefusedError(
             f"{editor}: the edit to go on from was made on {previous.origin.model} (weights "
@@ -89,6 +90,16 @@ def without(lm: LanguageModel, edit: Edit | None) -> Iterator[None]:
         finally:
             for other in reversed(others):
                 lm.edits.remove(other)
+
+
+@contextmanager
+def present(lm: LanguageModel, edit: Edit | None) -> Iterator[None]:
+    """The model with one edit, inside a ``with`` block; it may or may not be applied."""
+    if edit is None or edit in lm.edits:
+        yield
+        return
+    with edit.applied(lm):
+        yield
 
 
 def _named(layers: Sequence[int]) -> str:

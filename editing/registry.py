@@ -21,11 +21,14 @@ if TYPE_CHECKING:
     from editing.editor import Editor
 
 CLASSES: Mapping[str, str] = {
+    "alphaedit": "editing.AlphaEdit",
+    "emmet": "editing.Emmet",
     "enhance": "editing.Enhance",
     "erase_neurons": "editing.EraseNeurons",
     "finetune": "editing.FineTune",
     "grace": "editing.Grace",
     "in_context": "editing.InContext",
+    "memit": "editing.Memit",
     "none": "editing.NoEdit",
     "random": "editing.RandomUpdate",
     "rome": "editing.Rome",
@@ -37,8 +40,13 @@ CLASSES: Mapping[str, str] = {
 """The editors of this project: the dotted path of each one's class."""
 
 PRESETS: Mapping[str, str] = {
+    "alphaedit_blue": "alphaedit",
     "ft_l": "finetune",
     "ft_m": "finetune",  # with its very settings: another name
+    "memit_blue": "memit",
+    "memit_plain": "memit",
+    "pmet": "memit",
+    "r_rome": "rome",  # with its very settings: the name under which users look for it
     "wise_paper": "wise_whitened",
     "wise_whitened_merge": "wise_whitened",
     "wise_whitened_retrieve": "wise_whitened",

@@ -15,6 +15,7 @@ import jobs.settings as settings_of_jobs
 import locate
 from corrigenda.moments.text import Text
 from corrigenda.settings import is_checked
+from editing.locate_then_edit.closed_form import ClosedForm
 from editing.locate_then_edit.guards import Guards
 from editing.locate_then_edit.targets import ValueSettings
 from editing.memory_based.wise import settings as wise
@@ -40,11 +41,15 @@ CLASSES: dict[type, dict[str, Any]] = {
     wise.WiseSettings: {},
     editing.Wise: {},
     editing.Rome: {},
+    editing.Memit: {},
+    editing.AlphaEdit: {},
+    editing.Emmet: {},
     editing.Grace: {},
     editing.FineTune: {},
     editing.NoEdit: {},
     editing.InContext: {},
     editing.RandomUpdate: {},
+    ClosedForm: {},
     NeuronEditor: NEURONS,
     _ScaleNeurons: NEURONS,
     editing.Suppress: NEURONS,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
+import xxhash
 from torch import Tensor
 
 from corrigenda.edits.context import ContextEdit
@@ -42,6 +44,23 @@ class AppliedEdits(Sequence[Edit]):
     def context(self) -> str:
         """The text that context edits put before every prompt."""
         return "".join(edit.text for edit in self._edits if isinstance(edit, ContextEdit))
+
+    def content_hash(self) -> str:
+        """A hash of what the applied edits make of the model; of no edits, of nothing.
+
+        Of weight edits it is of the values as they are now, whatever made them so.
+        """
+        digest = xxhash.xxh3_128()
+        for layer in sorted(self.untouched):
+            digest.update(f"{layer} {self._lm.values_hash(layer)}".encode())
+        for edit in self._edits:
+            if isinstance(edit, WeightEdit):
+                continue
+            digest.update(f"{edit.kind} {json.dumps(edit._settings(), sort_keys=True)}".encode())
+            for name, tensor in sorted(edit._tensors().items()):
+                digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+                digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
 
     def push(self, edit: Edit) -> None:
         """Applies an edit; use `Edit.apply`, which checks the model first."""

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
-from corrigenda import EditRefusedError
+from corrigenda import EditRefusedError, Fact
+from corrigenda.moments.second_moment import SecondMoment
 from corrigenda.settings import Positive, Share, checked
 
 
@@ -100,3 +102,77 @@ def agreement(left: Tensor, left_solved: Tensor, right: Tensor, right_solved: Te
     """
     size = (left * left_solved).sum(1) * (right * right_solved).sum(1)
     return (left * right_solved).sum(1) / size.sqrt()
+
+
+MOST_NAMED = 5
+"""So many pairs of facts are named in one warning."""
+
+
+def name_alike(
+    editor: str, facts: Sequence[Fact], cosines: Tensor, limit: float, report: Sequence[dict[str, Any]]
+) -> None:
+    """Names the facts whose keys are nearly the same, before they are edited: what one is to answer, the other will.
+
+    They get ``"alike"`` in their figures, with the ids of the facts that they are like.
+
+    Args:
+        editor: for the warning.
+        facts: the earlier facts that are still in force, and then those that are to be edited.
+        cosines: between the keys of the latter and of all, in the metric of C^-1, (n, all).
+        limit: from which cosine on keys are nearly the same.
+        report: the figures of those that are to be edited.
+    """
+    earlier = len(facts) - len(report)
+    pairs: list[tuple[int, int]] = []
+    for row, column in (cosines >= limit).nonzero().tolist():
+        number = earlier + row
+        if column != number:
+            report[row].setdefault("alike", []).append(facts[column].id)
+        if column < number:
+            pairs.append((row, column))
+    if not pairs:
+        return
+    named = [
+        f"{facts[column].id!r} and {facts[earlier + row].id!r} ({float(cosines[row, column]):.2f})"
+        for row, column in pairs[:MOST_NAMED]
+    ]
+    more = f", and {len(pairs) - MOST_NAMED} more pairs" if len(pairs) > MOST_NAMED else ""
+    warnings.warn(
+        f"{editor}: facts with nearly the same key (cosine in the metric of C^-1 of {limit:.2f} or more) disturb each "
+        f"other: {', '.join(named)}{more}",
+        stacklevel=3,
+    )
+
+
+def warn_of_load(editor: str, n_facts: int, d_ffn: int, most: float) -> None:
+    """Warns where there are more facts for each coefficient of a layer than `most`."""
+    if n_facts > most * d_ffn:
+        warnings.warn(
+            f"{editor}: {n_facts} facts in layers of {d_ffn} coefficients are {n_facts / d_ffn:.2f} for each, more "
+            f"than {most:.2f}: expect earlier facts and other knowledge to suffer",
+            stacklevel=3,
+        )
+
+
+def warn_of_rank(editor: str, moment: SecondMoment) -> None:
+    """Warns where a second moment is singular, and only its ridge keeps the directions without text finite."""
+    if not moment.full_rank:
+        warnings.warn(
+            f"{editor}: the second moment of layer {moment.layer} is rank-deficient: it is taken over {moment.tokens} "
+            f"tokens, and has {len(moment.matrix)} coefficients; what lies in the other directions counts as unused. "
+            "Take more text (at least 8 tokens for each coefficient)",
+            stacklevel=3,
+        )
+
+
+def cosines_between(keys: Tensor, others: Tensor, directions: Tensor, others_directions: Tensor) -> Tensor:
+    """The cosines between each of some keys and each of others in the metric of C^-1, (n, m).
+
+    Args:
+        keys: (n, d_ffn).
+        others: (m, d_ffn).
+        directions: C^-1 times the keys.
+        others_directions: C^-1 times the others.
+    """
+    size = (keys * directions).sum(1).sqrt()[:, None] * (others * others_directions).sum(1).sqrt()
+    return keys @ others_directions.T / size

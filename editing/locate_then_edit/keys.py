@@ -37,14 +37,30 @@ def mean_keys(run: PromptRun, layer: int, weights: Tensor | None = None) -> Tens
     """
     prompts = run.prompts
     rewriting = prompts.rewriting
-    keys, owner = run.keys(layer)[rewriting], prompts.fact[rewriting]
-    sums = torch.zeros(prompts.n_facts, keys.shape[1], device=keys.device)
+    return mean_over_contexts(
+        run.keys(layer)[rewriting], prompts.fact[rewriting], prompts.prefix[rewriting], prompts.n_facts, weights
+    )
+
+
+def mean_over_contexts(
+    keys: Tensor, fact: Tensor, prefix: Tensor, n_facts: int, weights: Tensor | None = None
+) -> Tensor:
+    """Each fact's mean key, (fact, d_ffn).
+
+    Args:
+        keys: (row, d_ffn).
+        fact: (row,), which fact a row belongs to.
+        prefix: (row,), which context stands before it.
+        n_facts: how many facts there are.
+        weights: as in `mean_keys`.
+    """
+    sums = torch.zeros(n_facts, keys.shape[1], device=keys.device)
     if weights is None:
-        rows = torch.bincount(owner, minlength=prompts.n_facts)
-        return sums.index_add_(0, owner, keys) / rows[:, None]
-    share = weights.to(keys)[prompts.prefix[rewriting]]
-    total = torch.zeros(prompts.n_facts, device=keys.device).index_add_(0, owner, share)
-    return sums.index_add_(0, owner, keys * share[:, None]) / total[:, None]
+        rows = torch.bincount(fact, minlength=n_facts)
+        return sums.index_add_(0, fact, keys) / rows[:, None]
+    share = weights.to(keys)[prefix]
+    total = torch.zeros(n_facts, device=keys.device).index_add_(0, fact, share)
+    return sums.index_add_(0, fact, keys * share[:, None]) / total[:, None]
 
 
 def group_weights(sizes: Sequence[int]) -> Tensor:

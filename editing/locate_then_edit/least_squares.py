@@ -3,16 +3,22 @@
 For keys K (n, d_ffn), residuals R (n, d_model) and C = E[k k^T] over text, the change delta V minimises
 
     equality    tr(delta V^T C delta V)                         subject to  K delta V = R
-    ridge       tr(delta V^T (weight C + H) delta V) + |K delta V - R|^2
+    penalised   tr(delta V^T (M + H) delta V) + |K delta V - R|^2
 
-with H = sum of K^T K over earlier updates. Both are solved in float64 and given as factors, delta V = left @ right,
+with H = sum of K^T K over earlier updates, and M = lambda C (`Penalty`), or M = L2 I among the changes that stay in a
+null space (`NullSpace`). All are solved in float64 and given as factors, delta V = left @ right,
 (d_ffn, n) @ (n, d_model). How K and R were found is not asked here.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Protocol
+
 import torch
 from torch import Tensor
+
+from corrigenda.moments.second_moment import SecondMoment
 
 Factors = tuple[Tensor, Tensor]
 """left (d_ffn, n) and right (n, d_model); delta V is their product."""
@@ -56,40 +62,139 @@ def norms_alone(keys: Tensor, directions: Tensor, residuals: Tensor) -> Tensor:
     return residuals.norm(dim=1) * directions.norm(dim=1) / (directions * keys).sum(1).abs()
 
 
-def ridge_update(
-    keys: Tensor, residuals: Tensor, second_moment: Tensor, weight: float, history: Tensor | None = None
-) -> Factors:
+class Metric(Protocol):
+    """M, by which a penalised update is weighed: B N^-1 B^T takes the place of its inverse.
+
+    B holds, as orthonormal columns, the directions in which the values may change.
+    """
+
+    def solve(self, keys: Tensor) -> Tensor:
+        """B N^-1 B^T k, (n, d_ffn) -> (n, d_ffn), float64."""
+        ...
+
+    def inside(self, keys: Tensor) -> Tensor:
+        """B^T k, (n, d_ffn) -> (n, k), float64: the keys in the coordinates of B."""
+        ...
+
+    def matrix(self) -> Tensor:
+        """N, (k, k), float64; a new tensor."""
+        ...
+
+    def outside(self, changes: Tensor) -> Tensor:
+        """B x, (k, n) -> (d_ffn, n)."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Penalty:
+    """M = lambda (C + ridge I): what the text uses is to stay (MEMIT). B is the identity.
+
+    Attributes:
+        moment: C, with the Cholesky factor that it keeps.
+        weight: lambda.
+        ridge: in units of C's mean diagonal.
+    """
+
+    moment: SecondMoment
+    weight: float
+    ridge: float = 0.0
+
+    def solve(self, keys: Tensor) -> Tensor:
+        """(C + ridge I)^-1 k / lambda."""
+        return self.moment.solve(keys.double().cpu(), self._ridge) / self.weight
+
+    def inside(self, keys: Tensor) -> Tensor:
+        """The keys themselves."""
+        return keys.double().cpu()
+
+    def matrix(self) -> Tensor:
+        """N = lambda (C + ridge I)."""
+        matrix = self.weight * self.moment.matrix
+        matrix.diagonal().add_(self.weight * self._ridge)
+        return matrix
+
+    def outside(self, changes: Tensor) -> Tensor:
+        """The changes themselves."""
+        return changes
+
+    @property
+    def _ridge(self) -> float:
+        return self.ridge * self.moment.scale
+
+
+@dataclass(frozen=True, eq=False)
+class NullSpace:
+    """M = L2 I among the changes that stay in the span of B, where C has little energy (AlphaEdit).
+
+    Attributes:
+        basis: B, (d_ffn, k), float64, with orthonormal columns.
+        weight: L2.
+    """
+
+    basis: Tensor
+    weight: float
+
+    def solve(self, keys: Tensor) -> Tensor:
+        """P k / L2, with P = B B^T."""
+        return self.inside(keys) @ self.basis.T / self.weight
+
+    def inside(self, keys: Tensor) -> Tensor:
+        """B^T k."""
+        return keys.double().cpu() @ self.basis
+
+    def matrix(self) -> Tensor:
+        """N = L2 I."""
+        return self.weight * torch.eye(self.basis.shape[1], dtype=torch.float64)
+
+    def outside(self, changes: Tensor) -> Tensor:
+        """B x."""
+        return self.basis @ changes
+
+
+def penalised_update(keys: Tensor, residuals: Tensor, metric: Metric, earlier: Tensor | None = None) -> Factors:
     """The update that weighs the constraints against all that is to stay.
 
-        delta V = A^-1 K^T R,    A = weight C + H + K^T K
+        delta V = A^-1 K^T R,    A = M + H + K^T K
 
-    Without a history it is MEMIT's (Meng et al. 2023, eq. 14).
+    With `Penalty` and without earlier keys it is MEMIT's (Meng et al. 2023, eq. 14). With `NullSpace` it is
+    AlphaEdit's (Fang et al. 2025): (P (K^T K + H) + L2 I) X = P K^T R has its solution in the range of P, and in
+    coordinates of B it is (B^T (K^T K + H) B + L2 I) Y = B^T K^T R, X = B Y, which is symmetric.
+
+    While there are at most d_ffn / 2 keys in all, A is never formed: with U the earlier keys and K stacked, and
+    S = M^-1 U^T, A^-1 K^T are the last n columns of S (I + U S)^-1 (Woodbury). Above, A is formed and factored.
 
     Args:
         keys: K, (n, d_ffn).
         residuals: R, (n, d_model).
-        second_moment: C, (d_ffn, d_ffn).
-        weight: of C against one key. An editor that stores it as a ratio multiplies it by a mean key's
-            |k|^2 / tr(C) first.
-        history: H, (d_ffn, d_ffn), the sum of K^T K over earlier updates that must stay (`add_history`).
+        metric: M.
+        earlier: the keys of earlier updates that must stay, (n', d_ffn): H is the sum of their k k^T.
 
     Raises:
-        ValueError: A is singular: C is, or the weight is not positive.
+        ValueError: A is singular or not finite.
     """
-    K = keys.double()
-    A = weight * second_moment.to(K) + K.T @ K
-    if history is not None:
-        A = A + history.to(K)
-    factor, failed = torch.linalg.cholesky_ex(A)
-    if int(failed):
+    n = len(keys)
+    K = keys.double().cpu()
+    U = K if earlier is None else torch.cat([earlier.double().cpu(), K])
+    if 2 * len(U) <= U.shape[1]:
+        solved = metric.solve(U)
+        inner = U @ solved.T
+        inner = (inner + inner.T) / 2
+        inner.diagonal().add_(1)
+        last = torch.eye(len(U), dtype=torch.float64)[:, -n:]
+        left = solved.T @ torch.cholesky_solve(last, _factor(inner, "I + U M^-1 U^T"))
+    else:
+        inside = metric.inside(U)
+        A = metric.matrix()
+        A += inside.T @ inside
+        left = metric.outside(torch.cholesky_solve(inside[-n:].T, _factor(A, "A = M + H + K^T K")))
+    return left, residuals.double().cpu()
+
+
+def _factor(matrix: Tensor, what: str) -> Tensor:
+    factor, failed = torch.linalg.cholesky_ex(matrix)
+    if int(failed) or not bool(factor.isfinite().all()):
         raise ValueError(
-            f"A = weight C + H + K^T K is not positive definite in row {int(failed)} of {len(A)} (weight={weight}): "
-            "take the second moment over more tokens than it has rows, or add a ridge to its diagonal"
+            f"{what} is not positive definite in row {int(failed)} of {len(matrix)}: take the second moment over more "
+            "tokens than it has rows, or a ridge above 0"
         )
-    return torch.cholesky_solve(K.T, factor), residuals.double()
-
-
-def add_history(history: Tensor | None, keys: Tensor) -> Tensor:
-    """H with the keys of one more update, (d_ffn, d_ffn), float64."""
-    added = keys.double().T @ keys.double()
-    return added if history is None else history + added
+    return factor

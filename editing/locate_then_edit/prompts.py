@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
+from corrigenda.forward.interventions import Read, intervene
 from corrigenda.forward.recording import Recording
 from corrigenda.forward.shared import record_shared
 from corrigenda.models import positions
+from corrigenda.models.sites import Site
 from corrigenda.prompts import TokenBatch, encode, encode_target, slot_in, subject_span
 from editing.editor import EditRefusedError, refusing_long, require_room
 
@@ -62,6 +64,25 @@ class Prompts:
         first = torch.ones_like(self.fact, dtype=torch.bool)
         first[1:] = self.fact[1:] != self.fact[:-1]
         return (first & self.rewriting).nonzero()[:, 0]
+
+    def of_facts(self, facts: Sequence[int]) -> Prompts:
+        """The rows of some of the facts, in ascending order."""
+        place = torch.full((self.n_facts,), -1, device=self.fact.device)
+        place[list(facts)] = torch.arange(len(facts), device=place.device)
+        keep = place[self.fact] >= 0
+        rows = keep.nonzero()[:, 0]
+        owner = keep.repeat_interleave(self.predicts.sum(1))
+        batch = self.batch.rows(rows)
+        return Prompts(
+            batch,
+            place[self.fact[rows]],
+            self.prefix[rows],
+            self.subject[rows],
+            self.predicts[rows, : batch.input_ids.shape[1]],
+            self.targets[owner],
+            self.rewriting[rows],
+            self.at_start[list(facts)],
+        )
 
 
 def build_prompts(
@@ -159,12 +180,14 @@ class PromptRun:
         recording: where partial forwards start from; it has what enters each layer that was asked for and the next.
         coefficients: by layer, m at the subject's last token, (row, d_ffn).
         outputs: by layer, the FFN's output there, (row, d_model).
+        attention: by layer, the attention's output there, (row, d_model), of the layers where it was asked for.
     """
 
     prompts: Prompts
     recording: Recording
     coefficients: Mapping[int, Tensor]
     outputs: Mapping[int, Tensor]
+    attention: Mapping[int, Tensor] = field(default_factory=dict)
 
     def keys(self, layer: int) -> Tensor:
         """The coefficients of one layer, (row, d_ffn).
@@ -184,6 +207,16 @@ class PromptRun:
         self._require(layer)
         return self.outputs[layer]
 
+    def attention_outputs(self, layer: int) -> Tensor:
+        """The attention's output of one layer, as it joins the residual stream, (row, d_model).
+
+        Raises:
+            ValueError: the prompts were not run for this layer's attention.
+        """
+        if layer not in self.attention:
+            raise ValueError(f"the prompts were not run for the attention's output of layer {layer}")
+        return self.attention[layer]
+
     def block_outputs(self, layer: int) -> Tensor:
         """The residual stream after one layer at the subject's last token, (row, d_model).
 
@@ -202,23 +235,28 @@ class PromptRun:
 
 
 @torch.no_grad()
-def run_prompts(lm: LanguageModel, prompts: Prompts, layers: Collection[int]) -> PromptRun:
+def run_prompts(
+    lm: LanguageModel, prompts: Prompts, layers: Collection[int], attention: Collection[int] = ()
+) -> PromptRun:
     """Runs the rows once, and what they begin with in common once for all; the only full forward an update needs.
 
     Args:
         lm: the model, with whatever edits are applied.
         prompts: the rows.
         layers: the layers whose keys and target values are wanted, counted from the bottom.
+        attention: the layers whose attention's outputs are wanted besides.
     """
     entered = sorted({number for layer in layers for number in (layer, layer + 1) if number < lm.n_layers})
     forward = record_shared(lm, prompts.batch, entered, limit=prompts.subject)
     with ExitStack() as stack:
         at = forward.local(prompts.subject)
         seen = {layer: stack.enter_context(lm.memory(layer).capture(at)) for layer in layers}
+        attending = {n: stack.enter_context(intervene(lm, Site("attention", n), Read(), at)) for n in attention}
         recording = forward.record(entered)
     return PromptRun(
         prompts,
         recording,
         {layer: one.coefficients.float() for layer, one in seen.items()},
         {layer: one.output.float() for layer, one in seen.items()},
+        {layer: one.value.float() for layer, one in attending.items()},
     )

@@ -2,9 +2,10 @@
 
 Meng et al. 2022 (ROME), eq. 4: a vector delta is added to the FFN's output at one layer and one position and
 optimised, while the weights stay as they are. Meng et al. 2023 (MEMIT), eq. 16, add it to the block's output, the
-residual stream after the layer. Only layers from that one on and positions from the subject's last token on can
-change, and only they are run (`corrigenda.forward.partial`); the facts of a batch are optimised side by side, each
-with its own loss, bound and stop, so that each gets what it would get alone.
+residual stream after the layer. Li et al. 2024 (PMET), eq. 9, add one vector to the attention's output and one to the
+FFN's, solve for both, and write the FFN's alone. Only layers from that one on and positions from the subject's last
+token on can change, and only they are run (`corrigenda.forward.partial`); the facts of a batch are optimised side by
+side, each with its own loss, bound and stop, so that each gets what it would get alone.
 
 How the weights are to be changed so that v* comes out is not asked here.
 """
@@ -12,23 +13,26 @@ How the weights are to be changed so that v* comes out is not asked here.
 from __future__ import annotations
 
 import math
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from corrigenda import FFNMemory, LanguageModel
+from corrigenda import LanguageModel
+from corrigenda.forward.interventions import Add, intervene
 from corrigenda.forward.partial import PartialForward
-from corrigenda.models import positions
+from corrigenda.models import positions, sites
 from corrigenda.settings import AtLeastOne, NotNegative, Positive, SettingsError, checked
 from editing.locate_then_edit.prompts import PromptRun
 
 PASS_TOKENS = 48
 """How many tokens' worth of computing one more pass over the weights costs: it reads them all from memory."""
 
-Site = Literal["ffn", "block"]
-"""Whose output is solved for: the feed-forward network's, or the whole block's (the residual stream after it)."""
+Site = Literal["ffn", "block", "attention_and_ffn"]
+"""Whose output is solved for: the feed-forward network's, the whole block's (the residual stream after it), or the
+attention's and the feed-forward network's together, of which the second is the answer."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,8 @@ class ValueSettings:
         kl_position: where on it the KL is taken: at the subject's last token, as the authors' code does, or at the
             prompt's last token.
         early_stop_loss: a fact whose loss falls below this is done; below 0, none is.
+        confident_steps: a fact whose target's tokens have been the most likely ones in every context for so many
+            forwards, one after another, is done (the idea of ENCORE, Gupta et al. 2025); None for no such rule.
     """
 
     steps: AtLeastOne = 20
@@ -56,6 +62,7 @@ class ValueSettings:
     kl_prompt: str = "{} is a"
     kl_position: Literal["subject", "last"] = "subject"
     early_stop_loss: float = 0.05
+    confident_steps: AtLeastOne | None = None
 
     def __post_init__(self) -> None:
         if self.kl_prompt.count("{}") != 1:
@@ -69,7 +76,7 @@ class TargetValues:
     """The solution for several facts.
 
     Attributes:
-        values: (fact, d_model), v* = v0 + delta.
+        values: (fact, d_model), v* = v0 + delta; of the feed-forward network, where two sites are solved together.
         loss: (fact,), the whole loss at the last forward.
         nll: (fact,), the mean negative log-probability of a target token in it.
         kl: (fact,), the KL divergence, before its factor.
@@ -114,18 +121,18 @@ def solve_target_values(
     Raises:
         ValueError: the run was not asked for this layer; or it is the output of the last block.
     """
-    old = old_values(run, layer, site)
+    old = _old_of_parts(run, layer, site)
     n_facts, device = run.prompts.n_facts, old.device
     groups = _groups(lm, run, layer, site)
-    memory = lm.memory(layer) if site == "ffn" else None
 
     delta = torch.zeros_like(old, requires_grad=True)
     optimiser = torch.optim.Adam([delta], lr=settings.lr)
-    bound = settings.clamp_norm_factor * old.norm(dim=1, keepdim=True)
+    bound = settings.clamp_norm_factor * old.norm(dim=2, keepdim=True)
     open_facts = torch.ones(n_facts, dtype=torch.bool, device=device)
     before: dict[int, Tensor] = {}  # by fact, the KL prompt's distribution without delta
     figures = {name: torch.zeros(n_facts, device=device) for name in ("loss", "nll", "kl")}
     steps = torch.zeros(n_facts, dtype=torch.long, device=device)
+    confident = torch.zeros_like(steps)  # for how many forwards on end the target has been on top
     history: list[Tensor] = []
 
     for step in range(settings.steps):
@@ -133,27 +140,34 @@ def solve_target_values(
             groups = [group.restricted(open_facts) for group in groups]
         nll = torch.zeros(n_facts, device=device)
         kl = torch.zeros(n_facts, device=device)
+        missed = torch.zeros(n_facts, dtype=torch.long, device=device)  # tokens that are not the most likely ones
         # The last forward only measures.
         with torch.set_grad_enabled(step < settings.steps - 1):
             for group in groups:
                 if not len(group.fact):
                     continue
-                log_probs = group.logits(memory, delta).float().log_softmax(-1)
+                log_probs = group.logits(lm, layer, site, delta).float().log_softmax(-1)
                 wanted = group.targets >= 0
                 chosen = log_probs[wanted].gather(1, group.targets[wanted, None])[:, 0]
                 nll = nll.index_add(0, group.owner[wanted], -chosen * group.weight[wanted])
+                below = (chosen.detach() < log_probs[wanted].detach().amax(1)).long()
+                missed = missed.index_add(0, group.owner[wanted], below)
                 for row, fact in zip((~wanted).nonzero()[:, 0].tolist(), group.owner[~wanted].tolist(), strict=True):
                     now = log_probs[row]
                     reference = before.setdefault(fact, now.detach())
                     kl = kl.index_add(0, group.owner[row : row + 1], (now.exp() * (now - reference)).sum()[None])
         # Guarded against a square root's gradient at zero, where delta starts.
-        norm = (delta.square().sum(1) + 1e-30).sqrt()
-        loss = nll + settings.kl_factor * kl + settings.weight_decay * norm / old.square().sum(1)
+        norm = (delta.square().sum(2) + 1e-30).sqrt()
+        decay = (norm / old.square().sum(2)).sum(1)
+        loss = nll + settings.kl_factor * kl + settings.weight_decay * decay
         for name, value in (("loss", loss), ("nll", nll), ("kl", kl)):
             figures[name] = torch.where(open_facts, value.detach(), figures[name])
         steps[open_facts] = step + 1
         history.append(figures["loss"])
         open_facts = open_facts & (loss.detach() >= settings.early_stop_loss)
+        if settings.confident_steps is not None:
+            confident = torch.where(missed == 0, confident + 1, 0)
+            open_facts = open_facts & (confident < settings.confident_steps)
         if step == settings.steps - 1 or not bool(open_facts.any()):
             break
         optimiser.zero_grad()
@@ -161,13 +175,14 @@ def solve_target_values(
         held = delta.detach().clone()
         optimiser.step()
         with torch.no_grad():
-            norm = delta.norm(dim=1, keepdim=True)
+            norm = delta.norm(dim=2, keepdim=True)
             delta.copy_(torch.where(norm > bound, delta * bound / norm, delta))
             # A fact that is done keeps its delta; Adam's momentum would carry it on.
-            delta.copy_(torch.where(open_facts[:, None], delta, held))
+            delta.copy_(torch.where(open_facts[:, None, None], delta, held))
     columns = torch.stack(history, 1).tolist()
     losses = [column[:n] for column, n in zip(columns, steps.tolist(), strict=True)]
-    return TargetValues(old + delta.detach(), figures["loss"], figures["nll"], figures["kl"], steps, losses)
+    values = (old + delta.detach())[:, -1]
+    return TargetValues(values, figures["loss"], figures["nll"], figures["kl"], steps, losses)
 
 
 @dataclass(frozen=True)
@@ -187,20 +202,25 @@ class _Group:
     targets: Tensor
     weight: Tensor
 
-    def logits(self, memory: FFNMemory | None, delta: Tensor) -> Tensor:
+    def logits(self, lm: LanguageModel, layer: int, site: Site, delta: Tensor) -> Tensor:
         """The wanted logits with each fact's delta added at its subject's last token.
 
         Args:
-            memory: whose FFN's output it is added to; None for the output of a block.
-            delta: (fact, d_model).
+            lm: the model.
+            layer: whose output it is added to.
+            site: the output of what.
+            delta: (fact, part, d_model); there is one part for each site that is solved for.
         """
-        states = self.forward.states
-        if memory is None or self.forward.layer > memory.layer:
+        states, added = self.forward.states, delta[self.fact]
+        if self.forward.layer > layer:
             assert states is not None
             # A block's output is what enters the next one, and an FFN's output that joins the residual stream as it
             # is changes that by delta, too.
-            return self.forward.logits(self.predicts, positions.add(states, self.at, delta[self.fact]))
-        with memory.add(delta[self.fact], self.at):
+            return self.forward.logits(self.predicts, positions.add(states, self.at, added[:, 0]))
+        with ExitStack() as stack:
+            if site == "attention_and_ffn":
+                stack.enter_context(intervene(lm, sites.Site("attention", layer), Add(added[:, 0]), self.at))
+            stack.enter_context(lm.memory(layer).add(added[:, -1], self.at))
             return self.forward.logits(self.predicts)
 
     def restricted(self, open_facts: Tensor) -> _Group:
@@ -217,8 +237,16 @@ class _Group:
 
 def old_values(run: PromptRun, layer: int, site: Site = "ffn") -> Tensor:
     """v0, (fact, d_model): the output at the subject's last token of each fact's first row (`Prompts.bare`)."""
-    outputs = run.ffn_outputs(layer) if site == "ffn" else run.block_outputs(layer)
+    outputs = run.block_outputs(layer) if site == "block" else run.ffn_outputs(layer)
     return outputs[run.prompts.bare]
+
+
+def _old_of_parts(run: PromptRun, layer: int, site: Site) -> Tensor:
+    """What a delta is added to, (fact, part, d_model)."""
+    parts = [old_values(run, layer, site)]
+    if site == "attention_and_ffn":
+        parts.insert(0, run.attention_outputs(layer)[run.prompts.bare])
+    return torch.stack(parts, 1)
 
 
 def _groups(lm: LanguageModel, run: PromptRun, layer: int, site: Site) -> list[_Group]:
@@ -228,7 +256,7 @@ def _groups(lm: LanguageModel, run: PromptRun, layer: int, site: Site) -> list[_
     rows_per_fact = torch.bincount(prompts.fact[prompts.rewriting])
     per_row = prompts.predicts.sum(1)
     targets = prompts.targets.split(per_row.tolist())
-    first = layer + 1 if site == "block" else _first_layer(lm, layer)
+    first = {"block": layer + 1, "ffn": _first_layer(lm, layer), "attention_and_ffn": layer}[site]
     groups = []
     for rows in _of_like_length(run_again):
         forward = PartialForward(lm, run.recording, first, prompts.subject[rows], rows)

@@ -18,7 +18,7 @@ from corrigenda.moments.second_moment import SecondMoment, second_moments
 from corrigenda.moments.text import Text
 from editing import ValueSettings
 from editing.locate_then_edit.keys import group_weights, mean_keys
-from editing.locate_then_edit.least_squares import ridge_update
+from editing.locate_then_edit.least_squares import Penalty, penalised_update
 from editing.locate_then_edit.prompts import Prompts, build_prompts, run_prompts
 from editing.locate_then_edit.spread import spread
 from editing.locate_then_edit.targets import old_values, solve_target_values
@@ -99,7 +99,7 @@ def written(lm: LanguageModel, reference: Reference, z: Tensor) -> dict[int, tup
             run = run_prompts(lm, reference.prompts, sorted({layer, layers[-1]}))
         keys = mean_keys(run, layer, reference.weights)
         residuals = (z - old_values(run, layers[-1], "block")) * share
-        factors[layer] = ridge_update(keys, residuals, reference.moments[layer].matrix, weight)
+        factors[layer] = penalised_update(keys, residuals, Penalty(reference.moments[layer], weight))
     return factors
 
 

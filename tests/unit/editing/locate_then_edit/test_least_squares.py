@@ -6,7 +6,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from editing.locate_then_edit.least_squares import add_history, equality_update, norms_alone, ridge_update
+from corrigenda.moments.second_moment import SecondMoment
+from corrigenda.moments.text import Text
+from editing.locate_then_edit.least_squares import (
+    Metric,
+    NullSpace,
+    Penalty,
+    equality_update,
+    norms_alone,
+    penalised_update,
+)
 
 D_FFN, D_MODEL = 20, 7
 
@@ -60,43 +69,98 @@ def test_equality_with_a_ridge(C: Tensor) -> None:
     torch.testing.assert_close(A @ B, inverse @ K.T @ torch.linalg.inv(softened) @ R)
 
 
-@pytest.mark.parametrize("earlier", [0, 5])
-def test_ridge_is_the_regularised_minimum(earlier: int, C: Tensor) -> None:
+def moment_of(C: Tensor, tokens: int = 60) -> SecondMoment:
+    return SecondMoment(C, tokens, 0, Text())
+
+
+# Up to 10 keys in all the small system is solved (Woodbury), above the whole one.
+SIZES = pytest.mark.parametrize(("n", "earlier"), [(1, 0), (4, 0), (4, 6), (4, 7), (15, 0), (3, 30)])
+
+
+@SIZES
+def test_penalised_is_the_regularised_minimum(n: int, earlier: int, C: Tensor) -> None:
     """By brute force: plain least squares over the keys, those of earlier updates, and the roots of C."""
-    K, R, weight = drawn(4, D_FFN, seed=3), drawn(4, D_MODEL, seed=4), 0.3
+    K, R, weight = drawn(n, D_FFN, seed=3), drawn(n, D_MODEL, seed=4), 0.3
     old = drawn(earlier, D_FFN, seed=5)
-    history = add_history(None, old) if earlier else None
     rows = torch.cat([K, old, weight**0.5 * torch.linalg.cholesky(C).T])
-    right = torch.cat([R, torch.zeros(len(rows) - 4, D_MODEL, dtype=torch.float64)])
+    right = torch.cat([R, torch.zeros(len(rows) - n, D_MODEL, dtype=torch.float64)])
     expected = torch.linalg.lstsq(rows, right).solution
-    A, B = ridge_update(K, R, C, weight, history)
-    assert (A.shape, B.shape) == ((D_FFN, 4), (4, D_MODEL))
+    A, B = penalised_update(K, R, Penalty(moment_of(C), weight), old if earlier else None)
+    assert (A.shape, B.shape) == ((D_FFN, n), (n, D_MODEL))
     torch.testing.assert_close(A @ B, expected)
     # In single precision the answer is the same to single precision: it is solved in double.
-    A, B = ridge_update(K.float(), R.float(), C.float(), weight, None if history is None else history.float())
+    A, B = penalised_update(K.float(), R.float(), Penalty(moment_of(C), weight), old.float())
     assert A.dtype == torch.float64
     torch.testing.assert_close(A @ B, expected, rtol=1e-3, atol=1e-5)
 
 
-def test_batches_with_history_equal_one_batch(C: Tensor) -> None:
+@SIZES
+def test_null_space_update_solves_the_published_equation(n: int, earlier: int, C: Tensor) -> None:
+    """By brute force: (P (K^T K + H) + L2 I) X = P K^T R, with the eigenvectors of C's 14 smallest eigenvalues in P."""
+    K, R, weight = drawn(n, D_FFN, seed=3), drawn(n, D_MODEL, seed=4), 0.7
+    old = drawn(earlier, D_FFN, seed=5)
+    basis = torch.linalg.eigh(C).eigenvectors[:, :14]
+    P = basis @ basis.T
+    system = P @ (K.T @ K + old.T @ old) + weight * torch.eye(D_FFN, dtype=torch.float64)
+    expected = torch.linalg.solve(system, P @ K.T @ R)
+    A, B = penalised_update(K, R, NullSpace(basis, weight), old if earlier else None)
+    assert (A.shape, B.shape) == ((D_FFN, n), (n, D_MODEL))
+    torch.testing.assert_close(A @ B, expected)
+    used = torch.linalg.eigh(C).eigenvectors[:, 14:]
+    torch.testing.assert_close(used.T @ A @ B, torch.zeros(6, D_MODEL, dtype=torch.float64))
+
+
+def test_the_ridge_is_in_units_of_the_mean_diagonal(C: Tensor) -> None:
+    K, R = drawn(3, D_FFN, seed=3), drawn(3, D_MODEL, seed=4)
+    ridged = C + 0.2 * C.diagonal().mean() * torch.eye(D_FFN, dtype=torch.float64)
+    expected = torch.linalg.solve(2.0 * ridged + K.T @ K, K.T @ R)
+    for keys in (K, torch.cat([K, torch.zeros(8, D_FFN, dtype=torch.float64)])):  # both ways of solving
+        residuals = torch.cat([R, torch.zeros(len(keys) - 3, D_MODEL, dtype=torch.float64)])
+        A, B = penalised_update(keys, residuals, Penalty(moment_of(C), 2.0, ridge=0.2))
+        torch.testing.assert_close(A @ B, expected)
+
+
+@pytest.mark.parametrize("n", [6, 24])
+@pytest.mark.parametrize("kind", ["penalty", "null space"])
+def test_batches_with_history_equal_one_batch(n: int, kind: str, C: Tensor) -> None:
     """Recursive least squares: residuals measured anew, the keys of earlier batches in H."""
-    K, wanted = drawn(6, D_FFN, seed=3), drawn(6, D_MODEL, seed=4)
-    A, B = ridge_update(K, wanted, C, 0.5)
+    K, wanted = drawn(n, D_FFN, seed=3), drawn(n, D_MODEL, seed=4)
+    metric: Metric = Penalty(moment_of(C), 0.5)
+    if kind == "null space":
+        metric = NullSpace(torch.linalg.eigh(C).eigenvectors[:, :14], 0.5)
+    A, B = penalised_update(K, wanted, metric)
     together = A @ B
-    delta, history = torch.zeros(D_FFN, D_MODEL, dtype=torch.float64), None
-    for batch in torch.arange(6).split(2):
-        A, B = ridge_update(K[batch], wanted[batch] - K[batch] @ delta, C, 0.5, history)
+    delta = torch.zeros(D_FFN, D_MODEL, dtype=torch.float64)
+    for batch in torch.arange(n).split(n // 3):
+        A, B = penalised_update(K[batch], wanted[batch] - K[batch] @ delta, metric, K[: int(batch[0])])
         delta = delta + A @ B
-        history = add_history(history, K[batch])
-    torch.testing.assert_close(delta, together)
+    torch.testing.assert_close(delta, together, rtol=1e-6, atol=1e-9)
     forgetful = torch.zeros_like(delta)
-    for batch in torch.arange(6).split(2):
-        A, B = ridge_update(K[batch], wanted[batch] - K[batch] @ forgetful, C, 0.5)
+    for batch in torch.arange(n).split(n // 3):
+        A, B = penalised_update(K[batch], wanted[batch] - K[batch] @ forgetful, metric)
         forgetful = forgetful + A @ B
     assert not torch.allclose(forgetful, together, rtol=1e-2)
 
 
+def test_the_second_moment_is_factored_once_and_the_whole_system_only_for_many_keys(
+    C: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    for name in ("cholesky", "cholesky_ex"):
+        whole = getattr(torch.linalg, name)
+        monkeypatch.setattr(torch.linalg, name, lambda A, whole=whole: (sizes.append(len(A)), whole(A))[1])
+    metric = Penalty(moment_of(C), 0.5)
+    for n in (2, 3):
+        penalised_update(drawn(n, D_FFN), drawn(n, D_MODEL), metric)
+    assert sizes == [D_FFN, 2, 3]
+    penalised_update(drawn(11, D_FFN), drawn(11, D_MODEL), metric)
+    assert sizes == [D_FFN, 2, 3, D_FFN]
+
+
 def test_a_singular_problem_is_said() -> None:
     few = drawn(5, D_FFN)
-    with pytest.raises(ValueError, match=r"not positive definite in row \d+ of 20 \(weight=1.0\)"):
-        ridge_update(drawn(2, D_FFN, seed=3), drawn(2, D_MODEL), few.T @ few - torch.eye(D_FFN) * 1e-9, 1.0)
+    metric = Penalty(moment_of(few.T @ few - torch.eye(D_FFN) * 1e-9, 5), 1.0)
+    with pytest.raises(ValueError, match=r"layer 0 \(over 5 tokens, 20 coefficients\) is singular"):
+        penalised_update(drawn(2, D_FFN, seed=3), drawn(2, D_MODEL), metric)
+    with pytest.raises(ValueError, match=r"not positive definite in row \d+ of 20: .*a ridge above 0"):
+        penalised_update(drawn(12, D_FFN, seed=3), drawn(12, D_MODEL), metric)

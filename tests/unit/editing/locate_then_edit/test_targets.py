@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import tiny
 import torch
 from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
+from corrigenda.forward.interventions import Add, Read, intervene
+from corrigenda.models.sites import Site
 from editing.locate_then_edit.prompts import build_prompts, run_prompts
 from editing.locate_then_edit.targets import ValueSettings, old_values, solve_target_values
 
@@ -85,3 +89,82 @@ def test_layers_without_a_target() -> None:
     for site in ("ffn", "block"):
         with pytest.raises(ValueError, match="not for layer 2"):
             solve_target_values(lm, run, 2, SETTINGS, site)
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_a_fact_is_done_when_its_target_has_been_on_top_in_every_context(k: int) -> None:
+    """Against plain forwards with the delta that each forward of the solve had."""
+    lm, layer = tiny.build("llama"), 2
+    settings = ValueSettings(steps=1, lr=2.0, clamp_norm_factor=1000.0, weight_decay=0.0, early_stop_loss=-1.0)
+    facts = [Fact(subject, "in the city of {}", "Rome", "is") for subject in ("the Eiffel tower", "Big Ben")]
+    prompts = build_prompts(lm, facts, PREFIXES, settings.kl_prompt, settings.kl_position)
+    run = run_prompts(lm, prompts, [layer])
+    old, steps = old_values(run, layer, "block"), 12
+    rows = prompts.rewriting.nonzero()[:, 0]
+    per_row = prompts.targets.split(prompts.predicts.sum(1).tolist())
+    on_top: list[list[bool]] = []  # of each forward, of each fact
+    for number in range(1, steps + 1):
+        solved = solve_target_values(lm, run, layer, dataclasses.replace(settings, steps=number), "block")
+        top = [True] * len(facts)
+        for row in rows.tolist():
+            fact = int(prompts.fact[row])
+            delta = (solved.values - old)[fact]
+            ids = prompts.batch.input_ids[row : row + 1, : int(prompts.batch.lengths[row])]
+            with intervene(lm, Site("block", layer), Add(delta), prompts.subject[row : row + 1]):
+                likely = lm.model(input_ids=ids).logits[0].argmax(1)
+            at = prompts.predicts[row, : ids.shape[1]]
+            top[fact] &= bool((likely[at] == per_row[row]).all())
+        on_top.append(top)
+    expected = []
+    for fact in range(len(facts)):
+        done = [n for n in range(k, steps + 1) if all(top[fact] for top in on_top[n - k : n])]
+        expected.append(min(done, default=steps))
+    assert min(expected) < steps
+    limited = dataclasses.replace(settings, steps=steps, confident_steps=k)
+    found = solve_target_values(lm, run, layer, limited, "block")
+    assert found.steps.tolist() == expected
+    for fact, number in enumerate(expected):
+        alone = solve_target_values(lm, run, layer, dataclasses.replace(settings, steps=number), "block")
+        torch.testing.assert_close(found.values[fact], alone.values[fact], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gptj"])
+def test_two_sites_solved_together(family: str) -> None:
+    """PMET: a vector at the attention's output and one at the FFN's, by whole forwards of each row by itself."""
+    lm, layer = tiny.build(family, scale=8.0), 1
+    settings = dataclasses.replace(SETTINGS, kl_factor=0.0, clamp_norm_factor=0.2)
+    prompts = build_prompts(lm, FACTS[:1], PREFIXES, settings.kl_prompt, settings.kl_position)
+    run = run_prompts(lm, prompts, [layer], [layer])
+    found = solve_target_values(lm, run, layer, settings, "attention_and_ffn")
+    ids = prompts.batch.input_ids[:2, : int(prompts.batch.lengths[:2].max())]
+    per_row = prompts.targets.split(prompts.predicts.sum(1).tolist())
+    old: list[Tensor] = []
+    for name in ("attention", "ffn"):
+        with intervene(lm, Site(name, layer), Read(), prompts.subject[:1]) as seen:
+            lm.model(input_ids=ids[:1, : int(prompts.batch.lengths[0])])
+        old.append(seen.value[0].detach())
+    deltas = [torch.zeros(tiny.WIDTH, requires_grad=True) for _ in range(2)]
+    optimiser = torch.optim.Adam(deltas, lr=settings.lr)
+    for _ in range(settings.steps - 1):
+        loss = torch.zeros(())
+        for delta, start in zip(deltas, old, strict=True):
+            loss = loss + settings.weight_decay * (delta.square().sum() + 1e-30).sqrt() / start.norm() ** 2
+        for row in range(2):
+            length = int(prompts.batch.lengths[row])
+            at = prompts.subject[row : row + 1]
+            with (
+                intervene(lm, Site("attention", layer), Add(deltas[0]), at),
+                intervene(lm, Site("ffn", layer), Add(deltas[1]), at),
+            ):
+                log_probs = lm.model(input_ids=ids[row : row + 1, :length]).logits[0].log_softmax(-1)
+            wanted = log_probs[prompts.predicts[row, :length]].gather(1, per_row[row][:, None])
+            loss = loss - wanted.mean() / 2
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        with torch.no_grad():
+            for delta, start in zip(deltas, old, strict=True):
+                bound = settings.clamp_norm_factor * start.norm()
+                if delta.norm() > bound:
+                    delta.mul_(bound / delta.norm())
+    torch.testing.assert_close(found.values[0], old[1] + deltas[1].detach(), rtol=1e-3, atol=1e-3)

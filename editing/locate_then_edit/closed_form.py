@@ -1,0 +1,379 @@
+"""`ClosedForm`: what all editors share that write many facts by one least-squares problem a layer.
+
+Targets are solved for (`solved`), layers are written one after another from the bottom (`spread`), keys and residuals
+are measured anew before each (`passes`), and each update is a closed form (`least_squares`), which is all that an
+editor of this kind has to say.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import warnings
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from corrigenda import Edit, EditRefusedError, Fact, LanguageModel, LowRankEdit, Origin, ValueEdit, WeightEdit
+from corrigenda.moments.second_moment import SecondMoment, second_moments
+from corrigenda.moments.text import Text
+from corrigenda.progress import track
+from corrigenda.settings import AtLeastOne, Count, NotNegative, Positive, Seed, SettingsError, Share, checked
+from editing.contexts import sampled_prefixes
+from editing.editor import require_targets
+from editing.extending import check_previous, present, state_of
+from editing.locate_then_edit.guards import Guards, cosines_between, name_alike, warn_of_load, warn_of_rank
+from editing.locate_then_edit.history import KeyHistory
+from editing.locate_then_edit.keys import group_weights
+from editing.locate_then_edit.least_squares import Factors
+from editing.locate_then_edit.passes import SubjectRows
+from editing.locate_then_edit.prompts import Prompts, build_prompts
+from editing.locate_then_edit.solved import Batch, Solving
+from editing.locate_then_edit.spread import Rule, spread
+from editing.locate_then_edit.targets import Site, ValueSettings
+from editing.together import last_word_counts
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """One layer's least-squares problem.
+
+    Attributes:
+        moment: C.
+        keys: K, (n, d_ffn).
+        residuals: R, (n, d_model), the share that this layer writes.
+        earlier: the keys of earlier updates that must stay, (n', d_ffn); None for none.
+        weight: the weight that the first of these updates had (`KeyHistory`); None for the first.
+    """
+
+    moment: SecondMoment
+    keys: Tensor
+    residuals: Tensor
+    earlier: Tensor | None
+    weight: float | None
+
+
+@dataclass(frozen=True)
+@checked
+class ClosedForm:
+    """An editor that writes many facts at once into the values of several layers.
+
+    Of what an edit needs it keeps the targets on disk (`keep_targets`), the contexts and the second moments; so another
+    closed form on the same facts costs the solutions of its systems and no more.
+
+    Facts of one call that contradict or repeat one another are sorted out (`editing.together`). A fact whose target
+    could not be solved for (it is not finite) is left out, with ``refused`` in its report. Facts of nearly the same
+    key, as those about one subject are, are edited and named: by a warning, and by ``alike`` in their reports.
+
+    Attributes:
+        name: what results call it.
+        layers: the layers to write, in any order: they are written from the bottom; empty for `number` of them, the
+            last at `depth`.
+        depth: of the last layer, as a share of the model's.
+        number: how many layers there are by default.
+        ends_only: write the first and the last of the layers only, each with its own target and the whole residual
+            (BLUE, 2025). Both targets are solved for on the model before the edit.
+        site: whose output the targets are; "attention_and_ffn" is PMET's.
+        rule: how the residual is spread over the layers (`editing.locate_then_edit.spread`).
+        prefix_lengths: pairs (tokens, number) of the contexts sampled from the model. In a key, the bare prompt counts
+            as much as all contexts of one pair together, as MEMIT's authors have it.
+        prefixes: contexts to use instead of sampled ones; the first should be "" (the bare prompt).
+        value: how targets are solved for.
+        keep_targets: whether solved targets are kept on disk and taken from there.
+        text: over which text C is taken.
+        tokens_per_coefficient: the text has at least so many tokens for each of the layer's coefficients; 0 for the
+            text as it is.
+        ridge: is added to C's diagonal, in units of its mean.
+        batch_size: facts whose targets are solved for side by side.
+        alike: facts whose keys have this cosine in the metric of C^-1, or more, are named.
+        most_per_coefficient: with more facts for each coefficient of a layer there is a warning.
+        refuse_norm: an update above so many times the norm of the values that it changes, times the root of the number
+            of facts, is refused.
+        seed: for the contexts.
+    """
+
+    name: str = "closed_form"
+    layers: tuple[int, ...] = ()
+    depth: Share = 0.2
+    number: AtLeastOne = 5
+    ends_only: bool = False
+    site: Site = "block"
+    rule: Rule = "even"
+    prefix_lengths: tuple[tuple[AtLeastOne, AtLeastOne], ...] = ((10, 5),)
+    prefixes: tuple[str, ...] | None = None
+    value: ValueSettings = field(default_factory=lambda: ValueSettings(clamp_norm_factor=0.75, confident_steps=6))
+    keep_targets: bool = True
+    text: Text = field(default_factory=Text)
+    tokens_per_coefficient: Count = 8
+    ridge: NotNegative = 1e-6
+    batch_size: AtLeastOne = 8
+    alike: Share = 0.9
+    most_per_coefficient: Positive = 0.25
+    refuse_norm: Positive = 2.0
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        if self.prefixes is not None and not self.prefixes:
+            raise SettingsError(
+                f'{type(self).__name__}: prefixes=() must hold at least one text: "" is the bare prompt'
+            )
+
+    @abstractmethod
+    def solution(self, problem: Problem) -> tuple[Factors, float | None]:
+        """One layer's update, and the weight in it that later updates are to keep (None if it has none)."""
+
+    @property
+    def keeps_history(self) -> bool:
+        """Whether the keys of an update count in later ones that go on from it."""
+        return False
+
+    def prepare(self, lm: LanguageModel) -> None:
+        """Samples the contexts and takes the second moments, which are kept on disk.
+
+        Raises:
+            IndexError: the model has no such layer.
+            ValueError: a layer is named twice, or is the last where a block's output is solved for.
+        """
+        self._contexts(lm)
+        self._moments(lm, self.resolved_layers(lm))
+
+    @last_word_counts
+    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit | ValueEdit:
+        """One update of each layer that makes all the facts hold.
+
+        Returns:
+            A `LowRankEdit` of rank n for n facts; above d_ffn / 2 a `ValueEdit`.
+
+        Raises:
+            EditRefusedError: a fact asks for an erasure; no fact is left; or the update is out of all proportion.
+            IndexError: the model has no such layer.
+            ValueError: as in `prepare`; or C is singular, and there is no ridge.
+        """
+        return self._extended(lm, None, facts)
+
+    @last_word_counts
+    def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> LowRankEdit | ValueEdit:
+        """An earlier edit of this editor with further facts; the earlier edit itself stays as it is.
+
+        Keys, targets and residuals are those of the model with the earlier edit. With history the earlier facts' keys
+        count in H, but for those that a new fact supersedes.
+
+        Args:
+            lm: the model; `previous` may be applied or not.
+            previous: what to go on from.
+            facts: what is to be added.
+
+        Raises:
+            EditRefusedError: as in `edit`; or `previous` is another kind's, model's or layers', or has no state.
+        """
+        return self._extended(lm, previous, facts)
+
+    def resolved_layers(self, lm: LanguageModel) -> tuple[int, ...]:
+        """The layers that are written in a model, ascending, counted from the bottom.
+
+        Raises:
+            IndexError: the model has no such layer.
+            ValueError: one is named twice; or a block's output is solved for, and one is the last.
+        """
+        top = lm.n_layers - (2 if self.site == "block" else 1)
+        if self.layers:
+            found = sorted(lm.memory(layer).layer for layer in self.layers)
+            if len(set(found)) < len(found):
+                raise ValueError(f"{self.name}: layers={list(self.layers)} name a layer twice ({found})")
+        else:
+            last = max(min(round(self.depth * lm.n_layers), top), 0)
+            found = list(range(max(last - self.number + 1, 0), last + 1))
+        if found[-1] > top:
+            raise ValueError(
+                f"{self.name}: layer {found[-1]} is the last of {lm.name}, and nothing later reads its block's output "
+                "at the subject; name layers below it, or take site=ffn"
+            )
+        return tuple(dict.fromkeys((found[0], found[-1]))) if self.ends_only else tuple(found)
+
+    def _extended(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> LowRankEdit | ValueEdit:
+        require_targets(self.name, facts)
+        layers = self.resolved_layers(lm)
+        own = check_previous(self.name, lm, layers, previous, WeightEdit)  # type: ignore[type-abstract]
+        state = KeyHistory() if own is None else state_of(self.name, own, KeyHistory)
+        moments = self._moments(lm, layers)
+        warn_of_load(self.name, state.n_written + len(facts), lm.memory(layers[0]).d_ffn, self.most_per_coefficient)
+        with present(lm, own):
+            batches, targets, report = self._targets(lm, facts, layers)
+            kept = _usable(self.name, facts, targets, report)
+            task = _Task(
+                [facts[number] for number in kept],
+                SubjectRows(lm, _prompts_of(batches, kept)),
+                {layer: values[kept] for layer, values in targets.items()},
+                [report[number] for number in kept],
+            )
+            factors, grown = self._written(lm, layers, moments, task, state.before(task.facts))
+        if own is None:
+            origin = Origin.of(lm, self, facts, report)
+        else:
+            origin = Origin.of(lm, self, [*own.origin.facts, *facts], [*own.origin.report, *report])
+        edit = dataclasses.replace(_joined(lm, own, factors, origin), state=grown)
+        guards = Guards(self.name, self.refuse_norm, self.refuse_norm)
+        for layer in layers:
+            values = lm.edits.untouched.get(layer, lm.memory(layer).values)
+            guards.refuse_whole(layer, edit.norm(layer) / float(values.float().norm()), grown.n_written)
+        return edit
+
+    def _targets(
+        self, lm: LanguageModel, facts: Sequence[Fact], layers: Sequence[int]
+    ) -> tuple[list[Batch], dict[int, Tensor], list[dict[str, Any]]]:
+        """The facts in batches; by layer their targets; and for each fact what there is to report."""
+        prefixes, _ = self._contexts(lm)
+        batches = [
+            Batch(part, build_prompts(lm, part, prefixes, self.value.kl_prompt, self.value.kl_position))
+            for part in (facts[n : n + self.batch_size] for n in range(0, len(facts), self.batch_size))
+        ]
+        solving = Solving(prefixes, self.value, self.site, self.keep_targets)
+        targets, report = solving.targets(lm, batches, layers if self.ends_only else layers[-1:])
+        at_start = [bool(start) for batch in batches for start in batch.prompts.at_start]
+        if any(at_start):
+            named = ", ".join(repr(fact.id) for fact, start in zip(facts, at_start, strict=True) if start)
+            warnings.warn(
+                f"{self.name}: the subjects of these facts end at the very first token, and they hold only where "
+                f"something precedes it: {named}",
+                stacklevel=4,
+            )
+        figures = [one | {"subject_at_start": start} for one, start in zip(report, at_start, strict=True)]
+        return batches, targets, figures
+
+    def _written(
+        self,
+        lm: LanguageModel,
+        layers: Sequence[int],
+        moments: Mapping[int, SecondMoment],
+        task: _Task,
+        past: KeyHistory,
+    ) -> tuple[dict[int, Factors], KeyHistory]:
+        """The layers' updates, from the bottom, and the history with them; the model has the earlier edit."""
+        _, weights = self._contexts(lm)
+        factors, keys, used = dict[int, Factors](), dict[int, Tensor](), dict[int, float]()
+        shares = [(layer, 1.0) for layer in layers] if self.ends_only else list(spread(layers, self.rule))
+        if len(task.facts) > self.batch_size:
+            shares = list(track(shares, f"Writing {len(task.facts)} facts into {len(layers)} layers", bar=False))
+        for layer, share in shares:
+            aim = layer if self.ends_only else layers[-1]
+            so_far = LowRankEdit.of(lm, Origin(lm.name, lm.fingerprint, self.name), factors)
+            with so_far.applied(lm):
+                keys[layer] = task.rows.keys(lm, layer, weights)
+                residuals = (task.targets[aim] - task.rows.outputs(lm, aim, self.site)) * share
+            moment, earlier = moments[layer], past.keys.get(layer)
+            if not factors:
+                self._name_alike(moment, keys[layer], earlier, [*past.facts, *task.facts], task.report)
+            problem = Problem(moment, keys[layer], residuals, earlier, past.weights.get(layer))
+            factors[layer], weight = self.solution(problem)
+            if weight is not None:
+                used[layer] = weight
+        return factors, past.and_then(task.facts, keys, used, self.keeps_history)
+
+    def _name_alike(
+        self,
+        moment: SecondMoment,
+        keys: Tensor,
+        earlier: Tensor | None,
+        facts: Sequence[Fact],
+        report: Sequence[dict[str, Any]],
+    ) -> None:
+        """Names the facts of nearly the same key, by their keys at the first layer that is written."""
+        whole = keys.double() if earlier is None else torch.cat([earlier, keys]).double()
+        directions = moment.solve(whole, self.ridge * moment.scale)
+        new = slice(len(whole) - len(keys), None)
+        cosines = cosines_between(whole[new], whole, directions[new], directions)
+        name_alike(self.name, facts, cosines, self.alike, report)
+
+    def _moments(self, lm: LanguageModel, layers: Sequence[int]) -> Mapping[int, SecondMoment]:
+        least = self.tokens_per_coefficient * max(lm.memory(layer).d_ffn for layer in layers)
+        text = self.text if self.text.tokens >= least else dataclasses.replace(self.text, tokens=least)
+        moments = second_moments(lm, layers, text)
+        for moment in moments.values():
+            warn_of_rank(self.name, moment)
+        return moments
+
+    def _contexts(self, lm: LanguageModel) -> tuple[list[str], Tensor]:
+        """The contexts, and how much each counts in a key."""
+        if self.prefixes is not None:
+            others = len(self.prefixes) - 1
+            return list(self.prefixes), group_weights([1, others] if others else [1])
+        prefixes = sampled_prefixes(lm, self.prefix_lengths, self.seed)
+        return prefixes, group_weights([1, *(number for _, number in self.prefix_lengths)])
+
+
+@dataclass(frozen=True, eq=False)
+class _Task:
+    """What is to be written.
+
+    Attributes:
+        facts: the facts.
+        rows: their prompts.
+        targets: by layer their targets, (fact, d_model).
+        report: for each fact what there is to report.
+    """
+
+    facts: Sequence[Fact]
+    rows: SubjectRows
+    targets: Mapping[int, Tensor]
+    report: Sequence[dict[str, Any]]
+
+
+def _usable(
+    editor: str, facts: Sequence[Fact], targets: Mapping[int, Tensor], report: Sequence[dict[str, Any]]
+) -> list[int]:
+    """The numbers of the facts whose targets are finite; the reports of the others say that they are refused.
+
+    Raises:
+        EditRefusedError: none is.
+    """
+    finite = torch.stack([values.isfinite().all(1) for values in targets.values()]).all(0).tolist()
+    for fact, figures, fine in zip(facts, report, finite, strict=True):
+        wrecked = [name for name, value in figures.items() if isinstance(value, float) and not math.isfinite(value)]
+        for name in wrecked:  # a figure that could not be computed is absent, and no JSON file could hold it
+            del figures[name]
+        if not fine:
+            figures["refused"] = "its target is not finite"
+            warnings.warn(f"{editor}: the edit of fact {fact.id!r} is refused: {figures['refused']}", stacklevel=3)
+    if not any(finite):
+        raise EditRefusedError(
+            f"{editor}: the target of no fact is finite ({', '.join(fact.id for fact in facts[:5])})"
+        )
+    return [number for number, fine in enumerate(finite) if fine]
+
+
+def _prompts_of(batches: Sequence[Batch], kept: Sequence[int]) -> list[Prompts]:
+    """The prompts of the facts that are kept."""
+    found, begin = list[Prompts](), 0
+    for batch in batches:
+        end = begin + len(batch.facts)
+        own = [number - begin for number in kept if begin <= number < end]
+        if own:
+            found.append(batch.prompts if len(own) == len(batch.facts) else batch.prompts.of_facts(own))
+        begin = end
+    return found
+
+
+def _joined(
+    lm: LanguageModel, own: WeightEdit | None, factors: Mapping[int, Factors], origin: Origin
+) -> LowRankEdit | ValueEdit:
+    """An edit of the new factors, and of those of the edit that it goes on from.
+
+    Factors are kept while their rank is at most half of d_ffn.
+    """
+    if own is None or isinstance(own, LowRankEdit):
+        joined = dict(factors) if own is None else {n: _beside(own.factors[n], pair) for n, pair in factors.items()}
+        if all(2 * left.shape[1] <= left.shape[0] for left, _ in joined.values()):
+            return LowRankEdit.of(lm, origin, joined)
+    whole = {layer: left @ right for layer, (left, right) in factors.items()}
+    if own is not None:
+        whole = {layer: own.delta(layer).double() + delta for layer, delta in whole.items()}
+    return ValueEdit.of(lm, origin, whole)
+
+
+def _beside(one: Factors, other: Factors) -> Factors:
+    """The factors of the sum of two changes."""
+    return torch.cat([one[0].double(), other[0]], 1), torch.cat([one[1].double(), other[1]])

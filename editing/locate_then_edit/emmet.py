@@ -1,0 +1,41 @@
+"""EMMET: many facts, met exactly by the smallest update in the metric of C.
+
+Gupta, Sajnani and Anumanchipalli 2024, "A Unified Framework for Model Editing".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from corrigenda.settings import AtLeastOne, NotNegative, Share, checked
+from editing.locate_then_edit.closed_form import ClosedForm, Problem
+from editing.locate_then_edit.least_squares import Factors, equality_update
+from editing.locate_then_edit.targets import Site, ValueSettings
+
+
+@dataclass(frozen=True)
+@checked
+class Emmet(ClosedForm):
+    """Equality-constrained mass editing, at one layer by default.
+
+        delta V = C^-1 K^T (K C^-1 K^T + eps I)^-1 R
+
+    For one fact and eps = 0 it is ROME's update. Nothing of earlier updates is kept: going on from an edit, it meets
+    the new facts with the smallest further change.
+
+    Attributes:
+        eps: as a share of the mean of K C^-1 K^T's diagonal.
+    """
+
+    name: str = "emmet"
+    depth: Share = 0.1
+    number: AtLeastOne = 1
+    site: Site = "ffn"
+    value: ValueSettings = field(default_factory=lambda: ValueSettings(confident_steps=6))
+    eps: NotNegative = 0.01
+
+    def solution(self, problem: Problem) -> tuple[Factors, None]:
+        """C^-1 K^T, and the rest."""
+        keys = problem.keys.double().cpu()
+        directions = problem.moment.solve(keys, self.ridge * problem.moment.scale)
+        return equality_update(keys, directions, problem.residuals.cpu(), self.eps), None

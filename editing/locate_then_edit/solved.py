@@ -1,0 +1,170 @@
+"""Target values of many facts, solved for in batches and kept on disk: nothing is solved for twice.
+
+A target depends on the model as it is (its weights, and the edits that are applied), the fact, the contexts, how it is
+solved for, the layer and the site; not on the closed form that writes it. So a run that was killed, or another editor
+on the same facts, finds it there. A fact's target is the same to rounding whichever facts are solved for beside it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from corrigenda import Fact, LanguageModel
+from corrigenda.files import cache_folder, write_tensors
+from corrigenda.progress import track
+from editing.locate_then_edit.prompts import Prompts, run_prompts
+from editing.locate_then_edit.targets import Site, ValueSettings, solve_target_values
+
+FORMAT = 1
+"""The version of the files; it changes with the method, so that older ones are left alone."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some facts that are solved for side by side, and their prompts."""
+
+    facts: Sequence[Fact]
+    prompts: Prompts
+
+
+@dataclass(frozen=True)
+class Solving:
+    """What is solved for, and how.
+
+    Attributes:
+        prefixes: the contexts.
+        settings: of the solver.
+        site: the output of what.
+        keep: whether solved targets are kept on disk, and taken from there.
+    """
+
+    prefixes: Sequence[str]
+    settings: ValueSettings
+    site: Site
+    keep: bool
+
+    def targets(
+        self, lm: LanguageModel, batches: Sequence[Batch], layers: Sequence[int]
+    ) -> tuple[dict[int, Tensor], list[dict[str, Any]]]:
+        """The facts' target values on the model as it is now.
+
+        Args:
+            lm: the model.
+            batches: the facts in order.
+            layers: the layers whose output is solved for; for each by itself.
+
+        Returns:
+            by layer the targets, (fact, d_model), float32 on the CPU; and for each fact what its solve at the last of
+            the layers has to report, with ``"solved": "kept"`` where it was taken from the disk.
+        """
+        state = f"{lm.fingerprint} {lm.edits.content_hash()} {lm.dtype}" if self.keep else ""
+        entries = [[{n: self._entry(state, fact, n) for n in layers} for fact in batch.facts] for batch in batches]
+        found = [
+            [{n: read(path) if self.keep else None for n, path in paths.items()} for paths in facts]
+            for facts in entries
+        ]
+        missing = [any(one is None for fact in facts for one in fact.values()) for facts in found]
+        order = [number for number, lacks in enumerate(missing) if lacks]
+        n_facts = sum(len(batches[number].facts) for number in order)
+        for number in track(order, f"Solving for the target values of {n_facts} facts", bar=False) if order else ():
+            self._solve(lm, batches[number], entries[number], found[number], layers)
+        solved = [fact for facts in found for fact in facts]
+        values = {n: torch.stack([_known(fact[n]).value for fact in solved]) for n in layers}
+        return values, [dict(_known(fact[layers[-1]]).report) for fact in solved]
+
+    def _solve(
+        self,
+        lm: LanguageModel,
+        batch: Batch,
+        paths: Sequence[dict[int, Path]],
+        found: Sequence[dict[int, Solved | None]],
+        layers: Sequence[int],
+    ) -> None:
+        """Solves for what a batch lacks, and writes it down."""
+        lacking = [number for number, fact in enumerate(found) if any(one is None for one in fact.values())]
+        prompts = batch.prompts if len(lacking) == len(found) else batch.prompts.of_facts(lacking)
+        run = run_prompts(lm, prompts, layers, layers if self.site == "attention_and_ffn" else ())
+        for layer in layers:
+            solved = solve_target_values(lm, run, layer, self.settings, self.site)
+            for place, (number, report) in enumerate(zip(lacking, solved.report(), strict=True)):
+                one = Solved(solved.values[place].float().cpu(), report)
+                found[number][layer] = one
+                if self.keep and one.finite:
+                    write(paths[number][layer], one)
+
+    def _entry(self, state: str, fact: Fact, layer: int) -> Path:
+        asked = {
+            "format": FORMAT,
+            "model": state,
+            "subject": fact.subject,
+            "prompt": fact.prompt,
+            "target_new": fact.target_new,
+            "prefixes": list(self.prefixes),
+            "settings": dataclasses.asdict(self.settings),
+            "site": self.site,
+            "layer": layer,
+        }
+        key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+        return cache_folder() / "targets" / key[:2] / f"{key}.safetensors"
+
+
+@dataclass(frozen=True, eq=False)
+class Solved:
+    """One fact's target at one layer.
+
+    Attributes:
+        value: (d_model,), float32.
+        report: what the solver has to say of it.
+    """
+
+    value: Tensor
+    report: dict[str, Any]
+
+    @property
+    def finite(self) -> bool:
+        """Whether all of it is finite."""
+        numbers = [value for value in self.report.values() if isinstance(value, float)]
+        return bool(self.value.isfinite().all()) and all(map(math.isfinite, numbers))
+
+
+def write(path: Path, solved: Solved) -> None:
+    """Writes an entry, atomically, with a checksum of its content."""
+    said = json.dumps(solved.report)
+    write_tensors(path, {"value": solved.value}, {"report": said, "sha256": _checksum(solved.value, said)})
+
+
+def read(path: Path) -> Solved | None:
+    """Reads an entry; None where there is none. A damaged one is said by a warning, and counts as none."""
+    if not path.is_file():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            said = file.metadata() or {}
+            value = file.get_tensor("value")
+        if said.get("sha256") != _checksum(value, said["report"]):
+            raise ValueError("its checksum is another")
+        return Solved(value, json.loads(said["report"]) | {"solved": "kept"})
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        warnings.warn(f"the solved target {path} is damaged ({error}); it is solved for again", stacklevel=2)
+        return None
+
+
+def _checksum(value: Tensor, said: str) -> str:
+    return hashlib.sha256(value.contiguous().numpy().tobytes() + said.encode()).hexdigest()
+
+
+def _known(solved: Solved | None) -> Solved:
+    assert solved is not None
+    return solved

@@ -1,0 +1,473 @@
+"""Editors that write many facts by a closed form: against the formulas written out, and what they promise."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from torch import Tensor
+
+import editing.locate_then_edit.closed_form
+import editing.locate_then_edit.rome
+import editing.locate_then_edit.solved
+from corrigenda import Edit, Fact, LanguageModel, LowRankEdit, ValueEdit
+from corrigenda.moments.second_moment import SecondMoment
+from corrigenda.moments.text import Text
+from editing import AlphaEdit, EditRefusedError, Emmet, Memit, Rome, ValueSettings
+from editing.locate_then_edit.closed_form import ClosedForm
+from editing.locate_then_edit.history import KeyHistory
+from editing.locate_then_edit.prompts import build_prompts, run_prompts
+from editing.locate_then_edit.solved import Batch, Solving
+from editing.locate_then_edit.targets import old_values, solve_target_values
+
+PREFIXES = ("", "red green . ", "the river is in the north . ")
+
+# Fit for random models, which need a longer way than trained ones; no fact stops early.
+VALUE = ValueSettings(steps=4, lr=0.2, weight_decay=0.02, early_stop_loss=-1.0)
+
+FACTS = [
+    Fact("the Eiffel tower", "{} is located in the city of", "Rome", "Paris", id="tower"),
+    Fact("Danielle Darrieux", "the mother tongue of {} is", "the English language", "French", id="tongue"),
+    Fact("Big Ben", "in the city with {} on the river Thomas plays the", "guitar", "piano", id="plays"),
+]
+
+COMMON: dict[str, Any] = {
+    "prefixes": PREFIXES,
+    "value": VALUE,
+    "refuse_norm": 1e9,
+    "most_per_coefficient": 1.0,
+    "alike": 0.999,  # in a random model other subjects have like keys, too
+}
+MEMIT = Memit(layers=(1, 2), ratio=None, weight=3.0, **COMMON)
+ALPHA = AlphaEdit(layers=(1, 2), energy=0.3, ratio=None, weight=3.0, **COMMON)
+EMMET = Emmet(layers=(1,), eps=0.1, **COMMON)
+EDITORS: dict[str, ClosedForm] = {
+    "memit": MEMIT,
+    "memit_plain": dataclasses.replace(MEMIT, name="memit_plain", history=False),
+    "memit_blue": dataclasses.replace(MEMIT, name="memit_blue", layers=(0, 1, 2), ends_only=True),
+    "pmet": dataclasses.replace(MEMIT, name="pmet", site="attention_and_ffn", rule="root"),
+    "alphaedit": ALPHA,
+    "emmet": EMMET,
+}
+FAMILIES = pytest.mark.parametrize("family", ["gpt2", "llama"])
+EACH = pytest.mark.parametrize("name", EDITORS)
+
+
+def build(family: str) -> LanguageModel:
+    return tiny.build(family, scale=8.0)
+
+
+def moment_of(lm: LanguageModel, layer: int) -> SecondMoment:
+    """A well-conditioned one: of random coefficients of which some vary together."""
+    draw = torch.Generator().manual_seed(layer)
+    d_ffn = lm.memory(layer).d_ffn
+    mixing = torch.eye(d_ffn) + torch.randn(d_ffn, d_ffn, generator=draw) / d_ffn**0.5
+    keys = torch.randn(4 * d_ffn, d_ffn, generator=draw, dtype=torch.float64) @ mixing.double()
+    return SecondMoment(keys.T @ keys / len(keys), 4 * d_ffn, layer, Text())
+
+
+@pytest.fixture(autouse=True)
+def second_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path))
+
+    def given(lm: LanguageModel, layers: Sequence[int], text: Text) -> dict[int, SecondMoment]:
+        return {layer: moment_of(lm, layer) for layer in layers}
+
+    monkeypatch.setattr(editing.locate_then_edit.closed_form, "second_moments", given)
+
+
+def bits(lm: LanguageModel) -> list[Tensor]:
+    return [tensor.clone() for tensor in lm.model.state_dict().values()]
+
+
+def unchanged(lm: LanguageModel, before: Sequence[Tensor]) -> bool:
+    return all(torch.equal(left, right) for left, right in zip(bits(lm), before, strict=True))
+
+
+def by_hand(lm: LanguageModel, editor: ClosedForm, facts: Sequence[Fact]) -> dict[int, Tensor]:
+    """The updates by the formulas of the papers, dense, on keys and residuals of whole forwards."""
+    prompts = build_prompts(lm, facts, PREFIXES, VALUE.kl_prompt, VALUE.kl_position)
+    layers, last = list(editor.layers), editor.layers[-1]
+    if editor.ends_only:
+        layers = [layers[0], layers[-1]]
+    attention = layers if editor.site == "attention_and_ffn" else []
+    run = run_prompts(lm, prompts, layers, attention)
+    targets = {n: solve_target_values(lm, run, n, VALUE, editor.site).values.double() for n in layers}
+    deltas: dict[int, Tensor] = {}
+    for place, layer in enumerate(layers):
+        for done, delta in deltas.items():
+            lm.memory(done).add_to_values(delta.float())
+        run = run_prompts(lm, prompts, [layer, last])
+        left, aim = len(layers) - place, layer if editor.ends_only else last
+        keys = torch.stack(
+            [
+                # The bare prompt counts as much as the two contexts together.
+                (rows[0] + (rows[1] + rows[2]) / 2) / 2
+                for rows in run.keys(layer)[prompts.rewriting].double().split(len(PREFIXES))
+            ]
+        )
+        residuals = targets[aim] - old_values(run, aim, "block" if editor.site == "block" else "ffn").double()
+        if not editor.ends_only:
+            residuals = residuals / (left if editor.rule == "even" else left**0.5)
+        for done, delta in deltas.items():
+            lm.memory(done).add_to_values(-delta.float())
+        moment = moment_of(lm, layer)
+        C = moment.matrix
+        one = torch.eye(len(C), dtype=torch.float64)
+        C_ridged = C + editor.ridge * C.diagonal().mean() * one
+        if isinstance(editor, Memit):
+            assert editor.weight is not None
+            deltas[layer] = torch.linalg.solve(editor.weight * C_ridged + keys.T @ keys, keys.T @ residuals)
+        elif isinstance(editor, AlphaEdit):
+            size, vectors = torch.linalg.eigh(C)
+            basis = vectors[:, size.cumsum(0) <= editor.energy * size.sum()]
+            P = basis @ basis.T
+            assert editor.weight is not None
+            deltas[layer] = torch.linalg.solve(P @ keys.T @ keys + editor.weight * one, P @ keys.T @ residuals)
+        elif isinstance(editor, Emmet):
+            inverse = torch.linalg.inv(C_ridged)
+            gram = keys @ inverse @ keys.T
+            soft = editor.eps * gram.diagonal().mean() * torch.eye(len(gram), dtype=torch.float64)
+            deltas[layer] = inverse @ keys.T @ torch.linalg.inv(gram + soft) @ residuals
+    return deltas
+
+
+def difference(left: Tensor, right: Tensor) -> float:
+    return float((left.double() - right.double()).norm() / right.double().norm())
+
+
+@EACH
+@FAMILIES
+def test_updates_are_the_formulas(name: str, family: str) -> None:
+    lm = build(family)
+    editor = EDITORS[name]
+    edit = editor.edit(lm, FACTS)
+    expected = by_hand(lm, editor, FACTS)
+    assert isinstance(edit, LowRankEdit)
+    assert sorted(edit.changed) == sorted(expected)
+    for layer, delta in expected.items():
+        assert edit.factors[layer][0].shape[1] == len(FACTS)
+        # Rounding of float32 forwards, which the layers before and the solver's steps amplify.
+        assert difference(edit.delta(layer), delta) < 2e-3
+
+
+@FAMILIES
+def test_many_facts_become_a_whole_matrix(family: str) -> None:
+    """48 or 128 coefficients: above half of that the edit has no factors."""
+    lm = build(family)
+    number = lm.memory(0).d_ffn // 2 + 1
+    words = [word for word in tiny.WORDS if word.isalpha()]
+    facts = [
+        Fact(f"{words[n % 40]} {words[n // 40]}", "{} is located in the city of", words[n % 7]) for n in range(number)
+    ]
+    editor = Memit(layers=(1,), number=1, **COMMON | {"prefixes": ("",), "value": ValueSettings(steps=1), "alike": 1.0})
+    edit = editor.edit(lm, facts[:-1])
+    assert isinstance(edit, LowRankEdit)
+    grown = editor.extend(lm, edit, facts[-1:])
+    assert isinstance(grown, ValueEdit)
+    assert len(grown.origin.facts) == len(grown.origin.report) == number
+    assert isinstance(editor.edit(lm, facts), ValueEdit)
+
+
+@EACH
+def test_the_model_is_left_as_it_was(name: str) -> None:
+    lm = build("llama")
+    before = bits(lm)
+    edit = EDITORS[name].edit(lm, FACTS[:2])
+    assert unchanged(lm, before)
+    grown = EDITORS[name].extend(lm, edit, FACTS[2:])
+    assert unchanged(lm, before)
+    with grown.applied(lm):
+        assert not unchanged(lm, before)
+    assert unchanged(lm, before)
+    assert [fact.id for fact in grown.origin.facts] == [fact.id for fact in FACTS]
+    assert len(grown.origin.report) == len(FACTS)
+
+
+def test_a_failure_leaves_the_model_as_it_was() -> None:
+    lm = build("llama")
+    edit = MEMIT.edit(lm, FACTS[:1])
+    before = bits(lm)
+    with pytest.raises(EditRefusedError, match=r"layer 1 has .* times the norm"):
+        dataclasses.replace(MEMIT, refuse_norm=1e-9).extend(lm, edit, FACTS[1:])
+    assert unchanged(lm, before)
+
+
+def test_what_a_memit_edit_does() -> None:
+    """The block's output of the last layer is what was solved for, where the text weighs nothing."""
+    lm = build("llama")
+    editor = dataclasses.replace(MEMIT, weight=1e-9, prefixes=("",), ridge=0.0)
+    prompts = build_prompts(lm, FACTS, [""], VALUE.kl_prompt, VALUE.kl_position)
+    run = run_prompts(lm, prompts, [2])
+    wanted = solve_target_values(lm, run, 2, VALUE, "block").values
+    with editor.edit(lm, FACTS).applied(lm):
+        found = old_values(run_prompts(lm, prompts, [2]), 2, "block")
+    assert difference(found, wanted) < 1e-3
+    assert difference(old_values(run, 2, "block"), wanted) > 1e-2
+
+
+def given_targets(monkeypatch: pytest.MonkeyPatch, lm: LanguageModel, layers: Sequence[int]) -> None:
+    """Targets of the unedited model for all facts, whatever is applied."""
+    batch = Batch(FACTS, build_prompts(lm, FACTS, [""], VALUE.kl_prompt, VALUE.kl_position))
+    solving = Solving([""], VALUE, "block", False)
+    values, _ = solving.targets(lm, [batch], layers)
+    place = {fact.id: number for number, fact in enumerate(FACTS)}
+
+    def given(
+        _self: object, _lm: object, batches: Sequence[editing.locate_then_edit.solved.Batch], _n: object
+    ) -> object:
+        rows = [place[fact.id] for one in batches for fact in one.facts]
+        return {layer: found[rows] for layer, found in values.items()}, [{} for _ in rows]
+
+    monkeypatch.setattr(Solving, "targets", given)
+
+
+@FAMILIES
+@pytest.mark.parametrize("method", ["memit", "alphaedit"])
+def test_batches_with_history_are_one_batch(family: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At one layer, with targets of the unedited model, and keys of the prompts that the residuals are measured on."""
+    lm = build(family)
+    lm.model.double()
+    given_targets(monkeypatch, lm, [1])
+    editor = dataclasses.replace(EDITORS[method], layers=(1,), prefixes=("",))
+    together = editor.edit(lm, FACTS)
+    grown: Edit | None = None
+    for fact in FACTS:
+        grown = editor.extend(lm, grown, [fact])
+    assert isinstance(grown, LowRankEdit)
+    assert difference(grown.delta(1), together.delta(1)) < 1e-6
+    assert isinstance(grown.state, KeyHistory)
+    assert [fact.id for fact in grown.state.facts] == [fact.id for fact in FACTS]
+    plain = dataclasses.replace(editor, history=False)  # type: ignore[call-arg]
+    forgetful: Edit | None = None
+    for fact in FACTS:
+        forgetful = plain.extend(lm, forgetful, [fact])
+    assert isinstance(forgetful, LowRankEdit)
+    assert difference(forgetful.delta(1), together.delta(1)) > 1e-3
+
+
+def test_a_superseded_fact_no_longer_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = build("llama")
+    edit = MEMIT.edit(lm, FACTS[:2])
+    later = dataclasses.replace(FACTS[0], target_new="Berlin", id="later")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        grown = MEMIT.extend(lm, edit, [later])
+    state = grown.state
+    assert isinstance(state, KeyHistory)
+    assert [fact.id for fact in state.facts] == ["tongue", "later"]
+    assert isinstance(edit.state, KeyHistory)
+    torch.testing.assert_close(state.keys[1][0], edit.state.keys[1][1])
+    assert state.n_written == 3
+
+
+def test_an_edit_goes_on_after_it_was_saved(tmp_path: Path) -> None:
+    lm = build("llama")
+    edit = MEMIT.edit(lm, FACTS[:2])
+    edit.save(tmp_path / "edit")
+    loaded = Edit.load(tmp_path / "edit")
+    left, right = MEMIT.extend(lm, edit, FACTS[2:]), MEMIT.extend(lm, loaded, FACTS[2:])
+    for layer in (1, 2):
+        assert torch.equal(left.delta(layer), right.delta(layer))
+    with edit.applied(lm):
+        applied = MEMIT.extend(lm, edit, FACTS[2:])
+        assert list(lm.edits) == [edit]
+    assert torch.equal(applied.delta(2), left.delta(2))
+
+
+def test_what_cannot_be_gone_on_from() -> None:
+    lm = build("llama")
+    edit = MEMIT.edit(lm, FACTS[:2])
+    with pytest.raises(EditRefusedError, match="has no editor state"):
+        MEMIT.extend(lm, dataclasses.replace(edit, state=None), FACTS[2:])
+    with pytest.raises(EditRefusedError, match="is of layers 1, 2, this editor's layer is 1"):
+        dataclasses.replace(MEMIT, layers=(1,)).extend(lm, edit, FACTS[2:])
+
+
+@FAMILIES
+def test_emmet_for_one_fact_is_rome(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = build(family)
+    monkeypatch.setattr(editing.locate_then_edit.rome, "second_moment", lambda lm, layer, text: moment_of(lm, layer))
+    prefixes = PREFIXES[:2]
+    rome = Rome(layer=1, prefixes=prefixes, value=VALUE, bare_agreement=0.0, flag_norm=1e9, refuse_norm=1e9, ridge=0.0)
+    emmet = dataclasses.replace(EMMET, prefixes=prefixes, eps=0.0, ridge=0.0)
+    # The residual of ROME is of the mean key, EMMET's of the bare prompt: the same with one context.
+    for contexts in (("",), prefixes):
+        one = dataclasses.replace(rome, prefixes=contexts).edit(lm, FACTS[:1]).delta(1)
+        other = dataclasses.replace(emmet, prefixes=contexts).edit(lm, FACTS[:1]).delta(1)
+        cosine = torch.nn.functional.cosine_similarity(one.flatten(), other.flatten(), dim=0)
+        assert float(cosine) > (0.99999 if contexts == ("",) else 0.5)
+        assert contexts != ("",) or difference(other, one) < 1e-4
+
+
+@pytest.mark.parametrize("facts", [1, 2])
+def test_the_ratio_says_how_much_the_text_weighs_at_a_hundred_facts(facts: int) -> None:
+    lm = build("llama")
+    editor = dataclasses.replace(MEMIT, ratio=0.25, weight=None, layers=(1,))
+    edit = editor.edit(lm, FACTS[:facts])
+    assert isinstance(edit.state, KeyHistory)
+    keys = edit.state.keys[1].double()
+    energy_of_hundred = 100 * float((keys * keys).sum()) / facts
+    trace = float(moment_of(lm, 1).matrix.trace())
+    assert edit.state.weights[1] * trace == pytest.approx(0.25 * energy_of_hundred)
+    grown = editor.extend(lm, edit, FACTS[facts:])
+    assert isinstance(grown.state, KeyHistory)
+    assert grown.state.weights == edit.state.weights  # what goes on from an edit keeps it
+
+
+def test_two_ways_to_say_a_weight() -> None:
+    for cls in (Memit, AlphaEdit):
+        for ratio, weight in ((1.0, 1.0), (None, None)):
+            with pytest.raises(ValueError, match=r"give one of them, and null for the other"):
+                cls(ratio=ratio, weight=weight)
+
+
+# -- layers
+
+
+def layers_of(editor: ClosedForm, lm: LanguageModel) -> tuple[int, ...]:
+    return editor.resolved_layers(lm)
+
+
+def test_which_layers_are_written() -> None:
+    lm = build("llama")  # of four layers
+    assert layers_of(Memit(), lm) == (0, 1)
+    assert layers_of(Memit(layers=(2, -3, 0)), lm) == (0, 1, 2)  # in any order: from the bottom
+    assert layers_of(Memit(layers=(2, 1, 0), ends_only=True), lm) == (0, 2)
+    assert layers_of(Memit(layers=(1,), ends_only=True), lm) == (1,)
+    assert layers_of(Memit(depth=1.0, number=2), lm) == (1, 2)  # a block's output is read by a later block
+    assert layers_of(Emmet(depth=1.0), lm) == (3,)
+    with pytest.raises(ValueError, match=r"layers=\[1, -3\] name a layer twice"):
+        layers_of(Memit(layers=(1, -3)), lm)
+    with pytest.raises(ValueError, match="layer 3 is the last of tiny-llama"):
+        layers_of(Memit(layers=(2, 3)), lm)
+    with pytest.raises(IndexError):
+        layers_of(Memit(layers=(7,)), lm)
+
+
+# -- what is said before the damage, and bad input
+
+
+def test_facts_of_nearly_the_same_key_are_named() -> None:
+    lm = build("llama")
+    twin = Fact("the Eiffel tower", "{} stands in the country of", "Italy", "France", id="twin")
+    facts = [FACTS[0], FACTS[1], twin]
+    with pytest.warns(UserWarning, match=r"nearly the same key .* 'tower' and 'twin' \(1\.00\)"):
+        edit = MEMIT.edit(lm, facts)
+    report = edit.origin.report
+    assert (report[0]["alike"], report[2]["alike"]) == (["twin"], ["tower"])
+    assert "alike" not in report[1]
+    first = MEMIT.edit(lm, facts[:2])
+    with pytest.warns(UserWarning, match="'tower' and 'twin'"):
+        grown = MEMIT.extend(lm, first, [twin])
+    assert grown.origin.report[2]["alike"] == ["tower"]
+
+
+def test_more_facts_than_a_layer_bears_are_said() -> None:
+    lm = build("llama")
+    editor = dataclasses.replace(MEMIT, most_per_coefficient=2.5 / 48)
+    edit = editor.edit(lm, FACTS[:2])
+    with pytest.warns(UserWarning, match=r"3 facts in layers of 48 coefficients are 0\.06 for each, more than 0\.05"):
+        editor.extend(lm, edit, FACTS[2:])
+
+
+def test_requests_that_contradict_or_repeat_one_another() -> None:
+    lm = build("llama")
+    later = dataclasses.replace(FACTS[0], target_new="Berlin", id="later")
+    again = dataclasses.replace(FACTS[1], id="again")
+    edit = MEMIT.edit(lm, [FACTS[0], FACTS[1], later, again])
+    assert isinstance(edit, LowRankEdit)
+    assert edit.factors[1][0].shape[1] == 2
+    report = edit.origin.report
+    assert (report[0]["superseded_by"], report[1]["repeated_by"]) == ("later", "again")
+    assert (report[2]["contradicts"], report[3]["repeats"]) == ("tower", "tongue")
+
+
+def test_a_target_that_is_not_finite_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = build("llama")
+    alone = MEMIT.edit(lm, [FACTS[0], FACTS[2]])
+    whole = editing.locate_then_edit.solved.solve_target_values
+
+    def wrecked(*args: object) -> object:
+        solved = whole(*args)  # type: ignore[arg-type]
+        solved.values[1] = float("nan")
+        return solved
+
+    monkeypatch.setattr(editing.locate_then_edit.solved, "solve_target_values", wrecked)
+    editor = dataclasses.replace(MEMIT, keep_targets=False)
+    with pytest.warns(UserWarning, match="the edit of fact 'tongue' is refused: its target is not finite"):
+        edit = editor.edit(lm, FACTS)
+    assert ["refused" in figures for figures in edit.origin.report] == [False, True, False]
+    assert difference(edit.delta(1), alone.delta(1)) < 1e-3
+    monkeypatch.setattr(
+        editing.locate_then_edit.solved,
+        "solve_target_values",
+        lambda *args: dataclasses.replace(whole(*args), values=torch.full((1, tiny.WIDTH), float("nan"))),
+    )
+    with (
+        pytest.warns(UserWarning, match="its target is not finite"),
+        pytest.raises(EditRefusedError, match="the target of no fact is finite"),
+    ):
+        editor.edit(lm, FACTS[:1])
+
+
+def test_a_singular_second_moment_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = build("llama")
+    rows = torch.randn(7, 48, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+    def few(lm: LanguageModel, layers: Sequence[int], text: Text) -> Mapping[int, SecondMoment]:
+        return {layer: SecondMoment(rows.T @ rows / 7, 7, layer, text) for layer in layers}
+
+    monkeypatch.setattr(editing.locate_then_edit.closed_form, "second_moments", few)
+    with pytest.warns(UserWarning, match=r"layer 1 is rank-deficient: it is taken over 7 tokens"):
+        assert MEMIT.edit(lm, FACTS[:1]).delta(1).isfinite().all()
+    with (
+        pytest.warns(UserWarning, match="rank-deficient"),
+        pytest.raises(ValueError, match=r"layer 1 .* is singular with the ridge 0"),
+    ):
+        dataclasses.replace(MEMIT, ridge=0.0).edit(lm, FACTS[:1])
+
+
+def test_a_null_space_without_room_is_said() -> None:
+    lm = build("llama")
+    with pytest.raises(EditRefusedError, match=r"no direction of layer 1 has as little as energy=0\.0"):
+        dataclasses.replace(ALPHA, energy=0.0).edit(lm, FACTS)
+
+
+def test_a_text_is_long_enough_for_the_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = build("llama")
+    asked: list[int] = []
+    whole = editing.locate_then_edit.closed_form.second_moments
+
+    def watched(lm: LanguageModel, layers: Sequence[int], text: Text) -> Mapping[int, SecondMoment]:
+        asked.append(text.tokens)
+        return whole(lm, layers, text)
+
+    monkeypatch.setattr(editing.locate_then_edit.closed_form, "second_moments", watched)
+    for least, tokens in ((8, 100), (8, 1000), (0, 100)):
+        dataclasses.replace(MEMIT, tokens_per_coefficient=least, text=Text(tokens=tokens, length=10)).prepare(lm)
+    assert asked == [8 * 48, 1000, 100]
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2", "gptj"])
+@EACH
+def test_bfloat16(name: str, family: str) -> None:
+    """Solved in float32 and float64; the values are those of float32 plus the update, rounded once."""
+    lm = build(family)
+    lm.model.bfloat16()
+    before = lm.memory(1).values.clone()
+    edit = dataclasses.replace(EDITORS[name], keep_targets=False).edit(lm, FACTS)
+    assert isinstance(edit, LowRankEdit)
+    layer = max(edit.changed)
+    values = lm.memory(layer).values.clone()
+    with edit.applied(lm):
+        expected = (values.float() + edit.delta(layer)).bfloat16()
+        # One unit in the last place where the order of a sum decides.
+        torch.testing.assert_close(lm.memory(layer).values, expected, rtol=2**-7, atol=1e-6)
+    assert torch.equal(lm.memory(1).values, before)

@@ -1,0 +1,179 @@
+"""Solved targets on disk: nothing is solved for twice, and nothing that was made otherwise is taken for it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+
+import editing.locate_then_edit.closed_form
+import editing.locate_then_edit.solved as module
+from corrigenda import ContextEdit, Fact, LanguageModel, Origin
+from corrigenda.moments.second_moment import SecondMoment
+from corrigenda.moments.text import Text
+from editing import AlphaEdit, Memit, ValueSettings
+from editing.locate_then_edit.prompts import build_prompts
+from editing.locate_then_edit.solved import Batch, Solved, Solving, read, write
+
+PREFIXES = ("", "red green . ")
+VALUE = ValueSettings(steps=4, lr=0.2, weight_decay=0.02, early_stop_loss=-1.0)
+FACTS = [
+    Fact("the Eiffel tower", "{} is located in the city of", "Rome", "Paris", id="tower"),
+    Fact("Danielle Darrieux", "the mother tongue of {} is", "the English language", "French", id="tongue"),
+    Fact("Big Ben", "in the city with {} on the river Thomas plays the", "guitar", "piano", id="plays"),
+]
+MEMIT = Memit(layers=(1, 2), prefixes=PREFIXES, value=VALUE, refuse_norm=1e9, most_per_coefficient=1.0, batch_size=2)
+ALPHA = AlphaEdit(
+    layers=(1, 2), prefixes=PREFIXES, value=VALUE, refuse_norm=1e9, most_per_coefficient=1.0, energy=0.5, batch_size=2
+)
+
+
+@pytest.fixture
+def lm() -> LanguageModel:
+    return tiny.build("llama", scale=8.0)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path))
+
+    def given(lm: LanguageModel, layers: Sequence[int], text: Text) -> dict[int, SecondMoment]:
+        matrix = torch.diag(torch.linspace(0.1, 2, 48, dtype=torch.float64))
+        return {layer: SecondMoment(matrix, 1000, layer, text) for layer in layers}
+
+    monkeypatch.setattr(editing.locate_then_edit.closed_form, "second_moments", given)
+    return tmp_path
+
+
+@pytest.fixture
+def solves(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many facts each call of the solver is given."""
+    calls: list[int] = []
+    whole = module.solve_target_values
+
+    def counted(lm: LanguageModel, run, *args):  # type: ignore[no-untyped-def]
+        calls.append(run.prompts.n_facts)
+        return whole(lm, run, *args)
+
+    monkeypatch.setattr(module, "solve_target_values", counted)
+    return calls
+
+
+def test_another_closed_form_solves_nothing(lm: LanguageModel, solves: list[int]) -> None:
+    first = MEMIT.edit(lm, FACTS)
+    assert solves == [2, 1]
+    again = MEMIT.edit(lm, FACTS)
+    other = ALPHA.edit(lm, FACTS)
+    assert solves == [2, 1]
+    assert torch.equal(again.delta(1), first.delta(1))
+    assert not torch.equal(other.delta(1), first.delta(1))
+    assert ["solved" in one for one in first.origin.report] == [False] * 3
+    for figures, kept in zip(first.origin.report, other.origin.report, strict=True):
+        assert kept["solved"] == "kept"
+        assert (kept["loss"], kept["steps"], kept["step_losses"]) == (
+            figures["loss"],
+            figures["steps"],
+            figures["step_losses"],
+        )
+
+
+def test_a_run_that_was_killed_goes_on(lm: LanguageModel, solves: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        whole = module.solve_target_values
+
+        def killed(lm: LanguageModel, run, *args):  # type: ignore[no-untyped-def]
+            if solves:
+                raise KeyboardInterrupt
+            return whole(lm, run, *args)
+
+        patch.setattr(module, "solve_target_values", killed)
+        with pytest.raises(KeyboardInterrupt):
+            MEMIT.edit(lm, FACTS)
+    assert solves == [2]
+    found = MEMIT.edit(lm, FACTS)
+    assert solves == [2, 1]
+    plain = dataclasses.replace(MEMIT, keep_targets=False).edit(lm, FACTS)
+    assert torch.equal(found.delta(2), plain.delta(2))
+
+
+def test_it_can_be_turned_off(lm: LanguageModel, solves: list[int], cache: Path) -> None:
+    editor = dataclasses.replace(MEMIT, keep_targets=False)
+    editor.edit(lm, FACTS)
+    editor.edit(lm, FACTS)
+    assert solves == [2, 1, 2, 1]
+    assert not (cache / "targets").exists()
+
+
+def test_only_what_is_missing_of_a_batch_is_solved_for(lm: LanguageModel, solves: list[int]) -> None:
+    MEMIT.edit(lm, FACTS[1:2])
+    edit = dataclasses.replace(MEMIT, batch_size=8).edit(lm, FACTS)
+    assert solves == [1, 2]
+    plain = dataclasses.replace(MEMIT, batch_size=8, keep_targets=False).edit(lm, FACTS)
+    # A fact's target is the same to rounding whichever others run beside it.
+    torch.testing.assert_close(edit.delta(2), plain.delta(2), rtol=1e-3, atol=1e-4)
+
+
+def targets(lm: LanguageModel, solving: Solving, layer: int = 1) -> None:
+    facts = FACTS[:1]
+    prompts = build_prompts(lm, facts, solving.prefixes, solving.settings.kl_prompt, solving.settings.kl_position)
+    solving.targets(lm, [Batch(facts, prompts)], [layer])
+
+
+def test_what_a_target_depends_on(lm: LanguageModel, solves: list[int]) -> None:
+    """Each change solves anew, and going back to what was does not."""
+    solving = Solving(PREFIXES, VALUE, "block", True)
+    targets(lm, solving)
+    for other in (
+        dataclasses.replace(solving, prefixes=PREFIXES[:1]),
+        dataclasses.replace(solving, settings=dataclasses.replace(VALUE, lr=0.1)),
+        dataclasses.replace(solving, site="ffn"),
+    ):
+        targets(lm, other)
+    targets(lm, solving, layer=2)
+    targets(tiny.build("llama", seed=1, scale=8.0), solving)
+    edit = MEMIT.edit(lm, FACTS[1:])
+    del solves[5:]
+    for applied in (edit, ContextEdit(Origin(lm.name, lm.fingerprint, "x"), "Rome is in Italy . ")):
+        with applied.applied(lm):
+            targets(lm, solving)
+            n_solved = len(solves)
+            targets(lm, solving)
+            assert len(solves) == n_solved
+    assert len(solves) == 7
+    targets(lm, solving)
+    assert len(solves) == 7
+
+
+@pytest.mark.parametrize("damage", ["bytes", "cut", "value"])
+def test_a_damaged_entry_is_solved_for_again(lm: LanguageModel, solves: list[int], cache: Path, damage: str) -> None:
+    MEMIT.edit(lm, FACTS[:1])
+    [path] = cache.glob("targets/*/*.safetensors")
+    content = path.read_bytes()
+    if damage == "bytes":
+        path.write_bytes(b"x" * 100)
+    elif damage == "cut":
+        path.write_bytes(content[:-8])
+    else:
+        path.write_bytes(content[:-4] + b"\x00\x00\x80\x3f")
+    with pytest.warns(UserWarning, match=r"the solved target .* is damaged .*; it is solved for again"):
+        MEMIT.edit(lm, FACTS[:1])
+    assert solves == [1, 1]
+    MEMIT.edit(lm, FACTS[:1])
+    assert solves == [1, 1]
+
+
+def test_what_is_not_finite_is_not_kept(tmp_path: Path) -> None:
+    assert not Solved(torch.tensor([1.0, float("nan")]), {}).finite
+    assert not Solved(torch.ones(2), {"loss": float("nan")}).finite
+    fine = Solved(torch.ones(2), {"loss": 1.0})
+    assert fine.finite
+    write(tmp_path / "x.safetensors", fine)
+    found = read(tmp_path / "x.safetensors")
+    assert found is not None
+    assert torch.equal(found.value, fine.value)
+    assert found.report == {"loss": 1.0, "solved": "kept"}
+    assert read(tmp_path / "y.safetensors") is None
