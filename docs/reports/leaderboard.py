@@ -43,6 +43,9 @@ SETTINGS = ("eval.max_new_tokens=20",)
 NO_BOUND = "with the bound of the literature it learns almost nothing in this model (docs/sequential.md)"
 
 
+SAME_FIRST = "without earlier edits it is memit"
+
+
 @dataclass(frozen=True)
 class Entry:
     """An editor in the table.
@@ -70,6 +73,13 @@ TABLE: tuple[Entry, ...] = (
     Entry("ft_l", on_request={"single": NO_BOUND, "batch": NO_BOUND}),
     Entry("rome"),
     Entry("random"),
+    Entry("memit"),
+    Entry("memit_plain", on_request={"single": SAME_FIRST, "batch": SAME_FIRST}),
+    Entry("memit_blue"),
+    Entry("alphaedit"),
+    Entry("alphaedit_blue"),
+    Entry("emmet"),
+    Entry("pmet"),
     Entry("grace"),
     Entry("wise_whitened"),
     Entry("wise_paper"),

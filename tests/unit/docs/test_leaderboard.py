@@ -36,7 +36,6 @@ def test_the_jobs_of_the_table() -> None:
     assert batch.isdisjoint({"in_context", "update_neurons", "ft_l"})
     assert {one["data.limit"] for one in asked} == {"7"}
     assert {one["eval.max_new_tokens"] for one in asked} == {"9"}  # what is given last counts
-    assert {one.get("editor.write") for one in asked if one["editor"] == "update_neurons"} == {"1"}
     assert {one["editor"] for one in asked if one["save_edits"] == "true"} == {"rome"}
     only = leaderboard.jobs(arguments("--only", "in_context", "--modes", "batch"))
     assert [job[0] for job in only] == ["mode=batch"] * 2  # what is asked for is run

@@ -38,7 +38,7 @@ def arguments(home: Path, stub: Any, **judge: Any) -> list[str]:
     given = {"url": stub.url, "model": "m", "wait": 0.01, "retries": 1} | judge
     return [
         *("model=own", f"model.name={home / 'model'}", "model.device=cpu", "data=facts", "editor=in_context"),
-        *(f"data.path={home / 'facts.jsonl'}", "eval=real_use", "eval.perplexity_tokens=0", "eval.max_new_tokens=4"),
+        *(f"data.path={home / 'facts.jsonl'}", "eval=real_use", "eval.perplexity_windows=0", "eval.max_new_tokens=4"),
         *("eval.fluency_tokens=4", "eval.real_use.max_new_tokens=5", "seed=0"),
         *(f"eval.real_use.judge.{name}={value}" for name, value in given.items()),
     ]

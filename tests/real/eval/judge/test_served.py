@@ -77,7 +77,7 @@ def test_a_judged_run(server: str, model: str, tmp_path: Path, monkeypatch: pyte
     facts = tmp_path / "facts.jsonl"
     facts.write_text("\n".join(json.dumps(fact.to_dict()) for fact in FACTS), encoding="utf-8")
     judge = {"url": server, "model": model, "key": "A_KEY", "cache": tmp_path / "verdicts", "parallel": 2}
-    short = {"max_new_tokens": 4, "fluency_tokens": 4, "perplexity_tokens": 0, "real_use.max_new_tokens": 12}
+    short = {"max_new_tokens": 4, "fluency_tokens": 4, "perplexity_windows": 0, "real_use.max_new_tokens": 12}
     said = program.call(
         tmp_path,
         *("editor=in_context", "data=facts", f"data.path={facts}", "eval=real_use"),
@@ -122,7 +122,7 @@ def test_a_judged_run(server: str, model: str, tmp_path: Path, monkeypatch: pyte
 def test_from_python(server: str, model: str, smollm2: LanguageModel, tmp_path: Path) -> None:
     judge = Judge(url=server, model=model, cache=str(tmp_path))
     asked = RealUse(forms=("chat",), contexts=("bare",), max_new_tokens=10, judge=judge)
-    settings = EvalSettings(max_new_tokens=2, fluency_tokens=3, perplexity_tokens=0, real_use=asked)
+    settings = EvalSettings(max_new_tokens=2, fluency_tokens=3, perplexity_windows=0, real_use=asked)
     [record] = evaluate(smollm2, FACTS[:1], settings).cases[0].after.questions()
     assert record.answer
     assert record.reply is not None

@@ -224,13 +224,14 @@ def test_values_follow_from_the_records(monkeypatch: pytest.MonkeyPatch) -> None
     assert summary["same_subject_kl"]["before"] is None  # it compares with before
 
 
-def test_an_edit_that_failed_does_not_hold_as_a_fact() -> None:
+def test_an_edit_that_failed_does_not_hold_as_a_fact(monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = model_that_reads(FACT, monkeypatch)
     state = dict.fromkeys(KEYS, 0.75)
     assert failed(Measurement(values=state)).values == state | {"fact_check_success": 0.0}
-    missed = not_measured(FACT, "too long", SETTINGS).values
+    missed = not_measured(lm, FACT, "too long", SETTINGS).values
     assert missed["fact_check_success"] == 0
     assert not missed.keys() & (set(KEYS) - {"fact_check_success"})
-    assert "fact_check_success" not in not_measured(FACT, "too long", replace(SETTINGS, side_effects=False)).values
+    assert "fact_check_success" not in not_measured(lm, FACT, "too long", replace(SETTINGS, side_effects=False)).values
 
 
 def test_a_prompt_of_ours_that_is_too_long_is_found_before_anything_is_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ def lm() -> LanguageModel:
 
 
 def settings(**more: object) -> EvalSettings:
-    return EvalSettings(perplexity_tokens=0, real_use=RealUse(max_new_tokens=6, **more))  # type: ignore[arg-type]
+    return EvalSettings(perplexity_windows=0, real_use=RealUse(max_new_tokens=6, **more))  # type: ignore[arg-type]
 
 
 def test_answers_are_greedy_and_end_by_themselves(lm: LanguageModel) -> None:
@@ -55,9 +55,9 @@ def test_an_answer_ends_at_the_end_token_alone(lm: LanguageModel, monkeypatch: p
 
 
 def test_only_where_it_is_asked_for(lm: LanguageModel) -> None:
-    for other in (EvalSettings(perplexity_tokens=0), EvalSettings(generate=False, perplexity_tokens=0)):
+    for other in (EvalSettings(perplexity_windows=0), EvalSettings(generate=False, perplexity_windows=0)):
         assert measure(lm, FACTS, other)[0].questions() == []
-    quick = EvalSettings(generate=False, perplexity_tokens=0, real_use=RealUse())
+    quick = EvalSettings(generate=False, perplexity_windows=0, real_use=RealUse())
     assert measure(lm, FACTS, quick)[0].questions() == []
 
 
@@ -107,7 +107,7 @@ def test_an_answer_without_a_word_is_wrong_and_no_judge_is_asked(
 def test_a_fact_whose_questions_are_too_long(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lm.model.config, "max_position_embeddings", 40)
     judge = Judge(url="http://localhost:1/v1", model="m")
-    short = EvalSettings(perplexity_tokens=0, max_new_tokens=5, fluency_tokens=5, real_use=RealUse(judge=judge))
+    short = EvalSettings(perplexity_windows=0, max_new_tokens=5, fluency_tokens=5, real_use=RealUse(judge=judge))
     case = evaluate(lm, FACTS[1:], short).cases[0]
     assert case.error.startswith(f"too long: fact '{FACTS[1].id}', a question in real use (plain_bare): ")
     assert case.after.values["real_use_match"] == case.after.values["real_use_judged"] == 0.0
