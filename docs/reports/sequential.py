@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from pages import ROOT, Collected, Made, Report, made, making, provenance
+from tradeoff import DATA as TRADEOFF
+from tradeoff import configured
 from transformers.utils import logging as transformers_logging
 
 from corrigenda import Fact, LanguageModel, load
@@ -30,7 +32,7 @@ from corrigenda.data import FactSet, read_facts
 from corrigenda.files import write_json, write_text
 from corrigenda.runs.environment import machine
 from corrigenda.runs.folder import RunFolder
-from editing import Editor, FineTune, Grace, Rome, Wise, prepare
+from editing import Editor, FineTune, Rome, Unrelated, Wise, prepare
 from eval import METRICS, EditRun, EvalSettings, SequentialRun, SequentialSettings
 from eval.evaluation import Evaluation, judged
 from eval.measure import measure
@@ -55,6 +57,10 @@ USES = (
     "editing.Grace",
 )
 """What the figures are made with: their code version is of the files of these."""
+FRESH = "_fresh"
+"""How the names of files end whose facts nothing was chosen on."""
+UNTOUCHED = 450
+"""So many first facts of the file beside such a one were edited or tuned on before."""
 EMBEDDED = 20
 """Facts of the fixed locality set that ship with the project: their neighbourhood prompts are such that the model
 knows the answers."""
@@ -78,6 +84,7 @@ class Method:
     what: str
 
 
+TUNED = "its settings chosen as docs/tradeoff.md says"
 OF_OTHERS = "locality or neighbourhood prompts of 200 other facts"
 
 METHODS: dict[str, Method] = {
@@ -103,9 +110,15 @@ METHODS: dict[str, Method] = {
     ),
     "wise_whitened": Method(
         "WISE, whitened",
-        lambda facts, others: wise(facts, others, len(facts)),
+        lambda facts, others: tuned("wise_whitened", facts, others),
         "extend",
-        f"the default (one shard, all entries), with {OF_OTHERS} among the unrelated prompts",
+        f"this project's variant (one shard, all entries); {TUNED}; with {OF_OTHERS} among the unrelated prompts",
+    ),
+    "wise_paper": Method(
+        "WISE, the paper's",
+        lambda facts, others: tuned("wise_paper", facts, others),
+        "extend",
+        f"Wang et al. 2024, two shards, merged by TIES when both are full; {TUNED}; with {OF_OTHERS}",
     ),
     "wise_whitened_merge": Method(
         "WISE-merge, whitened",
@@ -119,8 +132,21 @@ METHODS: dict[str, Method] = {
         "extend",
         f"a side memory for every 50 facts, with a margin loss between memories; with {OF_OTHERS}",
     ),
-    "grace": Method("GRACE", lambda *_: Grace(), "extend", "a codebook"),
+    "grace": Method("GRACE", lambda facts, others: tuned("grace", facts, others), "extend", f"a codebook; {TUNED}"),
 }
+
+
+def tuned(name: str, facts: FactSet, others: Path) -> Editor:
+    """An editor with the settings that were chosen on facts of their own (docs/tradeoff.md), and room for the facts.
+
+    Raises:
+        SystemExit: nothing was chosen for it yet.
+    """
+    found = read_json(TRADEOFF).get("tune", {}).get("editors", {}).get(name) if TRADEOFF.is_file() else None
+    if found is None:
+        raise SystemExit(f"no settings were chosen for {name}: run docs/reports/tradeoff.py tune first ({TRADEOFF})")
+    unrelated = Unrelated(facts=str(others) if others.is_file() else None)
+    return configured(name, unrelated, len(facts), found["chosen"])
 
 
 def wise(facts: FactSet, others: Path, edits_per_shard: int, **changes: Any) -> Wise:
@@ -143,6 +169,7 @@ TITLES = {
     "locality_kl": "locality (KL of the next token)",
     "locality_token_agreement": "locality (same tokens, forced)",
     "fixed.preservation": "fixed locality set (same continuation)",
+    "fixed.zsre_fresh.preservation": "fixed, zsRE (same continuation)",
     "fixed.zsre.preservation": "fixed, zsRE (same continuation)",
     "fixed.counterfact.preservation": "fixed, CounterFact (same continuation)",
     "fixed.embedded.preservation": "fixed, embedded facts (same continuation)",
@@ -154,7 +181,7 @@ TITLES = {
 def options(parser: argparse.ArgumentParser) -> None:
     """The first step's options."""
     parser.add_argument("--t", type=int, default=300, help="edits")
-    parser.add_argument("--data", default="zsre", help="zsre or counterfact")
+    parser.add_argument("--data", default="zsre", help="zsre, zsre_fresh or counterfact")
     parser.add_argument("--methods", default="", help=f"comma-separated, of {', '.join(METHODS)}; by default all")
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--write", action="store_true", help="run nothing, write what there is")
@@ -198,16 +225,21 @@ def collect(arguments: argparse.Namespace) -> Collected:
 def read(data: str, t: int) -> tuple[FactSet, FactSet, dict[str, list[Fact]]]:
     """The first T facts, those after them, and the parts of the fixed locality set: the last of the file and others."""
     path = SHARED / f"{data}.json"
+    facts = plain(path)
+    # Facts that nothing was chosen on are all edited; what is beside them comes from the file that they belong to.
+    rest = plain(SHARED / f"{data.removesuffix(FRESH)}.json") if data.endswith(FRESH) else facts
+    first, end = (UNTOUCHED if data.endswith(FRESH) else t), len(rest) - FIXED
+    most = len(facts) if data.endswith(FRESH) else end
+    if t > most:
+        raise SystemExit(f"{path} has {len(facts)} facts: --t can be {most} at most")
+    embedded = list(read_facts("embedded", limit=EMBEDDED))
+    return facts[:t], rest[first:end], {data: list(rest[end:]), "embedded": embedded}
+
+
+def plain(path: Path) -> FactSet:
+    """The facts of a file without the texts for the fluency, a large part of the time and none of the question."""
     facts = read_facts(path, on_error="skip")
-    if t + FIXED > len(facts):
-        most = len(facts) - FIXED
-        raise SystemExit(
-            f"{path} has {len(facts)} facts: --t can be {most} at most, {FIXED} are the fixed locality set"
-        )
-    # Texts for the fluency are a large part of the time and none of the question.
-    plain = FactSet(facts.name, tuple(replace(fact, generation=()) for fact in facts))
-    end = len(plain) - FIXED
-    return plain[:t], plain[t:end], {data: list(plain[end:]), "embedded": list(read_facts("embedded", limit=EMBEDDED))}
+    return FactSet(facts.name, tuple(replace(fact, generation=()) for fact in facts))
 
 
 def write_others(between: FactSet, facts: FactSet, fixed: Sequence[Fact], path: Path) -> Path:
@@ -251,7 +283,7 @@ def run(
 ) -> SequentialRun:
     """One method's sequence, to its end or until it is stopped."""
     folder = place.path
-    settings = SequentialSettings(regime=regime, after_each="probabilities")
+    settings = SequentialSettings(regime=regime, after_each="probabilities", keep_edits=True)
     same_editor(folder / "editor.json", editor)
     edits = EditRun(lm, facts, editor, SETTINGS, place)
     sequence = SequentialRun(edits, settings, fixed, stop, folder.parent / "before")

@@ -34,7 +34,6 @@ from torch import Tensor
 
 from corrigenda import CodebookEdit, Edit, Fact, LanguageModel, SideMemoryEdit, load
 from corrigenda.data import read_facts
-from corrigenda.data.embedded import held_out_text
 from corrigenda.files import write_json, write_text
 from corrigenda.forward.recording import record
 from corrigenda.intervals import interval
@@ -46,6 +45,7 @@ from editing.memory_based.wise.margins import threshold_between
 from editing.memory_based.wise.state import WiseState
 from editing.training_rows import RowsForward, SideLayer
 from eval import EvalSettings
+from eval.held_out import held_out_windows
 from eval.measure import measure
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,8 +53,11 @@ SHARED = ROOT.parent / "shared" / "data"
 DATA, PAGE = ROOT / "docs" / "data" / "tradeoff.json", ROOT / "docs" / "tradeoff.md"
 
 SETTINGS = EvalSettings(max_new_tokens=20, perplexity_windows=0)
-ROWS, WINDOW, CHUNK = 32, 64, 10
-"""Prompts run at once; tokens of a window of the held-out text; facts after which a memory is saved."""
+WINDOWS = EvalSettings()
+"""Which windows of the held-out texts are asked: those of the perplexity."""
+
+ROWS, CHUNK = 32, 10
+"""Prompts run at once; facts after which a memory is saved."""
 
 KEYS = ("token_accuracy", "free_generation_strict", "paraphrase_token_accuracy", "paraphrase_free_generation_strict")
 KINDS = ("locality", "same_form", "windows")
@@ -229,11 +232,10 @@ class Shared:
         self.facts = [dataclasses.replace(fact, locality=(), neighbourhood=(), generation=()) for fact in part.edited]
         said = json.dumps([[fact.to_dict() for fact in self.facts], [fact.statement for fact in part.others]])
         self.work = work / hashlib.sha256(said.encode()).hexdigest()[:8]  # what was learned of other facts is not these
-        ids = lm.tokenizer(held_out_text(), add_special_tokens=False)["input_ids"]
         self.asked = {
             "locality": [lm.tokens(probe.prompt) for fact in part.edited for probe in fact.locality],
             "same_form": [lm.tokens(fact.statement) for fact in part.others],
-            "windows": [ids[at : at + WINDOW] for at in range(0, len(ids) - WINDOW + 1, WINDOW)],
+            "windows": held_out_windows(lm, WINDOWS),
         }
         self._values: dict[str, tuple[Tensor, list[float]]] = {}
 
@@ -366,7 +368,8 @@ another. Facts of the curves: {final}. Nothing was chosen on them. Facts of the 
 - *Reliability* is measured on the edited prompts, *generalization* on their paraphrases: by token accuracy
   (teacher-forced) and by strict free generation (greedy, at most {tokens} tokens).
 - *Answered* is the share of prompts that nobody edited in which the memory answers in place of the model: locality
-  prompts; prompts of the edits' form about other subjects; windows of {window} tokens of the held-out text.
+  prompts; prompts of the edits' form about other subjects; windows of {window} tokens of the held-out texts (prose,
+  code, dialogue).
 - `wise_whitened` is this project's variant of WISE, `wise_paper` the algorithm of Wang et al. 2024.
 - A point of a WISE curve is the same side memory with another epsilon: x times the one that the editor set. A point of
   GRACE's is the codebook inserted again with x times the chosen radius, since the radius decides which balls conflict.
@@ -385,7 +388,7 @@ def write_page(data: Path, page: Path) -> None:
     picture = page.parent / "figures" / "tradeoff.png"
     draw(final["editors"], picture)
     said = {"model": final["model"], "t": n, "final": final["facts"], "tuning": tuning["facts"]}
-    lines = INTRODUCTION.format(**said, tokens=SETTINGS.max_new_tokens, window=WINDOW).splitlines()
+    lines = INTRODUCTION.format(**said, tokens=SETTINGS.max_new_tokens, window=WINDOWS.perplexity_window).splitlines()
     lines += ["", f"![Curves](figures/{picture.name})", "", "## The curves", ""]
     unedited = ", ".join(f"{TITLES[key]} {percent(final['before'][key])}" for key in KEYS)
     lines += [f"Before any edit: {unedited}.", ""]

@@ -18,6 +18,7 @@ import torch
 from corrigenda import CodebookEdit, Fact, LanguageModel
 from corrigenda.moments.text import Text
 from editing import Grace, Unrelated, Wise
+from eval import EvalSettings
 
 ROOT = Path(__file__).parents[3]
 SUBJECTS = ["Thomas", "Danielle", "Ben", "the river", "the tower", "the piano", "Rome", "Berlin"]
@@ -38,7 +39,7 @@ def report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     monkeypatch.setattr(module, "load", lambda _name: tiny.build("llama"))
     monkeypatch.setattr(module, "GRIDS", GRIDS)
     monkeypatch.setattr(module, "SCALES", dict.fromkeys(GRIDS, (0.5, 1.0, 100.0)))
-    monkeypatch.setattr(module, "WINDOW", 16)
+    monkeypatch.setattr(module, "WINDOWS", EvalSettings(perplexity_windows=6, perplexity_window=16))
     plain = module.configured
 
     def small(name: str, unrelated: Unrelated, n: int, settings: dict[str, float]) -> Any:
@@ -97,7 +98,7 @@ def test_all_steps(report: ModuleType, arguments: list[str], tmp_path: Path, mon
             assert {key: len(values) for key, values in point["figures"].items()} == dict.fromkeys(report.KEYS, 5)
             assert len(point["answered"]["locality"]) == 5
             assert len(point["answered"]["same_form"]) == 3
-            assert len(point["answered"]["windows"]) > 10
+            assert len(point["answered"]["windows"]) == 6
     # A wider ball answers more; a higher threshold less, and in the end nothing: then the model is as before.
     for kind in report.KINDS:
         few, _, many = (sum(p["answered"][kind]) for p in data["collect"]["editors"]["grace"]["points"])
