@@ -43,6 +43,7 @@ PRESETS: Mapping[str, str] = {
     "alphaedit_blue": "alphaedit",
     "ft_l": "finetune",
     "ft_m": "finetune",  # with its very settings: another name
+    "grace_wide": "grace",
     "memit_blue": "memit",
     "memit_plain": "memit",
     "pmet": "memit",

@@ -5,6 +5,7 @@ Hartvigsen et al. 2023, "Aging with GRACE: Lifelong Model Editing with Discrete 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
@@ -27,9 +28,9 @@ class CodebookEdit(RoutedEdit):
     """A codebook beside the values of one layer.
 
     The key of a prompt are the coefficients that enter the layer's value matrix at the prompt's last token. If it lies
-    within the ball of the nearest entry (Euclidean distance at most that entry's radius), the entry's value takes the
-    place of the FFN's output; otherwise nothing changes. Decided when the prompt is seen, for all that follows it
-    (`corrigenda.edits.routed`). It takes its place at the tokens that `replace` says:
+    within the ball of the nearest entry (Euclidean distance at most `widen` times that entry's radius), the entry's
+    value takes the place of the FFN's output; otherwise nothing changes. Decided when the prompt is seen, for all that
+    follows it (`corrigenda.edits.routed`). It takes its place at the tokens that `replace` says:
 
     - ``onwards``: the prompt's last token and all after it. This is our default, and none of the authors' choices;
     - ``last``: the prompt's last token alone, which is where the key is taken (the authors' ``replace_last``);
@@ -41,12 +42,15 @@ class CodebookEdit(RoutedEdit):
         values: (entry, d_model).
         radii: (entry,), the balls' radii, epsilon.
         replace: at which tokens.
+        widen: what the radii are multiplied by when a prompt is routed; 1 is GRACE. Balls may then lie in one another:
+            the nearest entry is asked, as ever.
     """
 
     keys: Tensor
     values: Tensor
     radii: Tensor
     replace: Replace = "onwards"
+    widen: float = 1.0
     kind: ClassVar[str] = "codebook"
 
     def __post_init__(self) -> None:
@@ -59,6 +63,8 @@ class CodebookEdit(RoutedEdit):
             raise ValueError(f"a codebook of {n} entries needs as many radii, none negative: {self.radii.tolist()}")
         if self.replace not in get_args(Replace):
             raise ValueError(f"a codebook's replace={self.replace!r} must be one of {', '.join(get_args(Replace))}")
+        if not 0 < self.widen < math.inf:
+            raise ValueError(f"a codebook's widen={self.widen!r} must be a positive number")
         require_finite(self.kind, self._tensors())
 
     @classmethod
@@ -71,9 +77,10 @@ class CodebookEdit(RoutedEdit):
         radii: Tensor,
         state: EditorState | None = None,
         replace: Replace = "onwards",
+        widen: float = 1.0,
     ) -> CodebookEdit:
         """A codebook at one layer of a model."""
-        return cls(origin, memory.layer, memory.path, keys, values, radii, replace, state=state)
+        return cls(origin, memory.layer, memory.path, keys, values, radii, replace, widen, state=state)
 
     @property
     def _width(self) -> int:
@@ -88,7 +95,7 @@ class CodebookEdit(RoutedEdit):
             )
 
     def _on(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-        return self.keys.to(device), self.values.to(device), self.radii.to(device)
+        return self.keys.to(device), self.values.to(device), self.widen * self.radii.to(device)
 
     def _route(self, placed: tuple[Tensor, Tensor, Tensor], coefficients: Tensor, passage: Passage) -> Tensor:
         keys, _, radii = placed
@@ -117,13 +124,14 @@ class CodebookEdit(RoutedEdit):
             return f"layer {self.layer}, an empty codebook"
         low, high = float(self.radii.min()), float(self.radii.max())
         where = "" if self.replace == "onwards" else f", values at {self.replace}"
+        where += "" if self.widen == 1 else f", widened {self.widen:g} times"
         return f"layer {self.layer}, {len(self.keys)} entries, radii {low:.3g} to {high:.3g}{where}"
 
     def _tensors(self) -> dict[str, Tensor]:
         return {"keys": self.keys, "values": self.values, "radii": self.radii}
 
     def _settings(self) -> dict[str, Any]:
-        return {"layer": self.layer, "module": self.module, "replace": self.replace}
+        return {"layer": self.layer, "module": self.module, "replace": self.replace, "widen": self.widen}
 
     @classmethod
     def _restore(cls, origin: Origin, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> CodebookEdit:
@@ -131,8 +139,9 @@ class CodebookEdit(RoutedEdit):
         state = None
         if "labels" in settings:  # version 0.1 kept GRACE's state inside the edit
             state = typed(StoredState("grace", {}, {name: settings[name] for name in ("labels", "members")}))
-        replace = settings.get("replace", "onwards")  # older edits do not say it
-        return cls(origin, int(settings["layer"]), str(settings["module"]), *parts, replace, state=state)
+        # Older edits do not say these two.
+        more = settings.get("replace", "onwards"), float(settings.get("widen", 1.0))
+        return cls(origin, int(settings["layer"]), str(settings["module"]), *parts, *more, state=state)
 
 
 def replaced(replace: Replace, prompt: Tensor, tail: Tensor) -> Tensor:

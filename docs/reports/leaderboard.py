@@ -81,6 +81,7 @@ TABLE: tuple[Entry, ...] = (
     Entry("emmet"),
     Entry("pmet"),
     Entry("grace"),
+    Entry("grace_wide"),
     Entry("wise_whitened"),
     Entry("wise_paper"),
     Entry(

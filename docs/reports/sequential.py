@@ -133,6 +133,12 @@ METHODS: dict[str, Method] = {
         f"a side memory for every 50 facts, with a margin loss between memories; with {OF_OTHERS}",
     ),
     "grace": Method("GRACE", lambda facts, others: tuned("grace", facts, others), "extend", f"a codebook; {TUNED}"),
+    "grace_wide": Method(
+        "GRACE, widened",
+        lambda facts, others: tuned("grace_wide", facts, others),
+        "extend",
+        f"its balls wider than its rules leave them; {TUNED}",
+    ),
 }
 
 

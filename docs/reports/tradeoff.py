@@ -73,6 +73,7 @@ TITLES = {
 
 GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
     "grace": {"relative_radius": (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)},
+    "grace_wide": {"relative_radius": (0.1, 0.25), "widen": (1.25, 1.5, 2.0, 3.0)},
     "wise_whitened": {"weight": (3.5, 7.0, 14.0, 28.0), "margin": (0.6, 0.8)},
     "wise_paper": {"lr": (0.25, 0.5, 1.0, 2.0), "margin_scale": (1.0, 4.0)},
 }
@@ -80,15 +81,22 @@ GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
 
 SCALES: dict[str, tuple[float, ...]] = {
     "grace": (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0),
+    "grace_wide": (0.1, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0),
     "wise_whitened": (0.1, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0),
     "wise_paper": (0.1, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0),
 }
-"""The points of a curve: what the chosen radius, or the threshold that the editor set, is multiplied by."""
+"""The points of a curve: what the chosen radius, its widening, or the threshold that the editor set is multiplied
+by."""
 
-LEARNED = {"grace": ("relative_radius",), "wise_whitened": ("margin",), "wise_paper": ()}
+LEARNED = {
+    "grace": ("relative_radius",),
+    "grace_wide": ("relative_radius", "widen"),
+    "wise_whitened": ("margin",),
+    "wise_paper": (),
+}
 """Settings that what is learned does not depend on: trials that differ in these alone share it."""
 
-SECONDS = {"grace": 2.5, "wise_whitened": 5.0, "wise_paper": 4.0, "point": 25.0}
+SECONDS = {"grace": 2.5, "grace_wide": 2.5, "wise_whitened": 5.0, "wise_paper": 4.0, "point": 25.0}
 """For the estimate: about what a fact takes to be learned, and a point to be measured on a hundred facts (SmolLM2, two
 cores)."""
 
@@ -337,9 +345,9 @@ def curve(shared: Shared, name: str, settings: Mapping[str, float]) -> dict[str,
         path = shared.work / f"point-{name}-{scale:g}-{'-'.join(f'{value:g}' for value in settings.values())}.json"
         if not path.is_file():
             begun = time.monotonic()
-            if name == "grace":
-                radius = settings["relative_radius"] * scale
-                edit = shared.learned(name, dict(settings) | {"relative_radius": radius})
+            if name.startswith("grace"):
+                dial = "widen" if name == "grace_wide" else "relative_radius"
+                edit = shared.learned(name, dict(settings) | {dial: settings[dial] * scale})
             elif edit is None:
                 edit = shared.learned(name, settings)
             scaled = edit
@@ -372,8 +380,10 @@ another. Facts of the curves: {final}. Nothing was chosen on them. Facts of the 
   code, dialogue).
 - `wise_whitened` is this project's variant of WISE, `wise_paper` the algorithm of Wang et al. 2024.
 - A point of a WISE curve is the same side memory with another epsilon: x times the one that the editor set. A point of
-  GRACE's is the codebook inserted again with x times the chosen radius, since the radius decides which balls conflict.
-  A learned value does not depend on the radius, and is learned once.
+  `grace` is the codebook inserted again with x times the chosen radius, since the radius decides which balls conflict.
+  A learned value does not depend on the radius, and is learned once. The published rules halve the radii of balls that
+  conflict, so that a larger radius soon changes nothing. `grace_wide` multiplies the radii that the rules left: a point
+  is the same codebook with x times the chosen widening.
 - Both WISE have locality prompts of 200 further facts among their unrelated prompts.
 
 Shares are in %, with 95 % intervals over facts, prompts or windows.

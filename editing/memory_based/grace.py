@@ -89,9 +89,12 @@ class Grace(OneLayer):
         replace: at which tokens the value takes the place of the FFN's output (`corrigenda.edits.codebook.Replace`):
             "onwards" (the prompt's last and all after it), "last" (the prompt's last alone), "prompt" (those before
             its last) or "all".
+        widen: what the radii are multiplied by when a prompt is routed, after the rules above made them; 1 is the
+            published method. The rules halve the radii of balls that conflict, so that a larger `radius` soon changes
+            nothing; this reaches further (`editor=grace_wide`).
+        name: what results call it.
     """
 
-    name: ClassVar[str] = "grace"
     depth: ClassVar[float] = 0.84  # where WISE's paper finds edits beside a layer to work best
 
     layer: int | None = None
@@ -102,6 +105,8 @@ class Grace(OneLayer):
     stop: NotNegative = 0.05
     text: Text = field(default_factory=lambda: Text(tokens=64 * 24, length=24))
     replace: Replace = "onwards"
+    widen: Positive = 1.0
+    name: str = "grace"
 
     def prepare(self, lm: LanguageModel) -> None:
         """Samples the unrelated texts, which are kept on disk."""
@@ -158,7 +163,7 @@ class Grace(OneLayer):
                 "; ".join(f"fact {f.id!r}: {r['refused']}" for f, r in zip(facts, report, strict=True))
             )
         origin = Origin.of(lm, self, [*before, *facts], [*reports, *report])
-        return book.edit(origin, (*state.members, *members), self.replace)
+        return book.edit(origin, (*state.members, *members), self.replace, self.widen)
 
     def _radius(self, side: SideLayer) -> float:
         if self.radius is not None:
@@ -264,6 +269,6 @@ class _Book:
     def change(self, entry: int, value: Tensor, radius: float, label: str) -> None:
         self.values[entry], self.radii[entry], self.labels[entry] = value, radius, label
 
-    def edit(self, origin: Origin, members: tuple[int | None, ...], replace: Replace) -> CodebookEdit:
+    def edit(self, origin: Origin, members: tuple[int | None, ...], replace: Replace, widen: float) -> CodebookEdit:
         state = GraceState(tuple(self.labels), members)
-        return CodebookEdit.of(self.memory, origin, self.keys, self.values, self.radii, state, replace)
+        return CodebookEdit.of(self.memory, origin, self.keys, self.values, self.radii, state, replace, widen)

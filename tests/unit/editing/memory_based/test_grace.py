@@ -141,6 +141,32 @@ def positions_changed(lm: LanguageModel, edit: CodebookEdit, ids: list[int], pro
     return [torch.allclose(output, edit.values[0], atol=1e-6) for output in seen.output[0]]
 
 
+def test_wider_balls_than_the_rules_left(tmp_path: Path) -> None:
+    """Two balls that touch half way: widened, each answers what lies beyond its half, and the nearer entry is asked."""
+    lm = tiny.build("llama")
+    distance = apart(lm, EIFFEL, BEN)
+    wide = grace(radius=10 * distance, widen=3.0, name="grace_wide")
+    edit = wide.edit(lm, [EIFFEL, BEN])
+    plain = grace(radius=10 * distance).edit(lm, [EIFFEL, BEN])
+    assert (edit.origin.editor, plain.origin.editor) == ("grace_wide", "grace")
+    torch.testing.assert_close(edit.radii, plain.radii)  # the rules do not see it
+    beyond = [f for f in (DANIELLE,) if 0.5 * distance < apart(lm, EIFFEL, f) < 1.5 * distance]
+    assert beyond
+    for made, answers in ((edit, True), (plain, False)):
+        with made.applied(lm):
+            routes = record(lm, lm.batch([lm.tokens(DANIELLE.statement)]), []).routes
+            assert routes is not None
+            assert (int(routes.decided[made][0]) >= 0) is answers
+    edit.save(tmp_path / "edit")
+    loaded = Edit.load(tmp_path / "edit")
+    assert isinstance(loaded, CodebookEdit)
+    assert loaded.widen == 3.0
+    more, same = wide.extend(lm, loaded, [DANIELLE]), grace(radius=10 * distance).extend(lm, plain, [DANIELLE])
+    torch.testing.assert_close(more.radii, same.radii)
+    with pytest.raises(ValueError, match=r"widen=0\.0 must be a positive number"):
+        dataclasses.replace(edit, widen=0.0)
+
+
 @pytest.mark.parametrize("replace", ["onwards", "last", "prompt", "all"])
 def test_where_the_value_stands_in(replace: Any, tmp_path: Path) -> None:
     """By hand, over a prompt of n tokens and a target; what is learned is what is applied, also after saving."""
