@@ -284,11 +284,10 @@ class _Progress:
         self._advanced += 1  # without what an earlier part of the run did
         self._told = time.monotonic()
         self._bar.update(self._task, completed=self.done)
-        record = case.after.prompts["prompt"][0]
-        change = ""
-        if "p_new" in record and case.before is not None:
-            old = case.before.prompts["prompt"][0]
-            change = f"P(new) {old['p_new']:.3f} -> {record['p_new']:.3f}"
+        # A fact that was too long to be measured has no records.
+        found = [part.scored("prompt")[:1] for part in (case.before, case.after) if part is not None]
+        values = [record.p_new for records in found for record in records if record.p_new is not None]
+        change = f"P(new) {values[0]:.3f} -> {values[1]:.3f}" if len(values) == 2 else ""
         asked = f"{shortened(case.fact.statement)} {_target(case.fact.target_true)} -> {_target(case.fact.target_new)}"
         text = f"[{self.done}/{self._total}] {asked}"
         took = "" if case.seconds is None else f"{case.seconds:.1f} s"

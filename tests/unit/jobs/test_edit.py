@@ -8,6 +8,7 @@ import pytest
 
 from corrigenda import Fact
 from eval import Case, Measurement
+from eval.records import ScoredPrompt
 from jobs import edit
 
 
@@ -24,12 +25,21 @@ def test_a_long_silence_is_broken(monkeypatch: pytest.MonkeyPatch, capsys: pytes
 def test_long_targets_are_cut_and_lines_not_broken(capsys: pytest.CaptureFixture[str]) -> None:
     fact = Fact("Ben " * 500, "{} is\nin", "word " * 5000)
     with edit._Progress(3) as progress:
-        progress.advance(Case(fact, None, Measurement(prompts={"prompt": [{}]}), error="refused: " + "why " * 500))
+        progress.advance(
+            Case(fact, None, Measurement(prompts={"prompt": [ScoredPrompt("")]}), error="refused: " + "why " * 500)
+        )
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert said.startswith("[1/3] Ben Ben")
     assert "... (none) -> word word" in said
     assert len(said) < 400
+
+
+def test_a_fact_without_records_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    fact = Fact("Ben", "{} is in", "Rome")
+    with edit._Progress(1) as progress:
+        progress.advance(Case(fact, Measurement(), Measurement(error="too long"), error="too long to be measured"))
+    assert "too long to be measured" in capsys.readouterr().err
 
 
 def test_the_time_left_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
