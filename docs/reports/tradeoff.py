@@ -34,7 +34,6 @@ from torch import Tensor
 
 from corrigenda import CodebookEdit, Edit, Fact, LanguageModel, SideMemoryEdit, load
 from corrigenda.data import read_facts
-from corrigenda.data.embedded import held_out_text
 from corrigenda.files import write_json, write_text
 from corrigenda.forward.recording import record
 from corrigenda.intervals import interval
@@ -46,6 +45,7 @@ from editing.memory_based.wise.margins import threshold_between
 from editing.memory_based.wise.state import WiseState
 from editing.training_rows import RowsForward, SideLayer
 from eval import EvalSettings
+from eval.held_out import held_out_windows
 from eval.measure import measure
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,7 +54,7 @@ DATA, PAGE = ROOT / "docs" / "data" / "tradeoff.json", ROOT / "docs" / "tradeoff
 
 SETTINGS = EvalSettings(max_new_tokens=20, perplexity_windows=0)
 ROWS, WINDOW, CHUNK = 32, 64, 10
-"""Prompts run at once; tokens of a window of the held-out text; facts after which a memory is saved."""
+"""Prompts run at once; tokens of a window of the held-out texts; facts after which a memory is saved."""
 
 KEYS = ("token_accuracy", "free_generation_strict", "paraphrase_token_accuracy", "paraphrase_free_generation_strict")
 KINDS = ("locality", "same_form", "windows")
@@ -229,11 +229,10 @@ class Shared:
         self.facts = [dataclasses.replace(fact, locality=(), neighbourhood=(), generation=()) for fact in part.edited]
         said = json.dumps([[fact.to_dict() for fact in self.facts], [fact.statement for fact in part.others]])
         self.work = work / hashlib.sha256(said.encode()).hexdigest()[:8]  # what was learned of other facts is not these
-        ids = lm.tokenizer(held_out_text(), add_special_tokens=False)["input_ids"]
         self.asked = {
             "locality": [lm.tokens(probe.prompt) for fact in part.edited for probe in fact.locality],
             "same_form": [lm.tokens(fact.statement) for fact in part.others],
-            "windows": [ids[at : at + WINDOW] for at in range(0, len(ids) - WINDOW + 1, WINDOW)],
+            "windows": held_out_windows(lm, EvalSettings(perplexity_window=WINDOW)),
         }
         self._values: dict[str, tuple[Tensor, list[float]]] = {}
 
@@ -436,11 +435,11 @@ def trials_table(trials: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def percent(values: Sequence[float], with_interval: bool = False) -> str:
-    """The mean in %; with its interval, where each value is of a subject of its own."""
+    """The mean of shares in %; with its interval, where each value is of a subject of its own."""
     if not values:
         return ""
     shown = f"{100 * fmean(values):.1f}"
-    bounds = interval([values], [str(number) for number in range(len(values))]) if with_interval else None
+    bounds = interval([values], range(len(values)), shares=True) if with_interval else None
     return shown if bounds is None else f"{shown} [{100 * bounds[0]:.1f}, {100 * bounds[1]:.1f}]"
 
 
