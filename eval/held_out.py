@@ -132,7 +132,7 @@ def _in_template(lm: LanguageModel, text: str) -> str:
     """
     if not getattr(lm.tokenizer, "chat_template", None):
         return text
-    opening = lm.tokenizer.decode(_specials(lm))
+    opening = str(lm.tokenizer.decode(_specials(lm)))
     # Some templates write today's date where none is given.
     template: dict[str, Any] = {"tokenize": False, "date_string": "01 Jan 2025"}
     found = (str(lm.tokenizer.apply_chat_template(turns, **template)) for turns in dialogues(text))

@@ -136,9 +136,8 @@ def make_run(tmp_path: Path) -> MakeRun:
             "eval": {"_target_": "eval.EvalSettings", "generate": True, "seed": seed},
         }
         if regime is not None:
-            config["job"] = {"name": "edit", "sequential": {"regime": regime}}
-            if batch is not None:
-                config["job"]["sequential"]["batch"] = batch
+            sequential = {"regime": regime} if batch is None else {"regime": regime, "batch": batch}
+            config["job"] = {"name": "edit", "sequential": sequential}
         folder.begin(yaml.safe_dump(config))
         identity = {"model_fingerprint": "weights", "data_fingerprint": FactSet("facts", tuple(facts)).fingerprint}
         folder.identify(id=f"{editor}{seed}{first}{name}", code="code", **identity)
