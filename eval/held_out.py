@@ -125,12 +125,18 @@ def held_out_windows(lm: LanguageModel, settings: EvalSettings) -> list[list[int
 
 
 def _in_template(lm: LanguageModel, text: str) -> str:
-    """A text of dialogues as the model's chat template writes it; as it is where the model has none."""
+    """A text of dialogues as the model's chat template writes it; as it is where the model has none.
+
+    Without what the tokenizer puts before any text, which some templates write, too: it stands before each window
+    anyway, and within one before every further dialogue, where no text of a conversation has it.
+    """
     if not getattr(lm.tokenizer, "chat_template", None):
         return text
+    opening = str(lm.tokenizer.decode(_specials(lm)))
     # Some templates write today's date where none is given.
     template: dict[str, Any] = {"tokenize": False, "date_string": "01 Jan 2025"}
-    return "".join(str(lm.tokenizer.apply_chat_template(turns, **template)) for turns in dialogues(text))
+    found = (str(lm.tokenizer.apply_chat_template(turns, **template)) for turns in dialogues(text))
+    return "".join(one.removeprefix(opening) for one in found)
 
 
 def _specials(lm: LanguageModel) -> list[int]:

@@ -121,6 +121,9 @@ def make_run(tmp_path: Path) -> MakeRun:
         regime: str | None = None,
         errors: Mapping[int, str] | None = None,
         schema: str = "auto",
+        batch: int | None = None,
+        held_out: Mapping[str, Any] | None = None,
+        said: Mapping[str, Any] | None = None,
     ) -> Path:
         facts = [made_fact(first + number) for number in range(len(works))]
         folder = RunFolder(tmp_path / "outputs" / (name or f"{editor}-{seed}-{first}-{mode}"))
@@ -133,7 +136,8 @@ def make_run(tmp_path: Path) -> MakeRun:
             "eval": {"_target_": "eval.EvalSettings", "generate": True, "seed": seed},
         }
         if regime is not None:
-            config["job"] = {"name": "edit", "sequential": {"regime": regime}}
+            sequential = {"regime": regime} if batch is None else {"regime": regime, "batch": batch}
+            config["job"] = {"name": "edit", "sequential": sequential}
         folder.begin(yaml.safe_dump(config))
         identity = {"model_fingerprint": "weights", "data_fingerprint": FactSet("facts", tuple(facts)).fingerprint}
         folder.identify(id=f"{editor}{seed}{first}{name}", code="code", **identity)
@@ -146,6 +150,8 @@ def make_run(tmp_path: Path) -> MakeRun:
             if error.startswith(NOT_FINITE):
                 del cases[place]["after"]["values"]["perplexity_drift"]
         for case in cases:
+            for state, windows in (held_out or {}).items():
+                case[state]["held_out"] = windows
             folder.append(case)
         summary: dict[str, Any] = {
             "editor": editor,
@@ -158,6 +164,7 @@ def make_run(tmp_path: Path) -> MakeRun:
             "peak_memory_mb": 100.0 + seed,
             "metrics": {"efficacy_success": {"before": 0, "after": 1.0, "low": 1, "high": 1, "n": len(facts)}},
             **identity,
+            **(said or {}),
         }
         if mode == "sequential":
             for case in cases:

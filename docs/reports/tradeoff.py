@@ -450,11 +450,11 @@ def trials_table(trials: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def percent(values: Sequence[float], with_interval: bool = False) -> str:
-    """The mean in %; with its interval, where each value is of a subject of its own."""
+    """The mean of shares in %; with its interval, where each value is of a subject of its own."""
     if not values:
         return ""
     shown = f"{100 * fmean(values):.1f}"
-    bounds = interval([values], [str(number) for number in range(len(values))]) if with_interval else None
+    bounds = interval([values], range(len(values)), shares=True) if with_interval else None
     return shown if bounds is None else f"{shown} [{100 * bounds[0]:.1f}, {100 * bounds[1]:.1f}]"
 
 

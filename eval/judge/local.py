@@ -28,8 +28,9 @@ class LocalModel:
 
     @property
     def identity(self) -> dict[str, str]:
-        """What makes it the same model: its weights, and their precision."""
-        return {"fingerprint": self._lm.fingerprint, "dtype": str(self._lm.dtype)}
+        """What makes it the same judge: its weights, their precision, and how it is spoken to."""
+        template = str(self._lm.tokenizer.chat_template or "")
+        return {"fingerprint": self._lm.fingerprint, "dtype": str(self._lm.dtype), "chat_template": template}
 
     def ask(self, prompts: Sequence[str], keep: Callable[[str, str], None]) -> None:
         """Asks everything, in batches.

@@ -12,6 +12,9 @@ Verdict: TypeAlias = Literal["right", "wrong", "unread"]
 _WORDS: dict[str, Verdict] = {"right": "right", "wrong": "wrong", "correct": "right", "incorrect": "wrong"}
 """The words that are asked for, and those that judges like to give in their place."""
 
+_THOUGHTS = re.compile(r"\A(?:(?!<think>).)*</think>|<think>.*?(?:</think>|\Z)", re.DOTALL)
+"""What a model thought before it replied. Some templates begin the thoughts, so that the reply has only their end."""
+
 _PROMPT = """\
 You mark answers. Below are a question, the answer that is expected, and the answer that somebody gave.
 
@@ -55,7 +58,7 @@ def verdict_of(reply: str, answer: str) -> Verdict:
     """
     if not answer.strip():
         return "wrong"
-    said = re.findall(r"\w+", re.sub(r"<think>.*?(</think>|\Z)", " ", reply, flags=re.DOTALL).casefold())
+    said = re.findall(r"\w+", _THOUGHTS.sub(" ", reply).casefold())
     if not said or said[0] not in _WORDS:
         return "unread"
     found = {_WORDS[word] for word in said if word in _WORDS}

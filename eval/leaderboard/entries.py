@@ -105,6 +105,9 @@ def collect(runs: Iterable[StoredRun]) -> tuple[dict[TableKey, list[Entry]], lis
         if run.state != "finished":
             left_out.append(LeftOut(run.path, f"{run.state}: {run.problem}" if run.problem else run.state))
             continue
+        if why := _cut_short(run):
+            left_out.append(LeftOut(run.path, why))
+            continue
         try:
             cases = _cases(run)
         except (ValueError, LookupError, TypeError, AssertionError) as error:
@@ -123,6 +126,17 @@ def collect(runs: Iterable[StoredRun]) -> tuple[dict[TableKey, list[Entry]], lis
         shown = tuple(run for run, _ in places.values())
         tables.setdefault(table, []).append(Entry(editor, json.loads(settings), shown, united, submitted))
     return _merged(tables), left_out
+
+
+def _cut_short(run: StoredRun) -> str:
+    """Why a sequence cannot stand beside others: its alarm ended it before its last fact; empty where it did not.
+
+    Its facts were scored after fewer edits than those of the others.
+    """
+    stopped = run.summary.get("stopped")
+    if not stopped or stopped["t"] >= stopped["n_facts_asked_for"]:
+        return ""
+    return f"stopped by its alarm: {stopped['why']}, of {stopped['n_facts_asked_for']} asked for"
 
 
 def table_key(run: StoredRun) -> TableKey:
@@ -146,7 +160,8 @@ def definitions_of(run: StoredRun) -> int:
     return int(run.summary.get("definitions", 1))
 
 
-_UNIMPORTANT = {"_target_", "seed", "max_tokens", "harness_tasks", "harness_folder", "harness_limit", "side_effects"}
+_UNIMPORTANT = {"_target_", "seed", "max_tokens", "harness_tasks", "harness_folder", "harness_limit"}
+_UNIMPORTANT |= {"side_effects", "real_use"}  # they add figures, and leave the others as they are
 
 
 def _merged(tables: dict[TableKey, list[Entry]]) -> dict[TableKey, list[Entry]]:
@@ -171,11 +186,16 @@ def _cases(run: StoredRun) -> dict[str, Case]:
         if left_out(record["edit"]):  # of a batch: another fact of it stands in its place
             continue
         case = Case.from_dict(record)
-        before = None if case.before is None else Measurement(values=case.before.values)
-        after = Measurement(values=case.after.values)
+        before = None if case.before is None else _without_prompts(case.before)
+        after = _without_prompts(case.after)
         light = replace(case, before=before, after=after, edit=None, seconds=seconds[case.fact.id])
         cases[fact_key(case.fact)] = light
     return cases
+
+
+def _without_prompts(measurement: Measurement) -> Measurement:
+    """What tables need of it: the values, and the windows of the held-out texts, over which intervals are."""
+    return Measurement(values=measurement.values, held_out=measurement.held_out)
 
 
 _TOLD_APART = {"mode", "eval", "job", "seed", "submission"}
@@ -188,7 +208,8 @@ def _settings(run: StoredRun) -> dict[str, Any]:
     # What else of a run's circumstances makes another row of it: how edits come together, and whose submission it is.
     job, submission = config.get("job"), config.get("submission")
     if config.get("mode") == "sequential" and isinstance(job, Mapping):
-        kept["regime"] = dict(job.get("sequential") or {}).get("regime")
+        sequential = dict(job.get("sequential") or {})
+        kept["regime"], kept["batch"] = sequential.get("regime"), sequential.get("batch", 1)
     if isinstance(submission, Mapping):
         kept["by"] = submission.get("by", submission.get("number"))
     return {name: value for name, value in flat(kept).items() if name.rpartition(".")[2] not in ("seed", "_target_")}

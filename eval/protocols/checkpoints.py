@@ -335,7 +335,7 @@ class Checkpoints:
 
 def fixed_settings(settings: EvalSettings) -> EvalSettings:
     """What is measured of the fixed locality set before the edits."""
-    return replace(settings, perplexity_windows=0, side_effects=False)
+    return replace(settings, perplexity_windows=0, side_effects=False, real_use=None)
 
 
 def _declared(group: CurveGroup, evaluation: Evaluation) -> dict[str, Any]:

@@ -101,8 +101,7 @@ def _metrics(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             continue
         after = [float(one["after"]) for one in figures]
         before = [one["before"] for one in figures]
-        unit = METRICS.named(key).written
-        bounds = order_interval(after, unit.is_share and min(after) >= 0)
+        bounds = order_interval(after, METRICS.named(key).is_share)
         merged[key] = {
             "before": None if None in before else fmean(map(float, before)),
             "after": fmean(after),

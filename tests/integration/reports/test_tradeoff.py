@@ -153,6 +153,12 @@ def test_values_are_learned_once_and_are_the_same(report: ModuleType) -> None:
     assert len(learned) < 2 * len(facts)
 
 
+def test_ten_of_ten_is_not_sure(report: ModuleType) -> None:
+    """Clopper and Pearson: from 0.025 ** (1 / 10) on."""
+    assert report.percent([1.0] * 10, True) == f"100.0 [{100 * 0.025**0.1:.1f}, 100.0]"
+    assert report.percent([1.0] * 10) == "100.0"
+
+
 def test_the_objective_by_hand(report: ModuleType) -> None:
     """3 / (1 / 0.5 + 1 / 0.25 + 1 / 0.75), and nothing for what fails in one of them or was refused."""
 

@@ -154,6 +154,16 @@ def test_dialogue_goes_through_the_chat_template() -> None:
     assert [token for window in windows[2::3] for token in window] == ids[:36]
 
 
+def test_what_stands_before_a_window_is_not_written_again_by_the_template() -> None:
+    """Templates of many models begin with the token that their tokenizer puts before any text."""
+    lm = tiny.build("llama")
+    lm.tokenizer._tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    lm.tokenizer.chat_template = "<s>{% for m in messages %} {{ m['role'] }} ! {{ m['content'] }} </s>{% endfor %}"
+    assert [window.count(1) for window in held_out_windows(lm, FEW)] == [0] * 9
+    with_token = EvalSettings(perplexity_windows=30, perplexity_window=60)
+    assert sum(window.count(1) for window in held_out_windows(lm, with_token)) == 0
+
+
 def coefficients(lm: LanguageModel, windows: list[list[int]]) -> Tensor:
     """(window, position, d_ffn)."""
     rows = lm.batch(windows)

@@ -61,3 +61,14 @@ def test_another_model_under_the_same_name(folder: Path, tmp_path: Path) -> None
     tiny.build("llama", seed=2).save_pretrained(place)
     Judge(local=str(place), max_tokens=3, cache=cache).replies(PROMPTS[:1])
     assert len(list((tmp_path / "cache").rglob("*.json"))) == 2
+
+
+def test_the_same_model_with_another_template(tmp_path: Path) -> None:
+    """It reads another text, and may say something else."""
+    place, cache = tmp_path / "model", str(tmp_path / "cache")
+    lm = tiny.build("llama")
+    for template in (TEMPLATE, TEMPLATE.replace("the ", "a ")):
+        lm.tokenizer.chat_template = template
+        lm.save_pretrained(place)
+        Judge(local=str(place), max_tokens=3, cache=cache).replies(PROMPTS[:1])
+    assert len(list((tmp_path / "cache").rglob("*.json"))) == 2

@@ -22,6 +22,7 @@ from eval.judge import judge_prompt, kappa, verdict_of
         ("right right right", "right"),
         ("wrong: it should be Rome", "wrong"),
         ("<think>It may be wrong.</think>\nright", "right"),
+        ("Is it wrong? No.\n</think>\n\nright", "right"),
         # What can be taken for both, or for neither.
         ("", "unread"),
         ("right or wrong", "unread"),

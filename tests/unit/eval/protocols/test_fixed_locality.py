@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 import tiny
+from sequences import Nudge, plain
 
 from corrigenda import ContextEdit, Fact, LanguageModel, Origin
 from corrigenda.data import FactSet
 from corrigenda.facts import Probe
 from corrigenda.runs.folder import RunFolder
-from eval import EditRun, EvalSettings, SequentialRun, SequentialSettings, run_sequential
+from eval import EditRun, EvalSettings, RealUse, SequentialRun, SequentialSettings, run_sequential
 from eval.protocols.curves import curve_table, value_at
 from eval.protocols.fixed_locality import own_prompts
 
@@ -103,3 +106,19 @@ def test_facts_without_such_prompts_are_told_of(tmp_path: Path, caplog: pytest.L
         run = SequentialRun(a_run(tmp_path), SequentialSettings(), [other()])
     assert run.fixed == []
     assert "its 1 facts have no neighbourhood or locality prompt" in caplog.text
+
+
+def test_nobody_asks_about_prompts_that_are_not_edited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In real use the edits are asked about, and the judge is paid for these alone."""
+    asked: list[str] = []
+
+    def ask(_lm: object, facts: Sequence[Fact], *_others: object) -> None:
+        asked.extend(fact.id for fact in facts)
+
+    monkeypatch.setattr(import_module("eval.measure"), "ask_in_real_use", ask)
+    asks = RealUse(contexts=("bare",), max_new_tokens=2)
+    measured = EvalSettings(perplexity_windows=0, max_new_tokens=2, fluency_tokens=3, real_use=asks)
+    run = EditRun(tiny.build("llama"), plain(2), Nudge(), measured, RunFolder(tmp_path))
+    fixed = [replace(fact, subject="nine", id="fixed") for fact in plain(1)]
+    assert SequentialRun(run, SequentialSettings(checkpoints=()), fixed).go()
+    assert set(asked) == {"0", "1"}

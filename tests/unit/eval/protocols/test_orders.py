@@ -40,6 +40,20 @@ def test_shares_stay_shares_and_one_order_has_no_interval() -> None:
     assert order_interval([0.9]) is None
 
 
+def test_differences_are_no_shares_also_where_all_are_positive() -> None:
+    """An efficacy magnitude may lie below 0: its interval is not cut there."""
+
+    def at(value: float) -> dict[str, Any]:
+        figure = {"before": 0.0, "after": value, "low": 0.0, "high": 1.0, "n": 300}
+        return {"t": 10, "metrics": {"efficacy_magnitude": figure, "efficacy_success": figure}}
+
+    [found] = over_orders([[at(0.1)], [at(0.3)]])
+    half = 12.706205 * 0.1  # t(0.975, 1) times the standard error of 0.1 and 0.3
+    assert found["metrics"]["efficacy_magnitude"]["low"] == pytest.approx(0.2 - half, abs=1e-5)
+    assert found["metrics"]["efficacy_magnitude"]["high"] == pytest.approx(0.2 + half, abs=1e-5)
+    assert (found["metrics"]["efficacy_success"]["low"], found["metrics"]["efficacy_success"]["high"]) == (0.0, 1.0)
+
+
 def test_only_what_all_orders_have_is_told() -> None:
     curves = [[point(10, 0.4, 1.0), point(30, 0.5, 1.0)], [point(10, 0.5, 2.0)]]
     del curves[1][0]["metrics"]["perplexity_drift"]

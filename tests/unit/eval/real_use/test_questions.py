@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import tiny
+from tokenizers.processors import TemplateProcessing
 
 from corrigenda import ContextEdit, Fact, LanguageModel
 from corrigenda.edits.edit import Origin
@@ -60,6 +61,19 @@ def test_chat(lm: LanguageModel) -> None:
     assert found["chat_context"].prompt == f"{turns}<user>Where is Big Ben?</user><assistant>"
     # A template has the special tokens in it: the tokenizer adds none.
     assert found["chat_bare"].tokens == lm.tokenizer(found["chat_bare"].prompt, add_special_tokens=False)["input_ids"]
+
+
+def test_a_chat_has_no_special_token_twice(lm: LanguageModel) -> None:
+    """Where the tokenizer puts one before any text, and the template writes it as well."""
+    lm.tokenizer._tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    lm.tokenizer.chat_template = "<s> {% for m in messages %}{{ m.content }}{% endfor %}"
+    assert lm.tokenizer("the city")["input_ids"][0] == 1
+    assert {name: one.tokens.count(1) for name, one in by_setting(lm, RealUse()).items()} == {
+        "plain_bare": 1,
+        "plain_context": 1,
+        "chat_bare": 1,
+        "chat_context": 1,
+    }
 
 
 def test_what_is_asked_for(lm: LanguageModel) -> None:
