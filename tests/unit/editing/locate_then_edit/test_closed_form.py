@@ -360,6 +360,21 @@ def test_the_ratio_says_how_much_the_text_weighs_at_a_hundred_facts(facts: int) 
     assert grown.state.weights == edit.state.weights  # what goes on from an edit keeps it
 
 
+def test_a_null_space_update_keeps_its_first_weight() -> None:
+    """L2 = ratio * mean |P k|^2 of the first facts, by the projector."""
+    lm = build("llama")
+    editor = dataclasses.replace(ALPHA, ratio=0.25, weight=None, layers=(1,))
+    edit = editor.edit(lm, FACTS[:2])
+    assert isinstance(edit.state, KeyHistory)
+    size, vectors = torch.linalg.eigh(moment_of(lm, 1).matrix)
+    basis = vectors[:, size.cumsum(0) <= editor.energy * size.sum()]
+    projected = edit.state.keys[1].double() @ basis @ basis.T
+    assert edit.state.weights[1] == pytest.approx(0.25 * float(projected.square().sum()) / 2)
+    grown = editor.extend(lm, edit, FACTS[2:])
+    assert isinstance(grown.state, KeyHistory)
+    assert grown.state.weights == edit.state.weights
+
+
 def test_two_ways_to_say_a_weight() -> None:
     for cls in (Memit, AlphaEdit):
         for ratio, weight in ((1.0, 1.0), (None, None)):
