@@ -39,15 +39,24 @@ BATCH = 8
 
 
 def plain(
-    lm: LanguageModel, fact: Fact, layer: int, prefixes: Sequence[str], settings: ValueSettings
+    lm: LanguageModel,
+    fact: Fact,
+    layer: int,
+    prefixes: Sequence[str],
+    settings: ValueSettings,
+    module: torch.nn.Module | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """k* and v* of one fact with whole forwards; written for itself, without the code it is compared with."""
+    """k* and v* of one fact with whole forwards; written for itself, without the code it is compared with.
+
+    With another module than the one that holds the layer's values, v* is of its output, and the first is the mean of
+    what enters it.
+    """
     prompts = build_prompts(lm, [fact], prefixes, settings.kl_prompt, settings.kl_position)  # tokens only
     batch, subject = prompts.batch, prompts.subject.tolist()
     lengths = batch.lengths.tolist()
     n = int(prompts.rewriting.sum())  # the last row is the KL prompt, cut at the subject
     kl_at = subject[n]
-    module = lm.architecture.values(layer)
+    module = module or lm.architecture.values(layer)
     per_row = prompts.predicts.sum(1)
     targets = prompts.targets[prompts.targets >= 0].view(n, -1)
     delta = torch.zeros(lm.memory(layer).d_model, requires_grad=True)

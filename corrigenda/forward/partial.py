@@ -47,12 +47,13 @@ class PartialForward:
     Args:
         lm: the model that made the recording; it must not have changed below `layer` since.
         recording: where to start from.
-        layer: the first layer to run. With 0, rows may go on beyond what was recorded (`batch`); without `batch`, the
-            states that entered layer 0 are used where the recording kept them.
+        layer: the first layer to run. With 0, or with `states`, rows may go on beyond what was recorded (`batch`);
+            without `batch`, the states that entered layer 0 are used where the recording kept them.
         start: (n,), the first position to run in each row.
         rows: (n,), which row of the recording each row starts from; by default all, in order.
         batch: the rows' tokens where they differ from the recorded ones at or after `start`.
         routes: of the rows; by default what was decided in the recording, whatever changes above it.
+        states: what enters `layer`, (n, local position, d_model), where it is not what the recording kept.
 
     Raises:
         KeyError: the recording was not asked to keep the states that enter `layer`.
@@ -68,6 +69,7 @@ class PartialForward:
         rows: Tensor | None = None,
         batch: TokenBatch | None = None,
         routes: Routes | None = None,
+        states: Tensor | None = None,
     ) -> None:
         self._lm = lm
         self._tuples = recording.tuples
@@ -106,9 +108,9 @@ class PartialForward:
                     self._cache.append((empty, empty))
                 else:
                     self._cache.append((_gather(keys, rows, index), _gather(values, rows, index)))
-        self._states: Tensor | None = None
+        self._states = states
         # What enters layer 0 follows from the tokens, unless it was itself changed (noise on the embeddings).
-        if layer > 0 or (own_tokens and 0 in recording.states):
+        if states is None and (layer > 0 or (own_tokens and 0 in recording.states)):
             states = recording.states[layer]
             inside = later.clamp(max=states.shape[1] - 1).to(states.device)
             self._states = states[rows[:, None].to(states.device), inside]

@@ -58,16 +58,18 @@ def forward_logits(lm: BareModel, batch: TokenBatch, at: positions.At = None) ->
 @torch.no_grad()
 def forward_to(lm: BareModel, batch: TokenBatch, layer: int) -> None:
     """Runs layers 0 to `layer` and stops there; for what hooks see on the way."""
-
-    def stop(_output: Any) -> None:
-        raise ReachedError
-
-    with suppress(ReachedError), leaving(lm.architecture.block(layer), stop), lm.routing.told(routes_of(batch)):
+    with stopping(lm, layer), lm.routing.told(routes_of(batch)):
         lm.model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, use_cache=False)
 
 
 @torch.no_grad()
-def record(lm: BareModel, batch: TokenBatch, layers: Collection[int], logits_at: Tensor | None = None) -> Recording:
+def record(
+    lm: BareModel,
+    batch: TokenBatch,
+    layers: Collection[int],
+    logits_at: Tensor | None = None,
+    until: int | None = None,
+) -> Recording:
     """Runs a batch once and keeps what partial forwards start from.
 
     Args:
@@ -75,6 +77,8 @@ def record(lm: BareModel, batch: TokenBatch, layers: Collection[int], logits_at:
         batch: the prompts' tokens.
         layers: the layers at which partial forwards will start.
         logits_at: the positions whose logits are wanted, as in `positions.At`; None for none.
+        until: the last layer that is run, for partial forwards that end there, too; there are no logits then. None for
+            the whole model.
     """
     cache = DynamicCache() if lm.architecture.family.causal else None
     inputs: dict[str, Any] = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
@@ -83,12 +87,13 @@ def record(lm: BareModel, batch: TokenBatch, layers: Collection[int], logits_at:
         inputs |= {"past_key_values": cache, "use_cache": True}
     none = torch.zeros_like(batch.input_ids, dtype=torch.bool)
     routes = routes_of(batch)
-    with watching(lm, layers) as watched:
+    logits: Tensor | None = None
+    with watching(lm, layers) as watched, stopping(lm, until):
         logits = model_logits(lm, none if logits_at is None else logits_at, routes, **inputs)
     return Recording(
         batch=batch,
         states=watched.states,
-        cache=cached(lm, cache, batch.input_ids.shape[1]),
+        cache=cached(lm, cache, batch.input_ids.shape[1], until),
         logits=None if logits_at is None else logits,
         tuples=watched.tuples,
         routes=routes,
@@ -129,6 +134,20 @@ class ReachedError(Exception):
     """Stops a forward where what was wanted has been reached."""
 
 
+@contextmanager
+def stopping(lm: BareModel, layer: int | None) -> Iterator[None]:
+    """A forward inside the block ends with a layer, and so does the block; None for a whole forward."""
+
+    def stop(_output: Any) -> None:
+        raise ReachedError
+
+    with ExitStack() as stack:
+        stack.enter_context(suppress(ReachedError))
+        if layer is not None:
+            stack.enter_context(leaving(lm.architecture.block(layer), stop))
+        yield
+
+
 def routes_of(batch: TokenBatch) -> Routes:
     """What routed edits are told of a batch's rows."""
     return Routes(batch.lengths if batch.prompts is None else batch.prompts)
@@ -160,11 +179,21 @@ def model_logits(lm: BareModel, at: positions.At, routes: Routes | None = None, 
         return lm.model(**inputs).logits[:, 0]
 
 
-def cached(lm: BareModel, cache: DynamicCache | None, length: int) -> tuple[tuple[Tensor, Tensor], ...] | None:
-    """What a forward left in its cache, or None (said once) where that is no complete set of keys and values."""
+def cached(
+    lm: BareModel, cache: DynamicCache | None, length: int, until: int | None = None
+) -> tuple[tuple[Tensor, Tensor], ...] | None:
+    """What a forward left in its cache, or None (said once) where that is no complete set of keys and values.
+
+    Args:
+        lm: the model.
+        cache: that the forward was given.
+        length: how many tokens it ran.
+        until: the last layer that it ran; None for all.
+    """
+    n_layers = lm.architecture.n_layers if until is None else until + 1
     layers = [] if cache is None else cache.layers
     tensors = [(getattr(layer, "keys", None), getattr(layer, "values", None)) for layer in layers]
-    complete = len(tensors) == lm.architecture.n_layers and all(
+    complete = len(tensors) == n_layers and all(
         keys is not None and keys.ndim == 4 and keys.shape[2] == length for keys, _ in tensors
     )
     if complete:

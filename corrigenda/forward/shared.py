@@ -8,6 +8,7 @@ batch.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -31,11 +32,14 @@ class Beginnings:
         lm: the model as it is now; a change of it makes this out of date.
         heads: the sequences.
         layers: the layers at which later partial forwards will start.
+        until: the last layer that those will run; None for the model's last.
     """
 
-    def __init__(self, lm: BareModel, heads: Sequence[Sequence[int]], layers: Collection[int] = ()) -> None:
+    def __init__(
+        self, lm: BareModel, heads: Sequence[Sequence[int]], layers: Collection[int] = (), until: int | None = None
+    ) -> None:
         self._lm = lm
-        self._recording = record(lm, lm.batch(heads), layers)
+        self._recording = record(lm, lm.batch(heads), layers, until=until)
 
     @staticmethod
     def useful(lm: BareModel) -> bool:
@@ -51,15 +55,53 @@ class Beginnings:
         """Whether the model can go on from them, and not only run whole rows."""
         return self._recording.cache is not None
 
-    def rest(self, batch: TokenBatch, start: Tensor, owners: Tensor) -> PartialForward:
-        """The forward of what rows do not share, from layer 0.
+    def rest(
+        self, batch: TokenBatch, start: Tensor, owners: Tensor, layer: int = 0, states: Tensor | None = None
+    ) -> PartialForward:
+        """The forward of what rows do not share.
 
         Args:
             batch: the rows, whole.
             start: (row,), how many of each row's first tokens are not run again.
             owners: (row,), which of the sequences gives them.
+            layer: the first to run.
+            states: what enters it, (row, local position, d_model), where it is not the lowest.
         """
-        return PartialForward(self._lm, self._recording, 0, start, owners, batch, routes_of(batch))
+        return PartialForward(self._lm, self._recording, layer, start, owners, batch, routes_of(batch), states)
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What the rows of a batch begin with in common.
+
+    Attributes:
+        heads: the sequences.
+        owners: (row,), which of them a row begins with.
+        start: (row,), with how many of its tokens.
+    """
+
+    heads: Sequence[Sequence[int]]
+    owners: Tensor
+    start: Tensor
+
+    @classmethod
+    def of(cls, lm: BareModel, batch: TokenBatch, limit: Tensor | None = None) -> Shares:
+        """Finds them.
+
+        Args:
+            lm: the model.
+            batch: the rows.
+            limit: (row,), the first position of each row that must not be shared; by default its last.
+        """
+        sequences = [ids[:n].tolist() for ids, n in zip(batch.input_ids, batch.lengths.tolist(), strict=True)]
+        heads: list[list[int]] = []
+        if Beginnings.useful(lm):
+            limit = batch.lengths - 1 if limit is None else limit
+            heads, owners, lengths = shared_heads(sequences, limit.tolist())
+        if not heads:
+            heads, owners, lengths = [sequences[0][:1]], [0] * len(sequences), [0] * len(sequences)
+        device = batch.lengths.device
+        return cls(heads, torch.tensor(owners, device=device), torch.tensor(lengths, device=device))
 
 
 @torch.no_grad()
@@ -72,21 +114,13 @@ def record_shared(
         lm: the model.
         batch: the rows.
         layers: the layers at which later partial forwards will start.
-        limit: (batch,), the first position of each row that must not be shared; by default its last.
+        limit: as in `Shares.of`.
 
     Returns:
         a partial forward from layer 0 of what each row does not share; its `record` gives the whole batch's recording.
     """
-    sequences = [ids[:n].tolist() for ids, n in zip(batch.input_ids, batch.lengths.tolist(), strict=True)]
-    heads: list[list[int]] = []
-    if Beginnings.useful(lm):
-        limit = batch.lengths - 1 if limit is None else limit
-        heads, owners, lengths = shared_heads(sequences, limit.tolist())
-    if not heads:
-        heads, owners, lengths = [sequences[0][:1]], [0] * len(sequences), [0] * len(sequences)
-    device = batch.lengths.device
-    start = torch.tensor(lengths, device=device)
-    return Beginnings(lm, heads, layers).rest(batch, start, torch.tensor(owners, device=device))
+    shares = Shares.of(lm, batch, limit)
+    return Beginnings(lm, shares.heads, layers).rest(batch, shares.start, shares.owners)
 
 
 class SharedStart:

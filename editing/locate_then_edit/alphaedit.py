@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from corrigenda import EditRefusedError
 from corrigenda.settings import Positive, Share, checked
-from editing.locate_then_edit.closed_form import ClosedForm, Problem
-from editing.locate_then_edit.least_squares import Factors, NullSpace, penalised_update
+from editing.locate_then_edit.closed_form import ClosedForm, Problem, Solution
+from editing.locate_then_edit.least_squares import NullSpace, solve_penalised
 from editing.locate_then_edit.memit import mean_energy, require_one
 
 LITTLE = 0.01
@@ -53,7 +53,7 @@ class AlphaEdit(ClosedForm):
         """As `history` says."""
         return self.history
 
-    def solution(self, problem: Problem) -> tuple[Factors, float]:
+    def solution(self, problem: Problem) -> Solution:
         """X as factors, and L2.
 
         Raises:
@@ -77,4 +77,6 @@ class AlphaEdit(ClosedForm):
         if weight is None:
             assert self.ratio is not None
             weight = self.ratio * inside
-        return penalised_update(problem.keys, problem.residuals, NullSpace(basis, weight), problem.earlier), weight
+        metric = NullSpace(basis, weight)
+        factors, system = solve_penalised(problem.keys, problem.residuals, metric, problem.earlier, problem.known)
+        return Solution(factors, weight, system)

@@ -12,6 +12,7 @@ import math
 import warnings
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,9 +28,9 @@ from editing.contexts import sampled_prefixes
 from editing.editor import require_targets
 from editing.extending import check_previous, present, state_of
 from editing.locate_then_edit.guards import Guards, cosines_between, name_alike, warn_of_load, warn_of_rank
-from editing.locate_then_edit.history import KeyHistory
+from editing.locate_then_edit.history import KeyHistory, Solutions
 from editing.locate_then_edit.keys import group_weights
-from editing.locate_then_edit.least_squares import Factors
+from editing.locate_then_edit.least_squares import Factors, System
 from editing.locate_then_edit.passes import SubjectRows
 from editing.locate_then_edit.prompts import Prompts, build_prompts
 from editing.locate_then_edit.solved import Batch, Solving
@@ -48,6 +49,7 @@ class Problem:
         residuals: R, (n, d_model), the share that this layer writes.
         earlier: the keys of earlier updates that must stay, (n', d_ffn); None for none.
         weight: the weight that the first of these updates had (`KeyHistory`); None for the first.
+        known: the system that was solved for the earlier updates; None where it is not known.
     """
 
     moment: SecondMoment
@@ -55,6 +57,22 @@ class Problem:
     residuals: Tensor
     earlier: Tensor | None
     weight: float | None
+    known: System | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """One layer's update.
+
+    Attributes:
+        factors: of delta V.
+        weight: the weight in it that later updates are to keep; None if it has none.
+        system: that was solved, for later updates to go on from; None if there is none to keep.
+    """
+
+    factors: Factors
+    weight: float | None = None
+    system: System | None = None
 
 
 @dataclass(frozen=True)
@@ -123,8 +141,8 @@ class ClosedForm:
             )
 
     @abstractmethod
-    def solution(self, problem: Problem) -> tuple[Factors, float | None]:
-        """One layer's update, and the weight in it that later updates are to keep (None if it has none)."""
+    def solution(self, problem: Problem) -> Solution:
+        """One layer's update."""
 
     @property
     def keeps_history(self) -> bool:
@@ -254,39 +272,52 @@ class ClosedForm:
     ) -> tuple[dict[int, Factors], KeyHistory]:
         """The layers' updates, from the bottom, and the history with them; the model has the earlier edit."""
         _, weights = self._contexts(lm)
-        factors, keys, used = dict[int, Factors](), dict[int, Tensor](), dict[int, float]()
+        origin = Origin(lm.name, lm.fingerprint, self.name)
+        factors, keys = dict[int, Factors](), dict[int, Tensor]()
+        used, systems = dict[int, float](), dict[int, System]()
+        directions: Tensor | None = None
         shares = [(layer, 1.0) for layer in layers] if self.ends_only else list(spread(layers, self.rule))
         if len(task.facts) > self.batch_size:
             shares = list(track(shares, f"Writing {len(task.facts)} facts into {len(layers)} layers", bar=False))
-        for layer, share in shares:
-            aim = layer if self.ends_only else layers[-1]
-            so_far = LowRankEdit.of(lm, Origin(lm.name, lm.fingerprint, self.name), factors)
-            with so_far.applied(lm):
-                keys[layer] = task.rows.keys(lm, layer, weights)
-                residuals = (task.targets[aim] - task.rows.outputs(lm, aim, self.site)) * share
-            moment, earlier = moments[layer], past.keys.get(layer)
-            if not factors:
-                self._name_alike(moment, keys[layer], earlier, [*past.facts, *task.facts], task.report)
-            problem = Problem(moment, keys[layer], residuals, earlier, past.weights.get(layer))
-            factors[layer], weight = self.solution(problem)
-            if weight is not None:
-                used[layer] = weight
-        return factors, past.and_then(task.facts, keys, used, self.keeps_history)
+        with ExitStack() as written:
+            for layer, share in shares:
+                aim = layer if self.ends_only else layers[-1]
+                keys[layer], outputs = task.rows.measured(lm, layer, aim, self.site, weights)
+                residuals = (task.targets[aim] - outputs) * share
+                moment, earlier = moments[layer], past.keys.get(layer)
+                if not factors:
+                    directions = self._name_alike(moment, keys[layer], earlier, past, task)
+                weight, known = past.weights.get(layer), past.solutions.systems.get(layer)
+                solution = self.solution(Problem(moment, keys[layer], residuals, earlier, weight, known))
+                factors[layer] = solution.factors
+                if solution.weight is not None:
+                    used[layer] = solution.weight
+                if solution.system is not None:
+                    systems[layer] = solution.system
+                if layer != layers[-1]:
+                    written.enter_context(LowRankEdit.of(lm, origin, {layer: factors[layer]}).applied(lm))
+        solutions = Solutions(systems, directions)
+        return factors, past.and_then(task.facts, keys, used, self.keeps_history, solutions)
 
     def _name_alike(
-        self,
-        moment: SecondMoment,
-        keys: Tensor,
-        earlier: Tensor | None,
-        facts: Sequence[Fact],
-        report: Sequence[dict[str, Any]],
-    ) -> None:
-        """Names the facts of nearly the same key, by their keys at the first layer that is written."""
-        whole = keys.double() if earlier is None else torch.cat([earlier, keys]).double()
-        directions = moment.solve(whole, self.ridge * moment.scale)
-        new = slice(len(whole) - len(keys), None)
-        cosines = cosines_between(whole[new], whole, directions[new], directions)
-        name_alike(self.name, facts, cosines, self.alike, report)
+        self, moment: SecondMoment, keys: Tensor, earlier: Tensor | None, past: KeyHistory, task: _Task
+    ) -> Tensor:
+        """Names the facts of nearly the same key, by their keys at the first layer that is written.
+
+        Returns:
+            C^-1 k of the earlier keys and of these, (n' + n, d_ffn), float32.
+        """
+        ridge = self.ridge * moment.scale
+        directions = moment.solve(keys.double(), ridge).float()
+        others, theirs = keys, directions
+        if earlier is not None:
+            known = past.solutions.directions
+            if known is None:
+                known = moment.solve(earlier.double(), ridge).float()
+            others, theirs = torch.cat([earlier, keys]), torch.cat([known, directions])
+        cosines = cosines_between(keys, others, directions, theirs)
+        name_alike(self.name, [*past.facts, *task.facts], cosines, self.alike, task.report)
+        return theirs
 
     def _moments(self, lm: LanguageModel, layers: Sequence[int]) -> Mapping[int, SecondMoment]:
         least = self.tokens_per_coefficient * max(lm.memory(layer).d_ffn for layer in layers)

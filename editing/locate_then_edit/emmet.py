@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from corrigenda.settings import AtLeastOne, NotNegative, Share, checked
-from editing.locate_then_edit.closed_form import ClosedForm, Problem
-from editing.locate_then_edit.least_squares import Factors, equality_update
+from editing.locate_then_edit.closed_form import ClosedForm, Problem, Solution
+from editing.locate_then_edit.least_squares import equality_update
 from editing.locate_then_edit.targets import Site, ValueSettings
 
 
@@ -34,8 +34,8 @@ class Emmet(ClosedForm):
     value: ValueSettings = field(default_factory=lambda: ValueSettings(confident_steps=6))
     eps: NotNegative = 0.01
 
-    def solution(self, problem: Problem) -> tuple[Factors, None]:
+    def solution(self, problem: Problem) -> Solution:
         """C^-1 K^T, and the rest."""
         keys = problem.keys.double().cpu()
         directions = problem.moment.solve(keys, self.ridge * problem.moment.scale)
-        return equality_update(keys, directions, problem.residuals.cpu(), self.eps), None
+        return Solution(equality_update(keys, directions, problem.residuals.cpu(), self.eps))

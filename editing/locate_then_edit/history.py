@@ -12,6 +12,20 @@ from torch import Tensor
 from corrigenda import Fact
 from corrigenda.data.requests import standing
 from corrigenda.edits.state import EditorState, StoredState
+from editing.locate_then_edit.least_squares import System
+
+
+@dataclass(frozen=True, eq=False)
+class Solutions:
+    """What was found out about earlier keys and costs much to find again; nothing of it is saved.
+
+    Attributes:
+        systems: by layer the system that was solved last, which has all of the keys.
+        directions: C^-1 k at the first layer, (fact, d_ffn), float32; None where they are not known.
+    """
+
+    systems: Mapping[int, System] = field(default_factory=dict)
+    directions: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,12 +41,14 @@ class KeyHistory(EditorState):
             where the editor keeps no history.
         weights: by layer lambda (or L2) as the first update had it; later updates keep it.
         n_written: how many facts were written in all, also without history.
+        solutions: of the systems of these keys; not stored: after it was read it is found again once.
     """
 
     facts: tuple[Fact, ...] = ()
     keys: Mapping[int, Tensor] = field(default_factory=dict)
     weights: Mapping[int, float] = field(default_factory=dict)
     n_written: int = 0
+    solutions: Solutions = field(default_factory=Solutions)
     kind: ClassVar[str] = "key_history"
 
     def stored(self) -> StoredState:
@@ -60,10 +76,17 @@ class KeyHistory(EditorState):
         if len(kept) == len(self.facts):
             return self
         keys = {layer: rows[kept] for layer, rows in self.keys.items()}
-        return KeyHistory(tuple(self.facts[number] for number in kept), keys, self.weights, self.n_written)
+        known = self.solutions.directions
+        left = Solutions({}, None if known is None else known[kept])  # a system has the keys of all
+        return KeyHistory(tuple(self.facts[number] for number in kept), keys, self.weights, self.n_written, left)
 
     def and_then(
-        self, facts: Sequence[Fact], keys: Mapping[int, Tensor], weights: Mapping[int, float], kept: bool
+        self,
+        facts: Sequence[Fact],
+        keys: Mapping[int, Tensor],
+        weights: Mapping[int, float],
+        kept: bool,
+        solutions: Solutions,
     ) -> KeyHistory:
         """With one more update.
 
@@ -72,9 +95,10 @@ class KeyHistory(EditorState):
             keys: by layer their keys, (fact, d_ffn).
             weights: by layer, as they were used.
             kept: whether the keys count for later updates.
+            solutions: of the systems of all keys, with these.
         """
         n_written = self.n_written + len(facts)
         if not kept:
             return KeyHistory((), {}, dict(weights), n_written)
         joined = {n: torch.cat([self.keys[n], rows]) if n in self.keys else rows for n, rows in keys.items()}
-        return KeyHistory((*self.facts, *facts), joined, dict(weights), n_written)
+        return KeyHistory((*self.facts, *facts), joined, dict(weights), n_written, solutions)

@@ -23,6 +23,9 @@ from corrigenda.moments.second_moment import SecondMoment
 Factors = tuple[Tensor, Tensor]
 """left (d_ffn, n) and right (n, d_model); delta V is their product."""
 
+Mark = tuple[object, ...]
+"""What tells one `Metric` from another without keeping it."""
+
 
 def equality_update(
     keys: Tensor, directions: Tensor, residuals: Tensor, eps: float = 0.0, rtol: float = 1e-3
@@ -68,6 +71,11 @@ class Metric(Protocol):
     B holds, as orthonormal columns, the directions in which the values may change.
     """
 
+    @property
+    def mark(self) -> Mark:
+        """Is another for another metric."""
+        ...
+
     def solve(self, keys: Tensor) -> Tensor:
         """B N^-1 B^T k, (n, d_ffn) -> (n, d_ffn), float64."""
         ...
@@ -98,6 +106,11 @@ class Penalty:
     moment: SecondMoment
     weight: float
     ridge: float = 0.0
+
+    @property
+    def mark(self) -> Mark:
+        """Of C, lambda and the ridge."""
+        return ("penalty", self.weight, self.ridge, *_sums(self.moment.matrix))
 
     def solve(self, keys: Tensor) -> Tensor:
         """(C + ridge I)^-1 k / lambda."""
@@ -134,6 +147,11 @@ class NullSpace:
     basis: Tensor
     weight: float
 
+    @property
+    def mark(self) -> Mark:
+        """Of B and L2."""
+        return ("null space", self.weight, *_sums(self.basis))
+
     def solve(self, keys: Tensor) -> Tensor:
         """P k / L2, with P = B B^T."""
         return self.inside(keys) @ self.basis.T / self.weight
@@ -151,8 +169,42 @@ class NullSpace:
         return self.basis @ changes
 
 
+@dataclass(frozen=True, eq=False)
+class System:
+    """A = M + H with all keys that it was solved for, kept so that one more key costs no system of its own.
+
+    The first keys may be in a base, M + H0, which was factored as a whole; the others stand beside it (Woodbury):
+    A^-1 = base^-1 - S^T (I + U S^T)^-1 S with S = U base^-1.
+
+    Attributes:
+        metric: the `Metric.mark` of M.
+        n_based: how many keys the base has.
+        base: its lower Cholesky factor in the coordinates of B, (k, k); None without keys: then it is M.
+        solved: S, (n, d_ffn).
+        factor: the lower Cholesky factor of I + U S^T, (n, n).
+    """
+
+    metric: Mark
+    n_based: int
+    base: Tensor | None
+    solved: Tensor
+    factor: Tensor
+
+    @property
+    def n_keys(self) -> int:
+        """How many keys there are in all."""
+        return self.n_based + len(self.solved)
+
+
 def penalised_update(keys: Tensor, residuals: Tensor, metric: Metric, earlier: Tensor | None = None) -> Factors:
-    """The update that weighs the constraints against all that is to stay.
+    """The update that weighs the constraints against all that is to stay: `solve_penalised`, without its system."""
+    return solve_penalised(keys, residuals, metric, earlier)[0]
+
+
+def solve_penalised(
+    keys: Tensor, residuals: Tensor, metric: Metric, earlier: Tensor | None = None, known: System | None = None
+) -> tuple[Factors, System]:
+    """The update that weighs the constraints against all that is to stay, and the system that was solved for it.
 
         delta V = A^-1 K^T R,    A = M + H + K^T K
 
@@ -160,34 +212,60 @@ def penalised_update(keys: Tensor, residuals: Tensor, metric: Metric, earlier: T
     AlphaEdit's (Fang et al. 2025): (P (K^T K + H) + L2 I) X = P K^T R has its solution in the range of P, and in
     coordinates of B it is (B^T (K^T K + H) B + L2 I) Y = B^T K^T R, X = B Y, which is symmetric.
 
-    While there are at most d_ffn / 2 keys in all, A is never formed: with U the earlier keys and K stacked, and
-    S = M^-1 U^T, A^-1 K^T are the last n columns of S (I + U S)^-1 (Woodbury). Above, A is formed and factored.
+    While there are at most d_ffn / 2 keys beside the base, A is never formed: with U these keys, K the last of them,
+    and S = U base^-1, the columns of A^-1 K^T are the last n of S^T (I + U S^T)^-1 (Woodbury). Above, A is formed and
+    factored, and is the base of what follows.
 
     Args:
         keys: K, (n, d_ffn).
         residuals: R, (n, d_model).
         metric: M.
         earlier: the keys of earlier updates that must stay, (n', d_ffn): H is the sum of their k k^T.
+        known: the system of these earlier keys, where it is known; one of another metric or another number of keys is
+            left alone.
 
     Raises:
         ValueError: A is singular or not finite.
     """
-    n = len(keys)
     K = keys.double().cpu()
-    U = K if earlier is None else torch.cat([earlier.double().cpu(), K])
-    if 2 * len(U) <= U.shape[1]:
-        solved = metric.solve(U)
-        inner = U @ solved.T
-        inner = (inner + inner.T) / 2
-        inner.diagonal().add_(1)
-        last = torch.eye(len(U), dtype=torch.float64)[:, -n:]
-        left = solved.T @ torch.cholesky_solve(last, _factor(inner, "I + U M^-1 U^T"))
+    old = K[:0] if earlier is None else earlier.double().cpu()
+    if known is None or known.metric != metric.mark or known.n_keys != len(old):
+        known, new = System(metric.mark, 0, None, K[:0], K.new_zeros(0, 0)), torch.cat([old, K])
     else:
-        inside = metric.inside(U)
+        new = K
+    if 2 * (len(known.solved) + len(new)) <= K.shape[1]:
+        system = _with_keys(known, metric, new)
+        last = torch.eye(len(system.solved), dtype=torch.float64)[:, -len(K) :]
+        left = system.solved.T @ torch.cholesky_solve(last, system.factor)
+    else:
+        inside = metric.inside(torch.cat([old, K]))
         A = metric.matrix()
         A += inside.T @ inside
-        left = metric.outside(torch.cholesky_solve(inside[-n:].T, _factor(A, "A = M + H + K^T K")))
-    return left, residuals.double().cpu()
+        base = _factor(A, "A = M + H + K^T K")
+        system = System(metric.mark, len(inside), base, K[:0], K.new_zeros(0, 0))
+        left = metric.outside(torch.cholesky_solve(inside[-len(K) :].T, base))
+    return (left, residuals.double().cpu()), system
+
+
+def _with_keys(known: System, metric: Metric, keys: Tensor) -> System:
+    """The system with more keys beside its base: the factor grows by as many rows."""
+    if known.base is None:
+        solved = metric.solve(keys)
+    else:
+        solved = metric.outside(torch.cholesky_solve(metric.inside(keys).T, known.base)).T
+    across = torch.linalg.solve_triangular(known.factor, known.solved @ keys.T, upper=False).T
+    corner = keys @ solved.T
+    corner = (corner + corner.T) / 2 - across @ across.T
+    corner.diagonal().add_(1)
+    above = torch.cat([known.factor, across.new_zeros(len(known.factor), len(keys))], 1)
+    factor = torch.cat([above, torch.cat([across, _factor(corner, "I + U M^-1 U^T")], 1)])
+    return System(known.metric, known.n_based, known.base, torch.cat([known.solved, solved]), factor)
+
+
+def _sums(matrix: Tensor) -> Mark:
+    """A shape and two sums: rows are weighed in one, so that no two matrices of one task have them all alike."""
+    rows = matrix.sum(1)
+    return (*matrix.shape, float(rows.sum()), float(rows @ torch.arange(len(rows), dtype=rows.dtype)))
 
 
 def _factor(matrix: Tensor, what: str) -> Tensor:

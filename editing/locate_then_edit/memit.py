@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from corrigenda.settings import Positive, SettingsError, checked
-from editing.locate_then_edit.closed_form import ClosedForm, Problem
-from editing.locate_then_edit.least_squares import Factors, Penalty, penalised_update
+from editing.locate_then_edit.closed_form import ClosedForm, Problem, Solution
+from editing.locate_then_edit.least_squares import Penalty, solve_penalised
 
 SCALE_FACTS = 100
 """The number of facts at which a ratio of weights is meant."""
@@ -54,14 +54,15 @@ class Memit(ClosedForm):
         """As `history` says."""
         return self.history
 
-    def solution(self, problem: Problem) -> tuple[Factors, float]:
+    def solution(self, problem: Problem) -> Solution:
         """A^-1 K^T and R, and lambda."""
         weight = problem.weight or self.weight
         if weight is None:
             assert self.ratio is not None
             weight = self.ratio * SCALE_FACTS * mean_energy(problem.keys) / float(problem.moment.matrix.trace())
         metric = Penalty(problem.moment, weight, self.ridge)
-        return penalised_update(problem.keys, problem.residuals, metric, problem.earlier), weight
+        factors, system = solve_penalised(problem.keys, problem.residuals, metric, problem.earlier, problem.known)
+        return Solution(factors, weight, system)
 
 
 def mean_energy(keys: Tensor) -> float:

@@ -1,19 +1,21 @@
 """Keys and outputs of many facts on the model as it is now: what is measured anew before each layer is written.
 
 The rows end with the subject's last token, and run no further than the layer that is looked at: what comes after
-either does not matter to it. What rows begin with in common, the contexts above all, runs once for all of them.
+either does not matter to it. What rows begin with in common, the contexts above all, runs once for all of them, and
+each measurement goes on from the layer of the one before (`corrigenda.forward.climbing`): so that those of several
+layers cost little more than one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from corrigenda import LanguageModel
-from corrigenda.forward.interventions import Read, intervene
-from corrigenda.forward.shared import record_shared
+from corrigenda.forward.climbing import Climb
 from corrigenda.models import sites
 from editing.locate_then_edit.keys import mean_over_contexts
 from editing.locate_then_edit.prompts import Prompts
@@ -53,44 +55,58 @@ class SubjectRows:
         self._fact, self._prefix = torch.tensor(fact), torch.tensor(prefix)
         self._bare = bare
         self.n_facts = n_facts
+        self._groups = [self._group(lm, rows) for rows in self._of_like_length()]
 
-    def keys(self, lm: LanguageModel, layer: int, weights: Tensor) -> Tensor:
-        """Each fact's mean key at a layer, (fact, d_ffn), float32 on the CPU; weights as in `keys.mean_keys`."""
-        rows = self._taken(lm, sites.Site("coefficients", layer), range(len(self._rows)))
-        return mean_over_contexts(rows, self._fact, self._prefix, self.n_facts, weights)
+    def measured(self, lm: LanguageModel, layer: int, aim: int, site: Site, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Each fact's mean key at a layer, and what comes out further up on its first row (its bare prompt).
 
-    def outputs(self, lm: LanguageModel, layer: int, site: Site) -> Tensor:
-        """What comes out on each fact's first row (its bare prompt), (fact, d_model), float32 on the CPU.
+        Layers are measured from the bottom: nothing below the one that was measured last may have changed since.
 
         Args:
             lm: the model.
-            layer: of which layer.
-            site: of the block, or else of the feed-forward network.
+            layer: of the keys.
+            aim: of the outputs, the same layer or one above it.
+            site: outputs of the block, or else of the feed-forward network.
+            weights: as in `keys.mean_keys`.
+
+        Returns:
+            (fact, d_ffn) and (fact, d_model), float32 on the CPU.
+
+        Raises:
+            ValueError: the layer lies below one that was measured before.
         """
-        return self._taken(lm, sites.Site("block" if site == "block" else "ffn", layer), self._bare)
+        inside = sites.Site("coefficients", layer)
+        beyond = sites.Site("block" if site == "block" else "ffn", aim)
+        keys: dict[int, Tensor] = {}
+        outputs: dict[int, Tensor] = {}
+        for group in self._groups:
+            found, further = group.climb.look(inside, beyond, torch.tensor(group.bare, dtype=torch.long))
+            keys |= dict(zip(group.rows, found.float().cpu(), strict=True))
+            outputs |= dict(zip([group.rows[place] for place in group.bare], further.float().cpu(), strict=True))
+        of_rows = torch.stack([keys[row] for row in range(len(self._rows))])
+        mean = mean_over_contexts(of_rows, self._fact, self._prefix, self.n_facts, weights)
+        return mean, torch.stack([outputs[row] for row in self._bare])
 
-    @torch.no_grad()
-    def _taken(self, lm: LanguageModel, site: sites.Site, which: Collection[int]) -> Tensor:
-        """What is at a site at the subject's last token of some rows, (row, width)."""
-        assert site.layer is not None
-        found: dict[int, Tensor] = {}
-        for group in self._groups(which):
-            batch = lm.batch([self._rows[row] for row in group])
-            at = torch.tensor([self._at[row] for row in group], device=lm.device)
-            forward = record_shared(lm, batch, [], limit=at)
-            with intervene(lm, site, Read(), forward.local(at)) as seen:
-                if site.layer + 1 < lm.n_layers:
-                    forward.states_entering(site.layer + 1)
-                else:
-                    forward.logits(forward.local(at))
-            found |= dict(zip(group, seen.value.float().cpu(), strict=True))
-        return torch.stack([found[row] for row in which])
+    def _group(self, lm: LanguageModel, rows: Sequence[int]) -> _Group:
+        batch = lm.batch([self._rows[row] for row in rows])
+        bare = set(self._bare)
+        at = torch.tensor([self._at[row] for row in rows], device=lm.device)
+        return _Group(rows, [place for place, row in enumerate(rows) if row in bare], Climb(lm, batch, at))
 
-    def _groups(self, which: Collection[int]) -> list[list[int]]:
+    def _of_like_length(self) -> list[list[int]]:
         """The rows in groups of about the same length."""
         groups: list[list[int]] = [[]]
-        for row in sorted(which, key=lambda row: len(self._rows[row]), reverse=True):
+        for row in sorted(range(len(self._rows)), key=lambda row: len(self._rows[row]), reverse=True):
             if groups[-1] and len(self._rows[groups[-1][0]]) * (len(groups[-1]) + 1) > TOKENS:
                 groups.append([])
             groups[-1].append(row)
         return groups
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Rows that run together: their numbers, which of them (by place) are bare prompts, and how far they have run."""
+
+    rows: Sequence[int]
+    bare: Sequence[int]
+    climb: Climb

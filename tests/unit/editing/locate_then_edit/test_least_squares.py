@@ -15,6 +15,7 @@ from editing.locate_then_edit.least_squares import (
     equality_update,
     norms_alone,
     penalised_update,
+    solve_penalised,
 )
 
 D_FFN, D_MODEL = 20, 7
@@ -155,6 +156,52 @@ def test_the_second_moment_is_factored_once_and_the_whole_system_only_for_many_k
     assert sizes == [D_FFN, 2, 3]
     penalised_update(drawn(11, D_FFN), drawn(11, D_MODEL), metric)
     assert sizes == [D_FFN, 2, 3, D_FFN]
+
+
+@pytest.mark.parametrize("kind", ["penalty", "null space"])
+def test_going_on_from_a_system_costs_none_of_its_own(kind: str, C: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against the dense formula, below half of d_ffn, at a new base, beside it, and at the next base."""
+    basis = torch.linalg.eigh(C).eigenvectors[:, :14]
+    metric: Metric = Penalty(moment_of(C), 0.5) if kind == "penalty" else NullSpace(basis, 0.5)
+    one = torch.eye(D_FFN, dtype=torch.float64)
+    P = one if kind == "penalty" else basis @ basis.T
+    M = 0.5 * C if kind == "penalty" else 0.5 * one
+    keys = drawn(40, D_FFN, seed=3)
+    penalised_update(keys[:1], drawn(1, D_MODEL), metric)  # which factors C
+    sizes: list[int] = []
+    for name in ("cholesky", "cholesky_ex"):
+        whole = getattr(torch.linalg, name)
+        monkeypatch.setattr(torch.linalg, name, lambda A, whole=whole: (sizes.append(len(A)), whole(A))[1])
+    known, done = None, 0
+    for n in (4, 1, 5, 3, 1, 1, 6, 3, 1):  # 10 keys are half of d_ffn
+        K, R = keys[done : done + n], drawn(n, D_MODEL, seed=done)
+        (A, B), system = solve_penalised(K, R, metric, keys[:done], known)
+        done += n
+        U = keys[:done]
+        expected = torch.linalg.solve(P @ (U.T @ U) + M, P @ K.T @ R)
+        torch.testing.assert_close(A @ B, expected, rtol=1e-7, atol=1e-9)
+        assert system.n_keys == done
+        # What it goes on from stays as it was.
+        (again, _), _ = solve_penalised(K, R, metric, keys[: done - n], known)
+        assert torch.equal(again, A)
+        known = system
+    d = len(metric.matrix())
+    assert sizes[::2] == sizes[1::2] == [4, 1, 5, d, 1, 1, 6, d, 1]
+
+
+def test_a_system_of_something_else_is_left_alone(C: Tensor) -> None:
+    K, R, old = drawn(2, D_FFN, seed=3), drawn(2, D_MODEL, seed=4), drawn(3, D_FFN, seed=5)
+    for other, keys in (
+        (Penalty(moment_of(C), 0.6), old),
+        (Penalty(moment_of(C), 0.5, ridge=0.1), old),
+        (Penalty(moment_of(C + 0.01 * torch.eye(D_FFN)), 0.5), old),
+        (NullSpace(torch.linalg.eigh(C).eigenvectors[:, :14], 0.5), old),
+        (Penalty(moment_of(C), 0.5), old[:2]),
+    ):
+        _, system = solve_penalised(keys, drawn(len(keys), D_MODEL), other)
+        metric = Penalty(moment_of(C), 0.5)
+        (A, _), _ = solve_penalised(K, R, metric, old, system)
+        assert torch.equal(A, penalised_update(K, R, metric, old)[0])
 
 
 def test_a_singular_problem_is_said() -> None:

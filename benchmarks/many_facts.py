@@ -1,0 +1,161 @@
+"""Writing many facts with `memit`: the plain way and ours, in one run; and what one more fact costs, and memory.
+
+The plain way is the authors': for each fact by itself the target is solved for with forwards of the whole model over
+all positions and with all logits; before each layer the rows of each fact run whole; and each layer's system is formed
+and solved as it stands. The contexts, steps, layers, precision and number of threads are the same, no fact stops early,
+and the updates of the facts that both wrote are compared before the times are. Solved targets are not taken from the
+disk.
+
+    python benchmarks/many_facts.py [--facts counterfact.json] [--count 48] [--plain 4]
+
+Prints a JSON object as its last line: `ratio` is plain / ours in seconds a fact with all steps (the plain way's of the
+first `--plain` facts); `seconds_per_fact` is ours with the editor's own settings, by which facts stop early;
+`one_more_ratio` is what one more fact costs an edit of all, over what it costs alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import resource
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch
+from rome import plain
+from torch import Tensor
+
+from corrigenda import Fact, LanguageModel, load
+from corrigenda.data import read_facts
+from corrigenda.runs.environment import peak_memory_mb
+from editing import Memit
+from editing.contexts import sampled_prefixes
+from editing.locate_then_edit.prompts import build_prompts
+
+T = TypeVar("T")
+MORE = 3
+"""So many facts are added one by one, each to the edit of all."""
+
+
+def plain_targets(lm: LanguageModel, facts: Sequence[Fact], memit: Memit) -> Tensor:
+    """The targets, (fact, d_model), one fact after another."""
+    layer, prefixes = memit.resolved_layers(lm)[-1], sampled_prefixes(lm, memit.prefix_lengths, memit.seed)
+    block = lm.architecture.block(layer)
+    return torch.stack([plain(lm, fact, layer, prefixes, memit.value, block)[1] for fact in facts])
+
+
+@torch.no_grad()
+def plain_updates(lm: LanguageModel, facts: Sequence[Fact], memit: Memit, targets: Tensor) -> dict[int, Tensor]:
+    """The layers' updates from the targets, with whole forwards and dense systems; for one length of contexts."""
+    layers, prefixes = memit.resolved_layers(lm), sampled_prefixes(lm, memit.prefix_lengths, memit.seed)
+    moments = memit._moments(lm, layers)
+    deltas: dict[int, Tensor] = {}
+    untouched = {layer: lm.memory(layer).values.clone() for layer in layers}
+    for place, layer in enumerate(layers):
+        keys, outputs = [], []
+        for fact in facts:
+            prompts = build_prompts(lm, [fact], prefixes, memit.value.kl_prompt, memit.value.kl_position)  # tokens only
+            rows, at = torch.arange(len(prompts.subject)), prompts.subject
+            seen: dict[str, Tensor] = {}
+            hooks = [
+                lm.architecture.values(layer).register_forward_hook(
+                    lambda _m, args, _o, seen=seen, rows=rows, at=at: seen.update(keys=args[0][rows, at])
+                ),
+                lm.architecture.block(layers[-1]).register_forward_hook(
+                    lambda _m, _a, output, seen=seen, at=at: seen.update(block=output[0, at[0]])
+                ),
+            ]
+            lm.model(input_ids=prompts.batch.input_ids, attention_mask=prompts.batch.attention_mask, use_cache=False)
+            for hook in hooks:
+                hook.remove()
+            of_rows = seen["keys"][prompts.rewriting]
+            bare = int(prompts.prefix[0]) == 0
+            keys.append((of_rows[0] + of_rows[1:].mean(0)) / 2 if bare else of_rows.mean(0))
+            outputs.append(seen["block"])
+        K = torch.stack(keys).double()
+        R = (targets - torch.stack(outputs)).double() / (len(layers) - place)
+        C = moments[layer].matrix.clone()
+        C.diagonal().add_(memit.ridge * moments[layer].scale)
+        assert memit.ratio is not None
+        weight = memit.ratio * 100 * K.square().sum(1).mean() / moments[layer].matrix.trace()
+        deltas[layer] = torch.linalg.solve(weight * C + K.T @ K, K.T @ R)
+        lm.memory(layer).add_to_values(deltas[layer].float())
+    for layer, values in untouched.items():
+        lm.memory(layer).values.copy_(values)
+    return deltas
+
+
+def timed(call: Callable[[], T]) -> tuple[float, T]:
+    """Seconds, and what the call returned."""
+    begin = time.perf_counter()
+    result = call()
+    return time.perf_counter() - begin, result
+
+
+def main() -> None:
+    """Runs the comparison and prints it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--facts", default="embedded", help="a data set as `data.path` takes it")
+    parser.add_argument("--count", type=int, default=48, help="how many facts are written, if the data set has them")
+    parser.add_argument("--plain", type=int, default=4, help="how many of them in the plain way, too")
+    options = parser.parse_args()
+    lm = load(options.model)
+    facts = list(read_facts(options.facts, limit=options.count + MORE, on_error="skip"))
+    facts, more = facts[:-MORE], facts[-MORE:]
+    memit = Memit(keep_targets=False, refuse_norm=1e9)
+    every_step = dataclasses.replace(memit.value, early_stop_loss=-1.0, confident_steps=None)
+    thorough = dataclasses.replace(memit, value=every_step)
+    memit.prepare(lm)
+    dataclasses.replace(memit, value=dataclasses.replace(every_step, steps=2)).edit(lm, facts[:1])  # warm up
+    held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 if lm.device.type == "cpu" else None
+
+    seconds, edit = timed(lambda: memit.edit(lm, facts))
+    alone, added = [], []
+    with edit.applied(lm):
+        grown = edit
+        for fact in more:
+            took, grown = timed(lambda grown=grown, fact=fact: memit.extend(lm, grown, [fact]))
+            added.append(took)
+    alone = [timed(lambda fact=fact: memit.edit(lm, [fact]))[0] for fact in more]
+    peak = peak_memory_mb()
+    thorough_seconds, _ = timed(lambda: thorough.edit(lm, facts))
+
+    few = facts[: options.plain]
+    solving, targets = timed(lambda: plain_targets(lm, few, thorough))
+    writing, expected = timed(lambda: plain_updates(lm, few, thorough, targets))
+    found = thorough.edit(lm, few)
+    differences = [float((found.delta(n) - delta).norm() / delta.norm()) for n, delta in expected.items()]
+    assert max(differences) < 0.02, f"the updates differ by {differences}"
+    plain_seconds = (solving + writing) / len(few)
+    result = {
+        "benchmark": "many_facts",
+        "model": lm.name,
+        "device": str(lm.device),
+        "threads": torch.get_num_threads(),
+        "layers": list(memit.resolved_layers(lm)),
+        "steps": memit.value.steps,
+        "contexts": 1 + sum(number for _, number in memit.prefix_lengths),
+        "data": options.facts,
+        "facts": len(facts),
+        "plain_facts": len(few),
+        "plain_seconds_per_fact": plain_seconds,
+        "ours_seconds_per_fact": thorough_seconds / len(facts),
+        "ratio": plain_seconds * len(facts) / thorough_seconds,
+        "seconds_per_fact": seconds / len(facts),
+        "ratio_with_early_stop": plain_seconds * len(facts) / seconds,
+        "one_more_seconds": statistics.median(added),
+        "one_alone_seconds": statistics.median(alone),
+        "one_more_ratio": statistics.median(added) / statistics.median(alone),
+        "largest_difference": max(differences),
+        "memory_over_model_mb": None if held is None else peak - held,
+        "peak_memory_mb": peak_memory_mb(),
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
