@@ -12,8 +12,9 @@ import math
 import warnings
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -84,6 +85,8 @@ class ClosedForm:
         prefixes: contexts to use instead of sampled ones; the first should be "" (the bare prompt).
         value: how targets are solved for.
         keep_targets: whether solved targets are kept on disk and taken from there.
+        solve_on: in which model targets are solved for when an edit goes on: with what the edit has written so far, or
+            without any edit, so that a target does not depend on what came before it and is found on disk.
         text: over which text C is taken.
         tokens_per_coefficient: the text has at least so many tokens for each of the layer's coefficients; 0 for the
             text as it is.
@@ -107,6 +110,7 @@ class ClosedForm:
     prefixes: tuple[str, ...] | None = None
     value: ValueSettings = field(default_factory=lambda: ValueSettings(clamp_norm_factor=0.75, confident_steps=6))
     keep_targets: bool = True
+    solve_on: Literal["edited", "unedited"] = "edited"
     text: Text = field(default_factory=Text)
     tokens_per_coefficient: Count = 8
     ridge: NotNegative = 1e-6
@@ -202,7 +206,8 @@ class ClosedForm:
         moments = self._moments(lm, layers)
         warn_of_load(self.name, state.n_written + len(facts), lm.memory(layers[0]).d_ffn, self.most_per_coefficient)
         with present(lm, own):
-            batches, targets, report = self._targets(lm, facts, layers)
+            with lm.edits.suspended() if self.solve_on == "unedited" else nullcontext():
+                batches, targets, report = self._targets(lm, facts, layers)
             kept = _usable(self.name, facts, targets, report)
             task = _Task(
                 [facts[number] for number in kept],
