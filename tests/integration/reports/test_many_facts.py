@@ -156,5 +156,7 @@ def test_what_the_best_is_compared_by(report: ModuleType) -> None:
 
     methods = {"none": method(1.0), "memit": method(0.9), "memit_plain": method(0.5), "rome": method(0.875)}
     said = list(report.best("zsre", methods))
-    assert any(line.startswith("- T = 40: **MEMIT**, 90.0; not told apart from it: ROME.") for line in said)
+    assert any(
+        line.startswith("- T = 40: **MEMIT**, 90.0 [90.0, 90.0]; not told apart from it: ROME.") for line in said
+    )
     assert any("MEMIT less MEMIT, plain is 40.0 (p < 0.001, uncorrected)" in line for line in said)
