@@ -84,8 +84,8 @@ class Workers:
                     failed.append((number, error))  # what others are at is waited for, and kept
                     continue
                 yield number, result
-            for number, error in failed[:1]:
-                raise _told(names[number], error) from error
+            for number, first in failed[:1]:
+                raise _told(names[number], first) from first
         finally:
             if own:
                 ray.shutdown()

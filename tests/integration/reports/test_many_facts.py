@@ -88,7 +88,11 @@ def arguments(tmp_path: Path) -> list[str]:
 
 @pytest.mark.slow
 def test_collect_and_page(
-    report: ModuleType, arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    report: ModuleType,
+    arguments: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     collect = ["collect", *arguments]
     with pytest.raises(SystemExit, match="3"):
@@ -118,7 +122,7 @@ def test_collect_and_page(
     # Nothing is done twice, and the page needs no model.
     report.REPORT.main(collect)
     assert len(RUNS) == 12
-    report.load = None
+    monkeypatch.setattr(report, "load", None)
     report.REPORT.main(["page", "--docs", str(tmp_path / "docs")])
     page = (tmp_path / "docs" / "many_facts.md").read_text()
     assert "After 8 facts, 0.17 for each of a layer's coefficients:" in page
