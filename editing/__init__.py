@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from editing.editor import Editor as Editor
     from editing.editor import EditRefusedError as EditRefusedError
     from editing.editor import prepare as prepare
+    from editing.locate_then_edit.after_treatments import AfterTreatments as AfterTreatments
     from editing.locate_then_edit.alphaedit import AlphaEdit as AlphaEdit
     from editing.locate_then_edit.emmet import Emmet as Emmet
     from editing.locate_then_edit.memit import Memit as Memit
+    from editing.locate_then_edit.parallel import Workers as Workers
     from editing.locate_then_edit.rome import Rome as Rome
     from editing.locate_then_edit.targets import ValueSettings as ValueSettings
     from editing.memory_based.grace import Grace as Grace

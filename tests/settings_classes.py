@@ -44,6 +44,8 @@ CLASSES: dict[type, dict[str, Any]] = {
     editing.Memit: {},
     editing.AlphaEdit: {},
     editing.Emmet: {},
+    editing.AfterTreatments: {},
+    editing.Workers: {},
     editing.Grace: {},
     editing.FineTune: {},
     editing.NoEdit: {},

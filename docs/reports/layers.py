@@ -149,17 +149,17 @@ def of_layer(folder: Path, facts: Sequence[Fact]) -> dict[str, Any]:
     }
 
 
-def edited(lm: LanguageModel, fact: Fact, before: Measurement, editor: Rome) -> Case:
+def edited(lm: LanguageModel, fact: Fact, before: Measurement, editor: Rome, settings: EvalSettings = SETTINGS) -> Case:
     """One fact edited alone at one layer, and scored."""
     begin = time.perf_counter()
     try:
         edit = editor.edit(lm, [fact])
     except EditRefusedError as refusal:
-        [after] = measure(lm, [fact], SETTINGS, [before])
+        [after] = measure(lm, [fact], settings, [before])
         return judged(fact, before, after, None, time.perf_counter() - begin, f"refused: {refusal}")
     seconds = time.perf_counter() - begin
     with edit.applied(lm):
-        [after] = measure(lm, [fact], SETTINGS, [before])
+        [after] = measure(lm, [fact], settings, [before])
     return judged(fact, before, after, dict(edit.origin.report[0]), seconds)
 
 

@@ -12,9 +12,9 @@ import math
 import warnings
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -27,10 +27,12 @@ from corrigenda.settings import AtLeastOne, Count, NotNegative, Positive, Seed, 
 from editing.contexts import sampled_prefixes
 from editing.editor import require_targets
 from editing.extending import check_previous, present, state_of
+from editing.locate_then_edit.after_treatments import AfterTreatments, anchored
 from editing.locate_then_edit.guards import Guards, cosines_between, name_alike, warn_of_load, warn_of_rank
 from editing.locate_then_edit.history import KeyHistory, Solutions
 from editing.locate_then_edit.keys import group_weights
 from editing.locate_then_edit.least_squares import Factors, System
+from editing.locate_then_edit.parallel import Workers
 from editing.locate_then_edit.passes import SubjectRows
 from editing.locate_then_edit.prompts import Prompts, build_prompts
 from editing.locate_then_edit.solved import Batch, Solving
@@ -102,6 +104,10 @@ class ClosedForm:
         prefixes: contexts to use instead of sampled ones; the first should be "" (the bare prompt).
         value: how targets are solved for.
         keep_targets: whether solved targets are kept on disk and taken from there.
+        solve_on: in which model targets are solved for when an edit goes on: with what the edit has written so far, or
+            without any edit, so that a target does not depend on what came before it and is found on disk.
+        workers: the processes in which targets are solved for.
+        after: what is done to targets and updates after they are solved for.
         text: over which text C is taken.
         tokens_per_coefficient: the text has at least so many tokens for each of the layer's coefficients; 0 for the
             text as it is.
@@ -125,6 +131,9 @@ class ClosedForm:
     prefixes: tuple[str, ...] | None = None
     value: ValueSettings = field(default_factory=lambda: ValueSettings(clamp_norm_factor=0.75, confident_steps=6))
     keep_targets: bool = True
+    solve_on: Literal["edited", "unedited"] = "edited"
+    workers: Workers = field(default_factory=Workers)
+    after: AfterTreatments = field(default_factory=AfterTreatments)
     text: Text = field(default_factory=Text)
     tokens_per_coefficient: Count = 8
     ridge: NotNegative = 1e-6
@@ -220,7 +229,10 @@ class ClosedForm:
         moments = self._moments(lm, layers)
         warn_of_load(self.name, state.n_written + len(facts), lm.memory(layers[0]).d_ffn, self.most_per_coefficient)
         with present(lm, own):
-            batches, targets, report = self._targets(lm, facts, layers)
+            with lm.edits.suspended() if self.solve_on == "unedited" else nullcontext():
+                batches, targets, report = self._targets(lm, facts, layers)
+                if self.after.norm_anchor:
+                    self._anchor(lm, own, batches, targets, report)
             kept = _usable(self.name, facts, targets, report)
             task = _Task(
                 [facts[number] for number in kept],
@@ -236,9 +248,29 @@ class ClosedForm:
         edit = dataclasses.replace(_joined(lm, own, factors, origin), state=grown)
         guards = Guards(self.name, self.refuse_norm, self.refuse_norm)
         for layer in layers:
-            values = lm.edits.untouched.get(layer, lm.memory(layer).values)
-            guards.refuse_whole(layer, edit.norm(layer) / float(values.float().norm()), grown.n_written)
+            guards.refuse_whole(layer, edit.norm(layer) / float(_unedited(lm, layer).float().norm()), grown.n_written)
         return edit
+
+    def _anchor(
+        self,
+        lm: LanguageModel,
+        own: WeightEdit | None,
+        batches: Sequence[Batch],
+        targets: dict[int, Tensor],
+        report: Sequence[dict[str, Any]],
+    ) -> None:
+        """Scales the targets to the norm of the first edit's, which the reports keep."""
+        rows = SubjectRows(lm, [batch.prompts for batch in batches])
+        earlier = [] if own is None else [one["norm_anchors"] for one in own.origin.report if "norm_anchors" in one]
+        anchors = {}
+        _, weights = self._contexts(lm)
+        for layer, wanted in sorted(targets.items()):
+            _, outputs = rows.measured(lm, layer, layer, self.site, weights)
+            _, values = rows.measured(lm, layer, layer, "ffn", weights)
+            known = earlier[0][str(layer)] if earlier else None
+            targets[layer], anchors[str(layer)] = anchored(wanted, outputs, values, known)
+        for one in report:
+            one["norm_anchors"] = anchors
 
     def _targets(
         self, lm: LanguageModel, facts: Sequence[Fact], layers: Sequence[int]
@@ -249,7 +281,7 @@ class ClosedForm:
             Batch(part, build_prompts(lm, part, prefixes, self.value.kl_prompt, self.value.kl_position))
             for part in (facts[n : n + self.batch_size] for n in range(0, len(facts), self.batch_size))
         ]
-        solving = Solving(prefixes, self.value, self.site, self.keep_targets)
+        solving = Solving(prefixes, self.value, self.site, self.keep_targets, self.workers)
         targets, report = solving.targets(lm, batches, layers if self.ends_only else layers[-1:])
         at_start = [bool(start) for batch in batches for start in batch.prompts.at_start]
         if any(at_start):
@@ -289,7 +321,7 @@ class ClosedForm:
                     directions = self._name_alike(moment, keys[layer], earlier, past, task)
                 weight, known = past.weights.get(layer), past.solutions.systems.get(layer)
                 solution = self.solution(Problem(moment, keys[layer], residuals, earlier, weight, known))
-                factors[layer] = solution.factors
+                factors[layer] = self.after.of_update(solution.factors, _unedited(lm, layer))
                 if solution.weight is not None:
                     used[layer] = solution.weight
                 if solution.system is not None:
@@ -351,6 +383,11 @@ class _Task:
     rows: SubjectRows
     targets: Mapping[int, Tensor]
     report: Sequence[dict[str, Any]]
+
+
+def _unedited(lm: LanguageModel, layer: int) -> Tensor:
+    """A layer's values without any edit, (d_ffn, d_model)."""
+    return lm.edits.untouched.get(layer, lm.memory(layer).values)
 
 
 def _usable(

@@ -12,8 +12,9 @@ import hashlib
 import json
 import math
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from torch import Tensor
 from corrigenda import Fact, LanguageModel
 from corrigenda.files import cache_folder, write_tensors
 from corrigenda.progress import track
+from editing.locate_then_edit.parallel import Workers
 from editing.locate_then_edit.prompts import Prompts, run_prompts
 from editing.locate_then_edit.targets import Site, ValueSettings, solve_target_values
 
@@ -48,12 +50,14 @@ class Solving:
         settings: of the solver.
         site: the output of what.
         keep: whether solved targets are kept on disk, and taken from there.
+        workers: the processes that solve.
     """
 
     prefixes: Sequence[str]
     settings: ValueSettings
     site: Site
     keep: bool
+    workers: Workers = field(default_factory=Workers)
 
     def targets(
         self, lm: LanguageModel, batches: Sequence[Batch], layers: Sequence[int]
@@ -78,31 +82,31 @@ class Solving:
         missing = [any(one is None for fact in facts for one in fact.values()) for facts in found]
         order = [number for number, lacks in enumerate(missing) if lacks]
         n_facts = sum(len(batches[number].facts) for number in order)
-        for number in track(order, f"Solving for the target values of {n_facts} facts", bar=False) if order else ():
-            self._solve(lm, batches[number], entries[number], found[number], layers)
+        told = f"Solving for the target values of {n_facts} facts"
+        lacking = [lacking_of(batches[number], found[number], layers) for number in order]
+        for number, solved_now in self._solved(lm, lacking, told):
+            place = order[number]
+            for fact, by_layer in zip(lacking[number].places, solved_now, strict=True):
+                for layer, one in by_layer.items():
+                    found[place][fact][layer] = one
+                    if self.keep and one.finite:
+                        write(entries[place][fact][layer], one)
         solved = [fact for facts in found for fact in facts]
         values = {n: torch.stack([_known(fact[n]).value for fact in solved]) for n in layers}
         return values, [dict(_known(fact[layers[-1]]).report) for fact in solved]
 
-    def _solve(
-        self,
-        lm: LanguageModel,
-        batch: Batch,
-        paths: Sequence[dict[int, Path]],
-        found: Sequence[dict[int, Solved | None]],
-        layers: Sequence[int],
-    ) -> None:
-        """Solves for what a batch lacks, and writes it down."""
-        lacking = [number for number, fact in enumerate(found) if any(one is None for one in fact.values())]
-        prompts = batch.prompts if len(lacking) == len(found) else batch.prompts.of_facts(lacking)
-        run = run_prompts(lm, prompts, layers, layers if self.site == "attention_and_ffn" else ())
-        for layer in layers:
-            solved = solve_target_values(lm, run, layer, self.settings, self.site)
-            for place, (number, report) in enumerate(zip(lacking, solved.report(), strict=True)):
-                one = Solved(solved.values[place].float().cpu(), report)
-                found[number][layer] = one
-                if self.keep and one.finite:
-                    write(paths[number][layer], one)
+    def _solved(
+        self, lm: LanguageModel, lacking: Sequence[Lacking], told: str
+    ) -> Iterator[tuple[int, list[dict[int, Solved]]]]:
+        """What is solved for of each batch, as it comes, with the number of the batch."""
+        if not lacking:
+            return
+        if self.workers.number:
+            names = [f"facts {', '.join(one.ids)}" for one in lacking]
+            yield from self.workers.each(lm, partial(solve, self.settings, self.site), lacking, names, told)
+            return
+        for number, one in enumerate(track(lacking, told, bar=False)):
+            yield number, solve(self.settings, self.site, lm, one)
 
     def _entry(self, state: str, fact: Fact, layer: int) -> Path:
         asked = {
@@ -137,6 +141,42 @@ class Solved:
         """Whether all of it is finite."""
         numbers = [value for value in self.report.values() if isinstance(value, float)]
         return bool(self.value.isfinite().all()) and all(map(math.isfinite, numbers))
+
+
+@dataclass(frozen=True)
+class Lacking:
+    """What is not solved for yet of a batch.
+
+    Attributes:
+        places: of the facts, in the batch.
+        ids: theirs.
+        prompts: theirs.
+        layers: the layers whose output is solved for.
+    """
+
+    places: Sequence[int]
+    ids: Sequence[str]
+    prompts: Prompts
+    layers: Sequence[int]
+
+
+def lacking_of(batch: Batch, found: Sequence[Mapping[int, Solved | None]], layers: Sequence[int]) -> Lacking:
+    """What a batch lacks, given what was found of each fact by layer."""
+    places = [number for number, fact in enumerate(found) if any(one is None for one in fact.values())]
+    prompts = batch.prompts if len(places) == len(found) else batch.prompts.of_facts(places)
+    return Lacking(places, [batch.facts[place].id for place in places], prompts, layers)
+
+
+def solve(settings: ValueSettings, site: Site, lm: LanguageModel, lacking: Lacking) -> list[dict[int, Solved]]:
+    """Solves for what a batch lacks: of each fact the targets by layer."""
+    layers = lacking.layers
+    run = run_prompts(lm, lacking.prompts, layers, layers if site == "attention_and_ffn" else ())
+    found: list[dict[int, Solved]] = [{} for _ in lacking.places]
+    for layer in layers:
+        solved = solve_target_values(lm, run, layer, settings, site)
+        for one, value, report in zip(found, solved.values, solved.report(), strict=True):
+            one[layer] = Solved(value.float().cpu(), report)
+    return found
 
 
 def write(path: Path, solved: Solved) -> None:

@@ -250,7 +250,8 @@ class Checkpoints:
         parts = {name: Evaluation(tuple(islice(fixed, len(facts)))) for name, facts in self._parts.items()}
         whole = Evaluation(tuple(case for part in parts.values() for case in part.cases))
         apart = {name: _declared("fixed", part) for name, part in parts.items() if len(parts) > 1}
-        edited = [self._run.cases[fact.id] for fact in self._run.facts[:t]]
+        # Of facts that are edited together those have a case that were scored.
+        edited = [case for fact in self._run.facts[:t] if (case := self._run.cases.get(fact.id)) is not None]
         seconds = [case.seconds for case in edited if case.seconds is not None]
         if self._regime == "together":
             seconds = [position.made[0] / t]

@@ -84,7 +84,12 @@ def curve_markdown(curves: Mapping[str, Sequence[Point]], keys: Sequence[str], a
 
 
 def draw_curves(
-    curves: Mapping[str, Sequence[Point]], keys: Sequence[str], path: Path, columns: int = 3, names: Sequence[str] = ()
+    curves: Mapping[str, Sequence[Point]],
+    keys: Sequence[str],
+    path: Path,
+    columns: int = 3,
+    names: Sequence[str] = (),
+    d_ffn: int | None = None,
 ) -> None:
     """A picture: a panel for each metric, over T (logarithmic), one line for each method with its 95 % intervals.
 
@@ -94,6 +99,7 @@ def draw_curves(
         path: the picture; its suffix says the format.
         columns: panels in a row.
         names: the panels' titles; by default the metrics' names.
+        d_ffn: the coefficients of a layer; where they are given, the edits for each stand below the number of edits.
     """
     if not keys:
         raise ValueError("a picture of curves needs a metric")
@@ -107,9 +113,9 @@ def draw_curves(
             _draw_line(panel, key, method, points, number)
         panel.set_title(title, fontsize=10)
         panel.set_xscale("log")
-        panel.set_xticks(ticks, [str(t) for t in ticks])
+        panel.set_xticks(ticks, [str(t) if d_ffn is None else f"{t}\n{t / d_ffn:.2f}" for t in ticks])
         panel.minorticks_off()
-        panel.set_xlabel("edits")
+        panel.set_xlabel("edits" if d_ffn is None else "edits, and edits / d_ffn")
         panel.grid(alpha=0.3)
         unit = _metric(key).written
         panel.set_ylabel(unit.symbol)

@@ -1,0 +1,587 @@
+"""docs/many_facts.md: hundreds of facts in one model: which editor, for how many?
+
+    python docs/reports/many_facts.py collect [--t 1000] [--methods memit,rome] [--data counterfact] [--minutes 60]
+    python docs/reports/many_facts.py page
+
+Facts are edited in batches, one batch after another, by the sequential protocol. Each method's sequence is an ordinary
+run of run.py, in a process of its own, in a store. What is finished is not done again, and what was cut short goes on:
+the first command can be stopped and given again. It writes the data when all is done; with --write, of what there is.
+At the start it says how long it will take. `pages.py` says more of the two steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from layers import paragraph
+from leaderboard import how_made, run
+from pages import ROOT, Collected, Made, Report, provenance
+from sequential import read_json, write_others
+
+from corrigenda import load
+from corrigenda.data import FactSet, read_facts
+from corrigenda.files import write_text
+from corrigenda.runs.store import Store, StoredRun
+from editing import EDITORS
+from eval import METRICS, Case
+from eval.protocols.curves import cell, curve_columns, curve_markdown, draw_curves, value_at
+from eval.protocols.orders import over_orders
+from eval.protocols.settings import SequentialSettings
+from eval.statistics.paired import MIN_FACTS, holm, paired_test
+
+NAME = "many_facts"
+SCRIPT = "many_facts.py"
+BATCH, SCORED = 100, 200
+CHECKPOINTS = (100, 300, 1000)
+FIXED = 30
+"""Facts after the edited ones: their unrelated prompts are the fixed locality set."""
+OTHERS = 400
+"""Facts after those, of which some methods learn what to leave alone."""
+SETTINGS = ("eval.max_new_tokens=20",)
+"""Of all runs: the answers are names."""
+SECONDS_BEFORE, SECONDS_RIGHT_AFTER, SECONDS_SCORED = 2.0, 0.3, 2.0
+"""About so long it takes on two cores to measure a fact: of the unedited model, after its batch, at a checkpoint."""
+
+DATA: dict[str, tuple[str, str]] = {
+    "counterfact": ("counterfact.json", "score"),
+    "zsre": ("zsre.json", "paraphrase_free_generation_strict"),
+}
+"""By name the file, and the metric by which methods are compared (as on the leaderboard)."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A line of the report.
+
+    Attributes:
+        title: in tables and pictures.
+        editor: its configuration, as `editor=` takes it.
+        settings: what differs from that, and from the protocol of this page.
+        what: a few words about it.
+        seconds: about how long a fact takes on two cores.
+        shares: which targets of the unedited model it takes: methods of the same ones, and other orders, find them on
+            the disk. Empty where its targets are its own.
+        control: whether it is a control, for which other orders say nothing.
+        like: the method the size of whose updates it takes.
+    """
+
+    title: str
+    editor: str
+    what: str
+    settings: tuple[str, ...] = ()
+    seconds: float = 2.0
+    shares: str = ""
+    control: bool = False
+    like: str = ""
+
+
+METHODS: dict[str, Method] = {
+    "none": Method("no edit", "none", "the unedited model", seconds=0.0, control=True),
+    "memit": Method("MEMIT", "memit", "five layers, earlier keys kept (history)", shares="block"),
+    "memit_plain": Method("MEMIT, plain", "memit_plain", "as published: no history, a straw man", shares="block"),
+    "memit_blue": Method(
+        "MEMIT-BLUE", "memit_blue", "first and last layer only, each with its target", shares="two blocks"
+    ),
+    "alphaedit": Method(
+        "AlphaEdit", "alphaedit", "in the null space of the second moment, with history", shares="block"
+    ),
+    "emmet": Method("EMMET", "emmet", "one layer, equality, no history", shares="ffn"),
+    "pmet": Method("PMET", "pmet", "targets of attention and FFN, no history", shares="attention and ffn"),
+    "memit_anew": Method(
+        "MEMIT, targets anew", "memit", "as MEMIT, with each batch's targets solved for on the edited model"
+    ),
+    "ultraedit": Method("UltraEdit", "ultraedit", "one solve from gradients", seconds=0.3),
+    "crispedit": Method("CrispEdit", "crispedit", "fine-tuning off the directions of high curvature", seconds=1.0),
+    "rome": Method("ROME", "rome", "one layer, an equality for each batch, one on another", seconds=4.0),
+    "finetune": Method(
+        "FT, all at once",
+        "finetune",
+        "at each checkpoint all facts so far, from the unedited model",
+        ("job.sequential.regime=together", "job.sequential.batch=1"),
+        seconds=3.0,
+    ),
+    "wise_whitened": Method(
+        "WISE, whitened",
+        "wise_whitened",
+        "a side memory, with unrelated prompts of other facts",
+        ("editor.edits_per_shard={t}", "editor.unrelated.facts={others}"),
+        seconds=5.0,
+    ),
+    "random": Method(
+        "random", "random", "random updates of the size of ROME's", seconds=4.0, control=True, like="rome"
+    ),
+}
+"""The methods, those first whose targets are found on the disk by others."""
+
+KEYS = (
+    "score",
+    "efficacy_success",
+    "paraphrase_success",
+    "neighbourhood_success",
+    "token_accuracy",
+    "paraphrase_token_accuracy",
+    "free_generation_strict",
+    "paraphrase_free_generation_strict",
+    "preservation",
+    "neighbourhood_kl",
+    "locality_kl",
+    "fixed.preservation",
+    "perplexity_drift",
+)
+FIGURES = ("seconds_per_edit", "peak_memory_mb")
+PAIRS = (
+    ("memit", "memit_plain", "keeping earlier keys"),
+    ("memit", "alphaedit", "history with a penalty, against history with a null space"),
+    ("memit", "memit_anew", "targets of the unedited model, against targets of the edited one"),
+    ("memit_blue", "memit", "two layers, against five"),
+)
+AIMS: dict[str, dict[int, dict[str, tuple[str, float]]]] = {
+    "counterfact": {
+        300: {
+            "efficacy_success": (">=", 0.97),
+            "paraphrase_success": (">=", 0.85),
+            "neighbourhood_success": ("before -", 0.05),
+            "perplexity_drift": ("<=", 0.1),
+        },
+        1000: {
+            "efficacy_success": (">=", 0.9),
+            "paraphrase_success": (">=", 0.75),
+            "perplexity_drift": ("<=", 0.3),
+        },
+    },
+    "zsre": {
+        300: {
+            "token_accuracy": (">=", 0.9),
+            "paraphrase_token_accuracy": (">=", 0.75),
+            "free_generation_strict": (">=", 0.7),
+        }
+    },
+}
+"""What was asked of the best closed form beforehand: ">=", "<=", or at least the figure "before" less so much."""
+ALPHA = 0.05
+
+
+@dataclass(frozen=True)
+class Task:
+    """A sequence to run.
+
+    Attributes:
+        data: the data set.
+        method: the method's key.
+        order: the seed of the order; None for the file's.
+        t: how many facts.
+        overrides: of run.py.
+    """
+
+    data: str
+    method: str
+    order: int | None
+    t: int
+    overrides: list[str]
+
+    @property
+    def name(self) -> str:
+        """How the page names it."""
+        return f"{self.data} {self.method}" + ("" if self.order is None else f" order {self.order}")
+
+
+# -- the first step
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """The first step's options."""
+    parser.add_argument("--t", type=int, default=CHECKPOINTS[-1], help="facts; as many as a file has, if it has fewer")
+    parser.add_argument("--batch", type=int, default=BATCH, help="facts edited in one call")
+    parser.add_argument("--scored", type=int, default=SCORED, help="the most facts scored at a checkpoint")
+    parser.add_argument("--checkpoints", default=",".join(map(str, CHECKPOINTS)))
+    parser.add_argument("--orders", type=int, default=3, help="how many orders, the file's among them")
+    parser.add_argument("--order-t", type=int, default=300, help="facts of the other orders")
+    parser.add_argument("--data", default="", help=f"comma-separated, of {', '.join(DATA)}; by default all")
+    parser.add_argument("--methods", default="", help=f"comma-separated, of {', '.join(METHODS)}; by default all")
+    parser.add_argument("--model", default="smollm2-135m", help="its name in conf/model")
+    parser.add_argument("--files", type=Path, default=ROOT.parent / "shared" / "data", help="folder of the data files")
+    parser.add_argument("--store", type=Path, default=ROOT / "outputs" / NAME)
+    parser.add_argument("--minutes", type=float, default=None, help="stop after so long, to go on another time")
+    parser.add_argument("--write", action="store_true", help="run nothing, write what there is")
+    parser.add_argument("overrides", nargs="*", help="of the configuration, for all runs, e.g. eval.max_new_tokens=10")
+
+
+def collect(arguments: argparse.Namespace) -> Collected | None:
+    """All sequences; None where the time was up before all was done."""
+    arguments.store = arguments.store.resolve()
+    found = tasks(arguments)
+    if not arguments.write:
+        store = Store(arguments.store)
+        open_tasks = [task for task in found if not ended(task, store)]
+        print(estimate(open_tasks, arguments), flush=True)
+        deadline = time.monotonic() + 60 * arguments.minutes if arguments.minutes else None
+        if not all(run([*task.overrides, *size_of(task, found, store)], store, deadline) for task in open_tasks):
+            return None
+    return gathered(found, arguments)
+
+
+def tasks(arguments: argparse.Namespace) -> list[Task]:
+    """The sequences, the longest and those with shared targets first; writes the files of facts."""
+    methods = chosen(arguments.methods, METHODS, "method")
+    known = [name for name in methods if METHODS[name].editor in EDITORS]
+    if missing := sorted(set(methods) - set(known)):
+        print(f"not run, there are no such editors here: {', '.join(missing)}")
+    found: list[Task] = []
+    for data in chosen(arguments.data, DATA, "data set"):
+        facts = read_facts(arguments.files / DATA[data][0], on_error="skip")
+        t = min(arguments.t, (len(facts) - FIXED) // arguments.batch * arguments.batch)
+        if t < 1:
+            raise SystemExit(f"{arguments.files / DATA[data][0]} has {len(facts)} facts: too few for a batch")
+        paths = write_facts(facts, data, t, arguments.store / "facts")
+        for order in (None, *range(1, arguments.orders)):
+            n = t if order is None else min(arguments.order_t, t)
+            for name in known:
+                if order is None or not METHODS[name].control:
+                    found.append(Task(data, name, order, n, asked(arguments, name, paths, order, n)))
+    return found
+
+
+def chosen(given: str, known: Mapping[str, Any], what: str) -> list[str]:
+    """The names that were asked for; by default all.
+
+    Raises:
+        SystemExit: one is unknown.
+    """
+    names = [name for name in given.split(",") if name] or list(known)
+    if unknown := set(names) - set(known):
+        raise SystemExit(f"no such {what}: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    return names
+
+
+def write_facts(facts: FactSet, data: str, t: int, folder: Path) -> dict[str, Path]:
+    """Writes the facts to edit, the fixed locality set, and others for the editors that learn from some.
+
+    Without the prompts for fluency: sampled texts are a large part of the time and none of the question.
+    """
+    plain = FactSet(data, tuple(replace(fact, generation=()) for fact in facts))
+    edited, fixed, others = plain[:t], plain[t : t + FIXED], plain[t + FIXED : t + FIXED + OTHERS]
+    paths = {"facts": folder / f"{data}.jsonl", "fixed": folder / f"{data}-after-{t}.jsonl"}
+    # The same text whatever T is: a run of other orders is of the first of these facts.
+    for path, some in ((paths["facts"], plain), (paths["fixed"], fixed)):
+        write_text(path, "".join(json.dumps(one.to_dict(), ensure_ascii=False) + "\n" for one in some))
+    return paths | {"others": write_others(others, edited, list(fixed), folder / f"{data}-others-{t}.jsonl")}
+
+
+def asked(arguments: argparse.Namespace, name: str, paths: Mapping[str, Path], order: int | None, t: int) -> list[str]:
+    """The overrides of a sequence's run."""
+    method = METHODS[name]
+    own = [one.format(t=t, others=paths["others"]) for one in method.settings]
+    if not paths["others"].is_file():
+        own = [one for one in own if not one.startswith("editor.unrelated.facts")]
+    return [
+        *("mode=sequential", "data=facts", f"data.path={paths['facts']}", f"data.limit={t}"),
+        *([] if order is None else [f"data.order={order}"]),
+        *(f"job.locality.path={paths['fixed']}", f"job.locality.limit={FIXED}", "job.most_failures=1"),
+        *(f"model={arguments.model}", f"editor={method.editor}"),
+        *(f"job.sequential.checkpoints=[{arguments.checkpoints}]", "job.sequential.after_each=probabilities"),
+        *(f"job.sequential.batch={arguments.batch}", f"job.sequential.scored={arguments.scored}"),
+        "job.sequential.keep_edits=true",
+        *(["editor.solve_on=unedited"] if method.shares else []),
+        *own,
+        *(f"store={arguments.store / name}", f"before={arguments.store / 'before'}"),
+        *SETTINGS,
+        *arguments.overrides,
+    ]
+
+
+def runs_of(task: Task, store: Store) -> list[StoredRun]:
+    """The runs of a task in the store, of any version of the code; finished ones last, and then the newest."""
+    wanted = dict(override.split("=", 1) for override in task.overrides)
+    of_method = [run for run in store.runs() if (store.root / task.method) in run.path.parents and run.config]
+    found = [
+        run
+        for run in of_method
+        if (run.config["data"]["path"], run.config["data"]["limit"], run.config["data"].get("order"))
+        == (wanted["data.path"], task.t, task.order)
+    ]
+    return sorted(found, key=lambda run: run.state == "finished")
+
+
+def ended(task: Task, store: Store) -> bool:
+    """Whether a task is done."""
+    return any(run.state == "finished" for run in runs_of(task, store))
+
+
+def size_of(task: Task, others: Sequence[Task], store: Store) -> list[str]:
+    """For random updates, where the edits lie whose size they take."""
+    like = METHODS[task.method].like
+    for other in others:
+        if like and (other.method, other.data, other.order) == (like, task.data, task.order) and ended(other, store):
+            return ["editor@editor.like=saved", f"editor.like.run={runs_of(other, store)[-1].path}"]
+    return []
+
+
+def estimate(open_tasks: Sequence[Task], arguments: argparse.Namespace) -> str:
+    """How long the rest takes on two cores, in words; solved targets that are shared count once."""
+    checkpoints = [int(t) for t in arguments.checkpoints.split(",")]
+    seconds = 0.0
+    solved: set[tuple[str, str]] = set()
+    measured: set[tuple[str, int | None]] = set()
+    for task in open_tasks:
+        method = METHODS[task.method]
+        if not (method.shares and (task.data, method.shares) in solved):
+            seconds += task.t * method.seconds
+        solved.add((task.data, method.shares))
+        due = SequentialSettings(checkpoints=tuple(checkpoints), batch=arguments.batch).due(task.t)
+        seconds += task.t * SECONDS_RIGHT_AFTER + sum(min(t, arguments.scored) for t in due) * SECONDS_SCORED
+        if (task.data, task.order) not in measured:
+            seconds += task.t * SECONDS_BEFORE
+        measured.add((task.data, task.order))
+    return f"{len(open_tasks)} sequences are left, about {seconds / 3600:.1f} hours on two idle cores"
+
+
+def gathered(found: Sequence[Task], arguments: argparse.Namespace) -> Collected:
+    """The curves in the store, by data set and method, with the other orders; and the facts' figures behind them."""
+    store = Store(arguments.store)
+    data: dict[str, dict[str, Any]] = {}
+    runs: dict[str, Made] = {}
+    model = ""
+    for task in found:
+        stored = max(runs_of(task, store), key=lambda run: len(points_of(run.path)), default=None)
+        points = [] if stored is None else points_of(stored.path)
+        if stored is None or not points:
+            continue
+        runs[task.name], model = how_made(stored), str(stored.config["model"]["name"])
+        methods = data.setdefault(task.data, {})
+        if task.order is None:
+            own = {point["t"]: facts_at(stored, point["t"], DATA[task.data][1]) for point in points}
+            methods[task.method] = {"points": points, "facts": own, "orders": []}
+        elif task.method in methods:
+            methods[task.method]["orders"].append(points)
+    if not data:
+        raise SystemExit(f"{arguments.store} has no sequence with a point yet")
+    lm = load(model)
+    return Collected(
+        {
+            "model": lm.name,
+            "d_ffn": lm.memory(0).d_ffn,
+            "batch": arguments.batch,
+            "scored": arguments.scored,
+            "not_run": sorted(name for name in METHODS if not any(name in methods for methods in data.values())),
+            "data": data,
+        },
+        runs,
+    )
+
+
+def points_of(folder: Path) -> list[dict[str, Any]]:
+    """The points that a sequence has, without where its edits lie."""
+    points = [read_json(path) for path in sorted((folder / "curve").glob("t-*.json"))]
+    return [{key: value for key, value in point.items() if key != "edits"} for point in points]
+
+
+def facts_at(stored: StoredRun, t: int, key: str) -> dict[str, Any]:
+    """What methods are compared by at T: of each scored fact its subject, and the columns of the metric."""
+    name = "retention" if t == stored.config["data"]["limit"] else f"curve/t-{t:04d}"
+    cases = [Case.from_dict(record) for record in stored.cases(name)]
+    figures = [(case.fact, METRICS[key].figures(case.after.values)) for case in cases]
+    known = [(fact, values) for fact, values in figures if values is not None]
+    return {
+        "subjects": {fact.id: fact.subject for fact, _ in known},
+        "columns": {fact.id: list(values) for fact, values in known},
+    }
+
+
+# -- the second step
+
+
+def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
+    """The page and its pictures."""
+    figures = data["figures"]
+    lines = ["# Many facts in one model", "", *provenance(NAME, data, SCRIPT, timed=True), *introduction(figures)]
+    pictures = []
+    for name, methods in figures["data"].items():
+        curves = {METHODS[key].title: found["points"] for key, found in methods.items()}
+        keys = [key for key in KEYS if any(value_at(p, key) for points in curves.values() for p in points)]
+        picture = docs / "figures" / f"{NAME}-{name}.png"
+        draw_curves(curves, keys, picture, names=[headings()[key] for key in keys], d_ffn=figures["d_ffn"])
+        pictures.append(picture)
+        lines += [f"## {name}", "", f"![Curves over the number of edits](figures/{picture.name})", ""]
+        lines += best(name, methods)
+        lines += aims(name, methods)
+        for t in times(methods):
+            lines += [f"After {t} facts, {t / figures['d_ffn']:.2f} for each of a layer's coefficients:", ""]
+            lines += [*curve_markdown(curves, [*keys, *FIGURES], [t]), ""]
+        lines += first_and_latest(methods)
+        lines += orders(methods, keys)
+    path = docs / f"{NAME}.md"
+    write_text(path, "\n".join(lines).rstrip() + "\n")
+    return [path, *pictures]
+
+
+def headings() -> dict[str, str]:
+    """What the metrics are called in tables of curves."""
+    known = curve_columns()
+    return {key: known.get(key, METRICS[key.rpartition(".")[2]].title) for key in KEYS}
+
+
+def introduction(figures: Mapping[str, Any]) -> list[str]:
+    """What the page is about."""
+    lines = paragraph(
+        f"Facts are written into {figures['model']} (float32), {figures['batch']} in a call, one call after another.",
+        f"After T facts at most {figures['scored']} of them are scored: the first and the latest. Each has to hold in",
+        "the model as it is then. Capacity may go with the number of facts for each coefficient of a layer (N / d_ffn;",
+        f"d_ffn is {figures['d_ffn']} here). Targets of the closed forms are solved for on the unedited model, so that",
+        "methods and orders share them; MEMIT, targets anew, is the form as published. So the seconds of a fact are",
+        "those of solving and writing for the method that came first, and of writing alone for those that found their",
+        "targets on the disk (`benchmarks/many_facts.py` times a method whole). Settings were chosen on facts",
+        "1,001 to 1,200 of CounterFact, which this page does not score. Rates in %, KL and drift in nats, with 95 %",
+        "intervals over subjects (drift: over windows of the held-out texts).",
+    )
+    listed = [f"- **{method.title}**: {method.what}" for key, method in METHODS.items() if key in present(figures)]
+    missing = [METHODS[name].title for name in figures["not_run"]]
+    return [*lines, "", *listed, "", *([f"Not run: {', '.join(missing)}.", ""] if missing else [])]
+
+
+def present(figures: Mapping[str, Any]) -> set[str]:
+    """The methods of which there is something."""
+    return {key for methods in figures["data"].values() for key in methods}
+
+
+def times(methods: Mapping[str, Any]) -> list[int]:
+    """The T that some method has, the largest first."""
+    return sorted({int(point["t"]) for found in methods.values() for point in found["points"]}, reverse=True)
+
+
+def point_at(found: Mapping[str, Any], t: int) -> Mapping[str, Any] | None:
+    """A method's point at T."""
+    return next((point for point in found["points"] if point["t"] == t), None)
+
+
+def after(point: Mapping[str, Any], key: str) -> float | None:
+    """A metric of a point."""
+    value = value_at(point, key)
+    return None if value is None else value["after"]
+
+
+def best(name: str, methods: Mapping[str, Any]) -> Iterator[str]:
+    """At each T the best method by the data set's metric, those not told apart from it, and the planned comparisons."""
+    key = DATA[name][1]
+    title = METRICS[key].title
+    yield f"Which is best for how many facts, by {title}:"
+    yield ""
+    for t in reversed(times(methods)):
+        points = {m: point for m, found in methods.items() if (point := point_at(found, t))}
+        values = {m: value for m, point in points.items() if (value := after(point, key)) is not None}
+        edited = {m: value for m, value in values.items() if not METHODS[m].control}
+        if not edited:
+            continue
+        top = max(edited, key=lambda m: edited[m])
+        others = [m for m in edited if m != top]
+        tests = [tested(methods[top], methods[m], t, key) for m in others]
+        known = [(m, p) for m, p in zip(others, tests, strict=True) if p is not None]
+        corrected = dict(zip([m for m, _ in known], holm([p for _, p in known]), strict=True))
+        alike = [METHODS[m].title for m, p in corrected.items() if p >= ALPHA]
+        more = f"; not told apart from it: {', '.join(alike)}" if alike else ""
+        few = "" if len(known) == len(others) else f" (fewer than {MIN_FACTS} facts in common are not tested)"
+        yield f"- T = {t}: **{METHODS[top].title}**, {told(points[top], key)}{more}{few}."
+        for left, right, what in PAIRS:
+            p = None if {left, right} - set(values) else tested(methods[left], methods[right], t, key)
+            if p is not None:
+                gap = METRICS[key].written.text(values[left] - values[right])
+                sure = f"p = {p:.3f}" if p >= 0.001 else "p < 0.001"
+                yield f"  - {what}: {METHODS[left].title} less {METHODS[right].title} is {gap} ({sure}, uncorrected)."
+    yield ""
+    yield "(Paired permutation tests on the same facts, against the best, corrected by Holm.)"
+    yield ""
+
+
+def told(point: Mapping[str, Any], key: str) -> str:
+    """A method's figure, and beside it what it costs the model."""
+    shown = [cell(value_at(point, key), key)]
+    for cost in ("preservation", "perplexity_drift"):
+        if value := value_at(point, cost):
+            shown.append(f"{headings()[cost]} {cell(value, cost)}")
+    return ", ".join(shown)
+
+
+def tested(left: Mapping[str, Any], right: Mapping[str, Any], t: int, key: str) -> float | None:
+    """The p-value of a paired test of two methods at T; None where they have few facts in common."""
+    one, other = left["facts"].get(str(t)), right["facts"].get(str(t))
+    if one is None or other is None:
+        return None
+    common = [id_ for id_ in one["columns"] if id_ in other["columns"]]
+    if len(common) < MIN_FACTS:
+        return None
+    one_columns, other_columns = (
+        [list(column) for column in zip(*(found["columns"][id_] for id_ in common), strict=True)]
+        for found in (one, other)
+    )
+    groups = [one["subjects"][id_] for id_ in common]
+    return paired_test(one_columns, other_columns, groups=groups, combine=METRICS[key].combine)
+
+
+def aims(name: str, methods: Mapping[str, Any]) -> Iterator[str]:
+    """What was asked for beforehand of the best closed form, and whether it is met."""
+    key = DATA[name][1]
+    for t, wanted in AIMS.get(name, {}).items():
+        found = {m: p for m, one in methods.items() if METHODS[m].shares and (p := point_at(one, t))}
+        values = {m: value for m, point in found.items() if (value := after(point, key)) is not None}
+        if not values:
+            continue
+        top = max(values, key=lambda m: values[m])
+        yield f"What was asked of the best closed form at T = {t}, and what {METHODS[top].title} gives:"
+        yield ""
+        for metric, (sign, bound) in wanted.items():
+            figure = value_at(found[top], metric)
+            if figure is None or figure["after"] is None:
+                continue
+            unit = METRICS[metric].written
+            limit = bound if sign != "before -" else float(figure["before"] or 0.0) - bound
+            met = figure["after"] <= limit if sign == "<=" else figure["after"] >= limit
+            said = "at most" if sign == "<=" else "at least"
+            yield (
+                f"- {METRICS[metric].title}: {said} {unit.text(limit)}; {cell(figure, metric)}: "
+                f"{'met' if met else '**missed**'}"
+            )
+        yield ""
+
+
+def first_and_latest(methods: Mapping[str, Any]) -> Iterator[str]:
+    """How the first and the latest facts stand at the largest T: what was forgotten."""
+    last = times(methods)[0]
+    keys = ("token_accuracy", "free_generation_strict", "paraphrase_free_generation_strict")
+    rows = []
+    for key, found in methods.items():
+        point = point_at(found, last)
+        if point is not None and "first" in point and not METHODS[key].control:
+            cells = [cell(value_at(point, f"{part}.{one}"), one) for one in keys for part in ("first", "latest")]
+            rows.append(f"| {METHODS[key].title} | {' | '.join(cells)} |")
+    if rows:
+        known = curve_columns()
+        names = [known.get(f"{part}.{one}", f"{part}: {one}") for one in keys for part in ("first", "latest")]
+        yield f"The first and the latest facts apart, after {last}:"
+        yield from ("", f"| method | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|", *rows, "")
+
+
+def orders(methods: Mapping[str, Any], keys: Sequence[str]) -> Iterator[str]:
+    """The same facts in several orders: means with 95 % t intervals over orders."""
+    curves = {
+        METHODS[key].title: over_orders([found["points"], *found["orders"]])
+        for key, found in methods.items()
+        if found["orders"]
+    }
+    if curves:
+        last = max(int(points[-1]["t"]) for points in curves.values())
+        n = max(int(points[-1]["n_orders"]) for points in curves.values())
+        yield f"The first {last} facts in {n} orders (means, with 95 % t intervals over orders):"
+        yield ""
+        yield from curve_markdown(curves, keys, [last])
+        yield ""
+
+
+REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, page)
+
+if __name__ == "__main__":
+    REPORT.main()

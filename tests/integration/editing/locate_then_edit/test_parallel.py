@@ -1,0 +1,135 @@
+"""Targets solved for in two processes of a local ray: the same as in this one, and what is solved is kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import program
+import pytest
+import tiny
+import torch
+
+import editing.locate_then_edit.closed_form
+from corrigenda import Fact, LanguageModel
+from corrigenda.moments.second_moment import SecondMoment
+from corrigenda.moments.text import Text
+from editing import EditRefusedError, Memit, ValueSettings, Workers
+
+ray = pytest.importorskip("ray", reason="needs the extra 'ray': pip install corrigenda[ray]")
+
+FACTS = [
+    Fact(subject, "the city of {} is", target, "Paris", id=subject)
+    for subject, target in (("Thomas", "Rome"), ("Danielle", "Berlin"), ("Ben", "Rome"), ("the river", "London"))
+]
+MEMIT = Memit(
+    layers=(1, 2),
+    prefixes=("", "red green . "),
+    value=ValueSettings(steps=4, lr=0.2, early_stop_loss=-1.0),
+    batch_size=1,
+    refuse_norm=1e9,
+    most_per_coefficient=1.0,
+    alike=1.0,
+)
+PARALLEL = dataclasses.replace(MEMIT, workers=Workers(2))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A local ray of two workers for all tests: starting one takes seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in program.environment(tmp_path_factory.mktemp("cache")).items():
+            patch.setenv(name, value)
+        patch.setenv(
+            "PYTHONPATH",
+            os.pathsep.join([os.environ["PYTHONPATH"], str(Path(tiny.__file__).parent), str(Path(__file__).parent)]),
+        )
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+        yield
+        ray.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path))
+
+    def given(lm: LanguageModel, layers: Sequence[int], text: Text) -> dict[int, SecondMoment]:
+        matrix = torch.diag(torch.linspace(0.1, 2, 48, dtype=torch.float64))
+        return {layer: SecondMoment(matrix, 1000, layer, text) for layer in layers}
+
+    monkeypatch.setattr(editing.locate_then_edit.closed_form, "second_moments", given)
+    return tmp_path
+
+
+def kept(cache: Path) -> int:
+    return len(list(cache.glob("targets/*/*.safetensors")))
+
+
+def test_the_same_as_in_one_process(cache: Path) -> None:
+    """Also on top of an edit; and another process finds the targets on the disk."""
+    lm = tiny.build("llama", scale=8.0)
+    first = PARALLEL.edit(lm, FACTS[:2])
+    assert kept(cache) == 2
+    found = PARALLEL.extend(lm, first, FACTS[2:])
+    assert kept(cache) == 4
+    plain = dataclasses.replace(MEMIT, keep_targets=False)
+    expected = plain.extend(lm, plain.edit(lm, FACTS[:2]), FACTS[2:])
+    for layer in (1, 2):
+        torch.testing.assert_close(found.delta(layer), expected.delta(layer), rtol=1e-5, atol=1e-5)
+    for one, other in zip(found.origin.report, expected.origin.report, strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], abs=1e-5)
+    again = MEMIT.extend(lm, MEMIT.edit(lm, FACTS[:2]), FACTS[2:])
+    assert all(one["solved"] == "kept" for one in again.origin.report)
+
+
+def dies(settings: object, site: object, lm: LanguageModel, lacking: object) -> object:
+    """What stands for `solve`: the worker that gets the last fact is gone."""
+    from editing.locate_then_edit import solved
+
+    if "the river" in lacking.ids:  # type: ignore[attr-defined]
+        os._exit(1)
+    return solved.solve(settings, site, lm, lacking)  # type: ignore[arg-type]
+
+
+def raises(settings: object, site: object, lm: LanguageModel, lacking: object) -> object:
+    """The second batch fails."""
+    if "Danielle" in lacking.ids:  # type: ignore[attr-defined]
+        raise ValueError("it cannot be\nand here is why")
+    return dies(settings, site, lm, lacking)
+
+
+def refuses(settings: object, site: object, lm: LanguageModel, lacking: object) -> object:
+    """The editor refuses."""
+    raise EditRefusedError("it is too long")
+
+
+def test_a_worker_that_dies_is_one_error_and_what_is_solved_is_kept(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import editing.locate_then_edit.solved as module
+
+    lm = tiny.build("llama", scale=8.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "solve", dies)
+        with pytest.raises(
+            RuntimeError, match=r"facts the river: solving failed in a worker .*; what was solved is kept"
+        ):
+            PARALLEL.edit(lm, FACTS)
+    assert kept(cache) == 3
+    PARALLEL.edit(lm, FACTS)
+    assert kept(cache) == 4
+
+
+def test_an_error_of_a_worker(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import editing.locate_then_edit.solved as module
+
+    lm = tiny.build("llama", scale=8.0)
+    monkeypatch.setattr(module, "solve", raises)
+    with pytest.raises(RuntimeError, match=r"facts Danielle: .*\(ValueError: it cannot be\); what was solved is kept"):
+        PARALLEL.edit(lm, FACTS[:2])
+    assert kept(cache) == 1
+    monkeypatch.setattr(module, "solve", refuses)
+    with pytest.raises(EditRefusedError, match=r"^it is too long$"):
+        PARALLEL.edit(lm, FACTS[:2])

@@ -1,0 +1,131 @@
+"""The page on contexts, on a tiny model: records that are there are taken up, and the tests are paired."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import tiny
+
+from corrigenda import LanguageModel
+from corrigenda.moments.text import Text
+from editing import Rome, ValueSettings
+
+ROOT = Path(__file__).parents[3]
+SUBJECTS = ["Thomas", "Danielle", "Ben", "the river", "the tower"]
+LOADS: list[str] = []
+
+
+@pytest.fixture
+def report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    """The script, with a tiny model and small editors."""
+    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "reports"))
+    for name in ("contexts", "layers", "pages"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    module = importlib.import_module("contexts")
+    LOADS.clear()
+
+    def load(name: str) -> LanguageModel:
+        LOADS.append(name)
+        return tiny.build("llama")
+
+    monkeypatch.setattr(module, "load", load)
+
+    def small(variant: Any) -> Any:
+        value = ValueSettings(steps=4, lr=0.2, confident_steps=variant.editor.value.confident_steps)
+        lengths = tuple((2, number // 5) for _, number in variant.editor.prefix_lengths)
+        return replace(
+            variant,
+            editor=Rome(
+                layer=1, prefix_lengths=lengths, value=value, text=Text(tokens=640, length=16), refuse_norm=1e9
+            ),
+        )
+
+    monkeypatch.setattr(module, "VARIANTS", {name: small(one) for name, one in module.VARIANTS.items()})
+    return module
+
+
+@pytest.fixture
+def arguments(tmp_path: Path) -> list[str]:
+    facts = [
+        {
+            "id": f"fact-{number}",
+            "subject": subject,
+            "prompt": "the city of {} is",
+            "target_new": "Rome" if number % 2 else "Berlin",
+            "target_true": "Paris",
+            "paraphrases": [f"{subject} stands in"],
+            "neighbourhood": ["the city of green is"],
+        }
+        for number, subject in enumerate(SUBJECTS)
+    ]
+    (tmp_path / "facts.jsonl").write_text("".join(json.dumps(fact) + "\n" for fact in facts))
+    return [
+        *("--data", str(tmp_path / "facts.jsonl"), "--offset", "1", "--facts", "4"),
+        *("--work", str(tmp_path / "work"), "--docs", str(tmp_path / "docs")),
+    ]
+
+
+def test_collect_and_page(report: ModuleType, arguments: list[str], tmp_path: Path) -> None:
+    collect = ["collect", *arguments]
+    with pytest.raises(SystemExit, match="3"):
+        report.REPORT.main([*collect, "--minutes", "0"])
+    with pytest.raises(SystemExit, match="no fact is edited by all of"):
+        report.REPORT.main([*collect, "--write"])
+    report.REPORT.main([*collect, "--variants", "20,5"])
+    report.REPORT.main(collect)
+    assert len(LOADS) == 3
+    data = json.loads((tmp_path / "docs" / "data" / "contexts.json").read_text())
+    assert data["figures"]["subjects"] == SUBJECTS[1:]
+    assert list(data["figures"]["variants"]) == ["20", "5", "5-confident-3", "5-confident-6"]
+    for name, found in data["figures"]["variants"].items():
+        assert set(found["facts"]) == {*report.KEYS, "seconds"}
+        assert all(len(values) == 4 for values in found["facts"].values())
+        records = [json.loads(line) for line in (tmp_path / "work" / name / "cases.jsonl").read_text().splitlines()]
+        kept = [record["after"]["values"]["paraphrase_magnitude"] for record in records]
+        assert found["facts"]["paraphrase_magnitude"] == pytest.approx(kept)
+        assert data["runs"][name][-1]["ended"]
+    # Given again, nothing is edited.
+    report.REPORT.main(collect)
+    assert len(LOADS) == 3
+    report.REPORT.main(["page", "--docs", str(tmp_path / "docs")])
+    page = (tmp_path / "docs" / "contexts.md").read_text()
+    assert "Facts 2 to 5 of facts.jsonl, of which 4 are scored here" in " ".join(page.split())
+    assert "## 1 + 5 contexts, against 1 + 20 contexts" in page
+    assert "| seconds | " in page
+
+
+def test_records_of_which_nothing_is_noted(report: ModuleType, arguments: list[str], tmp_path: Path) -> None:
+    """Their values are worked out anew, and the commit is what the user says."""
+    report.REPORT.main(["collect", *arguments, "--variants", "20"])
+    folder = tmp_path / "work" / "20"
+    (folder / "made.json").unlink()
+    lines = [json.loads(line) for line in (folder / "cases.jsonl").read_text().splitlines()]
+    expected = [line["after"]["values"]["efficacy_magnitude"] for line in lines]
+    for line in lines:
+        line["after"]["values"]["efficacy_magnitude"] = 7.0  # by another definition
+    (folder / "cases.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    report.REPORT.main(["collect", *arguments, "--variants", "20", "--write", "--commit", "c0ffee"])
+    with pytest.raises(SystemExit, match="nothing says how these records were made; give --commit"):
+        report.REPORT.main(["collect", *arguments, "--variants", "20", "--facts", "3", "--offset", "0"])
+    data = json.loads((tmp_path / "docs" / "data" / "contexts.json").read_text())
+    assert data["figures"]["variants"]["20"]["facts"]["efficacy_magnitude"] == pytest.approx(expected)
+    assert [way["commit"] for way in data["made"]] == ["c0ffee"]
+    assert data["runs"]["20"] == [{"made": 0, "begun": None, "ended": None, "load": [None, None]}]
+
+
+def test_what_a_comparison_says(report: ModuleType) -> None:
+    """By hand: better by a point in every one of 20 facts is no chance, and what is the same is neither."""
+    subjects = [f"subject {number}" for number in range(20)]
+    left = {"efficacy_success": [1.0] * 20, "neighbourhood_kl": [0.2] * 20, "token_accuracy": [0.5] * 20}
+    right = {"efficacy_success": [0.0] * 20, "neighbourhood_kl": [0.1] * 20, "token_accuracy": [0.5] * 20}
+    said = " ".join(report.comparison(left, right, subjects))
+    assert "corrected by Holm for 3 of them" in said
+    assert "better: efficacy success (ES); worse: neighbourhood KL." in said

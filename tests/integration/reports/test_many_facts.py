@@ -1,0 +1,166 @@
+"""The page on many facts, on a tiny model: sequences in batches, several orders, resuming, and what the page says."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import program
+import pytest
+import tiny
+
+from corrigenda.runs.store import Store
+
+ROOT = Path(__file__).parents[3]
+SUBJECTS = ["Thomas", "Danielle", "Ben", "river", "tower", "piano", "Rome", "Berlin", "red", "blue", "seven", "north"]
+SMALL = ("editor.text.tokens=640", "editor.text.length=16", "editor.prefix_lengths=[[2,2]]", "editor.value.steps=3")
+CLOSED = (*SMALL, "editor.layers=[1,2]", "editor.tokens_per_coefficient=0", "editor.value.lr=0.2")
+CHANGES: dict[str, tuple[str, ...]] = {
+    "none": (),
+    "memit": CLOSED,
+    "memit_plain": CLOSED,
+    "memit_anew": CLOSED,
+    "rome": (*SMALL, "editor.layer=1"),
+    "finetune": ("editor.layer=1", "editor.steps=2", "editor.epochs=2"),
+    "random": (),
+}
+RUNS: list[list[str]] = []
+
+
+@pytest.fixture
+def report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    """The script, with small editors, and its runs in this process."""
+    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "reports"))
+    for name in ("many_facts", "leaderboard", "sequential", "layers", "pages"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    module = importlib.import_module("many_facts")
+    methods = {
+        name: replace(module.METHODS[name], settings=(*module.METHODS[name].settings, *changes))
+        for name, changes in CHANGES.items()
+    }
+    methods["later"] = replace(module.METHODS["none"], title="later", editor="not_made_yet")
+    monkeypatch.setattr(module, "METHODS", methods)
+    monkeypatch.setattr(module, "FIXED", 2)
+    monkeypatch.setattr(module, "SETTINGS", ("eval.max_new_tokens=4", "eval.perplexity_windows=3"))
+    monkeypatch.setattr(module, "MIN_FACTS", 3)
+    RUNS.clear()
+
+    def run(overrides: list[str], store: Store, deadline: float | None) -> bool:
+        if deadline is not None:
+            return False
+        RUNS.append(overrides)
+        program.call(tmp_path, *overrides)
+        return True
+
+    monkeypatch.setattr(module, "run", run)
+    return module
+
+
+@pytest.fixture
+def arguments(tmp_path: Path) -> list[str]:
+    tiny.build("llama").save_pretrained(tmp_path / "model")
+    facts = [
+        {
+            "id": f"fact-{number}",
+            "subject": subject,
+            "prompt": "the city of {} is",
+            "target_new": "Rome" if number % 2 else "Berlin",
+            "target_true": "Paris",
+            "paraphrases": [f"{subject} stands in"],
+            "neighbourhood": ["the city of green is"],
+            "generation": [f"{subject} is"],
+        }
+        for number, subject in enumerate(SUBJECTS)
+    ]
+    (tmp_path / "counterfact.json").write_text(json.dumps(facts))
+    return [
+        *("--t", "8", "--batch", "2", "--scored", "4", "--checkpoints", "2,4", "--order-t", "4", "--orders", "2"),
+        *("--data", "counterfact", "--files", str(tmp_path), "--model", "own", "--store", str(tmp_path / "store")),
+        *("--docs", str(tmp_path / "docs"), f"model.name={tmp_path / 'model'}", "model.device=cpu"),
+    ]
+
+
+@pytest.mark.slow
+def test_collect_and_page(
+    report: ModuleType,
+    arguments: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    collect = ["collect", *arguments]
+    with pytest.raises(SystemExit, match="3"):
+        report.REPORT.main([*collect, "--minutes", "1"])
+    said = capsys.readouterr().out
+    assert "there are no such editors here: later" in said
+    # All but the controls in the other order, too.
+    assert "12 sequences are left, about 0.1 hours" in said
+    report.REPORT.main(collect)
+    assert len(RUNS) == 12
+    [like] = [one for overrides in RUNS for one in overrides if one.startswith("editor.like.run=")]
+    assert str(tmp_path / "store" / "rome") in like
+    data = json.loads((tmp_path / "docs" / "data" / "many_facts.json").read_text())
+    figures = data["figures"]
+    assert (figures["d_ffn"], figures["batch"], figures["not_run"]) == (48, 2, ["later"])
+    methods = figures["data"]["counterfact"]
+    assert set(methods) == set(CHANGES)
+    for name, found in methods.items():
+        assert [point["t"] for point in found["points"]] == [2, 4, 8]
+        assert [point["n_scored"] for point in found["points"]] == [2, 4, 4]
+        assert [len(points) for points in found["orders"]] == ([] if name in ("none", "random") else [2])
+        for t, facts in found["facts"].items():
+            assert len(facts["columns"]) == min(int(t), 4)
+            assert all(len(columns) == 3 for columns in facts["columns"].values())  # the parts of the score
+    assert set(methods["memit"]["facts"]["8"]["columns"]) == {"fact-0", "fact-1", "fact-6", "fact-7"}
+    assert methods["memit"]["points"][-1]["metrics"] != methods["memit_plain"]["points"][-1]["metrics"]
+    # Nothing is done twice, and the page needs no model.
+    report.REPORT.main(collect)
+    assert len(RUNS) == 12
+    monkeypatch.setattr(report, "load", None)
+    report.REPORT.main(["page", "--docs", str(tmp_path / "docs")])
+    page = (tmp_path / "docs" / "many_facts.md").read_text()
+    assert "After 8 facts, 0.17 for each of a layer's coefficients:" in page
+    assert "Not run: later." in page
+    assert "- T = 8: **" in page
+    assert "keeping earlier keys: MEMIT less MEMIT, plain is" in page
+    assert "The first 4 facts in 2 orders" in page
+    assert (tmp_path / "docs" / "figures" / "many_facts-counterfact.png").is_file()
+
+
+@pytest.mark.slow
+def test_solved_targets_are_shared(report: ModuleType, arguments: list[str], tmp_path: Path) -> None:
+    """A second closed form, and another order, find all targets on the disk; anew, only those of the first batch."""
+
+    def solved(methods: str) -> int:
+        report.REPORT.main(["collect", *arguments, "--methods", methods])
+        return len(list((tmp_path / "cache" / "targets").glob("*/*.safetensors")))
+
+    assert solved("memit") == 8
+    assert solved("memit_plain") == 8
+    # Of the order of the file the targets after the first batch, of the other order all after its first batch.
+    assert solved("memit_anew") == 8 + 6 + 2
+
+
+def test_what_the_best_is_compared_by(report: ModuleType) -> None:
+    """By hand: 40 facts, all right against half right; and a control is never the best."""
+    point: dict[str, Any] = {"t": 40, "metrics": {}}
+
+    def method(share: float) -> dict[str, Any]:
+        value = {"before": 0.0, "after": share, "low": share, "high": share, "n": 40}
+        columns = {f"{number}": [float(number < share * 40)] for number in range(40)}
+        key = "paraphrase_free_generation_strict"
+        facts = {"subjects": {id_: id_ for id_ in columns}, "columns": columns}
+        return {"points": [point | {"metrics": {key: value}}], "facts": {"40": facts}, "orders": []}
+
+    methods = {"none": method(1.0), "memit": method(0.9), "memit_plain": method(0.5), "rome": method(0.875)}
+    said = list(report.best("zsre", methods))
+    assert any(
+        line.startswith("- T = 40: **MEMIT**, 90.0 [90.0, 90.0]; not told apart from it: ROME.") for line in said
+    )
+    assert any("MEMIT less MEMIT, plain is 40.0 (p < 0.001, uncorrected)" in line for line in said)
