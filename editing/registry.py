@@ -34,6 +34,7 @@ CLASSES: Mapping[str, str] = {
     "rome": "editing.Rome",
     "saved": "editing.Saved",
     "suppress": "editing.Suppress",
+    "ultraedit": "editing.UltraEdit",
     "update_neurons": "editing.UpdateNeurons",
     "wise_whitened": "editing.Wise",
 }

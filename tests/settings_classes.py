@@ -44,6 +44,7 @@ CLASSES: dict[type, dict[str, Any]] = {
     editing.Memit: {},
     editing.AlphaEdit: {},
     editing.Emmet: {},
+    editing.UltraEdit: {},
     editing.Grace: {},
     editing.FineTune: {},
     editing.NoEdit: {},

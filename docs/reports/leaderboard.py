@@ -80,6 +80,7 @@ TABLE: tuple[Entry, ...] = (
     Entry("alphaedit_blue"),
     Entry("emmet"),
     Entry("pmet"),
+    Entry("ultraedit"),
     Entry("grace"),
     Entry("wise_whitened"),
     Entry("wise_paper"),
