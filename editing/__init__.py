@@ -7,6 +7,7 @@ from corrigenda.lazy import lazily
 if TYPE_CHECKING:
     from editing.baselines.controls import InContext as InContext
     from editing.baselines.controls import NoEdit as NoEdit
+    from editing.baselines.crispedit import CrispEdit as CrispEdit
     from editing.baselines.finetune import FineTune as FineTune
     from editing.baselines.random_update import RandomUpdate as RandomUpdate
     from editing.baselines.saved import Saved as Saved

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 CLASSES: Mapping[str, str] = {
     "alphaedit": "editing.AlphaEdit",
+    "crispedit": "editing.CrispEdit",
     "emmet": "editing.Emmet",
     "enhance": "editing.Enhance",
     "erase_neurons": "editing.EraseNeurons",

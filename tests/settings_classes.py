@@ -47,6 +47,7 @@ CLASSES: dict[type, dict[str, Any]] = {
     editing.UltraEdit: {},
     editing.Grace: {},
     editing.FineTune: {},
+    editing.CrispEdit: {},
     editing.NoEdit: {},
     editing.InContext: {},
     editing.RandomUpdate: {},

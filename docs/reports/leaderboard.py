@@ -70,6 +70,7 @@ TABLE: tuple[Entry, ...] = (
     Entry("none"),
     Entry("in_context", on_request={"batch": "all statements before every prompt take hours on a CPU"}),
     Entry("finetune"),
+    Entry("crispedit"),
     Entry("ft_l", on_request={"single": NO_BOUND, "batch": NO_BOUND}),
     Entry("rome"),
     Entry("random"),
