@@ -38,6 +38,10 @@ class CrispEdit(FineTune):
     model's predictions, text sampled from the model itself. `extend` goes on in the same subspace and has no curvature
     of the earlier facts: learn all facts so far together (job.sequential.regime=together), or earlier ones fade.
 
+    With SmolLM2, the CounterFact facts 1,001 to 1,020 and twelve passes over them, it has as many of the facts as
+    `FineTune` (efficacy 55 against 50 %), a neighbourhood KL of 0.05 against 0.19, and a perplexity drift of -0.003
+    against 0.004. Other values of gamma were not compared.
+
     Attributes:
         gamma: the share of the curvature's trace that the barred directions hold; 0 bars none.
         text: over which text both factors are taken.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny
@@ -61,14 +62,14 @@ def test_the_whole_change_has_no_part_of_high_curvature(family: str) -> None:
     assert float(plain.flatten()[barred].norm()) > 0.05 * float(plain.norm())
 
 
-def _shared() -> dict[str, object]:
+def _shared() -> dict[str, Any]:
     return {field.name: getattr(CRISP, field.name) for field in dataclasses.fields(FineTune)}
 
 
 def test_with_nothing_barred_it_is_fine_tuning() -> None:
     lm = build()
     free = dataclasses.replace(CRISP, gamma=0.0).edit(lm, FACTS)
-    plain = FineTune(**_shared()).edit(lm, FACTS)  # type: ignore[arg-type]
+    plain = FineTune(**_shared()).edit(lm, FACTS)
     assert free.norm(1) > 0.1
     torch.testing.assert_close(free.delta(1), plain.delta(1), rtol=1e-2, atol=2e-3)
 
