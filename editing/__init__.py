@@ -7,6 +7,7 @@ from corrigenda.lazy import lazily
 if TYPE_CHECKING:
     from editing.baselines.controls import InContext as InContext
     from editing.baselines.controls import NoEdit as NoEdit
+    from editing.baselines.crispedit import CrispEdit as CrispEdit
     from editing.baselines.finetune import FineTune as FineTune
     from editing.baselines.random_update import RandomUpdate as RandomUpdate
     from editing.baselines.saved import Saved as Saved
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from editing.locate_then_edit.parallel import Workers as Workers
     from editing.locate_then_edit.rome import Rome as Rome
     from editing.locate_then_edit.targets import ValueSettings as ValueSettings
+    from editing.locate_then_edit.ultraedit import UltraEdit as UltraEdit
     from editing.memory_based.grace import Grace as Grace
     from editing.memory_based.wise.unrelated import Unrelated as Unrelated
     from editing.memory_based.wise.wise import Wise as Wise

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 CLASSES: Mapping[str, str] = {
     "alphaedit": "editing.AlphaEdit",
+    "crispedit": "editing.CrispEdit",
     "emmet": "editing.Emmet",
     "enhance": "editing.Enhance",
     "erase_neurons": "editing.EraseNeurons",
@@ -34,6 +35,7 @@ CLASSES: Mapping[str, str] = {
     "rome": "editing.Rome",
     "saved": "editing.Saved",
     "suppress": "editing.Suppress",
+    "ultraedit": "editing.UltraEdit",
     "update_neurons": "editing.UpdateNeurons",
     "wise_whitened": "editing.Wise",
 }

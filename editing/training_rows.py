@@ -146,7 +146,7 @@ class SideLayer:
     def run(self, sequences: Sequence[tuple[Sequence[int], int]]) -> Rows:
         """Runs texts, each with the length of its prompt, once; only here do the layers below the side memory run."""
         found: dict[int, tuple[Tensor, Tensor]] = {}
-        for group in _groups([len(ids) for ids, _ in sequences]):
+        for group in groups_of([len(ids) for ids, _ in sequences]):
             batch = self.lm.batch([sequences[i][0] for i in group], [sequences[i][1] for i in group])
             with self.memory.capture() as seen:
                 recording = record(self.lm, batch, [self.first])
@@ -164,7 +164,8 @@ class SideLayer:
         )
 
 
-def _groups(lengths: Sequence[int]) -> list[list[int]]:
+def groups_of(lengths: Sequence[int]) -> list[list[int]]:
+    """Rows of these lengths in groups that are run at once: the numbers of each group's rows, the shortest first."""
     groups: list[list[int]] = [[]]
     for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
         if groups[-1] and (len(groups[-1]) + 1) * lengths[i] > RECORD_TOKENS:

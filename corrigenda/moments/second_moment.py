@@ -6,7 +6,6 @@ little as possible to all the others (Meng et al. 2022, "Locating and Editing Fa
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -14,21 +13,19 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from corrigenda.edits.weights import memories_of
-from corrigenda.files import cache_folder, write_tensors
+from corrigenda.files import cache_folder
 from corrigenda.forward.recording import forward_to
 from corrigenda.language_model import LanguageModel
 from corrigenda.models.memory import FFNMemory
+from corrigenda.moments.sums import SquareSum, read_mean
 from corrigenda.moments.text import Text
 from corrigenda.progress import track
 
 ROWS = 32
 """Sequences run at once."""
-CHECKPOINT = 16
-"""Batches after which the sums so far are written down."""
 KEPT = 2**30
 """So many bytes of moments are kept in memory with a model; further ones are read again at each use."""
 
@@ -94,7 +91,7 @@ class SecondMoment:
                 f"the second moment of layer {self.layer} has rank {self.rank} of {len(self.matrix)} (over "
                 f"{self.tokens} tokens): whitening needs a ridge above 0, not {ridge}, or more text"
             )
-        size, directions = self._eigen
+        size, directions = self.eigen
         return directions * (size.clamp(min=0) + ridge).rsqrt() @ directions.T / self.scale**0.5
 
     def null_space(self, energy: float) -> Tensor:
@@ -115,7 +112,7 @@ class SecondMoment:
         """
         if not 0 <= energy <= 1:
             raise ValueError(f"energy must be a share of the trace, from 0 to 1, not {energy}")
-        size, directions = self._eigen
+        size, directions = self.eigen
         unused = torch.arange(len(size)) < len(size) - self.rank
         held = torch.where(unused, 0, size).cumsum(0)
         return directions[:, held / held[-1] <= energy]
@@ -131,7 +128,7 @@ class SecondMoment:
     @cached_property
     def rank(self) -> int:
         """C's numerical rank: how many eigenvalues stand above float64's rounding of the largest."""
-        size, _ = self._eigen
+        size, _ = self.eigen
         return int((size > float(size[-1]) * len(size) * torch.finfo(torch.float64).eps).sum())
 
     @cached_property
@@ -140,7 +137,7 @@ class SecondMoment:
         return float(self.matrix.diagonal().mean())
 
     @cached_property
-    def _eigen(self) -> tuple[Tensor, Tensor]:
+    def eigen(self) -> tuple[Tensor, Tensor]:
         """The eigenvalues of C / `scale`, ascending, (d_ffn,), and the eigenvectors as columns."""
         size, directions = torch.linalg.eigh(self.matrix / self.scale)
         return size, directions
@@ -181,83 +178,43 @@ def second_moments(lm: LanguageModel, layers: Collection[int], text: Text | None
     memories = {memory.layer: memory for memory in memories_of(lm, layers).values()}
     folder = cache_folder() / "moments"
     paths = {layer: folder / f"{lm.fingerprint}-layer{layer}-{text.key}.safetensors" for layer in memories}
-    missing = [_Sum(memories[layer], path) for layer, path in paths.items() if not path.is_file()]
+    missing = [
+        (memories[layer], SquareSum(memories[layer].d_ffn, path)) for layer, path in paths.items() if not path.is_file()
+    ]
     if missing:
         with lm.edits.suspended():
             _compute(lm, missing, text)
-    return {layer: _kept(lm, path, layer, text) for layer, path in paths.items()}
+    return {layer: kept_moment(lm, path, layer, text) for layer, path in paths.items()}
 
 
-def _kept(lm: LanguageModel, path: Path, layer: int, text: Text) -> SecondMoment:
+def kept_moment(lm: LanguageModel, path: Path, layer: int, text: Text) -> SecondMoment:
     """The moment in a file: the object of an earlier call, with the factors that it has by now, where there is room."""
     changed = path.stat().st_mtime_ns
     known = lm.kept.get(path)
     if isinstance(known, tuple) and known[0] == changed:
         moment: SecondMoment = known[1]
         return moment
-    moment = SecondMoment(*_read(path)[:2], layer, text)
+    moment = SecondMoment(*read_mean(path), layer, text)
     others = sum(one[1].matrix.nbytes for name, one in lm.kept.items() if name != path)
     if others + moment.matrix.nbytes <= KEPT:
         lm.kept[path] = (changed, moment)
     return moment
 
 
-class _Sum:
-    """The sum over tokens that becomes one layer's second moment; an earlier one that was cut short is taken up.
-
-    Args:
-        memory: of the layer.
-        path: of the file that the result goes to; the sum so far lies beside it.
-    """
-
-    def __init__(self, memory: FFNMemory, path: Path) -> None:
-        self.memory, self.path = memory, path
-        self.part = path.with_suffix(".part")
-        self.tokens = self.done = 0
-        if self.part.is_file():
-            self.total, self.tokens, self.done = _read(self.part)
-        else:
-            self.total = torch.zeros(memory.d_ffn, memory.d_ffn, dtype=torch.float64)
-
-    def add(self, coefficients: Tensor) -> None:
-        """Adds one batch, (token, d_ffn)."""
-        keys = coefficients.double().cpu()
-        self.total += keys.T @ keys
-        self.tokens += len(keys)
-        self.done += 1
-        if self.done % CHECKPOINT == 0:
-            _write(self.part, self.total, self.tokens, self.done)
-
-    def finish(self) -> None:
-        """Writes the mean."""
-        _write(self.path, self.total / self.tokens, self.tokens, self.done)
-        self.part.unlink(missing_ok=True)
-
-
-def _compute(lm: LanguageModel, sums: Sequence[_Sum], text: Text) -> None:
+def _compute(lm: LanguageModel, sums: Sequence[tuple[FFNMemory, SquareSum]], text: Text) -> None:
     """Runs the text once, up to the highest layer, from the first batch that a sum lacks."""
     sequences = text.sequences(lm)
     batches = [sequences[i : i + ROWS] for i in range(0, len(sequences), ROWS)]
-    names = ", ".join(str(one.memory.layer) for one in sums)
+    names = ", ".join(str(memory.layer) for memory, _ in sums)
     for number, rows in enumerate(track(batches, f"Second moment of layer {names}")):
-        lacking = [one for one in sums if one.done <= number]
+        lacking = [(memory, one) for memory, one in sums if one.done <= number]
         if not lacking:
             continue
         batch = lm.batch(rows)
         with ExitStack() as stack:
-            seen = [stack.enter_context(one.memory.capture(batch.attention_mask.bool())) for one in lacking]
-            forward_to(lm, batch, max(one.memory.layer for one in lacking))
-        for one, found in zip(lacking, seen, strict=True):
+            seen = [stack.enter_context(memory.capture(batch.attention_mask.bool())) for memory, _ in lacking]
+            forward_to(lm, batch, max(memory.layer for memory, _ in lacking))
+        for (_, one), found in zip(lacking, seen, strict=True):
             one.add(found.coefficients)
-    for one in sums:
+    for _, one in sums:
         one.finish()
-
-
-def _write(path: Path, matrix: Tensor, tokens: int, done: int) -> None:
-    write_tensors(path, {"matrix": matrix}, {"progress": json.dumps([tokens, done])})
-
-
-def _read(path: Path) -> tuple[Tensor, int, int]:
-    with safe_open(path, framework="pt") as file:
-        tokens, done = json.loads(file.metadata()["progress"])
-        return file.get_tensor("matrix"), tokens, done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 import re
@@ -59,6 +60,10 @@ class Text:
     def n_sequences(self) -> int:
         """How many sequences make up the text."""
         return -(-self.tokens // self.length)
+
+    def at_least(self, tokens: int) -> Text:
+        """The same with so many tokens, or itself, if it has as many."""
+        return self if self.tokens >= tokens else dataclasses.replace(self, tokens=tokens)
 
     @property
     def key(self) -> str:

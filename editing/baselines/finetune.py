@@ -8,7 +8,7 @@ together in shuffled mini-batches over several epochs, at one well-chosen matrix
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -22,6 +22,9 @@ from editing.extending import check_previous, without
 from editing.layers import OneLayer
 from editing.together import last_word_counts
 from editing.training_rows import Rows, RowsForward, SideLayer, target_rows
+
+Projection = Callable[[Tensor], Tensor]
+"""Maps a change of V, (d_ffn, d_model), to its part in a subspace."""
 
 
 @dataclass(frozen=True)
@@ -86,15 +89,20 @@ class FineTune(OneLayer):
                 loss is not finite.
         """
         require_targets("fine-tuning", facts)
+        within = self.projection(lm)
         with without(lm, previous):
             side = SideLayer(lm, self.resolved_layer(lm))
             start = _start(lm, side, previous)
             rows = side.run([self._row(lm, fact) for fact in facts])
-            delta, figures = self._learn(side, rows, start, facts)
+            delta, figures = self._learn(side, rows, start, facts, within)
         before = () if previous is None else previous.origin.facts
         reports = () if previous is None else previous.origin.report
         origin = Origin.of(lm, self, [*before, *facts], [*reports, *figures])
         return ValueEdit.of(lm, origin, {side.layer: delta})
+
+    def projection(self, lm: LanguageModel) -> Projection | None:
+        """What gradients and steps, (d_ffn, d_model), are projected by; None for nothing."""
+        return None
 
     def _row(self, lm: LanguageModel, fact: Fact) -> tuple[list[int], int]:
         ids, prompt = target_rows(lm, fact)
@@ -102,7 +110,7 @@ class FineTune(OneLayer):
 
     @torch.enable_grad()
     def _learn(
-        self, side: SideLayer, rows: Rows, start: Tensor, facts: Sequence[Fact]
+        self, side: SideLayer, rows: Rows, start: Tensor, facts: Sequence[Fact], within: Projection | None
     ) -> tuple[Tensor, list[dict[str, Any]]]:
         """The change of V, and what is to be said of each fact."""
         delta = start.clone().requires_grad_()
@@ -125,7 +133,10 @@ class FineTune(OneLayer):
                     continue  # nothing to learn here; Adam's momentum would carry it on
                 optimiser.zero_grad()
                 losses.mean().backward()
-                optimiser.step()
+                if within is None:
+                    optimiser.step()
+                else:
+                    _projected_step(optimiser, delta, within)
                 if self.bound is not None:
                     with torch.no_grad():
                         delta.copy_(start + (delta - start).clamp(-self.bound, self.bound))
@@ -137,6 +148,16 @@ class FineTune(OneLayer):
             {"loss": losses[-1], "passes": passes, "step_losses": list(losses)} for losses in zip(*history, strict=True)
         ]
         return delta.detach(), figures
+
+
+def _projected_step(optimiser: torch.optim.Optimizer, delta: Tensor, within: Projection) -> None:
+    """A step along the projected gradient; Adam scales entry by entry, so its step is projected once more."""
+    assert delta.grad is not None
+    delta.grad = within(delta.grad)
+    held = delta.detach().clone()
+    optimiser.step()
+    with torch.no_grad():
+        delta.copy_(held + within(delta - held))
 
 
 def _start(lm: LanguageModel, side: SideLayer, previous: Edit | None) -> Tensor:

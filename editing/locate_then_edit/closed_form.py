@@ -30,6 +30,7 @@ from editing.extending import check_previous, present, state_of
 from editing.locate_then_edit.after_treatments import AfterTreatments, anchored
 from editing.locate_then_edit.guards import Guards, cosines_between, name_alike, warn_of_load, warn_of_rank
 from editing.locate_then_edit.history import KeyHistory, Solutions
+from editing.locate_then_edit.joined import joined
 from editing.locate_then_edit.keys import group_weights
 from editing.locate_then_edit.least_squares import Factors, System
 from editing.locate_then_edit.parallel import Workers
@@ -245,7 +246,7 @@ class ClosedForm:
             origin = Origin.of(lm, self, facts, report)
         else:
             origin = Origin.of(lm, self, [*own.origin.facts, *facts], [*own.origin.report, *report])
-        edit = dataclasses.replace(_joined(lm, own, factors, origin), state=grown)
+        edit = dataclasses.replace(joined(lm, own, factors, origin), state=grown)
         guards = Guards(self.name, self.refuse_norm, self.refuse_norm)
         for layer in layers:
             guards.refuse_whole(layer, edit.norm(layer) / float(_unedited(lm, layer).float().norm()), grown.n_written)
@@ -353,8 +354,7 @@ class ClosedForm:
 
     def _moments(self, lm: LanguageModel, layers: Sequence[int]) -> Mapping[int, SecondMoment]:
         least = self.tokens_per_coefficient * max(lm.memory(layer).d_ffn for layer in layers)
-        text = self.text if self.text.tokens >= least else dataclasses.replace(self.text, tokens=least)
-        moments = second_moments(lm, layers, text)
+        moments = second_moments(lm, layers, self.text.at_least(least))
         for moment in moments.values():
             warn_of_rank(self.name, moment)
         return moments
@@ -423,25 +423,3 @@ def _prompts_of(batches: Sequence[Batch], kept: Sequence[int]) -> list[Prompts]:
             found.append(batch.prompts if len(own) == len(batch.facts) else batch.prompts.of_facts(own))
         begin = end
     return found
-
-
-def _joined(
-    lm: LanguageModel, own: WeightEdit | None, factors: Mapping[int, Factors], origin: Origin
-) -> LowRankEdit | ValueEdit:
-    """An edit of the new factors, and of those of the edit that it goes on from.
-
-    Factors are kept while their rank is at most half of d_ffn.
-    """
-    if own is None or isinstance(own, LowRankEdit):
-        joined = dict(factors) if own is None else {n: _beside(own.factors[n], pair) for n, pair in factors.items()}
-        if all(2 * left.shape[1] <= left.shape[0] for left, _ in joined.values()):
-            return LowRankEdit.of(lm, origin, joined)
-    whole = {layer: left @ right for layer, (left, right) in factors.items()}
-    if own is not None:
-        whole = {layer: own.delta(layer).double() + delta for layer, delta in whole.items()}
-    return ValueEdit.of(lm, origin, whole)
-
-
-def _beside(one: Factors, other: Factors) -> Factors:
-    """The factors of the sum of two changes."""
-    return torch.cat([one[0].double(), other[0]], 1), torch.cat([one[1].double(), other[1]])

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from corrigenda import ContextEdit, LanguageModel, LowRankEdit, Origin
 from corrigenda.moments import second_moment as statistics
+from corrigenda.moments import sums
 from corrigenda.moments import text as texts
 from corrigenda.moments.second_moment import SecondMoment, second_moment
 from corrigenda.moments.text import Text
@@ -26,7 +27,7 @@ TEXT = Text(tokens=600, length=12)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(statistics, "ROWS", 4)
-    monkeypatch.setattr(statistics, "CHECKPOINT", 3)
+    monkeypatch.setattr(sums, "CHECKPOINT", 3)
     return tmp_path / "cache"
 
 

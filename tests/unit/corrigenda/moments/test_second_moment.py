@@ -13,6 +13,7 @@ from torch import Tensor
 
 from corrigenda import LanguageModel
 from corrigenda.moments import second_moment as module
+from corrigenda.moments import sums
 from corrigenda.moments.second_moment import SecondMoment, second_moment, second_moments
 from corrigenda.moments.text import Text
 
@@ -28,7 +29,7 @@ def lm() -> LanguageModel:
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(module, "ROWS", 4)
-    monkeypatch.setattr(module, "CHECKPOINT", 3)
+    monkeypatch.setattr(sums, "CHECKPOINT", 3)
     return tmp_path / "cache"
 
 

@@ -1,0 +1,89 @@
+"""Keys and output gradients at the tokens from which facts' answers are predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from corrigenda import EditRefusedError, Fact, LanguageModel
+from corrigenda.forward.gradients import output_gradients
+from editing.training_rows import groups_of, target_rows
+
+
+@dataclass(frozen=True, eq=False)
+class AnswerTokens:
+    """What layers do where the tokens of facts' targets are predicted, facts in order; n such tokens in all.
+
+    Attributes:
+        fact: (n,), the number of each one's fact.
+        keys: by layer the coefficients m, (n, d_ffn).
+        outputs: by layer FFN(x), (n, d_model).
+        gradients: by layer, of the fact's loss with respect to FFN(x), (n, d_model).
+        losses: (fact,), the mean of -log P of each fact's target tokens.
+    """
+
+    fact: Tensor
+    keys: dict[int, Tensor]
+    outputs: dict[int, Tensor]
+    gradients: dict[int, Tensor]
+    losses: Tensor
+
+
+def answer_tokens(lm: LanguageModel, facts: Sequence[Fact], layers: Collection[int], end: bool) -> AnswerTokens:
+    """Runs the facts' prompts with their targets forward and back once.
+
+    Args:
+        lm: the model.
+        facts: with targets.
+        layers: which layers are looked at, counted from the bottom.
+        end: whether the end token is a part of the target.
+
+    Raises:
+        EditRefusedError: a fact is too long, or its loss or gradient is not finite.
+    """
+    rows = [target_rows(lm, fact, end=end) for fact in facts]
+    parts: dict[int, list[Tensor]] = {}  # by fact, layer after layer: keys, outputs and gradients
+    losses = torch.zeros(len(facts))
+    for group in groups_of([len(ids) for ids, _ in rows]):
+        batch = lm.batch([rows[number][0] for number in group], [rows[number][1] for number in group])
+        place = torch.arange(1, batch.input_ids.shape[1] + 1, device=batch.lengths.device)
+        prompts = torch.tensor([rows[number][1] for number in group], device=place.device)[:, None]
+        predicts = (place >= prompts) & (place < batch.lengths[:, None])
+        owner = predicts.nonzero()[:, 0]
+        n_tokens = predicts.sum(1)
+        targets = batch.input_ids.roll(-1, 1)[predicts]
+        nll = torch.zeros(len(group), device=place.device)
+
+        def loss(
+            logits: Tensor,
+            owner: Tensor = owner,
+            targets: Tensor = targets,
+            n_tokens: Tensor = n_tokens,
+            nll: Tensor = nll,
+        ) -> Tensor:
+            each = nn.functional.cross_entropy(logits.float(), targets.to(logits.device), reduction="none")
+            means = each / n_tokens[owner].to(each)
+            nll.index_add_(0, owner, means.detach().to(nll))
+            return means.sum()
+
+        seen = output_gradients(lm, batch, predicts, layers, loss)
+        losses[group] = nll.cpu()
+        counts = n_tokens.tolist()
+        columns = [
+            part.split(counts) for one in seen.values() for part in (one.coefficients, one.outputs, one.gradients)
+        ]
+        parts |= {number: [column[row] for column in columns] for row, number in enumerate(group)}
+    wrecked = [fact.id for number, fact in enumerate(facts) if not _finite(losses[number], *parts[number])]
+    if wrecked:
+        raise EditRefusedError(f"the loss or its gradient is not finite at fact {', '.join(wrecked[:5])}")
+    whole = [torch.cat([parts[number][column] for number in range(len(facts))]) for column in range(3 * len(layers))]
+    fact_of = torch.tensor([number for number in range(len(facts)) for _ in range(len(parts[number][0]))])
+    keys, outputs, gradients = (dict(zip(layers, whole[place::3], strict=True)) for place in range(3))
+    return AnswerTokens(fact_of, keys, outputs, gradients, losses)
+
+
+def _finite(*tensors: Tensor) -> bool:
+    return all(bool(tensor.isfinite().all()) for tensor in tensors)

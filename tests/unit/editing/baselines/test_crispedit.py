@@ -1,0 +1,128 @@
+"""CrispEdit: its change has no part of high curvature, and without one it is fine-tuning."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from torch import Tensor
+
+from corrigenda import Edit, Fact, LanguageModel, ValueEdit
+from corrigenda.moments import curvature as curvatures
+from corrigenda.moments.curvature import curvature
+from corrigenda.moments.text import Text
+from corrigenda.settings import SettingsError
+from editing import CrispEdit, EditRefusedError, FineTune, prepare
+
+FACTS = [
+    Fact("Big Ben", "{} stands in", "the city of Rome", "London", id="ben"),
+    Fact("Thomas", "the mother tongue of {} is", "French", "English", id="thomas"),
+    Fact("river", "the {} in the north is", "green", "blue", id="river"),
+]
+TEXT = Text(tokens=480, length=12)
+CRISP = CrispEdit(layer=1, gamma=0.5, lr=0.01, epochs=5, stop=1e-9, text=TEXT, batch_size=2)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def build(family: str = "llama") -> LanguageModel:
+    return tiny.build(family, scale=8.0)
+
+
+def bits(lm: LanguageModel) -> list[Tensor]:
+    return [tensor.clone() for tensor in lm.model.state_dict().values()]
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_the_whole_change_has_no_part_of_high_curvature(family: str) -> None:
+    """By the eigenvectors of the factors: the change in the barred pairs is rounding, in the others it is not."""
+    lm = build(family)
+    before = bits(lm)
+    edit = CRISP.edit(lm, FACTS)
+    assert all(torch.equal(left, right) for left, right in zip(bits(lm), before, strict=True))
+    factors = curvature(lm, 1, TEXT.at_least(8 * lm.memory(1).d_ffn))
+    left, right = (torch.linalg.eigh(one.matrix) for one in (factors.coefficients, factors.gradients))
+    inside = left[1].T @ edit.delta(1).double() @ right[1]
+    sizes = left[0].clamp(min=0)[:, None] * right[0].clamp(min=0)
+    order = sizes.flatten().argsort(descending=True)
+    held = sizes.flatten()[order].cumsum(0) / sizes.sum()
+    barred = order[: int((held < 0.5).sum()) + 1]
+    assert 0 < len(barred) < len(order) // 2
+    high = inside.flatten()[barred]
+    assert float(high.abs().max()) < 1e-5 * float(inside.norm())
+    plain = left[1].T @ FineTune(**_shared()).edit(lm, FACTS).delta(1).double() @ right[1]
+    assert float(plain.flatten()[barred].norm()) > 0.05 * float(plain.norm())
+
+
+def _shared() -> dict[str, Any]:
+    return {field.name: getattr(CRISP, field.name) for field in dataclasses.fields(FineTune)}
+
+
+def test_with_nothing_barred_it_is_fine_tuning() -> None:
+    lm = build()
+    free = dataclasses.replace(CRISP, gamma=0.0).edit(lm, FACTS)
+    plain = FineTune(**_shared()).edit(lm, FACTS)
+    assert free.norm(1) > 0.1
+    torch.testing.assert_close(free.delta(1), plain.delta(1), rtol=1e-2, atol=2e-3)
+
+
+def learned(edit: ValueEdit) -> list[float]:
+    """By how much each fact's loss per token fell, in nats."""
+    return [one["step_losses"][0] - one["loss"] for one in edit.origin.report]
+
+
+def test_facts_are_learned_and_a_saved_edit_goes_on_as_one_in_memory(tmp_path: Path) -> None:
+    lm = build()
+    editor = dataclasses.replace(CRISP, gamma=0.3, epochs=60)
+    prepare(editor, lm)
+    first = editor.edit(lm, FACTS[:2])
+    assert min(learned(first)) > 1
+    first.save(tmp_path / "edit")
+    loaded = Edit.load(tmp_path / "edit")
+    both, again = editor.extend(lm, first, FACTS[2:]), editor.extend(lm, loaded, FACTS[2:])
+    assert torch.equal(both.delta(1), again.delta(1))
+    assert learned(both)[2] > 1
+
+
+def test_a_bfloat16_model_is_edited() -> None:
+    lm = build()
+    lm.model.bfloat16()
+    before = bits(lm)
+    edit = dataclasses.replace(CRISP, gamma=0.3, epochs=60).edit(lm, FACTS)
+    assert edit.delta(1).dtype == torch.float32
+    assert min(learned(edit)) > 1
+    with edit.applied(lm):
+        pass
+    assert all(torch.equal(left, right) for left, right in zip(bits(lm), before, strict=True))
+
+
+def test_the_factors_are_taken_once(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    lm = build()
+    CRISP.prepare(lm)
+    [path] = cache.glob("moments/*gradients*-sampled.safetensors")
+    changed = path.stat().st_mtime_ns
+    monkeypatch.setattr(curvatures, "_compute", None)
+    CRISP.edit(build(), FACTS)
+    assert path.stat().st_mtime_ns == changed
+
+
+def test_bad_settings_say_what_to_do() -> None:
+    with pytest.raises(SettingsError, match=r"bound=0\.1"):
+        CrispEdit(bound=0.1)
+    with pytest.raises(SettingsError, match="gamma"):
+        CrispEdit(gamma=1.5)
+    lm = build()
+    with pytest.raises(IndexError):
+        prepare(dataclasses.replace(CRISP, layer=7), lm)
+    with pytest.raises(EditRefusedError, match="bars every direction"):
+        dataclasses.replace(CRISP, gamma=1.0, text=Text(tokens=4800, length=12)).edit(lm, FACTS)
+    with pytest.raises(EditRefusedError, match="asks to erase"):
+        CRISP.edit(lm, [dataclasses.replace(FACTS[0], target_new=None)])

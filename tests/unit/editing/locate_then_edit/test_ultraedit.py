@@ -1,0 +1,268 @@
+"""UltraEdit against its formulas written out by whole forwards in float64, and what it promises of turns."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from torch import Tensor
+
+from corrigenda import Edit, Fact, LanguageModel, LowRankEdit, ValueEdit
+from corrigenda.settings import SettingsError
+from editing import EditRefusedError, UltraEdit
+from editing.locate_then_edit.normalisation import RunningMoments, RunningNormalisation
+from editing.training_rows import groups_of
+
+LAYERS = (1, 2)
+FACTS = [
+    Fact("the Eiffel tower", "{} is located in the city of", "Rome", "Paris", id="tower"),
+    Fact("Danielle Darrieux", "the mother tongue of {} is", "the English language", "French", id="tongue"),
+    Fact("Big Ben", "in the city with {} on the river Thomas plays the", "guitar", "piano", id="plays"),
+]
+LATER = [
+    Fact("London", "{} is the capital of", "Italy", "England", id="capital"),
+    Fact("Thomas", "{} works in the", "north of Germany", "Paris", id="works"),
+]
+PLAIN = UltraEdit(layers=LAYERS, step=None, eta=1e-4, ratio=None, weight=1.0, refuse_norm=1e9, most_per_coefficient=1)
+FAMILIES = pytest.mark.parametrize("family", ["gpt2", "llama"])
+
+
+def build(family: str) -> LanguageModel:
+    return tiny.build(family, scale=8.0)
+
+
+def whole(layer: int, lm: LanguageModel, fact: Fact, end: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Keys, outputs and gradients at the tokens that predict a fact's target: one row, plain hooks, autograd."""
+    prompt = lm.tokenizer(fact.statement)["input_ids"]
+    ids = lm.tokenizer(f"{fact.statement} {fact.target_new}")["input_ids"]
+    ids = [*ids, lm.tokenizer.eos_token_id] if end else ids
+    module = dict(lm.model.named_modules())[lm.memory(layer).path.removesuffix(".weight")]
+    seen: list[Tensor] = []
+
+    def hook(_module: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        leaf = output.detach().requires_grad_()
+        seen.extend([inputs[0], leaf])
+        return leaf
+
+    handle = module.register_forward_hook(hook)
+    with torch.enable_grad():
+        logits = lm.model(input_ids=torch.tensor([ids])).logits[0]
+        targets = torch.tensor(ids[len(prompt) :])
+        loss = torch.nn.functional.cross_entropy(logits[len(prompt) - 1 : -1], targets)
+        loss.backward()
+    handle.remove()
+    where = slice(len(prompt) - 1, len(ids) - 1)
+    assert seen[1].grad is not None
+    return seen[0].detach()[0, where], seen[1].detach()[0, where], seen[1].grad[0, where]
+
+
+def formula(
+    lm: LanguageModel, layer: int, facts: Sequence[Fact], earlier: Sequence[tuple[Tensor, Tensor]], eta: float, w: float
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """(K^T K + w I)^-1 K^T R written out, and the keys and gradients; `earlier` are those of earlier turns."""
+    found = [whole(layer, lm, fact, True) for fact in facts]
+    K, G = torch.cat([one[0] for one in found]).double(), torch.cat([one[2] for one in found]).double()
+    every_k, every_g = torch.cat([*(k for k, _ in earlier), K]), torch.cat([*(g for _, g in earlier), G])
+    k = (K - every_k.mean(0)) / every_k.std(0)
+    g = (G - every_g.mean(0)) / every_g.std(0)
+    R = -eta * (k * k).sum(1, keepdim=True) * g
+    return torch.linalg.inv(K.T @ K + w * torch.eye(K.shape[1], dtype=K.dtype)) @ K.T @ R, (K, G)
+
+
+def bits(lm: LanguageModel) -> list[Tensor]:
+    return [tensor.clone() for tensor in lm.model.state_dict().values()]
+
+
+@FAMILIES
+def test_it_is_the_formula(family: str) -> None:
+    lm = build(family)
+    lm.model.double()
+    before = bits(lm)
+    edit = PLAIN.edit(lm, FACTS)
+    assert all(torch.equal(left, right) for left, right in zip(bits(lm), before, strict=True))
+    assert isinstance(edit, LowRankEdit)
+    for layer in LAYERS:
+        expected, (keys, _) = formula(lm, layer, FACTS, [], 1e-4, 1.0)
+        assert expected.norm() > 1e-3
+        # Keys and gradients pass through float32, and a deviation may be small: a few digits are lost.
+        torch.testing.assert_close(edit.delta(layer).double(), expected, rtol=1e-3, atol=1e-4 * float(expected.max()))
+        n_tokens = sum(len(lm.tokenizer(str(fact.target_new)).input_ids) + 1 for fact in FACTS)
+        assert edit.factors[layer][0].shape[1] == len(keys) == n_tokens
+
+
+@FAMILIES
+def test_a_later_turn_normalises_by_all_that_was_seen(family: str) -> None:
+    """The second turn: keys and gradients of the edited model, means and deviations over both turns."""
+    lm = build(family)
+    lm.model.double()
+    first = PLAIN.edit(lm, FACTS)
+    both = PLAIN.extend(lm, first, LATER)
+    seen = {layer: formula(lm, layer, FACTS, [], 1e-4, 1.0)[1] for layer in LAYERS}
+    with first.applied(lm):
+        for layer in LAYERS:
+            expected, _ = formula(lm, layer, LATER, [seen[layer]], 1e-4, 1.0)
+            found = (both.delta(layer) - first.delta(layer)).double()
+            torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-3 * float(expected.abs().max()))
+    assert [fact.id for fact in both.origin.facts] == [fact.id for fact in FACTS + LATER]
+    assert isinstance(both.state, RunningNormalisation)
+    assert both.state.n_written == 5
+
+
+def test_running_moments_are_those_of_all_rows_at_once() -> None:
+    draw = torch.Generator().manual_seed(0)
+    rows = torch.randn(40, 7, generator=draw, dtype=torch.float64) * 3 + 100
+    running = RunningMoments.of(rows[:1])
+    for begin, end in ((1, 2), (2, 19), (19, 40)):
+        running = running + RunningMoments.of(rows[begin:end])
+    assert running.count == 40
+    torch.testing.assert_close(running.mean, rows.mean(0), rtol=1e-12, atol=0)
+    torch.testing.assert_close(running.deviation, rows.std(0), rtol=1e-10, atol=0)
+    normalised = running.normalised(rows)
+    torch.testing.assert_close(normalised.mean(0), torch.zeros(7, dtype=torch.float64), atol=1e-12, rtol=0)
+
+
+def test_what_never_varies_is_normalised_to_nothing() -> None:
+    rows = torch.randn(10, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    rows[:, 1] = 0.1  # its mean is not exactly 0.1
+    assert float(RunningMoments.of(rows).normalised(rows)[:, 1].abs().max()) < 1e-9
+    with pytest.raises(ValueError, match="takes two"):
+        RunningMoments.of(rows[:1]).deviation  # noqa: B018
+
+
+def test_a_saved_edit_goes_on_as_one_in_memory(tmp_path: Path) -> None:
+    lm = build("llama")
+    first = UltraEdit(layers=LAYERS, refuse_norm=1e9, most_per_coefficient=1).edit(lm, FACTS)
+    first.save(tmp_path)
+    editor = UltraEdit(layers=LAYERS, refuse_norm=1e9, most_per_coefficient=1)
+    loaded = Edit.load(tmp_path)
+    left, right = editor.extend(lm, first, LATER), editor.extend(lm, loaded, LATER)
+    for layer in LAYERS:
+        assert torch.equal(left.delta(layer), right.delta(layer))
+    with first.applied(lm):  # applied or not
+        assert torch.equal(editor.extend(lm, first, LATER).delta(1), left.delta(1))
+    for name in ("state.json", "state.safetensors"):
+        (tmp_path / name).unlink()
+    with pytest.raises(EditRefusedError, match="no editor state"):
+        editor.extend(lm, Edit.load(tmp_path), LATER)
+
+
+def test_ratios_are_worked_out_in_the_first_turn_and_kept() -> None:
+    """The mean residual is `step` times the mean output, and the ridge `ratio` times the mean energy."""
+    lm = build("llama")
+    editor = UltraEdit(layers=(2,), step=0.5, ratio=0.25, refuse_norm=1e9, most_per_coefficient=1)
+    edit = editor.edit(lm, FACTS)
+    state = edit.state
+    assert isinstance(state, RunningNormalisation)
+    found = [whole(2, lm, fact, True) for fact in FACTS]
+    keys, outputs = torch.cat([one[0] for one in found]), torch.cat([one[1] for one in found])
+    assert state.weights[2] == pytest.approx(0.25 * float(keys.square().sum(1).mean()), rel=1e-4)
+    size = state.keys[2].normalised(keys).square().sum(1, keepdim=True)
+    residuals = state.etas[2] * size * state.gradients[2].normalised(torch.cat([one[2] for one in found]))
+    assert float(residuals.norm(dim=1).mean()) == pytest.approx(0.5 * float(outputs.norm(dim=1).mean()), rel=1e-3)
+    later = editor.extend(lm, edit, LATER).state
+    assert isinstance(later, RunningNormalisation)
+    assert (later.etas, later.weights) == (state.etas, state.weights)
+
+
+def nlls(lm: LanguageModel, facts: Sequence[Fact]) -> list[float]:
+    found = []
+    for fact in facts:
+        prompt = lm.tokenizer(fact.statement)["input_ids"]
+        ids = lm.tokenizer(f"{fact.statement} {fact.target_new}")["input_ids"]
+        logits = lm.model(input_ids=torch.tensor([ids])).logits[0, len(prompt) - 1 : -1].float()
+        found.append(float(torch.nn.functional.cross_entropy(logits, torch.tensor(ids[len(prompt) :]))))
+    return found
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2", "gptj"])
+def test_every_target_becomes_more_likely_in_bfloat16_too(family: str) -> None:
+    editor = UltraEdit(layers=LAYERS, step=0.3, refuse_norm=1e9, most_per_coefficient=1)
+    exact = editor.edit(build(family), FACTS)
+    lm = build(family)
+    lm.model.bfloat16()
+    before, losses = bits(lm), nlls(lm, FACTS)
+    edit = editor.edit(lm, FACTS)
+    assert edit.state is not None
+    with edit.applied(lm):
+        assert all(new < old - 0.1 for new, old in zip(nlls(lm, FACTS), losses, strict=True))
+    assert all(torch.equal(left, right) for left, right in zip(bits(lm), before, strict=True))
+    cosine = torch.cosine_similarity(edit.delta(2).flatten(), exact.delta(2).flatten(), dim=0)
+    assert float(cosine) > 0.9  # gradients of eight bits
+
+
+def test_the_batch_that_a_fact_is_run_in_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = build("llama")
+    lm.model.double()
+    together = PLAIN.edit(lm, FACTS)
+    monkeypatch.setattr("editing.training_rows.RECORD_TOKENS", 1)
+    assert groups_of([3, 3]) == [[0], [1]]
+    alone = PLAIN.edit(lm, FACTS)
+    torch.testing.assert_close(alone.delta(1), together.delta(1), rtol=1e-3, atol=1e-6)
+
+
+def test_many_tokens_make_a_whole_matrix() -> None:
+    lm = build("llama")
+    names = [f"{one} {other}" for one in ("red", "green", "blue") for other in ("tower", "river", "city", "country")]
+    facts = [Fact(name, "{} is in the", "capital of Italy", "Paris") for name in names]
+    edit = PLAIN.edit(lm, facts)  # 12 times 4 tokens, d_ffn is 48
+    assert isinstance(edit, ValueEdit)
+    lm.model.double()
+    expected, _ = formula(lm, 1, facts, [], 1e-4, 1.0)
+    torch.testing.assert_close(edit.delta(1).double(), expected, rtol=1e-2, atol=1e-2 * float(expected.abs().max()))
+
+
+def test_a_superseded_fact_is_left_out() -> None:
+    lm = build("llama")
+    old = dataclasses.replace(FACTS[0], target_new="London", id="old")
+    edit, alone = PLAIN.edit(lm, [old, *FACTS]), PLAIN.edit(lm, FACTS)
+    assert torch.equal(edit.delta(1), alone.delta(1))
+    assert len(edit.origin.facts) == 4
+
+
+BAD: Mapping[str, tuple[dict[str, Any], Sequence[Fact], type[Exception], str]] = {
+    "no fact": ({}, [], EditRefusedError, "no fact"),
+    "erasure": ({}, [dataclasses.replace(FACTS[0], target_new=None)], EditRefusedError, "'tower' asks to erase"),
+    "one token": ({"end_token": False}, FACTS[:1], EditRefusedError, "one token in all"),
+    "no such layer": ({"layers": (9,)}, FACTS, IndexError, "9"),
+    "a layer twice": ({"layers": (1, -3)}, FACTS, ValueError, "twice"),
+    "too large": ({"eta": 10.0, "refuse_norm": 0.1}, FACTS, EditRefusedError, "times the norm"),
+    "too long": ({}, [*FACTS, Fact("Thomas " * 70, "{} is", "Rome", id="long")], EditRefusedError, "long"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_input_is_refused_and_leaves_the_model_as_it_was(what: str) -> None:
+    settings, facts, error, says = BAD[what]
+    lm = build("llama")
+    before = bits(lm)
+    with pytest.raises(error, match=says):
+        dataclasses.replace(PLAIN, **settings).edit(lm, facts)
+    assert all(torch.equal(left, right) for left, right in zip(bits(lm), before, strict=True))
+
+
+def test_a_loss_that_is_not_finite_is_refused_with_the_facts() -> None:
+    lm = build("llama")
+    lm.memory(3).add_to_values(torch.full(lm.memory(3).values.shape, float("nan")))
+    with pytest.raises(EditRefusedError, match="not finite at fact tower, tongue, plays"):
+        PLAIN.edit(lm, FACTS)
+
+
+def test_settings_name_one_of_two() -> None:
+    with pytest.raises(SettingsError, match=r"step=0\.3 and eta=0.1"):
+        UltraEdit(eta=0.1)
+    with pytest.raises(SettingsError, match="ratio=None and weight=None"):
+        UltraEdit(ratio=None)
+
+
+def test_it_goes_on_from_its_own_edit_only() -> None:
+    lm = build("llama")
+    other = dataclasses.replace(PLAIN.edit(lm, FACTS), state=None)
+    with pytest.raises(EditRefusedError, match="no editor state"):
+        PLAIN.extend(lm, other, LATER)
+    with pytest.raises(EditRefusedError, match="layer"):
+        dataclasses.replace(PLAIN, layers=(1,)).extend(lm, PLAIN.edit(lm, FACTS), LATER)
