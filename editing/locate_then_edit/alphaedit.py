@@ -46,6 +46,7 @@ class AlphaEdit(ClosedForm):
     history: bool = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_one(type(self).__name__, "ratio", self.ratio, "weight", self.weight)
 
     @property

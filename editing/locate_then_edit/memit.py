@@ -47,6 +47,7 @@ class Memit(ClosedForm):
     history: bool = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_one(type(self).__name__, "ratio", self.ratio, "weight", self.weight)
 
     @property

@@ -21,7 +21,7 @@ from editing.layers import default_layer
 from editing.locate_then_edit.answers import AnswerTokens, answer_tokens
 from editing.locate_then_edit.guards import Guards, warn_of_load
 from editing.locate_then_edit.joined import joined
-from editing.locate_then_edit.least_squares import Factors, penalised_update
+from editing.locate_then_edit.least_squares import Factors, Mark, penalised_update
 from editing.locate_then_edit.memit import mean_energy, require_one
 from editing.locate_then_edit.normalisation import RunningMoments, RunningNormalisation
 from editing.together import last_word_counts
@@ -38,6 +38,11 @@ class Ridge:
 
     weight: float
     width: int
+
+    @property
+    def mark(self) -> Mark:
+        """Of the weight and the width."""
+        return ("ridge", self.weight, self.width)
 
     def solve(self, keys: Tensor) -> Tensor:
         """Each key divided by the weight."""

@@ -13,10 +13,12 @@ from omegaconf import OmegaConf
 from corrigenda import Fact, LanguageModel
 from corrigenda.moments.text import Text
 from editing import (
+    AlphaEdit,
     EraseNeurons,
     FineTune,
     Grace,
     InContext,
+    Memit,
     NoEdit,
     RandomUpdate,
     Rome,
@@ -65,6 +67,8 @@ CLASSES: list[tuple[str, Callable[[], object], str]] = [
     ("a text of settings", lambda: Rome(value="fast"), "value='fast' must be of the class"),  # type: ignore[arg-type]
     ("a mapping of settings", lambda: Rome(text={}), "text={} must be of the class Text"),  # type: ignore[arg-type]
     ("no prefix", lambda: Rome(prefixes=()), "Rome: prefixes=() must hold at least one text"),
+    ("no prefix of MEMIT", lambda: Memit(prefixes=()), "Memit: prefixes=() must hold at least one text"),
+    ("no prefix of AlphaEdit", lambda: AlphaEdit(prefixes=()), "AlphaEdit: prefixes=() must hold at least one text"),
     ("prefixes as a text", lambda: Rome(prefixes="a"), "prefixes='a' must be a list"),  # type: ignore[arg-type]
     ("half a character", lambda: Rome(prefixes=("\udc80",)), "lone surrogate"),
     ("prefixes of no token", lambda: Rome(prefix_lengths=((0, 3),)), "(number 1 of number 1) must be at least 1"),
