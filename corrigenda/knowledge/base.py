@@ -185,9 +185,10 @@ class KnowledgeBase:
             LookupError: no fact has this id.
         """
         with self._database.changing() as connection:
-            row = connection.execute("DELETE FROM facts WHERE id = ? RETURNING record", (id,)).fetchone()
+            row = connection.execute("SELECT record FROM facts WHERE id = ?", (id,)).fetchone()
             if row is None:
                 raise self._unknown(id)
+            connection.execute("DELETE FROM facts WHERE id = ?", (id,))
             self._entries.delete(connection, id)
         return _fact(row[0])
 

@@ -70,7 +70,7 @@ class Folding:
 
     Attributes:
         moments: by layer C, (d_ffn, d_ffn).
-        weight: lambda, in the unit of C's tokens: how many of them count as much as one entry.
+        weight: lambda: how much the text counts as a whole, where each entry counts 1.
 
     Raises:
         SettingsError: lambda is not above 0.
