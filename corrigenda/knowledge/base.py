@@ -305,7 +305,10 @@ class KnowledgeBase:
         with lm.edits.suspended():
             entries = solver(lm, facts)
             require_fit(lm, facts, entries)
-        return [(fact, [entry for entry in entries if entry.fact == fact.id]) for fact in facts]
+        by_fact: dict[str, list[Entry]] = {}
+        for entry in entries:
+            by_fact.setdefault(entry.fact, []).append(entry)
+        return [(fact, by_fact[fact.id]) for fact in facts]
 
     def _say(self, connection: sqlite3.Connection, fact: Fact) -> dict[str, str]:
         """Writes a fact after all others, and tells what it is to the latest earlier one about the same thing."""
