@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from corrigenda.facts import Fact as Fact
     from corrigenda.facts import FactError as FactError
     from corrigenda.facts import Probe as Probe
+    from corrigenda.knowledge.base import KnowledgeBase as KnowledgeBase
+    from corrigenda.knowledge.database import KnowledgeBaseError as KnowledgeBaseError
     from corrigenda.language_model import LanguageModel as LanguageModel
     from corrigenda.loading import DamagedModelError as DamagedModelError
     from corrigenda.loading import ModelNotFoundError as ModelNotFoundError

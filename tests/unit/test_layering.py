@@ -32,7 +32,7 @@ FLOORS: list[set[str]] = [
     {"forward"},
     {"edits"},
     {"language_model", "runs"},
-    {"loading", "moments"},
+    {"knowledge", "loading", "moments"},
     {"__init__"},
 ]
 

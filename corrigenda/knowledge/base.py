@@ -1,0 +1,366 @@
+"""`KnowledgeBase`: a list of facts that is kept, with what was solved for each, on disk beside a model.
+
+Two files: ``NAME``, an SQLite database with the facts and, for each solved entry, its layer, settings, weights and
+time; and ``NAME.vectors``, the entries' keys and values. A change is there wholly or not at all, also when its process
+is killed in the middle: vectors are written first, beyond the end that the database knows, and count once it has them.
+Several processes may have a base open; writers wait for one another.
+
+All facts are kept in the order in which they were said. Which of them are in force is asked of the whole list
+(`corrigenda.data.requests`): when a fact that superseded another is deleted, the other is in force again, as if the
+deleted one had never been.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+
+from corrigenda.data.read import read_facts
+from corrigenda.data.requests import Request, normalised, standing
+from corrigenda.edits.edit import Edit
+from corrigenda.facts import Fact, as_fact, as_facts
+from corrigenda.files import write_text
+from corrigenda.knowledge.database import Database
+from corrigenda.knowledge.entries import Compiler, Entry, Solver, request_hash, require_fit
+from corrigenda.knowledge.stored import Solved, StoredEntries
+from corrigenda.knowledge.vectors import VectorFile
+from corrigenda.language_model import LanguageModel
+from corrigenda.progress import track
+from corrigenda.settings import AtLeastOne, check_value
+
+
+class KnowledgeBase:
+    """Facts and their solved entries, in a file; `KnowledgeBase.open` gives one.
+
+    ::
+
+        with KnowledgeBase.open("corrections.kb") as kb:
+            kb.insert(facts)
+            kb.solve(lm, solver)                  # what is in force and not solved yet
+            edit = kb.compile(lm, Folding(...))   # of all that is in force
+
+    Attributes:
+        path: of the database.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self.path = database.path
+        self._database = database
+        self._entries = StoredEntries(VectorFile(Path(f"{database.path}.vectors")))
+
+    @classmethod
+    def open(cls, path: str | Path, create: bool = True) -> KnowledgeBase:
+        """Opens a knowledge base; what this takes does not grow with it.
+
+        Args:
+            path: of the database, on a local disk; the vectors lie beside it.
+            create: whether to make an empty one where there is none.
+
+        Raises:
+            FileNotFoundError: there is none, and it is not to be made.
+            KnowledgeBaseError: the file is no knowledge base, damaged, or cannot be read or written.
+        """
+        return cls(Database(Path(path).expanduser(), create))
+
+    def close(self) -> None:
+        """Closes the files."""
+        self._database.close()
+        self._entries.vectors.close()
+
+    def __enter__(self) -> KnowledgeBase:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        """How many facts it has, in force or not."""
+        with self._database.reading() as connection:
+            return int(connection.execute("SELECT count(*) FROM facts").fetchone()[0])
+
+    # -- the facts
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """All facts, in the order in which they were last said."""
+        return self.find()
+
+    @property
+    def in_force(self) -> tuple[Fact, ...]:
+        """The facts that are the last word on what they are about, in order."""
+        facts = self.facts
+        return tuple(facts[number] for number in standing(facts).in_force)
+
+    def find(self, subject: str | None = None, text: str | None = None) -> tuple[Fact, ...]:
+        """Facts in order.
+
+        Args:
+            subject: of this subject, without regard to case and spacing; None for any.
+            text: with this text in the statement, an object, an alias or a paraphrase; None for any.
+        """
+        wanted = {"subject = ?": subject, "instr(text, ?) > 0": text}
+        asked = {condition: normalised(said) for condition, said in wanted.items() if said is not None}
+        where = f"WHERE {' AND '.join(asked)} " if asked else ""
+        with self._database.reading() as connection:
+            rows = connection.execute(f"SELECT record FROM facts {where}ORDER BY place", [*asked.values()]).fetchall()
+        return tuple(_fact(record) for (record,) in rows)
+
+    def insert(
+        self, facts: Sequence[Fact], lm: LanguageModel | None = None, solver: Solver | None = None
+    ) -> list[dict[str, str]]:
+        """Adds facts: all of them, or none where anything goes wrong.
+
+        Args:
+            facts: they are said in this order, after all that the base has.
+            lm: with `solver`: the model; edits that are applied are lifted meanwhile.
+            solver: solves them first, so that they are added with their entries; None to add them unsolved. What a
+                later one of them supersedes is not solved.
+
+        Returns:
+            for each fact ``{"repeats": id}`` or ``{"contradicts": id}`` of the latest earlier one about the same thing,
+            which is no longer in force; ``{}`` where there is none.
+
+        Raises:
+            KnowledgeBaseError: the file cannot be written.
+            ValueError: an id is in the base already, or twice in the list; or the solver gave what does not fit.
+        """
+        as_facts("KnowledgeBase.insert", facts)
+        seen: set[str] = set()
+        for fact in facts:
+            if fact.id in seen:
+                raise ValueError(
+                    f"{self.path}: two of the facts to insert have the id {fact.id!r}; nothing was changed"
+                )
+            seen.add(fact.id)
+        self._require_new([fact.id for fact in facts])  # before the time of a solve is spent
+        solved = self._solved(lm, solver, [facts[number] for number in standing(facts).in_force])
+        with self._database.changing() as connection:
+            reports = [self._say(connection, fact) for fact in facts]
+            self._entries.write(connection, solved)
+        return reports
+
+    def update(self, fact: Fact, lm: LanguageModel | None = None, solver: Solver | None = None) -> dict[str, str]:
+        """Puts a fact in the place of the one with its id; it counts as said now, after all others.
+
+        Its entries are kept if the subject, the prompt and the new object are the same.
+
+        Args:
+            fact: with the id of the one that it replaces.
+            lm: with `solver`, as for `insert`.
+            solver: solves it first, if what is asked for changed.
+
+        Returns:
+            as `insert` for this fact.
+
+        Raises:
+            KnowledgeBaseError: the file cannot be written.
+            LookupError: no fact has this id.
+            ValueError: the solver gave what does not fit.
+        """
+        as_fact("KnowledgeBase.update", fact)
+        before = self._fact(fact.id)
+        changed = request_hash(before) != request_hash(fact)
+        solved = self._solved(lm, solver, [fact] if changed else [])
+        with self._database.changing() as connection:
+            [request] = connection.execute("SELECT request FROM facts WHERE id = ?", (fact.id,)).fetchone() or [None]
+            if request is None:
+                raise self._unknown(fact.id)
+            connection.execute("DELETE FROM facts WHERE id = ?", (fact.id,))
+            if request != request_hash(fact):
+                self._entries.delete(connection, fact.id)
+            report = self._say(connection, fact)
+            self._entries.write(connection, solved)
+        return report
+
+    def delete(self, id: str) -> Fact:
+        """Takes a fact out, with its entries.
+
+        Returns:
+            the fact.
+
+        Raises:
+            KnowledgeBaseError: the file cannot be written.
+            LookupError: no fact has this id.
+        """
+        with self._database.changing() as connection:
+            row = connection.execute("SELECT record FROM facts WHERE id = ?", (id,)).fetchone()
+            if row is None:
+                raise self._unknown(id)
+            connection.execute("DELETE FROM facts WHERE id = ?", (id,))
+            self._entries.delete(connection, id)
+        return _fact(row[0])
+
+    def export(self, path: str | Path) -> int:
+        """Writes all facts in order as JSON Lines, which `read_facts` reads; entries are not in it.
+
+        Returns:
+            how many.
+        """
+        facts = self.facts
+        lines = [json.dumps(fact.to_dict(), ensure_ascii=False, allow_nan=False) + "\n" for fact in facts]
+        write_text(Path(path), "".join(lines))
+        return len(facts)
+
+    def import_(self, path: str | Path, schema: str = "plain") -> list[dict[str, str]]:
+        """Inserts the facts of a file, all or none; their entries are solved anew.
+
+        Args:
+            path: a file as `read_facts` takes it.
+            schema: its schema; "auto" to recognise it.
+
+        Returns:
+            as `insert`.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            RecordError: a record is damaged; it names the file and the line.
+            ValueError: an id is in the base already.
+        """
+        return self.insert(read_facts(Path(path), schema=schema).facts)
+
+    # -- the entries
+
+    def unsolved(self, lm: LanguageModel) -> tuple[Fact, ...]:
+        """The facts in force that have no entry for this model's weights."""
+        with self._database.reading() as connection:
+            solved = self._entries.solved_on(connection, lm.fingerprint)
+        return tuple(fact for fact in self.in_force if fact.id not in solved)
+
+    def solve(self, lm: LanguageModel, solver: Solver, batch: int = 32, anew: bool = False) -> int:
+        """Solves the facts that are in force and have no entry for this model's weights, and keeps the entries.
+
+        What is solved is kept batch by batch, so that a process that was killed goes on where it was. A fact that
+        another process changed meanwhile is left to the next call.
+
+        Args:
+            lm: the model; edits that are applied are lifted meanwhile.
+            solver: solves them.
+            batch: how many at once.
+            anew: whether to solve again what has entries.
+
+        Returns:
+            how many facts were solved.
+
+        Raises:
+            KnowledgeBaseError: the file cannot be written.
+            ValueError: the solver gave what does not fit.
+        """
+        check_value("KnowledgeBase.solve", "batch", batch, AtLeastOne)
+        facts = self.in_force if anew else self.unsolved(lm)
+        batches = [facts[start : start + batch] for start in range(0, len(facts), batch)]
+        for part in track(batches, f"Solving {len(facts)} facts of {self.path.name}") if batches else ():
+            solved = self._solved(lm, solver, part)
+            with self._database.changing() as connection:
+                self._entries.write(connection, solved)
+        return len(facts)
+
+    def entries(self, lm: LanguageModel, facts: Sequence[Fact]) -> list[Entry]:
+        """The entries of some facts for this model's weights, fact by fact and layer by layer.
+
+        Raises:
+            KnowledgeBaseError: the vectors are damaged or missing.
+            WrongModelError: a fact was solved on other weights only.
+            ValueError: a fact was not solved.
+        """
+        with self._database.reading() as connection:
+            return [entry for fact in facts for entry in self._entries.read(connection, lm, fact)]
+
+    def compile(self, lm: LanguageModel, how: Compiler) -> Edit:
+        """An edit that makes the model answer as the facts in force say.
+
+        It is a function of the model and of the set of these facts: the bits do not depend on the order of what led
+        there, nor on facts that were deleted.
+
+        Args:
+            lm: the model; edits that are applied are lifted meanwhile.
+            how: makes the edit, e.g. `corrigenda.knowledge.folding.Folding`.
+
+        Raises:
+            KnowledgeBaseError: the vectors are damaged or missing.
+            WrongModelError: the base was solved on other weights.
+            ValueError: a fact was not solved, or two were solved with different settings.
+        """
+        facts = sorted(self.in_force, key=lambda fact: fact.id)
+        entries = self.entries(lm, facts)
+        settings = {entry.said: entry.fact for entry in entries}
+        if len(settings) > 1:
+            (one, fact), (other, another) = list(settings.items())[:2]
+            raise ValueError(
+                f"{self.path}: facts {fact!r} and {another!r} were solved with different settings ({one:.200} and "
+                f"{other:.200}): solve(..., anew=True) solves all with the same"
+            )
+        with lm.edits.suspended():
+            return how(lm, facts, entries)
+
+    # -- one step each
+
+    def _solved(self, lm: LanguageModel | None, solver: Solver | None, facts: Sequence[Fact]) -> Solved:
+        """What a solver makes of facts, checked; nothing without one."""
+        if (lm is None) != (solver is None):
+            raise ValueError("a solver needs a model, and a model a solver: give both lm and solver, or neither")
+        if lm is None or solver is None or not facts:
+            return []
+        with lm.edits.suspended():
+            entries = solver(lm, facts)
+            require_fit(lm, facts, entries)
+        by_fact: dict[str, list[Entry]] = {}
+        for entry in entries:
+            by_fact.setdefault(entry.fact, []).append(entry)
+        return [(fact, by_fact[fact.id]) for fact in facts]
+
+    def _say(self, connection: sqlite3.Connection, fact: Fact) -> dict[str, str]:
+        """Writes a fact after all others, and tells what it is to the latest earlier one about the same thing."""
+        request = Request.of(fact)
+        # All that can be about the same thing, by the indices; `Request` decides.
+        rows = connection.execute(
+            "SELECT id, subject, prompt, relation, object FROM facts "
+            "WHERE subject = ?1 AND (prompt = ?2 OR relation = ?3) ORDER BY place DESC",
+            (request.subject, request.prompt, request.relation),
+        ).fetchall()
+        earlier = next(((id, one) for id, *said in rows if request.same_thing(one := Request(*said))), None)
+        text = [fact.statement, fact.target_new or "", fact.target_true or "", *fact.aliases, *fact.paraphrases]
+        try:
+            connection.execute(
+                "INSERT INTO facts (id, subject, relation, prompt, object, text, request, record) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    fact.id,
+                    request.subject,
+                    request.relation,
+                    request.prompt,
+                    request.object,
+                    normalised("\n".join(text)),
+                    request_hash(fact),
+                    json.dumps(fact.to_dict(), ensure_ascii=False, allow_nan=False),
+                ),
+            )
+        except sqlite3.IntegrityError:
+            raise self._known(fact.id) from None
+        if earlier is None:
+            return {}
+        return {"repeats" if earlier[1].object == request.object else "contradicts": earlier[0]}
+
+    def _fact(self, id: str) -> Fact:
+        with self._database.reading() as connection:
+            row = connection.execute("SELECT record FROM facts WHERE id = ?", (id,)).fetchone()
+        if row is None:
+            raise self._unknown(id)
+        return _fact(row[0])
+
+    def _require_new(self, ids: Sequence[str]) -> None:
+        with self._database.reading() as connection:
+            for id in ids:
+                if connection.execute("SELECT 1 FROM facts WHERE id = ?", (id,)).fetchone():
+                    raise self._known(id)
+
+    def _known(self, id: str) -> ValueError:
+        return ValueError(f"{self.path}: a fact with the id {id!r} is there already; update() changes it")
+
+    def _unknown(self, id: str) -> LookupError:
+        return LookupError(f"{self.path}: no fact has the id {id!r}; find() lists them")
+
+
+def _fact(record: str) -> Fact:
+    return Fact.from_dict(json.loads(record))

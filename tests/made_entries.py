@@ -1,0 +1,81 @@
+"""A solver that makes entries up, the same for the same request; facts for it, and what is done with them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from corrigenda import Fact, KnowledgeBase
+from corrigenda.knowledge.entries import Entry, request_hash
+
+LAYERS = (1, 2)
+
+
+@dataclass(frozen=True)
+class MadeUp:
+    """A solver whose keys and values are drawn by the hash of what is asked for."""
+
+    layers: tuple[int, ...] = LAYERS
+    steps: int = 20
+
+    def __call__(self, lm: Any, facts: Sequence[Fact]) -> list[Entry]:
+        entries = []
+        for fact in facts:
+            for layer in self.layers:
+                draw = torch.Generator().manual_seed(int(request_hash(fact)[:12], 16) + layer)
+                memory = lm.memory(layer)
+                key, value = (torch.randn(size, generator=draw) for size in (memory.d_ffn, memory.d_model))
+                entries.append(Entry(fact.id, layer, key, value, lm.fingerprint, {"steps": self.steps}))
+        return entries
+
+
+def a_fact(number: int, target: str = "Rome", prompt: str = "{} is in", **fields: object) -> Fact:
+    """A fact with the id "fact-NUMBER" about a subject of its own."""
+    return Fact.from_dict(
+        {"id": f"fact-{number}", "subject": f"Tower {number}", "prompt": prompt, "target_new": target, **fields}
+    )
+
+
+def verbs(seed: int, n_facts: int = 8) -> Iterator[tuple[str, Fact, dict[str, Fact]]]:
+    """Endlessly a verb at random, the fact that it is of, and the facts by id that there are after it, in order."""
+    draw = random.Random(seed)
+    facts: dict[str, Fact] = {}
+    while True:
+        fact = a_fact(draw.randrange(n_facts), draw.choice(["Rome", "Oslo", "Bern"]))
+        verb = draw.choice(["update", "delete"]) if fact.id in facts else "insert"
+        facts.pop(fact.id, None)
+        if verb != "delete":
+            facts[fact.id] = fact
+        yield verb, fact, dict(facts)
+
+
+def do(kb: KnowledgeBase, verb: str, fact: Fact, lm: Any) -> None:
+    """Does one of the verbs."""
+    if verb == "insert":
+        kb.insert([fact], lm, MadeUp())
+    elif verb == "update":
+        kb.update(fact, lm, MadeUp())
+    else:
+        kb.delete(fact.id)
+
+
+class WidthsAlone:
+    """As much of a model as a made-up solver needs."""
+
+    name, fingerprint = "widths", "f" * 32
+
+    def __init__(self, d_ffn: int = 48, d_model: int = 32) -> None:
+        self._memory = SimpleNamespace(d_ffn=d_ffn, d_model=d_model)
+        self.edits = self
+
+    def memory(self, _layer: int) -> Any:
+        return self._memory
+
+    def suspended(self) -> AbstractContextManager[None]:
+        return nullcontext()
