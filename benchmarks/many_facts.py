@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import resource
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -111,7 +110,7 @@ def main() -> None:
     thorough = dataclasses.replace(memit, value=every_step)
     memit.prepare(lm)
     dataclasses.replace(memit, value=dataclasses.replace(every_step, steps=2)).edit(lm, facts[:1])  # warm up
-    held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 if lm.device.type == "cpu" else None
+    held = peak_memory_mb()
 
     seconds, edit = timed(lambda: memit.edit(lm, facts))
     alone, added = [], []
