@@ -394,6 +394,9 @@ Shares are in %, with 95 % intervals over facts, prompts or windows.
 def write_page(data: Path, page: Path) -> None:
     """The page and its picture, from the data file."""
     kept = json.loads(data.read_text(encoding="utf-8"))
+    if "collect" not in kept:
+        print(f"{data} holds the tuning alone; the page comes with the step collect")
+        return
     final, tuning = kept["collect"], kept["tune"]
     n = len(final["before"][KEYS[0]])
     picture = page.parent / "figures" / "tradeoff.png"
