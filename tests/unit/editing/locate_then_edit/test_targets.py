@@ -91,11 +91,17 @@ def test_layers_without_a_target() -> None:
             solve_target_values(lm, run, 2, SETTINGS, site)
 
 
-@pytest.mark.parametrize("k", [1, 3])
-def test_a_fact_is_done_when_its_target_has_been_on_top_in_every_context(k: int) -> None:
-    """Against plain forwards with the delta that each forward of the solve had."""
+@pytest.mark.parametrize(("k", "lr", "weight_decay"), [(1, 2.0, 0.0), (3, 2.0, 0.0), (3, 3.0, 30.0)])
+def test_a_fact_is_done_when_its_target_has_been_on_top_in_every_context(
+    k: int, lr: float, weight_decay: float
+) -> None:
+    """Against plain forwards with the delta that each forward of the solve had.
+
+    The decay pulls targets back, so that they are on top for two steps, then not, and then again.
+    """
     lm, layer = tiny.build("llama"), 2
-    settings = ValueSettings(steps=1, lr=2.0, clamp_norm_factor=1000.0, weight_decay=0.0, early_stop_loss=-1.0)
+    shared = {"clamp_norm_factor": 1000.0, "early_stop_loss": -1.0}
+    settings = ValueSettings(steps=1, lr=lr, weight_decay=weight_decay, **shared)
     facts = [Fact(subject, "in the city of {}", "Rome", "is") for subject in ("the Eiffel tower", "Big Ben")]
     prompts = build_prompts(lm, facts, PREFIXES, settings.kl_prompt, settings.kl_position)
     run = run_prompts(lm, prompts, [layer])
@@ -120,6 +126,8 @@ def test_a_fact_is_done_when_its_target_has_been_on_top_in_every_context(k: int)
         done = [n for n in range(k, steps + 1) if all(top[fact] for top in on_top[n - k : n])]
         expected.append(min(done, default=steps))
     assert min(expected) < steps
+    fell = [on_top[n][0] and not on_top[n + 1][0] for n in range(steps - 1)]
+    assert any(fell) is (weight_decay > 0)
     limited = dataclasses.replace(settings, steps=steps, confident_steps=k)
     found = solve_target_values(lm, run, layer, limited, "block")
     assert found.steps.tolist() == expected
