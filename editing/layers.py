@@ -41,6 +41,19 @@ def default_layer(lm: LanguageModel, depth: float) -> int:
     return min(round(depth * lm.n_layers), lm.n_layers - 1)
 
 
+def ascending(name: str, lm: LanguageModel, layers: Sequence[int]) -> list[int]:
+    """The layers that the editor of a name was told to write, ascending, counted from the bottom.
+
+    Raises:
+        IndexError: the model has no such layer.
+        ValueError: one is named twice.
+    """
+    found = sorted(lm.memory(layer).layer for layer in layers)
+    if len(set(found)) < len(found):
+        raise ValueError(f"{name}: layers={list(layers)} name a layer twice ({found})")
+    return found
+
+
 def named_layers(editor: Any) -> tuple[int, ...]:
     """The layers that an editor was told to write, as they were named; none for its default, or if it has no layers.
 

@@ -7,7 +7,6 @@ editor of this kind has to say.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import warnings
 from abc import abstractmethod
@@ -27,10 +26,11 @@ from corrigenda.settings import AtLeastOne, Count, NotNegative, Positive, Seed, 
 from editing.contexts import sampled_prefixes
 from editing.editor import require_targets
 from editing.extending import check_previous, present, state_of
+from editing.layers import ascending
 from editing.locate_then_edit.after_treatments import AfterTreatments, anchored
-from editing.locate_then_edit.guards import Guards, cosines_between, name_alike, warn_of_load, warn_of_rank
+from editing.locate_then_edit.guards import cosines_between, name_alike, warn_of_load, warn_of_rank
 from editing.locate_then_edit.history import KeyHistory, Solutions
-from editing.locate_then_edit.joined import joined
+from editing.locate_then_edit.joined import finished, unedited
 from editing.locate_then_edit.keys import group_weights
 from editing.locate_then_edit.least_squares import Factors, System
 from editing.locate_then_edit.parallel import Workers
@@ -209,9 +209,7 @@ class ClosedForm:
         """
         top = lm.n_layers - (2 if self.site == "block" else 1)
         if self.layers:
-            found = sorted(lm.memory(layer).layer for layer in self.layers)
-            if len(set(found)) < len(found):
-                raise ValueError(f"{self.name}: layers={list(self.layers)} name a layer twice ({found})")
+            found = ascending(self.name, lm, self.layers)
         else:
             last = max(min(round(self.depth * lm.n_layers), top), 0)
             found = list(range(max(last - self.number + 1, 0), last + 1))
@@ -242,15 +240,7 @@ class ClosedForm:
                 [report[number] for number in kept],
             )
             factors, grown = self._written(lm, layers, moments, task, state.before(task.facts))
-        if own is None:
-            origin = Origin.of(lm, self, facts, report)
-        else:
-            origin = Origin.of(lm, self, [*own.origin.facts, *facts], [*own.origin.report, *report])
-        edit = dataclasses.replace(joined(lm, own, factors, origin), state=grown)
-        guards = Guards(self.name, self.refuse_norm, self.refuse_norm)
-        for layer in layers:
-            guards.refuse_whole(layer, edit.norm(layer) / float(_unedited(lm, layer).float().norm()), grown.n_written)
-        return edit
+        return finished(lm, self, own, factors, facts, report, grown, grown.n_written, self.refuse_norm)
 
     def _anchor(
         self,
@@ -322,7 +312,7 @@ class ClosedForm:
                     directions = self._name_alike(moment, keys[layer], earlier, past, task)
                 weight, known = past.weights.get(layer), past.solutions.systems.get(layer)
                 solution = self.solution(Problem(moment, keys[layer], residuals, earlier, weight, known))
-                factors[layer] = self.after.of_update(solution.factors, _unedited(lm, layer))
+                factors[layer] = self.after.of_update(solution.factors, unedited(lm, layer))
                 if solution.weight is not None:
                     used[layer] = solution.weight
                 if solution.system is not None:
@@ -383,11 +373,6 @@ class _Task:
     rows: SubjectRows
     targets: Mapping[int, Tensor]
     report: Sequence[dict[str, Any]]
-
-
-def _unedited(lm: LanguageModel, layer: int) -> Tensor:
-    """A layer's values without any edit, (d_ffn, d_model)."""
-    return lm.edits.untouched.get(layer, lm.memory(layer).values)
 
 
 def _usable(

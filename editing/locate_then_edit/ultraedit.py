@@ -5,7 +5,6 @@ Gu, Huang, Gu and Zhang 2025, "UltraEdit: Training-, Subject-, and Memory-Free L
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from corrigenda import Edit, EditRefusedError, Fact, LanguageModel, LowRankEdit, Origin, ValueEdit, WeightEdit
+from corrigenda import Edit, EditRefusedError, Fact, LanguageModel, LowRankEdit, ValueEdit, WeightEdit
 from corrigenda.settings import AtLeastOne, Positive, Share, checked
 from editing.editor import require_targets
 from editing.extending import check_previous, present, state_of
-from editing.layers import default_layer
+from editing.layers import ascending, default_layer
 from editing.locate_then_edit.answers import AnswerTokens, answer_tokens
-from editing.locate_then_edit.guards import Guards, warn_of_load
-from editing.locate_then_edit.joined import joined
+from editing.locate_then_edit.guards import warn_of_load
+from editing.locate_then_edit.joined import finished
 from editing.locate_then_edit.least_squares import Factors, Mark, penalised_update
 from editing.locate_then_edit.memit import mean_energy, require_one
 from editing.locate_then_edit.normalisation import RunningMoments, RunningNormalisation
@@ -162,10 +161,7 @@ class UltraEdit:
         if not self.layers:
             last = default_layer(lm, self.depth)
             return tuple(range(max(last - self.number + 1, 0), last + 1))
-        found = sorted(lm.memory(layer).layer for layer in self.layers)
-        if len(set(found)) < len(found):
-            raise ValueError(f"{self.name}: layers={list(self.layers)} name a layer twice ({found})")
-        return tuple(found)
+        return tuple(ascending(self.name, lm, self.layers))
 
     def _extended(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> LowRankEdit | ValueEdit:
         require_targets(self.name, facts)
@@ -177,16 +173,7 @@ class UltraEdit:
             seen = answer_tokens(lm, facts, layers, self.end_token)
         factors, grown = self._solved(layers, seen, state, len(facts))
         report: list[dict[str, Any]] = [{"loss_before": loss} for loss in seen.losses.tolist()]
-        if own is None:
-            origin = Origin.of(lm, self, facts, report)
-        else:
-            origin = Origin.of(lm, self, [*own.origin.facts, *facts], [*own.origin.report, *report])
-        edit = dataclasses.replace(joined(lm, own, factors, origin), state=grown)
-        guards = Guards(self.name, self.refuse_norm, self.refuse_norm)
-        for layer in layers:
-            values = lm.edits.untouched.get(layer, lm.memory(layer).values)
-            guards.refuse_whole(layer, edit.norm(layer) / float(values.float().norm()), grown.n_written)
-        return edit
+        return finished(lm, self, own, factors, facts, report, grown, grown.n_written, self.refuse_norm)
 
     def _solved(
         self, layers: Sequence[int], seen: AnswerTokens, state: RunningNormalisation, n_facts: int
