@@ -18,6 +18,7 @@ from corrigenda.settings import is_checked
 from editing.locate_then_edit.closed_form import ClosedForm
 from editing.locate_then_edit.guards import Guards
 from editing.locate_then_edit.targets import ValueSettings
+from editing.locate_then_edit.weighed import Weighed
 from editing.memory_based.wise import settings as wise
 from editing.memory_based.wise.unrelated import Unrelated
 from editing.neurons.neuron_editor import NeuronEditor
@@ -54,6 +55,7 @@ CLASSES: dict[type, dict[str, Any]] = {
     editing.InContext: {},
     editing.RandomUpdate: {},
     ClosedForm: {},
+    Weighed: {},
     NeuronEditor: NEURONS,
     _ScaleNeurons: NEURONS,
     editing.Suppress: NEURONS,

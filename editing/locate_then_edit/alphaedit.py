@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from corrigenda import EditRefusedError
 from corrigenda.settings import Positive, Share, checked
-from editing.locate_then_edit.closed_form import ClosedForm, Problem, Solution
-from editing.locate_then_edit.least_squares import NullSpace, solve_penalised
-from editing.locate_then_edit.memit import mean_energy, require_one
+from editing.locate_then_edit.closed_form import Problem, Solution
+from editing.locate_then_edit.least_squares import NullSpace
+from editing.locate_then_edit.weighed import Weighed, mean_energy
 
 LITTLE = 0.01
 """Where less than this share of the keys' energy lies in the null space, next to nothing can be written there."""
@@ -21,7 +21,7 @@ LITTLE = 0.01
 
 @dataclass(frozen=True)
 @checked
-class AlphaEdit(ClosedForm):
+class AlphaEdit(Weighed):
     """Null-space constrained editing.
 
     For each layer, with P the projector on the directions with little energy in C:
@@ -42,17 +42,6 @@ class AlphaEdit(ClosedForm):
     name: str = "alphaedit"
     energy: Share = 0.1
     ratio: Positive | None = 0.1
-    weight: Positive | None = None
-    history: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_one(type(self).__name__, "ratio", self.ratio, "weight", self.weight)
-
-    @property
-    def keeps_history(self) -> bool:
-        """As `history` says."""
-        return self.history
 
     def solution(self, problem: Problem) -> Solution:
         """X as factors, and L2.
@@ -74,10 +63,4 @@ class AlphaEdit(ClosedForm):
                 "energy makes it wider",
                 stacklevel=2,
             )
-        weight = problem.weight or self.weight
-        if weight is None:
-            assert self.ratio is not None
-            weight = self.ratio * inside
-        metric = NullSpace(basis, weight)
-        factors, system = solve_penalised(problem.keys, problem.residuals, metric, problem.earlier, problem.known)
-        return Solution(factors, weight, system)
+        return self.weighed(problem, lambda ratio: ratio * inside, lambda weight: NullSpace(basis, weight))

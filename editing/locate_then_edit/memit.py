@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
-from corrigenda.settings import Positive, SettingsError, checked
-from editing.locate_then_edit.closed_form import ClosedForm, Problem, Solution
-from editing.locate_then_edit.least_squares import Penalty, solve_penalised
+from corrigenda.settings import checked
+from editing.locate_then_edit.closed_form import Problem, Solution
+from editing.locate_then_edit.least_squares import Penalty
+from editing.locate_then_edit.weighed import Weighed, mean_energy
 
 SCALE_FACTS = 100
 """The number of facts at which a ratio of weights is meant."""
@@ -20,7 +19,7 @@ SCALE_FACTS = 100
 
 @dataclass(frozen=True)
 @checked
-class Memit(ClosedForm):
+class Memit(Weighed):
     """Mass-Editing Memory in a Transformer.
 
     For each layer, with its share R of what is missing at the last:
@@ -42,42 +41,11 @@ class Memit(ClosedForm):
     """
 
     name: str = "memit"
-    ratio: Positive | None = 1.0
-    weight: Positive | None = None
-    history: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_one(type(self).__name__, "ratio", self.ratio, "weight", self.weight)
-
-    @property
-    def keeps_history(self) -> bool:
-        """As `history` says."""
-        return self.history
 
     def solution(self, problem: Problem) -> Solution:
         """A^-1 K^T and R, and lambda."""
-        weight = problem.weight or self.weight
-        if weight is None:
-            assert self.ratio is not None
-            weight = self.ratio * SCALE_FACTS * mean_energy(problem.keys) / float(problem.moment.matrix.trace())
-        metric = Penalty(problem.moment, weight, self.ridge)
-        factors, system = solve_penalised(problem.keys, problem.residuals, metric, problem.earlier, problem.known)
-        return Solution(factors, weight, system)
 
+        def of_ratio(ratio: float) -> float:
+            return ratio * SCALE_FACTS * mean_energy(problem.keys) / float(problem.moment.matrix.trace())
 
-def mean_energy(keys: Tensor) -> float:
-    """The mean of |k|^2 over keys, (n, d_ffn)."""
-    return float(keys.double().square().sum(1).mean())
-
-
-def require_one(where: str, left: str, left_value: float | None, right: str, right_value: float | None) -> None:
-    """Checks that one of two settings is given, and the other null.
-
-    Raises:
-        SettingsError: both are, or none.
-    """
-    if (left_value is None) == (right_value is None):
-        raise SettingsError(
-            f"{where}: {left}={left_value} and {right}={right_value}: give one of them, and null for the other"
-        )
+        return self.weighed(problem, of_ratio, lambda weight: Penalty(problem.moment, weight, self.ridge))

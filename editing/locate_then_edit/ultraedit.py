@@ -21,8 +21,8 @@ from editing.locate_then_edit.answers import AnswerTokens, answer_tokens
 from editing.locate_then_edit.guards import warn_of_load
 from editing.locate_then_edit.joined import finished
 from editing.locate_then_edit.least_squares import Factors, Mark, penalised_update
-from editing.locate_then_edit.memit import mean_energy, require_one
 from editing.locate_then_edit.normalisation import RunningMoments, RunningNormalisation
+from editing.locate_then_edit.weighed import mean_energy, require_one
 from editing.together import last_word_counts
 
 
