@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from corrigenda import EditRefusedError
 from corrigenda.settings import Positive, Share, checked
-from editing.locate_then_edit.closed_form import Problem, Solution
 from editing.locate_then_edit.least_squares import NullSpace
 from editing.locate_then_edit.weighed import Weighed, mean_energy
+from editing.locate_then_edit.writing import Problem, Solution
 
 LITTLE = 0.01
 """Where less than this share of the keys' energy lies in the null space, next to nothing can be written there."""

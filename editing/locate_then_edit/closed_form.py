@@ -1,81 +1,42 @@
 """`ClosedForm`: what all editors share that write many facts by one least-squares problem a layer.
 
-Targets are solved for (`solved`), layers are written one after another from the bottom (`spread`), keys and residuals
-are measured anew before each (`passes`), and each update is a closed form (`least_squares`), which is all that an
-editor of this kind has to say.
+Here are the settings, and what an edit is made of: which layers, contexts and second moments there are; the targets,
+which are solved for (`solved`); and the writing of the layers (`writing`), in which each update is a closed form
+(`least_squares`). That closed form is all that an editor of this kind has to say.
 """
 
 from __future__ import annotations
 
-import math
 import warnings
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
-from corrigenda import Edit, EditRefusedError, Fact, LanguageModel, LowRankEdit, Origin, ValueEdit, WeightEdit
+from corrigenda import Edit, Fact, LanguageModel, LowRankEdit, ValueEdit, WeightEdit
 from corrigenda.moments.second_moment import SecondMoment, second_moments
 from corrigenda.moments.text import Text
-from corrigenda.progress import track
 from corrigenda.settings import AtLeastOne, Count, NotNegative, Positive, Seed, SettingsError, Share, checked
 from editing.contexts import sampled_prefixes
 from editing.editor import require_targets
 from editing.extending import check_previous, present, state_of
 from editing.layers import ascending
 from editing.locate_then_edit.after_treatments import AfterTreatments, anchored
-from editing.locate_then_edit.guards import cosines_between, name_alike, warn_of_load, warn_of_rank
-from editing.locate_then_edit.history import KeyHistory, Solutions
-from editing.locate_then_edit.joined import finished, unedited
+from editing.locate_then_edit.guards import warn_of_load, warn_of_rank
+from editing.locate_then_edit.history import KeyHistory
+from editing.locate_then_edit.joined import finished
 from editing.locate_then_edit.keys import group_weights
-from editing.locate_then_edit.least_squares import Factors, System
 from editing.locate_then_edit.parallel import Workers
 from editing.locate_then_edit.passes import SubjectRows
-from editing.locate_then_edit.prompts import Prompts, build_prompts
+from editing.locate_then_edit.prompts import build_prompts
 from editing.locate_then_edit.solved import Batch, Solving
 from editing.locate_then_edit.spread import Rule, spread
 from editing.locate_then_edit.targets import Site, ValueSettings
+from editing.locate_then_edit.writing import Problem, Solution, Step, Writing, task_of
 from editing.together import last_word_counts
-
-
-@dataclass(frozen=True, eq=False)
-class Problem:
-    """One layer's least-squares problem.
-
-    Attributes:
-        moment: C.
-        keys: K, (n, d_ffn).
-        residuals: R, (n, d_model), the share that this layer writes.
-        earlier: the keys of earlier updates that must stay, (n', d_ffn); None for none.
-        weight: the weight that the first of these updates had (`KeyHistory`); None for the first.
-        known: the system that was solved for the earlier updates; None where it is not known.
-    """
-
-    moment: SecondMoment
-    keys: Tensor
-    residuals: Tensor
-    earlier: Tensor | None
-    weight: float | None
-    known: System | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Solution:
-    """One layer's update.
-
-    Attributes:
-        factors: of delta V.
-        weight: the weight in it that later updates are to keep; None if it has none.
-        system: that was solved, for later updates to go on from; None if there is none to keep.
-    """
-
-    factors: Factors
-    weight: float | None = None
-    system: System | None = None
 
 
 @dataclass(frozen=True)
@@ -232,14 +193,8 @@ class ClosedForm:
                 batches, targets, report = self._targets(lm, facts, layers)
                 if self.after.norm_anchor:
                     self._anchor(lm, own, batches, targets, report)
-            kept = _usable(self.name, facts, targets, report)
-            task = _Task(
-                [facts[number] for number in kept],
-                SubjectRows(lm, _prompts_of(batches, kept)),
-                {layer: values[kept] for layer, values in targets.items()},
-                [report[number] for number in kept],
-            )
-            factors, grown = self._written(lm, layers, moments, task, state.before(task.facts))
+            task = task_of(self.name, lm, batches, targets, report)
+            factors, grown = self._writing(lm, layers, moments).written(lm, task, state.before(task.facts))
         return finished(lm, self, own, factors, facts, report, grown, grown.n_written, self.refuse_norm)
 
     def _anchor(
@@ -285,62 +240,26 @@ class ClosedForm:
         figures = [one | {"subject_at_start": start} for one, start in zip(report, at_start, strict=True)]
         return batches, targets, figures
 
-    def _written(
-        self,
-        lm: LanguageModel,
-        layers: Sequence[int],
-        moments: Mapping[int, SecondMoment],
-        task: _Task,
-        past: KeyHistory,
-    ) -> tuple[dict[int, Factors], KeyHistory]:
-        """The layers' updates, from the bottom, and the history with them; the model has the earlier edit."""
+    def _writing(self, lm: LanguageModel, layers: Sequence[int], moments: Mapping[int, SecondMoment]) -> Writing:
+        """How the layers are written."""
+        if self.ends_only:
+            steps = [Step(layer, 1.0, layer) for layer in layers]
+        else:
+            steps = [Step(layer, share, layers[-1]) for layer, share in spread(layers, self.rule)]
         _, weights = self._contexts(lm)
-        origin = Origin(lm.name, lm.fingerprint, self.name)
-        factors, keys = dict[int, Factors](), dict[int, Tensor]()
-        used, systems = dict[int, float](), dict[int, System]()
-        directions: Tensor | None = None
-        shares = [(layer, 1.0) for layer in layers] if self.ends_only else list(spread(layers, self.rule))
-        if len(task.facts) > self.batch_size:
-            shares = list(track(shares, f"Writing {len(task.facts)} facts into {len(layers)} layers", bar=False))
-        with ExitStack() as written:
-            for layer, share in shares:
-                aim = layer if self.ends_only else layers[-1]
-                keys[layer], outputs = task.rows.measured(lm, layer, aim, self.site, weights)
-                residuals = (task.targets[aim] - outputs) * share
-                moment, earlier = moments[layer], past.keys.get(layer)
-                if not factors:
-                    directions = self._name_alike(moment, keys[layer], earlier, past, task)
-                weight, known = past.weights.get(layer), past.solutions.systems.get(layer)
-                solution = self.solution(Problem(moment, keys[layer], residuals, earlier, weight, known))
-                factors[layer] = self.after.of_update(solution.factors, unedited(lm, layer))
-                if solution.weight is not None:
-                    used[layer] = solution.weight
-                if solution.system is not None:
-                    systems[layer] = solution.system
-                if layer != layers[-1]:
-                    written.enter_context(LowRankEdit.of(lm, origin, {layer: factors[layer]}).applied(lm))
-        solutions = Solutions(systems, directions)
-        return factors, past.and_then(task.facts, keys, used, self.keeps_history, solutions)
-
-    def _name_alike(
-        self, moment: SecondMoment, keys: Tensor, earlier: Tensor | None, past: KeyHistory, task: _Task
-    ) -> Tensor:
-        """Names the facts of nearly the same key, by their keys at the first layer that is written.
-
-        Returns:
-            C^-1 k of the earlier keys and of these, (n' + n, d_ffn), float32.
-        """
-        ridge = self.ridge * moment.scale
-        directions = moment.solve(keys.double(), ridge).float()
-        others, theirs = keys, directions
-        if earlier is not None:
-            known = past.solutions.directions
-            if known is None:
-                known = moment.solve(earlier.double(), ridge).float()
-            others, theirs = torch.cat([earlier, keys]), torch.cat([known, directions])
-        cosines = cosines_between(keys, others, directions, theirs)
-        name_alike(self.name, [*past.facts, *task.facts], cosines, self.alike, task.report)
-        return theirs
+        return Writing(
+            self.name,
+            self.solution,
+            steps,
+            moments,
+            self.site,
+            weights,
+            self.after,
+            self.ridge,
+            self.alike,
+            self.keeps_history,
+            self.batch_size,
+        )
 
     def _moments(self, lm: LanguageModel, layers: Sequence[int]) -> Mapping[int, SecondMoment]:
         least = self.tokens_per_coefficient * max(lm.memory(layer).d_ffn for layer in layers)
@@ -356,55 +275,3 @@ class ClosedForm:
             return list(self.prefixes), group_weights([1, others] if others else [1])
         prefixes = sampled_prefixes(lm, self.prefix_lengths, self.seed)
         return prefixes, group_weights([1, *(number for _, number in self.prefix_lengths)])
-
-
-@dataclass(frozen=True, eq=False)
-class _Task:
-    """What is to be written.
-
-    Attributes:
-        facts: the facts.
-        rows: their prompts.
-        targets: by layer their targets, (fact, d_model).
-        report: for each fact what there is to report.
-    """
-
-    facts: Sequence[Fact]
-    rows: SubjectRows
-    targets: Mapping[int, Tensor]
-    report: Sequence[dict[str, Any]]
-
-
-def _usable(
-    editor: str, facts: Sequence[Fact], targets: Mapping[int, Tensor], report: Sequence[dict[str, Any]]
-) -> list[int]:
-    """The numbers of the facts whose targets are finite; the reports of the others say that they are refused.
-
-    Raises:
-        EditRefusedError: none is.
-    """
-    finite = torch.stack([values.isfinite().all(1) for values in targets.values()]).all(0).tolist()
-    for fact, figures, fine in zip(facts, report, finite, strict=True):
-        wrecked = [name for name, value in figures.items() if isinstance(value, float) and not math.isfinite(value)]
-        for name in wrecked:  # a figure that could not be computed is absent, and no JSON file could hold it
-            del figures[name]
-        if not fine:
-            figures["refused"] = "its target is not finite"
-            warnings.warn(f"{editor}: the edit of fact {fact.id!r} is refused: {figures['refused']}", stacklevel=3)
-    if not any(finite):
-        raise EditRefusedError(
-            f"{editor}: the target of no fact is finite ({', '.join(fact.id for fact in facts[:5])})"
-        )
-    return [number for number, fine in enumerate(finite) if fine]
-
-
-def _prompts_of(batches: Sequence[Batch], kept: Sequence[int]) -> list[Prompts]:
-    """The prompts of the facts that are kept."""
-    found, begin = list[Prompts](), 0
-    for batch in batches:
-        end = begin + len(batch.facts)
-        own = [number - begin for number in kept if begin <= number < end]
-        if own:
-            found.append(batch.prompts if len(own) == len(batch.facts) else batch.prompts.of_facts(own))
-        begin = end
-    return found

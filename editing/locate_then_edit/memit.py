@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from corrigenda.settings import checked
-from editing.locate_then_edit.closed_form import Problem, Solution
 from editing.locate_then_edit.least_squares import Penalty
 from editing.locate_then_edit.weighed import Weighed, mean_energy
+from editing.locate_then_edit.writing import Problem, Solution
 
 SCALE_FACTS = 100
 """The number of facts at which a ratio of weights is meant."""
