@@ -423,6 +423,47 @@ def test_facts_of_nearly_the_same_key_are_named() -> None:
     assert grown.origin.report[2]["alike"] == ["tower"]
 
 
+@pytest.mark.parametrize("ridge", [0.0, 3.0])
+@pytest.mark.parametrize("go_on", [None, "known", "lost"])
+def test_how_alike_keys_are_is_the_cosine_in_the_metric_of_the_ridged_moment(
+    ridge: float, go_on: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against C + ridge * (mean of C's diagonal) inverted, on the keys of whole forwards."""
+    lm, facts = build("llama"), FACTS[:2]
+    moment = moment_of(lm, 1)
+    moment = SecondMoment(20 * moment.matrix, moment.tokens, 1, moment.text)  # its mean diagonal is far from 1
+    monkeypatch.setattr(editing.locate_then_edit.closed_form, "second_moments", lambda *_: {1: moment})
+    keys = []
+    for fact in facts:
+        text = fact.statement[: fact.statement.index(fact.subject) + len(fact.subject)]
+        with lm.memory(1).capture() as seen:
+            lm.model(input_ids=torch.tensor([lm.tokenizer(text)["input_ids"]]))
+        keys.append(seen.coefficients[0, -1].double())
+    C = moment.matrix
+    inverse = torch.linalg.inv(C + ridge * C.diagonal().mean() * torch.eye(len(C), dtype=torch.float64))
+    left, right = keys
+    expected = float(left @ inverse @ right / ((left @ inverse @ left) * (right @ inverse @ right)).sqrt())
+    assert 0.01 < expected < 0.99
+    common = COMMON | {"prefixes": ("",), "value": ValueSettings(steps=1)}
+    for limit, named in ((expected - 1e-3, True), (expected + 1e-3, False)):
+        editor = Memit(layers=(1,), ridge=ridge, **common | {"alike": limit})
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            if go_on is None:
+                editor.edit(lm, facts)
+            else:
+                first = editor.edit(lm, facts[:1])
+                if go_on == "lost":  # as from the disk, where no directions are kept
+                    assert isinstance(first.state, KeyHistory)
+                    first = dataclasses.replace(
+                        first, state=dataclasses.replace(first.state, solutions=Solutions({}, None))
+                    )
+                editor.extend(lm, first, facts[1:])
+        texts = [str(one.message) for one in said if "nearly the same key" in str(one.message)]
+        assert len(texts) == named, (texts, expected)
+        assert all(f"({expected:.2f})" in text for text in texts)
+
+
 def test_more_facts_than_a_layer_bears_are_said() -> None:
     lm = build("llama")
     editor = dataclasses.replace(MEMIT, most_per_coefficient=2.5 / 48)
