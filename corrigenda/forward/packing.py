@@ -1,8 +1,9 @@
-"""Running the feed-forward networks only at the positions that count.
+"""Running matrices only at the positions that count.
 
-Attention needs the rows of a batch side by side, padded to one length. An FFN acts on each position alone, and it is
-where most of the time goes: so the padding is left out before it and put back (as zeros, which nobody reads) after it.
-In the last block only the positions whose logits are wanted count at all.
+Attention needs the rows of a batch side by side, padded to one length. An FFN acts on each position alone, and so do
+the attention's own projections, and it is there that most of the time goes: so the padding is left out before them and
+put back (as zeros, which nobody reads) after them. After the last block's attention only the positions whose logits are
+wanted count at all.
 """
 
 from __future__ import annotations
@@ -12,20 +13,24 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from corrigenda.models import positions
 from corrigenda.models.bare import BareModel
+from corrigenda.models.matrices import is_matrix
 from corrigenda.models.sites import entering, leaving, looked_into
+
+LEAST_PADDING = 0.1
+"""Projections of the attention run whole where less is padding: taking it out and putting it back costs about that."""
 
 
 @contextmanager
 def packed(lm: BareModel, real: Tensor, at: positions.At) -> Iterator[None]:
-    """FFNs run at real positions only, and the last one at those positions `at` whose logits are wanted.
+    """FFNs and projections of the attention run at real positions only, the last FFN where logits are wanted only.
 
-    Where somebody looks into an FFN (a hook on any of its modules; for the last one, on its block or the head) it runs
-    whole, since what is seen there has to be (batch, position, width); and so it does in families that have no module
-    of their own for it.
+    Where somebody looks into an FFN or an attention (a hook on any of its modules; for the last FFN, on its block or
+    the head) it runs whole, since what is seen there has to be (batch, position, width); and so does the FFN in
+    families that have no module of their own for it.
 
     Args:
         lm: the model.
@@ -33,16 +38,19 @@ def packed(lm: BareModel, real: Tensor, at: positions.At) -> Iterator[None]:
         at: the positions that count in the last block; None for all.
     """
     last = lm.n_layers - 1
+    inside = _Places(real)
+    wanted = inside if at is None else _Places(real & _mask(at, real))
     with ExitStack() as stack:
         for layer in range(lm.n_layers):
-            keep = real & _mask(at, real) if layer == last and at is not None else real
-            module = lm.architecture.ffn(layer)
-            watched = [lm.architecture.block(layer), lm.architecture.head] if layer == last else [module]
-            if module is None or bool(keep.all()) or any(part is None or looked_into(part) for part in watched):
+            attention, ffn = lm.architecture.attention(layer), lm.architecture.ffn(layer)
+            places = wanted if layer == last else inside
+            if layer == last and any(map(looked_into, (lm.architecture.block(layer), lm.architecture.head))):
                 continue
-            rows, places = keep.nonzero(as_tuple=True)
-            stack.enter_context(entering(module, _take(keep.shape, rows, places)))
-            stack.enter_context(leaving(module, _put_back(keep.shape, rows, places)))
+            if ffn is not None and places.left_out and not looked_into(ffn):
+                stack.enter_context(places.only(ffn))
+            if inside.left_out >= LEAST_PADDING and not looked_into(attention):
+                for module in filter(is_matrix, attention.modules()):
+                    stack.enter_context(inside.only(module))
         yield
 
 
@@ -52,21 +60,37 @@ def _mask(at: Tensor, real: Tensor) -> Tensor:
     return mask
 
 
-def _take(shape: torch.Size, rows: Tensor, places: Tensor) -> Any:
-    def chosen(value: Any) -> Any:
-        if isinstance(value, Tensor) and value.shape[:2] == shape:
-            return value[rows.to(value.device), places.to(value.device)][None]
+class _Places:
+    """Some positions of a batch, and modules that act on each position alone run there only.
+
+    Args:
+        keep: (batch, position), True at those positions.
+
+    Attributes:
+        left_out: the share of the others.
+    """
+
+    def __init__(self, keep: Tensor) -> None:
+        self._shape = keep.shape
+        self._index = keep.flatten().nonzero()[:, 0]
+        self.left_out = 1 - len(self._index) / max(keep.numel(), 1)
+
+    @contextmanager
+    def only(self, module: nn.Module) -> Iterator[None]:
+        """The module runs at these positions, and gives zeros at the others."""
+        with entering(module, self._take), leaving(module, self._put_back):
+            yield
+
+    def _take(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return tuple(map(self._chosen, args)), {name: self._chosen(value) for name, value in kwargs.items()}
+
+    def _chosen(self, value: Any) -> Any:
+        if isinstance(value, Tensor) and value.shape[:2] == self._shape:
+            return value.flatten(0, 1).index_select(0, self._index.to(value.device))[None]
         return value
 
-    def take(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return tuple(map(chosen, args)), {name: chosen(value) for name, value in kwargs.items()}
-
-    return take
-
-
-def _put_back(shape: torch.Size, rows: Tensor, places: Tensor) -> Any:
-    def put_back(output: Tensor) -> Tensor:
-        whole = output.new_zeros(*shape, output.shape[-1])
-        return whole.index_put((rows.to(output.device), places.to(output.device)), output[0])
-
-    return put_back
+    def _put_back(self, output: Any) -> Any:
+        if not isinstance(output, Tensor) or output.shape[:2] != (1, len(self._index)):
+            return None  # it was not called with a state of the batch
+        whole = output.new_zeros(self._shape.numel(), *output.shape[2:])
+        return whole.index_copy(0, self._index.to(output.device), output[0]).unflatten(0, self._shape)

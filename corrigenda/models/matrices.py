@@ -12,6 +12,11 @@ def stores_transposed(module: nn.Module) -> bool:
     return isinstance(module, Conv1D)
 
 
+def is_matrix(module: nn.Module) -> bool:
+    """Whether a module is a matrix that acts on each position alone."""
+    return isinstance(module, (nn.Linear, Conv1D))
+
+
 def in_out(module: nn.Module) -> tuple[int, int]:
     """The widths of what a matrix module takes and of what it gives."""
     weight: torch.Tensor = module.weight  # type: ignore[assignment]

@@ -6,7 +6,9 @@ import pytest
 import tiny
 import torch
 
+from corrigenda.forward.interventions import Read, intervene
 from corrigenda.forward.recording import forward_logits
+from corrigenda.models.sites import Site
 
 
 def tokens_run(lm, layer: int, run) -> int:
@@ -45,3 +47,29 @@ def test_what_is_looked_into_runs_whole() -> None:
         forward_logits(lm, batch, batch.lengths - 1)
     assert seen.output.shape[:2] == (2, 4)
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in lm.model.modules())
+
+
+@pytest.mark.parametrize("family", tiny.DECODERS)
+def test_projections_of_the_attention_leave_the_padding_out(family: str) -> None:
+    lm = tiny.build(family)
+    rows = [[5, 6, 7, 8, 9, 10], [11, 12], [13, 14, 15]]
+    seen: list[int] = []
+    module = lm.architecture.attention_output(1)
+    plain = module.forward
+    module.forward = lambda x: (seen.append(x.shape[:-1].numel()), plain(x))[1]
+    logits = forward_logits(lm, lm.batch(rows))
+    assert seen == [11]
+    with intervene(lm, Site("heads", 1), Read(), lm.batch(rows).lengths - 1) as heads:
+        forward_logits(lm, lm.batch(rows))
+    assert seen == [11, 18]  # who looks in sees whole rows
+    assert len(heads.value) == len(rows)
+    del module.forward
+    for row, ids in enumerate(rows):
+        alone = lm.model(input_ids=torch.tensor([ids])).logits[0]
+        torch.testing.assert_close(logits[row, : len(ids)], alone, atol=1e-4, rtol=1e-4)
+    one_padded = [list(range(5, 25)), list(range(5, 24))]  # too little to be worth it
+    with lm.memory(1).capture():  # its FFN runs whole, too
+        module.forward = lambda x: (seen.append(x.shape[:-1].numel()), plain(x))[1]
+        forward_logits(lm, lm.batch(one_padded))
+        del module.forward
+    assert seen[-1] == 40
