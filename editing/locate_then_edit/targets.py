@@ -13,6 +13,7 @@ How the weights are to be changed so that v* comes out is not asked here.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -29,6 +30,8 @@ from editing.locate_then_edit.prompts import PromptRun
 
 PASS_TOKENS = 48
 """How many tokens' worth of computing one more pass over the weights costs: it reads them all from memory."""
+PADDING = 0.3
+"""How many tokens' worth of computing a padded position costs: no matrix runs there (`corrigenda.forward.packing`)."""
 
 Site = Literal["ffn", "block", "attention_and_ffn"]
 """Whose output is solved for: the feed-forward network's, the whole block's (the residual stream after it), or the
@@ -123,12 +126,14 @@ def solve_target_values(
     """
     old = _old_of_parts(run, layer, site)
     n_facts, device = run.prompts.n_facts, old.device
-    groups = _groups(lm, run, layer, site)
+    every = torch.arange(len(run.prompts.fact), device=device)
+    groups = _groups(lm, run, layer, site, every)
 
     delta = torch.zeros_like(old, requires_grad=True)
     optimiser = torch.optim.Adam([delta], lr=settings.lr)
     bound = settings.clamp_norm_factor * old.norm(dim=2, keepdim=True)
     open_facts = torch.ones(n_facts, dtype=torch.bool, device=device)
+    in_groups = open_facts.nonzero()[:, 0]
     before: dict[int, Tensor] = {}  # by fact, the KL prompt's distribution without delta
     figures = {name: torch.zeros(n_facts, device=device) for name in ("loss", "nll", "kl")}
     steps = torch.zeros(n_facts, dtype=torch.long, device=device)
@@ -136,16 +141,16 @@ def solve_target_values(
     history: list[Tensor] = []
 
     for step in range(settings.steps):
-        if step > 0:
-            groups = [group.restricted(open_facts) for group in groups]
+        if step > 0 and not bool(open_facts[in_groups].all()):
+            # The rows of facts that are done run no more; the others, being fewer, go together in fewer passes.
+            in_groups = open_facts.nonzero()[:, 0]
+            groups = _groups(lm, run, layer, site, every[open_facts[run.prompts.fact]])
         nll = torch.zeros(n_facts, device=device)
         kl = torch.zeros(n_facts, device=device)
         missed = torch.zeros(n_facts, dtype=torch.long, device=device)  # tokens that are not the most likely ones
         # The last forward only measures.
         with torch.set_grad_enabled(step < settings.steps - 1):
             for group in groups:
-                if not len(group.fact):
-                    continue
                 log_probs = group.logits(lm, layer, site, delta).float().log_softmax(-1)
                 wanted = group.targets >= 0
                 chosen = log_probs[wanted].gather(1, group.targets[wanted, None])[:, 0]
@@ -223,17 +228,6 @@ class _Group:
             stack.enter_context(lm.memory(layer).add(added[:, -1], self.at))
             return self.forward.logits(self.predicts)
 
-    def restricted(self, open_facts: Tensor) -> _Group:
-        """The group without the rows of facts that are done."""
-        keep = open_facts[self.fact]
-        if bool(keep.all()):
-            return self
-        kept = open_facts[self.owner]
-        rows = keep.nonzero()[:, 0]
-        forward = self.forward.rows(rows) if len(rows) else self.forward
-        rows_kept = (self.fact[keep], self.at[keep], self.predicts[keep])
-        return _Group(forward, *rows_kept, self.owner[kept], self.targets[kept], self.weight[kept])
-
 
 def old_values(run: PromptRun, layer: int, site: Site = "ffn") -> Tensor:
     """v0, (fact, d_model): the output at the subject's last token of each fact's first row (`Prompts.bare`)."""
@@ -249,8 +243,8 @@ def _old_of_parts(run: PromptRun, layer: int, site: Site) -> Tensor:
     return torch.stack(parts, 1)
 
 
-def _groups(lm: LanguageModel, run: PromptRun, layer: int, site: Site) -> list[_Group]:
-    """The rows, grouped by how many of their tokens run again."""
+def _groups(lm: LanguageModel, run: PromptRun, layer: int, site: Site, rows: Tensor) -> list[_Group]:
+    """Some rows, (n,) indices in ascending order, grouped by how many of their tokens run again."""
     prompts = run.prompts
     run_again = prompts.batch.lengths - prompts.subject
     rows_per_fact = torch.bincount(prompts.fact[prompts.rewriting])
@@ -258,30 +252,41 @@ def _groups(lm: LanguageModel, run: PromptRun, layer: int, site: Site) -> list[_
     targets = prompts.targets.split(per_row.tolist())
     first = {"block": layer + 1, "ffn": _first_layer(lm, layer), "attention_and_ffn": layer}[site]
     groups = []
-    for rows in _of_like_length(run_again):
-        forward = PartialForward(lm, run.recording, first, prompts.subject[rows], rows)
-        fact = prompts.fact[rows]
-        owner = fact.repeat_interleave(per_row[rows])
-        weight = (1 / (rows_per_fact[fact] * per_row[rows])).repeat_interleave(per_row[rows])
-        predicts = forward.local(prompts.predicts[rows])
-        chosen = torch.cat([targets[row] for row in rows.tolist()])
-        groups.append(_Group(forward, fact, forward.local(prompts.subject[rows]), predicts, owner, chosen, weight))
+    for places in groups_of_like_length(run_again[rows].tolist()):
+        some = rows[places]
+        forward = PartialForward(lm, run.recording, first, prompts.subject[some], some)
+        fact = prompts.fact[some]
+        owner = fact.repeat_interleave(per_row[some])
+        weight = (1 / (rows_per_fact[fact] * per_row[some])).repeat_interleave(per_row[some])
+        predicts = forward.local(prompts.predicts[some])
+        chosen = torch.cat([targets[row] for row in some.tolist()])
+        groups.append(_Group(forward, fact, forward.local(prompts.subject[some]), predicts, owner, chosen, weight))
     return groups
 
 
-def _of_like_length(lengths: Tensor) -> list[Tensor]:
-    """Groups of rows, (n,) indices each: rows go with longer ones as long as padding costs less than a pass."""
-    rows = lengths.argsort(stable=True, descending=True).tolist()
-    groups: list[list[int]] = [[]]
-    longest, padding = int(lengths[rows[0]]), 0
-    for row in rows:
-        padding += longest - int(lengths[row])
-        if padding > PASS_TOKENS:
-            groups.append([])
-            longest, padding = int(lengths[row]), 0
-        groups[-1].append(row)
-    # In the batch's order, which the order of the predicted tokens follows.
-    return [torch.tensor(sorted(group), device=lengths.device) for group in groups]
+def groups_of_like_length(lengths: Sequence[int]) -> list[list[int]]:
+    """The rows of these lengths in the groups that cost least, each by the places of its rows in ascending order.
+
+    A group costs its pass and its padding. Rows of one length go together; so a group is a run of neighbouring lengths.
+    """
+    known, counts = torch.tensor(lengths).unique(return_counts=True)
+    sizes, numbers = known.tolist(), counts.tolist()
+    least, begins = [0.0], list[int]()  # what the shortest lengths cost, and where the last group of them begins
+    for end, longest in enumerate(sizes):
+        padding, found = 0, list[tuple[float, int]]()
+        for begin in range(end, -1, -1):
+            padding += numbers[begin] * (longest - sizes[begin])
+            found.append((least[begin] + PASS_TOKENS + PADDING * padding, begin))
+        cost, begin = min(found)
+        least.append(cost)
+        begins.append(begin)
+    groups, end = list[list[int]](), len(sizes)
+    while end:
+        begin = begins[end - 1]
+        inside = set(sizes[begin:end])
+        groups.append([place for place, length in enumerate(lengths) if length in inside])
+        end = begin
+    return groups
 
 
 def _first_layer(lm: LanguageModel, layer: int) -> int:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import random
+from collections.abc import Iterable, Sequence
 
 import pytest
 import tiny
@@ -11,9 +14,17 @@ from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.forward.interventions import Add, Read, intervene
+from corrigenda.forward.partial import PartialForward
 from corrigenda.models.sites import Site
 from editing.locate_then_edit.prompts import build_prompts, run_prompts
-from editing.locate_then_edit.targets import ValueSettings, old_values, solve_target_values
+from editing.locate_then_edit.targets import (
+    PADDING,
+    PASS_TOKENS,
+    ValueSettings,
+    groups_of_like_length,
+    old_values,
+    solve_target_values,
+)
 
 PREFIXES = ("", "red green . ")
 SETTINGS = ValueSettings(steps=6, lr=0.2, weight_decay=0.5, kl_factor=1.0, early_stop_loss=-1.0)
@@ -176,3 +187,49 @@ def test_two_sites_solved_together(family: str) -> None:
                 if delta.norm() > bound:
                     delta.mul_(bound / delta.norm())
     torch.testing.assert_close(found.values[0], old[1] + deltas[1].detach(), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_are_grouped_so_that_passes_and_padding_cost_least(seed: int) -> None:
+    """Against all ways to cut the rows, ordered by length, into groups."""
+    draw = random.Random(seed)
+    lengths = [draw.choice([1, 2, 40, 45, 120]) for _ in range(9)]
+    ordered = sorted(lengths)
+
+    def cost(groups: Iterable[Sequence[int]]) -> float:
+        return sum(PASS_TOKENS + PADDING * sum(max(group) - length for length in group) for group in groups)
+
+    def cut(at: Sequence[int]) -> list[list[int]]:
+        ends = [0, *at, len(ordered)]
+        return [ordered[begin:end] for begin, end in itertools.pairwise(ends)]
+
+    ways = [at for n in range(9) for at in itertools.combinations(range(1, 9), n)]
+    found = groups_of_like_length(lengths)
+    assert sorted(place for group in found for place in group) == list(range(9))
+    assert all(group == sorted(group) for group in found)
+    assert cost([lengths[place] for place in group] for group in found) == pytest.approx(min(map(cost, map(cut, ways))))
+    assert groups_of_like_length([3, 3, 3]) == [[0, 1, 2]]
+    assert groups_of_like_length([1, 2, 3]) == [[0, 1, 2]]
+    assert len(groups_of_like_length([1] * 4 + [200] * 4)) == 2
+
+
+def test_facts_that_are_done_run_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = tiny.build("llama")
+    run = run_prompts(lm, build_prompts(lm, FACTS, PREFIXES, "{} is a", "subject"), [1])
+    shared = {"lr": 0.1, "weight_decay": 0.0, "kl_factor": 0.0}
+    thorough = solve_target_values(lm, run, 1, ValueSettings(steps=5, early_stop_loss=-1.0, **shared), "block")
+    # A bound that the one with the smaller loss passes at the second forward, and the other never.
+    first, second = sorted(range(2), key=lambda fact: thorough.losses[fact][1])
+    bound = thorough.losses[first][1] + 1e-3
+    assert min(thorough.losses[second]) > bound
+    assert thorough.losses[first][0] > bound
+    rows: list[int] = []
+    plain = PartialForward.logits
+    monkeypatch.setattr(
+        PartialForward, "logits", lambda self, *args: (rows.append(len(self.start)), plain(self, *args))[1]
+    )
+    solved = solve_target_values(lm, run, 1, ValueSettings(steps=5, early_stop_loss=bound, **shared), "block")
+    assert sorted(solved.steps.tolist()) == [2, 5]
+    per_fact = len(PREFIXES) + 1  # and the prompt about what is to stay
+    assert sum(rows) == 2 * 2 * per_fact + 3 * per_fact
+    torch.testing.assert_close(solved.values[second], thorough.values[second], rtol=1e-4, atol=1e-5)
