@@ -37,6 +37,8 @@ from eval.statistics.paired import MIN_FACTS, holm, paired_test
 
 NAME = "many_facts"
 SCRIPT = "many_facts.py"
+TUNING = "tuning.json"
+"""What `many_facts_tuning.py` writes in the store."""
 BATCH, SCORED = 100, 200
 CHECKPOINTS = (100, 300, 1000)
 FIXED = 30
@@ -370,6 +372,7 @@ def gathered(found: Sequence[Task], arguments: argparse.Namespace) -> Collected:
             "scored": arguments.scored,
             "not_run": sorted(name for name in METHODS if not any(name in methods for methods in data.values())),
             "data": data,
+            **({"tuning": read_json(tuning)} if (tuning := arguments.store / TUNING).is_file() else {}),
         },
         runs,
     )
@@ -415,6 +418,7 @@ def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
             lines += [*curve_markdown(curves, [*keys, *FIGURES], [t]), ""]
         lines += first_and_latest(methods)
         lines += orders(methods, keys)
+    lines += tuned(figures.get("tuning"))
     path = docs / f"{NAME}.md"
     write_text(path, "\n".join(lines).rstrip() + "\n")
     return [path, *pictures]
@@ -579,6 +583,29 @@ def orders(methods: Mapping[str, Any], keys: Sequence[str]) -> Iterator[str]:
         yield ""
         yield from curve_markdown(curves, keys, [last])
         yield ""
+
+
+def tuned(tuning: Mapping[str, Any] | None) -> Iterator[str]:
+    """The trials among which settings were chosen; nothing where there were none."""
+    if not tuning:
+        return
+    yield from ("## How settings were chosen", "")
+    yield from paragraph(
+        f"As many trials for each method (`docs/reports/many_facts_tuning.py`), on {tuning['facts']}. The best is the",
+        "one with the highest score of those whose perplexity drift is at most",
+        f"{METRICS['perplexity_drift'].written.text(tuning['most_drift'])}; where none is, that of the least drift.",
+    )
+    keys = ("score", "perplexity_drift")
+    titles = " | ".join(headings()[key] for key in keys)
+    yield from ("", f"| method | settings | {titles} | chosen |", "|---" * (3 + len(keys)) + "|")
+    for name, found in tuning["methods"].items():
+        for trial in found["trials"]:
+            settings = ", ".join(f"{key}={value:g}" for key, value in trial["settings"].items())
+            figures = trial["figures"]
+            cells = [METRICS[key].written.text(figures[key]) if key in figures else "" for key in keys]
+            mark = "yes" if trial["settings"] == found["chosen"] else ""
+            yield f"| {METHODS[name].title} | {settings} | {' | '.join(cells)} | {mark} |"
+    yield ""
 
 
 REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, page)

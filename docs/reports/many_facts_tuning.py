@@ -1,0 +1,143 @@
+"""Which settings the editors of docs/many_facts.md get: as many trials for each, on facts that the page does not score.
+
+    python docs/reports/many_facts_tuning.py [--methods crispedit,memit] [--minutes 60]
+
+Each trial is an ordinary run of run.py on the CounterFact facts 1,001 to 1,200, in batches as on the page, in a store
+of its own. What is finished is not done again, and what was cut short goes on: the command can be stopped and given
+again. At the end it prints each method's trials, and writes them with the best one's settings to tuning.json in the
+store, where `many_facts.py collect` takes them for the page. No default is changed by that: who reads it does that.
+
+Each method has `TRIALS` trials, all combinations of its grid. The best is the one with the highest score of those whose
+perplexity drift is at most `MOST_DRIFT`, since the score can reward a wrecked model; where none is, that of the least
+drift.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from leaderboard import run
+from many_facts import (
+    BATCH,
+    DATA,
+    FIXED,
+    NAME,
+    OTHERS,
+    TUNING,
+    after,
+    asked,
+    chosen,
+    points_of,
+    write_facts,
+)
+from pages import ROOT
+
+from corrigenda.data import FactSet, read_facts
+from corrigenda.files import write_json
+from corrigenda.runs.store import Store, StoredRun
+
+FIRST, COUNT = 1000, 200
+"""So many facts of the file come before those that are tuned on, and so many are these."""
+FILE = "counterfact"
+TRIALS = 6
+MOST_DRIFT = 0.1
+"""Nats: what was asked beforehand of the best closed form at T = 300."""
+
+GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
+    "memit": {"ratio": (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)},
+    "memit_plain": {"ratio": (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)},
+    "memit_blue": {"ratio": (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)},
+    "alphaedit": {"energy": (0.02, 0.1, 0.3), "ratio": (0.1, 1.0)},
+    "emmet": {"eps": (0.001, 0.01, 0.1, 0.3, 1.0, 3.0)},
+    "pmet": {"ratio": (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)},
+    "ultraedit": {"depth": (0.7, 0.8, 0.9), "step": (0.1, 0.3)},
+    "crispedit": {"gamma": (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)},
+    "rome": {"value.clamp_norm_factor": (0.75, 1.0, 1.5, 2.0, 3.0, 4.0)},
+    "finetune": {"lr": (1e-4, 3e-4, 1e-3), "stop": (0.02, 0.2)},
+    "wise_whitened": {"weight": (3.5, 7.0, 14.0), "margin": (0.6, 0.8)},
+}
+"""What is tuned of each method, by the editor's settings. MEMIT with targets anew has MEMIT's."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the trials and prints the best."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--methods", default="", help=f"comma-separated, of {', '.join(GRIDS)}; by default all")
+    parser.add_argument("--first", type=int, default=FIRST, help="facts of the file before those that are tuned on")
+    parser.add_argument("--count", type=int, default=COUNT, help="how many facts are tuned on")
+    parser.add_argument("--batch", type=int, default=BATCH, help="facts edited in one call")
+    parser.add_argument("--model", default="smollm2-135m", help="its name in conf/model")
+    parser.add_argument("--files", type=Path, default=ROOT.parent / "shared" / "data", help="folder of the data files")
+    parser.add_argument("--store", type=Path, default=ROOT / "outputs" / NAME)
+    parser.add_argument("--minutes", type=float, default=None, help="stop after so long, to go on another time")
+    parser.add_argument("overrides", nargs="*", help="of the configuration, for all runs")
+    options = parser.parse_args(arguments)
+    store = options.store.resolve()
+    options.checkpoints, options.scored, options.store = str(options.count), options.count, store / "tuning"
+    facts = read_facts(options.files / DATA[FILE][0], on_error="skip")
+    part = tuple(facts)[options.first : options.first + options.count + FIXED + OTHERS]
+    if len(part) < options.count:
+        raise SystemExit(f"{DATA[FILE][0]} has {len(facts)} facts, and none to tune on after the first {options.first}")
+    paths = write_facts(FactSet(FILE, part), FILE, options.count, options.store / "facts")
+    deadline = time.monotonic() + 60 * options.minutes if options.minutes else None
+    found: dict[str, Any] = {}
+    for name in chosen(options.methods, GRIDS, "method"):
+        trials = []
+        for settings in trials_of(name):
+            own = options.store / name / "-".join(f"{value:g}" for value in settings.values())
+            overrides = [one for one in asked(options, name, paths, None, options.count) if "store=" not in one[:6]]
+            overrides += [f"store={own}", *(f"editor.{key}={value}" for key, value in settings.items())]
+            if point_in(own) is None and not run(overrides, Store(own), deadline):
+                raise SystemExit("not finished yet; give the same command again to go on")
+            trials.append({"settings": settings, "figures": figures_of(point_in(own))})
+            print(name, settings, trials[-1]["figures"], flush=True)
+        best = best_of(trials)
+        found[name] = {"trials": trials, "chosen": None if best is None else best["settings"]}
+        print(f"{name}: {'no trial has figures' if best is None else best['settings']}", flush=True)
+    described = f"facts {options.first + 1} to {options.first + options.count} of {DATA[FILE][0]}"
+    path = store / TUNING
+    write_json(path, {"facts": described, "most_drift": MOST_DRIFT, "methods": found})
+    print(path)
+
+
+def trials_of(name: str) -> list[dict[str, float]]:
+    """The settings of a method's trials: all combinations of its grid."""
+    return [dict(zip(GRIDS[name], values, strict=True)) for values in itertools.product(*GRIDS[name].values())]
+
+
+def point_in(folder: Path) -> Mapping[str, Any] | None:
+    """The last point of the newest finished run of a trial; None where there is none."""
+    ended: list[StoredRun] = [stored for stored in Store(folder).runs() if stored.state == "finished"]
+    points = points_of(ended[-1].path) if ended else []
+    return points[-1] if points else None
+
+
+def figures_of(point: Mapping[str, Any] | None) -> dict[str, float]:
+    """What a trial is judged by; what could not be computed is absent, and all is where the run failed."""
+    if point is None:
+        return {}
+    values = {key: after(point, key) for key in (DATA[FILE][1], "perplexity_drift")}
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def best_of(trials: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The trial of the highest score among those that leave the model's perplexity alone; None where none has figures.
+
+    Args:
+        trials: each with "settings" and "figures".
+    """
+    score = DATA[FILE][1]
+    known = [trial for trial in trials if {score, "perplexity_drift"} <= trial["figures"].keys()]
+    sound = [trial for trial in known if trial["figures"]["perplexity_drift"] <= MOST_DRIFT]
+    if sound:
+        return max(sound, key=lambda trial: float(trial["figures"][score]))
+    return min(known, key=lambda trial: float(trial["figures"]["perplexity_drift"]), default=None)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""The choice of settings for the page on many facts: equal budgets, which trial is the best, going on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import many_facts
+import many_facts_tuning
+import pytest
+
+from corrigenda import Fact
+from corrigenda.runs.store import Store
+
+
+def trial(score: float | None, drift: float | None) -> dict[str, Any]:
+    figures = {"score": score, "perplexity_drift": drift}
+    return {"settings": {"x": score}, "figures": {key: value for key, value in figures.items() if value is not None}}
+
+
+def test_each_method_has_as_many_trials() -> None:
+    assert {len(many_facts_tuning.trials_of(name)) for name in many_facts_tuning.GRIDS} == {many_facts_tuning.TRIALS}
+    left_out = set(many_facts.METHODS) - set(many_facts_tuning.GRIDS)
+    assert left_out == {"none", "random", "memit_anew"}  # controls, and what has another's settings
+
+
+def test_the_best_leaves_the_model_alone() -> None:
+    best = many_facts_tuning.best_of
+    wrecked, good, better, lame = trial(0.99, 0.5), trial(0.8, 0.09), trial(0.9, 0.1), trial(None, 0.0)
+    assert best([wrecked, good, better, lame]) == better
+    assert best([wrecked, trial(1.0, 0.4), lame]) == trial(1.0, 0.4)  # none is sound: the least drift
+    assert best([lame, trial(1.0, None)]) is None
+
+
+def test_trials_are_runs_on_facts_of_their_own_and_are_not_done_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = [Fact(f"subject {n}", "{} is", "Rome", "Paris", id=f"fact-{n}").to_dict() for n in range(12)]
+    (tmp_path / "counterfact.json").write_text(json.dumps(records))
+    runs: list[dict[str, str]] = []
+
+    def run(overrides: list[str], store: Store, deadline: float | None) -> bool:
+        asked = dict(one.split("=", 1) for one in overrides)
+        assert store.root == Path(asked["store"])
+        if deadline is not None and len(runs) == 2:
+            return False
+        runs.append(asked)
+        return True
+
+    def point_in(folder: Path) -> dict[str, Any] | None:
+        gamma = folder.name
+        if not any(one["store"] == str(folder) for one in runs):
+            return None
+        values = {"score": float(gamma), "perplexity_drift": 0.2 if gamma == "0.99" else 0.0}
+        return {"t": 4, "metrics": {key: {"before": None, "after": value} for key, value in values.items()}}
+
+    monkeypatch.setattr(many_facts_tuning, "run", run)
+    monkeypatch.setattr(many_facts_tuning, "point_in", point_in)
+    store = tmp_path / "store"
+    arguments = ["--methods", "crispedit", "--first", "6", "--count", "4", "--batch", "2"]
+    arguments += ["--files", str(tmp_path), "--store", str(store)]
+    with pytest.raises(SystemExit, match="not finished yet"):
+        many_facts_tuning.main([*arguments, "--minutes", "1"])
+    many_facts_tuning.main(arguments)
+    assert [one["editor.gamma"] for one in runs] == ["0.5", "0.7", "0.8", "0.9", "0.95", "0.99"]
+    assert {(one["editor"], one["data.limit"], one["job.sequential.scored"]) for one in runs} == {
+        ("crispedit", "4", "4")
+    }
+    edited = [json.loads(line)["id"] for line in Path(runs[0]["data.path"]).read_text().splitlines()]
+    assert edited[:4] == ["fact-6", "fact-7", "fact-8", "fact-9"]
+    found = json.loads((store / many_facts.TUNING).read_text())
+    assert found["facts"] == "facts 7 to 10 of counterfact.json"
+    assert found["methods"]["crispedit"]["chosen"] == {"gamma": 0.95}
+    page = "\n".join(many_facts.tuned(found))
+    assert "| CrispEdit | gamma=0.95 | 95.0 | 0.000 | yes |" in page
+    assert page.count("| yes |") == 1
+    assert list(many_facts.tuned(None)) == []
+    with pytest.raises(SystemExit, match=r"has 12 facts, and none to tune on after the first 100"):
+        many_facts_tuning.main([*arguments, "--first", "100"])
