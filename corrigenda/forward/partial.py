@@ -24,6 +24,7 @@ from corrigenda.forward.recording import (
     Recording,
     cached,
     model_logits,
+    stopping,
     takes_position_ids,
     watching,
 )
@@ -185,12 +186,13 @@ class PartialForward:
         return found[0]
 
     @torch.no_grad()
-    def record(self, layers: Collection[int], logits_at: Tensor | None = None) -> Recording:
+    def record(self, layers: Collection[int], logits_at: Tensor | None = None, until: int | None = None) -> Recording:
         """Runs the rows from layer 0 and records them as if they had been run whole.
 
         Args:
             layers: as in `recording.record`; the recording this started from has to have kept them too.
             logits_at: the positions (in the whole rows, at or after the start) whose logits are wanted.
+            until: as in `recording.record`.
 
         Raises:
             ValueError: this partial forward does not start at layer 0.
@@ -203,7 +205,8 @@ class PartialForward:
             inputs |= {"past_key_values": cache, "use_cache": True}
         none = torch.zeros_like(self._ids, dtype=torch.bool)
         at = none if logits_at is None else self.local(logits_at)
-        with watching(self._lm, layers) as watched:
+        logits: Tensor | None = None
+        with watching(self._lm, layers) as watched, stopping(self._lm, until):
             logits = model_logits(self._lm, at, self._routes, **inputs)
         # What ran stands behind the earlier positions, which end where the row's own run begins; now every position
         # gets its place in the whole row.
@@ -211,7 +214,7 @@ class PartialForward:
         index = torch.arange(width, device=self.start.device) + (before - self.start)[:, None]
         index = index.clamp(max=before + self._ids.shape[1] - 1)
         rows = torch.arange(len(self.start), device=self.start.device)
-        tensors = cached(self._lm, cache, before + self._ids.shape[1])
+        tensors = cached(self._lm, cache, before + self._ids.shape[1], until)
         states = {}
         for layer, later in watched.states.items():
             earlier = torch.arange(before, device=later.device) - (before - self.start.to(later.device))[:, None]

@@ -191,7 +191,8 @@ def cached(
         until: the last layer that it ran; None for all.
     """
     n_layers = lm.architecture.n_layers if until is None else until + 1
-    layers = [] if cache is None else cache.layers
+    # Where a forward went on from a cache, those above have what was there before.
+    layers = [] if cache is None else cache.layers[: None if until is None else n_layers]
     tensors = [(getattr(layer, "keys", None), getattr(layer, "values", None)) for layer in layers]
     complete = len(tensors) == n_layers and all(
         keys is not None and keys.ndim == 4 and keys.shape[2] == length for keys, _ in tensors

@@ -1,4 +1,4 @@
-"""The prompts that an update is computed on, in all their contexts, and their one run.
+"""The prompts that an update is computed on, in all their contexts, and their run.
 
 Editors that write at the subject's last token (ROME and its descendants) all start here. Keys and target values are
 taken from the run, each without knowing of the other (`keys`, `targets`).
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -16,8 +16,9 @@ from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.forward.interventions import Read, intervene
-from corrigenda.forward.recording import Recording
-from corrigenda.forward.shared import record_shared
+from corrigenda.forward.partial import PartialForward
+from corrigenda.forward.recording import Recording, routes_of
+from corrigenda.forward.shared import Beginnings, record_shared
 from corrigenda.models import positions
 from corrigenda.models.sites import Site
 from corrigenda.prompts import TokenBatch, encode, encode_target, slot_in, subject_span
@@ -177,7 +178,8 @@ class PromptRun:
 
     Attributes:
         prompts: the rows.
-        recording: where partial forwards start from; it has what enters each layer that was asked for and the next.
+        recording: where partial forwards start from, at the subject's last token or later: its cache may end there. It
+            has what enters each layer that was asked for and the next.
         coefficients: by layer, m at the subject's last token, (row, d_ffn).
         outputs: by layer, the FFN's output there, (row, d_model).
         attention: by layer, the attention's output there, (row, d_model), of the layers where it was asked for.
@@ -238,7 +240,10 @@ class PromptRun:
 def run_prompts(
     lm: LanguageModel, prompts: Prompts, layers: Collection[int], attention: Collection[int] = ()
 ) -> PromptRun:
-    """Runs the rows once, and what they begin with in common once for all; the only full forward an update needs.
+    """Runs the rows once, as far as an update needs it, and what they begin with in common once for all.
+
+    What comes before the subject's last token is run through the whole model, since later partial forwards attend to
+    it; what comes after runs up to the layers that are wanted, since those forwards run it again from there.
 
     Args:
         lm: the model, with whatever edits are applied.
@@ -247,12 +252,18 @@ def run_prompts(
         attention: the layers whose attention's outputs are wanted besides.
     """
     entered = sorted({number for layer in layers for number in (layer, layer + 1) if number < lm.n_layers})
-    forward = record_shared(lm, prompts.batch, entered, limit=prompts.subject)
+    earlier = _before_subjects(lm, prompts, entered)
+    if earlier is None:
+        forward = record_shared(lm, prompts.batch, entered, limit=prompts.subject)
+    else:
+        forward = PartialForward(lm, earlier, 0, prompts.subject, batch=prompts.batch, routes=routes_of(prompts.batch))
     with ExitStack() as stack:
         at = forward.local(prompts.subject)
         seen = {layer: stack.enter_context(lm.memory(layer).capture(at)) for layer in layers}
         attending = {n: stack.enter_context(intervene(lm, Site("attention", n), Read(), at)) for n in attention}
-        recording = forward.record(entered)
+        recording = forward.record(entered, until=None if earlier is None else entered[-1])
+    if earlier is not None:
+        recording = replace(recording, cache=earlier.cache)
     return PromptRun(
         prompts,
         recording,
@@ -260,3 +271,17 @@ def run_prompts(
         {layer: one.output.float() for layer, one in seen.items()},
         {layer: one.value.float() for layer, one in attending.items()},
     )
+
+
+def _before_subjects(lm: LanguageModel, prompts: Prompts, entered: Collection[int]) -> Recording | None:
+    """What comes before each row's subject's last token, run through the whole model.
+
+    Returns:
+        None where a model cannot go on from that.
+    """
+    if not Beginnings.useful(lm):
+        return None
+    ends = prompts.subject.clamp(min=1).tolist()  # a row needs a token; from one that is no beginning nothing starts
+    batch = lm.batch([ids[:end].tolist() for ids, end in zip(prompts.batch.input_ids, ends, strict=True)])
+    recording = record_shared(lm, batch, entered).record(entered)
+    return None if recording.cache is None else recording

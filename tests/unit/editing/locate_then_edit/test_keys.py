@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
+
 import pytest
 import tiny
 import torch
@@ -82,3 +85,24 @@ def test_what_was_not_run() -> None:
     for sizes in ([], [1, 0]):
         with pytest.raises(ValueError, match="at least one each"):
             group_weights(sizes)
+
+
+def test_what_comes_after_the_subject_runs_no_further_than_is_wanted() -> None:
+    lm = tiny.build("llama")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # above all, nothing is said of a cache that is not whole
+        calls = [calls_of(lm, layer, lambda: run(lm, [1])) for layer in range(tiny.DEPTH)]
+    # The contexts, the rest before the subjects, and what comes after: this up to the layer after the wanted one.
+    assert calls == [3, 3, 3, 2]
+
+
+def calls_of(lm: LanguageModel, layer: int, call: Callable[[], object]) -> int:
+    """How often a block runs."""
+    block, seen = lm.architecture.block(layer), []
+    plain = block.forward
+    block.forward = lambda *args, **kwargs: (seen.append(1), plain(*args, **kwargs))[1]
+    try:
+        call()
+    finally:
+        del block.forward
+    return len(seen)
