@@ -6,11 +6,14 @@ and solved as it stands. The contexts, steps, layers, precision and number of th
 and the updates of the facts that both wrote are compared before the times are. Solved targets are not taken from the
 disk.
 
-    python benchmarks/many_facts.py [--facts counterfact.json] [--count 48] [--plain 4]
+    python benchmarks/many_facts.py [--facts counterfact.json] [--count 48] [--compared 48] [--plain 4]
+    python benchmarks/many_facts.py --count 3 --compared 2 --plain 1 --steps 3     # whether it runs: a minute
 
-Prints a JSON object as its last line: `ratio` is plain / ours in seconds a fact with all steps (the plain way's of the
-first `--plain` facts); `seconds_per_fact` is ours with the editor's own settings, by which facts stop early;
-`one_more_ratio` is what one more fact costs an edit of all, over what it costs alone.
+Prints a JSON object as its last line: `ratio` is plain / ours in seconds a fact with all steps, the plain way's of the
+first `--plain` facts, ours of the first `--compared`; `seconds_per_fact` is ours of all facts with the editor's own
+settings, by which facts stop early; `one_more_ratio` is what one more fact costs an edit of all, over what it costs
+alone; `ultraedit_facts_per_second` is of one turn of all; `memory_over_model_mb` is the most that was held while all
+facts were written, less what the loaded model and the second moments took.
 """
 
 from __future__ import annotations
@@ -29,8 +32,8 @@ from torch import Tensor
 
 from corrigenda import Fact, LanguageModel, load
 from corrigenda.data import read_facts
-from corrigenda.runs.environment import peak_memory_mb
-from editing import Memit
+from corrigenda.runs.environment import memory_mb, peak_memory_mb
+from editing import Memit, UltraEdit
 from editing.contexts import sampled_prefixes
 from editing.locate_then_edit.prompts import build_prompts
 
@@ -100,30 +103,36 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--facts", default="embedded", help="a data set as `data.path` takes it")
     parser.add_argument("--count", type=int, default=48, help="how many facts are written, if the data set has them")
-    parser.add_argument("--plain", type=int, default=4, help="how many of them in the plain way, too")
+    parser.add_argument("--compared", type=int, default=48, help="how many of them with all steps, for the ratio")
+    parser.add_argument("--plain", type=int, default=4, help="how many of these in the plain way, too")
+    parser.add_argument("--steps", type=int, help="of the solver, in both ways; by default the editor's own")
     options = parser.parse_args()
     lm = load(options.model)
     facts = list(read_facts(options.facts, limit=options.count + MORE, on_error="skip"))
+    if len(facts) <= MORE:
+        raise SystemExit(f"{options.facts} has {len(facts)} facts: more than {MORE} are needed")
     facts, more = facts[:-MORE], facts[-MORE:]
-    memit = Memit(keep_targets=False, refuse_norm=1e9)
-    every_step = dataclasses.replace(memit.value, early_stop_loss=-1.0, confident_steps=None)
+    value = Memit().value
+    value = dataclasses.replace(value, steps=options.steps or value.steps)
+    memit = Memit(keep_targets=False, refuse_norm=1e9, value=value)
+    every_step = dataclasses.replace(value, early_stop_loss=-1.0, confident_steps=None)
     thorough = dataclasses.replace(memit, value=every_step)
     memit.prepare(lm)
+    held = memory_mb()
     dataclasses.replace(memit, value=dataclasses.replace(every_step, steps=2)).edit(lm, facts[:1])  # warm up
-    held = peak_memory_mb()
 
     seconds, edit = timed(lambda: memit.edit(lm, facts))
-    alone, added = [], []
-    with edit.applied(lm):
-        grown = edit
-        for fact in more:
-            took, grown = timed(lambda grown=grown, fact=fact: memit.extend(lm, grown, [fact]))
-            added.append(took)
-    alone = [timed(lambda fact=fact: memit.edit(lm, [fact]))[0] for fact in more]
     peak = peak_memory_mb()
-    thorough_seconds, _ = timed(lambda: thorough.edit(lm, facts))
+    added = []
+    with edit.applied(lm):
+        for fact in more:
+            added.append(timed(lambda fact=fact: memit.extend(lm, edit, [fact]))[0])
+    alone = [timed(lambda fact=fact: memit.edit(lm, [fact]))[0] for fact in more]
+    turn_seconds, _ = timed(lambda: UltraEdit(refuse_norm=1e9).edit(lm, facts))
+    compared = facts[: options.compared]
+    thorough_seconds, _ = timed(lambda: thorough.edit(lm, compared))
 
-    few = facts[: options.plain]
+    few = compared[: options.plain]
     solving, targets = timed(lambda: plain_targets(lm, few, thorough))
     writing, expected = timed(lambda: plain_updates(lm, few, thorough, targets))
     found = thorough.edit(lm, few)
@@ -136,20 +145,22 @@ def main() -> None:
         "device": str(lm.device),
         "threads": torch.get_num_threads(),
         "layers": list(memit.resolved_layers(lm)),
-        "steps": memit.value.steps,
+        "steps": value.steps,
         "contexts": 1 + sum(number for _, number in memit.prefix_lengths),
         "data": options.facts,
         "facts": len(facts),
+        "compared_facts": len(compared),
         "plain_facts": len(few),
         "plain_seconds_per_fact": plain_seconds,
-        "ours_seconds_per_fact": thorough_seconds / len(facts),
-        "ratio": plain_seconds * len(facts) / thorough_seconds,
+        "ours_seconds_per_fact": thorough_seconds / len(compared),
+        "ratio": plain_seconds * len(compared) / thorough_seconds,
         "seconds_per_fact": seconds / len(facts),
         "ratio_with_early_stop": plain_seconds * len(facts) / seconds,
         "one_more_seconds": statistics.median(added),
         "one_alone_seconds": statistics.median(alone),
         "one_more_ratio": statistics.median(added) / statistics.median(alone),
         "largest_difference": max(differences),
+        "ultraedit_facts_per_second": len(facts) / turn_seconds,
         "memory_over_model_mb": None if held is None else peak - held,
         "peak_memory_mb": peak_memory_mb(),
     }

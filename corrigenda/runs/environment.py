@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
 import sys
+from pathlib import Path
 
 PACKAGES = (
     "corrigenda",
@@ -39,6 +41,22 @@ def machine() -> dict[str, str | int]:
     if torch.cuda.is_available():
         found["gpu"] = torch.cuda.get_device_name()
     return found
+
+
+def memory_mb() -> float | None:
+    """The memory this process holds now: on the GPU if it uses one, else in RAM (MiB); None where it is not told."""
+    import torch
+
+    if torch.cuda.is_available() and torch.cuda.memory_allocated():
+        return torch.cuda.memory_allocated() / 2**20
+    if sys.platform == "win32":
+        import psutil
+
+        return int(psutil.Process().memory_info().rss) / 2**20
+    pages = Path("/proc/self/statm")  # Linux has it
+    if not pages.is_file():
+        return None
+    return int(pages.read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def peak_memory_mb() -> float:

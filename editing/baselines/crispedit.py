@@ -40,7 +40,7 @@ class CrispEdit(FineTune):
 
     With SmolLM2, the CounterFact facts 1,001 to 1,020 and twelve passes over them, it has as many of the facts as
     `FineTune` (efficacy 55 against 50 %), a neighbourhood KL of 0.05 against 0.19, and a perplexity drift of -0.003
-    against 0.004. Other values of gamma were not compared.
+    against 0.004. Other values of gamma were not compared yet (`docs/reports/many_facts_tuning.py` does that).
 
     Attributes:
         gamma: the share of the curvature's trace that the barred directions hold; 0 bars none.

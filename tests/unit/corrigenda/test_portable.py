@@ -56,3 +56,24 @@ def test_peak_memory_is_what_the_system_says() -> None:
         pytest.skip("counts the memory of the GPU")
     unit = 2**20 if sys.platform == "darwin" else 1024
     assert peak_memory_mb() == pytest.approx(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit, rel=0.05)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="told on Linux and Windows alone")
+def test_memory_that_is_held_now() -> None:
+    import torch
+
+    from corrigenda.runs.environment import memory_mb, peak_memory_mb
+
+    if torch.cuda.is_available() and torch.cuda.memory_allocated():
+        pytest.skip("counts the memory of the GPU")
+    before = memory_mb()
+    block = torch.ones(32 * 2**20)  # 128 MiB, touched
+    during = memory_mb()
+    del block
+    after = memory_mb()
+    assert before is not None
+    assert during is not None
+    assert after is not None
+    assert during - before == pytest.approx(128, abs=16)
+    assert after < during - 64
+    assert peak_memory_mb() > during - 1
