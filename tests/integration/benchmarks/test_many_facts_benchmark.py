@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import tiny
 
 ROOT = Path(__file__).parents[3]
+SCRIPTS = ("many_facts", "rome")
 
 
 def test_it_runs_to_its_end(
@@ -17,7 +19,7 @@ def test_it_runs_to_its_end(
 ) -> None:
     monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    for name in ("many_facts", "rome"):
+    for name in SCRIPTS:  # another folder has a many_facts, too
         monkeypatch.delitem(sys.modules, name, raising=False)
     tiny.build("llama", scale=8.0).save_pretrained(tmp_path / "model")
     prompts = {"Thomas": "{} is", "Big Ben": "in the city with {} the", "Danielle": "the mother tongue of {} is"}
@@ -29,8 +31,9 @@ def test_it_runs_to_its_end(
     (tmp_path / "facts.json").write_text(json.dumps(facts))
     asked = ["--model", str(tmp_path / "model"), "--facts", str(tmp_path / "facts.json"), "--count", "3"]
     monkeypatch.setattr(sys, "argv", ["many_facts.py", *asked, "--compared", "2", "--plain", "1", "--steps", "3"])
-    import many_facts
-
+    many_facts = importlib.import_module("many_facts")
+    for name in SCRIPTS:
+        del sys.modules[name]
     many_facts.main()
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (result["benchmark"], result["steps"], result["contexts"]) == ("many_facts", 3, 6)
