@@ -118,7 +118,7 @@ def test_a_token_is_named_by_its_text_or_number() -> None:
         words.token_id(lm, "Kyoto")
     with pytest.raises(words.UnknownTokenError, match="empty"):
         words.token_id(lm, "")
-    with pytest.raises(words.UnknownTokenError, match=f"no token 5000: its tokens are 0 to {tiny.VOCABULARY - 1}"):
+    with pytest.raises(words.UnknownTokenError, match="no token 5000: its tokens are 0 to"):
         words.token_id(lm, 5000)
     with pytest.raises(TypeError, match=r"1\.5"):
         words.token_id(lm, 1.5)  # type: ignore[arg-type]
