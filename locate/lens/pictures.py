@@ -88,5 +88,97 @@ def grid_of_words(
     save(figure, path)
 
 
+def quantiles(path: str | Path, layers: Sequence[int], figures: Tensor, *, label: str, title: str) -> None:
+    """Median, 90th and 99th percentile and maximum of some figures by layer.
+
+    Args:
+        path: where to; the suffix says in which format.
+        layers: which layers.
+        figures: (layer, n); NaN for those that there are not.
+        label: what the figures are.
+        title: what stands above.
+
+    Raises:
+        ValueError: the suffix is none of PNG, PDF and SVG.
+    """
+    path = checked(path)
+    figure = Figure(figsize=(7, 3.6), layout="constrained")
+    axes = figure.subplots()
+    for share, name in ((0.5, "median"), (0.9, "90th percentile"), (0.99, "99th percentile"), (1.0, "highest")):
+        axes.plot(list(layers), figures.float().nanquantile(share, dim=1).tolist(), label=name, marker=".")
+    axes.set_yscale("log")
+    axes.set_xlabel("layer")
+    axes.set_ylabel(label)
+    axes.set_title(shortened(title, 90), fontsize="medium", loc="left")
+    axes.legend(fontsize="small")
+    ticks_at_layers(axes, layers)
+    save(figure, path)
+
+
+def promotion(path: str | Path, promoted: Tensor, eliminated: Tensor, event: int, *, title: str) -> None:
+    """What the sub-updates of each layer do for a token: promotion above, elimination below, and their sum.
+
+    Args:
+        path: where to; the suffix says in which format.
+        promoted: (layer,), not negative.
+        eliminated: (layer,), not positive.
+        event: the layer of the saturation event, which is marked.
+        title: what stands above.
+
+    Raises:
+        ValueError: the suffix is none of PNG, PDF and SVG.
+    """
+    path = checked(path)
+    layers = range(len(promoted))
+    figure = Figure(figsize=(7, 3.6), layout="constrained")
+    axes = figure.subplots()
+    axes.bar(layers, promoted.tolist(), color="tab:green", label="promotion")
+    axes.bar(layers, eliminated.tolist(), color="tab:red", label="elimination")
+    axes.plot(layers, (promoted + eliminated).tolist(), color="black", marker=".", label="both")
+    axes.axvline(event, color="gray", linestyle="dotted", label="saturation")
+    axes.axhline(0, color="gray", linewidth=0.8)
+    axes.set_xlabel("layer")
+    axes.set_ylabel("static score")
+    axes.set_title(shortened(title, 90), fontsize="medium", loc="left")
+    axes.legend(fontsize="small")
+    ticks_at_layers(axes, layers)
+    save(figure, path)
+
+
+def exits(
+    path: str | Path, rules: Sequence[str], accuracy: Tensor, saved: Tensor, *, target: float, title: str
+) -> None:
+    """Accuracy against layers saved, a curve a rule.
+
+    Args:
+        path: where to; the suffix says in which format.
+        rules: their names.
+        accuracy: (rule, point), a share; NaN for points that there are not.
+        saved: layers, (rule, point).
+        target: an accuracy that is marked.
+        title: what stands above.
+
+    Raises:
+        ValueError: the suffix is none of PNG, PDF and SVG.
+    """
+    path = checked(path)
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    for number, rule in enumerate(rules):
+        known = accuracy[number].isfinite()
+        axes.plot(
+            saved[number][known].tolist(),
+            (100 * accuracy[number][known]).tolist(),
+            marker=".",
+            label=rule.replace("_", " "),
+        )
+    axes.axhline(100 * target, color="gray", linestyle="dotted")
+    axes.set_xlabel("layers saved (mean)")
+    axes.set_ylabel("the same token as after the last layer (%)")
+    axes.set_title(shortened(title, 90), fontsize="medium", loc="left")
+    axes.legend(fontsize="small")
+    save(figure, path)
+
+
 def _word(token: str, limit: int) -> str:
     return shortened(token.strip() or repr(token)[1:-1], limit)
