@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -136,15 +136,9 @@ def parts_of(lm: LanguageModel, ids: Sequence[int], position: int = -1) -> Parts
     place = position_in(len(ids), position)
     batch = lm.batch([ids])
     at = torch.tensor([place], device=batch.lengths.device)
-    known = lm.architecture.family.attention_output is not None
-    names: list[SiteName] = [
-        "residual_before",
-        "attention",
-        *(["heads"] if known else []),
-        "coefficients",
-        "ffn",
-        "block",
-    ]
+    names: list[SiteName] = ["residual_before", "attention", "coefficients", "ffn", "block"]
+    if lm.architecture.family.attention_output is not None:
+        names.append("heads")
     with ExitStack() as stack:
         seen = [
             {name: stack.enter_context(intervene(lm, Site(name, layer), Read(), at)) for name in names}
@@ -174,7 +168,7 @@ def position_in(length: int, position: int) -> int:
 
 def rows_of(module: nn.Module) -> Tensor:
     """A matrix module's weight with what it takes down and what it gives across, whatever way it stores it."""
-    weight: Tensor = module.weight.detach()  # type: ignore[union-attr, operator]
+    weight: Tensor = module.weight.detach()  # type: ignore[operator]
     return weight if stores_transposed(module) else weight.T
 
 
@@ -217,15 +211,45 @@ def _layer(
         attention_norm=norms[0],
         ffn_norm=norms[1],
     )
-    added = [parts.before, _through(norms[0], parts.attention), _through(norms[1], parts.ffn)]
-    size = max(float(part.abs().max()) for part in (*added, parts.after))
-    error = float((sum(added) - parts.after).abs().max())
-    if error > 64 * torch.finfo(lm.dtype).eps * size:
-        raise UnsupportedModelError(
-            f"{name_of(lm.model)}: what layer {layer} adds is not what its attention and its FFN give (off by "
-            f"{error:.2g}); a scale or another part lies between, so nothing can be attributed to its parts"
-        )
-    return parts
+    if _error(parts) <= _rounding(lm, parts):
+        return parts
+    scaled = _scaled(parts)
+    if _error(scaled) <= _rounding(lm, parts):
+        return scaled
+    raise UnsupportedModelError(
+        f"{name_of(lm.model)}: what layer {layer} adds is not what its attention and its FFN give (off by "
+        f"{_error(parts):.2g}); another part lies between, so nothing can be attributed to these"
+    )
+
+
+def _scaled(parts: LayerParts) -> LayerParts:
+    """The parts with a factor before attention's output and one before the FFN's, as some families have (Granite).
+
+    The two that come nearest to what the layer adds; whether they are it is for the caller to see.
+    """
+    outputs = torch.stack(_added(parts), 1).double()
+    factors = torch.linalg.lstsq(outputs.cpu(), (parts.after - parts.before).double().cpu()[:, None]).solution[:, 0]
+    norms = []
+    for factor, norm in zip(factors.tolist(), (parts.attention_norm, parts.ffn_norm), strict=True):
+        norm = norm or FrozenNorm(torch.ones_like(parts.after), torch.zeros_like(parts.after), False)
+        norms.append(FrozenNorm(norm.gain * factor, norm.shift * factor, norm.centres))
+    return replace(parts, attention_norm=norms[0], ffn_norm=norms[1])
+
+
+def _error(parts: LayerParts) -> float:
+    """By how much the parts' sum is not what stands behind the layer."""
+    return float((parts.before + sum(_added(parts)) - parts.after).abs().max())
+
+
+def _added(parts: LayerParts) -> tuple[Tensor, Tensor]:
+    """What attention and the FFN add to the stream, each (d_model,)."""
+    return _through(parts.attention_norm, parts.attention), _through(parts.ffn_norm, parts.ffn)
+
+
+def _rounding(lm: LanguageModel, parts: LayerParts) -> float:
+    """By how much two sums of such numbers may differ in the model's precision."""
+    sizes = (part.abs().max() for part in (parts.before, *_added(parts), parts.after))
+    return 16 * torch.finfo(lm.dtype).eps * float(max(sizes))
 
 
 def _through(norm: FrozenNorm | None, output: Tensor) -> Tensor:

@@ -6,15 +6,16 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from corrigenda import LanguageModel
 from corrigenda.forward.interventions import Read, intervene
 from corrigenda.forward.recording import forward_logits
-from corrigenda.models.families import UnsupportedModelError
+from corrigenda.models.families import FAMILIES, UnsupportedModelError
 from corrigenda.models.sites import Site, through
 from locate.lens.logit_attribution import LogitAttribution, logit_attribution
 from locate.lens.parts import frozen, parts_of
-from locate.lens.words import UnknownTokenError, token_id
+from locate.lens.words import UnknownTokenError, final_norm, norm_weight, token_id
 
 PROMPT = "the tower of Paris is located in"
 
@@ -42,12 +43,12 @@ def test_the_parts_sum_to_the_logit(family: str, double: bool) -> None:
     rome = token_id(lm, "Rome")
     found = logit_attribution(lm, PROMPT, "Rome")
     # float32: some 200 terms of size 1; float64: the same, in a precision a billion times finer.
-    close = {"rel": 0, "abs": 1e-9 if double else 1e-4}
-    assert found.total == pytest.approx(float(logits[rome]), **close)
-    assert found.logit == pytest.approx(float(logits[rome]), **close)
+    close = 1e-9 if double else 1e-4
+    assert found.total == pytest.approx(float(logits[rome]), rel=0, abs=close)
+    assert found.logit == pytest.approx(float(logits[rome]), rel=0, abs=close)
     assert not found.capped
     difference = logit_attribution(lm, PROMPT, "Rome", "piano")
-    assert difference.total == pytest.approx(float(logits[rome] - logits[token_id(lm, "piano")]), **close)
+    assert difference.total == pytest.approx(float(logits[rome] - logits[token_id(lm, "piano")]), rel=0, abs=close)
 
 
 @pytest.mark.parametrize("family", tiny.DECODERS)
@@ -75,9 +76,10 @@ def test_a_neurons_part_is_the_one_by_hand(family: str) -> None:
         forward_logits(lm, batch)
     x, norm, part = last.value[0], lm.architecture.final_norm, seen.coefficients[0, 5] * lm.memory(-1).values[5]
     assert norm is not None
+    gamma = norm_weight(norm, len(x))
     centred = part if family == "llama" else part - part.mean()
     scale = (x.square().mean() + 1e-6 if family == "llama" else x.var(unbiased=False) + 1e-5).sqrt()
-    by_hand = (norm.weight * centred / scale) @ lm.model.get_output_embeddings().weight[token_id(lm, "Rome")]
+    by_hand = (gamma * centred / scale) @ lm.model.get_output_embeddings().weight[token_id(lm, "Rome")]
     # Llama's norm works in float32 in any model.
     assert float(found.neurons[-1, 5]) == pytest.approx(float(by_hand), rel=1e-5, abs=1e-7)
 
@@ -98,9 +100,25 @@ def test_a_heads_part_is_what_goes_with_it(family: str) -> None:
         only = torch.zeros_like(whole.heads)
         only[1] = whole.heads[1]
         given = weight(only.flatten()) - weight(torch.zeros_like(only.flatten()))
-    norm = frozen(lm.architecture.final_norm, parts.last)
+    norm = frozen(final_norm(lm), parts.last)
     direction = whole.attention_direction(norm.pull(lm.model.get_output_embeddings().weight[token_id(lm, "Rome")]))
     assert float(found.heads[2, 1]) == pytest.approx(float(given @ direction), abs=1e-9)
+
+
+def test_factors_before_the_parts_and_behind_the_head_are_found() -> None:
+    """Granite multiplies what attention and FFN add, and divides the logits; its paths are those of Llama."""
+    sizes = {**tiny.CONFIGS["llama"], "residual_multiplier": 0.3, "logits_scaling": 4.0, "embedding_multiplier": 2.0}
+    sizes.pop("head_dim")
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model("granite", **sizes))
+    for parameter in model.parameters():
+        parameter.data.mul_(3 if parameter.ndim == 2 else 1)
+    lm = LanguageModel(model, tiny.tokenizer(), "tiny-granite", FAMILIES["llama"])
+    found = logit_attribution(lm, PROMPT, "Rome")
+    assert found.total == pytest.approx(found.logit, abs=1e-4)
+    assert not found.capped
+    assert float((found.heads.sum(1) - found.attention).abs().max()) < 1e-5
 
 
 def test_behind_a_soft_cap_the_sum_is_what_is_capped() -> None:
