@@ -5,6 +5,20 @@ from typing import TYPE_CHECKING
 from corrigenda.lazy import lazily
 
 if TYPE_CHECKING:
+    from locate.lens.early_exit import EarlyExit as EarlyExit
+    from locate.lens.early_exit import EarlyExitSettings as EarlyExitSettings
+    from locate.lens.early_exit import early_exit as early_exit
+    from locate.lens.jacobian import JacobianLens as JacobianLens
+    from locate.lens.jacobian import JacobianSettings as JacobianSettings
+    from locate.lens.jacobian import jacobian_lens as jacobian_lens
+    from locate.lens.logit_attribution import LogitAttribution as LogitAttribution
+    from locate.lens.logit_attribution import logit_attribution as logit_attribution
+    from locate.lens.logit_lens import LensGrid as LensGrid
+    from locate.lens.logit_lens import logit_lens as logit_lens
+    from locate.lens.sub_updates import SubUpdates as SubUpdates
+    from locate.lens.sub_updates import sub_updates as sub_updates
+    from locate.lens.values import ValueWords as ValueWords
+    from locate.lens.values import read_values as read_values
     from locate.neurons.counts import NeuronCounts as NeuronCounts
     from locate.neurons.knowledge_neurons import KnowledgeNeurons as KnowledgeNeurons
     from locate.neurons.knowledge_neurons import knowledge_neurons as knowledge_neurons

@@ -24,6 +24,8 @@ from editing.memory_based.wise.unrelated import Unrelated
 from editing.neurons.neuron_editor import NeuronEditor
 from editing.neurons.scale import _ScaleNeurons
 from eval.judge import Judge
+from locate.lens.early_exit import EarlyExitSettings
+from locate.lens.jacobian import JacobianSettings
 from locate.neurons.locator import Neurons
 
 NEURONS: dict[str, Any] = {"neurons": ((0, 1),)}
@@ -71,6 +73,8 @@ CLASSES: dict[type, dict[str, Any]] = {
     locate.CausalTrace: {},
     locate.Noise: {},
     Neurons: {},
+    EarlyExitSettings: {},
+    JacobianSettings: {},
     settings_of_jobs.RunSettings: {},
     settings_of_jobs.ModelSettings: {},
     settings_of_jobs.DataSettings: {},

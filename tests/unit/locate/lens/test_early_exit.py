@@ -1,0 +1,123 @@
+"""Early exit: the rules on made positions by hand, and the whole on a tiny model."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+
+from corrigenda.forward.recording import forward_logits
+from corrigenda.models.families import UnsupportedModelError
+from corrigenda.moments.text import Text
+from locate.lens.early_exit import (
+    RULES,
+    EarlyExit,
+    EarlyExitSettings,
+    Observed,
+    early_exit,
+    exits_at,
+    observe,
+    settled_rates,
+)
+from locate.lens.words import read_states
+
+SMALL = EarlyExitSettings(text=Text(tokens=80, length=8), per_sequence=3, k=4)
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
+
+
+def made() -> Observed:
+    return Observed(
+        sequences=torch.tensor([0, 1, 2]),
+        tops=torch.tensor([[5, 7, 7, 7], [7, 5, 7, 7], [1, 1, 2, 3]]),
+        probabilities=torch.tensor([[0.1, 0.6, 0.7, 0.9], [0.8, 0.2, 0.3, 0.4], [0.1, 0.2, 0.9, 0.2]]),
+        dominant=torch.tensor([[[0, 2]] * 4, [[0, 3]] * 4, [[4, 3]] * 4]),
+    )
+
+
+def test_settled_and_patience_are_those_by_hand() -> None:
+    assert made().settled.int().tolist() == [[0, 1, 1, 1], [0, 0, 1, 1], [0, 0, 0, 1]]
+    assert made().patience.tolist() == [[0, 0, 1, 2], [0, 0, 0, 1], [0, 1, 0, 0]]
+
+
+def test_an_exit_is_at_the_first_layer_that_is_sure_enough() -> None:
+    right, saved = exits_at(made().probabilities, made().tops, 0.6)
+    assert right.tolist() == [True, True, False]
+    assert saved.tolist() == [2, 3, 1]
+    right, saved = exits_at(made().probabilities, made().tops, torch.inf)
+    assert right.all()
+    assert saved.tolist() == [0, 0, 0]
+
+
+def test_rates_are_counts_drawn_to_the_layers_own() -> None:
+    rates = settled_rates(made(), 2, 3)
+    own = 2 / 3  # of layer 2, where two of three are settled
+    assert rates.shape == (4, 6)
+    assert rates[2].tolist() == pytest.approx(
+        [(2 + 2 * own) / 4, own, (1 + 2 * own) / 3, (1 + 2 * own) / 4, (0 + 2 * own) / 3, own]
+    )
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_what_is_observed_is_the_lens_and_the_dominant_values(family: str) -> None:
+    lm = tiny.build(family)
+    sequences = SMALL.text.sequences(lm)
+    seen = observe(lm, sequences, SMALL)
+    assert seen.tops.shape == (30, tiny.DEPTH)
+    assert seen.dominant.shape == (30, tiny.DEPTH, 4)
+    whole = observe(lm, sequences[:1], replace(SMALL, per_sequence=100))
+    with torch.no_grad(), lm.memory(2).capture() as memory:
+        logits = forward_logits(lm, lm.batch(sequences[:1]))[0]
+    assert torch.equal(whole.tops[:, -1], logits.argmax(-1))
+    assert torch.allclose(whole.probabilities[:, -1], logits.softmax(-1).amax(-1), atol=1e-5)
+    m = memory.coefficients[0]
+    order = (m.abs() * lm.memory(2).values.norm(dim=1)).argsort(dim=1, descending=True)[:, :4]
+    assert torch.equal(whole.dominant[:, 2], 2 * order + (m.gather(1, order) < 0))
+    assert read_states(lm, torch.zeros(0, tiny.WIDTH)).shape[0] == 0
+
+
+def test_three_rules_are_taught_and_measured(tmp_path: Path) -> None:
+    found = early_exit(tiny.build("llama"), SMALL)
+    assert (found.n_taught, found.n, found.n_sequences) == (15, 15, 5)
+    assert set(found.chosen) == set(RULES)
+    for figures in found.chosen.values():
+        assert 0 <= figures["accuracy"][0] <= 1
+        assert 0 <= figures["saved"][0] <= tiny.DEPTH - 1
+    # With no threshold nothing is saved, and nothing is wrong.
+    for rule in range(3):
+        last = found.accuracy[rule].isfinite().nonzero().max()
+        assert float(found.accuracy[rule, last]) == 1
+        assert float(found.saved[rule, last]) == 0
+    assert float(found.settled[-1]) == 1
+    found.save(tmp_path)
+    again = EarlyExit.load(tmp_path)
+    assert again.summary() == found.summary()
+    assert torch.equal(again.saved.nan_to_num(-1), found.saved.nan_to_num(-1))
+    found.plot(tmp_path / "exit.png")
+    assert (tmp_path / "exit.png").stat().st_size > 1000
+    assert found.table().row_count == 3
+
+
+def test_a_model_that_settles_at_once_needs_no_further_layer() -> None:
+    lm = tiny.build("llama")
+    for layer in range(1, tiny.DEPTH):  # what comes after the first layer adds nothing
+        lm.memory(layer).values.zero_()
+        lm.architecture.attention_output(layer).weight.data.zero_()
+    found = early_exit(lm, SMALL)
+    assert found.settled.tolist() == [1.0] * tiny.DEPTH
+    for rule in RULES:
+        assert found.chosen[rule]["accuracy"][0] == 1
+        assert found.chosen[rule]["saved"][0] == tiny.DEPTH - 1
+
+
+def test_bad_input_is_refused() -> None:
+    with pytest.raises(UnsupportedModelError, match="encoder"):
+        early_exit(tiny.build("bert"), SMALL)
+    with pytest.raises(ValueError, match="there are 1 sequences"):
+        early_exit(tiny.build("llama"), replace(SMALL, text=Text(tokens=8, length=8)))
+    with pytest.raises(ValueError, match="target"):
+        EarlyExitSettings(target=0.0)

@@ -1,0 +1,117 @@
+"""Values in words: against the plain product, topk and softmax; kept on disk, and of the unedited model."""
+
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+
+from corrigenda.edits.edit import Origin
+from corrigenda.edits.low_rank import LowRankEdit
+from corrigenda.models.families import UnsupportedModelError
+from locate.lens import values
+from locate.lens.values import ValueWords, highest, read_values
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("family", tiny.DECODERS)
+def test_values_are_read_as_by_hand(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = tiny.build(family)
+    lm.architecture.final_norm.weight.data.uniform_(0.5, 1.5)
+    gamma = lm.architecture.final_norm.weight + (1 if family.startswith("gemma") else 0)
+    monkeypatch.setattr(values, "ROWS", 20)
+    monkeypatch.setattr(values, "BLOCK", 8)
+    found = read_values(lm, k=3)
+    d_ffn = lm.memory(0).d_ffn
+    assert found.ids.shape == found.scores.shape == (2, tiny.DEPTH, d_ffn, 3)
+    for layer in range(tiny.DEPTH):
+        scores = (lm.memory(layer).values * gamma) @ lm.model.get_output_embeddings().weight.T
+        for side, sign in enumerate((1, -1)):
+            best, ids = (sign * scores).topk(3)
+            assert torch.allclose(found.scores[side, layer], best, rtol=1e-4, atol=1e-4)
+            assert (found.ids[side, layer] == ids).float().mean() > 0.99  # but for ties in float32
+            peak = (sign * scores).softmax(-1).amax(-1)
+            assert torch.allclose(found.probabilities[side, layer], peak, rtol=1e-3, atol=1e-6)
+    words = found.words(2, 5, -1)
+    assert words.ids == tuple(found.ids[1, 2, 5].tolist())
+    assert words.texts[0] == lm.tokenizer.decode([words.ids[0]])
+
+
+@pytest.mark.parametrize("width", [7, 640, 641, 700])
+def test_the_highest_are_those_of_topk(width: int) -> None:
+    scores = torch.randn(5, width, generator=torch.Generator().manual_seed(width))
+    best, ids = highest(scores, 4)
+    expected, places = scores.topk(4)
+    assert torch.equal(best, expected)
+    assert torch.equal(ids, places)
+    least, _ = highest(-scores.abs() - 5, 4)  # nothing above zero: what is filled in must not win
+    assert torch.equal(least, (-scores.abs() - 5).topk(4).values)
+
+
+def test_they_are_kept_on_disk_and_are_the_unedited_models(tmp_path: Path) -> None:
+    lm = tiny.build("llama")
+    first = read_values(lm, [-1, 0], k=2)
+    assert first.layers == (3, 0)
+    files = sorted((tmp_path / "cache" / "values").iterdir())
+    stamps = [file.stat().st_mtime_ns for file in files]
+    assert len(files) == 2
+    memory = lm.memory(1)
+    a, b = torch.randn(memory.d_ffn, 1), torch.randn(1, memory.d_model)
+    edit = LowRankEdit.of(lm, Origin(lm.name, lm.fingerprint, "by hand"), {1: (a, b)})
+    with edit.applied(lm):
+        edited = read_values(lm, k=2)
+    assert [file.stat().st_mtime_ns for file in files] == stamps
+    other = tiny.build("llama")
+    files[0].unlink()
+    assert torch.equal(read_values(other, k=2).ids, edited.ids)
+    assert torch.equal(edited.ids[:, [3, 0]], first.ids)
+
+
+def test_values_are_found_by_the_tokens_they_promote() -> None:
+    lm = tiny.build("gpt2")
+    memory = lm.memory(2)
+    token = lm.tokenizer.convert_tokens_to_ids("Rome")
+    weight = lm.model.get_output_embeddings().weight
+    memory.values[7] = -50 * weight[token]
+    found = read_values(lm, k=5)
+    layer, neuron, sign, score = found.promoting(token)[0]
+    assert (layer, neuron, sign) == (2, 7, -1)
+    assert score == float(found.scores[1, 2, 7, 0])
+    assert found.words(2, 7, -1).texts[0] == "Rome"
+    assert found.most_peaked(1) == found.most_peaked(1, sign=-1)
+    assert found.most_peaked(1)[0][:3] == (2, 7, -1)
+    assert all(place[2] == 1 for place in found.most_peaked(20, sign=1))
+    assert len(found.most_peaked(10**6)) == 2 * tiny.DEPTH * memory.d_ffn
+
+
+def test_the_result_is_kept_and_shown(tmp_path: Path) -> None:
+    found = read_values(tiny.build("llama"), k=2)
+    found.save(tmp_path / "result")
+    again = ValueWords.load(tmp_path / "result")
+    assert again.vocabulary == found.vocabulary
+    assert again.words(1, 3) == found.words(1, 3)
+    assert again.summary() == found.summary()
+    assert found.table().row_count == tiny.DEPTH
+    found.plot(tmp_path / "values.png")
+    assert (tmp_path / "values.png").stat().st_size > 1000
+
+
+def test_bad_input_is_refused() -> None:
+    lm = tiny.build("llama")
+    with pytest.raises(ValueError, match="k=0"):
+        read_values(lm, k=0)
+    with pytest.raises(IndexError, match="layer 9"):
+        read_values(lm, [9])
+    with pytest.raises(UnsupportedModelError, match="encoder"):
+        read_values(tiny.build("bert"))
+    found = read_values(lm, [1], k=1)
+    with pytest.raises(IndexError, match="layer 0 was not read; the layers are 1"):
+        found.words(0, 0)
+    with pytest.raises(IndexError, match="neuron 48"):
+        found.words(1, 48)
+    with pytest.raises(ValueError, match="sign=0"):
+        found.words(1, 0, 0)  # type: ignore[arg-type]
