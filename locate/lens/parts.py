@@ -1,0 +1,234 @@
+"""`Parts`: everything that one position of a prompt's residual stream is the sum of, taken in one forward.
+
+    last state = embedding + sum over layers (what attention adds + what the FFN adds)
+
+What attention adds is the sum of its heads, what the FFN adds the sum of its memories m_i v_i, and biases. In families
+that put a norm behind attention or the FFN (Gemma 2 and 3, OLMo 2) each part goes through that norm with the scale
+that the whole had: with it a norm is linear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from corrigenda import LanguageModel
+from corrigenda.forward.interventions import Read, Seen, intervene
+from corrigenda.forward.recording import forward_logits
+from corrigenda.models.families import UnsupportedModelError, name_of
+from corrigenda.models.matrices import stores_transposed
+from corrigenda.models.sites import Change, Site, SiteName, state_entering
+from locate.lens.words import LARGE, norm_weight, precision, precision_of
+
+
+@dataclass(frozen=True, eq=False)
+class FrozenNorm:
+    """A norm with the scale that it had for one state: linear, but for its shift.
+
+    norm(x) = sum over parts p of x of `gain` * (p - mean(p)) + `shift`, without the mean for an RMSNorm.
+
+    Attributes:
+        gain: gamma over the scale, (d_model,).
+        shift: beta, (d_model,).
+        centres: whether the mean is taken off.
+    """
+
+    gain: Tensor
+    shift: Tensor
+    centres: bool
+
+    def pull(self, direction: Tensor) -> Tensor:
+        """The direction before the norm that does what one, (..., d_model), does behind it."""
+        before = self.gain * direction
+        return before - before.mean(-1, keepdim=True) if self.centres else before
+
+
+def frozen(norm: nn.Module, state: Tensor) -> FrozenNorm:
+    """A norm, linear as it is at one state, (d_model,)."""
+    kind = precision_of(state.dtype)
+    with torch.no_grad():
+        result, shift = norm(state).to(kind), norm(torch.zeros_like(state)).to(kind)
+        gamma = norm_weight(norm, len(state)).to(kind)
+        flat = norm(torch.full_like(state, LARGE)).to(kind) - shift
+    centres = float(flat.abs().max()) < 0.5 * float(gamma.abs().max())
+    x, y = state.to(kind), result - shift
+    if centres:
+        centred = gamma * (x - x.mean())
+        return FrozenNorm(gamma * (y @ centred) / (centred @ centred), shift, True)
+    # An RMSNorm may round (many work in float32 whatever the model's precision). So each dimension's own quotient.
+    size = (y @ (gamma * x)) / (gamma * x).square().sum()
+    return FrozenNorm(torch.where(x == 0, gamma * size, y / torch.where(x == 0, 1, x)), shift, False)
+
+
+@dataclass(frozen=True, eq=False)
+class LayerParts:
+    """What one layer adds at one position.
+
+    Attributes:
+        before: the residual stream that enters the layer, (d_model,).
+        attention: what self-attention gives, (d_model,).
+        heads: what enters its output projection, (head, head size); None where that is not known.
+        coefficients: m, (d_ffn,).
+        ffn: what the FFN gives, (d_model,).
+        after: the residual stream behind the layer, (d_model,).
+        attention_norm: the norm between `attention` and the stream; None where there is none.
+        ffn_norm: the one between `ffn` and the stream.
+    """
+
+    before: Tensor
+    attention: Tensor
+    heads: Tensor | None
+    coefficients: Tensor
+    ffn: Tensor
+    after: Tensor
+    attention_norm: FrozenNorm | None
+    ffn_norm: FrozenNorm | None
+
+    def attention_direction(self, direction: Tensor) -> Tensor:
+        """For a direction in the stream, (..., d_model), the one that says the same of `attention`."""
+        return direction if self.attention_norm is None else self.attention_norm.pull(direction)
+
+    def ffn_direction(self, direction: Tensor) -> Tensor:
+        """For a direction in the stream, (..., d_model), the one that says the same of `ffn` and the values."""
+        return direction if self.ffn_norm is None else self.ffn_norm.pull(direction)
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """One position of one prompt.
+
+    Attributes:
+        layers: what each layer adds.
+        logits: the model's, (vocabulary,).
+    """
+
+    layers: tuple[LayerParts, ...]
+    logits: Tensor
+
+    @property
+    def embedding(self) -> Tensor:
+        """What enters the first layer, (d_model,)."""
+        return self.layers[0].before
+
+    @property
+    def last(self) -> Tensor:
+        """The last state, which enters the final norm, (d_model,)."""
+        return self.layers[-1].after
+
+
+@torch.no_grad()
+def parts_of(lm: LanguageModel, ids: Sequence[int], position: int = -1) -> Parts:
+    """Runs a prompt once and takes its parts at one position.
+
+    Args:
+        lm: a decoder.
+        ids: the prompt's tokens.
+        position: which of them; negative numbers count from the end.
+
+    Raises:
+        IndexError: the prompt has no such position.
+        UnsupportedModelError: a layer adds something else than its attention and its FFN.
+    """
+    place = position_in(len(ids), position)
+    batch = lm.batch([ids])
+    at = torch.tensor([place], device=batch.lengths.device)
+    known = lm.architecture.family.attention_output is not None
+    names: list[SiteName] = [
+        "residual_before",
+        "attention",
+        *(["heads"] if known else []),
+        "coefficients",
+        "ffn",
+        "block",
+    ]
+    with ExitStack() as stack:
+        seen = [
+            {name: stack.enter_context(intervene(lm, Site(name, layer), Read(), at)) for name in names}
+            for layer in range(lm.n_layers)
+        ]
+        passed = [
+            stack.enter_context(_norms_between(lm.architecture.block(layer)))
+            if not lm.architecture.adds_plainly
+            else []
+            for layer in range(lm.n_layers)
+        ]
+        logits = forward_logits(lm, batch, at)[0].to(precision(lm))
+    layers = tuple(_layer(lm, layer, seen[layer], passed[layer], place) for layer in range(lm.n_layers))
+    return Parts(layers, logits)
+
+
+def position_in(length: int, position: int) -> int:
+    """A position of a prompt of so many tokens, counted from its beginning.
+
+    Raises:
+        IndexError: it has no such position.
+    """
+    if not -length <= position < length:
+        raise IndexError(f"position {position}: the prompt has {length} tokens, 0 to {length - 1}")
+    return position % length
+
+
+def rows_of(module: nn.Module) -> Tensor:
+    """A matrix module's weight with what it takes down and what it gives across, whatever way it stores it."""
+    weight: Tensor = module.weight.detach()  # type: ignore[union-attr, operator]
+    return weight if stores_transposed(module) else weight.T
+
+
+@contextmanager
+def _norms_between(block: nn.Module) -> Iterator[list[tuple[nn.Module, Tensor]]]:
+    """Keeps which parts of a block were given which state, (batch, position, width), in the forwards inside."""
+    given: list[tuple[nn.Module, Tensor]] = []
+
+    def keep(module: nn.Module) -> Change:
+        def kept(state: Tensor) -> None:
+            given.append((module, state))
+
+        return kept
+
+    with ExitStack() as stack:
+        for name, module in block.named_children():
+            if "norm" in f"{name} {type(module).__name__}".lower():
+                stack.enter_context(state_entering(module, keep(module)))
+        yield given
+
+
+def _layer(
+    lm: LanguageModel, layer: int, seen: dict[SiteName, Seen], passed: Sequence[tuple[nn.Module, Tensor]], place: int
+) -> LayerParts:
+    kind = precision(lm)
+
+    def behind(output: Tensor) -> FrozenNorm | None:
+        norms = [norm for norm, state in passed if state.ndim == 3 and torch.equal(state[0, place], output)]
+        return frozen(norms[0], output) if norms else None
+
+    value = {name: one.value[0] for name, one in seen.items()}
+    norms = behind(value["attention"]), behind(value["ffn"])
+    parts = LayerParts(
+        before=value["residual_before"].to(kind),
+        attention=value["attention"].to(kind),
+        heads=value["heads"].to(kind) if "heads" in value else None,
+        coefficients=value["coefficients"].to(kind),
+        ffn=value["ffn"].to(kind),
+        after=value["block"].to(kind),
+        attention_norm=norms[0],
+        ffn_norm=norms[1],
+    )
+    added = [parts.before, _through(norms[0], parts.attention), _through(norms[1], parts.ffn)]
+    size = max(float(part.abs().max()) for part in (*added, parts.after))
+    error = float((sum(added) - parts.after).abs().max())
+    if error > 64 * torch.finfo(lm.dtype).eps * size:
+        raise UnsupportedModelError(
+            f"{name_of(lm.model)}: what layer {layer} adds is not what its attention and its FFN give (off by "
+            f"{error:.2g}); a scale or another part lies between, so nothing can be attributed to its parts"
+        )
+    return parts
+
+
+def _through(norm: FrozenNorm | None, output: Tensor) -> Tensor:
+    if norm is None:
+        return output
+    return norm.gain * (output - output.mean() if norm.centres else output) + norm.shift

@@ -1,0 +1,152 @@
+"""Direct logit attribution: its parts sum to the logit, in every family, and each is what it says."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+
+from corrigenda import LanguageModel
+from corrigenda.forward.interventions import Read, intervene
+from corrigenda.forward.recording import forward_logits
+from corrigenda.models.families import UnsupportedModelError
+from corrigenda.models.sites import Site, through
+from locate.lens.logit_attribution import LogitAttribution, logit_attribution
+from locate.lens.parts import frozen, parts_of
+from locate.lens.words import UnknownTokenError, token_id
+
+PROMPT = "the tower of Paris is located in"
+
+
+def shaken(family: str) -> LanguageModel:
+    """A tiny model in whose norms and biases nothing is one or zero."""
+    lm = tiny.build(family)
+    generator = torch.Generator().manual_seed(3)
+    for parameter in lm.model.parameters():
+        if parameter.ndim == 1:
+            parameter.data.add_(0.3 * torch.randn(parameter.shape, generator=generator))
+    return lm
+
+
+@pytest.mark.parametrize("double", [False, True], ids=["float32", "float64"])
+@pytest.mark.parametrize("family", tiny.DECODERS)
+def test_the_parts_sum_to_the_logit(family: str, double: bool) -> None:
+    lm = shaken(family)
+    if family == "gemma2":
+        lm.model.config.final_logit_softcapping = None
+    if double:
+        lm.model.double()
+    with torch.no_grad():
+        logits = forward_logits(lm, lm.batch([lm.tokens(PROMPT)]))[0, -1]
+    rome = token_id(lm, "Rome")
+    found = logit_attribution(lm, PROMPT, "Rome")
+    # float32: some 200 terms of size 1; float64: the same, in a precision a billion times finer.
+    close = {"rel": 0, "abs": 1e-9 if double else 1e-4}
+    assert found.total == pytest.approx(float(logits[rome]), **close)
+    assert found.logit == pytest.approx(float(logits[rome]), **close)
+    assert not found.capped
+    difference = logit_attribution(lm, PROMPT, "Rome", "piano")
+    assert difference.total == pytest.approx(float(logits[rome] - logits[token_id(lm, "piano")]), **close)
+
+
+@pytest.mark.parametrize("family", tiny.DECODERS)
+def test_what_is_no_heads_and_no_neurons_is_the_bias(family: str) -> None:
+    """In a model without biases and behind no centred norm it is nothing; with them it does not hang on the prompt."""
+    lm = shaken(family)
+    lm.model.double()
+    one, other = logit_attribution(lm, PROMPT, "Rome"), logit_attribution(lm, "red piano", "Rome")
+    if family in ("llama", "mistral", "phi3", "qwen2", "qwen3", "gemma2", "gemma3_text", "olmo2"):
+        assert float(one.attention_bias.abs().max()) < 1e-9
+        assert float(one.ffn_bias.abs().max()) < 1e-9
+    elif family != "gptj":  # whose attention has none
+        assert float(one.ffn_bias.abs().max()) > 1e-3
+        # The same bias through norms of another scale.
+        assert torch.allclose(one.ffn_bias / other.ffn_bias, (one.ffn_bias / other.ffn_bias)[0].expand(4), atol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "opt"])
+def test_a_neurons_part_is_the_one_by_hand(family: str) -> None:
+    lm = shaken(family)
+    lm.model.double()
+    found = logit_attribution(lm, PROMPT, "Rome")
+    batch, at = lm.batch([lm.tokens(PROMPT)]), torch.tensor([6])
+    with torch.no_grad(), intervene(lm, Site("block", -1), Read(), at) as last, lm.memory(-1).capture(at) as seen:
+        forward_logits(lm, batch)
+    x, norm, part = last.value[0], lm.architecture.final_norm, seen.coefficients[0, 5] * lm.memory(-1).values[5]
+    assert norm is not None
+    centred = part if family == "llama" else part - part.mean()
+    scale = (x.square().mean() + 1e-6 if family == "llama" else x.var(unbiased=False) + 1e-5).sqrt()
+    by_hand = (norm.weight * centred / scale) @ lm.model.get_output_embeddings().weight[token_id(lm, "Rome")]
+    # Llama's norm works in float32 in any model.
+    assert float(found.neurons[-1, 5]) == pytest.approx(float(by_hand), rel=1e-5, abs=1e-7)
+
+
+@pytest.mark.parametrize("family", tiny.DECODERS)
+def test_a_heads_part_is_what_goes_with_it(family: str) -> None:
+    """Of two attributions at frozen scales the difference is the head's: here of the last layer's attention output."""
+    lm = shaken(family)
+    lm.model.double()
+    found = logit_attribution(lm, PROMPT, "Rome")
+    assert found.heads.shape == (4, 4)
+    assert found.neurons.shape == (4, lm.memory(0).d_ffn)
+    parts = parts_of(lm, lm.tokens(PROMPT))
+    whole = parts.layers[2]
+    assert whole.heads is not None
+    weight = lm.architecture.attention_output(2)
+    with torch.no_grad():
+        only = torch.zeros_like(whole.heads)
+        only[1] = whole.heads[1]
+        given = weight(only.flatten()) - weight(torch.zeros_like(only.flatten()))
+    norm = frozen(lm.architecture.final_norm, parts.last)
+    direction = whole.attention_direction(norm.pull(lm.model.get_output_embeddings().weight[token_id(lm, "Rome")]))
+    assert float(found.heads[2, 1]) == pytest.approx(float(given @ direction), abs=1e-9)
+
+
+def test_behind_a_soft_cap_the_sum_is_what_is_capped() -> None:
+    lm = tiny.build("gemma2")
+    lm.model.config.final_logit_softcapping = 0.5
+    found = logit_attribution(lm, PROMPT, "Rome")
+    assert found.capped
+    assert found.logit == pytest.approx(0.5 * torch.tensor(found.total / 0.5).tanh().item(), abs=1e-5)
+
+
+def test_the_most_likely_token_is_taken_by_default_and_it_can_be_kept(tmp_path: Path) -> None:
+    lm = tiny.build("gpt2")
+    found = logit_attribution(lm, PROMPT, position=2)
+    with torch.no_grad():
+        logits = forward_logits(lm, lm.batch([lm.tokens(PROMPT)]))[0, 2]
+    assert found.token_id == int(logits.argmax())
+    assert found.position == 2
+    found.save(tmp_path)
+    again = LogitAttribution.load(tmp_path)
+    assert again.summary() == found.summary()
+    assert torch.equal(again.neurons, found.neurons)
+    assert again.tokens == found.tokens
+    found.plot(tmp_path / "attribution.png")
+    assert (tmp_path / "attribution.png").stat().st_size > 1000
+    assert found.table().row_count == tiny.DEPTH + 2
+    layer, neuron, value = found.top_neurons(1)[0]
+    assert abs(value) == float(found.neurons.abs().max()) == abs(float(found.neurons[layer, neuron]))
+
+
+def test_bad_input_is_refused() -> None:
+    lm = tiny.build("llama")
+    with pytest.raises(UnknownTokenError, match="Kyoto"):
+        logit_attribution(lm, PROMPT, "Kyoto")
+    with pytest.raises(IndexError, match="position 20: the prompt has 7 tokens, 0 to 6"):
+        logit_attribution(lm, PROMPT, position=20)
+    with pytest.raises(UnsupportedModelError, match="encoder"):
+        logit_attribution(tiny.build("bert"), PROMPT)
+    lm.architecture.family = replace(lm.architecture.family, final_norm=None)
+    with pytest.raises(UnsupportedModelError, match="no final norm"):
+        logit_attribution(lm, PROMPT)
+
+
+def test_a_layer_that_adds_something_else_is_refused() -> None:
+    lm = tiny.build("llama")
+    with (
+        through(lm.architecture, Site("block", 1), lambda state: state + 1),
+        pytest.raises(UnsupportedModelError, match="what layer 1 adds is not what its attention and its FFN give"),
+    ):
+        logit_attribution(lm, PROMPT)

@@ -1,0 +1,137 @@
+"""Reading vectors in words: the lens of the last layer is the model, static scores are the plain product."""
+
+from dataclasses import replace
+
+import pytest
+import tiny
+import torch
+
+from corrigenda import LanguageModel
+from corrigenda.forward.interventions import Read, intervene
+from corrigenda.forward.recording import forward_logits
+from corrigenda.models.families import UnsupportedModelError
+from corrigenda.models.sites import Site
+from locate.lens import words
+
+
+def last_states(lm: LanguageModel) -> tuple[torch.Tensor, torch.Tensor]:
+    """The states after the last block, and the model's logits, of two rows of different length."""
+    batch = lm.batch([[4, 9, 12, 30, 7], [5, 6, 8]])
+    at = batch.attention_mask.bool()
+    with torch.no_grad(), intervene(lm, Site("block", -1), Read(), at) as seen:
+        logits = forward_logits(lm, batch, at)
+    return seen.value, logits
+
+
+@pytest.mark.parametrize("family", tiny.DECODERS)
+def test_the_lens_of_the_last_layer_is_the_model(family: str) -> None:
+    lm = tiny.build(family)
+    states, logits = last_states(lm)
+    read = words.read_states(lm, states.reshape(2, 4, -1))
+    assert read.shape == (2, 4, logits.shape[-1])
+    assert read.dtype == torch.float32
+    assert torch.allclose(read.reshape(8, -1).log_softmax(-1), logits.log_softmax(-1), atol=1e-5)
+
+
+def test_a_soft_cap_is_the_models_own() -> None:
+    lm = tiny.build("gemma2")
+    lm.model.config.final_logit_softcapping = None
+    states, plain = last_states(lm)
+    lm.model.config.final_logit_softcapping = 0.5
+    assert torch.allclose(words.read_states(lm, states), 0.5 * (plain / 0.5).tanh(), atol=1e-5)
+
+
+def test_many_states_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = tiny.build("llama")
+    states, logits = last_states(lm)
+    monkeypatch.setattr(words, "ROWS", 3)
+    assert torch.allclose(words.read_states(lm, states), logits, atol=1e-5)
+    assert words.read_states(lm, states[:0]).shape == (0, logits.shape[-1])
+
+
+def test_a_float64_model_is_read_in_float64() -> None:
+    lm = tiny.build("qwen2")
+    lm.model.double()
+    states, logits = last_states(lm)
+    assert words.read_states(lm, states).dtype == torch.float64
+    assert torch.allclose(words.read_states(lm, states), logits, atol=1e-12)
+    assert words.read_static(lm, states).dtype == torch.float64
+
+
+@pytest.mark.parametrize("family", tiny.DECODERS)
+def test_static_scores_are_the_plain_product(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = tiny.build(family)
+    norm = lm.architecture.final_norm
+    with torch.no_grad():
+        norm.weight.normal_(1, 0.3)
+    plus = 1.0 if family.startswith("gemma") else 0.0  # Gemma's norms keep gamma - 1
+    vectors = torch.randn(2, 3, tiny.WIDTH)
+    expected = (vectors * (norm.weight + plus)) @ lm.model.get_output_embeddings().weight.T
+    monkeypatch.setattr(words, "COLUMNS", 7)
+    found = words.read_static(lm, vectors)
+    assert torch.allclose(found, expected, atol=1e-5 * float(expected.abs().max()))
+    assert torch.allclose(words.read_static(lm, -2 * vectors), -2 * found, atol=1e-4)
+
+
+def test_what_is_changed_in_the_blocks_changes_no_reading() -> None:
+    lm = tiny.build("llama")
+    states, _ = last_states(lm)
+    before = words.read_states(lm, states)
+    with lm.memory(3).scale(5.0), lm.memory(0).scale(5.0):
+        assert torch.equal(words.read_states(lm, states), before)
+    assert torch.equal(last_states(lm)[0], states)
+
+
+def test_top_and_bottom_and_ranks() -> None:
+    lm = tiny.build("llama")
+    scores = torch.zeros(tiny.VOCABULARY)
+    scores[words.token_id(lm, "Paris")] = 3.0
+    scores[words.token_id(lm, "Rome")] = 2.0
+    scores[words.token_id(lm, "piano")] = -4.0
+    best = words.top(lm, scores, 2)
+    assert best == words.Words(best.ids, ("Paris", "Rome"), (3.0, 2.0))
+    assert words.bottom(lm, scores, 1).texts == ("piano",)
+    assert words.bottom(lm, scores, 1).scores == (-4.0,)
+    assert str(best) == "'Paris', 'Rome'"
+    assert len(best) == 2
+    assert int(words.rank_of(scores, best.ids[0])) == 0
+    assert int(words.rank_of(scores, best.ids[1])) == 1
+    assert int(words.rank_of(scores, words.token_id(lm, "piano"))) == tiny.VOCABULARY - 1
+    both = words.rank_of(torch.stack([scores, -scores]), torch.tensor([best.ids[0], best.ids[1]]))
+    assert both.tolist() == [0, tiny.VOCABULARY - 2]
+    assert len(words.top(lm, scores, 10_000)) == tiny.VOCABULARY
+    with pytest.raises(ValueError, match="k=0"):
+        words.top(lm, scores, 0)
+    with pytest.raises(ValueError, match="one row of scores"):
+        words.top(lm, scores[None])
+
+
+def test_a_token_is_named_by_its_text_or_number() -> None:
+    lm = tiny.build("llama")
+    paris = lm.tokenizer.convert_tokens_to_ids("Paris")
+    assert words.token_id(lm, "Paris") == words.token_id(lm, " Paris") == words.token_id(lm, paris) == paris
+    with pytest.raises(
+        words.UnknownTokenError, match=r"'Eiffel tower' is 2 tokens of tiny-llama \('Eiffel', 'tower'\)"
+    ):
+        words.token_id(lm, "Eiffel tower")
+    with pytest.raises(words.UnknownTokenError, match="does not know the token 'Kyoto'"):
+        words.token_id(lm, "Kyoto")
+    with pytest.raises(words.UnknownTokenError, match="empty"):
+        words.token_id(lm, "")
+    with pytest.raises(words.UnknownTokenError, match="no token 5000: its tokens are 0 to"):
+        words.token_id(lm, 5000)
+    with pytest.raises(TypeError, match=r"1\.5"):
+        words.token_id(lm, 1.5)  # type: ignore[arg-type]
+
+
+def test_what_cannot_be_read_is_refused() -> None:
+    bert, llama = tiny.build("bert"), tiny.build("llama")
+    vectors = torch.zeros(1, tiny.WIDTH)
+    for read in (words.read_states, words.read_static):
+        with pytest.raises(UnsupportedModelError, match="is an encoder"):
+            read(bert, vectors)
+        with pytest.raises(ValueError, match=r"shape \(1, 5\)"):
+            read(llama, torch.zeros(1, 5))
+    llama.architecture.family = replace(llama.architecture.family, final_norm=None)
+    with pytest.raises(UnsupportedModelError, match="no final norm"):
+        words.read_states(llama, vectors)
