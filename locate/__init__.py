@@ -5,6 +5,17 @@ from typing import TYPE_CHECKING
 from corrigenda.lazy import lazily
 
 if TYPE_CHECKING:
+    from locate.flow.knockout import AttentionKnockout as AttentionKnockout
+    from locate.flow.knockout import attention_knockout as attention_knockout
+    from locate.flow.results import AverageKnockout as AverageKnockout
+    from locate.flow.results import Knockout as Knockout
+    from locate.flow.results import average_knockouts as average_knockouts
+    from locate.lens.backward import BackwardLens as BackwardLens
+    from locate.lens.backward import GradientLens as GradientLens
+    from locate.lens.backward import backward_lens as backward_lens
+    from locate.lens.edit_lens import EditLens as EditLens
+    from locate.lens.edit_lens import edit_lens as edit_lens
+    from locate.lens.edit_results import EditReading as EditReading
     from locate.neurons.counts import NeuronCounts as NeuronCounts
     from locate.neurons.knowledge_neurons import KnowledgeNeurons as KnowledgeNeurons
     from locate.neurons.knowledge_neurons import knowledge_neurons as knowledge_neurons

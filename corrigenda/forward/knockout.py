@@ -45,7 +45,7 @@ def knocked_out(lm: BareModel, layer: int, edges: Tensor) -> Iterator[None]:
     names = list(inspect.signature(type(block).forward).parameters)[1:]
     if MASK not in names:
         raise UnsupportedModelError(
-            f"{name_of(lm.model)}: its blocks are not told by {MASK!r} what may be read; no attention can be knocked out"
+            f"{name_of(lm.model)}: its blocks are not told by {MASK!r} what may be read; no edge can be knocked out"
         )
     place = names.index(MASK)
 

@@ -29,7 +29,7 @@ from locate.windows import around
 
 Group = Literal["first", "subject", "last_subject", "relation", "last"]
 """Positions of a prompt: its first token; the subject's tokens, or the last of them; the tokens that are neither the
-subject's nor the last; and the last, where the answer is predicted (all such positions, where it has several tokens)."""
+subject's nor the last; and the last, where the answer is predicted (all such positions, if it has several tokens)."""
 
 OVERHEAD = 32
 """What starting a layer costs, in tokens run: with fewer rows its time goes into reading its weights."""

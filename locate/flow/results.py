@@ -48,7 +48,7 @@ class Knockout:
 
     @property
     def changes(self) -> Tensor:
-        """The relative change of the probability, (P - P_clean) / P_clean, (source, layer): -1 where nothing is left."""
+        """The relative change of the probability, (P - P_clean) / P_clean, (source, layer): -1 if nothing is left."""
         return self.probabilities / self.p_clean - 1
 
     def summary(self) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def test_a_position_that_may_read_nothing_is_an_error() -> None:
     n = batch.input_ids.shape[1]
     edges = torch.zeros(1, n, n, dtype=torch.bool)
     edges[0, 0, 0] = True
-    with pytest.raises(ValueError, match="position 0 .* nothing left to read"), knocked_out(lm, 0, edges):
+    with pytest.raises(ValueError, match=r"position 0 .* nothing left to read"), knocked_out(lm, 0, edges):
         lm.model(input_ids=batch.input_ids)
 
 

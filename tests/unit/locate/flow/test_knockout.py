@@ -101,7 +101,8 @@ def test_results_are_saved_averaged_and_drawn(tmp_path: Path) -> None:
     results[0].save(tmp_path)
     loaded = Knockout.load(tmp_path)
     assert torch.equal(loaded.probabilities, results[0].probabilities)
-    assert loaded.fact == FACT and loaded.sources == results[0].sources
+    assert loaded.fact == FACT
+    assert loaded.sources == results[0].sources
     average = average_knockouts(results)
     assert average.counts == {"subject": 2, "relation": 1, "last": 2}
     mean = (results[0].changes[0] + results[1].changes[0]) / 2
