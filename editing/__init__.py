@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from editing.neurons.erase import erase_relation as erase_relation
     from editing.neurons.scale import Enhance as Enhance
     from editing.neurons.scale import Suppress as Suppress
+    from editing.neurons.steer import steer as steer
     from editing.neurons.update import UpdateNeurons as UpdateNeurons
     from editing.registry import EDITORS as EDITORS
     from editing.registry import editor_class as editor_class

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from locate.lens.edit_lens import EditLens as EditLens
     from locate.lens.edit_lens import edit_lens as edit_lens
     from locate.lens.edit_results import EditReading as EditReading
+    from locate.lens.promoting import promoting as promoting
     from locate.neurons.counts import NeuronCounts as NeuronCounts
     from locate.neurons.knowledge_neurons import KnowledgeNeurons as KnowledgeNeurons
     from locate.neurons.knowledge_neurons import knowledge_neurons as knowledge_neurons

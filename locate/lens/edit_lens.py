@@ -221,7 +221,7 @@ class Update:
 def updates(lm: LanguageModel, edit: Edit) -> list[Update]:
     """What an edit adds to the values, layer by layer, as if each of its parts were active.
 
-    A scaled coefficient f m_i adds (f - 1) m_i v_i. An entry of a codebook
+    A scaled coefficient f m_i adds (f - 1) m_i v_i, one that a is added to a v_i. An entry of a codebook
     answers to its key, and puts its value in the place of the whole output: it is read as these two, the key at length
     one.
 
@@ -241,7 +241,9 @@ def updates(lm: LanguageModel, edit: Edit) -> list[Update]:
             for number, (key, value) in enumerate(zip(keys, edit.values, strict=True))
         ]
     if isinstance(edit, CoefficientEdit):
-        return [_scaled(lm, layer, neurons, by - 1) for layer, (neurons, by) in sorted(edit.scales.items())]
+        # What is set or added does not depend on the coefficient; what a set one takes away does, and is not read.
+        less = 1.0 if edit.how == "scale" else 0.0
+        return [_scaled(lm, layer, neurons, by - less) for layer, (neurons, by) in sorted(edit.scales.items())]
     raise TypeError(
         f"a {edit.kind} edit changes neither values nor coefficients, so there is nothing in the weights to read"
     )
