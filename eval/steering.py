@@ -20,6 +20,8 @@ from eval.held_out import read_held_out
 from eval.records import HeldOut
 from eval.settings import EvalSettings
 
+Bounded = tuple[float, float | None, float | None]
+"""A figure with its interval's bounds; None where there is none."""
 Property = Callable[[str], float]
 """Whether a text has a property (True, False), or how much of it, from 0 to 1: a classifier of the user's."""
 
@@ -37,8 +39,8 @@ class Steered:
     """
 
     strength: float
-    share: tuple[float, float | None, float | None]
-    drift: tuple[float, float | None, float | None] | None
+    share: Bounded
+    drift: Bounded | None
     texts: tuple[str, ...]
 
 
@@ -125,17 +127,18 @@ def _steered(
     outside = [value for value in found if not 0 <= value <= 1]
     if outside:
         raise ValueError(f"the property of a text is {outside[0]}, and has to be from 0 to 1")
-    drift = None
+    drift: Bounded | None = None
     if before is not None and after is not None:
         first, then = before.by_window(), after.by_window()
         drifts = [then[window] - first[window] for window in first]
-        drift = (fmean(drifts), *(interval([drifts], list(first)) or (None, None)))
+        low, high = interval([drifts], list(first)) or (None, None)
+        drift = (fmean(drifts), low, high)
     # Prompts that are the same are no independent cases.
-    share = (fmean(found), *(interval([found], prompts, shares=True) or (None, None)))
-    return Steered(float(strength), share, drift, texts)
+    low, high = interval([found], prompts, shares=True) or (None, None)
+    return Steered(float(strength), (fmean(found), low, high), drift, texts)
 
 
-def _shown(figure: tuple[float, float | None, float | None], times: float, form: str) -> str:
+def _shown(figure: Bounded, times: float, form: str) -> str:
     value, low, high = figure
     text = form.format(times * value)
     return (

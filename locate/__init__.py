@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 from corrigenda.lazy import lazily
 
 if TYPE_CHECKING:
+    from locate.flow.attributes import AttributeFlow as AttributeFlow
+    from locate.flow.attributes import attribute_flow as attribute_flow
     from locate.flow.knockout import AttentionKnockout as AttentionKnockout
     from locate.flow.knockout import attention_knockout as attention_knockout
     from locate.flow.results import AverageKnockout as AverageKnockout

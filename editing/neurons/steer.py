@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from typing import Any
 
 import torch
 
@@ -52,7 +53,8 @@ def steer(
     amounts = {
         (layer, number): strength * float(direction) * units.get(layer, 1.0) for layer, number, direction in places
     }
-    settings = {"strength": strength, "how": how, "positions": positions, "neurons": [list(place) for place in places]}
+    settings: dict[str, Any] = {"strength": strength, "how": how, "positions": positions}
+    settings["neurons"] = [list(place) for place in places]
     settings["units"] = {str(layer): unit for layer, unit in units.items()}
     origin = Origin(lm.name, lm.fingerprint, "steer", settings)
     return CoefficientEdit.of(lm, origin, amounts, positions, how)

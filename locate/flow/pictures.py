@@ -48,3 +48,37 @@ def knockout_curves(
     if curves:
         axes.legend(fontsize="small")
     save(figure, path)
+
+
+def ranks_by_layer(path: str | Path, ranks: Mapping[str, Tensor], token: str, rates: Tensor | None, title: str) -> None:
+    """The rank of a token by layer, further up is better; and a share on an axis of its own.
+
+    Args:
+        path: where to; the suffix says in which format.
+        ranks: by label, (layer,), 0 for the top token.
+        token: whose ranks they are.
+        rates: the attributes rate, (layer,), or None.
+        title: what stands above.
+
+    Raises:
+        ValueError: the suffix is none of PNG, PDF and SVG.
+    """
+    path = checked(path)
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    depth = max((len(row) for row in ranks.values()), default=0)
+    for label, row in ranks.items():
+        axes.plot(range(depth), (row + 1).tolist(), label=shortened(label, 40))
+    axes.set_yscale("log")
+    axes.invert_yaxis()
+    ticks_at_layers(axes, range(depth))
+    axes.set_xlabel("layer")
+    axes.set_ylabel(f"rank of {shortened(token, 24)} (1: top)")
+    axes.set_title(shortened(title, 70), fontsize="medium", loc="left")
+    if rates is not None:
+        other = axes.twinx()
+        other.plot(range(depth), (100 * rates).tolist(), color="gray", linestyle="dotted")
+        other.set_ylabel("attributes rate of the subject (%, dotted)")
+    if ranks:
+        axes.legend(fontsize="small")
+    save(figure, path)

@@ -179,11 +179,10 @@ class AverageKnockout:
             ValueError: it is damaged.
         """
         fields, tensors = load_result(Path(folder), "knockout_average")
-        sides = {
-            side: {source: tensors[f"{side}.{source}"] for source in fields["counts"]}
-            for side in ("changes", "low", "high")
-        }
-        return cls(**fields, **sides)
+        changes, low, high = (
+            {source: tensors[f"{side}.{source}"] for source in fields["counts"]} for side in ("changes", "low", "high")
+        )
+        return cls(**fields, changes=changes, low=low, high=high)
 
 
 def average_knockouts(results: Sequence[Knockout]) -> AverageKnockout:

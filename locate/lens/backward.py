@@ -104,7 +104,8 @@ class BackwardLens:
             "gradients": torch.stack([found[layer].gradients for layer in layers]),
         }
         require_numbers(lm, question, parts.values())
-        ranks, texts = [], {"imprint": [], "said": [], "shift": []}
+        ranks: list[Tensor] = []
+        texts: dict[str, list[tuple[tuple[str, ...], ...]]] = {"imprint": [], "said": [], "shift": []}
         for number in range(len(layers)):
             shift = read_static(lm, -parts["gradients"][number])
             ranks.append(rank_of(shift, question.answer_ids[0]).cpu())

@@ -76,7 +76,9 @@ class EditLens:
         edit._check(lm)
         if edit in lm.edits:
             raise ValueError(f"the {edit.kind} edit is applied to {lm.name} now; revert it before it is read")
-        layers, rights, parts = [], [], updates(lm, edit)
+        layers: list[LayerReading] = []
+        rights: list[Tensor] = []
+        parts = updates(lm, edit)
         for part in parts:
             layers.append(self._layer(lm, part, triggers))
             rows = [component.right for component in layers[-1].components]
