@@ -7,6 +7,10 @@ from corrigenda.lazy import lazily
 if TYPE_CHECKING:
     from locate.flow.attributes import AttributeFlow as AttributeFlow
     from locate.flow.attributes import attribute_flow as attribute_flow
+    from locate.flow.function import EarlyDecoding as EarlyDecoding
+    from locate.flow.function import Transplant as Transplant
+    from locate.flow.function import decode_early as decode_early
+    from locate.flow.function import transplant as transplant
     from locate.flow.knockout import AttentionKnockout as AttentionKnockout
     from locate.flow.knockout import attention_knockout as attention_knockout
     from locate.flow.results import AverageKnockout as AverageKnockout
