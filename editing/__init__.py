@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from editing.locate_then_edit.memit import Memit as Memit
     from editing.locate_then_edit.parallel import Workers as Workers
     from editing.locate_then_edit.rome import Rome as Rome
+    from editing.locate_then_edit.shift import Shift as Shift
     from editing.locate_then_edit.targets import ValueSettings as ValueSettings
     from editing.locate_then_edit.ultraedit import UltraEdit as UltraEdit
     from editing.memory_based.grace import Grace as Grace
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from editing.neurons.erase import erase_relation as erase_relation
     from editing.neurons.scale import Enhance as Enhance
     from editing.neurons.scale import Suppress as Suppress
+    from editing.neurons.steer import steer as steer
     from editing.neurons.update import UpdateNeurons as UpdateNeurons
     from editing.registry import EDITORS as EDITORS
     from editing.registry import editor_class as editor_class

@@ -34,6 +34,7 @@ CLASSES: Mapping[str, str] = {
     "random": "editing.RandomUpdate",
     "rome": "editing.Rome",
     "saved": "editing.Saved",
+    "shift": "editing.Shift",
     "suppress": "editing.Suppress",
     "ultraedit": "editing.UltraEdit",
     "update_neurons": "editing.UpdateNeurons",

@@ -24,5 +24,7 @@ if TYPE_CHECKING:
     from eval.records import Measurement as Measurement
     from eval.settings import EvalSettings as EvalSettings
     from eval.statistics.paired import paired_test as paired_test
+    from eval.steering import has_word_of as has_word_of
+    from eval.steering import steering_report as steering_report
 
 __all__ = lazily(__name__)

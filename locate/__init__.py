@@ -5,9 +5,26 @@ from typing import TYPE_CHECKING
 from corrigenda.lazy import lazily
 
 if TYPE_CHECKING:
+    from locate.flow.attributes import AttributeFlow as AttributeFlow
+    from locate.flow.attributes import attribute_flow as attribute_flow
+    from locate.flow.function import EarlyDecoding as EarlyDecoding
+    from locate.flow.function import Transplant as Transplant
+    from locate.flow.function import decode_early as decode_early
+    from locate.flow.function import transplant as transplant
+    from locate.flow.knockout import AttentionKnockout as AttentionKnockout
+    from locate.flow.knockout import attention_knockout as attention_knockout
+    from locate.flow.results import AverageKnockout as AverageKnockout
+    from locate.flow.results import Knockout as Knockout
+    from locate.flow.results import average_knockouts as average_knockouts
+    from locate.lens.backward import BackwardLens as BackwardLens
+    from locate.lens.backward import GradientLens as GradientLens
+    from locate.lens.backward import backward_lens as backward_lens
     from locate.lens.early_exit import EarlyExit as EarlyExit
     from locate.lens.early_exit import EarlyExitSettings as EarlyExitSettings
     from locate.lens.early_exit import early_exit as early_exit
+    from locate.lens.edit_lens import EditLens as EditLens
+    from locate.lens.edit_lens import edit_lens as edit_lens
+    from locate.lens.edit_results import EditReading as EditReading
     from locate.lens.jacobian import JacobianLens as JacobianLens
     from locate.lens.jacobian import JacobianSettings as JacobianSettings
     from locate.lens.jacobian import jacobian_lens as jacobian_lens
@@ -15,6 +32,7 @@ if TYPE_CHECKING:
     from locate.lens.logit_attribution import logit_attribution as logit_attribution
     from locate.lens.logit_lens import LensGrid as LensGrid
     from locate.lens.logit_lens import logit_lens as logit_lens
+    from locate.lens.promoting import promoting as promoting
     from locate.lens.sub_updates import SubUpdates as SubUpdates
     from locate.lens.sub_updates import sub_updates as sub_updates
     from locate.lens.values import ValueWords as ValueWords

@@ -1,4 +1,4 @@
-"""`CoefficientEdit`: scales chosen FFN coefficients while the model runs."""
+"""`CoefficientEdit`: scales, sets or adds to chosen FFN coefficients while the model runs."""
 
 from __future__ import annotations
 
@@ -20,12 +20,20 @@ from corrigenda.models.routes import Passage
 from corrigenda.models.sites import entering
 
 ScaledAt = Literal["all", "predicting"]
-"""At which positions coefficients are scaled; `CoefficientEdit` says what each means."""
+"""At which positions coefficients are changed; `CoefficientEdit` says what each means."""
+How = Literal["scale", "set", "add"]
+"""What is done with the number that a neuron is given; `CoefficientEdit` says what each means."""
 
 
 @dataclass(frozen=True, eq=False)
 class CoefficientEdit(HookedEdit):
-    """Multiplies some neurons' coefficients by factors: 0 suppresses, 2 enhances.
+    """Changes some neurons' coefficients by a number for each.
+
+    In the way that `how` says:
+
+    - ``scale``: they are multiplied by it: 0 suppresses, 2 enhances;
+    - ``set``: they are it, whatever the prompt (Geva et al. 2022, section 5.1, steer a model's generations so);
+    - ``add``: it is added to them.
 
     At the positions that `positions` says:
 
@@ -35,22 +43,26 @@ class CoefficientEdit(HookedEdit):
       Where a prompt ends is told as for a routed edit (`corrigenda.edits.routed`).
 
     Attributes:
-        scales: for each layer the neurons, (k,) integers, and their factors, (k,) in float32, on the CPU.
+        scales: for each layer the neurons, (k,) integers, and their numbers, (k,) in float32, on the CPU.
         positions: at which positions.
+        how: what the numbers do.
 
     Raises:
         EditRefusedError: a factor is not finite.
-        ValueError: `positions` is neither; a neuron is named twice in its layer, or the numbers of neurons and factors
-            differ.
+        ValueError: `positions` or `how` is none of these; a neuron is named twice in its layer, or there are
+            not as many numbers as neurons.
     """
 
     scales: Mapping[int, tuple[Tensor, Tensor]]
     positions: ScaledAt = "all"
+    how: How = "scale"
     kind: ClassVar[str] = "coefficient"
 
     def __post_init__(self) -> None:
         if self.positions not in get_args(ScaledAt):
             raise ValueError(f"positions={self.positions!r} must be one of {', '.join(get_args(ScaledAt))}")
+        if self.how not in get_args(How):
+            raise ValueError(f"how={self.how!r} must be one of {', '.join(get_args(How))}")
         scales = {}
         for layer, (neurons, factors) in self.scales.items():
             neurons, factors = torch.as_tensor(neurons).long().cpu(), torch.as_tensor(factors).float().cpu()
@@ -67,9 +79,14 @@ class CoefficientEdit(HookedEdit):
 
     @classmethod
     def of(
-        cls, lm: BareModel, origin: Origin, factors: Mapping[Neuron, float], positions: ScaledAt = "all"
+        cls,
+        lm: BareModel,
+        origin: Origin,
+        factors: Mapping[Neuron, float],
+        positions: ScaledAt = "all",
+        how: How = "scale",
     ) -> CoefficientEdit:
-        """An edit of a model from factors by (layer, neuron); negative layers count from the end.
+        """An edit of a model from numbers by (layer, neuron); negative layers count from the end.
 
         Raises:
             IndexError: the model has no such layer or neuron.
@@ -89,6 +106,7 @@ class CoefficientEdit(HookedEdit):
                 for layer, chosen in sorted(by_layer.items())
             },
             positions,
+            how,
         )
 
     @contextmanager
@@ -109,12 +127,16 @@ class CoefficientEdit(HookedEdit):
                 causal = lm.architecture.family.causal
                 stack.enter_context(passages(lm, now) if causal else entering(lm.model, begin))
             for layer, (neurons, factors) in self.scales.items():
-                stack.enter_context(lm.memory(layer).scale(factors, at, neurons))
+                memory = lm.memory(layer)
+                if self.how == "scale":
+                    stack.enter_context(memory.scale(factors, at, neurons))
+                else:
+                    stack.enter_context(memory.drive(factors, at, neurons, add=self.how == "add"))
             yield
 
     @property
     def touched(self) -> tuple[int, ...]:
-        """The layers whose coefficients are scaled."""
+        """The layers whose coefficients are changed."""
         return tuple(self.scales)
 
     def _check(self, lm: Editable) -> None:
@@ -134,9 +156,11 @@ class CoefficientEdit(HookedEdit):
                 )
 
     def _summary(self) -> str:
-        parts = []
+        parts, sign = [], {"scale": "x", "set": "=", "add": "+"}[self.how]
         for layer, (neurons, factors) in self.scales.items():
-            named = ", ".join(f"{n} x {f:g}" for n, f in zip(neurons[:5].tolist(), factors[:5].tolist(), strict=True))
+            named = ", ".join(
+                f"{n} {sign} {f:g}" for n, f in zip(neurons[:5].tolist(), factors[:5].tolist(), strict=True)
+            )
             more = f" and {len(neurons) - 5} more" if len(neurons) > 5 else ""
             parts.append(f"layer {layer}, neurons {named}{more}")
         where = " where the answer is predicted" if self.positions == "predicting" else ""
@@ -150,12 +174,13 @@ class CoefficientEdit(HookedEdit):
         }
 
     def _settings(self) -> dict[str, Any]:
-        return {"layers": list(self.scales), "positions": self.positions}
+        return {"layers": list(self.scales), "positions": self.positions, "how": self.how}
 
     @classmethod
     def _restore(cls, origin: Origin, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> CoefficientEdit:
         return cls(
             origin,
             {int(layer): (tensors[f"{layer}.neurons"], tensors[f"{layer}.factors"]) for layer in settings["layers"]},
-            settings.get("positions", "all"),  # older edits do not say it
+            settings.get("positions", "all"),  # older edits do not say these two
+            settings.get("how", "scale"),
         )

@@ -16,7 +16,9 @@ from corrigenda.prompts import TokenBatch
 
 @dataclass(frozen=True, eq=False)
 class OutputGradients:
-    """What one layer's feed-forward network did at n positions, and what a loss says of it; float32 on the CPU.
+    """What one layer's feed-forward network did at n positions, and what a loss says of it; on the CPU.
+
+    In float32; of a float64 model in float64.
 
     Attributes:
         coefficients: m, (n, d_ffn).
@@ -60,8 +62,11 @@ def output_gradients(
         logits = forward_logits(lm, batch, at)
     gradients = torch.autograd.grad(loss(logits), list(added.values()))
     return {
-        layer: OutputGradients(
-            *(part.detach().float().cpu() for part in (seen[layer].coefficients, seen[layer].output, gradient))
-        )
+        layer: OutputGradients(*(_kept(part) for part in (seen[layer].coefficients, seen[layer].output, gradient)))
         for layer, gradient in zip(added, gradients, strict=True)
     }
+
+
+def _kept(part: Tensor) -> Tensor:
+    part = part.detach().cpu()
+    return part if part.dtype == torch.float64 else part.float()

@@ -209,6 +209,27 @@ class FFNMemory:
 
         return self._through("coefficients", before)
 
+    def drive(
+        self, amounts: Tensor, at: At | Callable[[], At], neurons: Tensor, add: bool = False
+    ) -> AbstractContextManager[None]:
+        """Sets chosen coefficients to given amounts, or adds these to them, at the chosen positions.
+
+        Args:
+            amounts: (k,), one for each of the neurons.
+            at: as in `scale`.
+            neurons: indices of the coefficients, (k,), each once.
+            add: whether to add the amounts to what the coefficients are.
+        """
+
+        def before(coefficients: Tensor) -> Tensor:
+            where = at() if callable(at) else at
+            chosen, which = positions.take(coefficients, where).clone(), neurons.to(coefficients.device)
+            by = amounts.to(chosen)
+            chosen[..., which] = chosen[..., which] + by if add else by.expand(*chosen.shape[:-1], len(which))
+            return positions.put(coefficients, where, chosen)
+
+        return self._through("coefficients", before)
+
     def _through(self, site: SiteName, change: Change) -> AbstractContextManager[None]:
         return through(self._architecture, Site(site, self.layer), change)
 

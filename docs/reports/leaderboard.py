@@ -101,6 +101,7 @@ OTHER_AIMS: dict[str, str] = {
     "enhance": "makes a fact more likely, and puts no other in its place",
     "erase_neurons": "erases the old object, and puts no other in its place",
     "saved": "has no edits of its own",
+    "shift": "shows what one step of a gradient writes, with a strength that is tuned on no model",
 }
 """The editors that are not in the table, and why."""
 

@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from corrigenda import Fact, LanguageModel, LowRankEdit
 from corrigenda.forward import answering
-from corrigenda.forward.interventions import Apply, intervene
-from corrigenda.forward.recording import forward_logits
-from corrigenda.models.sites import Site
 from corrigenda.prompts import encode, encode_target
 from corrigenda.settings import checked
+from editing.directions import raising
 from editing.editor import EditRefusedError
 from editing.neurons.neuron_editor import NeuronEditor
 from editing.together import last_word_counts
@@ -91,25 +89,16 @@ def _read(lm: LanguageModel, fact: Fact, layers: Sequence[int]) -> tuple[dict[in
         raise EditRefusedError(f"update_neurons: fact {fact.id!r} cannot be asked: {error}") from error
     ids = encode(lm.tokenizer, prompt)
     at = answering.position(lm, ids)
-    before_head: list[Tensor] = []
-
-    def leaf(state: Tensor) -> Tensor:
-        before_head.append(state.detach().requires_grad_())
-        return before_head[0]
-
     batch = lm.batch([ids])
     place = torch.tensor([at], device=batch.lengths.device)
-    with ExitStack() as stack, torch.enable_grad():
+    before = answering.before_answer(lm, prompt)
+    tokens = [
+        None if target is None else torch.tensor(encode_target(lm.tokenizer, before, target)[:1])
+        for target in (fact.target_true, fact.target_new)
+    ]
+    with ExitStack() as stack:
         seen = {layer: stack.enter_context(lm.memory(layer).capture(place)) for layer in layers}
-        # What leaves the last block: the final norm, and whatever else a family has there, lies behind it.
-        stack.enter_context(intervene(lm, Site("block", -1), Apply(leaf)))
-        logits = forward_logits(lm, batch, place)[0]
-    directions = []
-    for target in (fact.target_true, fact.target_new):
-        if target is None:
-            directions.append(torch.zeros_like(before_head[0][0, at], dtype=torch.float32))
-            continue
-        token = encode_target(lm.tokenizer, answering.before_answer(lm, prompt), target)[0]
-        [gradient] = torch.autograd.grad(logits[token], before_head[0], retain_graph=True)
-        directions.append(nn.functional.normalize(gradient[0, at].float(), dim=0))
+        found = raising(lm, batch, place, [token for token in tokens if token is not None])
+    none = torch.zeros(lm.memory(0).d_model, device=place.device)
+    directions = [none if token is None else found.pop(0)[0] for token in tokens]
     return {layer: seen[layer].coefficients[0].detach().float() for layer in layers}, (directions[0], directions[1])

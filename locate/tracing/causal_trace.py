@@ -29,6 +29,7 @@ from corrigenda.settings import AtLeastOne, SettingsError, checked
 from locate.question import Question, ask, require_numbers
 from locate.tracing.noise import Noise, added_to_embeddings
 from locate.tracing.trace import Trace
+from locate.windows import around
 
 Restored = Literal["block", "ffn", "attention"]
 """The sites (`corrigenda.models.sites`) at which states can be restored."""
@@ -126,7 +127,7 @@ class CausalTrace:
         """The layers that are restored around a layer."""
         if self.site == "block":
             return range(layer, layer + 1)
-        return range(max(0, layer - self.window // 2), min(depth, layer - (-self.window // 2)))
+        return around(layer, self.window, depth)
 
 
 def causal_trace(lm: LanguageModel, fact: Fact, answer: str | None = None, **settings: Any) -> Trace:

@@ -1,0 +1,47 @@
+"""Directions of the residual stream that say a token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from corrigenda import LanguageModel
+from corrigenda.forward.interventions import Apply, intervene
+from corrigenda.forward.recording import forward_logits
+from corrigenda.models.sites import Site
+from corrigenda.prompts import TokenBatch
+
+
+@torch.enable_grad()
+def raising(lm: LanguageModel, batch: TokenBatch, at: Tensor, wanted: Sequence[Tensor]) -> list[Tensor]:
+    """The directions, of length one, that raise tokens' logits most where a forward ends.
+
+    A token's direction is its unembedding row, taken back through the model's final norm at the state that is there.
+
+    Args:
+        lm: the model. What is open on it (a memory's `capture`, say) sees the forward.
+        batch: the tokens.
+        at: n positions, as in `corrigenda.models.positions`.
+        wanted: sets of tokens, (n,), one at each of the positions.
+
+    Returns:
+        for each set its directions, (n, d_model), in float32.
+    """
+    before_norm: list[Tensor] = []
+
+    def leaf(state: Tensor) -> Tensor:
+        before_norm.append(state.detach().requires_grad_())
+        return before_norm[0]
+
+    # What leaves the last block: the final norm, and whatever else a family has there, lies behind it.
+    with intervene(lm, Site("block", -1), Apply(leaf), at):
+        logits = forward_logits(lm, batch, at)
+    directions = []
+    for tokens in wanted:
+        # Behind the last block no position acts on another, so that each gradient is of its own logit alone.
+        chosen = logits.gather(1, tokens.to(logits.device)[:, None]).sum()
+        [gradient] = torch.autograd.grad(chosen, before_norm[0], retain_graph=True)
+        directions.append(nn.functional.normalize(gradient.float(), dim=1))
+    return directions

@@ -1,0 +1,92 @@
+"""Editing by shifting: a rank-one update from one forward, without a gradient.
+
+Katz, Belinkov, Geva and Wolf 2024, "Backward Lens: Projecting Language Model Gradients into the Vocabulary Space",
+section 7 ("forward pass shifting").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from corrigenda import EditRefusedError, Fact, LanguageModel, LowRankEdit, Origin
+from corrigenda.forward.interventions import Read, intervene
+from corrigenda.models.sites import Site
+from corrigenda.prompts import encode, encode_target
+from corrigenda.settings import Positive, checked
+from editing.directions import raising
+from editing.editor import refusing_long, require_room, require_targets
+from editing.layers import OneLayer
+from editing.together import last_word_counts
+
+
+@dataclass(frozen=True)
+@checked
+class Shift(OneLayer):
+    """Shifts the values that a prompt selects towards the embedding of its new object.
+
+    The gradient of V at the token before the object is, up to a factor, the outer product of the coefficients m there
+    and of a vector near the object's embedding d (`locate.lens.backward`). So the update is made of these two, with no
+    way back:
+
+        delta V = eta m^T d           eta = strength |h| / (|m|^2 |d|)
+
+    at one layer. The paper gives eta itself (0.24 at layer 35 of GPT2-XL's 48); here it follows from `strength`, how
+    large a step the residual stream h takes where the object is predicted, relative to its own length, so that one
+    number serves all models. d is the unembedding row of the object's token, taken back through the final norm
+    (`editing.directions.raising`), of length one. An object of several tokens has one outer product for each, with
+    the earlier ones given, as its gradient has.
+
+    The coefficients of a prompt's last token have much in common in all prompts, so that the edit is heard by others:
+    it is a look at what a gradient does, and a cheap baseline.
+
+    Attributes:
+        layer: the layer to edit; None for the paper's share of the depth.
+        strength: see above.
+    """
+
+    name: ClassVar[str] = "shift"
+    depth: ClassVar[float] = 35 / 48  # the paper's layer of GPT2-XL
+
+    layer: int | None = None
+    strength: Positive = 0.5
+
+    @last_word_counts
+    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit:
+        """An update of one layer, of a rank of one for each token of the facts' objects.
+
+        Raises:
+            EditRefusedError: a fact asks for an erasure, or is longer than an edit is computed on; or the model is an
+                encoder.
+            IndexError: the model has no such layer.
+        """
+        require_targets("shift", facts)
+        if not lm.architecture.family.causal:
+            raise EditRefusedError(f"shift edits causal models; {lm.name} is a masked one")
+        layer = self.resolved_layer(lm)
+        parts = [self._factors(lm, fact, layer) for fact in facts]
+        left = torch.cat([part[0] for part in parts], dim=1)
+        right = torch.cat([part[1] for part in parts])
+        report = [{"layer": layer, "tokens": len(part[1])} for part in parts]
+        return LowRankEdit.of(lm, Origin.of(lm, self, facts, report), {layer: (left, right)})
+
+    def _factors(self, lm: LanguageModel, fact: Fact, layer: int) -> tuple[Tensor, Tensor]:
+        """The factors of one fact's update, (d_ffn, token) and (token, d_model)."""
+        assert fact.target_new is not None
+        prompt = lm.reads(fact.statement)
+        ids = encode(lm.tokenizer, prompt)
+        with refusing_long(fact):
+            target = encode_target(lm.tokenizer, prompt, fact.target_new)
+        require_room(lm, fact, len(ids) + len(target))
+        batch = lm.batch([[*ids, *target[:-1]]])
+        at = torch.zeros_like(batch.input_ids, dtype=torch.bool)
+        at[0, len(ids) - 1 :] = True
+        with lm.memory(layer).capture(at) as seen, intervene(lm, Site("block", layer), Read(), at) as after:
+            [directions] = raising(lm, batch, at, [torch.tensor(target)])
+        coefficients, lengths = seen.coefficients.detach().float(), after.value.detach().float().norm(dim=1)
+        steps = self.strength * lengths / coefficients.square().sum(1)
+        return coefficients.T, steps[:, None] * directions

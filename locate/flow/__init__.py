@@ -1,0 +1,1 @@
+"""How a fact's parts flow together: attention knockout, attributes of the subject, applied functions."""

@@ -1,0 +1,97 @@
+"""The values that promote given words: what a model can be steered by.
+
+Geva et al. 2022, "Transformer Feed-Forward Layers Build Predictions by Promoting Concepts in the Vocabulary Space",
+sections 4 and 5.1. A value's score of a token is e . (gamma * v) (`locate.lens.words.read_static`); how far it stands
+out among the value's scores of all tokens, in standard deviations, makes values comparable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from corrigenda import LanguageModel
+from corrigenda.models.neurons import Neuron
+from corrigenda.settings import AtLeastOne, check_value
+from locate.lens.words import COLUMNS, final_norm, norm_weight, precision, token_id, unembedding
+
+
+@dataclass(frozen=True)
+class PromotingValue:
+    """A value that promotes some tokens.
+
+    Attributes:
+        layer: its layer.
+        neuron: its number there.
+        direction: 1 where a positive coefficient promotes them, -1 where a negative one does (gated FFNs have both).
+        score: by how many standard deviations of the value's scores of all tokens these stand above the mean, averaged
+            over the tokens.
+    """
+
+    layer: int
+    neuron: int
+    direction: int
+    score: float
+
+
+@torch.no_grad()
+def promoting(
+    lm: LanguageModel, tokens: Collection[str | int], n: int = 10, layers: Sequence[int] | None = None
+) -> tuple[PromotingValue, ...]:
+    """The values that promote some tokens most, the best first.
+
+    In a plain FFN, whose coefficients are hardly ever negative, only positive directions count.
+
+    Args:
+        lm: a decoder with a final norm.
+        tokens: the words, one token each (`locate.lens.words.token_id`).
+        n: how many values.
+        layers: where they are looked for; None for all layers.
+
+    Raises:
+        UnknownTokenError: a text is not one token.
+        UnsupportedModelError: the model's values cannot be read in words.
+        ValueError: no token is named.
+    """
+    n = check_value("promoting", "n", n, AtLeastOne)
+    if isinstance(tokens, str) or not tokens:
+        raise ValueError(f"tokens={tokens!r} must be a list of one word or more")
+    ids = [token_id(lm, token) for token in tokens]
+    mean, spread, wanted = _moments(lm, ids)
+    scores: list[Tensor] = []
+    places: list[Neuron] = []
+    for layer in range(lm.n_layers) if layers is None else layers:
+        memory = lm.memory(layer)
+        values = memory.values.to(wanted)
+        deviation = (values @ spread * values).sum(1).clamp_min(0).sqrt()
+        above = (values @ (wanted.mean(0) - mean)) / deviation.clamp_min(torch.finfo(values.dtype).tiny)
+        scores.append(above if memory.gates is not None else above.clamp_min(0))
+        places += [(memory.layer, number) for number in range(len(values))]
+    whole = torch.cat(scores)
+    best = whole.abs().topk(min(n, len(whole))).indices.tolist()
+    return tuple(
+        PromotingValue(*places[place], 1 if float(whole[place]) >= 0 else -1, abs(float(whole[place])))
+        for place in best
+    )
+
+
+def directions(found: Sequence[PromotingValue]) -> dict[Neuron, float]:
+    """What `editing.neurons.steer` takes: the values' places, each with its direction."""
+    return {(each.layer, each.neuron): float(each.direction) for each in found}
+
+
+def _moments(lm: LanguageModel, ids: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+    """Of the rows gamma * e: their mean, (d_model,), covariance, (d_model, d_model), and some of them, (n, d_model)."""
+    norm, matrix, kind = final_norm(lm), unembedding(lm), precision(lm)
+    gamma = norm_weight(norm, matrix.shape[1]).to(matrix.device, kind)
+    total, products = torch.zeros_like(gamma, dtype=torch.float64), 0.0 * torch.outer(gamma, gamma).double()
+    for begin in range(0, len(matrix), COLUMNS):
+        rows = (matrix[begin : begin + COLUMNS].to(kind) * gamma).double()
+        total += rows.sum(0)
+        products += rows.T @ rows
+    mean = total / len(matrix)
+    covariance = products / len(matrix) - torch.outer(mean, mean)
+    return mean.to(kind), covariance.to(kind), matrix[list(ids)].to(kind) * gamma

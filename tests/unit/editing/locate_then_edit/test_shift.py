@@ -1,0 +1,74 @@
+"""Editing by shifting: the update by hand, and what it does."""
+
+from __future__ import annotations
+
+import pytest
+import tiny
+import torch
+
+from corrigenda import EditRefusedError, Fact
+from editing import Shift
+
+FACT = Fact("Danielle Darrieux", "the mother tongue of {} is the", "English")
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "opt"])
+def test_the_update_by_hand(family: str) -> None:
+    lm = tiny.build(family)
+    memory = lm.memory(1)
+    ids, token = lm.tokens(FACT.statement), lm.tokens("English")[0]
+    states: dict[str, torch.Tensor] = {}
+    block = lm.architecture.block(1)
+    handle = block.register_forward_hook(
+        lambda _m, _a, out: states.update(h=(out[0] if isinstance(out, tuple) else out)[0, -1].detach())
+    )
+    last = lm.architecture.block(3).register_forward_hook(
+        lambda _m, _a, out: states.update(x=(out[0] if isinstance(out, tuple) else out)[0, -1].detach())
+    )
+    with torch.no_grad(), memory.capture() as seen:
+        lm.model(input_ids=torch.tensor([ids]))
+    handle.remove(), last.remove()
+    x = states["x"].double().requires_grad_()
+    norm, head = lm.architecture.final_norm, lm.model.get_output_embeddings()
+    if family == "llama":
+        normed = x / (x.square().mean() + norm.variance_epsilon).sqrt() * norm.weight.double()
+    else:
+        normed = (x - x.mean()) / (x.var(unbiased=False) + norm.eps).sqrt() * norm.weight.double() + norm.bias.double()
+    [gradient] = torch.autograd.grad(normed @ head.weight[token].double(), x)
+    d = gradient / gradient.norm()
+    m = seen.coefficients[0, -1].double()
+    wanted = 0.3 * states["h"].double().norm() / (m @ m) * torch.outer(m, d)
+    edit = Shift(layer=1, strength=0.3).edit(lm, [FACT])
+    assert torch.allclose(edit.delta(1).double(), wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", tiny.DECODERS)
+def test_it_makes_the_object_more_likely_and_leaves_the_model_as_it_was(family: str) -> None:
+    lm = tiny.build(family)
+    fact = Fact("Danielle Darrieux", "the mother tongue of {} is the", "English German")
+    before = lm._weights_hash()
+    edit = Shift(layer=-1, strength=2.0).edit(lm, [fact, Fact("Big Ben", "{} stands in", "Paris")])
+    assert edit.factors[3][0].shape[1] == 3  # a rank for each token of the objects
+    assert lm._weights_hash() == before
+    ids = torch.tensor([lm.tokens(FACT.statement)])
+    english = lm.tokens("English")[0]
+    with torch.no_grad():
+        plain = lm.model(input_ids=ids).logits[0, -1].log_softmax(-1)[english]
+        with edit.applied(lm):
+            edited = lm.model(input_ids=ids).logits[0, -1].log_softmax(-1)[english]
+    assert float(edited) > float(plain)
+    assert lm._weights_hash() == before
+
+
+def test_the_default_layer_is_the_papers_share_of_the_depth() -> None:
+    lm = tiny.build("llama")
+    assert Shift().edit(lm, [FACT]).touched == (round(35 / 48 * 4),)
+
+
+def test_what_it_refuses() -> None:
+    with pytest.raises(EditRefusedError, match="masked"):
+        Shift().edit(tiny.build("bert"), [FACT])
+    with pytest.raises(EditRefusedError, match="erase"):
+        Shift().edit(tiny.build("gpt2"), [Fact("Big Ben", "{} stands in", None, "London")])
+    with pytest.raises(IndexError, match="layer 9"):
+        Shift(layer=9).edit(tiny.build("gpt2"), [FACT])

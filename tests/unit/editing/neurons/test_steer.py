@@ -1,0 +1,95 @@
+"""Steering: coefficients that are set or have a number added, against plain hooks, and as edits like any other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+
+from corrigenda import CoefficientEdit, Edit, LanguageModel
+from editing.neurons.steer import steer
+
+TEXT = "the mother tongue of Danielle Darrieux is the"
+NEURONS = {(1, 3): 1.0, (1, 7): -1.0, (-1, 0): 0.5}
+
+
+def by_hooks(lm: LanguageModel, amounts: dict[int, dict[int, float]], how: str, last: bool) -> torch.Tensor:
+    """The logits with plain hooks on the modules that hold the values."""
+    handles = []
+    for layer, chosen in amounts.items():
+
+        def change(_module, args, chosen=chosen):
+            m = args[0].clone()
+            flat = m if m.ndim == 2 else m[0]
+            for neuron, amount in chosen.items():
+                where = slice(-1, None) if last else slice(None)
+                flat[where, neuron] = amount + (flat[where, neuron] if how == "add" else 0)
+            return (m, *args[1:])
+
+        handles.append(lm.architecture.values(layer).register_forward_pre_hook(change))
+    with torch.no_grad():
+        logits = lm.model(input_ids=torch.tensor([lm.tokens(TEXT)])).logits
+    for handle in handles:
+        handle.remove()
+    return logits
+
+
+@pytest.mark.parametrize("positions", ["all", "predicting"])
+@pytest.mark.parametrize("how", ["set", "add"])
+@pytest.mark.parametrize("family", tiny.DECODERS)
+def test_coefficients_are_driven(family: str, how: str, positions: str) -> None:
+    lm = tiny.build(family)
+    edit = steer(lm, NEURONS, 2.0, how, positions)
+    wanted = by_hooks(lm, {1: {3: 2.0, 7: -2.0}, 3: {0: 1.0}}, how, positions == "predicting")
+    ids = torch.tensor([lm.tokens(TEXT)])
+    with torch.no_grad():
+        plain = lm.model(input_ids=ids).logits
+        with edit.applied(lm):
+            steered = lm.model(input_ids=ids).logits
+        assert torch.equal(lm.model(input_ids=ids).logits, plain)
+    assert torch.allclose(steered, wanted, atol=1e-5)
+    assert not torch.allclose(steered, plain, atol=1e-4)
+
+
+def test_the_unit_is_of_the_layers_coefficients() -> None:
+    lm = tiny.build("llama")
+    texts = [TEXT, "Big Ben stands in"]
+    edit = steer(lm, NEURONS, 2.0, prompts=texts)
+    rows = []
+    for text in texts:
+        with torch.no_grad(), lm.memory(1).capture() as seen:
+            lm.model(input_ids=torch.tensor([lm.tokens(text)]))
+        rows.append(seen.coefficients[0, 1:])
+    unit = float(torch.cat(rows).square().mean().sqrt())
+    assert edit.scales[1][1].tolist() == pytest.approx([2 * unit, -2 * unit], rel=1e-5)
+    assert edit.origin.settings["units"]["1"] == pytest.approx(unit, rel=1e-5)
+
+
+def test_it_is_saved_described_and_stacked(tmp_path: Path) -> None:
+    lm = tiny.build("gpt2")
+    edit = steer(lm, NEURONS, 2.0, "set")
+    edit.save(tmp_path)
+    again = Edit.load(tmp_path)
+    assert isinstance(again, CoefficientEdit)
+    assert again.how == "set"
+    assert "neurons 3 = 2, 7 = -2" in again.describe()
+    ids = torch.tensor([lm.tokens(TEXT)])
+    with torch.no_grad(), edit.applied(lm):
+        first = lm.model(input_ids=ids).logits
+        with steer(lm, {(1, 3): 1.0}, 1.0).applied(lm):
+            assert not torch.equal(lm.model(input_ids=ids).logits, first)
+        assert torch.equal(lm.model(input_ids=ids).logits, first)
+
+
+def test_what_cannot_be_steered() -> None:
+    lm = tiny.build("gpt2")
+    with pytest.raises(ValueError, match="no neuron"):
+        steer(lm, {}, 1.0)
+    with pytest.raises(IndexError, match="neuron 9999"):
+        steer(lm, {(0, 9999): 1.0}, 1.0)
+    with pytest.raises(ValueError, match="how='push'"):
+        steer(lm, NEURONS, 1.0, "push")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="no token after their first"):
+        steer(lm, NEURONS, 1.0, prompts=["the"])

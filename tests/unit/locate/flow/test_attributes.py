@@ -1,0 +1,97 @@
+"""Attributes of a subject: by hand, from plain forwards with plain hooks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+
+from corrigenda import Fact, LanguageModel
+from locate.flow.attributes import AttributeFlow, attribute_flow, attribute_tokens
+
+FACT = Fact("Danielle Darrieux", "the mother tongue of {} is the", "English")
+TEXTS = ["Danielle Darrieux was born in Paris, France. The language of France is French", "piano violin"]
+
+
+def outputs(lm: LanguageModel, ids: list[int]) -> dict[tuple[str, int], torch.Tensor]:
+    """What attention, FFN and block of each layer return, (position, d_model)."""
+    found: dict[tuple[str, int], torch.Tensor] = {}
+    handles = []
+    for layer in range(lm.n_layers):
+        parts = {
+            "attention": lm.architecture.attention(layer),
+            "ffn": lm.architecture.values(layer),
+            "block": lm.architecture.block(layer),
+        }
+        for name, module in parts.items():
+
+            def keep(_module, _args, out, name=name, layer=layer):
+                out = out[0] if isinstance(out, tuple) else out
+                found[name, layer] = out if out.ndim == 2 else out[0]
+
+            handles.append(module.register_forward_hook(keep))
+    with torch.no_grad():
+        lm.model(input_ids=torch.tensor([ids]))
+    for handle in handles:
+        handle.remove()
+    return found
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "opt"])
+def test_rates_and_ranks_by_hand(family: str) -> None:
+    lm = tiny.build(family)
+    found = attribute_flow(lm, FACT, TEXTS, "French", k=12)
+    attributes = {lm.tokens(word)[0] for word in ("Danielle", "Darrieux", "born", "Paris", "France", "language")}
+    attributes |= {lm.tokens(word)[0] for word in ("French", "piano", "violin")}
+    assert found.n_attributes == len(attributes)
+    norm, head = lm.architecture.final_norm, lm.model.get_output_embeddings()
+    parts = outputs(lm, lm.tokens(FACT.statement))
+    french = lm.tokens("French")[0]
+    with torch.no_grad():
+        for layer in range(lm.n_layers):
+            subject = head(norm(parts["block", layer][5]))
+            top = subject.topk(12).indices.tolist()
+            assert float(found.rates[layer]) == pytest.approx(len(attributes & set(top)) / 12)
+            state = head(norm(parts["block", layer][7]))
+            assert int(found.state_ranks[layer]) == int((state > state[french]).sum())
+            for name, ranks in (("attention", found.attention_ranks), ("ffn", found.ffn_ranks)):
+                scores = head.weight @ (norm.weight * parts[name, layer][7])
+                assert int(ranks[layer]) == int((scores > scores[french]).sum()), (name, layer)
+
+
+@pytest.mark.parametrize("family", tiny.DECODERS)
+def test_in_every_family_the_last_state_is_the_models_answer(family: str) -> None:
+    lm = tiny.build(family)
+    found = attribute_flow(lm, FACT, answer="top")
+    assert found.rates is None
+    assert int(found.state_ranks[-1]) == 0
+
+
+def test_a_subject_at_the_prompts_end() -> None:
+    lm = tiny.build("llama")
+    fact = Fact("Paris", "the capital of France is {}", "Rome")
+    found = attribute_flow(lm, fact, ["London"], "London", k=1)
+    parts = outputs(lm, lm.tokens(fact.statement))
+    top = [int(lm.model.lm_head(lm.model.model.norm(parts["block", layer][-1])).argmax()) for layer in range(4)]
+    assert found.rates.tolist() == [float(token == lm.tokens("London")[0]) for token in top]
+
+
+def test_words_that_are_attributes() -> None:
+    lm = tiny.build("gpt2")
+    found = attribute_tokens(lm, ["The city, of (Paris). is at unheard-of"])
+    assert found == {lm.tokens("city")[0], lm.tokens("Paris")[0]}
+    with pytest.raises(ValueError, match="hold no word"):
+        attribute_flow(lm, FACT, ["of the"], "French")
+
+
+def test_saved_and_drawn(tmp_path: Path) -> None:
+    lm = tiny.build("gpt2")
+    for number, texts in enumerate((TEXTS, [])):
+        found = attribute_flow(lm, FACT, texts, "French")
+        found.save(tmp_path / str(number))
+        again = AttributeFlow.load(tmp_path / str(number))
+        assert again.summary() == found.summary()
+        assert again.table().row_count == lm.n_layers
+        again.plot(tmp_path / f"{number}.png")

@@ -1,0 +1,123 @@
+"""Attention knockout of facts: against one whole forward for each window and source, in every family."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from torch import Tensor
+
+from corrigenda import Fact, LanguageModel
+from corrigenda.forward.knockout import knocked_out
+from locate.flow.knockout import AttentionKnockout, attention_knockout
+from locate.flow.results import AverageKnockout, Knockout, average_knockouts
+
+FACT = Fact("Danielle Darrieux", "the mother tongue of {} is the", "English")
+ANSWER = "French German"
+
+
+def plain(lm: LanguageModel, settings: AttentionKnockout, groups: dict[str, list[int]], answer: list[int]) -> Tensor:
+    """(source, layer): a whole forward of the prompt and the answer for each source and window."""
+    prompt = lm.tokens(FACT.statement)
+    batch = lm.batch([[*prompt, *answer[:-1]]])
+    n, depth = batch.input_ids.shape[1], lm.n_layers
+    found = torch.zeros(len(settings.sources), depth)
+    for row, source in enumerate(settings.sources):
+        edges = torch.zeros(1, n, n, dtype=torch.bool)
+        for reader in groups[settings.reader]:
+            edges[0, reader, groups[source]] = True
+        for centre in range(depth):
+            first = centre - settings.window // 2
+            with ExitStack() as stack:
+                for layer in range(max(first, 0), min(first + settings.window, depth)):
+                    stack.enter_context(knocked_out(lm, layer, edges))
+                logits = lm.model(input_ids=batch.input_ids, use_cache=False).logits[0]
+            places = torch.arange(len(prompt) - 1, n)
+            found[row, centre] = logits[places].softmax(-1)[range(len(answer)), answer].prod()
+    return found
+
+
+@pytest.mark.parametrize("family", tiny.DECODERS)
+@pytest.mark.parametrize("reader", ["last", "relation"])
+def test_equals_whole_forwards(family: str, reader: str) -> None:
+    lm = tiny.build(family)
+    # the 0, mother 1, tongue 2, of 3, Danielle 4, Darrieux 5, is 6, the 7; the answer's first token 8
+    groups = {"subject": [4, 5], "last_subject": [5], "relation": [0, 1, 2, 3, 6], "last": [7, 8]}
+    sources = ("subject", "relation", "last_subject") if reader == "last" else ("subject", "last_subject")
+    settings = AttentionKnockout(sources=sources, reader=reader, window=2, max_tokens=16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = settings.find(lm, FACT, ANSWER)
+    wanted = plain(lm, settings, groups, lm.tokens(ANSWER))
+    assert result.sources == sources
+    assert torch.allclose(result.probabilities.log(), wanted.log(), atol=2e-5)
+    assert float(result.changes.abs().max()) > 1e-4
+
+
+def test_chunks_do_not_change_what_comes_out() -> None:
+    lm = tiny.build("llama")
+    together = attention_knockout(lm, FACT, ANSWER, window=3)
+    apart = attention_knockout(lm, FACT, ANSWER, window=3, max_tokens=1)
+    assert torch.allclose(together.probabilities, apart.probabilities, atol=1e-6)
+
+
+def test_a_masked_model_is_asked_at_its_mask() -> None:
+    lm = tiny.build("bert")
+    lm.tokenizer.mask_token = "<unk>"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = attention_knockout(lm, FACT, "French", window=lm.n_layers)
+    batch = lm.batch([[*lm.tokens(FACT.statement), 3]])
+    n = batch.input_ids.shape[1]
+    edges = torch.zeros(1, n, n, dtype=torch.bool)
+    edges[0, n - 1, [4, 5]] = True
+    with ExitStack() as stack:
+        for layer in range(1, lm.n_layers):
+            stack.enter_context(knocked_out(lm, layer, edges))
+        logits = lm.model(input_ids=batch.input_ids).logits[0, -1]
+    # Around the last of four layers a window of four has the last three.
+    wanted = logits.softmax(-1)[lm.tokens("French")]
+    assert torch.allclose(result.probabilities[0, -1], wanted[0], atol=1e-6)
+
+
+def test_what_the_prompt_does_not_have_is_absent() -> None:
+    lm = tiny.build("llama")
+    fact = Fact("Danielle Darrieux", "{} speaks", "English")
+    assert attention_knockout(lm, fact, "French").sources == ("subject", "last")
+    # The subject cannot read what comes after it.
+    assert attention_knockout(lm, fact, "French", reader="last_subject", sources=("last", "first")).sources == (
+        "first",
+    )
+
+
+def test_results_are_saved_averaged_and_drawn(tmp_path: Path) -> None:
+    lm = tiny.build("gpt2")
+    other = Fact("Big Ben", "{} stands", "London")
+    results = [attention_knockout(lm, FACT, "French"), attention_knockout(lm, other, "Paris")]
+    results[0].save(tmp_path)
+    loaded = Knockout.load(tmp_path)
+    assert torch.equal(loaded.probabilities, results[0].probabilities)
+    assert loaded.fact == FACT
+    assert loaded.sources == results[0].sources
+    average = average_knockouts(results)
+    assert average.counts == {"subject": 2, "relation": 1, "last": 2}
+    mean = (results[0].changes[0] + results[1].changes[0]) / 2
+    assert torch.allclose(average.changes["subject"].float(), mean)
+    average.save(tmp_path)
+    again = AverageKnockout.load(tmp_path)
+    assert again.summary() == average.summary()
+    for result in (loaded, again):
+        result.plot(tmp_path / "picture.png")
+        assert result.table().row_count == 3
+    assert average.summary()["sources"]["relation"]["low"] is None  # of one subject
+
+
+def test_settings() -> None:
+    with pytest.raises(ValueError, match="each once"):
+        AttentionKnockout(sources=("subject", "subject"))
+    with pytest.raises(ValueError, match="no fact"):
+        average_knockouts([])
