@@ -5,6 +5,14 @@ from typing import TYPE_CHECKING
 from corrigenda.lazy import lazily
 
 if TYPE_CHECKING:
+    from locate.lens.aggregation import Aggregation as Aggregation
+    from locate.lens.aggregation import aggregation as aggregation
+    from locate.lens.agreement import Agreement as Agreement
+    from locate.lens.agreement import agreement as agreement
+    from locate.lens.sensitivity import Sensitivity as Sensitivity
+    from locate.lens.sensitivity import sensitivity as sensitivity
+    from locate.lens.triggers import Triggers as Triggers
+    from locate.lens.triggers import trigger_examples as trigger_examples
     from locate.neurons.counts import NeuronCounts as NeuronCounts
     from locate.neurons.knowledge_neurons import KnowledgeNeurons as KnowledgeNeurons
     from locate.neurons.knowledge_neurons import knowledge_neurons as knowledge_neurons

@@ -29,7 +29,7 @@ from corrigenda.models.sites import Site
 from corrigenda.moments.text import Text
 from corrigenda.progress import track
 from corrigenda.settings import AtLeastOne, check_value
-from locate.lens.by_layer import Mean, mean_of, plot_curves, table_of
+from locate.lens.by_layer import Curves, Mean, mean_of, plot_curves, table_of
 from locate.lens.largest import Largest
 from locate.saving import load_result, save_result
 
@@ -180,7 +180,8 @@ class Triggers:
 
     def plot(self, path: str | Path) -> None:
         """Draws by layer how many of a neuron's triggers end in one token; PNG, PDF or SVG, by the path's suffix."""
-        curves = {"triggers": self.same_last_token, "chance": [self.same_last_token_by_chance] * self.n_layers}
+        chance = [self.same_last_token_by_chance] * self.n_layers
+        curves: Curves = {"triggers": self.same_last_token, "chance": chance}
         title = f"{self.coefficients.shape[2]} triggers a neuron, {self.tokens.numel():,} tokens of text"
         plot_curves(
             path, range(self.n_layers), curves, label="triggers with the same last token", title=title, percent=True

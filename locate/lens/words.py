@@ -19,7 +19,7 @@ from corrigenda import LanguageModel
 from corrigenda.forward.recording import stopping, watching
 from corrigenda.models.architecture import whole_number
 from corrigenda.models.families import UnsupportedModelError, name_of
-from corrigenda.models.sites import skipped, state_entering
+from corrigenda.models.sites import leaving, skipped, state_entering
 from corrigenda.prompts import encode_plain, shortened
 
 ROWS = 256
@@ -187,8 +187,8 @@ def token_id(lm: LanguageModel, token: str | int) -> int:
     if len(parts) < 2:
         raise UnknownTokenError(f"{lm.name} does not know the token {shortened(token)}; name one of its vocabulary")
     raise UnknownTokenError(
-        f"{shortened(token)} is {len(parts)} tokens of {lm.name} ({', '.join(map(repr, parts))}), and one is asked for; "
-        "name one of them"
+        f"{shortened(token)} is {len(parts)} tokens of {lm.name} ({', '.join(map(repr, parts))}), and one is asked "
+        "for; name one of them"
     )
 
 
@@ -270,6 +270,25 @@ def precision(lm: LanguageModel) -> torch.dtype:
 def precision_of(kind: torch.dtype) -> torch.dtype:
     """float64 for float64, float32 for all below."""
     return torch.float64 if kind == torch.float64 else torch.float32
+
+
+@torch.no_grad()
+def after_head(lm: LanguageModel) -> tuple[float, bool]:
+    """What the model does to its head's scores: the factor it multiplies small ones by, and whether it caps large ones.
+
+    Seen by giving the model scores in place of its head's: a scale (Cohere, Granite) multiplies all of them, a soft cap
+    (Gemma 2) leaves small ones as they are and bounds large ones.
+    """
+    kind = lm.dtype if precision(lm) == lm.dtype else torch.float32
+
+    def given(score: float) -> float:
+        with leaving(lm.architecture.head, lambda scores: torch.full_like(scores, score, dtype=kind)):
+            return float(lm.model(**_one_token_each(lm, 1)).logits[0, 0, 0])
+
+    with skipped(lm.architecture.blocks, blocks_return_tuples(lm)):
+        small, large = given(2.0**-10), given(2.0**10)
+    slope = small * 2**10
+    return slope, large < slope * 2**10 * 0.99
 
 
 def blocks_return_tuples(lm: LanguageModel) -> bool:

@@ -62,7 +62,7 @@ def test_values_are_read_with_the_sign_of_the_top_trigger(family: str) -> None:
     triggers = trigger_examples(lm, TEXT, 3)
     found = agreement(lm, triggers)
     norm, head = lm.architecture.final_norm, lm.architecture.head
-    gamma = norm.weight + 1 if family == "gemma2" else norm.weight  # type: ignore[union-attr,operator]
+    gamma = norm.weight + 1 if family == "gemma2" else norm.weight
     for layer in (0, tiny.DEPTH - 1):
         values = lm.memory(layer).values
         for neuron in range(len(values)):
@@ -70,7 +70,7 @@ def test_values_are_read_with_the_sign_of_the_top_trigger(family: str) -> None:
             if sign == 0:
                 assert found.top_tokens[layer, neuron] == -1
                 continue
-            scores = head.weight @ (gamma * values[neuron] * sign)  # type: ignore[operator]
+            scores = head.weight @ (gamma * values[neuron] * sign)
             assert int(found.top_tokens[layer, neuron]) == int(scores.argmax())
             assert float(found.peaks[layer, neuron]) == pytest.approx(float(scores.softmax(0).max()), rel=1e-3)
             ids = triggers.ids(layer, neuron)
@@ -86,7 +86,7 @@ def test_a_memory_that_does_what_it_should_agrees() -> None:
     triggers = trigger_examples(lm, TEXT, 3)
     before = agreement(lm, triggers)
     # Each value of layer 2 becomes the direction of the token after its key's top trigger.
-    head, gamma = lm.architecture.head.weight, lm.architecture.final_norm.weight  # type: ignore[union-attr]
+    head, gamma = lm.architecture.head.weight, lm.architecture.final_norm.weight
     # By the pseudo-inverse: of all directions those whose scores are nearest to 1 at the token and 0 elsewhere.
     directions = torch.linalg.pinv(head * gamma).T
     wanted = directions[triggers.next_tokens[2, :, 0].long()]
