@@ -155,7 +155,7 @@ def rank_of(scores: Tensor, token: int | Tensor) -> Tensor:
 
 def token_texts(lm: LanguageModel, ids: Sequence[int]) -> tuple[str, ...]:
     """The texts of single tokens, each with the space before it that it has."""
-    return tuple(lm.tokenizer.decode([token]) for token in ids)
+    return tuple(str(lm.tokenizer.decode([token])) for token in ids)
 
 
 def token_id(lm: LanguageModel, token: str | int) -> int:
