@@ -16,7 +16,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from corrigenda.nearest import did_you_mean
-from corrigenda.settings import AtLeastOne, Count, Seed, SettingsError, checked
+from corrigenda.settings import AtLeastOne, Count, Seed, SettingsError, ShareAboveZero, checked
 
 S = TypeVar("S")
 
@@ -136,6 +136,24 @@ class TraceSettings(SurveySettings):
         super().__post_init__()
         if not self.sites or len(set(self.sites)) < len(self.sites):
             raise SettingsError(f"job.sites={list(self.sites)} must name at least one site, and each once")
+
+
+@dataclass(frozen=True)
+@checked
+class LensSettings:
+    """``job`` where it is ``lens``."""
+
+    group: ClassVar[str] = "job"
+
+    parts: tuple[str, ...] = ("triggers", "sensitivity", "agreement", "aggregation")
+    triggers: AtLeastOne = 25
+    neurons: AtLeastOne = 10
+    removed_from: AtLeastOne = 3
+    texts: AtLeastOne = 1000
+    holding: ShareAboveZero = 0.9
+    examples: Count = 10
+    seed: Seed = 0
+    picture: Picture = ".png"
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from locate.flow.results import AverageKnockout as AverageKnockout
     from locate.flow.results import Knockout as Knockout
     from locate.flow.results import average_knockouts as average_knockouts
+    from locate.lens.aggregation import Aggregation as Aggregation
+    from locate.lens.aggregation import aggregation as aggregation
+    from locate.lens.agreement import Agreement as Agreement
+    from locate.lens.agreement import agreement as agreement
     from locate.lens.backward import BackwardLens as BackwardLens
     from locate.lens.backward import GradientLens as GradientLens
     from locate.lens.backward import backward_lens as backward_lens
@@ -33,8 +37,12 @@ if TYPE_CHECKING:
     from locate.lens.logit_lens import LensGrid as LensGrid
     from locate.lens.logit_lens import logit_lens as logit_lens
     from locate.lens.promoting import promoting as promoting
+    from locate.lens.sensitivity import Sensitivity as Sensitivity
+    from locate.lens.sensitivity import sensitivity as sensitivity
     from locate.lens.sub_updates import SubUpdates as SubUpdates
     from locate.lens.sub_updates import sub_updates as sub_updates
+    from locate.lens.triggers import Triggers as Triggers
+    from locate.lens.triggers import trigger_examples as trigger_examples
     from locate.lens.values import ValueWords as ValueWords
     from locate.lens.values import read_values as read_values
     from locate.neurons.counts import NeuronCounts as NeuronCounts

@@ -87,6 +87,7 @@ CLASSES: dict[type, dict[str, Any]] = {
     settings_of_jobs.SurveySettings: {},
     settings_of_jobs.NeuronsSettings: {},
     settings_of_jobs.TraceSettings: {},
+    settings_of_jobs.LensSettings: {},
     settings_of_jobs.LeaderboardSettings: {},
     settings_of_jobs.MeasureAgainSettings: {},
 }

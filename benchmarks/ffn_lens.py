@@ -1,0 +1,126 @@
+"""The FFN lens: trigger examples of all keys beside a plain forward over the same text, in one run.
+
+The plain way is a forward of all layers over the same batches that looks at nothing. The text is sampled from the model
+first, and not timed. With so little text (8,192 tokens by default) most neurons still meet new largest coefficients in
+most batches: over a long text the part that the lists take is smaller.
+
+    python benchmarks/ffn_lens.py [--tokens 8192] [--length 64] [--triggers 25] [--repeats 3]
+
+Prints a JSON object as its last line: `ratio` is plain / ours, the median of the repeats, so 0.6 means 60 % of the
+speed; `ratio_with_head` is the same for a plain forward that also computes all logits, which the triggers do not need.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from corrigenda import LanguageModel, load
+from corrigenda.forward.recording import stopping
+from corrigenda.moments.text import Text
+from corrigenda.runs.environment import peak_memory_mb
+from locate.lens import triggers
+from locate.lens.triggers import Triggers, trigger_examples
+
+
+@torch.no_grad()
+def plain(lm: LanguageModel, text: Text, head: bool) -> float:
+    """Seconds of a forward over the text, in the batches that the triggers' pass has."""
+    sequences = text.sequences(lm)
+    rows = max(1, triggers.TOKENS // text.length)
+    begin = time.perf_counter()
+    for start in range(0, len(sequences), rows):
+        ids = torch.tensor(sequences[start : start + rows], device=lm.device)
+        with stopping(lm, None if head else lm.n_layers - 1):
+            lm.model(input_ids=ids, use_cache=False)
+    wait(lm)
+    return time.perf_counter() - begin
+
+
+def ours(lm: LanguageModel, text: Text, t: int, cache: Path) -> tuple[float, Triggers]:
+    """Seconds of the triggers' pass, and what it found."""
+    shutil.rmtree(cache / "triggers", ignore_errors=True)
+    begin = time.perf_counter()
+    found = trigger_examples(lm, text, t)
+    wait(lm)
+    return time.perf_counter() - begin, found
+
+
+def wait(lm: LanguageModel) -> None:
+    """Until a GPU is done."""
+    if lm.device.type == "cuda":
+        torch.cuda.synchronize(lm.device)
+
+
+@torch.no_grad()
+def check(lm: LanguageModel, text: Text, found: Triggers) -> float:
+    """The largest difference, relative to the largest coefficient, from one neuron's list by brute force."""
+    layer, neuron = lm.n_layers // 2, 0
+    rows = []
+    for sequence in text.sequences(lm):
+        with lm.memory(layer).capture() as seen, stopping(lm, layer):
+            lm.model(input_ids=torch.tensor([sequence], device=lm.device), use_cache=False)
+        rows.append(seen.coefficients[0, triggers.FIRST : -1, neuron].float().cpu())
+    every = torch.cat(rows)
+    sizes = every.abs() if found.signed else every
+    expected = sizes.sort(descending=True).values[: found.coefficients.shape[2]]
+    kept = found.coefficients[layer, neuron]
+    return float(((kept.abs() if found.signed else kept) - expected).abs().max() / expected[0].abs())
+
+
+def main() -> None:
+    """Runs the comparison and prints it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--tokens", type=int, default=8192)
+    parser.add_argument("--length", type=int, default=64)
+    parser.add_argument("--triggers", type=int, default=25)
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    lm = load(options.model)
+    text = Text(tokens=options.tokens, length=options.length)
+    with tempfile.TemporaryDirectory() as folder:
+        cache = Path(folder)
+        os.environ["CORRIGENDA_CACHE"] = folder
+        text.sequences(lm)
+        plain(lm, text, head=False)  # warm up
+        rows = []
+        for _ in range(options.repeats):
+            without, whole = plain(lm, text, head=False), plain(lm, text, head=True)
+            seconds, found = ours(lm, text, options.triggers, cache)
+            rows.append((without, whole, seconds))
+            print(f"plain {without:.1f} s, with the head {whole:.1f} s, triggers {seconds:.1f} s", file=sys.stderr)
+        difference = check(lm, text, found)
+    if difference > 1e-3:
+        raise SystemExit(f"the list of a neuron differs by {difference:.1e} of the largest coefficient")
+    result = {
+        "benchmark": "ffn_lens",
+        "model": lm.name,
+        "device": str(lm.device),
+        "threads": torch.get_num_threads(),
+        "tokens": found.tokens.numel(),
+        "neurons": found.coefficients.shape[0] * found.coefficients.shape[1],
+        "triggers": options.triggers,
+        "plain_seconds": statistics.median(row[0] for row in rows),
+        "plain_with_head_seconds": statistics.median(row[1] for row in rows),
+        "ours_seconds": statistics.median(row[2] for row in rows),
+        "ratio": statistics.median(row[0] / row[2] for row in rows),
+        "ratio_smallest": min(row[0] / row[2] for row in rows),
+        "ratio_with_head": statistics.median(row[1] / row[2] for row in rows),
+        "largest_difference": difference,
+        "peak_memory_mb": peak_memory_mb(),
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""``job=lens``: the FFN lens over running text: triggers of all keys, agreement, aggregation; see `locate.lens`.
+
+Each part is found once: its result, when it is there, is in ``results/PART``, and a run that was cut short goes on with
+the next one. (The triggers' pass over the text goes on from the batch that it has come to.)
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig
+from rich.console import Console
+
+from corrigenda.files import write_json
+from corrigenda.nearest import did_you_mean
+from corrigenda.runs.folder import RunFolder
+from corrigenda.settings import SettingsError
+from jobs import job
+from jobs.base import begin, load_model, say
+from jobs.settings import LensSettings, check, made
+from locate import Aggregation, Agreement, Sensitivity, Triggers, aggregation, agreement, sensitivity, trigger_examples
+
+if TYPE_CHECKING:
+    from corrigenda import LanguageModel
+    from corrigenda.moments.text import Text
+    from locate.locator import Result
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a part of the lens works on.
+
+    Attributes:
+        lm: the model.
+        text: the running text.
+        asked: the job's settings.
+        found: by name the results of the parts before it.
+    """
+
+    lm: LanguageModel
+    text: Text
+    asked: LensSettings
+    found: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the lens.
+
+    Attributes:
+        find: makes its result.
+        load: reads a result that was saved.
+        needs: the parts whose results it needs.
+    """
+
+    find: Callable[[Given], Result]
+    load: Callable[[Path], Result]
+    needs: tuple[str, ...] = ()
+
+
+def _triggers(given: Given) -> Triggers:
+    return trigger_examples(given.lm, given.text, given.asked.triggers)
+
+
+def _sensitivity(given: Given) -> Sensitivity:
+    asked = given.asked
+    return sensitivity(given.lm, given.found["triggers"], asked.neurons, asked.removed_from, asked.seed)
+
+
+def _agreement(given: Given) -> Agreement:
+    return agreement(given.lm, given.found["triggers"], given.asked.seed)
+
+
+def _aggregation(given: Given) -> Aggregation:
+    asked = given.asked
+    return aggregation(given.lm, given.text, asked.texts, asked.holding, asked.seed)
+
+
+PARTS: Mapping[str, Part] = {
+    "triggers": Part(_triggers, Triggers.load),
+    "sensitivity": Part(_sensitivity, Sensitivity.load, needs=("triggers",)),
+    "agreement": Part(_agreement, Agreement.load, needs=("triggers",)),
+    "aggregation": Part(_aggregation, Aggregation.load),
+}
+"""The parts, by the names that ``job.parts`` has.
+
+A further one is a function and a line here; its result has `summary`, `table`, `plot`, `save` and `load`
+(`locate.locator.Result`), and nothing else has to be touched.
+"""
+
+
+class Job(job.Job):
+    """Finds the parts that are asked for: a result, a picture and a table of each, and a summary."""
+
+    def run(self, config: DictConfig, folder: RunFolder) -> None:
+        """Finds them, or goes on with it."""
+        asked = check(LensSettings, config.job)
+        _check_parts(asked.parts)
+        text: Text = made(config.job.text)
+        found: dict[str, Any] = {}
+        with folder.held():
+            lm = load_model(config)
+            if folder.config is None:
+                begin(config, folder)
+            folder.identify(model_fingerprint=lm.fingerprint, text=text.key)
+            for name in asked.parts:
+                place = folder.path / "results" / name
+                if any(place.glob("*.json")):  # results write their JSON last
+                    found[name] = PARTS[name].load(place)
+                else:
+                    found[name] = PARTS[name].find(Given(lm, text, asked, found))
+                    found[name].plot(folder.path / f"{name}{asked.picture}")
+                    if name == "triggers":
+                        write_json(folder.path / "examples.json", _examples(lm, found[name], asked))
+                    found[name].save(place)
+            folder.finish({"model": lm.name, **{name: result.summary() for name, result in found.items()}})
+        printer = Console()
+        for result in found.values():
+            printer.print(result.table())
+        say(f"results and pictures in {folder.path}")
+
+
+def _check_parts(parts: tuple[str, ...]) -> None:
+    """Checks that the parts are known, each once, and each behind those that it needs.
+
+    Raises:
+        SettingsError: they are not.
+    """
+    for place, name in enumerate(parts):
+        if name not in PARTS:
+            hint = did_you_mean(name, list(PARTS), most=1)
+            raise SettingsError(f"job.parts: there is no part {name!r}; {hint or 'the parts are ' + ', '.join(PARTS)}")
+        if name in parts[:place]:
+            raise SettingsError(f"job.parts names {name!r} twice")
+        lacking = [each for each in PARTS[name].needs if each not in parts[:place]]
+        if lacking:
+            raise SettingsError(f"job.parts: {name!r} needs {', '.join(lacking)} before it")
+    if not parts:
+        raise SettingsError(f"job.parts=[] names no part; the parts are {', '.join(PARTS)}")
+
+
+def _examples(lm: LanguageModel, triggers: Triggers, asked: LensSettings) -> list[dict[str, Any]]:
+    """The triggers of some neurons of each layer as texts, drawn at random."""
+    draw = random.Random(asked.seed)
+    neurons = range(triggers.coefficients.shape[1])
+    places = [
+        (layer, neuron)
+        for layer in range(triggers.n_layers)
+        for neuron in sorted(draw.sample(neurons, min(asked.examples, len(neurons))))
+    ]
+    return [
+        {"layer": layer, "neuron": neuron, "triggers": [vars(each) for each in triggers.examples(lm, layer, neuron)]}
+        for layer, neuron in places
+    ]

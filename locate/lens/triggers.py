@@ -1,0 +1,326 @@
+"""Trigger examples: for every neuron the prefixes of a text at which its coefficient is largest.
+
+A key is a pattern that some texts fit; the texts at which its coefficient is largest show which (Geva et al. 2021,
+"Transformer Feed-Forward Layers Are Key-Value Memories", section 3). Coefficients of a gated network are of either
+sign, so there the size counts; the coefficient keeps its sign, with which the value is then read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.table import Table
+from safetensors import safe_open
+from torch import Tensor
+
+from corrigenda import LanguageModel
+from corrigenda.files import cache_folder, write_tensors
+from corrigenda.forward.interventions import Apply, intervene
+from corrigenda.forward.recording import forward_to
+from corrigenda.models.families import UnsupportedModelError, name_of
+from corrigenda.models.sites import Site
+from corrigenda.moments.text import Text
+from corrigenda.progress import track
+from corrigenda.settings import AtLeastOne, check_value
+from locate.lens.by_layer import Curves, Mean, mean_of, plot_curves, table_of
+from locate.lens.largest import Largest
+from locate.saving import load_result, save_result
+
+TOKENS = 2048
+"""So many tokens are run at once."""
+CHECKPOINT = 16
+"""Batches after which what was found so far is written down."""
+FIRST = 1
+"""The first position whose prefix counts. At position 0 there is nothing to attend to but itself, and the states of
+most models are extreme there, whatever the token is (Xiao et al. 2024, "Efficient Streaming Language Models with
+Attention Sinks"): it would be the trigger of many neurons, and say nothing of them."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """A prefix that triggers a neuron.
+
+    Attributes:
+        prefix: the text up to and with the token at which the coefficient was taken.
+        next_token: the token after it, as text.
+        coefficient: m of the neuron at the last token of the prefix.
+        text: the number of the text that the prefix begins.
+        position: of the prefix's last token in it.
+    """
+
+    prefix: str
+    next_token: str
+    coefficient: float
+    text: int
+    position: int
+
+
+@dataclass(frozen=True, eq=False)
+class Triggers:
+    """The t prefixes with the largest coefficients for every neuron of every layer.
+
+    Attributes:
+        signed: whether coefficients are of either sign, and the prefixes ordered by their size (gated networks).
+        source: which text: the key of its `corrigenda.moments.text.Text`.
+        coefficients: m, (layer, neuron, t), the largest first.
+        prefixes: (layer, neuron, t), int32: the number of the prefix's last token in the whole text.
+        tokens: the text, (text, position), int32.
+    """
+
+    signed: bool
+    source: str
+    coefficients: Tensor
+    prefixes: Tensor
+    tokens: Tensor
+
+    @property
+    def n_layers(self) -> int:
+        """The number of layers."""
+        return self.coefficients.shape[0]
+
+    @property
+    def texts(self) -> Tensor:
+        """The numbers of the prefixes' texts, (layer, neuron, t)."""
+        return self.prefixes // self.tokens.shape[1]
+
+    @property
+    def positions(self) -> Tensor:
+        """The positions of the prefixes' last tokens in their texts, (layer, neuron, t)."""
+        return self.prefixes % self.tokens.shape[1]
+
+    @property
+    def last_tokens(self) -> Tensor:
+        """The prefixes' last tokens, (layer, neuron, t)."""
+        return self.tokens.flatten()[self.prefixes.long()]
+
+    @property
+    def next_tokens(self) -> Tensor:
+        """The tokens that follow the prefixes in the text, (layer, neuron, t)."""
+        return self.tokens.flatten()[self.prefixes.long() + 1]
+
+    def ids(self, layer: int, neuron: int, rank: int = 0) -> list[int]:
+        """The tokens of a prefix; rank 0 is that with the largest coefficient.
+
+        Raises:
+            IndexError: there is no such layer, neuron or rank.
+        """
+        prefix = int(self.prefixes[layer, neuron, rank])
+        text, position = divmod(prefix, self.tokens.shape[1])
+        ids: list[int] = self.tokens[text, : position + 1].tolist()
+        return ids
+
+    def examples(self, lm: LanguageModel, layer: int, neuron: int) -> list[Example]:
+        """A neuron's triggers as texts, that with the largest coefficient first.
+
+        Args:
+            lm: the model; its tokenizer reads the tokens.
+            layer: negative numbers count from the end.
+            neuron: the neuron's number.
+
+        Raises:
+            IndexError: there is no such layer or neuron.
+        """
+        layer, neuron = lm.memory(layer).place(neuron)
+        return [
+            Example(
+                prefix=str(lm.tokenizer.decode(self.ids(layer, neuron, rank))),
+                next_token=str(lm.tokenizer.decode([int(self.next_tokens[layer, neuron, rank])])),
+                coefficient=float(self.coefficients[layer, neuron, rank]),
+                text=int(self.texts[layer, neuron, rank]),
+                position=int(self.positions[layer, neuron, rank]),
+            )
+            for rank in range(self.prefixes.shape[2])
+        ]
+
+    # -- shallow patterns
+
+    @cached_property
+    def same_last_token(self) -> tuple[Mean, ...]:
+        """For each layer the share of a neuron's triggers that end in the commonest of their last tokens.
+
+        The mean over neurons, with an interval over them. It is 1 where every neuron answers to one token, whatever
+        stands before it: the shallowest pattern. (Geva et al. 2021 had people find the patterns, figure 2.)
+        """
+        found = [mean_of(_commonest(of_layer).tolist(), shares=True) for of_layer in self.last_tokens]
+        return tuple(mean for mean in found if mean is not None)
+
+    @cached_property
+    def same_last_token_by_chance(self) -> float:
+        """The same share for neurons that answer to nothing: as many prefixes each, drawn at random from the text."""
+        n_texts, length = self.tokens.shape
+        generator = torch.Generator().manual_seed(0)
+        shape = (1000, self.prefixes.shape[2])
+        texts = torch.randint(n_texts, shape, generator=generator)
+        positions = torch.randint(FIRST, length - 1, shape, generator=generator)
+        return float(_commonest(self.tokens[texts, positions]).mean())
+
+    def summary(self) -> dict[str, Any]:
+        """The figures in plain values."""
+        return {
+            "text": self.source,
+            "tokens": self.tokens.numel(),
+            "neurons": self.coefficients.shape[0] * self.coefficients.shape[1],
+            "triggers_per_neuron": self.coefficients.shape[2],
+            "signed": self.signed,
+            "same_last_token": {str(layer): mean.summary() for layer, mean in enumerate(self.same_last_token)},
+            "same_last_token_by_chance": self.same_last_token_by_chance,
+        }
+
+    def table(self) -> Table:
+        """A table for a terminal: by layer how many of a neuron's triggers end in one token."""
+        title = f"{self.coefficients.shape[2]} triggers a neuron, {self.tokens.numel():,} tokens; {self._chance}"
+        return table_of(title, range(self.n_layers), {"same last token (%)": self.same_last_token}, percent=True)
+
+    def plot(self, path: str | Path) -> None:
+        """Draws by layer how many of a neuron's triggers end in one token; PNG, PDF or SVG, by the path's suffix."""
+        chance = [self.same_last_token_by_chance] * self.n_layers
+        curves: Curves = {"triggers": self.same_last_token, "chance": chance}
+        title = f"{self.coefficients.shape[2]} triggers a neuron, {self.tokens.numel():,} tokens of text"
+        plot_curves(
+            path, range(self.n_layers), curves, label="triggers with the same last token", title=title, percent=True
+        )
+
+    @property
+    def _chance(self) -> str:
+        return f"by chance {100 * self.same_last_token_by_chance:.1f} % end in the same token"
+
+    def save(self, folder: str | Path) -> None:
+        """Writes ``triggers.json`` and ``triggers.safetensors``; `Triggers.load` reads them back."""
+        tensors = {name: getattr(self, name) for name in ("coefficients", "prefixes", "tokens")}
+        save_result(Path(folder), "triggers", {"signed": self.signed, "source": self.source}, tensors)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Triggers:
+        """Reads what `save` wrote.
+
+        Raises:
+            FileNotFoundError: the folder holds none.
+            ValueError: it is damaged.
+        """
+        fields, tensors = load_result(Path(folder), "triggers")
+        values: dict[str, Any] = {**fields, **tensors}
+        return cls(**values)
+
+
+def _commonest(tokens: Tensor) -> Tensor:
+    """For each row (n, t) of tokens the share of the commonest one, (n,)."""
+    return (tokens[:, :, None] == tokens[:, None, :]).sum(-1).amax(-1) / tokens.shape[1]
+
+
+def trigger_examples(lm: LanguageModel, text: Text | None = None, t: int = 25) -> Triggers:
+    """The trigger examples of all neurons of all layers, taken from the disk, or found in one pass and kept there.
+
+    What was found so far is written down now and then, and a pass that was cut short goes on from there, to the same
+    bits. Beside the text, memory holds t coefficients and numbers of each neuron.
+
+    A prefix is the beginning of one of the text's sequences, of two tokens at least (see `FIRST`), that has a next
+    token in it.
+
+    Args:
+        lm: a decoder; edits that are applied are lifted meanwhile: the triggers are the unedited model's.
+        text: over what; by default 8,192 tokens sampled from the model itself.
+        t: how many prefixes are kept of each neuron.
+
+    Raises:
+        UnsupportedModelError: the model is an encoder, or its layers have different numbers of neurons.
+        ValueError: the text has fewer than t prefixes; or as `Text.sequences` says.
+    """
+    text = text or Text()
+    t = check_value("trigger_examples", "t", t, AtLeastOne)
+    require_prefixes(lm)
+    widths = {lm.memory(layer).d_ffn for layer in range(lm.n_layers)}
+    if len(widths) > 1:
+        raise UnsupportedModelError(
+            f"{name_of(lm.model)}: its layers have different numbers of neurons ({', '.join(map(str, sorted(widths)))})"
+        )
+    n_prefixes = text.n_sequences * (text.length - FIRST - 1)
+    if n_prefixes < t:
+        raise ValueError(f"t={t}: the text has only {max(n_prefixes, 0)} prefixes; take longer text or a smaller t")
+    folder = cache_folder() / "triggers" / f"{lm.fingerprint}-{text.key}-top{t}"
+    if not (folder / "triggers.json").is_file():
+        with lm.edits.suspended():
+            _search(lm, text, t).save(folder)
+        _part(folder).unlink(missing_ok=True)
+    return Triggers.load(folder)
+
+
+def require_prefixes(lm: LanguageModel) -> None:
+    """Checks that a position of the model sees only what stands before it.
+
+    Raises:
+        UnsupportedModelError: it is an encoder.
+    """
+    if not lm.architecture.family.causal:
+        raise UnsupportedModelError(
+            f"{name_of(lm.model)} is an encoder: each position sees the whole text, so that a prefix has no "
+            "coefficients of its own; take a causal language model"
+        )
+
+
+def _search(lm: LanguageModel, text: Text, t: int) -> Triggers:
+    """Runs the text once, from the first batch that the kept lists lack."""
+    folder = cache_folder() / "triggers" / f"{lm.fingerprint}-{text.key}-top{t}"
+    tokens = torch.tensor(text.sequences(lm), dtype=torch.int32)
+    n_texts, length = tokens.shape
+    memories = [lm.memory(layer) for layer in range(lm.n_layers)]
+    signed = memories[0].gates is not None
+    lists = [Largest(memory.d_ffn, t, signed) for memory in memories]
+    done = _resume(_part(folder), lists)
+    rows = max(1, TOKENS // length)
+    numbers = torch.arange(n_texts * length).view(n_texts, length)
+    starts = range(done, n_texts, rows)
+    for number, start in enumerate(track(starts, f"Trigger examples in {tokens.numel():,} tokens"), 1):
+        batch = lm.batch(tokens[start : start + rows].tolist())
+        chosen = numbers[start : start + rows, FIRST:-1].flatten()
+        with ExitStack() as stack:
+            for layer, one in enumerate(lists):
+                stack.enter_context(intervene(lm, Site("coefficients", layer), Apply(_into(one, chosen))))
+            forward_to(lm, batch, lm.n_layers - 1)
+        if number % CHECKPOINT == 0:
+            _write(_part(folder), lists, start + rows)
+    return Triggers(
+        signed=signed,
+        source=text.key,
+        coefficients=torch.stack([one.coefficients.cpu() for one in lists]),
+        prefixes=torch.stack([one.prefixes.cpu() for one in lists]).int(),
+        tokens=tokens,
+    )
+
+
+def _into(largest: Largest, prefixes: Tensor) -> Callable[[Tensor], None]:
+    """What looks at the coefficients (batch, position, d_ffn) of a forward, and leaves them as they are."""
+
+    def look(coefficients: Tensor) -> None:
+        largest.add(coefficients[:, FIRST:-1].flatten(0, 1), prefixes)
+
+    return look
+
+
+def _part(folder: Path) -> Path:
+    """Where the lists of an unfinished pass are."""
+    return folder.with_name(f"{folder.name}.part")
+
+
+def _write(path: Path, lists: list[Largest], done: int) -> None:
+    tensors = {f"coefficients.{layer}": one.coefficients for layer, one in enumerate(lists)}
+    tensors |= {f"prefixes.{layer}": one.prefixes for layer, one in enumerate(lists)}
+    write_tensors(path, tensors, {"progress": json.dumps(done)})
+
+
+def _resume(path: Path, lists: list[Largest]) -> int:
+    """Fills the lists with those of a pass that was cut short; returns how many texts it has looked at."""
+    if not path.is_file():
+        return 0
+    with safe_open(path, framework="pt") as file:
+        for layer, one in enumerate(lists):
+            one.coefficients = file.get_tensor(f"coefficients.{layer}")
+            one.prefixes = file.get_tensor(f"prefixes.{layer}")
+        done: int = json.loads(file.metadata()["progress"])
+    return done

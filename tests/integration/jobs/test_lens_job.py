@@ -1,0 +1,73 @@
+"""``job=lens``: what it leaves behind, and that a run cut short goes on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import program
+import pytest
+import tiny
+
+from jobs.lens import PARTS
+from locate import Agreement, Triggers
+
+SMALL = ["job=lens", "job.text.tokens=240", "job.text.length=12", "job.triggers=4", "job.neurons=2"]
+SMALL += ["job.removed_from=1", "job.texts=6", "job.examples=2"]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("lens")
+    tiny.build("llama").save_pretrained(home / "model")
+    return home
+
+
+def run(home: Path, *overrides: str, succeeds: bool = True) -> str:
+    named = ["model=own", f"model.name={home / 'model'}", "model.device=cpu"]
+    return program.call(home, *named, *overrides, succeeds=succeeds)
+
+
+def test_results_pictures_and_resumption(home: Path) -> None:
+    out = run(home, *SMALL, "hydra.run.dir=lens")
+    folder = home / "lens"
+    assert "results and pictures in" in out
+    summary = json.loads((folder / "summary.json").read_text())
+    assert set(summary) == {"model", *PARTS}
+    assert summary["triggers"]["neurons"] == tiny.DEPTH * 48
+    assert summary["aggregation"]["positions"] == 6
+    for name in PARTS:
+        assert (folder / f"{name}.png").stat().st_size > 1000
+        assert name == "triggers" or PARTS[name].load(folder / "results" / name).summary() == summary[name]
+    examples = json.loads((folder / "examples.json").read_text())
+    assert len(examples) == 2 * tiny.DEPTH
+    assert [len(each["triggers"]) for each in examples] == [4] * len(examples)
+    assert set(examples[0]["triggers"][0]) == {"prefix", "next_token", "coefficient", "text", "position"}
+    # Cut short after two parts: those are not found again, and the rest comes to the same.
+    (folder / "summary.json").unlink()
+    for name in ("agreement", "aggregation"):
+        for file in (folder / "results" / name).iterdir():
+            file.unlink()
+    kept = Triggers.load(folder / "results" / "triggers")
+    for file in (home / "cache" / "triggers").glob("*/*"):
+        file.unlink()
+    run(home, "resume=lens")
+    assert not list((home / "cache" / "triggers").glob("*/*"))
+    assert json.loads((folder / "summary.json").read_text()) == summary
+    assert Agreement.load(folder / "results" / "agreement").next_tokens.shape == kept.prefixes.shape
+    assert "lens" in run(home, "job=runs", f"store={home}")
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ("[agreement]", "job.parts: 'agreement' needs triggers before it"),
+        ("[trigers]", "job.parts: there is no part 'trigers'; did you mean triggers"),
+        ("[triggers,triggers]", "job.parts names 'triggers' twice"),
+        ("[]", "job.parts=[] names no part; the parts are triggers"),
+    ],
+)
+def test_parts_that_cannot_be(home: Path, parts: str, said: str) -> None:
+    out = run(home, *SMALL, f"job.parts={parts}", "hydra.run.dir=wrong", succeeds=False)
+    assert said in out
+    assert not (home / "wrong" / "config.yaml").exists()

@@ -1,0 +1,93 @@
+"""Removing tokens from triggers, against forwards of single texts."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+
+from corrigenda import LanguageModel
+from corrigenda.moments.text import Text
+from locate.lens import sensitivity as module
+from locate.lens.sensitivity import Sensitivity, sensitivity
+from locate.lens.triggers import trigger_examples
+
+TEXT = Text(tokens=240, length=12)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(module, "TOKENS", 40)
+
+
+@torch.no_grad()
+def coefficient(lm: LanguageModel, ids: list[int], layer: int, neuron: int) -> float:
+    """At the last token of a text that is run alone."""
+    with lm.memory(layer).capture() as seen:
+        lm.model(input_ids=torch.tensor([ids]), use_cache=False)
+    return float(seen.coefficients[0, -1, neuron])
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "opt"])
+def test_changes_are_those_of_single_texts(family: str) -> None:
+    lm = tiny.build(family)
+    triggers = trigger_examples(lm, TEXT, 4)
+    found = sensitivity(lm, triggers, neurons=5, top=2, seed=3)
+    assert found.changes.shape == (tiny.DEPTH, 5, 2, 3)
+    n_random = 0
+    for layer in range(tiny.DEPTH):
+        assert len(set(found.neurons[layer].tolist())) == 5
+        for place, neuron in enumerate(found.neurons[layer].tolist()):
+            for rank in range(2):
+                ids = triggers.ids(layer, neuron, rank)
+                was = coefficient(lm, ids, layer, neuron)
+                shorter = [ids[:at] + ids[at + 1 :] for at in range(len(ids))]
+                changes = [coefficient(lm, each, layer, neuron) / was - 1 if was else math.nan for each in shorter]
+                first, last, between = found.changes[layer, place, rank].tolist()
+                assert first == pytest.approx(changes[0], abs=1e-3, rel=1e-3, nan_ok=True)
+                assert last == pytest.approx(changes[-1], abs=1e-3, rel=1e-3, nan_ok=True)
+                if len(ids) == 2:
+                    assert math.isnan(between)
+                elif was:
+                    n_random += 1
+                    assert any(between == pytest.approx(each, abs=1e-3, rel=1e-3) for each in changes[1:-1])
+    assert n_random > 10
+
+
+def test_means_count_each_neuron_once_and_leave_out_what_was_not_measured() -> None:
+    nan = math.nan
+    # Two layers, two neurons, two triggers; the second neuron of layer 0 has one measured trigger.
+    last = torch.tensor([[[-0.2, -0.4], [-1.0, nan]], [[0.0, 0.0], [nan, nan]]])
+    found = Sensitivity(torch.zeros(2, 2), torch.stack([last, last * 2, torch.full_like(last, nan)], dim=-1))
+    [first, second] = found.by_layer["first"]
+    assert first is not None
+    assert second is not None
+    assert (first.mean, first.n) == (pytest.approx(-0.65), 2)
+    assert (second.mean, second.n, second.low) == (0, 1, None)
+    assert found.by_layer["random"] == [None, None]
+    assert found.summary()["by_layer"]["random"] == {}
+    shallow = found.by_depth["shallow"]["last"]
+    assert shallow is not None
+    assert shallow.mean == pytest.approx(-1.3)
+    with pytest.raises(ValueError, match="removed='second': the tokens that were removed are first, last, random"):
+        found.of("second", [0])
+
+
+def test_saved_shown_and_bad_input(tmp_path: Path) -> None:
+    lm = tiny.build("llama")
+    triggers = trigger_examples(lm, TEXT, 4)
+    found = sensitivity(lm, triggers, neurons=3, top=9)  # there are only four
+    assert found.changes.shape == (tiny.DEPTH, 3, 4, 3)
+    found.save(tmp_path / "kept")
+    assert Sensitivity.load(tmp_path / "kept").summary() == found.summary()
+    assert found.table().row_count == tiny.DEPTH
+    found.plot(tmp_path / "picture.svg")
+    assert "deep" in found.summary()["by_depth"]
+    with pytest.raises(ValueError, match="neurons=0 must be at least 1"):
+        sensitivity(lm, triggers, neurons=0)
+    with pytest.raises(ValueError, match="the triggers are of 4 layers of 48 neurons, and tiny-gpt2 has 4 of 128"):
+        sensitivity(tiny.build("gpt2"), triggers)
