@@ -251,16 +251,22 @@ class KnowledgeBase:
         with self._database.reading() as connection:
             return self._entries.fingerprints(connection)
 
-    def unsolved(self, lm: LanguageModel, settings: Mapping[str, Any] | None = None) -> tuple[Fact, ...]:
+    def unsolved(
+        self, lm: LanguageModel, settings: Mapping[str, Any] | None = None, facts: Sequence[Fact] | None = None
+    ) -> tuple[Fact, ...]:
         """The facts in force that have no entry for this model's weights.
 
         Args:
             lm: the model.
             settings: of the solver: entries of other settings do not count; None to count all.
+            facts: a list that may take the place of the base's own (`replace`): what of it would have to be solved.
         """
         with self._database.reading() as connection:
             solved = self._entries.solved_on(connection, lm.fingerprint, settings)
-        return tuple(fact for fact in self.in_force if fact.id not in solved)
+            requests = dict(connection.execute("SELECT id, request FROM facts").fetchall())
+        of = self.facts if facts is None else facts
+        in_force = [of[number] for number in standing(of).in_force]
+        return tuple(fact for fact in in_force if fact.id not in solved or requests.get(fact.id) != request_hash(fact))
 
     def solve(
         self,
