@@ -24,6 +24,7 @@ from editing.memory_based.wise.unrelated import Unrelated
 from editing.neurons.neuron_editor import NeuronEditor
 from editing.neurons.scale import _ScaleNeurons
 from eval.judge import Judge
+from jobs.building.acceptance import AcceptSettings
 from locate.neurons.locator import Neurons
 
 NEURONS: dict[str, Any] = {"neurons": ((0, 1),)}
@@ -81,6 +82,9 @@ CLASSES: dict[type, dict[str, Any]] = {
     settings_of_jobs.TraceSettings: {},
     settings_of_jobs.LeaderboardSettings: {},
     settings_of_jobs.MeasureAgainSettings: {},
+    settings_of_jobs.BuildSettings: {"folder": "build"},
+    settings_of_jobs.FactsSettings: {"folder": "build"},
+    AcceptSettings: {},
 }
 """Each class that is checked and can be made of plain values, with what it needs to be made.
 

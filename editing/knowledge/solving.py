@@ -9,7 +9,6 @@ from typing import Any
 
 from corrigenda import EditRefusedError, Fact, LanguageModel
 from corrigenda.knowledge.entries import Entry
-from corrigenda.progress import track
 from editing.editor import require_targets
 from editing.locate_then_edit.closed_form import ClosedForm
 from editing.locate_then_edit.parallel import Workers
@@ -38,12 +37,12 @@ class EntrySolver:
         alone = dataclasses.replace(self.editor, keep_targets=False, workers=Workers())
         settings = self.settings(lm)
         entries = []
-        for fact in track(facts, f"Solving {len(facts)} facts", bar=False):
+        for fact in facts:
             for layer, (keys, residuals) in alone.lacking(lm, [fact]).items():
                 if not bool(residuals.isfinite().all() and keys.isfinite().all()):
                     raise EditRefusedError(
-                        f"{self.editor.name}: fact {fact.id!r} cannot be solved for: its target is not finite; leave it "
-                        "out, or say it otherwise"
+                        f"{self.editor.name}: fact {fact.id!r} cannot be solved for: its target is not finite; leave "
+                        "it out, or say it otherwise"
                     )
                 untouched = lm.memory(layer).values.double().cpu()
                 value = keys[0].double() @ untouched + residuals[0].double()
