@@ -40,7 +40,7 @@ class Job(ABC):
 
 
 class StoreJob(ABC):
-    """A job that only looks at the runs that there are, and leaves no run."""
+    """A job that leaves no run: it only looks at the runs that there are, or works in a folder of its own."""
 
     @abstractmethod
     def run(self, config: DictConfig) -> None:

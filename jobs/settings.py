@@ -180,6 +180,31 @@ class MeasureAgainSettings:
     t: AtLeastOne | None = None
 
 
+@dataclass(frozen=True)
+@checked
+class BuildSettings:
+    """``job`` where it is ``build``; its rules of acceptance are `jobs.building.acceptance.AcceptSettings`."""
+
+    group: ClassVar[str] = "job"
+
+    folder: str
+    how: str | None = None
+    dry: bool = False
+
+
+@dataclass(frozen=True)
+@checked
+class FactsSettings:
+    """``job`` where it is ``facts``."""
+
+    group: ClassVar[str] = "job"
+
+    folder: str
+    subject: str | None = None
+    text: str | None = None
+    id: str | None = None
+
+
 def check(cls: type[S], config: Mapping[str, Any]) -> S:
     """Reads a class of settings from the group of the configuration that has its keys.
 

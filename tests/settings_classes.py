@@ -24,6 +24,7 @@ from editing.memory_based.wise.unrelated import Unrelated
 from editing.neurons.neuron_editor import NeuronEditor
 from editing.neurons.scale import _ScaleNeurons
 from eval.judge import Judge
+from jobs.building.acceptance import AcceptSettings
 from locate.lens.early_exit import EarlyExitSettings
 from locate.lens.jacobian import JacobianSettings
 from locate.neurons.locator import Neurons
@@ -90,6 +91,9 @@ CLASSES: dict[type, dict[str, Any]] = {
     settings_of_jobs.LensSettings: {},
     settings_of_jobs.LeaderboardSettings: {},
     settings_of_jobs.MeasureAgainSettings: {},
+    settings_of_jobs.BuildSettings: {"folder": "build"},
+    settings_of_jobs.FactsSettings: {"folder": "build"},
+    AcceptSettings: {},
 }
 """Each class that is checked and can be made of plain values, with what it needs to be made.
 

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from corrigenda.data.read import read_facts
 from corrigenda.data.requests import Request, normalised, standing
@@ -192,6 +193,28 @@ class KnowledgeBase:
             self._entries.delete(connection, id)
         return _fact(row[0])
 
+    def replace(self, facts: Sequence[Fact]) -> None:
+        """Makes these the facts of the base, in this order; whatever else it has goes, with its entries.
+
+        Entries are kept where the subject, the prompt and the new object are the same. It is one change: all of it
+        comes about, or nothing.
+
+        Raises:
+            KnowledgeBaseError: the file cannot be written.
+            ValueError: two of the facts have one id.
+        """
+        as_facts("KnowledgeBase.replace", facts)
+        with self._database.changing() as connection:
+            left = dict(connection.execute("SELECT id, request FROM facts").fetchall())
+            connection.execute("DELETE FROM facts")
+            for fact in facts:
+                before = left.pop(fact.id, None)
+                if before is not None and before != request_hash(fact):
+                    self._entries.delete(connection, fact.id)
+                self._say(connection, fact)
+            for id in left:
+                self._entries.delete(connection, id)
+
     def export(self, path: str | Path) -> int:
         """Writes all facts in order as JSON Lines, which `read_facts` reads; entries are not in it.
 
@@ -222,13 +245,37 @@ class KnowledgeBase:
 
     # -- the entries
 
-    def unsolved(self, lm: LanguageModel) -> tuple[Fact, ...]:
-        """The facts in force that have no entry for this model's weights."""
+    @property
+    def solved_on(self) -> frozenset[str]:
+        """The fingerprints of the weights on which there are entries."""
         with self._database.reading() as connection:
-            solved = self._entries.solved_on(connection, lm.fingerprint)
-        return tuple(fact for fact in self.in_force if fact.id not in solved)
+            return self._entries.fingerprints(connection)
 
-    def solve(self, lm: LanguageModel, solver: Solver, batch: int = 32, anew: bool = False) -> int:
+    def unsolved(
+        self, lm: LanguageModel, settings: Mapping[str, Any] | None = None, facts: Sequence[Fact] | None = None
+    ) -> tuple[Fact, ...]:
+        """The facts in force that have no entry for this model's weights.
+
+        Args:
+            lm: the model.
+            settings: of the solver: entries of other settings do not count; None to count all.
+            facts: a list that may take the place of the base's own (`replace`): what of it would have to be solved.
+        """
+        with self._database.reading() as connection:
+            solved = self._entries.solved_on(connection, lm.fingerprint, settings)
+            requests = dict(connection.execute("SELECT id, request FROM facts").fetchall())
+        of = self.facts if facts is None else facts
+        in_force = [of[number] for number in standing(of).in_force]
+        return tuple(fact for fact in in_force if fact.id not in solved or requests.get(fact.id) != request_hash(fact))
+
+    def solve(
+        self,
+        lm: LanguageModel,
+        solver: Solver,
+        batch: int = 32,
+        anew: bool = False,
+        settings: Mapping[str, Any] | None = None,
+    ) -> int:
         """Solves the facts that are in force and have no entry for this model's weights, and keeps the entries.
 
         What is solved is kept batch by batch, so that a process that was killed goes on where it was. A fact that
@@ -239,6 +286,7 @@ class KnowledgeBase:
             solver: solves them.
             batch: how many at once.
             anew: whether to solve again what has entries.
+            settings: of the solver: what has entries of other settings is solved again, too; None to leave it.
 
         Returns:
             how many facts were solved.
@@ -248,7 +296,7 @@ class KnowledgeBase:
             ValueError: the solver gave what does not fit.
         """
         check_value("KnowledgeBase.solve", "batch", batch, AtLeastOne)
-        facts = self.in_force if anew else self.unsolved(lm)
+        facts = self.in_force if anew else self.unsolved(lm, settings)
         batches = [facts[start : start + batch] for start in range(0, len(facts), batch)]
         for part in track(batches, f"Solving {len(facts)} facts of {self.path.name}") if batches else ():
             solved = self._solved(lm, solver, part)

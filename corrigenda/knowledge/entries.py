@@ -62,7 +62,12 @@ class Entry:
     @property
     def said(self) -> str:
         """The settings as canonical JSON: equal texts for equal settings."""
-        return json.dumps(dict(self.settings), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return canonical(self.settings)
+
+
+def canonical(settings: Mapping[str, Any]) -> str:
+    """Settings as canonical JSON: equal texts for equal settings."""
+    return json.dumps(dict(settings), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 class Solver(Protocol):

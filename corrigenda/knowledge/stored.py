@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 
 from corrigenda.edits.edit import WrongModelError
 from corrigenda.facts import Fact
 from corrigenda.knowledge.database import KnowledgeBaseError
-from corrigenda.knowledge.entries import Entry, request_hash
+from corrigenda.knowledge.entries import Entry, canonical, request_hash
 from corrigenda.knowledge.vectors import VectorFile, checksum
 from corrigenda.language_model import LanguageModel
 
@@ -76,10 +77,17 @@ class StoredEntries:
             found.append(Entry(fact.id, layer, both[:d_ffn], both[d_ffn:], lm.fingerprint, json.loads(settings), made))
         return found
 
-    def solved_on(self, connection: sqlite3.Connection, fingerprint: str) -> set[str]:
-        """The ids of the facts that have entries for some weights."""
-        rows = connection.execute("SELECT DISTINCT fact FROM entries WHERE fingerprint = ?", (fingerprint,))
-        return {fact for (fact,) in rows}
+    def solved_on(
+        self, connection: sqlite3.Connection, fingerprint: str, settings: Mapping[str, Any] | None = None
+    ) -> set[str]:
+        """The ids of the facts that have entries for some weights, solved with some settings (None: with any)."""
+        rows = connection.execute("SELECT DISTINCT fact, settings FROM entries WHERE fingerprint = ?", (fingerprint,))
+        wanted = None if settings is None else canonical(settings)
+        return {fact for fact, said in rows if wanted is None or said == wanted}
+
+    def fingerprints(self, connection: sqlite3.Connection) -> frozenset[str]:
+        """Of which weights there are entries."""
+        return frozenset(one for (one,) in connection.execute("SELECT DISTINCT fingerprint FROM entries"))
 
     def delete(self, connection: sqlite3.Connection, fact: str) -> None:
         """Takes out a fact's entries for all weights; its vectors stay in the file, unused."""

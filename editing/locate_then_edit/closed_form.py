@@ -181,6 +181,38 @@ class ClosedForm:
             )
         return tuple(dict.fromkeys((found[0], found[-1]))) if self.ends_only else tuple(found)
 
+    def lacking(self, lm: LanguageModel, facts: Sequence[Fact]) -> dict[int, tuple[Tensor, Tensor]]:
+        """What each layer lacks of the facts' targets, where no layer sees what another writes.
+
+        For a knowledge base, which keeps what was solved for each fact on the unedited model: several layers take equal
+        shares, since none is measured anew after the one below it was written.
+
+        Args:
+            lm: the model, as it is.
+            facts: each with a new object.
+
+        Returns:
+            by layer the keys, (fact, d_ffn), and by how much what they answer is to change, (fact, d_model).
+
+        Raises:
+            EditRefusedError: a fact asks for an erasure, or is too long.
+        """
+        require_targets(self.name, facts)
+        layers = self.resolved_layers(lm)
+        batches, targets, _ = self._targets(lm, facts, layers)
+        rows = SubjectRows(lm, [batch.prompts for batch in batches])
+        _, weights = self._contexts(lm)
+        found = {}
+        for layer in layers:
+            aim = layer if self.ends_only else layers[-1]
+            keys, outputs = rows.measured(lm, layer, aim, self.site, weights)
+            found[layer] = (keys, (targets[aim] - outputs) / len(layers))
+        return found
+
+    def moments(self, lm: LanguageModel) -> Mapping[int, SecondMoment]:
+        """C of the layers that are written, by layer; kept on disk."""
+        return self._moments(lm, self.resolved_layers(lm))
+
     def _extended(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> LowRankEdit | ValueEdit:
         require_targets(self.name, facts)
         layers = self.resolved_layers(lm)

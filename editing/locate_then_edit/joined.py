@@ -23,7 +23,7 @@ def finished(
     factors: Mapping[int, Factors],
     facts: Sequence[Fact],
     report: Sequence[dict[str, Any]],
-    state: EditorState,
+    state: EditorState | None,
     n_written: int,
     refuse_norm: float,
 ) -> LowRankEdit | ValueEdit:
@@ -36,7 +36,7 @@ def finished(
         factors: by layer the turn's update.
         facts: those of the turn.
         report: what there is to report of each.
-        state: what a further turn needs.
+        state: what a further turn needs; None where there is none to come.
         n_written: how many facts were written in all.
         refuse_norm: see `Guards.refuse_whole`.
 

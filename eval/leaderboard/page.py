@@ -10,7 +10,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from corrigenda.files import write_json, write_text
@@ -20,6 +19,7 @@ from eval.leaderboard.columns import Column, axes
 from eval.leaderboard.marks import ALPHA
 from eval.leaderboard.views import CasesView, cases_view, cell_text, figure_text, leaderboard_view
 from eval.metrics.unit import UNITS
+from eval.templating import environment
 
 EXPLAINED = (
     "After the edits, with 95 % bootstrap intervals that resample subjects. Best of a column in bold "
@@ -139,15 +139,9 @@ def table_csv(view: Mapping[str, Any]) -> str:
 
 def html(view: Mapping[str, Any], cases: CasesView) -> str:
     """The page; it loads nothing, so that it works from the file system."""
-    environment = Environment(
-        loader=PackageLoader("eval.leaderboard"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals.update(cell_text=cell_text, figure_text=figure_text)
-    return environment.get_template("page.html.j2").render(
+    made = environment("eval.leaderboard")
+    made.globals.update(cell_text=cell_text, figure_text=figure_text)
+    return made.get_template("page.html.j2").render(
         boards=[board | {"columns": _columns(board)} for board in view["boards"]],
         view=view,
         about=view.get("about", ""),

@@ -1,0 +1,68 @@
+"""`Folded`: the entries of a knowledge base folded into the weights by the closed form of an editor.
+
+MEMIT's is that of `corrigenda.knowledge.folding` (V = A^-1 B, A = lambda C + sum k k^T); AlphaEdit's is the same in the
+null space, EMMET's and ROME's meet the entries exactly. All entries of a layer are solved for at once, in the order of
+the facts' ids, with keys and targets of the unedited model: so the edit depends on the list alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from corrigenda import Fact, LanguageModel, LowRankEdit, ValueEdit
+from corrigenda.knowledge.entries import Entry
+from corrigenda.knowledge.folding import residuals_of
+from corrigenda.moments.second_moment import SecondMoment
+from editing.locate_then_edit.closed_form import ClosedForm, Problem
+from editing.locate_then_edit.guards import cosines_between, name_alike, warn_of_load
+from editing.locate_then_edit.joined import finished, unedited
+from editing.locate_then_edit.least_squares import Factors
+
+
+@dataclass(frozen=True)
+class Folded:
+    """Compiles entries into a change of the layers' values; a `corrigenda.knowledge.entries.Compiler`.
+
+    Attributes:
+        editor: whose closed form it is.
+    """
+
+    editor: ClosedForm
+
+    def __call__(self, lm: LanguageModel, facts: Sequence[Fact], entries: Sequence[Entry]) -> LowRankEdit | ValueEdit:
+        """The edit; of each fact it reports which others have nearly the same key (``"alike"``).
+
+        Raises:
+            EditRefusedError: the change of a layer is out of all proportion.
+            ValueError: C is singular, and there is no ridge.
+        """
+        by_layer: dict[int, list[Entry]] = {}
+        for entry in entries:
+            by_layer.setdefault(entry.layer, []).append(entry)
+        moments: Mapping[int, SecondMoment] = self.editor.moments(lm) if by_layer else {}
+        report: list[dict[str, Any]] = [{} for _ in facts]
+        factors = dict[int, Factors]()
+        for layer, found in sorted(by_layer.items()):
+            values = unedited(lm, layer)
+            columns = [entry.key for entry in found], [entry.value for entry in found]
+            keys, residuals = residuals_of(*columns, values.double().cpu())
+            if not factors:
+                warn_of_load(self.editor.name, len(found), len(values), self.editor.most_per_coefficient)
+                self._name_alike(moments[layer], facts, keys, report)
+            solution = self.editor.solution(Problem(moments[layer], keys.float(), residuals, None, None))
+            factors[layer] = self.editor.after.of_update(solution.factors, values)
+        n = len(facts)
+        return finished(lm, self.editor, None, factors, facts, report, None, n, self.editor.refuse_norm)
+
+    def _name_alike(
+        self, moment: SecondMoment, facts: Sequence[Fact], keys: Tensor, report: Sequence[dict[str, Any]]
+    ) -> None:
+        """Names the facts of nearly the same key, by a warning and in their reports."""
+        directions = moment.solve(keys, self.editor.ridge * moment.scale)
+        name_alike(
+            self.editor.name, facts, cosines_between(keys, keys, directions, directions), self.editor.alike, report
+        )

@@ -1,0 +1,118 @@
+"""`How`: who solves the facts of a knowledge base, and who compiles them, by a name or by an editor.
+
+::
+
+    way = how_named("memit")                     # or alphaedit, emmet, rome, ...; or attached
+    kb.solve(lm, way.solver)
+    edit = kb.compile(lm, way.compiler)
+
+An editor that writes many facts by one least-squares problem a layer (`ClosedForm`) can fold a list into the weights:
+its own targets on the unedited model, its own closed form. ROME for several facts is EMMET with equality (Gupta et al.
+2024), and stands here as that. What answers beside the weights is solved for by such an editor as well.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from corrigenda.knowledge.entries import Compiler
+from corrigenda.nearest import did_you_mean
+from corrigenda.settings import SettingsError
+from editing.knowledge.folded import Folded
+from editing.knowledge.solving import EntrySolver
+from editing.locate_then_edit.closed_form import ClosedForm
+from editing.locate_then_edit.emmet import Emmet
+from editing.locate_then_edit.rome import Rome
+from editing.registry import CLASSES, PRESETS
+
+BESIDE: Mapping[str, str] = {"attached": "corrigenda.knowledge.attached.Attached"}
+"""The ways that change no weight: by name, the dotted path of the compiler."""
+
+SOLVES_BESIDE = Emmet
+"""Whose keys and targets they answer with, where no editor is named: one layer, and what its network shall give."""
+
+
+@dataclass(frozen=True)
+class How:
+    """A way to put a knowledge base to use.
+
+    Attributes:
+        name: of the way.
+        solver: solves the facts.
+        compiler: makes the edit.
+    """
+
+    name: str
+    solver: EntrySolver
+    compiler: Compiler
+
+
+def how_named(name: str, editor: Any = None) -> How:
+    """The way of a name.
+
+    Args:
+        name: of an editor that can fold a list into the weights, or of a way beside them (`BESIDE`).
+        editor: for a way beside the weights, the editor that solves; None for `SOLVES_BESIDE`.
+
+    Raises:
+        SettingsError: no way has this name; or the editor has a setting that no list can have.
+        ValueError: what the name stands for is not installed.
+    """
+    if name in BESIDE:
+        solver = _solver(SOLVES_BESIDE() if editor is None else editor)
+        module, _, attribute = BESIDE[name].rpartition(".")
+        try:
+            compiler: Compiler = getattr(importlib.import_module(module), attribute)()
+        except ModuleNotFoundError as error:
+            raise ValueError(f"how={name}: {error}") from error
+        return How(name, solver, compiler)
+    known = ways()
+    if name not in known:
+        hint = did_you_mean(name, known)
+        also = f"; {name} is an editor with settings of its own: name it by editor={name}" if name in PRESETS else ""
+        raise SettingsError(
+            f"how={name}: there is no such way to put a list to use{also}; {hint}{' ' * bool(hint)}"
+            f"The ways are {', '.join(known)}"
+        )
+    return how_of(_class(name)())
+
+
+def how_of(editor: Any) -> How:
+    """The way of an editor with its settings: its entries, folded into the weights.
+
+    Raises:
+        SettingsError: the editor cannot keep a list, or has a setting that no list can have.
+    """
+    solver = _solver(editor)
+    return How(solver.editor.name, solver, Folded(solver.editor))
+
+
+def ways() -> tuple[str, ...]:
+    """The names that `how_named` takes."""
+    folded = [name for name in CLASSES if name == "rome" or issubclass(_class(name), ClosedForm)]
+    return (*folded, *BESIDE)
+
+
+def _class(name: str) -> type:
+    module, _, attribute = CLASSES[name].rpartition(".")
+    found: type = getattr(importlib.import_module(module), attribute)
+    return found
+
+
+def _solver(editor: Any) -> EntrySolver:
+    if isinstance(editor, Rome):
+        own = {name: getattr(editor, name) for name in ("prefix_lengths", "prefixes", "value", "text", "seed")}
+        layers = () if editor.layer is None else (editor.layer,)
+        editor = Emmet(name="rome", layers=layers, depth=editor.depth, eps=0.0, refuse_norm=editor.refuse_norm, **own)
+    if not isinstance(editor, ClosedForm):
+        name = getattr(editor, "name", type(editor).__name__)
+        raise SettingsError(f"editor={name} cannot keep a list of facts; the ways to do that are {', '.join(ways())}")
+    if editor.after.norm_anchor:
+        raise SettingsError(
+            f"editor={editor.name}: after.norm_anchor=True takes its norm from the facts that came first, and a list "
+            "has no order; leave it out"
+        )
+    return EntrySolver(editor)

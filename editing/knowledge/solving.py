@@ -1,0 +1,56 @@
+"""`EntrySolver`: a closed form's keys and targets as entries of a knowledge base, each fact solved for by itself."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from corrigenda import EditRefusedError, Fact, LanguageModel
+from corrigenda.knowledge.entries import Entry
+from editing.editor import require_targets
+from editing.locate_then_edit.closed_form import ClosedForm
+from editing.locate_then_edit.parallel import Workers
+
+
+@dataclass(frozen=True)
+class EntrySolver:
+    """Solves facts by the code of an editor; a `corrigenda.knowledge.entries.Solver`.
+
+    Each fact is solved for alone, and no target is taken from the disk: the same fact has the same bits whatever stands
+    beside it and whatever was solved before, which a batch gives to rounding only.
+
+    Attributes:
+        editor: whose keys and targets they are.
+    """
+
+    editor: ClosedForm
+
+    def __call__(self, lm: LanguageModel, facts: Sequence[Fact]) -> list[Entry]:
+        """An entry for each fact and each layer that the editor writes; see `corrigenda.knowledge.entries.Solver`.
+
+        Raises:
+            EditRefusedError: a fact asks for an erasure, is too long, or has a target that is not finite.
+        """
+        require_targets(self.editor.name, facts)
+        alone = dataclasses.replace(self.editor, keep_targets=False, workers=Workers())
+        settings = self.settings(lm)
+        entries = []
+        for fact in facts:
+            for layer, (keys, residuals) in alone.lacking(lm, [fact]).items():
+                if not bool(residuals.isfinite().all() and keys.isfinite().all()):
+                    raise EditRefusedError(
+                        f"{self.editor.name}: fact {fact.id!r} cannot be solved for: its target is not finite; leave "
+                        "it out, or say it otherwise"
+                    )
+                untouched = lm.memory(layer).values.double().cpu()
+                value = keys[0].double() @ untouched + residuals[0].double()
+                entries.append(Entry(fact.id, layer, keys[0], value, lm.fingerprint, settings))
+        return entries
+
+    def settings(self, lm: LanguageModel) -> dict[str, Any]:
+        """What an entry depends on besides the model and the fact: with the same, editors share entries."""
+        said = dataclasses.asdict(self.editor)
+        names = ("site", "ends_only", "prefix_lengths", "prefixes", "value", "seed")
+        return {"layers": list(self.editor.resolved_layers(lm)), **{name: said[name] for name in names}}

@@ -1,0 +1,1 @@
+"""The proof of an edit that holds a list of facts: what each makes the model say, and what changed beside it."""

@@ -1,0 +1,119 @@
+"""`prove`: every fact of a list asked about freely, with and without the edit, and what is next to it compared.
+
+It goes over the facts in parts, and writes each part down when it is done: a proof that was killed goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from corrigenda import Edit, Fact, LanguageModel
+from corrigenda.forward.generation import Greedy, decode, never
+from corrigenda.progress import track
+from corrigenda.runs.folder import RunFolder
+from eval.evaluation import Case, judged
+from eval.held_out import read_held_out
+from eval.measure import measure
+from eval.records import ScoredPrompt
+from eval.settings import EvalSettings
+
+PART = 16
+"""So many facts are proven at once."""
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A prompt next to a fact at which the model does not go on any more as it did before the edit.
+
+    Attributes:
+        kind: "neighbourhood" or "locality".
+        prompt: the prompt.
+        before: how the unedited model goes on.
+        now: how the edited model goes on.
+    """
+
+    kind: str
+    prompt: str
+    before: str
+    now: str
+
+
+@dataclass(frozen=True)
+class Proven:
+    """One fact.
+
+    Attributes:
+        case: what the model did with its prompts before and after.
+        changed: what changed next to it.
+    """
+
+    case: Case
+    changed: tuple[Changed, ...] = ()
+
+    @property
+    def holds(self) -> bool:
+        """Whether the free answer to its prompt begins with the new object (strict free generation)."""
+        asked = self.case.after.scored("prompt")
+        return not self.case.error and bool(asked) and all(record.strict is True for record in asked)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {"id": self.case.fact.id, "case": self.case.to_dict(), "changed": [asdict(one) for one in self.changed]}
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Proven:
+        """What `to_dict` gave."""
+        return cls(Case.from_dict(record["case"]), tuple(Changed(**one) for one in record["changed"]))
+
+
+def prove(
+    lm: LanguageModel, edit: Edit, facts: Sequence[Fact], settings: EvalSettings, folder: RunFolder
+) -> list[Proven]:
+    """What the edit makes of each fact.
+
+    Args:
+        lm: a causal model, without edits.
+        edit: the edit; it is applied and taken back.
+        facts: those that shall hold.
+        settings: what is measured.
+        folder: where finished facts are written down, as ``cases.jsonl``; what is there already, of the same edit and
+            settings, is not done again.
+
+    Returns:
+        by fact, in order.
+    """
+    done = {record["id"]: record for record in folder.cases()}
+    left = [fact for fact in facts if fact.id not in done]
+    parts = [left[start : start + PART] for start in range(0, len(left), PART)]
+    if parts:
+        texts = read_held_out(lm, settings)
+        with edit.applied(lm):
+            texts_after = read_held_out(lm, settings)
+        for part in track(parts, f"Proving {len(left)} facts"):
+            before = measure(lm, part, settings, held_out=texts)
+            with edit.applied(lm):
+                after = measure(lm, part, settings, before, held_out=texts_after)
+                cases = [judged(*one) for one in zip(part, before, after, strict=True)]
+                proven = [Proven(case, tuple(_changed(lm, case, settings))) for case in cases]
+            for one in proven:
+                done[one.case.fact.id] = one.to_dict()
+                folder.append(done[one.case.fact.id])
+    return [Proven.from_dict(done[fact.id]) for fact in facts]
+
+
+def _changed(lm: LanguageModel, case: Case, settings: EvalSettings) -> Iterator[Changed]:
+    """What changed next to a fact; the edit is applied."""
+    gone = {
+        record.prompt: "neighbourhood" if isinstance(record, ScoredPrompt) else "locality"
+        for record in case.after.elsewhere()
+        if record.preserved is False
+    }
+    if not gone:
+        return
+    old = {} if case.before is None else {record.prompt: record.answer or "" for record in case.before.elsewhere()}
+    tokens = [lm.tokens(prompt) for prompt in gone]
+    now = decode(lm, tokens, settings.preservation_tokens, Greedy(lm.end_ids), never)
+    for (prompt, kind), added in zip(gone.items(), now, strict=True):
+        yield Changed(kind, prompt, old.get(prompt, ""), lm.text(added))

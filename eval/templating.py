@@ -1,0 +1,16 @@
+"""The environment in which pages are made of templates; a page loads nothing, so that it works from a folder."""
+
+from __future__ import annotations
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+
+def environment(package: str) -> Environment:
+    """The environment for the folder ``templates`` of a package; what is put in is escaped."""
+    return Environment(
+        loader=PackageLoader(package),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

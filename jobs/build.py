@@ -1,0 +1,239 @@
+"""``job=build``: makes a model fit a list of facts, and proves that it does.
+
+The file is the truth. What differs from the last build is said first; only what is new is solved; the edit is compiled
+from the whole list, so that it is the same whatever the list was before; every fact is asked about; and model, adapter,
+edit and report take the places of the earlier ones as a whole (`jobs.building.folder`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+from rich.markup import escape
+
+from corrigenda import Edit, Fact, KnowledgeBase, LanguageModel, WrongModelError
+from corrigenda.data.requests import standing
+from corrigenda.edits.weights import WeightEdit
+from corrigenda.files import write_json, write_text
+from corrigenda.knowledge.plan import Plan
+from corrigenda.progress import stage
+from corrigenda.runs.folder import RunFolder
+from editing.editor import require_targets
+from editing.knowledge.how import BESIDE, How, how_named, how_of
+from eval import EvalSettings
+from eval.proof.page import page
+from eval.proof.proving import prove
+from eval.proof.report import report_of
+from jobs.base import load_model, say
+from jobs.building.acceptance import AcceptSettings, judged
+from jobs.building.folder import BuildFolder, wrong_weights
+from jobs.building.plan import in_words
+from jobs.data import read_data
+from jobs.errors import RunFailedError, RunInterrupted
+from jobs.job import StoreJob
+from jobs.settings import BuildSettings, check, made
+
+SOLVED_AT_ONCE = 4
+"""So many facts are solved for before what was found is written down."""
+
+
+class Job(StoreJob):
+    """Builds a list of facts into a folder."""
+
+    def run(self, config: DictConfig) -> None:
+        """Builds, or only says what would be done.
+
+        Raises:
+            RunFailedError: a rule of acceptance is broken.
+            RunInterrupted: Ctrl-C was pressed.
+            ValueError: a line of the list is damaged, or a fact cannot be solved for; or the list in the folder was
+                made on other weights.
+            LockedError: another process is building there.
+        """
+        asked, accept = check(BuildSettings, config.job), check(AcceptSettings, config.job.accept)
+        if config.data.on_error != "raise":
+            raise ValueError(f"data.on_error={config.data.on_error}: a list is built whole or not at all; leave it out")
+        facts, way, settings = tuple(read_data(config.data)), way_of(config), made(config.eval)
+        require_targets("job=build", [facts[number] for number in standing(facts).in_force])
+        folder = BuildFolder(asked.folder)
+        if asked.dry:
+            _say_plan(folder, load_model(config), facts, way)
+            return
+        try:
+            with folder.held():
+                build = Build(folder, load_model(config), facts, way, settings, accept, str(config.data.path))
+                rules = build.run()
+        except KeyboardInterrupt:
+            raise RunInterrupted("what was solved and proven is kept; give the same command again") from None
+        broken = [rule["said"] for rule in rules if not rule["passed"]]
+        if broken:
+            raise RunFailedError(f"the build in {folder.path} is not accepted: {'; '.join(broken)}")
+
+
+def way_of(config: DictConfig) -> How:
+    """How the list is put to use: as ``job.how`` says, or by the editor that ``editor=`` names.
+
+    Raises:
+        SettingsError: there is no such way, or the editor cannot keep a list.
+    """
+    how = config.job.how
+    if how is None:
+        return how_of(made(config.editor))
+    return how_named(how, made(config.editor) if how in BESIDE else None)
+
+
+def _say_plan(folder: BuildFolder, lm: LanguageModel, facts: Sequence[Fact], way: How) -> Plan:
+    """Says what a build will do; nothing is written."""
+    before = folder.facts
+    plan = Plan.between(before, facts)
+    to_solve = len(standing(facts).in_force)
+    if folder.base.is_file():
+        with KnowledgeBase.open(folder.base, create=False) as kb:
+            _require_same_weights(folder, kb, lm)
+            to_solve = len(kb.unsolved(lm, way.solver.settings(lm), facts))
+    for line in in_words(plan, before, to_solve):
+        say(escape(line))
+    return plan
+
+
+def _require_same_weights(folder: BuildFolder, kb: KnowledgeBase, lm: LanguageModel) -> None:
+    """Refuses a list that was made on other weights.
+
+    Raises:
+        WrongModelError: it was.
+    """
+    last = folder.report or {}
+    made_on = dict.fromkeys(sorted(kb.solved_on), "")
+    if "fingerprint" in last:
+        made_on = {last["fingerprint"]: last["model"]}
+    if made_on and lm.fingerprint not in made_on:
+        raise WrongModelError(wrong_weights(folder.path, made_on, lm.name, lm.fingerprint))
+
+
+@dataclass(frozen=True)
+class Build:
+    """One build; the folder is held.
+
+    Attributes:
+        folder: where it goes.
+        lm: the model.
+        facts: the list.
+        way: how it is put to use.
+        settings: of the proof.
+        accept: the rules of acceptance.
+        source: where the list comes from, for the report.
+    """
+
+    folder: BuildFolder
+    lm: LanguageModel
+    facts: Sequence[Fact]
+    way: How
+    settings: EvalSettings
+    accept: AcceptSettings
+    source: str
+
+    def run(self) -> list[dict[str, Any]]:
+        """Solves, compiles, proves and writes.
+
+        Returns:
+            what became of the rules of acceptance.
+        """
+        seconds: dict[str, float] = {}
+        plan, last = _say_plan(self.folder, self.lm, self.facts, self.way), self.folder.report
+        with KnowledgeBase.open(self.folder.base) as kb:
+            begin = time.perf_counter()
+            solver = self.way.solver
+            if kb.facts != tuple(self.facts):
+                kb.replace(self.facts)
+            solved = kb.solve(self.lm, solver, batch=SOLVED_AT_ONCE, settings=solver.settings(self.lm))
+            seconds["solve"] = time.perf_counter() - begin
+            begin = time.perf_counter()
+            with stage(f"Compiling {len(kb.in_force)} facts by {self.way.name}"):
+                edit = kb.compile(self.lm, self.way.compiler)
+            seconds["compile"] = time.perf_counter() - begin
+        begin = time.perf_counter()
+        scratch = self._proof_folder(edit)
+        proven = prove(self.lm, edit, self._in_force(), self.settings, scratch)
+        seconds["prove"] = time.perf_counter() - begin
+        by_id = {fact.id: dict(said) for fact, said in zip(edit.origin.facts, edit.origin.report, strict=False)}
+        said = [by_id.get(one.case.fact.id, {}) for one in proven]
+        report = report_of(self.facts, proven, said, plan, last) | self._about(edit, solved, seconds)
+        rules = report["rules"] = judged(self.accept, report)
+        report["accepted"] = all(rule["passed"] for rule in rules)
+        self._write(edit, report)
+        shutil.rmtree(scratch.path, ignore_errors=True)
+        self._say(report)
+        return rules
+
+    def _in_force(self) -> list[Fact]:
+        return [self.facts[number] for number in standing(self.facts).in_force]
+
+    def _proof_folder(self, edit: Edit) -> RunFolder:
+        """Where the facts that are proven are written down: by the edit, the facts and how they are asked."""
+        with edit.applied(self.lm):
+            asked = {
+                "edit": self.lm.edits.content_hash(),
+                "settings": asdict(self.settings),
+                "facts": [fact.to_dict() for fact in self._in_force()],
+            }
+        name = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
+        for other in self.folder.path.glob(".proof-*"):
+            if other.name != f".proof-{name}":
+                shutil.rmtree(other, ignore_errors=True)
+        return RunFolder(self.folder.path / f".proof-{name}")
+
+    def _about(self, edit: Edit, solved: int, seconds: Mapping[str, float]) -> dict[str, Any]:
+        made_at = datetime.now().isoformat(timespec="seconds")
+        return {
+            "about": f"{self.source}, built into {self.lm.name} by {self.way.name}, {made_at.replace('T', ' ')}",
+            "made": made_at,
+            "model": self.lm.name,
+            "fingerprint": self.lm.fingerprint,
+            "how": self.way.name,
+            "settings": json.loads(json.dumps(edit.origin.settings, default=str)),
+            "source": self.source,
+            "n_solved": solved,
+            "seconds": dict(seconds),
+        }
+
+    def _write(self, edit: Edit, report: Mapping[str, Any]) -> None:
+        def write(new: Path) -> None:
+            edit.save(new / "edit")
+            if isinstance(edit, WeightEdit) and edit.kind == "low_rank":
+                edit.to_peft(new / "adapter")
+            if edit.in_weights:
+                with edit.applied(self.lm):
+                    self.lm.save_pretrained(new / "model")
+            lines = [json.dumps(fact.to_dict(), ensure_ascii=False) + "\n" for fact in self.facts]
+            write_text(new / "facts.jsonl", "".join(lines))
+            write_json(new / "report.json", report)
+            write_text(new / "report.html", page(report))
+
+        with stage(f"Writing the build into {self.folder.path}"):
+            self.folder.replace(write)
+
+    def _say(self, report: Mapping[str, Any]) -> None:
+        say(f"{report['n_holding']} of {report['n_in_force']} facts hold")
+        since = report["since"]
+        for name, ids in (("hold now, and did not", since["gained"]), ("do not hold any more", since["lost"])):
+            if ids:
+                say(escape(f"{len(ids)} {name}: {', '.join(ids[:10])}{' ...' if len(ids) > 10 else ''}"))
+        touched = sum(bool(row.get("changed_next_to_it")) for row in report["facts"])
+        if touched:
+            say(f"something changed next to {touched} of them")
+        for rule in report["rules"]:
+            say(f"{'accepted' if rule['passed'] else 'not accepted'}: {rule['said']}")
+        if not (self.folder.path / "adapter").exists():
+            say("there is no adapter/: the edit is not of low rank")
+        if not (self.folder.path / "model").exists():
+            say("there is no model/: the edit is not in the weights; edit/ has it")
+        say(escape(f"the report is {self.folder.path / 'report.html'}"))

@@ -1,0 +1,70 @@
+"""Rules of acceptance: what a build has to reach so that the program ends with 0."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from corrigenda.settings import Count, NotNegative, Share, checked
+from eval.metrics import METRICS
+from eval.metrics.unit import Unit
+
+
+@dataclass(frozen=True)
+@checked
+class AcceptSettings:
+    """``job.accept``; None for no such rule.
+
+    Attributes:
+        efficacy: the share of facts that hold, at least: the free answer to the prompt begins with the new object.
+        paraphrases: the same of their paraphrases.
+        preservation: the share of neighbourhood and locality prompts after which the model goes on as before, at least.
+        perplexity_drift: in nats, at most.
+        collisions: how many pairs of facts get into each other's way, at most.
+    """
+
+    group: ClassVar[str] = "job.accept"
+
+    efficacy: Share | None = None
+    paraphrases: Share | None = None
+    preservation: Share | None = None
+    perplexity_drift: NotNegative | None = None
+    collisions: Count | None = None
+
+
+_PAIRS = Unit("pairs", digits=0)
+_FIGURE = {
+    "efficacy": "free_generation_strict",
+    "paraphrases": "paraphrase_free_generation_strict",
+    "preservation": "preservation",
+    "perplexity_drift": "perplexity_drift",
+}
+
+
+def judged(accept: AcceptSettings, report: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """For each rule ``{"rule", "wanted", "found", "passed", "said"}``.
+
+    A figure that was not measured (``found`` is None) passes no rule.
+
+    Args:
+        accept: the rules.
+        report: as `eval.proof.report.report_of` gives it.
+    """
+    rules = []
+    for name, wanted in dataclasses.asdict(accept).items():
+        if wanted is None:
+            continue
+        found: float | None
+        if name == "collisions":
+            found, at_least, unit = len(report["collisions"]), False, _PAIRS
+        else:
+            metric = METRICS.named(_FIGURE[name])
+            found = report["metrics"].get(metric.key, {}).get("after")
+            at_least, unit = metric.better == "high", metric.written
+        passed = found is not None and (found >= wanted if at_least else found <= wanted)
+        shown = "not measured: the facts have no such prompts" if found is None else unit.text(found)
+        said = f"{name} {shown}, wanted {'at least' if at_least else 'at most'} {unit.text(wanted)} {unit.symbol}"
+        rules.append({"rule": name, "wanted": wanted, "found": found, "passed": passed, "said": said})
+    return rules

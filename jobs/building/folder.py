@@ -1,0 +1,168 @@
+"""`BuildFolder`: what a list of facts was built into, put in place as a whole.
+
+facts.kb, facts.kb.vectors   the knowledge base: the facts and what was solved for each
+model/ adapter/ edit/        the edited model, the edit as a PEFT adapter, and the edit
+facts.jsonl                  the list that they were built from
+report.json report.html      the proof
+
+A new build is written beside the earlier one, into ``.new``. Once it is whole it is called ``.ready``, and its parts
+take the places of the earlier ones. A process that is killed before that leaves the earlier build as it was; one that
+is killed while the parts are moved leaves the rest of it to the next process (`recover`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from corrigenda import Fact
+from corrigenda.data import read_facts
+from corrigenda.runs.folder import read_object
+from corrigenda.runs.locks import LockedError, locked
+
+PARTS = ("model", "adapter", "edit", "facts.jsonl", "report.json", "report.html")
+"""What a build is made of; a build of some kinds of edits lacks some."""
+
+NEW, READY, OLD, WHOLE = ".new", ".ready", ".old", "whole.json"
+
+
+class BuildFolder:
+    """The folder of a list.
+
+    Args:
+        path: of the folder; nothing is made by this.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    @property
+    def base(self) -> Path:
+        """Where the knowledge base lies."""
+        return self.path / "facts.kb"
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """The list that the build there was made from; empty where there is none.
+
+        Raises:
+            RecordError: the file is damaged.
+        """
+        path = self.path / "facts.jsonl"
+        return read_facts(path, schema="plain").facts if path.is_file() else ()
+
+    @property
+    def report(self) -> dict[str, Any] | None:
+        """The report of the build there; None where there is none.
+
+        Raises:
+            ValueError: the file is damaged.
+        """
+        path = self.path / "report.json"
+        return read_object(path, "delete it to build without a look at the last build") if path.is_file() else None
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keeps other processes from building here; makes the folder, and ends what a killed process began to move.
+
+        Raises:
+            LockedError: another process is building here.
+            OSError: the folder cannot be made or written.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise NotADirectoryError(f"job.folder={self.path}: this is a file; name a folder")
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with locked(self.path / ".lock"):
+                self.recover()
+                yield
+        except LockedError:
+            raise LockedError(
+                f"job.folder={self.path}: another process is building there; wait for it, or name another folder"
+            ) from None
+
+    def recover(self) -> None:
+        """Ends what a killed process left undone: puts a whole build in place, and removes half of one."""
+        if (self.path / READY).is_dir():
+            self._put_in_place()
+        for name in (NEW, OLD):
+            shutil.rmtree(self.path / name, ignore_errors=True)
+
+    def replace(self, write: Callable[[Path], None]) -> None:
+        """Puts a new build in the place of the one there.
+
+        Args:
+            write: writes the parts of a build into a folder.
+
+        Raises:
+            OSError: it cannot be written (the disk is full); the build there is untouched.
+        """
+        new = self.path / NEW
+        try:
+            new.mkdir()
+            write(new)
+            there = [name for name in PARTS if (new / name).exists()]
+            (new / WHOLE).write_text(json.dumps(there), encoding="utf-8")
+            for path in sorted(new.rglob("*")):
+                if path.is_file():
+                    _to_disk(path)
+        except (OSError, SafetensorError) as error:
+            shutil.rmtree(new, ignore_errors=True)
+            why = error.strerror if isinstance(error, OSError) and error.strerror else error
+            raise OSError(
+                f"job.folder={self.path}: the build cannot be written ({why}); the earlier one is untouched, and what "
+                "was solved and proven is kept"
+            ) from error
+        os.replace(new, self.path / READY)
+        self._put_in_place()
+        shutil.rmtree(self.path / OLD, ignore_errors=True)
+
+    def _put_in_place(self) -> None:
+        ready, old = self.path / READY, self.path / OLD
+        old.mkdir(exist_ok=True)
+        there = json.loads((ready / WHOLE).read_text(encoding="utf-8"))
+        for name in PARTS:
+            if name in there and not (ready / name).exists():
+                continue  # it was moved before a kill
+            if (self.path / name).exists():
+                _remove(old / name)
+                os.replace(self.path / name, old / name)
+            if name in there:
+                os.replace(ready / name, self.path / name)
+        _remove(old / READY)
+        os.replace(ready, old / READY)  # at once: without its list of parts nobody could go on with it
+
+
+def _to_disk(path: Path) -> None:
+    with path.open("r+b") as file:
+        os.fsync(file.fileno())
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def wrong_weights(folder: Path, made_on: Mapping[str, str], name: str, fingerprint: str) -> str:
+    """What to say where a folder's list was made on other weights.
+
+    Args:
+        folder: the folder.
+        made_on: the fingerprints of the weights that it was made on, each with the model's name where it is known.
+        name: of the model that was asked for.
+        fingerprint: of its weights.
+    """
+    [(other, said), *_] = made_on.items()
+    return (
+        f"job.folder={folder}: the list there was built for {said or 'a model'} with the weights {other[:12]}, and "
+        f"{name} has {fingerprint[:12]}; name that model, or another folder for this one"
+    )

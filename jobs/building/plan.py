@@ -1,0 +1,44 @@
+"""A plan in words: what a build will do, fact by fact."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from corrigenda import Fact
+from corrigenda.knowledge.plan import Plan
+from corrigenda.progress import shortened
+
+MOST = 20
+"""So many facts are listed of each kind."""
+
+
+def in_words(plan: Plan, before: Sequence[Fact], to_solve: int) -> Iterator[str]:
+    """The lines of a plan: how many there are of each kind, and then those that are not kept.
+
+    Args:
+        plan: what is to be done.
+        before: the earlier list.
+        to_solve: how many facts have to be solved for.
+    """
+    counts = (("+", "new", plan.new), ("~", "changed", plan.changed), ("-", "removed", plan.removed))
+    told = [f"{sign} {len(facts)} {name}" for sign, name, facts in (*counts, ("=", "kept", plan.kept))]
+    yield f"{'   '.join(told)}   ({to_solve} to solve)"
+    old = {fact.id: fact for fact in before}
+    for sign, _, facts in counts:
+        for fact in facts[:MOST]:
+            yield f"{sign} {fact.id}: {_in_words(fact, old[fact.id] if sign == '~' else None)}"
+        if len(facts) > MOST:
+            yield f"{sign} and {len(facts) - MOST} more"
+
+
+def _in_words(fact: Fact, before: Fact | None) -> str:
+    said = f"{shortened(fact.statement)} {_object(fact)}"
+    if before is None:
+        return said
+    if (before.statement, before.target_new) == (fact.statement, fact.target_new):
+        return f"{said} (other prompts, aliases or old object)"
+    return f"{said} (was: {shortened(before.statement)} {_object(before)})"
+
+
+def _object(fact: Fact) -> str:
+    return "(erased)" if fact.target_new is None else shortened(fact.target_new)

@@ -1,0 +1,165 @@
+"""Editors for a knowledge base: entries by their own code, folded by their own closed forms, whatever the order."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+
+from corrigenda import EditRefusedError, Fact, KnowledgeBase, LanguageModel, LowRankEdit
+from corrigenda.knowledge.folding import Folding
+from corrigenda.moments.text import Text
+from corrigenda.settings import SettingsError
+from editing import AfterTreatments, AlphaEdit, Emmet, FineTune, Memit, Rome, ValueSettings
+from editing.knowledge.how import how_named, how_of, ways
+from editing.locate_then_edit.memit import SCALE_FACTS
+
+SUBJECTS = ["Danielle Darrieux", "Thomas", "Big Ben", "Eiffel", "tower", "river"]
+FACTS = [
+    Fact(f"the {subject}", "{} is in the city of", ["Rome", "London"][number % 2], id=f"fact-{number}")
+    for number, subject in enumerate(SUBJECTS)
+]
+SMALL = {
+    "prefixes": ("", "one two ."),
+    "value": ValueSettings(steps=6),
+    "text": Text(tokens=640, length=16),
+    "tokens_per_coefficient": 0,
+    "refuse_norm": 1e9,
+}
+ONE_LAYER = SMALL | {"layers": (1,), "site": "ffn"}
+EDITORS = [Memit(**ONE_LAYER), AlphaEdit(**ONE_LAYER, energy=0.5), Emmet(**SMALL), Memit(**SMALL, layers=(1, 2))]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CORRIGENDA_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def lm() -> LanguageModel:
+    return tiny.build("llama")
+
+
+def bits(edit: object) -> dict[int, bytes]:
+    assert isinstance(edit, LowRankEdit)
+    return {layer: edit.delta(layer).numpy().tobytes() for layer in edit.changed}
+
+
+def test_the_ways_have_names() -> None:
+    assert set(ways()) == {"memit", "alphaedit", "emmet", "rome", "attached"}
+    assert how_named("alphaedit").compiler.editor == AlphaEdit()  # type: ignore[attr-defined]
+    with pytest.raises(SettingsError, match=r"how=memitt: .*did you mean memit\?.*The ways are alphaedit, "):
+        how_named("memitt")
+    with pytest.raises(SettingsError, match="editor=memit_blue"):
+        how_named("memit_blue")
+    with pytest.raises(SettingsError, match="editor=finetune cannot keep a list"):
+        how_of(FineTune())
+    with pytest.raises(SettingsError, match="norm_anchor"):
+        how_of(Memit(after=AfterTreatments(norm_anchor=True)))
+
+
+@pytest.mark.parametrize("editor", EDITORS, ids=lambda editor: f"{editor.name}-{len(editor.layers)}")
+def test_the_order_leaves_no_trace(lm: LanguageModel, tmp_path: Path, editor: Emmet) -> None:
+    """Solved all at once, or one by one with others that are deleted again: the same bits."""
+    way = how_of(editor)
+    before = [parameter.clone() for parameter in lm.model.parameters()]
+    with KnowledgeBase.open(tmp_path / "one.kb") as one, KnowledgeBase.open(tmp_path / "other.kb") as other:
+        one.insert(FACTS[:4])
+        assert one.solve(lm, way.solver) == 4
+        for fact in random.Random(3).sample(FACTS, len(FACTS)):
+            other.insert([fact], lm, way.solver)
+        for fact in FACTS[4:]:
+            other.delete(fact.id)
+        edit = one.compile(lm, way.compiler)
+        assert bits(edit) == bits(other.compile(lm, way.compiler))
+    assert any(map(any, (bits(edit)).values()))
+    assert all(torch.equal(*pair) for pair in zip(before, lm.model.parameters(), strict=True))
+
+
+def test_what_is_folded_holds(lm: LanguageModel, tmp_path: Path) -> None:
+    """In EMMET's exact form the network answers each fact's key with its value."""
+    way = how_of(dataclasses.replace(EDITORS[2], eps=0.0))
+    with KnowledgeBase.open(tmp_path / "facts.kb") as kb:
+        kb.insert(FACTS, lm, way.solver)
+        edit, entries = kb.compile(lm, way.compiler), kb.entries(lm, FACTS)
+    values = lm.memory(entries[0].layer).values + edit.delta(entries[0].layer)
+    for entry in entries:
+        error = (entry.key @ values - entry.value).norm() / entry.value.norm()
+        assert float(error) < 1e-3
+
+
+def test_memit_is_the_algebra_of_the_base(lm: LanguageModel, tmp_path: Path) -> None:
+    """V = A^-1 B with lambda as MEMIT takes it, against `Folding`, which has its own code for that."""
+    editor = dataclasses.replace(EDITORS[0], ridge=0.0)
+    way = how_of(editor)
+    with KnowledgeBase.open(tmp_path / "facts.kb") as kb:
+        kb.insert(FACTS, lm, way.solver)
+        edit, entries = kb.compile(lm, way.compiler), kb.entries(lm, FACTS)
+        moment = editor.moments(lm)[1].matrix
+        energy = sum(float(entry.key.double().square().sum()) for entry in entries) / len(entries)
+        folded = kb.compile(lm, Folding({1: moment}, SCALE_FACTS * energy / float(moment.trace())))
+    assert torch.allclose(edit.delta(1), folded.delta(1), rtol=1e-3, atol=1e-5 * float(folded.delta(1).norm()))
+
+
+def test_an_entry_is_what_the_editor_solves(lm: LanguageModel) -> None:
+    """For one fact the entry says what the editor's own edit does at its key, to the precision of the equality."""
+    [entry] = how_of(EDITORS[2]).solver(lm, FACTS[:1])
+    edit = EDITORS[2].edit(lm, FACTS[:1])
+    after = entry.key @ (lm.memory(entry.layer).values + edit.delta(entry.layer))
+    wanted = entry.value - entry.key @ lm.memory(entry.layer).values
+    assert float((after - entry.value).norm() / wanted.norm()) < 0.02  # eps = 0.01 leaves one hundredth
+
+
+def test_rome_is_emmet_with_equality() -> None:
+    way = how_of(Rome(layer=2, value=ValueSettings(steps=3)))
+    assert isinstance(way.solver.editor, Emmet)
+    assert (way.name, way.solver.editor.eps, way.solver.editor.layers) == ("rome", 0.0, (2,))
+    assert way.solver.editor.value.steps == 3
+
+
+def test_facts_alike_are_named(lm: LanguageModel, tmp_path: Path) -> None:
+    way = how_of(EDITORS[2])
+    twice = [FACTS[0], dataclasses.replace(FACTS[0], prompt="{} is in the country of", target_new="Italy", id="same")]
+    with KnowledgeBase.open(tmp_path / "facts.kb") as kb:
+        kb.insert([*twice, FACTS[1]], lm, way.solver)
+        with pytest.warns(UserWarning, match=r"nearly the same key.*'fact-0'.*'same'"):
+            edit = kb.compile(lm, way.compiler)
+    report = {fact.id: one.get("alike") for fact, one in zip(edit.origin.facts, edit.origin.report, strict=True)}
+    assert report == {"fact-0": ["same"], "same": ["fact-0"], "fact-1": None}
+
+
+def test_an_erasure_is_refused(lm: LanguageModel) -> None:
+    with pytest.raises(EditRefusedError, match="'gone' asks to erase"):
+        how_of(EDITORS[2]).solver(lm, [Fact("Thomas", "{} is in", None, "Rome", id="gone")])
+
+
+def test_settings_of_the_solver_alone_count(lm: LanguageModel) -> None:
+    """Another closed form on the same targets finds the entries; other targets do not."""
+    said = [how_of(editor).solver.settings(lm) for editor in EDITORS[:2]]
+    assert said[0] == said[1]
+    other = dataclasses.replace(EDITORS[0], value=ValueSettings(steps=7))
+    assert how_of(other).solver.settings(lm) != said[0]
+
+
+def test_a_base_finds_entries_by_settings_and_is_replaced(lm: LanguageModel, tmp_path: Path) -> None:
+    way = how_of(EDITORS[2])
+    settings = way.solver.settings(lm)
+    with KnowledgeBase.open(tmp_path / "facts.kb") as kb:
+        kb.insert(FACTS[:3], lm, way.solver)
+        assert kb.solved_on == {lm.fingerprint}
+        assert kb.unsolved(lm, settings) == ()
+        assert len(kb.unsolved(lm, settings | {"seed": 1})) == 3
+        changed = dataclasses.replace(FACTS[0], target_new="Paris")
+        also = dataclasses.replace(FACTS[1], aliases=("Londra",))
+        kb.replace([FACTS[4], also, changed])
+        assert kb.facts == (FACTS[4], also, changed)
+        assert kb.unsolved(lm) == (FACTS[4], changed)
+        with pytest.raises(ValueError, match="'fact-4' is there already"):
+            kb.replace([FACTS[4], FACTS[4]])
+        assert kb.facts == (FACTS[4], also, changed)

@@ -1,0 +1,125 @@
+"""What a build is made of: putting parts in place, plans in words, rules of acceptance."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from safetensors import SafetensorError
+
+from corrigenda import Fact
+from corrigenda.knowledge.plan import Plan
+from corrigenda.settings import SettingsError
+from jobs.building.acceptance import AcceptSettings, judged
+from jobs.building.folder import NEW, OLD, PARTS, READY, BuildFolder
+from jobs.building.plan import MOST, in_words
+
+
+def a_build(mark: str, parts: tuple[str, ...] = PARTS) -> object:
+    def write(new: Path) -> None:
+        for name in parts:
+            if "." in name:
+                (new / name).write_text(mark)
+            else:
+                (new / name).mkdir()
+                (new / name / "file").write_text(mark)
+
+    return write
+
+
+def content(folder: Path) -> dict[str, str]:
+    found = {}
+    for name in PARTS:
+        path = folder / name if "." in name else folder / name / "file"
+        if path.exists():
+            found[name] = path.read_text()
+    return found
+
+
+def test_a_kill_at_any_moment_leaves_one_build_or_the_other(tmp_path: Path) -> None:
+    """Every rename, one after the other, is the last thing that a process does; then the next one comes."""
+    real = os.replace
+    for last in range(20):
+        folder = BuildFolder(tmp_path / str(last))
+        with folder.held():
+            folder.replace(a_build("old"))  # type: ignore[arg-type]
+        left = [last]
+
+        def replace(*places: Path, left: list[int] = left) -> None:
+            if left[0] == 0:
+                raise KeyboardInterrupt
+            left[0] -= 1
+            real(*places)
+
+        fewer = tuple(name for name in PARTS if name != "adapter")
+        with mock.patch("jobs.building.folder.os.replace", replace):
+            try:
+                with folder.held():
+                    folder.replace(a_build("new", fewer))  # type: ignore[arg-type]
+                done = True
+            except KeyboardInterrupt:
+                done = False
+        with folder.held():
+            pass
+        found = content(folder.path)
+        assert found == (dict.fromkeys(PARTS, "old") if last == 0 else dict.fromkeys(fewer, "new"))
+        assert not [name for name in (NEW, OLD, READY) if (folder.path / name).exists()]
+        if done:
+            assert last > len(PARTS)
+            return
+    raise AssertionError("it never came to its end")
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left"), SafetensorError("I/O error: No space left")])
+def test_what_cannot_be_written_leaves_the_build(tmp_path: Path, error: Exception) -> None:
+    folder = BuildFolder(tmp_path / "built")
+    with folder.held():
+        folder.replace(a_build("old"))  # type: ignore[arg-type]
+        with pytest.raises(OSError, match=r"cannot be written \(.*No space left.*untouched"):
+            folder.replace(mock.Mock(side_effect=error))
+        assert content(folder.path) == dict.fromkeys(PARTS, "old")
+        folder.replace(a_build("new"))  # type: ignore[arg-type]
+    assert content(folder.path) == dict.fromkeys(PARTS, "new")
+
+
+def facts(number: int, target: str = "Rome") -> list[Fact]:
+    return [Fact(f"Tower {n}", "{} is in", target, id=f"fact-{n}") for n in range(number)]
+
+
+def test_a_plan_in_words() -> None:
+    before = [*facts(3), Fact("Old", "{} is in", "Bern", id="old")]
+    now = [facts(1)[0], facts(2, "Oslo")[1], Fact("Tower 2", "{} is in", "Rome", id="fact-2", aliases=("Roma",))]
+    now += [Fact(f"New {n}", "{} is in", "Rome", id=f"new-{n}") for n in range(MOST + 2)]
+    plan = Plan.between(before, now)
+    lines = list(in_words(plan, before, 24))
+    assert lines[0] == "+ 22 new   ~ 2 changed   - 1 removed   = 1 kept   (24 to solve)"
+    assert lines[1] == "+ new-0: New 0 is in Rome"
+    assert lines[MOST + 1 :] == [
+        "+ and 2 more",
+        "~ fact-1: Tower 1 is in Oslo (was: Tower 1 is in Rome)",
+        "~ fact-2: Tower 2 is in Rome (other prompts, aliases or old object)",
+        "- old: Old is in Bern",
+    ]
+
+
+def test_rules_of_acceptance() -> None:
+    report = {
+        "metrics": {"free_generation_strict": {"after": 0.94}, "perplexity_drift": {"after": 0.01}},
+        "collisions": [{}],
+    }
+    accept = AcceptSettings(efficacy=0.95, perplexity_drift=0.05, preservation=0.0, collisions=1)
+    found = {rule["rule"]: (rule["found"], rule["passed"]) for rule in judged(accept, report)}
+    assert found == {
+        "efficacy": (0.94, False),
+        "perplexity_drift": (0.01, True),
+        "preservation": (None, False),  # a figure that was not measured passes no rule
+        "collisions": (1, True),
+    }
+    said = [rule["said"] for rule in judged(accept, report)]
+    assert said[0] == "efficacy 94.0, wanted at least 95.0 %"
+    assert said[-1] == "collisions 1, wanted at most 1 pairs"
+    assert judged(AcceptSettings(), report) == []
+    with pytest.raises(SettingsError, match=r"job\.accept\.efficacy=95"):
+        AcceptSettings(efficacy=95)
