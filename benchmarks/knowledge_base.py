@@ -1,13 +1,18 @@
-"""The knowledge base: inserting without solving, opening, deleting, and folding what is left.
+"""The knowledge base: inserting without solving, opening, deleting, folding what is left; indices, attached entries.
 
 Facts are made up, and their entries drawn at random, with the widths of SmolLM2-135M's feed-forward layers, so that no
 model is needed: what is timed is the store and the algebra, and no solving.
 
-    python benchmarks/knowledge_base.py [--entries 100000]
+    python benchmarks/knowledge_base.py [--entries 100000] [--indices 1000 10000 ...] [--attached 100 1000 ...]
 
 Prints a JSON object as its last line: `ratio` is the time to insert one entry into a base of 300 over that into the
 full one (about 1: nothing grows), `open_seconds` what opening the full base and finding a fact in it take, and
 `fold_300_ratio` the time to fold 300 entries one outer product after the other over ours.
+
+`indices` compares, on drawn keys of length 1 and queries that have a cosine of 0.9 with one of them, as paraphrases
+have with their entry: the share of queries for which that key is found, and of the 8 nearest keys that are, the time
+to make the index and to ask it, and what it holds besides the keys. `attached` is on a real model: how much longer
+greedy generation takes with so many entries beside its weights, on a prompt on which one of them speaks.
 """
 
 from __future__ import annotations
@@ -22,16 +27,25 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
-from corrigenda import Fact, KnowledgeBase
+from corrigenda import AttachedEdit, Fact, KnowledgeBase, LanguageModel, Origin, load
+from corrigenda.edits.attached import AttachedLayer, viewed
+from corrigenda.edits.routed import activated
+from corrigenda.forward.generation import decode
+from corrigenda.indices.buckets import Buckets
+from corrigenda.indices.index import Index, nearest
+from corrigenda.indices.inverted_lists import InvertedLists
+from corrigenda.indices.kinds import Kind, index_of
+from corrigenda.knowledge.attached import EXACT, LARGE, coefficients_of
 from corrigenda.knowledge.entries import Entry
 from corrigenda.knowledge.folding import Sums, residuals_of
 from corrigenda.runs.environment import peak_memory_mb
 
 LAYER = 6
+PROMPT = "The Eiffel Tower is located in the city of"
 
 
 class Widths:
@@ -101,6 +115,90 @@ def fold_seconds(kb: KnowledgeBase, lm: Any, facts: Sequence[Fact], runs: int = 
     return statistics.median(times)
 
 
+def held_megabytes(index: Index | None) -> float:
+    """What an index holds besides the keys, in MB."""
+    if isinstance(index, InvertedLists):
+        import faiss
+
+        return faiss.serialize_index(index._index).nbytes / 2**20
+    seen: dict[int, int] = {}
+
+    def walk(value: object) -> None:
+        if isinstance(value, torch.Tensor):
+            seen[value.data_ptr()] = value.numel() * value.element_size()
+        for part in value if isinstance(value, list) else getattr(value, "__dict__", {}).values():
+            if isinstance(part, (torch.Tensor, list, Buckets)):
+                walk(part)
+
+    walk(index)
+    return sum(seen.values()) / 2**20
+
+
+def compare_indices(n: int, width: int, queries: int, candidates: int) -> list[dict[str, Any]]:
+    """Recall, time and memory of every kind of index over so many keys."""
+    draw = torch.Generator().manual_seed(2)
+    keys = torch.nn.functional.normalize(torch.randn(n, width, generator=draw), dim=1)
+    wanted = torch.randint(n, (queries,), generator=draw)
+    beside = torch.nn.functional.normalize(torch.randn(queries, width, generator=draw), dim=1)
+    asked = torch.nn.functional.normalize(keys[wanted] + 0.484 * beside, dim=1)  # a cosine of 0.9
+    exact = nearest(asked, keys, 8).numbers
+    found = []
+    for kind in get_args(Kind):
+        begin = time.perf_counter()
+        try:
+            index = index_of(kind, keys)
+        except ImportError as error:
+            print(f"{kind} is left out: {error}", file=sys.stderr)
+            continue
+        made = time.perf_counter() - begin
+        begin = time.perf_counter()
+        numbers = torch.cat([nearest(query[None], keys, 8, index, candidates).numbers for query in asked])
+        asking = (time.perf_counter() - begin) / queries
+        shared = (numbers[:, :, None] == exact[:, None]).any(1).double().mean()
+        recall = float((numbers[:, 0] == wanted).double().mean())
+        figures = {"recall": recall, "recall_of_8": float(shared), "build_seconds": made, "query_seconds": asking}
+        found.append({"entries": n, "index": kind, **figures, "megabytes": held_megabytes(index)})
+        print(json.dumps(found[-1]), file=sys.stderr)
+    return found
+
+
+def attached_overhead(lm: LanguageModel, n: int, width: int, tokens: int, runs: int) -> dict[str, Any]:
+    """How much longer generation takes with n drawn entries at a layer, of which one speaks on the prompt."""
+    memory, draw = lm.memory(LAYER), torch.Generator().manual_seed(3)
+    coefficients = coefficients_of(lm, [lm.tokens(PROMPT)], [LAYER])[LAYER]
+    mean, projection = coefficients.mean(0), torch.randn(memory.d_ffn, width, generator=draw)
+    keys = torch.nn.functional.normalize(torch.randn(n, width, generator=draw), dim=1)
+    keys[0] = viewed(coefficients, mean, projection)[4]
+    values = torch.zeros(1, memory.d_model).expand(n, -1).contiguous()
+    values[0] = 1e-3
+    kind: Kind = "exact" if n <= EXACT else LARGE
+    parts = (mean, projection, keys, values, torch.full((n,), 0.95))
+    layer = AttachedLayer(memory.layer, memory.path, *parts, index=kind)
+    edit = AttachedEdit.of(Origin(lm.name, lm.fingerprint, "benchmark"), [layer])
+    begin = time.perf_counter()
+    edit.apply(lm)
+    edit.revert(lm)
+    applied = time.perf_counter() - begin
+    times: dict[bool, list[float]] = {False: [], True: []}
+    for run in range(2 * runs + 2):
+        with edit.applied(lm) if run % 2 else nullcontext(), activated(lm) as seen:
+            begin = time.perf_counter()
+            decode(lm, [lm.tokens(PROMPT)], tokens, stop=lambda _token: False)
+            times[bool(run % 2)].append(time.perf_counter() - begin)
+        assert seen.rows == ((True,) if run % 2 else ())
+    base, with_entries = (statistics.median(times[which][1:]) for which in (False, True))
+    result = {
+        "entries": n,
+        "index": kind,
+        "base_seconds": base,
+        "seconds": with_entries,
+        "overhead": with_entries / base - 1,
+        "apply_seconds": applied,
+    }
+    print(json.dumps(result), file=sys.stderr)
+    return result
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--entries", type=int, default=100_000)
@@ -108,6 +206,15 @@ def main() -> None:
     parser.add_argument("--d-model", type=int, default=576)
     parser.add_argument("--batch", type=int, default=1000, help="facts inserted at once")
     parser.add_argument("--runs", type=int, default=21, help="single inserts that are timed")
+    sizes = [10**power for power in range(2, 7)]
+    parser.add_argument("--indices", type=int, nargs="*", default=sizes[1:], help="numbers of keys to compare at")
+    parser.add_argument("--attached", type=int, nargs="*", default=sizes, help="numbers of attached entries")
+    parser.add_argument("--width", type=int, default=256, help="numbers of a key in its layer's view")
+    parser.add_argument("--queries", type=int, default=200, help="queries to each index")
+    parser.add_argument("--candidates", type=int, default=256, help="candidates that an index proposes")
+    parser.add_argument("--model", default="smollm2-135m", help="what generates beside attached entries")
+    parser.add_argument("--tokens", type=int, default=50, help="tokens to generate")
+    parser.add_argument("--generations", type=int, default=7, help="generations that are timed, with and without")
     options = parser.parse_args()
     lm = Widths(options.d_ffn, options.d_model)
     with tempfile.TemporaryDirectory() as folder:
@@ -142,6 +249,15 @@ def main() -> None:
             torch.linalg.solve(A, B)
             plainly = time.perf_counter() - begin
         megabytes = sum(file.stat().st_size for file in Path(folder).iterdir()) / 2**20
+    indices = [
+        each for n in options.indices for each in compare_indices(n, options.width, options.queries, options.candidates)
+    ]
+    model = load(options.model) if options.attached else None
+    attached = [
+        attached_overhead(model, n, options.width, options.tokens, options.generations)
+        for n in options.attached
+        if model is not None
+    ]
     result = {
         "benchmark": "knowledge_base",
         "threads": torch.get_num_threads(),
@@ -156,6 +272,9 @@ def main() -> None:
         "fold_300_seconds": folded,
         "fold_300_ratio": plainly / folded,
         "megabytes": megabytes,
+        "key_width": options.width,
+        "indices": indices,
+        "attached": attached,
         "peak_memory_mb": peak_memory_mb(),
     }
     print(json.dumps(result))

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from corrigenda.lazy import lazily
 
 if TYPE_CHECKING:
+    from corrigenda.edits.attached import AttachedEdit as AttachedEdit
     from corrigenda.edits.codebook import CodebookEdit as CodebookEdit
     from corrigenda.edits.coefficients import CoefficientEdit as CoefficientEdit
     from corrigenda.edits.context import ContextEdit as ContextEdit

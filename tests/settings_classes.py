@@ -13,6 +13,7 @@ import editing
 import eval as evaluation
 import jobs.settings as settings_of_jobs
 import locate
+from corrigenda.knowledge.attached import Attached
 from corrigenda.moments.text import Text
 from corrigenda.settings import is_checked
 from editing.locate_then_edit.closed_form import ClosedForm
@@ -33,6 +34,7 @@ NEURONS: dict[str, Any] = {"neurons": ((0, 1),)}
 
 CLASSES: dict[type, dict[str, Any]] = {
     Text: {},
+    Attached: {},
     ValueSettings: {},
     Guards: {"editor": "x", "flag_norm": 0.5, "refuse_norm": 2.0},
     Unrelated: {},

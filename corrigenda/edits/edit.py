@@ -205,7 +205,7 @@ class Edit(ABC):
         description = {
             "format": FORMAT,
             "kind": self.kind,
-            "tensors_sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+            "tensors_sha256": _file_digest(path),
             "settings": self._settings(),
             "origin": origin,
         }
@@ -252,7 +252,7 @@ class Edit(ABC):
         tensors_path = folder / "edit.safetensors"
         if not tensors_path.is_file():
             raise FileNotFoundError(f"{folder} holds half an edit: {tensors_path.name} is missing")
-        if hashlib.sha256(tensors_path.read_bytes()).hexdigest() != description.get("tensors_sha256"):
+        if _file_digest(tensors_path) != description.get("tensors_sha256"):
             raise ValueError(f"{tensors_path} is damaged: its SHA-256 is not the one that {path.name} names")
         try:
             tensors = load_file(tensors_path)
@@ -344,3 +344,12 @@ def _digest(description: Mapping[str, Any]) -> str:
     said = {name: value for name, value in description.items() if name != "description_sha256"}
     plain = json.loads(json.dumps(said, allow_nan=False))  # as it is read back: keys are texts, tuples lists
     return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _file_digest(path: Path) -> str:
+    """The SHA-256 of a file, read piece by piece: the tensors of a million entries need not be in memory for it."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()

@@ -13,11 +13,11 @@ tokens are the prompt; with a filled cache it continues the rows of that cache.
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -42,31 +42,27 @@ def activated(lm: Editable) -> AbstractContextManager[Activations]:
     return lm.routing.watched()
 
 
-@dataclass(frozen=True, eq=False)
-class RoutedEdit(HookedEdit):
-    """An edit that acts on one layer's FFN, in the rows that it answers for.
+class RoutedLayer(ABC):
+    """What answers at one layer's FFN, in the rows that it decides on; a routed edit is made of one or several.
 
     Attributes:
         layer: the layer.
         module: the name of the module that holds the layer's values.
+        kind: of the edit.
     """
 
     layer: int
     module: str
-
-    @property
-    def touched(self) -> tuple[int, ...]:
-        """The one layer."""
-        return (self.layer,)
+    kind: ClassVar[str]
 
     @property
     @abstractmethod
     def _width(self) -> int:
-        """The width of the coefficients that the edit reads."""
+        """The width of the coefficients that it reads."""
 
     @abstractmethod
     def _on(self, device: torch.device) -> Any:
-        """What `_route` and `_answer` need of the edit, on the model's device."""
+        """What `_route` and `_answer` need of it, on the model's device."""
 
     @abstractmethod
     def _route(self, placed: Any, coefficients: Tensor, passage: Passage) -> Tensor:
@@ -85,10 +81,10 @@ class RoutedEdit(HookedEdit):
         """
 
     @contextmanager
-    def _hooks(self, lm: Editable) -> Iterator[None]:
+    def _answering(self, lm: Editable, now: list[Passage]) -> Iterator[None]:
+        """Inside the block it answers; `now` holds the passage that runs (`passages`)."""
         memory = lm.memory(self.layer)
         placed = self._on(memory.values.device)
-        now: list[Passage] = []
 
         def change(coefficients: Tensor, output: Tensor) -> Tensor | None:
             passage = now[0]
@@ -114,10 +110,11 @@ class RoutedEdit(HookedEdit):
                 new[rows] = self._answer(placed, coefficients[rows], output[rows], number, part).to(new.dtype)
             return new
 
-        with passages(lm, now), memory.answer(change):
+        with memory.answer(change):
             yield
 
     def _check(self, lm: Editable) -> None:
+        """Raises WrongModelError where it cannot fit the model."""
         if not 0 <= self.layer < lm.n_layers:
             raise WrongModelError(f"the {self.kind} edit is of layer {self.layer}, {lm.name} has {lm.n_layers}")
         memory = lm.memory(self.layer)
@@ -131,6 +128,30 @@ class RoutedEdit(HookedEdit):
                 f"layer {self.layer}: the {self.kind} edit reads {self._width} coefficients, {lm.name} has "
                 f"{memory.d_ffn}"
             )
+
+
+@dataclass(frozen=True, eq=False)
+class RoutedEdit(RoutedLayer, HookedEdit):
+    """An edit that acts on one layer's FFN, in the rows that it answers for.
+
+    Attributes:
+        layer: the layer.
+        module: the name of the module that holds the layer's values.
+    """
+
+    layer: int
+    module: str
+
+    @property
+    def touched(self) -> tuple[int, ...]:
+        """The one layer."""
+        return (self.layer,)
+
+    @contextmanager
+    def _hooks(self, lm: Editable) -> Iterator[None]:
+        now: list[Passage] = []
+        with passages(lm, now), self._answering(lm, now):
+            yield
 
 
 @contextmanager

@@ -27,7 +27,7 @@ FLOORS: list[set[str]] = [
     {"names", "nearest"},
     {"settings"},
     {"facts", "files", "hub", "intervals", "lazy", "progress"},
-    {"data", "prompts"},
+    {"data", "indices", "prompts"},
     {"models"},
     {"forward"},
     {"edits"},

@@ -1,0 +1,53 @@
+"""`Buckets`: numbers in buckets, and those of the first buckets on a list for each query."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from corrigenda.indices.index import NONE
+
+
+class Buckets:
+    """Each number in one bucket.
+
+    Args:
+        buckets: (n,), the bucket of the numbers from 0 on.
+    """
+
+    def __init__(self, buckets: Tensor) -> None:
+        self._sorted, self._numbers = torch.sort(buckets, stable=True)
+
+    def where(self, buckets: Tensor) -> tuple[Tensor, Tensor]:
+        """Where some buckets begin in the list of numbers, and how many each holds; of the shape of `buckets`."""
+        starts = torch.searchsorted(self._sorted, buckets)
+        return starts, torch.searchsorted(self._sorted, buckets, right=True) - starts
+
+    def numbers(self, places: Tensor) -> Tensor:
+        """The numbers at some places of the list."""
+        return self._numbers[places]
+
+
+def slots(sizes: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Fills so many slots a query from buckets, one bucket after the other.
+
+    Args:
+        sizes: (N, bucket), how many each holds, in the order in which they are asked.
+        count: how many slots.
+
+    Returns:
+        for each slot, (N, count), which of the buckets it comes from, which of that bucket's, and whether it is filled.
+    """
+    ends = sizes.cumsum(1)
+    slot = torch.arange(count).expand(len(sizes), count).contiguous()
+    bucket = torch.searchsorted(ends, slot, right=True).clamp(max=sizes.shape[1] - 1)
+    within = slot - (ends - sizes).gather(1, bucket)
+    return bucket, within, slot < ends[:, -1:]
+
+
+def without_repeats(numbers: Tensor) -> Tensor:
+    """Each number of a row once, (N, count), sorted; `NONE` stands for the repeats, first."""
+    numbers = numbers.sort(1).values
+    repeated = torch.zeros_like(numbers, dtype=torch.bool)
+    repeated[:, 1:] = numbers[:, 1:] == numbers[:, :-1]
+    return numbers.masked_fill(repeated, NONE)

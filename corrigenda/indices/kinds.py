@@ -1,0 +1,31 @@
+"""The kinds of index by name."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor
+
+from corrigenda.indices.index import Index
+from corrigenda.indices.inverted_lists import InvertedLists
+from corrigenda.indices.product_keys import ProductKeys
+from corrigenda.indices.sign_hashes import SignHashes
+from corrigenda.settings import check_value
+
+Kind = Literal["exact", "faiss", "product_keys", "sign_hashes"]
+"""How the nearest keys are found: by looking at all of them, or among the candidates of an index."""
+
+
+def index_of(kind: Kind, keys: Tensor) -> Index | None:
+    """The index of a kind over keys, (n, d); None for "exact".
+
+    Raises:
+        ImportError: the kind needs what is not installed.
+        SettingsError: there is no such kind.
+    """
+    check_value("index_of", "kind", kind, Kind)
+    if kind == "exact":
+        return None
+    if kind == "faiss":
+        return InvertedLists(keys)
+    return ProductKeys(keys) if kind == "product_keys" else SignHashes(keys)

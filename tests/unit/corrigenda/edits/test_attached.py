@@ -1,0 +1,263 @@
+"""Entries beside the weights: who speaks, where, how much, and for how long; against the formula by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from torch import Tensor
+
+from corrigenda import AttachedEdit, Edit, LanguageModel, Origin, WrongModelError
+from corrigenda.edits.attached import Activation, AttachedLayer
+from corrigenda.edits.routed import activated
+from corrigenda.forward.recording import forward_logits
+from eval.scoring import score
+
+LAYERS = (1, 2)
+SPOKEN = ["the Eiffel tower is in the city of", "the river in Italy is in the north of"]
+SILENT = ["Danielle speaks", "Thomas plays the piano"]
+PROMPTS = [SPOKEN[0], SILENT[0], SPOKEN[1], SILENT[1]]
+PLACES = [2, 3]
+"""Where the entries' keys are taken: at "tower" and at "Italy" (without what a tokenizer puts before a text)."""
+
+TOLERANCE = 1e-4
+
+
+def origin(lm: LanguageModel) -> Origin:
+    return Origin(lm.name, lm.fingerprint, "by hand")
+
+
+def coefficients(lm: LanguageModel, ids: list[int], layer: int) -> Tensor:
+    """(position, d_ffn), from the module's own input."""
+    seen = []
+    module = lm.architecture.values(layer)
+    handle = module.register_forward_pre_hook(lambda _m, args: seen.append(args[0].reshape(len(ids), -1)))
+    with torch.no_grad():
+        lm.model(input_ids=torch.tensor([ids]))
+    handle.remove()
+    return seen[0].float()
+
+
+def place(lm: LanguageModel, row: int) -> int:
+    """The position of an entry's key in its prompt, behind special tokens."""
+    ids = lm.tokens(SPOKEN[row])
+    return len(ids) - len(lm.tokenizer(SPOKEN[row], add_special_tokens=False)["input_ids"]) + PLACES[row]
+
+
+def attached(
+    lm: LanguageModel, layers: tuple[int, ...] = (LAYERS[0],), activation: Activation = "step", size: float = 5.0
+) -> AttachedEdit:
+    """An entry for each of `SPOKEN`, at its key there, which is nearer to nothing else in `PROMPTS`."""
+    draw = torch.Generator().manual_seed(1)
+    made = []
+    for layer in layers:
+        memory = lm.memory(layer)
+        mean = torch.cat([coefficients(lm, lm.tokens(prompt), layer) for prompt in SILENT]).mean(0)
+        projection = torch.randn(memory.d_ffn, 40, generator=draw)
+        keys = torch.stack([coefficients(lm, lm.tokens(p), layer)[place(lm, i)] for i, p in enumerate(SPOKEN)])
+        keys = torch.nn.functional.normalize((keys - mean) @ projection, dim=1)
+        values = size * torch.randn(2, memory.d_model, generator=draw)
+        thresholds = torch.tensor([0.95, 0.94])
+        made.append(AttachedLayer(layer, memory.path, mean, projection, keys, values, thresholds, activation))
+    return AttachedEdit.of(origin(lm), made)
+
+
+def by_hand(lm: LanguageModel, edit: AttachedEdit, ids: list[int], n_prompt: int) -> Tensor:
+    """Logits (position, vocabulary) of one row: f(q k^T / sqrt(d_k) - t) v in float64, by hooks of our own."""
+
+    def hook_of(layer: AttachedLayer) -> object:
+        def hook(_module: object, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
+            m, new = args[0].reshape(len(ids), -1).double(), output.reshape(len(ids), -1).clone()
+            d_k = layer.keys.shape[1]
+            u = (m - layer.mean.double()) @ layer.projection.double()
+            q = d_k**0.25 * u / u.norm(dim=1, keepdim=True)
+            k = d_k**0.25 * layer.keys.double()
+            excess = q @ k.T / d_k**0.5 - layer.thresholds.double()
+            f = (excess > 0).double() if layer.activation == "step" else excess.relu()
+            new[:n_prompt] += (f @ layer.values.double())[:n_prompt].to(new)
+            return new.view(output.shape)
+
+        return hook
+
+    handles = [lm.architecture.values(one.layer).register_forward_hook(hook_of(one)) for one in edit.layers]
+    with torch.no_grad():
+        logits = lm.model(input_ids=torch.tensor([ids])).logits[0]
+    for handle in handles:
+        handle.remove()
+    return logits
+
+
+def distance(left: Tensor, right: Tensor) -> float:
+    return float((left.log_softmax(-1) - right.log_softmax(-1)).abs().max())
+
+
+@pytest.mark.parametrize("activation", ["step", "relu"])
+@pytest.mark.parametrize("family", tiny.CONFIGS)
+def test_answers_are_those_of_the_formula(family: str, activation: Activation) -> None:
+    """In mixed batches, at two layers; and silent rows are what they were."""
+    lm = tiny.build(family)
+    edit = attached(lm, LAYERS, activation, size=5.0 if activation == "step" else 100.0)
+    batch = lm.batch([lm.tokens(prompt) for prompt in PROMPTS])
+    before = forward_logits(lm, batch)
+    with edit.applied(lm):
+        mixed = forward_logits(lm, batch)
+    for row, prompt in enumerate(PROMPTS):
+        ids = lm.tokens(prompt)
+        expected = by_hand(lm, edit, ids, len(ids))
+        assert distance(mixed[row, : len(ids)], expected) < TOLERANCE
+        changed = distance(before[row, : len(ids)], mixed[row, : len(ids)]) > 1e-2
+        assert changed == (prompt in SPOKEN)
+    assert torch.equal(forward_logits(lm, batch), before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_no_entries_and_silent_prompts_are_bit_for_bit_the_base(dtype: torch.dtype) -> None:
+    lm = tiny.build("llama")
+    lm.model.to(dtype)
+    lm = LanguageModel(lm.model, lm.tokenizer, "tiny")
+    edit = attached(lm)
+    [layer] = edit.layers
+    empty = AttachedLayer(
+        layer.layer, layer.module, layer.mean, layer.projection, torch.zeros(0, 40), torch.zeros(0, 32), torch.zeros(0)
+    )
+    spoken = lm.batch([lm.tokens(prompt) for prompt in SPOKEN])
+    silent = [lm.batch([lm.tokens(prompt)]) for prompt in SILENT]  # no padding, which may count in the last bit
+    before, before_silent = forward_logits(lm, spoken), [forward_logits(lm, one) for one in silent]
+    for none in (AttachedEdit.of(origin(lm), []), AttachedEdit.of(origin(lm), [empty])):
+        with none.applied(lm):
+            assert torch.equal(forward_logits(lm, spoken), before)
+        assert "no entries" in none.describe()
+    with edit.applied(lm):
+        for one, logits in zip(silent, before_silent, strict=True):
+            assert torch.equal(forward_logits(lm, one), logits)
+        after = forward_logits(lm, spoken)
+        assert after.dtype == dtype
+        assert distance(after.float(), before.float()) > 1e-2
+    assert torch.equal(forward_logits(lm, spoken), before)
+
+
+def test_what_follows_a_prompt_is_not_asked() -> None:
+    """An entry's own prompt as a continuation does not make it speak; in one pass, decoded, and after a cache."""
+    lm = tiny.build("llama")
+    edit = attached(lm)
+    first, then = lm.tokens(SILENT[1]), lm.tokens(SPOKEN[0])
+    plain = forward_logits(lm, lm.batch([first + then]))[0]
+    n = len(first)
+    with edit.applied(lm):
+        assert torch.equal(forward_logits(lm, lm.batch([first + then], [n]))[0], plain)
+        cached = lm.model(input_ids=torch.tensor([first]), use_cache=True)
+        follow = lm.model(input_ids=torch.tensor([then]), past_key_values=cached.past_key_values)
+        assert distance(follow.logits[0], plain[n:]) < TOLERANCE
+        # The other way round the answer stays in what the continuation reads.
+        whole = then + first
+        scored = forward_logits(lm, lm.batch([whole], [len(then)]))[0]
+        with lm.edits.suspended():
+            expected = by_hand(lm, edit, whole, len(then))
+        assert distance(scored, expected) < TOLERANCE
+        cached = lm.model(input_ids=torch.tensor([then]), use_cache=True)
+        follow = lm.model(input_ids=torch.tensor([first]), past_key_values=cached.past_key_values)
+        assert distance(follow.logits[0], expected[len(then) :]) < TOLERANCE
+
+
+def test_only_the_furthest_above_their_thresholds_speak() -> None:
+    lm = tiny.build("llama")
+    [layer] = attached(lm, size=100.0).layers
+    twins = [torch.cat([part, part]) for part in (layer.keys, layer.values)]
+    low = torch.cat([layer.thresholds, layer.thresholds - 0.01])
+    parts = (layer.layer, layer.module, layer.mean, layer.projection, *twins, low)
+    batch = lm.batch([lm.tokens(prompt) for prompt in PROMPTS])
+    found = {}
+    for most in (1, 8):
+        with AttachedEdit.of(origin(lm), [AttachedLayer(*parts, "relu", most=most)]).applied(lm):
+            found[most] = forward_logits(lm, batch)
+    lowest = AttachedLayer(
+        layer.layer, layer.module, layer.mean, layer.projection, layer.keys, layer.values, low[2:], "relu"
+    )
+    with AttachedEdit.of(origin(lm), [lowest]).applied(lm):
+        alone = forward_logits(lm, batch)
+    assert distance(found[1], alone) < TOLERANCE
+    assert distance(found[8], alone) > 1e-2
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_save_load_apply_revert(family: str, tmp_path: Path) -> None:
+    lm = tiny.build(family)
+    edit = attached(lm, LAYERS)
+    batch = lm.batch([lm.tokens(prompt) for prompt in PROMPTS])
+    weights = {name: tensor.clone() for name, tensor in lm.model.state_dict().items()}
+    before = forward_logits(lm, batch)
+    with edit.applied(lm):
+        after = forward_logits(lm, batch)
+    edit.save(tmp_path)
+    loaded = Edit.load(tmp_path)
+    assert isinstance(loaded, AttachedEdit)
+    assert loaded._settings() == edit._settings()
+    fresh = tiny.build(family)
+    with loaded.applied(fresh):
+        assert torch.equal(forward_logits(fresh, batch), after)
+        with pytest.raises(ValueError, match="not in the weights"):
+            fresh.save_pretrained(tmp_path / "model")
+    assert torch.equal(forward_logits(fresh, batch), before)
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in fresh.model.state_dict().items())
+    assert not fresh.model._forward_hooks
+    assert "layer 1 has 2 entries, thresholds 0.94 to 0.95; layer 2" in edit.describe()
+
+
+def test_activated_tells_in_which_rows_an_entry_spoke() -> None:
+    """Each row once, though two layers decide, and also in forwards that nobody told anything."""
+    lm = tiny.build("llama")
+    expected = [prompt in SPOKEN for prompt in PROMPTS]
+    with attached(lm, LAYERS).applied(lm):
+        with activated(lm) as seen:
+            lm.generate(PROMPTS, 4)
+        assert list(seen.rows) == expected
+        with activated(lm) as seen:
+            score(lm, [(prompt, ["Rome of the city", "Paris"]) for prompt in PROMPTS])
+        assert sorted(seen.rows) == sorted(expected)
+        with activated(lm) as seen:
+            lm.model(input_ids=torch.tensor([lm.tokens(SPOKEN[0])]))
+        assert seen.rows == (True,)
+
+
+def test_stacks_and_comes_out_in_any_order() -> None:
+    lm = tiny.build("llama")
+    one, other = attached(lm), attached(lm, (2,))
+    both = AttachedEdit.of(origin(lm), [*one.layers, *other.layers])
+    batch = lm.batch([lm.tokens(prompt) for prompt in PROMPTS])
+    before = forward_logits(lm, batch)
+    with both.applied(lm):
+        expected = forward_logits(lm, batch)
+    one.apply(lm)
+    alone = forward_logits(lm, batch)
+    other.apply(lm)
+    assert torch.equal(forward_logits(lm, batch), expected)
+    other.revert(lm)
+    assert torch.equal(forward_logits(lm, batch), alone)
+    one.revert(lm)
+    assert torch.equal(forward_logits(lm, batch), before)
+
+
+def test_entries_of_another_model_and_of_other_shapes() -> None:
+    lm, other = tiny.build("llama"), tiny.build("gpt2")
+    edit = attached(lm)
+    with pytest.raises(WrongModelError, match="made on tiny-llama"):
+        edit.apply(other)
+    with pytest.raises(WrongModelError, match="mlp"):
+        edit.apply(other, strict=False)
+    [layer] = edit.layers
+    head = (layer.layer, layer.module, layer.mean, layer.projection)
+    with pytest.raises(ValueError, match=r"layer 1 do not fit one another: .*thresholds \(3,\)"):
+        AttachedLayer(*head, layer.keys, layer.values, torch.zeros(3))
+    with pytest.raises(ValueError, match="not finite"):
+        AttachedLayer(*head, layer.keys, torch.nan * layer.values, layer.thresholds)
+    with pytest.raises(ValueError, match=r"index='fais'.*did you mean faiss"):
+        AttachedLayer(*head, layer.keys, layer.values, layer.thresholds, index="fais")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="activation='gelu' must be one of step, relu"):
+        AttachedLayer(*head, layer.keys, layer.values, layer.thresholds, "gelu")  # type: ignore[arg-type]
+    narrow = AttachedLayer(*head, layer.keys, layer.values[:, :7], layer.thresholds)
+    with pytest.raises(WrongModelError, match="values have 7 numbers"):
+        AttachedEdit.of(edit.origin, [narrow]).apply(lm)
+    with pytest.raises(ValueError, match="names a layer twice"):
+        AttachedEdit.of(edit.origin, [layer, layer])
