@@ -72,6 +72,7 @@ CLASSES: dict[type, dict[str, Any]] = {
     locate.Noise: {},
     Neurons: {},
     settings_of_jobs.RunSettings: {},
+    settings_of_jobs.PluginSettings: {},
     settings_of_jobs.ModelSettings: {},
     settings_of_jobs.DataSettings: {},
     settings_of_jobs.AutoLayerSettings: {},
@@ -81,6 +82,8 @@ CLASSES: dict[type, dict[str, Any]] = {
     settings_of_jobs.TraceSettings: {},
     settings_of_jobs.LeaderboardSettings: {},
     settings_of_jobs.MeasureAgainSettings: {},
+    settings_of_jobs.AskSettings: {"prompt": "x"},
+    settings_of_jobs.ExportSettings: {"to": "x"},
 }
 """Each class that is checked and can be made of plain values, with what it needs to be made.
 
