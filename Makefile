@@ -2,11 +2,16 @@
 PYTHON ?= python3
 VENV   ?= .venv
 ARGS   ?=
+# Which build of PyTorch a new .venv gets: cpu, default (what pip takes by itself: on Linux the one with CUDA, some
+# gigabytes), or auto: cpu on Linux where there is no NVIDIA GPU, else default.
+TORCH  ?= auto
 # Tests run in two processes, those of a file in the same one, which share its fixtures. In one: make test WORKERS=
 WORKERS ?= -n 2 --dist loadfile
 
 BIN := $(VENV)/bin
-# Written when an installation has finished; a rule that needs the environment depends on it.
+# Written when an installation has finished; a rule that needs the environment depends on it: on RUNS if it runs the
+# program, on READY if it needs what tests and checks need, too.
+RUNS := $(VENV)/.runs
 READY := $(VENV)/.ready
 # There while an installation is under way, with the number of the make that does it. Found at the start, it tells
 # that another make is at it, or that one was cut short.
@@ -22,7 +27,7 @@ help: ## list the targets
 
 setup: $(READY) ## make .venv with the tested versions of everything, if it is missing or out of date
 
-demo: $(READY) ## run run.py, e.g. make demo ARGS="editor=rome"
+demo: $(RUNS) ## run run.py, with what it needs and no more, e.g. make demo ARGS="editor=rome"
 	$(BIN)/python run.py $(ARGS)
 
 unit: $(READY) ## run the tests that take seconds (tiny models, in-process)
@@ -63,7 +68,8 @@ clean: ## remove the environment, caches and builds; what runs wrote stays
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(READY): pyproject.toml constraints.txt
+# Makes .venv if it is missing, with pip's arguments in $(1). $(2) is the file that says that it has finished.
+define install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
 	    echo "error: '$(PYTHON)' is missing or older than Python 3.10; name another one: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
@@ -75,7 +81,33 @@ $(READY): pyproject.toml constraints.txt
 	    fi; \
 	    echo "The last installation was cut short; starting anew."; rm -rf $(VENV); \
 	fi
-	@mkdir -p $(VENV) && echo $$PPID > $(UNFINISHED) && rm -f $(READY)
+	@mkdir -p $(VENV) && echo $$PPID > $(UNFINISHED) && rm -f $(2)
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable ".[dev]"
-	@mv $(UNFINISHED) $(READY)
+	@$(cpu_torch)
+	$(PIP) --constraint constraints.txt --editable "$(1)"
+	@mv $(UNFINISHED) $(2)
+endef
+
+PIP = $(BIN)/python -m pip install --disable-pip-version-check --quiet
+
+# The CPU build of PyTorch lies on an index of its own. Where that one cannot be reached, pip's own build is taken.
+define cpu_torch
+torch=$(TORCH); \
+if [ "$$torch" = auto ]; then \
+    torch=default; \
+    if [ "$$(uname -s)" = Linux ] && [ ! -e /dev/nvidiactl ]; then torch=cpu; fi; \
+fi; \
+if [ "$$torch" = cpu ] && [ -z "$$(find $(VENV)/lib -maxdepth 3 -name 'torch-*.dist-info' 2>/dev/null)" ]; then \
+    echo "Installing the CPU build of PyTorch (TORCH=default for the other one)"; \
+    $(PIP) --no-deps --retries 1 --timeout 20 --index-url https://download.pytorch.org/whl/cpu \
+        "$$(grep '^torch==' constraints.txt)" || \
+        echo "download.pytorch.org does not give it; going on with the build that pip finds elsewhere"; \
+fi
+endef
+
+$(RUNS): pyproject.toml constraints.txt
+	$(call install,.,$(RUNS))
+
+$(READY): pyproject.toml constraints.txt
+	$(call install,.[dev],$(READY))
+	@touch $(RUNS)

@@ -1,8 +1,9 @@
 """The program: takes a model and does a job with it, by default edits facts, scores the edits, prints and stores both.
 
-    python run.py [group=choice ...] [key=value ...]        (`python run.py --help` lists them)
+    python run.py [job] [group=choice ...] [key=value ...]        (`python run.py --help` lists them)
 
 `job=` says what is done; each job is a file in `jobs/`, the only place where locators, editors and the evaluation meet.
+Installed, the program is called `corrigenda` (`corrigenda/__main__.py`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from jobs.errors import SWITCH, told
 from jobs.job import new_folder, run_folder
+from jobs.outside import add_choices, importable_last
+from jobs.words import spelt_out
 
 for resolver in (new_folder, run_folder):
     OmegaConf.register_new_resolver(resolver.__name__, resolver, replace=True, use_cache=True)
@@ -41,8 +44,9 @@ def main() -> None:
     It exits with 1 after an error (2 where the command could not be read, 130 after Ctrl-C), of which it says one line.
     HYDRA_FULL_ERROR=1 shows the traceback instead.
     """
-    asked = os.environ.get(SWITCH)
+    asked, given = os.environ.get(SWITCH), sys.argv
     os.environ[SWITCH] = "1"  # Hydra lets errors pass as they are
+    sys.argv = [given[0], *spelt_out(given[1:])]  # where Hydra reads them
     errors: list[Exception] = []
 
     @functools.wraps(task)
@@ -56,7 +60,9 @@ def main() -> None:
             return None
 
     try:
-        hydra.main(version_base="1.3", config_path="conf", config_name="config")(kept)()
+        add_choices()
+        with importable_last(Path.cwd()):
+            hydra.main(version_base="1.3", config_path="conf", config_name="config")(kept)()
         if errors:
             raise errors[0]
     except (Exception, KeyboardInterrupt) as error:
@@ -67,6 +73,7 @@ def main() -> None:
         sys.stderr.write(f"{line}\n")
         sys.exit(status)
     finally:
+        sys.argv = given
         os.environ.pop(SWITCH)
         os.environ.update({} if asked is None else {SWITCH: asked})
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -21,7 +22,8 @@ from corrigenda.runs.trackers import Tracker, tracker
 from jobs.errors import RunInterrupted
 from jobs.job import Job, StoreJob, find_job, stored_config
 from jobs.logs import remove_if_unused
-from jobs.settings import check_shared
+from jobs.outside import import_plugins
+from jobs.settings import PluginSettings, check, check_shared
 
 if TYPE_CHECKING:
     from corrigenda import LanguageModel
@@ -37,6 +39,7 @@ def start(config: DictConfig) -> float | None:
         RunInterrupted: it was interrupted.
     """
     logging.captureWarnings(True)
+    _import_plugins(config)
     job = find_job(config.job)
     if isinstance(job, StoreJob):
         require_settings(config)
@@ -46,6 +49,7 @@ def start(config: DictConfig) -> float | None:
     folder = RunFolder(HydraConfig.get().runtime.output_dir)
     try:
         config = configuration(config, folder)
+        _import_plugins(config)  # those of the run to go on with
         job = find_job(config.job)  # that of the run to go on with
         assert isinstance(job, Job)
         check_shared(config)
@@ -53,6 +57,11 @@ def start(config: DictConfig) -> float | None:
             return job.run(config, folder)
     finally:
         remove_if_unused(folder.path)
+
+
+def _import_plugins(config: DictConfig) -> None:
+    """Imports what ``plugins=`` names; runs of earlier versions have no such key."""
+    import_plugins(check(PluginSettings, {"plugins": config.get("plugins") or []}).plugins)
 
 
 @contextmanager
@@ -82,7 +91,8 @@ def require_settings(config: DictConfig) -> None:
     if missing:
         group = missing[0].split(".")[0]
         chosen = choices().get(group)
-        where = f" (conf/{group}/{chosen}.yaml says what it is)" if chosen else ""
+        file = Path(__file__).parents[1] / "conf" / group / f"{chosen}.yaml"  # what is chosen may have no file
+        where = f" (conf/{group}/{chosen}.yaml says what it is)" if file.is_file() else ""
         raise ValueError(f"{missing[0]} has no value: give {missing[0]}=...{where}")
 
 
@@ -153,13 +163,13 @@ def configuration(config: DictConfig, folder: RunFolder) -> DictConfig:
             )
     else:
         _require_same(config, stored)
-    for key in _overridden():
+    for key in overridden():
         if key in FREE and key != "resume":
             OmegaConf.update(stored, key, OmegaConf.select(config, key), force_add=True)
     return OmegaConf.masked_copy(stored, [str(key) for key in stored if key != "choices"])
 
 
-def _overridden() -> list[str]:
+def overridden() -> list[str]:
     """The settings that the command line names."""
     return [override.lstrip("+~").split("=", 1)[0] for override in HydraConfig.get().overrides.task]
 
@@ -168,13 +178,14 @@ def _kept(config: DictConfig) -> dict[str, Any]:
     """A configuration without what may be another when the run goes on."""
     plain: Any = OmegaConf.to_container(config)
     plain["job"] = {key: value for key, value in plain["job"].items() if f"job.{key}" not in FREE}
-    return {key: value for key, value in plain.items() if key not in (*FREE, "choices")}
+    kept = {key: value for key, value in plain.items() if key not in (*FREE, "choices")}
+    return {key: value for key, value in kept.items() if value or key != "plugins"}  # earlier versions had none
 
 
 def _require_same(config: DictConfig, stored: DictConfig) -> None:
     """Checks that the command line asks for nothing else than a run was begun with."""
     chosen = choices()
-    for key in _overridden():
+    for key in overridden():
         if key in FREE:
             continue
         asked = chosen[key] if key in chosen else OmegaConf.select(config, key)

@@ -90,7 +90,7 @@ def _facts(data: Mapping[str, Any]) -> FactSet:
     values = {"part": None, **data}
     if values["path"] is None:
         raise ValueError(
-            f"data={choices()['data']} comes from a file of yours: give data.path=, a .json or .jsonl file"
+            f"data={choices()['data']} comes from a file of yours: give data.path=, a .json, .jsonl or .csv file"
         )
     names = ("schema", "split", "config", "limit", "offset", "on_error")
     if values["part"] is None:

@@ -187,8 +187,9 @@ def _objective(config: DictConfig, summary: Mapping[str, Any]) -> float | None:
 
 
 def _code(config: DictConfig) -> str:
-    """The version of the code that this run uses: this job, and the classes that its configuration names."""
-    return code_version(entry=("jobs.edit", *targets(OmegaConf.to_container(config, resolve=True))))
+    """The version of the code that this run uses: this job, the classes that its configuration names, its plugins."""
+    named = targets(OmegaConf.to_container(config, resolve=True))
+    return code_version(entry=("jobs.edit", *named, *(config.get("plugins") or ())))
 
 
 def _identity(config: DictConfig, lm: LanguageModel, facts: FactSet, fixed: list[Fact], code: str) -> dict[str, str]:

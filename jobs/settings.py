@@ -40,6 +40,16 @@ class RunSettings:
 
 @dataclass(frozen=True)
 @checked
+class PluginSettings:
+    """``plugins``: modules of the user's that are imported first, for what they register."""
+
+    group: ClassVar[str] = ""
+
+    plugins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+@checked
 class ModelSettings:
     """The group ``model``: what `corrigenda.load` takes."""
 
@@ -194,6 +204,22 @@ class BuildSettings:
 
 @dataclass(frozen=True)
 @checked
+class AskSettings:
+    """``job`` where it is ``ask``."""
+
+    group: ClassVar[str] = "job"
+
+    prompt: str | tuple[str, ...] = ""
+    edit: str | tuple[str, ...] | None = None
+    max_new_tokens: AtLeastOne = 20
+
+    def __post_init__(self) -> None:
+        if not self.prompt or not all(map(str.strip, [self.prompt] if isinstance(self.prompt, str) else self.prompt)):
+            raise SettingsError(f"job.prompt={self.prompt!r} must not be empty")
+
+
+@dataclass(frozen=True)
+@checked
 class FactsSettings:
     """``job`` where it is ``facts``."""
 
@@ -203,6 +229,24 @@ class FactsSettings:
     subject: str | None = None
     text: str | None = None
     id: str | None = None
+
+
+@dataclass(frozen=True)
+@checked
+class ExportSettings:
+    """``job`` where it is ``export``."""
+
+    group: ClassVar[str] = "job"
+
+    edit: str | tuple[str, ...] | None = None
+    to: str = ""
+    form: Literal["model", "adapter"] = "model"
+
+    def __post_init__(self) -> None:
+        if not self.to.strip():
+            raise SettingsError(f"job.to={self.to!r} must name a folder")
+        if self.form == "adapter" and (self.edit is None or not isinstance(self.edit, str)):
+            raise SettingsError(f"job.edit={self.edit}: an adapter is made of one edit; name its folder")
 
 
 def check(cls: type[S], config: Mapping[str, Any]) -> S:

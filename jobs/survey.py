@@ -6,6 +6,8 @@ A locator from outside needs no code here, but a configuration that names it, an
     defaults: [survey]
     locator: {_target_: mine.Locator}
     result: mine.Result
+
+Or without a file: ``job=survey job.locator._target_=mine.Locator``, where `Locator` has its results' class as `result`.
 """
 
 from __future__ import annotations
@@ -38,7 +40,14 @@ class Job(job.Job):
 
     def load(self, config: DictConfig) -> Callable[[Path], Any]:
         """What reads a result of theirs that was saved."""
-        result: Any = get_class(config.job.result)
+        result: Any
+        if config.job.result is None:
+            cls = get_class(config.job.locator._target_)
+            result = getattr(cls, "result", None)
+            if result is None:
+                raise ValueError(f"job.result has no value, and {cls.__qualname__} names no class of results (result)")
+        else:
+            result = get_class(config.job.result)
         return result.load
 
     def together(

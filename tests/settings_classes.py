@@ -83,6 +83,7 @@ CLASSES: dict[type, dict[str, Any]] = {
     EarlyExitSettings: {},
     JacobianSettings: {},
     settings_of_jobs.RunSettings: {},
+    settings_of_jobs.PluginSettings: {},
     settings_of_jobs.ModelSettings: {},
     settings_of_jobs.DataSettings: {},
     settings_of_jobs.AutoLayerSettings: {},
@@ -96,6 +97,8 @@ CLASSES: dict[type, dict[str, Any]] = {
     settings_of_jobs.BuildSettings: {"folder": "build"},
     settings_of_jobs.FactsSettings: {"folder": "build"},
     AcceptSettings: {},
+    settings_of_jobs.AskSettings: {"prompt": "x"},
+    settings_of_jobs.ExportSettings: {"to": "x"},
 }
 """Each class that is checked and can be made of plain values, with what it needs to be made.
 

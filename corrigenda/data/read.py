@@ -32,9 +32,11 @@ def read_facts(
     prompt has exactly one ``{}``, prompts that arrive filled contain the subject, and no id comes twice.
 
     Args:
-        source: a ``.json`` file (list of records), a ``.jsonl`` file (one a line), a folder that `datasets` can load,
-            a hub id "owner/name", or "embedded". What exists locally wins over a hub id; a `Path` is always local.
-        schema: a name in `SCHEMAS`, or "auto" to recognise it from the keys of the first record.
+        source: a ``.json`` file (list of records), a ``.jsonl`` file (one a line), a ``.csv`` or ``.tsv`` table (one a
+            row), a folder that `datasets` can load, a hub id "owner/name", or "embedded". What exists locally wins over
+            a hub id; a `Path` is always local.
+        schema: a name in `SCHEMAS`, ``module.function`` of your own, or "auto" to recognise it from the first record
+            (of a table: "plain").
         split: the split to read, for folders and the hub.
         config: the configuration to read, for folders and the hub.
         limit: how many facts to give, at least 1; None gives all. Bad records that are skipped do not count, and
@@ -68,6 +70,8 @@ def read_facts(
         return _embedded(limit, offset)
 
     opened = open_source(source, split, config)
+    if known is None and opened.schema != "auto":
+        known = schema_named(opened.schema)
     facts: list[Fact] = []
     skipped: list[RecordError] = []
     good = 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import importlib
+import importlib.metadata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -79,15 +81,36 @@ SCHEMAS: dict[str, Schema] = {
 }
 
 
+ENTRY_POINTS = "corrigenda.data"
+"""The group of entry points in which installed packages name functions from a record to its fact, or a `Schema`."""
+
+
 def schema_named(name: str) -> Schema:
-    """The schema called `name`.
+    """The schema called `name`: one of this project, of an installed package, or ``module.function`` of a user's own.
 
     Raises:
-        ValueError: there is none of that name.
+        ValueError: there is none of that name, or what is named is no function.
     """
-    if name not in SCHEMAS:
-        raise ValueError(f"no schema called {name!r}; choose 'auto' or one of {', '.join(map(repr, SCHEMAS))}")
-    return SCHEMAS[name]
+    if name in SCHEMAS:
+        return SCHEMAS[name]
+    points = {point.name: point.value for point in importlib.metadata.entry_points(group=ENTRY_POINTS)}
+    if name in points or "." in name:
+        return _from_outside(points.get(name, name).replace(":", "."))
+    raise ValueError(f"no schema called {name!r}; choose 'auto' or one of {', '.join(map(repr, [*SCHEMAS, *points]))}")
+
+
+def _from_outside(target: str) -> Schema:
+    """The schema that a dotted path names; a function from a record to its fact stands for one."""
+    module, _, attribute = target.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), attribute, None)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # the file is there, and something that it imports is not
+        raise ValueError(f"schema {target}: there is no module {error.name!r}; is its folder on PYTHONPATH?") from None
+    if not callable(found):
+        raise ValueError(f"schema {target}: {module} has no function {attribute} from a record to a Fact")
+    return found if isinstance(found, Schema) else Schema(found, frozenset(), "id")
 
 
 def recognise(record: Mapping[str, object], source: str) -> Schema:

@@ -1,4 +1,4 @@
-"""Raw records from wherever they are: a JSON or JSONL file, a folder that `datasets` can load, or the hub."""
+"""Raw records from wherever they are: a JSON, JSONL or CSV file, a folder that `datasets` can load, or the hub."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from corrigenda.data.csv_records import table_rows
 from corrigenda.data.repository import folder_records, hub_file, hub_records
 from corrigenda.data.strict_json import parse, problem_in
 
 _HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+")
 _HUB_FILE = re.compile(r"hf://datasets/(\w[\w.-]*/[\w.-]+)(?:@([\w.-]+))?/(.+)")
-_FILE_SUFFIXES = (".json", ".jsonl")
+_FILE_SUFFIXES = (".json", ".jsonl", ".csv", ".tsv")
 _SAVE_AS = "save the file as UTF-8"
 
 
@@ -23,7 +24,7 @@ class RawRecord:
     """One record as it stands in the source.
 
     Attributes:
-        number: its place, counted from 1: the line in a JSONL file, else the record.
+        number: its place, counted from 1: the line in a JSONL or CSV file, else the record.
         value: the parsed JSON value, of any type.
         problem: what is wrong with it (a line that is not JSON, a key that stands twice); empty when all is well.
         field: the path of the field at fault; empty when the whole record is.
@@ -44,12 +45,15 @@ class Source:
         label: how error messages call the source: the path as given, or the hub id.
         unit: what the record numbers count.
         records: the records in order.
+        schema: what their schema is unless another is named; "auto": to be recognised. (The rows of a table do not all
+            have the same fields.)
     """
 
     name: str
     label: str
     unit: Literal["line", "record"]
     records: Iterator[RawRecord]
+    schema: str = "auto"
 
 
 def open_source(source: str | Path, split: str, config: str | None) -> Source:
@@ -57,7 +61,8 @@ def open_source(source: str | Path, split: str, config: str | None) -> Source:
 
     Args:
         source: path of a ``.json`` file (a list of records), of a ``.jsonl`` file (one record a line; blank lines are
-            passed over) or of a folder with data files, or a hub id "owner/name", or one such file on the hub,
+            passed over), of a ``.csv`` or ``.tsv`` table (`corrigenda.data.csv_records`) or of a folder with data
+            files, or a hub id "owner/name", or one such file on the hub,
             "hf://datasets/owner/name/path/file.json" (``@revision`` after the name). A `Path` is never on the hub.
         split: the split to read, for folders and the hub.
         config: the configuration to read, for folders and the hub.
@@ -72,7 +77,7 @@ def open_source(source: str | Path, split: str, config: str | None) -> Source:
     if on_hub is not None:
         hub_id, revision, name = on_hub.groups()
         if Path(name).suffix not in _FILE_SUFFIXES:
-            raise ValueError(f"{label}: give a .json or .jsonl file of the data set, or only its id, {hub_id!r}")
+            raise ValueError(f"{label}: give a .json, .jsonl or .csv file of the data set, or only its id, {hub_id!r}")
         path = hub_file(hub_id, name, revision)
     else:
         path = Path(source).expanduser()
@@ -81,19 +86,21 @@ def open_source(source: str | Path, split: str, config: str | None) -> Source:
     if path.is_file():
         if path.suffix not in _FILE_SUFFIXES:
             raise ValueError(
-                f"{label}: cannot read a {path.suffix or 'file without suffix'!r}; give a .json or .jsonl file, "
+                f"{label}: cannot read a {path.suffix or 'file without suffix'!r}; give a .json, .jsonl or .csv file, "
                 "or the folder that holds the data files"
             )
         if config is not None:
             raise ValueError(f"{label}: config={config!r} has no meaning for a file; leave it out")
         if path.suffix == ".jsonl":
             return Source(path.stem, label, "line", _jsonl_records(path))
+        if path.suffix in (".csv", ".tsv"):
+            return Source(path.stem, label, "line", _table_records(path), "plain")
         return Source(path.stem, label, "record", _checked(_json_list(path)))
     if isinstance(source, str) and _HUB_ID.fullmatch(source) and path.suffix not in _FILE_SUFFIXES:
         return Source(source, label, "record", _numbered(hub_records(source, split, config)))
     raise FileNotFoundError(
-        f"no file or folder {label!r} (looked in {Path.cwd()}); give the path of a .json or .jsonl file or of a folder "
-        "with data files, a Hugging Face data set id 'owner/name', or 'embedded' for corrigenda's own facts"
+        f"no file or folder {label!r} (looked in {Path.cwd()}); give the path of a .json, .jsonl or .csv file or of a "
+        "folder with data files, a Hugging Face data set id 'owner/name', or 'embedded' for corrigenda's own facts"
     )
 
 
@@ -111,6 +118,11 @@ def _record(number: int, value: object) -> RawRecord:
     """A record that was read from JSON, with what is wrong in it."""
     field, problem = problem_in(value) or ("", "")
     return RawRecord(number, value, problem, field)
+
+
+def _table_records(path: Path) -> Iterator[RawRecord]:
+    for number, found, field in table_rows(path):
+        yield RawRecord(number, None, found, field) if isinstance(found, str) else RawRecord(number, found)
 
 
 def _json_list(path: Path) -> list[object]:

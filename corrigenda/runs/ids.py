@@ -12,7 +12,20 @@ from corrigenda.runs.sources import Sources
 
 # Not in the id: where things are kept and who is told, how the work is spread, and what the fingerprints say.
 NO_MATTER = frozenset(
-    {"add", "before", "choices", "data", "force", "hydra", "logger", "objective", "resume", "save_edits", "store"}
+    {
+        "add",
+        "before",
+        "choices",
+        "data",
+        "force",
+        "hydra",
+        "logger",
+        "objective",
+        "plugins",
+        "resume",
+        "save_edits",
+        "store",
+    }
 )
 NO_MATTER_OF_MODEL = frozenset({"name", "revision", "trust_remote_code"})
 

@@ -89,7 +89,7 @@ def test_console_script_is_declared(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/entry_points.txt"))
         text = archive.read(name).decode()
-    assert text.split() == ["[console_scripts]", "corrigenda", "=", "run:main"]
+    assert text.split() == ["[console_scripts]", "corrigenda", "=", "corrigenda.__main__:main"]
 
 
 def test_imports_come_from_the_wheel(installed: Path, tmp_path: Path) -> None:

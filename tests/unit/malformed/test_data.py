@@ -64,7 +64,7 @@ FILES: list[tuple[str, str, str | bytes, list[str]]] = [
     ("utf-16-lines", "x.jsonl", TEXT.encode("utf-16"), ["x.jsonl, line 1: not UTF-8", "save the file as UTF-8"]),
     ("latin-1", "x.json", '[{"subject": "K\u00f6ln"}]'.encode("latin-1"), ["not UTF-8 text at byte 15"]),
     ("bom-inside", "x.jsonl", f"{TEXT}\n\ufeff{TEXT}", ["line 2: not valid JSON", "BOM"]),
-    ("other-suffix", "x.csv", TEXT, ["x.csv: cannot read a '.csv'", ".json or .jsonl"]),
+    ("other-suffix", "x.txt", TEXT, ["x.txt: cannot read a '.txt'", ".json, .jsonl or .csv"]),
     ("no-suffix", "x", TEXT, ["cannot read a 'file without suffix'"]),
 ]
 
@@ -149,7 +149,7 @@ ARGUMENTS: list[tuple[str, dict[str, Any], list[str]]] = [
     ("source-missing", {"source": "no-such.json"}, ["no file or folder 'no-such.json'", "give the path"]),
     ("part", {"part": "test"}, ["data.part=test: the parts are tune and score, or null"]),
     ("part-number", {"part": 5}, ["data.part=5: the parts are tune and score"]),
-    ("no-path", {"path": None}, ["give data.path=, a .json or .jsonl file"]),
+    ("no-path", {"path": None}, ["give data.path=, a .json, .jsonl or .csv file"]),
     ("disjoint-missing", {"disjoint_from": "no-such"}, ["data.disjoint_from=no-such: no file or folder 'no-such'"]),
     ("disjoint-number", {"disjoint_from": 5}, ["data.disjoint_from=5: give the folder of a run"]),
     ("disjoint-empty", {"disjoint_from": ""}, ["data.disjoint_from='': give the folder of a run"]),

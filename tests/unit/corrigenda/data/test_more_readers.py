@@ -634,7 +634,9 @@ def test_hub_file_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_hub_file_of_another_kind() -> None:
-    with pytest.raises(ValueError, match=r"give a .json or .jsonl file of the data set, or only its id, 'owner/name'"):
+    with pytest.raises(
+        ValueError, match=r"give a .json, .jsonl or .csv file of the data set, or only its id, 'owner/name'"
+    ):
         read_facts("hf://datasets/owner/name/facts.csv")
 
 

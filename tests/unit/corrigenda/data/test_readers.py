@@ -484,9 +484,9 @@ def test_no_records(tmp_path: Path, name: str, text: str) -> None:
 
 
 def test_other_suffix(tmp_path: Path) -> None:
-    (tmp_path / "facts.csv").write_text("subject,prompt\n")
-    with pytest.raises(ValueError, match=r"cannot read a '.csv'; give a .json or .jsonl file"):
-        read_facts(tmp_path / "facts.csv")
+    (tmp_path / "facts.txt").write_text("subject,prompt\n")
+    with pytest.raises(ValueError, match=r"cannot read a '.txt'; give a .json, .jsonl or .csv file"):
+        read_facts(tmp_path / "facts.txt")
 
 
 @pytest.mark.parametrize("source", ["no-such.json", "data/no-such.json", "./a/b/c", Path("owner/name"), "nothing"])

@@ -1,0 +1,41 @@
+"""``job=export``: writes the model with saved edits as a folder, or an edit as an adapter."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from jobs.base import say
+from jobs.job import StoreJob
+from jobs.saved_edits import model_of, read_edits
+from jobs.settings import ExportSettings, check
+
+
+class Job(StoreJob):
+    """Exports edits for those who do not use this project."""
+
+    def run(self, config: DictConfig) -> None:
+        """Writes the folder.
+
+        Raises:
+            FileExistsError: something is there already.
+            TypeError: the kind of edit is no adapter.
+            ValueError: an edit is not in the weights, and so not in a model's folder.
+        """
+        asked = check(ExportSettings, config.job)
+        folder = Path(asked.to).expanduser()
+        if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
+            raise FileExistsError(f"job.to={asked.to}: there is something already; name a new folder")
+        edits = read_edits(asked.edit)
+        if asked.form == "adapter":
+            edits[0].to_peft(folder)
+            say(f"adapter for {edits[0].origin.model} in {folder}: PeftModel.from_pretrained(base, {str(folder)!r})")
+            return
+        lm = model_of(config, edits)
+        with ExitStack() as applied:
+            for edit in edits:
+                applied.enter_context(edit.applied(lm))
+            lm.save_pretrained(folder)
+        say(f"{lm.name} with {len(edits)} edits in {folder}: load({str(folder)!r}) or from_pretrained({str(folder)!r})")

@@ -1,0 +1,210 @@
+"""The command in a folder of somebody else's: with modules of the same names, and with additions from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tiny
+from omegaconf import OmegaConf
+
+ROOT = Path(__file__).resolve().parents[2]
+
+EDITOR = '''
+"""Adds a small random matrix to the values of one layer."""
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from corrigenda import Origin, ValueEdit
+
+
+@dataclass(frozen=True)
+class Nudge:
+    name: ClassVar[str] = "nudge"
+    layer: int = 1
+    strength: float = 0.1
+
+    def edit(self, lm, facts):
+        draw = torch.Generator().manual_seed(0)
+        change = self.strength * torch.randn(lm.memory(self.layer).values.shape, generator=draw)
+        return ValueEdit.of(lm, Origin.of(lm, self, facts), {self.layer: change})
+'''
+
+METRIC = '''
+"""How many words the free answer has."""
+from eval.metrics import Needs, metric
+
+
+@metric("answer_words", title="words of the free answer", unit="words", better="low",
+        needs=(Needs("free_answers", ("prompt",)),))
+def answer_words(before, after):
+    answers = [record.answer for record in after.scored("prompt") if record.answer is not None]
+    return sum(len(answer.split()) for answer in answers) if answers else None
+'''
+
+DATA = '''
+"""Rows of a table of capitals."""
+from corrigenda import Fact
+
+
+def parse(record):
+    return Fact(record["state"], "the capital of {} is", record["new"], record["old"], id=record["number"])
+'''
+
+LOCATOR = '''
+"""How large each layer's values are, whatever the fact."""
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+
+@dataclass(frozen=True)
+class Found:
+    norms: tuple
+
+    def summary(self):
+        return {"largest": max(self.norms)}
+
+    def plot(self, path):
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(str(self.norms))
+
+    def save(self, folder):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        (Path(folder) / "norms.json").write_text(json.dumps(self.norms))
+
+    @classmethod
+    def load(cls, folder):
+        return cls(tuple(json.loads((Path(folder) / "norms.json").read_text())))
+
+
+@dataclass(frozen=True)
+class Norms:
+    result: ClassVar[type] = Found
+    times: float = 1.0
+
+    def check(self, lm):
+        pass
+
+    def find(self, lm, fact, answer=None):
+        return Found(tuple(self.times * float(lm.memory(layer).values.norm()) for layer in range(lm.n_layers)))
+'''
+
+ENTRY_POINTS = """\
+[corrigenda.editors]
+nudge = my_editor:Nudge
+
+[corrigenda.locators]
+norms = my_locator:Norms
+
+[corrigenda.data]
+capitals = my_data:parse
+
+[corrigenda.metrics]
+words = my_metric
+"""
+
+# Names that the project has at its top, and two of the libraries that it uses.
+TAKEN = ("eval", "run", "locate", "editing", "datasets")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A user's folder, with modules of their own whose names are the project's, too: whoever imports one fails."""
+    for name in TAKEN:
+        (tmp_path / f"{name}.py").write_text(f'raise SystemExit("{name}.py of the user was imported")\n')
+    for name in ("conf", "jobs"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(f'raise SystemExit("{name}/ of the user was imported")\n')
+    (tmp_path / "conf" / "config.yaml").write_text("theirs: true\n")
+    return tmp_path
+
+
+def call(folder: Path, *arguments: str, path: tuple[Path, ...] = ()) -> str:
+    """What ``python -m corrigenda ARGUMENTS`` says in a folder, with some folders on PYTHONPATH before ours."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (*path, ROOT))), "OMP_NUM_THREADS": "1"}
+    environment["CORRIGENDA_CACHE"] = str(folder / "cache")
+    command = [sys.executable, "-m", "corrigenda", *arguments]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_modules_of_the_same_names_are_in_nobodys_way(folder: Path) -> None:
+    """Also where the user's folder is on PYTHONPATH, before the place where the project is installed."""
+    job = OmegaConf.create(call(folder, "--cfg", "job", "editor=memit", path=(folder,)))
+    assert job.editor._target_ == "editing.Memit"
+    assert "theirs" not in job
+    # Theirs stay theirs: the core alone imports none of the names that lie above it.
+    code = "import corrigenda, corrigenda.facts, sys; print(sorted({*sys.modules} & {%r, 'conf', 'jobs'}))"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code % "', '".join(TAKEN[:4])],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_a_configuration_folder_of_the_users(folder: Path) -> None:
+    (folder / "mine" / "editor").mkdir(parents=True)
+    (folder / "mine/editor/my_rome.yaml").write_text("defaults: [rome]\nlayer: 3\n")
+    job = OmegaConf.create(call(folder, "--config-dir", "mine", "--cfg", "job", "editor=my_rome"))
+    assert (job.editor._target_, job.editor.layer) == ("editing.Rome", 3)
+
+
+@pytest.fixture
+def additions(folder: Path) -> Path:
+    tiny.build("llama").save_pretrained(folder / "model")
+    for name, text in {"editor": EDITOR, "metric": METRIC, "data": DATA, "locator": LOCATOR}.items():
+        (folder / f"my_{name}.py").write_text(text)
+    (folder / "capitals.csv").write_text("number,state,old,new\n1,France,Paris,Rome\n2,Italy,Rome,London\n")
+    return folder
+
+
+OF = ["model=own", "model.name=model", "model.device=cpu", "data=facts", "data.path=capitals.csv"]
+
+
+def test_files_of_the_users(additions: Path) -> None:
+    """An editor, a metric and a reader of data, each named by its dotted path, from the folder of the command."""
+    named = ["editor=own", "editor._target_=my_editor.Nudge", "+editor.strength=0.2", "plugins=[my_metric]"]
+    call(additions, *named, "data.schema=my_data.parse", *OF, "hydra.run.dir=done", "eval.perplexity_windows=0")
+    summary = json.loads((additions / "done/summary.json").read_text())
+    assert (summary["editor"], summary["n_facts"], summary["n_failed"]) == ("nudge", 2, 0)
+    assert summary["metrics"]["answer_words"]["n"] == 2
+    edit = json.loads((additions / "done/edits/0000-1/edit.json").read_text())
+    assert edit["origin"]["settings"] == {"layer": 1, "strength": 0.2}
+
+
+def test_an_installed_package(additions: Path) -> None:
+    """The same by names, as a package's entry points give them; and its locator is a job."""
+    package = additions / "site"
+    (package / "theirs-1.0.dist-info").mkdir(parents=True)
+    (package / "theirs-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (package / "theirs-1.0.dist-info/entry_points.txt").write_text(ENTRY_POINTS)
+    for name in ("editor", "metric", "data", "locator"):
+        (additions / f"my_{name}.py").rename(package / f"my_{name}.py")
+    named = ["editor=nudge", "+editor.layer=2", "data.schema=capitals"]
+    call(additions, *named, *OF, "hydra.run.dir=done", "eval.perplexity_windows=0", path=(package,))
+    summary = json.loads((additions / "done/summary.json").read_text())
+    assert (summary["editor"], summary["n_facts"]) == ("nudge", 2)
+    assert "answer_words" in summary["metrics"]
+
+    call(additions, "norms", "job.picture=.txt", "data.schema=capitals", *OF, "hydra.run.dir=found", path=(package,))
+    assert json.loads((additions / "found/summary.json").read_text())["n_located"] == 2
+    assert len(list((additions / "found/pictures").glob("*.txt"))) == 2
+
+
+def test_a_locator_by_its_path(additions: Path) -> None:
+    named = ["survey", "job.locator={_target_:my_locator.Norms,times:2}", "job.picture=.txt"]
+    call(additions, *named, "data.schema=my_data.parse", *OF, "hydra.run.dir=found")
+    assert json.loads((additions / "found/summary.json").read_text())["n_located"] == 2

@@ -1,0 +1,109 @@
+"""Saved edits on the command line: asked about, and exported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import program
+import pytest
+import tiny
+import torch
+from peft import PeftModel
+
+from corrigenda import ContextEdit, Edit, Fact, LanguageModel, LowRankEdit, Origin, load
+
+PROMPT = "the tower is in"
+
+
+@pytest.fixture(scope="module")
+def lm() -> LanguageModel:
+    return tiny.build("llama", scale=8.0)
+
+
+@pytest.fixture
+def home(lm: LanguageModel, tmp_path: Path) -> Path:
+    """A folder with the model, an edit of its weights, one beside them, and a run with one edit and one with two."""
+    lm.save_pretrained(tmp_path / "model")
+    draw = torch.Generator().manual_seed(0)
+    shape = lm.memory(1).values.shape
+    named = load(tmp_path / "model", device="cpu")
+    factors = (torch.randn(shape[0], 1, generator=draw), torch.randn(1, shape[1], generator=draw))
+    origin = Origin(named.name, lm.fingerprint, "toy", facts=(Fact("tower", "the {} is in", "Rome"),))
+    edit = LowRankEdit.of(named, origin, {1: factors})
+    edit.save(tmp_path / "an edit=1,2")
+    edit.save(tmp_path / "one/edits/0000-a")
+    for name in ("0000-a", "0001-b"):
+        edit.save(tmp_path / "two/edits" / name)
+    ContextEdit(origin, "Rome is a city . ").save(tmp_path / "beside")
+    return tmp_path
+
+
+def edited(home: Path, lm: LanguageModel, prompt: str, tokens: int) -> str:
+    with Edit.load(home / "an edit=1,2").applied(lm):
+        return lm.generate(prompt, tokens)
+
+
+def test_before_and_after(home: Path, lm: LanguageModel) -> None:
+    """The model is the one that the edit was made on, by its name; texts hold whatever they hold."""
+    before, after = lm.generate(PROMPT, 6), edited(home, lm, PROMPT, 6)
+    assert before != after
+    said = program.call(
+        home, "ask", PROMPT, "edit=an edit=1,2", "max_new_tokens=6", "model.device=cpu", "hydra.run.dir=x"
+    )
+    words = " ".join(said.replace("│", " ").split())
+    assert set(before.split()) | set(after.split()) <= set(words.split())
+    assert "low_rank edit" in said
+    assert "tower is in: (nothing) -> Rome" in said
+    one = program.call(home, "job=ask", f"job.prompt={PROMPT}", "job.edit=one", "job.max_new_tokens=6")
+    assert "low_rank edit" in one
+
+
+def test_without_an_edit(home: Path, lm: LanguageModel) -> None:
+    prompt = "the tower = ${seed} , it's"
+    model = ["model=own", "model.name=model", "model.device=cpu"]
+    said = program.call(home, "ask", prompt, "max_new_tokens=3", *model)
+    assert f"{prompt}{lm.generate(prompt, 3)}" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["edit=nowhere"], "job.edit=nowhere: there is no such folder"),
+        (["edit=model"], "job.edit=model: there is no edit in this folder"),
+        (["edit=two"], "job.edit=two: this run has 2 edits; name one of them, or a list: two/edits/0000-a"),
+        (["edit=beside", "model=own", "model.name=model/none/x"], "there is no model folder"),
+    ],
+)
+def test_what_cannot_be(arguments: list[str], message: str, home: Path) -> None:
+    assert message in program.call(home, "ask", PROMPT, *arguments, succeeds=False)
+
+
+def test_an_empty_prompt(home: Path) -> None:
+    assert "job.prompt=' ' must not be empty" in program.call(home, "ask", " ", succeeds=False)
+    assert "job.prompt has no value" in program.call(home, "ask", succeeds=False)
+
+
+def test_export_of_a_model(home: Path, lm: LanguageModel) -> None:
+    program.call(home, "export", "an edit=1,2", "to=new model", "model.device=cpu")
+    found = load(home / "new model", device="cpu")
+    assert found.generate(PROMPT, 6) == edited(home, lm, PROMPT, 6)
+    with Edit.load(home / "an edit=1,2").applied(lm):
+        assert torch.equal(found.memory(1).values, lm.memory(1).values)
+    again = program.call(home, "export", "an edit=1,2", "to=new model", succeeds=False)
+    assert "job.to=new model: there is something already" in again
+    assert "not in the weights" in program.call(
+        home, "export", "beside", "to=other", "model.device=cpu", succeeds=False
+    )
+
+
+def test_export_of_an_adapter(home: Path, lm: LanguageModel) -> None:
+    program.call(home, "export", "an edit=1,2", "to=adapter", "form=adapter")
+    base = load(home / "model", device="cpu").model
+    adapted = PeftModel.from_pretrained(base, str(home / "adapter")).merge_and_unload()
+    with Edit.load(home / "an edit=1,2").applied(lm):
+        expected = lm.memory(1).values.clone()
+    found = adapted.model.layers[1].mlp.down_proj.weight.T
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    assert "cannot be written as a PEFT adapter" in program.call(
+        home, "export", "beside", "to=other", "form=adapter", succeeds=False
+    )
