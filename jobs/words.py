@@ -44,7 +44,7 @@ def spelt_out(arguments: Sequence[str]) -> list[str]:
         found.append(f"job.{next(iter(own))}={quoted(rest.pop(0))}")
     for argument in rest:
         key = _key(argument)
-        if key not in own:
+        if key is None or key not in own:
             found.append(argument)
             continue
         value = argument.partition("=")[2]

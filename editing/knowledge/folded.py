@@ -17,10 +17,11 @@ from corrigenda import Fact, LanguageModel, LowRankEdit, ValueEdit
 from corrigenda.knowledge.entries import Entry
 from corrigenda.knowledge.folding import residuals_of
 from corrigenda.moments.second_moment import SecondMoment
-from editing.locate_then_edit.closed_form import ClosedForm, Problem
+from editing.locate_then_edit.closed_form import ClosedForm
 from editing.locate_then_edit.guards import cosines_between, name_alike, warn_of_load
 from editing.locate_then_edit.joined import finished, unedited
 from editing.locate_then_edit.least_squares import Factors
+from editing.locate_then_edit.writing import Problem
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from corrigenda.forward.recording import forward_logits
 from corrigenda.models.sites import Site, SiteName
 from corrigenda.prompts import encode_plain
 from corrigenda.settings import AtLeastOne, check_value
-from locate.lens.words import rank_of, read_states, read_static
+from locate.lens.words import rank_of, read_states, read_static, token_texts
 from locate.question import Answer, ask, require_numbers
 from locate.saving import load_result, save_result
 
@@ -128,7 +128,7 @@ class AttributeFlow:
         """
         fields, tensors = load_result(Path(folder), "attributes")
         fact = Fact.from_dict(fields.pop("fact"))
-        return cls(fact=fact, **fields, rates=tensors.pop("rates", None), **tensors)
+        return cls(fact=fact, **({"rates": None} | fields | tensors))
 
 
 @torch.no_grad()
@@ -200,7 +200,7 @@ def attribute_tokens(lm: LanguageModel, texts: Iterable[str]) -> frozenset[int]:
             if len(word) < 3 or word.lower() in COMMON:
                 continue
             first = encode_plain(lm.tokenizer, f" {word}")[:1]
-            if first and first[0] != lm.tokenizer.unk_token_id and len(lm.tokenizer.decode(first).strip()) >= 3:
+            if first and first[0] != lm.tokenizer.unk_token_id and len(token_texts(lm, first)[0].strip()) >= 3:
                 found.add(first[0])
     return frozenset(found)
 

@@ -27,7 +27,7 @@ from corrigenda.forward.recording import forward_logits, record
 from corrigenda.models.sites import Site, SiteName
 from corrigenda.prompts import encode, shortened
 from corrigenda.settings import check_value
-from locate.lens.words import rank_of, read_states, token_id
+from locate.lens.words import rank_of, read_states, token_id, token_texts
 from locate.saving import load_result, save_result
 
 
@@ -102,7 +102,7 @@ class EarlyDecoding:
             ValueError: it is damaged.
         """
         fields, tensors = load_result(Path(folder), "early")
-        return cls(**fields, **tensors)
+        return cls(**(fields | tensors))
 
 
 @torch.no_grad()
@@ -127,8 +127,8 @@ def decode_early(lm: LanguageModel, prompt: str, tokens: Mapping[str, str | int]
     return EarlyDecoding(
         prompt=lm.reads(prompt),
         names=tuple(tokens),
-        tokens=tuple(lm.tokenizer.decode([token]) for token in wanted.tolist()),
-        top=tuple(lm.tokenizer.decode([token]) for token in top),
+        tokens=token_texts(lm, wanted.tolist()),
+        top=token_texts(lm, top),
         ranks=torch.stack(ranks).cpu() if ranks else torch.zeros(0, lm.n_layers, dtype=torch.long),
         probabilities=probabilities.cpu(),
     )
@@ -204,7 +204,7 @@ class Transplant:
             ValueError: it is damaged.
         """
         fields, tensors = load_result(Path(folder), "transplant")
-        return cls(**fields, **tensors)
+        return cls(**(fields | tensors))
 
 
 @torch.no_grad()
@@ -245,12 +245,12 @@ def transplant(
         source=lm.reads(source),
         target=lm.reads(target),
         how=how,
-        token=lm.tokenizer.decode([number]),
+        token=token_texts(lm, [number])[0],
         before=float(before.softmax(-1)[0, number]),
         rank_before=int(rank_of(before, number)),
         probabilities=after.softmax(-1)[:, number].cpu(),
         ranks=rank_of(after, number).cpu(),
-        top=tuple(lm.tokenizer.decode([best]) for best in after.argmax(-1).tolist()),
+        top=token_texts(lm, after.argmax(-1).tolist()),
     )
 
 

@@ -32,7 +32,7 @@ from corrigenda.forward.recording import forward_to
 from corrigenda.prompts import encode, encode_target
 from corrigenda.settings import AtLeastOne, ShareAboveZero, check_class, checked
 from locate.lens.edit_results import Component, EditReading, LayerReading, NearNeuron, WrittenFact
-from locate.lens.words import bottom, rank_of, read_static, top, unembedding
+from locate.lens.words import bottom, rank_of, read_static, token_texts, top, unembedding
 
 Triggers = Callable[[int, int], Sequence[str]]
 """What triggers a neuron, from its layer and number: prefixes, the strongest first (of a table of triggers)."""
@@ -162,7 +162,7 @@ class EditLens:
                 id=fact.id,
                 statement=fact.statement,
                 object=wanted,
-                token=lm.tokenizer.decode([token]),
+                token=token_texts(lm, [token])[0],
                 weights_ranks=tuple(weights),
                 written_ranks=tuple(read_off),
                 written=tuple(words),

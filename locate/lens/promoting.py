@@ -73,7 +73,9 @@ def promoting(
     whole = torch.cat(scores)
     best = whole.abs().topk(min(n, len(whole))).indices.tolist()
     return tuple(
-        PromotingValue(*places[place], 1 if float(whole[place]) >= 0 else -1, abs(float(whole[place])))
+        PromotingValue(
+            places[place][0], places[place][1], 1 if float(whole[place]) >= 0 else -1, abs(float(whole[place]))
+        )
         for place in best
     )
 
