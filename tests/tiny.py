@@ -114,9 +114,15 @@ _OLD |= {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 CONFIGS: dict[str, dict] = {
     "bert": _SIZES,
     "bloom": {"hidden_size": WIDTH, "n_layer": DEPTH, "n_head": 4, "vocab_size": VOCABULARY, "pad_token_id": 0},
+    "cohere": _GROUPED | {"logit_scale": 0.5},
     # Sliding windows of 4 positions are shorter than the tests' prompts, so that they matter.
+    "cohere2": _GROUPED | {"sliding_window": 4, "sliding_window_pattern": 2, "logit_scale": 0.5},
+    "falcon": _SIZES,
+    "gemma": _GROUPED,
     "gemma2": _GROUPED | {"sliding_window": 4, "query_pre_attn_scalar": 8},
     "gemma3_text": _GROUPED | {"sliding_window": 4, "query_pre_attn_scalar": 8, "sliding_window_pattern": 2},
+    "glm": _GROUPED | {"partial_rotary_factor": 0.5},
+    "glm4": _GROUPED | {"partial_rotary_factor": 0.5},
     "gpt2": _OLD,
     "gpt_neo": {
         "hidden_size": WIDTH,
@@ -131,13 +137,31 @@ CONFIGS: dict[str, dict] = {
     },
     "gpt_neox": _SIZES,
     "gptj": _OLD | {"rotary_dim": 4},
+    "granite": _GROUPED | {"residual_multiplier": 0.5, "embedding_multiplier": 2.0, "logits_scaling": 0.5},
     "llama": _GROUPED,
+    "ministral": _GROUPED | {"sliding_window": 4},
+    # Queries grow with the position, from the fourth on.
+    "ministral3": _GROUPED
+    | {
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 1e4,
+            "llama_4_scaling_beta": 0.5,
+            "original_max_position_embeddings": 4,
+        }
+    },
     "mistral": _GROUPED | {"sliding_window": 4},
+    "olmo": _GROUPED,
     "olmo2": _GROUPED,
+    "olmo3": _GROUPED | {"sliding_window": 4},
     "opt": {**_SIZES, "ffn_dim": 48, "word_embed_proj_dim": WIDTH},
+    "phi": _SIZES,
     "phi3": _GROUPED | {"sliding_window": None},
     "qwen2": _GROUPED,
     "qwen3": _GROUPED,
+    "smollm3": _GROUPED | {"no_rope_layer_interval": 2},
+    "stablelm": _GROUPED,
+    "starcoder2": _GROUPED,
 }
 DECODERS = [name for name in CONFIGS if name != "bert"]
 

@@ -32,7 +32,7 @@ class Family:
         head: a module between `final_norm` and the vocabulary that acts on each position alone (masked models),
             where the positions whose logits are wanted can be picked out before the large product.
         causal: whether a position sees only itself and earlier ones.
-        adds_plainly: whether the FFN's output joins the residual stream as it is, and not through a norm.
+        adds_plainly: whether the FFN's output joins the residual stream as it is, and not through a norm or a factor.
     """
 
     blocks: str
@@ -65,6 +65,9 @@ _GPT2 = Family(
     final_norm="transformer.ln_f",
 )
 
+_FUSED = replace(_LLAMA, keys="mlp.gate_up_proj", gate="mlp.gate_up_proj")
+_SCALED_AFTER = replace(_LLAMA, adds_plainly=False)
+
 FAMILIES: dict[str, Family] = {
     "bert": Family(
         blocks="bert.encoder.layer",
@@ -83,8 +86,20 @@ FAMILIES: dict[str, Family] = {
         attention="self_attention.dense",
         attention_output="self_attention.dense",
     ),
-    "gemma2": replace(_LLAMA, adds_plainly=False),
-    "gemma3_text": replace(_LLAMA, adds_plainly=False),
+    "cohere": _LLAMA,
+    "cohere2": _LLAMA,
+    "falcon": replace(
+        _GPT2,
+        keys="mlp.dense_h_to_4h",
+        values="mlp.dense_4h_to_h",
+        attention="self_attention",
+        attention_output="self_attention.dense",
+    ),
+    "gemma": _LLAMA,
+    "gemma2": _SCALED_AFTER,
+    "gemma3_text": _SCALED_AFTER,
+    "glm": _FUSED,
+    "glm4": replace(_FUSED, adds_plainly=False),
     "gpt2": _GPT2,
     "gpt_neo": replace(_GPT2, attention_output="attn.attention.out_proj"),
     "gpt_neox": Family(
@@ -96,9 +111,14 @@ FAMILIES: dict[str, Family] = {
         final_norm="gpt_neox.final_layer_norm",
     ),
     "gptj": replace(_GPT2, keys="mlp.fc_in", values="mlp.fc_out", attention_output="attn.out_proj"),
+    "granite": _SCALED_AFTER,  # no norm, but a factor (residual_multiplier)
     "llama": _LLAMA,
+    "ministral": _LLAMA,
+    "ministral3": _LLAMA,
     "mistral": _LLAMA,
-    "olmo2": replace(_LLAMA, adds_plainly=False),
+    "olmo": _LLAMA,
+    "olmo2": _SCALED_AFTER,
+    "olmo3": _SCALED_AFTER,
     "opt": Family(
         blocks="model.decoder.layers",
         keys="fc1",
@@ -107,9 +127,20 @@ FAMILIES: dict[str, Family] = {
         attention_output="self_attn.out_proj",
         final_norm="model.decoder.final_layer_norm",
     ),
-    "phi3": replace(_LLAMA, keys="mlp.gate_up_proj", gate="mlp.gate_up_proj"),
+    "phi": replace(
+        _LLAMA,
+        keys="mlp.fc1",
+        gate=None,
+        values="mlp.fc2",
+        attention_output="self_attn.dense",
+        final_norm="model.final_layernorm",
+    ),
+    "phi3": _FUSED,
     "qwen2": _LLAMA,
     "qwen3": _LLAMA,
+    "smollm3": _LLAMA,
+    "stablelm": _LLAMA,
+    "starcoder2": replace(_LLAMA, keys="mlp.c_fc", gate=None, values="mlp.c_proj"),
 }
 """Families by transformers' `config.model_type`."""
 

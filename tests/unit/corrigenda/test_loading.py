@@ -268,12 +268,10 @@ def test_remote_code_is_refused(llama: LanguageModel, folder: Path) -> None:
 
 UNKNOWN: dict[str, dict[str, Any]] = {
     "biogpt": tiny._SIZES,
-    "falcon": tiny._SIZES,  # adds the attention's output to the FFN's in place
+    "exaone4": tiny._GROUPED,
     "gpt_bigcode": tiny._OLD,
-    "olmo3": tiny._GROUPED,
-    "phi": tiny._SIZES,
-    "stablelm": tiny._GROUPED,
-    "starcoder2": tiny._GROUPED,
+    "helium": tiny._GROUPED,
+    "nemotron": tiny._GROUPED,
 }
 _MIXTURE = tiny._GROUPED | {"num_experts_per_tok": 2, "moe_intermediate_size": 24}
 MIXTURES: dict[str, dict[str, Any]] = {
