@@ -87,7 +87,7 @@ class RoutedEdit(HookedEdit):
     @contextmanager
     def _hooks(self, lm: Editable) -> Iterator[None]:
         memory = lm.memory(self.layer)
-        placed = self._on(memory.values.device)
+        placed = self._on(memory.weight.device)
         now: list[Passage] = []
 
         def change(coefficients: Tensor, output: Tensor) -> Tensor | None:

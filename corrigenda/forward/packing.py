@@ -65,7 +65,9 @@ def _take(shape: torch.Size, rows: Tensor, places: Tensor) -> Any:
 
 
 def _put_back(shape: torch.Size, rows: Tensor, places: Tensor) -> Any:
-    def put_back(output: Tensor) -> Tensor:
+    def put_back(output: Tensor | tuple[Tensor, ...]) -> Any:
+        if isinstance(output, tuple):  # a mixture's, with what its router said
+            return (put_back(output[0]), *output[1:])
         whole = output.new_zeros(*shape, output.shape[-1])
         return whole.index_put((rows.to(output.device), places.to(output.device)), output[0])
 

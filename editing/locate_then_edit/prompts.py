@@ -250,7 +250,7 @@ def run_prompts(
     forward = record_shared(lm, prompts.batch, entered, limit=prompts.subject)
     with ExitStack() as stack:
         at = forward.local(prompts.subject)
-        seen = {layer: stack.enter_context(lm.memory(layer).capture(at)) for layer in layers}
+        seen = {layer: stack.enter_context(lm.memory(layer).capture_key(at)) for layer in layers}
         attending = {n: stack.enter_context(intervene(lm, Site("attention", n), Read(), at)) for n in attention}
         recording = forward.record(entered)
     return PromptRun(

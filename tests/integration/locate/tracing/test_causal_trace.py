@@ -22,6 +22,8 @@ def site_module(lm: LanguageModel, site: str, layer: int) -> torch.nn.Module:
     block = lm.architecture.blocks[layer]
     if site == "block":
         return block
+    if site == "ffn" and hasattr(block, "mlp") and hasattr(block.mlp, "experts"):
+        return block.mlp
     return lm.architecture.values(layer) if site == "ffn" else lm.architecture.attention(layer)
 
 
@@ -86,7 +88,7 @@ def brute_force(lm: LanguageModel, fact: Fact, settings: CausalTrace, answer: li
     return scores
 
 
-@pytest.mark.parametrize("family", tiny.DECODERS)
+@pytest.mark.parametrize("family", [*tiny.DECODERS, *tiny.MIXTURES])
 @pytest.mark.parametrize("site", ["block", "ffn", "attention"])
 def test_every_cell_in_every_family(family: str, site: str) -> None:
     lm = tiny.build(family)
