@@ -57,7 +57,7 @@ def brute_force(lm: LanguageModel, fact: Fact, settings: CausalTrace, answer: li
                         tensor = tensor[None].clone() if flat else tensor.clone()
                         for position, value in changes.get((site, layer), []):
                             tensor[0, position] = value
-                        kept[site, layer] = tensor[0]
+                        kept[site, layer] = tensor[0].clone()  # Falcon goes on to add to it in place
                         tensor = tensor[0] if flat else tensor
                         return (tensor, *output[1:]) if isinstance(output, tuple) else tensor
 
