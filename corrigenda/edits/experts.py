@@ -42,9 +42,9 @@ class ExpertsEdit(WeightEdit):
         """The layers and experts that are changed, and the shape (d_ffn, d_model) of each one's change."""
         return {place: (left.shape[0], right.shape[1]) for place, (left, right) in self.factors.items()}
 
-    def delta(self, place: tuple[int, int]) -> Tensor:  # type: ignore[override]
+    def delta(self, layer: Any) -> Tensor:
         """A_e B, the change of an expert's values, (d_ffn, d_model)."""
-        left, right = self.factors[place]
+        left, right = self.factors[layer]
         return left @ right
 
     def norm(self, layer: int) -> float:

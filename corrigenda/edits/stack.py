@@ -138,7 +138,9 @@ class AppliedEdits(Sequence[Edit]):
                     raise ValueError(f"layer {layer} is offloaded (device_map); an edited layer has to be on a device")
                 self.untouched[layer] = values.clone()
             total = self.untouched[layer].float()
-            factors = [edit.factors[layer] for edit in edits if isinstance(edit, LowRankEdit)]
+            factors = [
+                edit.factors[layer] for edit in edits if isinstance(edit, LowRankEdit) and isinstance(layer, int)
+            ]
             if factors:  # one product for all of them, however many facts were edited one after another
                 left = torch.cat([a for a, _ in factors], dim=1).to(total)
                 right = torch.cat([b for _, b in factors], dim=0).to(total)

@@ -26,8 +26,8 @@ class WeightEdit(Edit):
         """The layers (and, of experts, their numbers) that are changed, and each change's (d_ffn, d_model)."""
 
     @abstractmethod
-    def delta(self, layer: int) -> Tensor:
-        """The change of the layer's values, (d_ffn, d_model)."""
+    def delta(self, layer: Any) -> Tensor:
+        """The change of the values of a layer (or of an expert in it), (d_ffn, d_model)."""
 
     @property
     def touched(self) -> tuple[Place, ...]:

@@ -237,7 +237,7 @@ class FFNMemory:
 
 def _rows_out(module: nn.Module) -> Tensor:
     if is_quantised(module):
-        kept = str(module.weight.dtype).removeprefix("torch.")  # type: ignore[union-attr]
+        kept = str(module.weight.dtype).removeprefix("torch.")
         raise UnsupportedModelError(
             f"this matrix is quantised ({type(module).__name__}, {kept}): it can be neither read nor written, only "
             "what runs through it; use an editor that works beside the weights (grace, context), or load the model "

@@ -82,6 +82,10 @@ def test_views_and_writing(family: str) -> None:
     lm = tiny.build(family)
     memory = lm.memory(LAYER, 1)
     assert memory.keys.shape == memory.values.shape == memory.gates.shape == (memory.d_ffn, tiny.WIDTH)
+    both = lm.architecture.blocks[LAYER].mlp.experts.gate_up_proj[1]
+    gates, keys = (both[:, ::2].T, both[:, 1::2].T) if family == "gpt_oss" else both.chunk(2)
+    assert torch.equal(memory.gates, gates)
+    assert torch.equal(memory.keys, keys)
     fused = lm.architecture.blocks[LAYER].mlp.experts.down_proj
     before = fused.clone()
     delta = torch.randn(memory.d_ffn, tiny.WIDTH) * 0.1
