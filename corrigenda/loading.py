@@ -137,6 +137,11 @@ def _reading(name: str | Path, part: str) -> Iterator[None]:
             kind = re.search(r"model type `([^`]*)`", said)
             named = f"model_type {kind[1]!r}" if kind else "no model_type in its config.json"
             why = f"{named}, which the installed transformers does not know"
+        elif isinstance(error, ImportError):
+            why = (
+                f"the checkpoint is quantised, or needs a package that is not installed ({said[:200]}); install it, or "
+                "take the unquantised checkpoint, which can also be edited"
+            )
         else:
             why = f"{type(error).__name__}: {said[:300]}"
         raise DamagedModelError(f"the {part} of the model {str(name)!r} cannot be read: {why}") from None
@@ -226,8 +231,16 @@ def _explained(name: str | Path, error: OSError, unreachable: str) -> OSError:
     names = {type(link).__name__ for link in chain}
     known = f"known without a hub: {', '.join(embedded.EMBEDDED)}, a folder, a .gguf file"
     lost = {"LocalEntryNotFoundError", "OfflineModeIsEnabled", "ConnectError", "ConnectionError", "ConnectTimeout"}
-    if names & {"RepositoryNotFoundError", "RevisionNotFoundError", "GatedRepoError", "HFValidationError"}:
-        return ModelNotFoundError(f"the hub has no model {str(name)!r} (or it is private); {known}")
+    log_in = "log in (`hf auth login`, or the variable HF_TOKEN)"
+    if "GatedRepoError" in names:
+        return ModelNotFoundError(
+            f"the model {str(name)!r} is gated: accept its terms at https://huggingface.co/{name} with your account, "
+            f"then {log_in} and try again"
+        )
+    if "RevisionNotFoundError" in names:
+        return ModelNotFoundError(f"the model {str(name)!r} has no such revision; leave it out for the newest")
+    if names & {"RepositoryNotFoundError", "HFValidationError"}:
+        return ModelNotFoundError(f"the hub has no model {str(name)!r}, or it is private: then {log_in}; {known}")
     if unreachable or names & lost:
         reason = f" ({unreachable})" if unreachable else ""
         return ConnectionError(

@@ -192,7 +192,7 @@ class RowsForward:
     """
 
     def __init__(self, side: SideLayer, rows: Rows) -> None:
-        lm, device = side.lm, side.memory.values.device
+        lm, device = side.lm, side.memory.weight.device
         self._side = side
         batch = lm.batch([ids.tolist() for ids in rows.ids], rows.prompts)
         place = torch.arange(1, batch.input_ids.shape[1] + 1, device=device)

@@ -114,9 +114,15 @@ _OLD |= {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 CONFIGS: dict[str, dict] = {
     "bert": _SIZES,
     "bloom": {"hidden_size": WIDTH, "n_layer": DEPTH, "n_head": 4, "vocab_size": VOCABULARY, "pad_token_id": 0},
+    "cohere": _GROUPED | {"logit_scale": 0.5},
     # Sliding windows of 4 positions are shorter than the tests' prompts, so that they matter.
+    "cohere2": _GROUPED | {"sliding_window": 4, "sliding_window_pattern": 2, "logit_scale": 0.5},
+    "falcon": _SIZES,
+    "gemma": _GROUPED,
     "gemma2": _GROUPED | {"sliding_window": 4, "query_pre_attn_scalar": 8},
     "gemma3_text": _GROUPED | {"sliding_window": 4, "query_pre_attn_scalar": 8, "sliding_window_pattern": 2},
+    "glm": _GROUPED | {"partial_rotary_factor": 0.5},
+    "glm4": _GROUPED | {"partial_rotary_factor": 0.5},
     "gpt2": _OLD,
     "gpt_neo": {
         "hidden_size": WIDTH,
@@ -131,14 +137,46 @@ CONFIGS: dict[str, dict] = {
     },
     "gpt_neox": _SIZES,
     "gptj": _OLD | {"rotary_dim": 4},
+    "granite": _GROUPED | {"residual_multiplier": 0.5, "embedding_multiplier": 2.0, "logits_scaling": 0.5},
     "llama": _GROUPED,
+    "ministral": _GROUPED | {"sliding_window": 4},
+    # Queries grow with the position, from the fourth on.
+    "ministral3": _GROUPED
+    | {
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 1e4,
+            "llama_4_scaling_beta": 0.5,
+            "original_max_position_embeddings": 4,
+        }
+    },
     "mistral": _GROUPED | {"sliding_window": 4},
+    "olmo": _GROUPED,
     "olmo2": _GROUPED,
+    "olmo3": _GROUPED | {"sliding_window": 4},
     "opt": {**_SIZES, "ffn_dim": 48, "word_embed_proj_dim": WIDTH},
+    "phi": _SIZES,
     "phi3": _GROUPED | {"sliding_window": None},
     "qwen2": _GROUPED,
     "qwen3": _GROUPED,
+    "smollm3": _GROUPED | {"no_rope_layer_interval": 2},
+    "stablelm": _GROUPED,
+    "starcoder2": _GROUPED,
 }
+_MIXTURE = _GROUPED | {"num_experts_per_tok": 2, "moe_intermediate_size": 24}
+_DEEPSEEK = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "n_group": 1}
+_DEEPSEEK |= {"topk_group": 1, "first_k_dense_replace": 2}  # the first blocks are those of a plain model
+_COMPRESSED = {"kv_lora_rank": 8, "q_lora_rank": 8, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
+MIXTURES: dict[str, dict] = {
+    "deepseek_v3": _SIZES | _DEEPSEEK | _COMPRESSED,
+    "glm4_moe": _GROUPED | _DEEPSEEK,
+    "gpt_oss": _GROUPED | {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 4},
+    "mixtral": _GROUPED | {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "olmoe": _GROUPED | {"num_experts": 4, "num_experts_per_tok": 2},
+    "qwen2_moe": _MIXTURE | {"num_experts": 4, "shared_expert_intermediate_size": 40},
+    "qwen3_moe": _MIXTURE | {"num_experts": 4},
+}
+"""Mixtures of experts; layer 2 is one in each."""
 DECODERS = [name for name in CONFIGS if name != "bert"]
 
 
@@ -154,14 +192,35 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 def build(family: str, seed: int = 0, scale: float = 3.0) -> LanguageModel:
     """A model of the family with random weights, drawn larger than at initialisation so that layers matter."""
-    config = AutoConfig.for_model(family, **CONFIGS[family])
+    config = AutoConfig.for_model(family, **(CONFIGS | MIXTURES)[family])
     automatic = AutoModelForMaskedLM if family == "bert" else AutoModelForCausalLM
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = automatic.from_config(config)
         for name, parameter in model.named_parameters():
-            if parameter.ndim == 2:
+            if parameter.ndim in (2, 3):
                 parameter.data.mul_(scale)
             elif name.endswith("bias"):
                 parameter.data.normal_(0, 0.1)
     return LanguageModel(model, tokenizer(), f"tiny-{family}")
+
+
+class EightBits(torch.nn.Linear):
+    """A matrix in 8 bits with one scale, as libraries for quantised models keep it."""
+
+    def __init__(self, linear: torch.nn.Linear) -> None:
+        super().__init__(linear.in_features, linear.out_features, bias=False)
+        self.scale = linear.weight.abs().max() / 127
+        self.weight = torch.nn.Parameter((linear.weight / self.scale).round().to(torch.int8), requires_grad=False)
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(states, self.weight.float() * self.scale)
+
+
+def quantised() -> LanguageModel:
+    """A Llama whose feed-forward matrices are in 8 bits."""
+    model = build("llama").model
+    for block in model.model.layers:
+        for name in ("up_proj", "gate_proj", "down_proj"):
+            setattr(block.mlp, name, EightBits(getattr(block.mlp, name)))
+    return LanguageModel(model, tokenizer(), "tiny-quantised")

@@ -19,7 +19,7 @@ from torch import Tensor
 from corrigenda.edits.state import EditorState, StoredState, read_state, write_state
 from corrigenda.facts import Fact
 from corrigenda.files import write_json, write_tensors
-from corrigenda.models.bare import BareModel
+from corrigenda.models.bare import BareModel, Place
 
 FORMAT = 1
 """The version of the files that `Edit.save` writes."""
@@ -96,10 +96,10 @@ class Stack(Protocol):
     def remove(self, edit: Edit) -> None:
         """Takes an edit out."""
 
-    def require_unchanged(self, layers: Sequence[int]) -> None:
+    def require_unchanged(self, layers: Sequence[Place]) -> None:
         """Refuses layers whose values were changed otherwise than by edits."""
 
-    def rebuild(self, layers: Sequence[int]) -> None:
+    def rebuild(self, layers: Sequence[Place]) -> None:
         """Sets the values of some layers to what the applied edits make of them."""
 
 
@@ -173,7 +173,7 @@ class Edit(ABC):
         lm.edits.remove(self)
 
     @property
-    def touched(self) -> tuple[int, ...]:
+    def touched(self) -> tuple[Place, ...]:
         """The layers that the edit acts on; none for a kind that has no layers."""
         return ()
 

@@ -70,7 +70,7 @@ class LowRankEdit(WeightEdit):
         """The layers that are changed, and the shape (d_ffn, d_model) of each one's change."""
         return {layer: (left.shape[0], right.shape[1]) for layer, (left, right) in self.factors.items()}
 
-    def delta(self, layer: int) -> Tensor:
+    def delta(self, layer: Any) -> Tensor:
         """A B, the change of the layer's values, (d_ffn, d_model)."""
         left, right = self.factors[layer]
         return left @ right

@@ -84,7 +84,7 @@ class RoutedLayer(ABC):
     def _answering(self, lm: Editable, now: list[Passage]) -> Iterator[None]:
         """Inside the block it answers; `now` holds the passage that runs (`passages`)."""
         memory = lm.memory(self.layer)
-        placed = self._on(memory.values.device)
+        placed = self._on(memory.weight.device)
 
         def change(coefficients: Tensor, output: Tensor) -> Tensor | None:
             passage = now[0]

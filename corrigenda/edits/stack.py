@@ -16,6 +16,7 @@ from corrigenda.edits.context import ContextEdit
 from corrigenda.edits.edit import Edit, Editable, WrongModelError
 from corrigenda.edits.low_rank import LowRankEdit
 from corrigenda.edits.weights import WeightEdit
+from corrigenda.models.bare import Place
 
 
 class AppliedEdits(Sequence[Edit]):
@@ -24,11 +25,11 @@ class AppliedEdits(Sequence[Edit]):
     def __init__(self, lm: Editable) -> None:
         self._lm = lm
         self._edits: list[Edit] = []
-        self.untouched: dict[int, Tensor] = {}
-        """The value matrices, (d_ffn, d_model), of the layers that weight edits touch, as they were before any."""
+        self.untouched: dict[Place, Tensor] = {}
+        """The value matrices, (d_ffn, d_model), of what weight edits touch, as they were before any."""
         self.open: MutableMapping[Edit, AbstractContextManager[Any]] = {}
         """What the applied edits that act through hooks hold open."""
-        self._written: dict[int, str] = {}
+        self._written: dict[Place, str] = {}
         """The hashes of the value matrices as `rebuild` left them, of the layers in `untouched`."""
 
     def __len__(self) -> int:
@@ -51,7 +52,7 @@ class AppliedEdits(Sequence[Edit]):
         Of weight edits it is of the values as they are now, whatever made them so.
         """
         digest = xxhash.xxh3_128()
-        for layer in sorted(self.untouched):
+        for layer in sorted(self.untouched, key=lambda place: place if isinstance(place, tuple) else (place,)):
             digest.update(f"{layer} {self._lm.values_hash(layer)}".encode())
         for edit in self._edits:
             if isinstance(edit, WeightEdit):
@@ -92,7 +93,7 @@ class AppliedEdits(Sequence[Edit]):
             for edit in edits:
                 self.push(edit)
 
-    def require_unchanged(self, layers: Sequence[int]) -> None:
+    def require_unchanged(self, layers: Sequence[Place]) -> None:
         """Checks that the value matrices of some layers are what loading and edits made of them.
 
         By a hash of each: a third of a millisecond for one of SmolLM2's layers.
@@ -101,7 +102,7 @@ class AppliedEdits(Sequence[Edit]):
             WrongModelError: one was changed otherwise.
         """
         for layer in layers:
-            if self._lm.memory(layer).values.is_meta:
+            if self._lm.memory_at(layer).weight.is_meta:
                 continue  # `rebuild` says why it cannot be edited
             expected = self._written.get(layer) or self._lm.loaded_hashes.get(layer)
             if expected is not None and self._lm.values_hash(layer) != expected:
@@ -112,14 +113,14 @@ class AppliedEdits(Sequence[Edit]):
                 )
 
     @torch.no_grad()
-    def rebuild(self, layers: Sequence[int]) -> None:
+    def rebuild(self, layers: Sequence[Place]) -> None:
         """Sets the value matrices of some layers to the untouched ones plus what the applied edits add.
 
         Always summed afresh, in the order of application and in float32: floating-point addition cannot be taken back
         by subtraction, and so the same edits give the same bits however they came and went.
         """
         for layer in layers:
-            values = self._lm.memory(layer).values
+            values = self._lm.memory_at(layer).values
             if layer in self._written and self._lm.values_hash(layer) != self._written[layer]:
                 warnings.warn(
                     f"the values of layer {layer} of {self._lm.name} were changed by hand while edits were applied; "
@@ -137,7 +138,9 @@ class AppliedEdits(Sequence[Edit]):
                     raise ValueError(f"layer {layer} is offloaded (device_map); an edited layer has to be on a device")
                 self.untouched[layer] = values.clone()
             total = self.untouched[layer].float()
-            factors = [edit.factors[layer] for edit in edits if isinstance(edit, LowRankEdit)]
+            factors = [
+                edit.factors[layer] for edit in edits if isinstance(edit, LowRankEdit) and isinstance(layer, int)
+            ]
             if factors:  # one product for all of them, however many facts were edited one after another
                 left = torch.cat([a for a, _ in factors], dim=1).to(total)
                 right = torch.cat([b for _, b in factors], dim=0).to(total)

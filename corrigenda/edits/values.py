@@ -51,7 +51,7 @@ class ValueEdit(WeightEdit):
         """The layers that are changed, and the shape (d_ffn, d_model) of each one's change."""
         return {layer: (delta.shape[0], delta.shape[1]) for layer, delta in self.deltas.items()}
 
-    def delta(self, layer: int) -> Tensor:
+    def delta(self, layer: Any) -> Tensor:
         """D, the change of the layer's values, (d_ffn, d_model)."""
         return self.deltas[layer]
 

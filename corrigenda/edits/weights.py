@@ -5,12 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from corrigenda.edits.edit import Edit, Editable, WrongModelError
-from corrigenda.models.bare import BareModel
+from corrigenda.models.bare import BareModel, Place
 from corrigenda.models.memory import FFNMemory
 
 
@@ -22,15 +22,15 @@ class WeightEdit(Edit):
 
     @property
     @abstractmethod
-    def changed(self) -> Mapping[int, tuple[int, int]]:
-        """The layers that are changed, and the shape (d_ffn, d_model) of each one's change."""
+    def changed(self) -> Mapping[Any, tuple[int, int]]:
+        """The layers (and, of experts, their numbers) that are changed, and each change's (d_ffn, d_model)."""
 
     @abstractmethod
-    def delta(self, layer: int) -> Tensor:
-        """The change of the layer's values, (d_ffn, d_model)."""
+    def delta(self, layer: Any) -> Tensor:
+        """The change of the values of a layer (or of an expert in it), (d_ffn, d_model)."""
 
     @property
-    def touched(self) -> tuple[int, ...]:
+    def touched(self) -> tuple[Place, ...]:
         """The layers that are changed."""
         return tuple(self.changed)
 
@@ -40,9 +40,9 @@ class WeightEdit(Edit):
 
     def _check(self, lm: Editable) -> None:
         for layer, shape in self.changed.items():
-            if not 0 <= layer < lm.n_layers:
+            if isinstance(layer, int) and not 0 <= layer < lm.n_layers:
                 raise WrongModelError(f"the edit changes layer {layer}, {lm.name} has {lm.n_layers}")
-            values = lm.memory(layer).values
+            values = lm.memory_at(layer).values
             if values.shape != shape:
                 raise WrongModelError(
                     f"layer {layer}: the edit changes values of shape {shape}, {lm.name} has {tuple(values.shape)}"

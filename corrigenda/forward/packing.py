@@ -90,6 +90,8 @@ class _Places:
         return value
 
     def _put_back(self, output: Any) -> Any:
+        if isinstance(output, tuple):  # a mixture's, with what its router said
+            return (self._put_back(output[0]), *output[1:])
         if not isinstance(output, Tensor) or output.shape[:2] != (1, len(self._index)):
             return None  # it was not called with a state of the batch
         whole = output.new_zeros(self._shape.numel(), *output.shape[2:])

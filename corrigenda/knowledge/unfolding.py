@@ -119,6 +119,7 @@ def activation_of(lm: BareModel, layer: int) -> Activation:
         for module in block.modules()
         if module not in attention
         and not isinstance(module, (nn.Dropout, nn.Identity))
+        and "norm" not in type(module).__name__.lower()  # OLMo's has no weights
         and not any(True for _ in itertools.chain(module.children(), module.parameters(), module.buffers()))
     }
     if len(found) != 1:

@@ -6,12 +6,13 @@ import functools
 import operator
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from corrigenda.models.families import FAMILIES, Family, UnsupportedModelError, name_of
 from corrigenda.models.inspection import inspect_family
 from corrigenda.models.matrices import in_out
+from corrigenda.models.mixtures import Experts
 
 
 def whole_number(value: Any, what: str) -> int:
@@ -46,8 +47,11 @@ class Architecture:
         if not isinstance(blocks, nn.ModuleList) or len(blocks) == 0:
             raise UnsupportedModelError(f"{name_of(model)}: '{self.family.blocks}' is not a list of blocks")
         self.blocks: nn.ModuleList = blocks
+        self._experts = {layer: found for layer in range(len(blocks)) if (found := self._find_experts(layer))}
         for layer in range(len(blocks)):
-            self.values(layer), self.keys(layer), self.attention(layer)
+            self.attention(layer)
+            if layer not in self._experts:
+                self.values(layer), self.keys(layer)
 
     @property
     def n_layers(self) -> int:
@@ -110,8 +114,57 @@ class Architecture:
 
     def ffn(self, layer: int) -> nn.Module | None:
         """The module that is the whole FFN of a layer, or None in a family that has none for it."""
+        if layer in self._experts:
+            return self.whole_ffn(layer)
         (keys, _, _), (values, _, _) = (path.rpartition(".") for path in (self.family.keys, self.family.values))
         return self._part(self.blocks[layer], "FFN", values) if values and keys == values else None
+
+    def experts(self, layer: int) -> Experts | None:
+        """The experts of a layer, or None where it has one FFN for all tokens."""
+        return self._experts.get(layer)
+
+    def require_experts(self, layer: int) -> Experts:
+        """The experts of a layer.
+
+        Raises:
+            UnsupportedModelError: it has one FFN for all tokens.
+        """
+        if layer not in self._experts:
+            raise UnsupportedModelError(
+                f"layer {layer} of {name_of(self.model)} is no mixture of experts: leave out expert and router"
+            )
+        return self._experts[layer]
+
+    def whole_ffn(self, layer: int) -> nn.Module:
+        """The module whose (first) output is what the FFN of a layer answers: of a mixture, all experts together."""
+        if layer not in self._experts:
+            return self.values(layer)
+        assert self.family.mixture is not None
+        return self._part(self.blocks[layer], "FFN", self.family.mixture.ffn)
+
+    def shared_expert(self, layer: int) -> tuple[nn.Module, nn.Module, nn.Module]:
+        """The modules with the gates, keys and values of the expert that every token goes through.
+
+        Raises:
+            UnsupportedModelError: the layer has none.
+        """
+        self.require_experts(layer)
+        shared = self.family.mixture.shared if self.family.mixture else None
+        if shared is None:
+            raise UnsupportedModelError(f"layer {layer} of {name_of(self.model)} has no shared expert")
+        parts = [path.rpartition(".")[2] for path in (self.family.gate or "", self.family.keys, self.family.values)]
+        gate, keys, values = (self._matrix(layer, "shared expert", f"{shared}.{part}") for part in parts)
+        return gate, keys, values
+
+    def _find_experts(self, layer: int) -> Experts | None:
+        mixture = self.family.mixture
+        if mixture is None:
+            return None
+        try:
+            module = functools.reduce(getattr, mixture.experts.split("."), self.blocks[layer])
+        except AttributeError:  # a block with one FFN for all tokens
+            return None
+        return Experts(module, f"{name_of(self.model)}: '{mixture.experts}' of layer {layer}")
 
     def keys(self, layer: int) -> nn.Module:
         """The module that holds the keys of a layer (the "up" matrix where the FFN is gated)."""
@@ -126,7 +179,13 @@ class Architecture:
         return self._matrix(layer, "values", self.family.values)
 
     def values_path(self, layer: int) -> str:
-        """The name of the values' module in the whole model, e.g. ``model.layers.6.mlp.down_proj``."""
+        """The name of the values' module in the whole model, e.g. ``model.layers.6.mlp.down_proj``.
+
+        For a mixture, the name of the parameter that holds the values of all experts.
+        """
+        if layer in self._experts:
+            assert self.family.mixture is not None
+            return f"{self.family.blocks}.{layer}.{self.family.mixture.experts}.down_proj"
         return f"{self.family.blocks}.{layer}.{self.family.values}"
 
     @property
@@ -153,10 +212,11 @@ class Architecture:
 
     def _matrix(self, layer: int, part: str, path: str) -> nn.Module:
         module = self._part(self.blocks[layer], part, path)
-        if not hasattr(module, "weight") or module.weight.ndim != 2:
+        weight = getattr(module, "weight", None)
+        if not isinstance(weight, Tensor) or (weight.ndim != 2 and not isinstance(module, nn.Linear)):
             raise UnsupportedModelError(
                 f"{name_of(self.model)}: the {part} of layer {layer} ('{path}') is a {type(module).__name__} without a "
-                "two-dimensional weight; quantised layers and mixtures of experts are not supported"
+                "two-dimensional weight; load the model unquantised, or give its paths as a `Family`"
             )
         return module
 

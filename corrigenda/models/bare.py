@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import xxhash
 from torch import Tensor
 
 from corrigenda.models.architecture import Architecture
+from corrigenda.models.experts import memory_of
 from corrigenda.models.families import Family
 from corrigenda.models.memory import FFNMemory
 from corrigenda.models.routes import Routing
@@ -18,6 +19,9 @@ from corrigenda.prompts import ContextLengthError, TokenBatch, pad, shortened
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+Place = int | tuple[int, int]
+"""Where one matrix of values is: a layer, or a layer and an expert in it."""
 
 
 class BareModel:
@@ -82,9 +86,21 @@ class BareModel:
                 return int(getattr(config, name))
         return None
 
-    def memory(self, layer: int) -> FFNMemory:
-        """The feed-forward network of a layer as a key-value memory."""
-        return FFNMemory(self.architecture, layer)
+    def memory(self, layer: int, expert: int | Literal["shared"] | None = None) -> FFNMemory:
+        """The feed-forward network of a layer as a key-value memory.
+
+        Args:
+            layer: which; negative numbers count from the end.
+            expert: which expert, where the layer is a mixture of them: its number, or "shared" for the one that every
+                token goes through. None for the whole layer; of a mixture only the output is then there
+                (`corrigenda.models.experts`).
+
+        Raises:
+            IndexError: there is no such layer or expert.
+            TypeError: one of them is no whole number.
+            UnsupportedModelError: an expert of a layer that has none.
+        """
+        return memory_of(self.architecture, layer, expert)
 
     # -- text
 
@@ -168,16 +184,23 @@ class BareModel:
         return self._weights_hash()
 
     @functools.cached_property
-    def loaded_hashes(self) -> dict[int, str]:
-        """By layer the hash of its values (`values_hash`) when the fingerprint was taken; empty before."""
+    def loaded_hashes(self) -> dict[Place, str]:
+        """By place the hash of its values (`values_hash`) when the fingerprint was taken; empty before."""
         return {}
 
-    def values_hash(self, layer: int) -> str:
-        """A hash of the values of a layer as they are now: of its bytes, so that nothing escapes it."""
-        return xxhash.xxh3_128(_bytes(self.memory(layer).weight)).hexdigest()
+    def memory_at(self, place: Place) -> FFNMemory:
+        """The memory of a layer, or of an expert in it."""
+        return self.memory(place) if isinstance(place, int) else self.memory(*place)
+
+    def values_hash(self, place: Place) -> str:
+        """A hash of the values of a place as they are now: of its bytes, so that nothing escapes it."""
+        return xxhash.xxh3_128(_bytes(self.memory_at(place).weight)).hexdigest()
 
     def _weights_hash(self) -> str:
-        layers = {f"{self.architecture.values_path(layer)}.weight": layer for layer in range(self.n_layers)}
+        layers = {}
+        for layer in range(self.n_layers):
+            path = self.architecture.values_path(layer)
+            layers[path if self.architecture.experts(layer) else f"{path}.weight"] = layer
         digest = xxhash.xxh3_128(self.model.config.model_type.encode())
         for name, tensor in sorted(self.model.state_dict().items()):
             if tensor.is_meta:
@@ -185,7 +208,10 @@ class BareModel:
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
             content = _bytes(tensor)
             digest.update(content)
-            if name in layers:
+            if name in layers and self.architecture.experts(layers[name]):
+                for expert, part in enumerate(tensor):
+                    self.loaded_hashes[layers[name], expert] = xxhash.xxh3_128(_bytes(part)).hexdigest()
+            elif name in layers:
                 self.loaded_hashes[layers[name]] = xxhash.xxh3_128(content).hexdigest()
         return digest.hexdigest()
 

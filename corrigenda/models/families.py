@@ -16,6 +16,24 @@ class UnsupportedModelError(ValueError):
 
 
 @dataclass(frozen=True)
+class Mixture:
+    """Dotted paths, from a block, to the parts of a mixture of experts.
+
+    Attributes:
+        ffn: the whole feed-forward network, whose output joins the residual stream.
+        router: the module that chooses the experts.
+        experts: the module that holds all experts' matrices and is called with the states, the chosen experts and their
+            weights (transformers 5 keeps them fused, one parameter with the expert as its first dimension).
+        shared: the expert that every token goes through, which is a plain FFN of its own; None where there is none.
+    """
+
+    ffn: str = "mlp"
+    router: str = "mlp.gate"
+    experts: str = "mlp.experts"
+    shared: str | None = None
+
+
+@dataclass(frozen=True)
 class Family:
     """Dotted paths to a family's parts, from the model (`blocks`, `final_norm`) or from a block (the others).
 
@@ -32,7 +50,9 @@ class Family:
         head: a module between `final_norm` and the vocabulary that acts on each position alone (masked models),
             where the positions whose logits are wanted can be picked out before the large product.
         causal: whether a position sees only itself and earlier ones.
-        adds_plainly: whether the FFN's output joins the residual stream as it is, and not through a norm.
+        adds_plainly: whether the FFN's output joins the residual stream as it is, and not through a norm or a factor.
+        mixture: where the parts of a mixture of experts are, for those blocks that have one; the paths above are those
+            of its other blocks.
     """
 
     blocks: str
@@ -45,6 +65,7 @@ class Family:
     head: str | None = None
     causal: bool = True
     adds_plainly: bool = True
+    mixture: Mixture | None = None
 
 
 _LLAMA = Family(
@@ -65,6 +86,9 @@ _GPT2 = Family(
     final_norm="transformer.ln_f",
 )
 
+_FUSED = replace(_LLAMA, keys="mlp.gate_up_proj", gate="mlp.gate_up_proj")
+_NOT_PLAINLY = replace(_LLAMA, adds_plainly=False)
+
 FAMILIES: dict[str, Family] = {
     "bert": Family(
         blocks="bert.encoder.layer",
@@ -83,8 +107,22 @@ FAMILIES: dict[str, Family] = {
         attention="self_attention.dense",
         attention_output="self_attention.dense",
     ),
-    "gemma2": replace(_LLAMA, adds_plainly=False),
-    "gemma3_text": replace(_LLAMA, adds_plainly=False),
+    "cohere": _LLAMA,
+    "cohere2": _LLAMA,
+    "deepseek_v3": replace(_LLAMA, mixture=Mixture(shared="mlp.shared_experts")),
+    "falcon": replace(
+        _GPT2,
+        keys="mlp.dense_h_to_4h",
+        values="mlp.dense_4h_to_h",
+        attention="self_attention",
+        attention_output="self_attention.dense",
+    ),
+    "gemma": _LLAMA,
+    "gemma2": _NOT_PLAINLY,
+    "gemma3_text": _NOT_PLAINLY,
+    "glm": _FUSED,
+    "glm4": replace(_FUSED, adds_plainly=False),
+    "glm4_moe": replace(_LLAMA, mixture=Mixture(shared="mlp.shared_experts")),
     "gpt2": _GPT2,
     "gpt_neo": replace(_GPT2, attention_output="attn.attention.out_proj"),
     "gpt_neox": Family(
@@ -95,10 +133,18 @@ FAMILIES: dict[str, Family] = {
         attention_output="attention.dense",
         final_norm="gpt_neox.final_layer_norm",
     ),
+    "gpt_oss": replace(_LLAMA, mixture=Mixture(router="mlp.router")),
     "gptj": replace(_GPT2, keys="mlp.fc_in", values="mlp.fc_out", attention_output="attn.out_proj"),
+    "granite": _NOT_PLAINLY,  # no norm, but a factor (residual_multiplier)
     "llama": _LLAMA,
+    "ministral": _LLAMA,
+    "ministral3": _LLAMA,
     "mistral": _LLAMA,
-    "olmo2": replace(_LLAMA, adds_plainly=False),
+    "mixtral": replace(_LLAMA, mixture=Mixture()),
+    "olmo": _LLAMA,
+    "olmo2": _NOT_PLAINLY,
+    "olmo3": _NOT_PLAINLY,
+    "olmoe": replace(_LLAMA, mixture=Mixture()),
     "opt": Family(
         blocks="model.decoder.layers",
         keys="fc1",
@@ -107,9 +153,22 @@ FAMILIES: dict[str, Family] = {
         attention_output="self_attn.out_proj",
         final_norm="model.decoder.final_layer_norm",
     ),
-    "phi3": replace(_LLAMA, keys="mlp.gate_up_proj", gate="mlp.gate_up_proj"),
+    "phi": replace(
+        _LLAMA,
+        keys="mlp.fc1",
+        gate=None,
+        values="mlp.fc2",
+        attention_output="self_attn.dense",
+        final_norm="model.final_layernorm",
+    ),
+    "phi3": _FUSED,
     "qwen2": _LLAMA,
+    "qwen2_moe": replace(_LLAMA, mixture=Mixture(shared="mlp.shared_expert")),
     "qwen3": _LLAMA,
+    "qwen3_moe": replace(_LLAMA, mixture=Mixture()),
+    "smollm3": _LLAMA,
+    "stablelm": _LLAMA,
+    "starcoder2": replace(_LLAMA, keys="mlp.c_fc", gate=None, values="mlp.c_proj"),
 }
 """Families by transformers' `config.model_type`."""
 

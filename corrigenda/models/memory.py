@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from corrigenda.models import positions
 from corrigenda.models.architecture import Architecture, whole_number
-from corrigenda.models.matrices import stores_transposed
+from corrigenda.models.families import UnsupportedModelError
+from corrigenda.models.matrices import in_out, is_quantised, stores_transposed
 from corrigenda.models.positions import At
 from corrigenda.models.sites import Change, Site, SiteName, through
 
@@ -35,13 +36,20 @@ class Seen:
     coefficients: Tensor
     output: Tensor
 
+    @property
+    def shares(self) -> Tensor:
+        """What multiplies the values in the layer's answer: the coefficients; of an expert, times its weight."""
+        return self.coefficients
+
 
 class FFNMemory:
     """Keys, coefficients and values of one layer.
 
-    Obtained from `LanguageModel.memory(layer)`. The methods that change a forward (`add`, `replace`, `scale`) are
-    context managers: the change holds inside the ``with`` block, is differentiable in what is put in, and is gone
-    after it, also when the block raises. Where several are open at once they act in the order they were opened.
+    Obtained from `LanguageModel.memory(layer)`; for a layer that is a mixture of experts it is a `MixtureMemory`, and
+    for one of them (`LanguageModel.memory(layer, expert)`) an `ExpertMemory` (`corrigenda.models.experts`).
+    The methods that change a forward (`add`, `replace`, `scale`) are context managers: the change holds inside the
+    ``with`` block, is differentiable in what is put in, and is gone after it, also when the block raises. Where several
+    are open at once they act in the order they were opened.
 
     Args:
         architecture: the model's parts.
@@ -56,9 +64,12 @@ class FFNMemory:
         self.layer = architecture.numbered(layer)
         self.path = architecture.values_path(self.layer)
         self._architecture = architecture
-        self._keys = architecture.keys(self.layer)
-        self._gate = architecture.gate(self.layer)
-        self._values = architecture.values(self.layer)
+        self._gate, self._keys, self._values = self._modules()
+
+    def _modules(self) -> tuple[nn.Module | None, nn.Module, nn.Module]:
+        """The modules that hold the gates, the keys and the values."""
+        parts = self._architecture
+        return parts.gate(self.layer), parts.keys(self.layer), parts.values(self.layer)
 
     # -- the matrices
 
@@ -85,13 +96,20 @@ class FFNMemory:
 
     def read(self, coefficients: Tensor) -> Tensor:
         """What the memory answers to given coefficients: m V + b2, (..., d_ffn) -> (..., d_model)."""
+        if is_quantised(self._values):
+            answered: Tensor = self._values.forward(coefficients)
+            return answered
         answer = coefficients.to(self.values) @ self.values
         return answer if self.bias is None else answer + self.bias
+
+    def norm(self) -> float:
+        """The Frobenius norm of V."""
+        return float(self.values.float().norm())
 
     @property
     def d_ffn(self) -> int:
         """The number of neurons (keys, values, coefficients) of the layer."""
-        return self.values.shape[0]
+        return in_out(self._values)[0]
 
     def place(self, neuron: int) -> tuple[int, int]:
         """A neuron's place: its layer, counted from the bottom, and its number.
@@ -108,10 +126,10 @@ class FFNMemory:
     @property
     def d_model(self) -> int:
         """The width of the residual stream."""
-        return self.values.shape[1]
+        return in_out(self._values)[1]
 
     @property
-    def weight(self) -> nn.Parameter:
+    def weight(self) -> Tensor:
         """The parameter that stores V, in the module's own orientation."""
         return self._values.weight  # type: ignore[return-value]
 
@@ -156,6 +174,10 @@ class FFNMemory:
 
         with self._through("coefficients", before), self._through("ffn", after):
             yield seen
+
+    def capture_key(self, at: At = None) -> AbstractContextManager[Seen]:
+        """As `capture`; of a mixture the coefficients are then the key of the whole layer, which `read` answers."""
+        return self.capture(at)
 
     def add(self, delta: Tensor, at: At = None) -> AbstractContextManager[None]:
         """Adds `delta` to the FFN output at the chosen positions; shapes as in `positions.put`."""
@@ -235,5 +257,12 @@ class FFNMemory:
 
 
 def _rows_out(module: nn.Module) -> Tensor:
+    if is_quantised(module):
+        kept = str(module.weight.dtype).removeprefix("torch.")
+        raise UnsupportedModelError(
+            f"this matrix is quantised ({type(module).__name__}, {kept}): it can be neither read nor written, only "
+            "what runs through it; use an editor that works beside the weights (grace, context), or load the model "
+            "unquantised"
+        )
     weight: Tensor = module.weight  # type: ignore[assignment]
     return weight.detach()

@@ -35,7 +35,8 @@ def put(activation: Tensor, at: At, value: Tensor) -> Tensor:
     `value` is broadcast to (n, width) (heads: (n, head, head size)), or to the activation's shape for None.
     """
     if at is None:
-        return value.to(activation).expand_as(activation)
+        # A copy, so that a family that goes on to add to the activation in place (Falcon) does not write into `value`.
+        return value.to(activation).expand_as(activation).clone()
     where = index(at.to(activation.device))
     return activation.index_put(where, value.to(activation).expand(len(where[0]), *activation.shape[2:]))
 

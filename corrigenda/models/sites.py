@@ -12,6 +12,12 @@ family's module makes of it:
     block              the residual stream after the layer
     before_head        the last state, which enters the head
 
+A layer that is a mixture of experts has one more site, and two that it has for each expert (`Site.expert`):
+
+    router             the experts' weights in the layer's answer, (batch, position, expert); 0 for those not chosen
+    coefficients       the coefficients m_e of one expert, zeros at positions that it was not chosen for
+    ffn                the output of one expert, before it is weighted, zeros likewise; without `expert`, of all
+
 A hook is a function that torch calls when a module runs. No other file registers one: what is registered here is gone
 when its ``with`` block ends, also when the block raises.
 """
@@ -27,9 +33,14 @@ import torch
 from torch import Tensor, nn
 
 from corrigenda.models.architecture import Architecture
+from corrigenda.models.mixtures import Choice
 
-SiteName = Literal["embeddings", "residual_before", "attention", "heads", "coefficients", "ffn", "block", "before_head"]
-SITES: tuple[SiteName, ...] = get_args(SiteName)
+SiteName = Literal[
+    "embeddings", "residual_before", "attention", "heads", "coefficients", "ffn", "block", "before_head", "router"
+]
+ALL_SITES: tuple[SiteName, ...] = get_args(SiteName)
+SITES: tuple[SiteName, ...] = ALL_SITES[:-1]
+"""The sites of every model; `router` only mixtures of experts have."""
 WITHOUT_LAYER: tuple[SiteName, ...] = ("embeddings", "before_head")
 """The sites that a model has once and not in each layer."""
 INPUTS: tuple[SiteName, ...] = ("residual_before", "heads", "coefficients", "before_head")
@@ -46,17 +57,21 @@ class Site:
     Attributes:
         name: one of `SITES`.
         layer: which layer, 0 for the first; negative numbers count from the end. None for what a model has once.
+        expert: which expert of a mixture: a number, or "shared" for the one that every token goes through.
 
     Raises:
-        ValueError: there is no such site, or the layer is missing or too much.
+        ValueError: there is no such site, or the layer or the expert is missing or too much.
     """
 
     name: SiteName
     layer: int | None = None
+    expert: int | Literal["shared"] | None = None
 
     def __post_init__(self) -> None:
-        if self.name not in SITES:
-            raise ValueError(f"unknown site {self.name!r}; the sites are {', '.join(SITES)}")
+        if self.name not in ALL_SITES:
+            raise ValueError(f"unknown site {self.name!r}; the sites are {', '.join(ALL_SITES)}")
+        if self.expert is not None and self.name not in ("coefficients", "ffn"):
+            raise ValueError(f"the site {self.name!r} has no experts, got expert={self.expert!r}")
         if (self.layer is None) != (self.name in WITHOUT_LAYER):
             needed = "has no layer" if self.name in WITHOUT_LAYER else "needs a layer"
             raise ValueError(f"the site {self.name!r} {needed}, got layer={self.layer}")
@@ -79,7 +94,11 @@ def through(architecture: Architecture, site: Site, change: Change) -> Iterator[
         UnsupportedModelError: the site is not known in this family.
     """
     layer = None if site.layer is None else architecture.numbered(site.layer)
-    module = _module(architecture, site.name, layer)
+    if layer is not None and (site.name == "router" or isinstance(site.expert, int)):
+        with _through_experts(architecture, site, layer, change):
+            yield
+        return
+    module = _module(architecture, site, layer)
     block = None if layer is None else architecture.block(layer)
     n_heads = architecture.n_heads(layer) if site.name == "heads" and layer is not None else None
     shape: list[torch.Size] = []
@@ -108,13 +127,71 @@ def through(architecture: Architecture, site: Site, change: Change) -> Iterator[
         yield
 
 
-def _module(architecture: Architecture, name: SiteName, layer: int | None) -> nn.Module:
+@contextmanager
+def _through_experts(architecture: Architecture, site: Site, layer: int, change: Change) -> Iterator[None]:
+    """`through` for one expert, and for the router's choice: at the one module that answers for all experts."""
+    experts, block, shape = architecture.require_experts(layer), architecture.block(layer), list[torch.Size]()
+    number = site.expert if isinstance(site.expert, int) else 0
+    if not 0 <= number < len(experts):
+        raise IndexError(f"expert {number}: layer {layer} has experts 0 to {len(experts) - 1}")
+    choices: list[tuple[Choice, bool]] = []
+
+    def note(state: Tensor) -> None:
+        shape[:] = [state.shape[:2]]
+
+    def shown(at_tokens: Tensor) -> Tensor | None:
+        new = change(at_tokens.view(*shape[0], -1))
+        return None if new is None else new.reshape(at_tokens.shape)
+
+    def enter(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        states, chosen, weights = args
+        choice = experts.called(states, chosen, weights)
+        if site.name == "router":
+            new = shown(choice.all_weights(len(experts)))
+            if new is None:
+                return None
+            everyone = torch.arange(len(experts), device=chosen.device).expand(new.shape)
+            experts.called(states, everyone, new)
+            return (states, everyone, new), kwargs
+        changed = False
+        if site.name == "coefficients":
+            answer = experts.answer(choice, number)
+            new = shown(answer.coefficients * choice.asked(number))
+            if new is not None:
+                answer.coefficients, changed = new, True
+        choices[:] = [(choice, changed)]
+        return None
+
+    def leave(output: Tensor) -> Tensor | None:
+        if not choices:
+            return None
+        choice, changed = choices.pop()
+        if site.name == "ffn":
+            new = shown(experts.now(choice, number) * choice.asked(number))
+            if new is not None:
+                experts.answer(choice, number).output, changed = new, True
+        return experts.corrected(choice, number, output) if changed else None
+
+    with ExitStack() as stack:
+        stack.callback(setattr, experts, "choice", None)  # nothing of a forward is kept
+        stack.enter_context(state_entering(block, note))
+        stack.enter_context(entering(experts.module, enter))
+        stack.enter_context(leaving(experts.module, leave))
+        yield
+
+
+def _module(architecture: Architecture, site: Site, layer: int | None) -> nn.Module:
     """The module whose input or output a site is."""
+    name = site.name
     if layer is None:
         return architecture.embeddings if name == "embeddings" else architecture.head
     if name in ("residual_before", "block"):
         return architecture.block(layer)
-    if name in ("coefficients", "ffn"):
+    if site.expert == "shared":
+        return architecture.shared_expert(layer)[2]
+    if name == "ffn":
+        return architecture.whole_ffn(layer)
+    if name == "coefficients":
         return architecture.values(layer)
     return architecture.attention_output(layer) if name == "heads" else architecture.attention(layer)
 

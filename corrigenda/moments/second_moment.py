@@ -183,7 +183,7 @@ def second_moments(lm: LanguageModel, layers: Collection[int], text: Text | None
     ]
     if missing:
         with lm.edits.suspended():
-            _compute(lm, missing, text)
+            compute(lm, missing, text)
     return {layer: kept_moment(lm, path, layer, text) for layer, path in paths.items()}
 
 
@@ -201,7 +201,7 @@ def kept_moment(lm: LanguageModel, path: Path, layer: int, text: Text) -> Second
     return moment
 
 
-def _compute(lm: LanguageModel, sums: Sequence[tuple[FFNMemory, SquareSum]], text: Text) -> None:
+def compute(lm: LanguageModel, sums: Sequence[tuple[FFNMemory, SquareSum]], text: Text) -> None:
     """Runs the text once, up to the highest layer, from the first batch that a sum lacks."""
     sequences = text.sequences(lm)
     batches = [sequences[i : i + ROWS] for i in range(0, len(sequences), ROWS)]
@@ -215,6 +215,6 @@ def _compute(lm: LanguageModel, sums: Sequence[tuple[FFNMemory, SquareSum]], tex
             seen = [stack.enter_context(memory.capture(batch.attention_mask.bool())) for memory, _ in lacking]
             forward_to(lm, batch, max(memory.layer for memory, _ in lacking))
         for (_, one), found in zip(lacking, seen, strict=True):
-            one.add(found.coefficients)
+            one.add(found.shares)
     for _, one in sums:
         one.finish()

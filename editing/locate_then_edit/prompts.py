@@ -259,7 +259,7 @@ def run_prompts(
         forward = PartialForward(lm, earlier, 0, prompts.subject, batch=prompts.batch, routes=routes_of(prompts.batch))
     with ExitStack() as stack:
         at = forward.local(prompts.subject)
-        seen = {layer: stack.enter_context(lm.memory(layer).capture(at)) for layer in layers}
+        seen = {layer: stack.enter_context(lm.memory(layer).capture_key(at)) for layer in layers}
         attending = {n: stack.enter_context(intervene(lm, Site("attention", n), Read(), at)) for n in attention}
         recording = forward.record(entered, until=None if earlier is None else entered[-1])
     if earlier is not None:

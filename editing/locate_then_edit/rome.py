@@ -13,7 +13,10 @@ from typing import ClassVar
 import torch
 
 from corrigenda import EditRefusedError, Fact, LanguageModel, LowRankEdit, Origin
-from corrigenda.moments.second_moment import second_moment
+from corrigenda.edits.experts import ExpertsEdit
+from corrigenda.models.experts import MixtureMemory
+from corrigenda.moments.experts import ExpertMoments
+from corrigenda.moments.second_moment import SecondMoment, second_moment
 from corrigenda.moments.text import Text
 from corrigenda.progress import track
 from corrigenda.settings import AtLeastOne, NotNegative, Positive, Seed, SettingsError, Share, checked
@@ -51,6 +54,10 @@ class Rome(OneLayer):
     while "..., Toyota is ..." was). So where the bare prompt's key agrees with k* by less than `bare_agreement` (a
     cosine in the metric of C^-1) it gets a row of its own in the same problem, with the same v*; the update is then
     of rank two.
+
+    A layer that is a mixture of experts is one memory to ROME: its answer is linear in the values of all experts, with
+    the key w_e m_e of every expert side by side (`corrigenda.models.experts`). C is taken expert by expert, so only the
+    experts that answer k* are changed, each along its own C_e^-1 w_e m_e.
 
     Guards (`editing.locate_then_edit.guards`): an update is flagged where |delta V| / |V| is above `flag_norm` or the
     agreement of keys is below 0.2; refused above `refuse_norm`, below 0.02, and where anything is not finite. Refused
@@ -99,11 +106,13 @@ class Rome(OneLayer):
             IndexError: the model has no such layer.
         """
         self._contexts(lm)
-        second_moment(lm, self.resolved_layer(lm), self.text)
+        self._moment(lm, self.resolved_layer(lm))
 
     @last_word_counts
-    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit:
+    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit | ExpertsEdit:
         """One update of one layer that makes all the facts hold, of rank one or two for each.
+
+        Of a layer that is a mixture, the experts that answer the subjects' last tokens are changed.
 
         Raises:
             EditRefusedError: a fact asks for an erasure; or every update was refused by the guards.
@@ -111,8 +120,8 @@ class Rome(OneLayer):
         """
         require_targets("ROME", facts)
         layer, prefixes = self.resolved_layer(lm), self._contexts(lm)
-        memory, moment = lm.memory(layer), second_moment(lm, layer, self.text)
-        scale = float(memory.values.float().norm())
+        memory, moment = lm.memory(layer), self._moment(lm, layer)
+        scale = memory.norm()
         guards = Guards("ROME", self.flag_norm, self.refuse_norm)
 
         parts, report = [], []
@@ -162,12 +171,22 @@ class Rome(OneLayer):
             torch.cat([directions[kept], bare_directions[own]]),
             torch.cat([residuals[kept], wanted[own] - memory.read(bare[own]).float()]),
         )
-        edit = LowRankEdit.of(lm, Origin.of(lm, self, facts, report), {layer: factors})
+        origin = Origin.of(lm, self, facts, report)
+        if isinstance(memory, MixtureMemory):
+            parts_of = {(layer, e): (factors[0][memory.block(e)], factors[1]) for e in range(memory.n_experts)}
+            edit: LowRankEdit | ExpertsEdit = ExpertsEdit(origin, {p: f for p, f in parts_of.items() if f[0].any()})
+        else:
+            edit = LowRankEdit.of(lm, origin, {layer: factors})
         relative_norm = edit.norm(layer) / scale
         if len(kept) == 1:
             guards.judge_whole_of_one(facts[kept[0]].id, report[kept[0]], relative_norm)
         guards.refuse_whole(layer, relative_norm, len(kept))
         return edit
+
+    def _moment(self, lm: LanguageModel, layer: int) -> SecondMoment | ExpertMoments:
+        if lm.architecture.experts(layer) is not None:
+            return ExpertMoments(lm, layer, self.text)
+        return second_moment(lm, layer, self.text)
 
     def _contexts(self, lm: LanguageModel) -> list[str]:
         if self.prefixes is not None:

@@ -175,7 +175,7 @@ class Grace(OneLayer):
     def _add(self, side: SideLayer, book: _Book, row: Rows, fact: Fact) -> tuple[dict[str, Any], int | None]:
         """Adds one fact; returns its report and its entry. The codebook is as it was where the fact is refused."""
         forward = RowsForward(side, row)
-        key = row.coefficients[0][row.prompts[0] - 1].to(side.memory.values.device)
+        key = row.coefficients[0][row.prompts[0] - 1].to(side.memory.weight.device)
         label = str(fact.target_new).strip()
         figures: dict[str, Any] = {}
         entry, distance = book.nearest(key)
@@ -241,7 +241,7 @@ class _Book:
 
     def __init__(self, side: SideLayer, previous: CodebookEdit | None, labels: Sequence[str], radius: float) -> None:
         memory = side.memory
-        device = memory.values.device
+        device = memory.weight.device
         self.memory, self.radius = memory, radius
         self.labels = list(labels)
         if previous is None:

@@ -18,7 +18,7 @@ def change_norm(lm: LanguageModel) -> dict[str, float]:
     """
     found: dict[str, float] = {}
     if lm.edits.untouched:
-        pairs = [(lm.memory(layer).values.double(), old.double()) for layer, old in lm.edits.untouched.items()]
+        pairs = [(lm.memory_at(place).values.double(), old.double()) for place, old in lm.edits.untouched.items()]
         found["norm"] = math.sqrt(sum(float((new - old).square().sum()) for new, old in pairs))
         found["relative_norm"] = found["norm"] / math.sqrt(sum(float(old.square().sum()) for _, old in pairs))
     else:

@@ -27,9 +27,11 @@ from corrigenda import (
     UnsupportedModelError,
     load,
 )
+from corrigenda.edits.codebook import CodebookEdit
 from corrigenda.forward.generation import decode
 from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import forward_logits, record
+from corrigenda.loading import DamagedModelError, _explained
 from corrigenda.models import embedded
 from corrigenda.prompts import TokenBatch
 
@@ -268,22 +270,10 @@ def test_remote_code_is_refused(llama: LanguageModel, folder: Path) -> None:
 
 UNKNOWN: dict[str, dict[str, Any]] = {
     "biogpt": tiny._SIZES,
-    "falcon": tiny._SIZES,  # adds the attention's output to the FFN's in place
+    "exaone4": tiny._GROUPED,
     "gpt_bigcode": tiny._OLD,
-    "olmo3": tiny._GROUPED,
-    "phi": tiny._SIZES,
-    "stablelm": tiny._GROUPED,
-    "starcoder2": tiny._GROUPED,
-}
-_MIXTURE = tiny._GROUPED | {"num_experts_per_tok": 2, "moe_intermediate_size": 24}
-MIXTURES: dict[str, dict[str, Any]] = {
-    "deepseek_v3": tiny._SIZES
-    | {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "n_group": 1, "topk_group": 1}
-    | {"kv_lora_rank": 8, "q_lora_rank": 8, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
-    | {"first_k_dense_replace": 2},  # the first blocks look like those of a plain model
-    "mixtral": tiny._GROUPED | {"num_local_experts": 4},
-    "qwen2_moe": _MIXTURE | {"num_experts": 4, "shared_expert_intermediate_size": 40},  # one expert sees every token
-    "qwen3_moe": _MIXTURE | {"num_experts": 4},
+    "helium": tiny._GROUPED,
+    "nemotron": tiny._GROUPED,
 }
 
 
@@ -319,18 +309,83 @@ def test_family_found_by_inspection(family: str) -> None:
     torch.testing.assert_close(logits, last_logits(lm).log_softmax(-1), atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("family", MIXTURES)
-def test_mixture_of_experts(family: str) -> None:
-    model = from_config(family, MIXTURES[family])
-    with pytest.raises(UnsupportedModelError, match=rf"{family}.*mixture.* of experts"):
-        LanguageModel(model, tiny.tokenizer())
+def test_a_mixture_that_is_not_in_the_table() -> None:
+    sizes = tiny._GROUPED | {"num_local_experts": 4, "num_experts_per_tok": 2}
+    with pytest.raises(UnsupportedModelError, match=r"granitemoe.*mixture.* of experts"):
+        LanguageModel(from_config("granitemoe", sizes), tiny.tokenizer())
 
 
 def test_mixture_of_experts_from_a_folder(tmp_path: Path) -> None:
-    from_config("mixtral", MIXTURES["mixtral"]).save_pretrained(tmp_path)
-    tiny.tokenizer().save_pretrained(tmp_path)
-    with pytest.raises(UnsupportedModelError, match="experts"):
+    """Checkpoints keep each expert apart; loading puts them together."""
+    lm = tiny.build("mixtral")
+    lm.save_pretrained(tmp_path)
+    again = load(tmp_path)
+    assert torch.equal(again.memory(2, 1).values, lm.memory(2, 1).values)
+    assert torch.equal(last_logits(again), last_logits(lm))
+    assert again.fingerprint == lm.fingerprint
+
+
+def test_sharded_safetensors(llama: LanguageModel, tmp_path: Path) -> None:
+    llama.model.save_pretrained(tmp_path, max_shard_size="50KB")
+    llama.tokenizer.save_pretrained(tmp_path)
+    shards = sorted(tmp_path.glob("model-*.safetensors"))
+    assert len(shards) > 1
+    assert load(tmp_path).fingerprint == llama.fingerprint
+    shards[-1].unlink()
+    with pytest.raises(ModelNotFoundError, match=r"could not be loaded as a model.*model-\d+-of"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (
+            "GatedRepoError",
+            r"'somebody/llama' is gated: accept its terms at https://huggingface\.co/somebody/llama.*log in",
+        ),
+        ("RepositoryNotFoundError", r"no model 'somebody/llama', or it is private: then log in.*smollm2-135m"),
+        ("RevisionNotFoundError", r"'somebody/llama' has no such revision"),
+    ],
+)
+def test_what_the_hub_refuses(kind: str, message: str) -> None:
+    refused = type(kind, (OSError,), {})("401 Client Error")
+    with pytest.raises(ModelNotFoundError, match=message):
+        raise _explained("somebody/llama", refused, "")
+
+
+def test_a_package_that_a_quantised_checkpoint_needs(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(DamagedModelError, match=r"the weights of the model.*quantised.*bitsandbytes.*unquantised"):
+        load(folder)
+
+
+def test_a_quantised_model_is_read_and_edited_beside_its_weights() -> None:
+    lm = tiny.quantised()
+    memory = lm.memory(2)
+    assert (memory.d_ffn, memory.d_model) == (48, tiny.WIDTH)
+    with memory.capture() as seen:
+        plain = last_logits(lm)
+    module = lm.architecture.values(2)
+    torch.testing.assert_close(seen.output, seen.coefficients @ (module.weight.float() * module.scale).T)
+    assert torch.equal(memory.read(seen.coefficients), seen.output)
+    with memory.add(torch.ones(tiny.WIDTH)):
+        assert not torch.equal(last_logits(lm), plain)
+    with ContextEdit(Origin(lm.name, lm.fingerprint, "context"), "the tower is red .").applied(lm):
+        assert lm.tokens("a") == lm.tokenizer("the tower is red . a")["input_ids"]
+    key = seen.coefficients[:1, 4]  # of the first prompt's last token
+    others = seen.coefficients[[1, 2], [2, 5]]
+    values, radii = torch.full((1, tiny.WIDTH), 2.0), 0.5 * (others - key).norm(dim=1).min()[None]
+    with CodebookEdit.of(memory, Origin(lm.name, lm.fingerprint, "grace"), key, values, radii).applied(lm):
+        edited = last_logits(lm)
+    assert not torch.equal(edited[0], plain[0])
+    torch.testing.assert_close(edited[1:], plain[1:])
+    for matrix in ("values", "keys", "gates"):
+        with pytest.raises(
+            UnsupportedModelError, match=r"quantised \(EightBits, int8\).*beside the weights.*unquantised"
+        ):
+            getattr(memory, matrix)
 
 
 def test_attention_with_the_residual_addition_inside() -> None:

@@ -22,6 +22,8 @@ def site_module(lm: LanguageModel, site: str, layer: int) -> torch.nn.Module:
     block = lm.architecture.blocks[layer]
     if site == "block":
         return block
+    if site == "ffn" and hasattr(block, "mlp") and hasattr(block.mlp, "experts"):
+        return block.mlp
     return lm.architecture.values(layer) if site == "ffn" else lm.architecture.attention(layer)
 
 
@@ -55,7 +57,7 @@ def brute_force(lm: LanguageModel, fact: Fact, settings: CausalTrace, answer: li
                         tensor = tensor[None].clone() if flat else tensor.clone()
                         for position, value in changes.get((site, layer), []):
                             tensor[0, position] = value
-                        kept[site, layer] = tensor[0]
+                        kept[site, layer] = tensor[0].clone()  # Falcon goes on to add to it in place
                         tensor = tensor[0] if flat else tensor
                         return (tensor, *output[1:]) if isinstance(output, tuple) else tensor
 
@@ -86,7 +88,7 @@ def brute_force(lm: LanguageModel, fact: Fact, settings: CausalTrace, answer: li
     return scores
 
 
-@pytest.mark.parametrize("family", tiny.DECODERS)
+@pytest.mark.parametrize("family", [*tiny.DECODERS, *tiny.MIXTURES])
 @pytest.mark.parametrize("site", ["block", "ffn", "attention"])
 def test_every_cell_in_every_family(family: str, site: str) -> None:
     lm = tiny.build(family)

@@ -132,6 +132,19 @@ def test_replace_at_chosen_positions(family: str) -> None:
     assert torch.equal(replaced.output, expected)
 
 
+@pytest.mark.parametrize("family", ["llama", "falcon"])
+def test_what_is_put_in_is_not_written_to(family: str) -> None:
+    """Falcon goes on to add the attention's output to the FFN's in place."""
+    lm = tiny.build(family)
+    output = torch.randn(3, 6, tiny.WIDTH, requires_grad=True)
+    before = output.detach().clone()
+    with lm.memory(LAYER).replace(output):
+        last_logits(lm).sum().backward()
+    assert torch.equal(output, before)
+    assert output.grad is not None
+    assert bool(output.grad.any())
+
+
 @pytest.mark.parametrize("change", ["add", "replace", "scale"])
 def test_hooks_are_gone_after_an_error(change: str) -> None:
     lm = tiny.build("llama")

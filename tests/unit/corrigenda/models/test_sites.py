@@ -25,11 +25,13 @@ LAYER = 2
 PROJECTIONS = {
     "bert": "attention.output.dense",
     "bloom": "self_attention.dense",
+    "falcon": "self_attention.dense",
     "gpt2": "attn.c_proj",
     "gpt_neo": "attn.attention.out_proj",
     "gpt_neox": "attention.dense",
     "gptj": "attn.out_proj",
     "opt": "self_attn.out_proj",
+    "phi": "self_attn.dense",
 }
 
 
@@ -135,8 +137,8 @@ def test_no_such_site() -> None:
 
 def test_a_family_whose_heads_are_not_known() -> None:
     """Read off the model where that is clear, and an error that says what to do where it is not."""
-    config = AutoConfig.for_model("stablelm", **tiny._GROUPED)
-    lm = LanguageModel(AutoModelForCausalLM.from_config(config), tiny.tokenizer(), "stablelm")
+    config = AutoConfig.for_model("seed_oss", **tiny._GROUPED)
+    lm = LanguageModel(AutoModelForCausalLM.from_config(config), tiny.tokenizer(), "seed_oss")
     assert lm.architecture.family.attention_output == "self_attn.o_proj"
     with intervene(lm, site("heads"), Read()) as seen:
         lm.model(input_ids=IDS)

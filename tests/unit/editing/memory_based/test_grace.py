@@ -285,3 +285,14 @@ def test_refused_facts_and_bad_settings() -> None:
     for changes in ({"steps": 0}, {"lr": 0.0}, {"radius": -1.0}, {"relative_radius": 0.0}):
         with pytest.raises(ValueError, match=f"Grace: {next(iter(changes))}=.* must be a"):
             grace(**changes)
+
+
+def test_beside_quantised_weights() -> None:
+    """The matrices can be neither read nor written, and need not be."""
+    lm = tiny.quantised()
+    with pytest.raises(ValueError, match="quantised"):
+        _ = lm.memory(2).values
+    plain = loss(lm, EIFFEL)
+    with grace().edit(lm, [EIFFEL]).applied(lm):
+        assert loss(lm, EIFFEL) < plain - 0.5
+    assert loss(lm, EIFFEL) == plain
