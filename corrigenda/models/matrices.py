@@ -19,7 +19,7 @@ def is_matrix(module: nn.Module) -> bool:
 
 def in_out(module: nn.Module) -> tuple[int, int]:
     """The widths of what a matrix module takes and of what it gives."""
-    if isinstance(module, nn.Linear):  # a quantised one may store its weight in another shape
+    if isinstance(module, nn.Linear) and is_quantised(module):  # it may store its weight in another shape
         return module.in_features, module.out_features
     weight: torch.Tensor = module.weight  # type: ignore[assignment]
     rows, columns = weight.shape
@@ -29,7 +29,5 @@ def in_out(module: nn.Module) -> tuple[int, int]:
 def is_quantised(module: nn.Module) -> bool:
     """Whether a matrix module keeps something else than the matrix: 8- or 4-bit numbers with their scales, say."""
     weight: torch.Tensor = module.weight  # type: ignore[assignment]
-    rows, columns = in_out(module)
-    stored = (rows, columns) if stores_transposed(module) else (columns, rows)
     # float8 counts as floating point for torch, but nothing can be added to it
-    return not weight.is_floating_point() or weight.element_size() < 2 or tuple(weight.shape) != stored
+    return not weight.is_floating_point() or weight.element_size() < 2 or weight.ndim != 2

@@ -18,6 +18,7 @@ KINDS = (
     "corrigenda.edits.codebook",
     "corrigenda.edits.coefficients",
     "corrigenda.edits.context",
+    "corrigenda.edits.experts",
     "corrigenda.edits.low_rank",
     "corrigenda.edits.side_memory",
     "corrigenda.edits.values",
