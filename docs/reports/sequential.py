@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from pages import ROOT, Collected, Made, Report, made, making, provenance
@@ -39,6 +40,7 @@ from eval.measure import measure
 from eval.protocols.curves import cell, curve_markdown, draw_curves, value_at
 from eval.protocols.fixed_locality import own_prompts
 from eval.protocols.sequential import Regime
+from eval.statistics.paired import PERMUTATIONS, holm, paired_test
 
 NAME = "sequential"
 SCRIPT = "sequential.py"
@@ -181,7 +183,28 @@ TITLES = {
     "fixed.embedded.preservation": "fixed, embedded facts (same continuation)",
     "neighbourhood_success": "neighbourhood success",
     "perplexity_drift": "perplexity drift",
+    "windows_activated": "windows answered",
 }
+
+HEADINGS = {
+    "fixed.zsre_fresh.preservation": "fixed, zsRE",
+    "fixed.zsre.preservation": "fixed, zsRE",
+    "fixed.counterfact.preservation": "fixed, CounterFact",
+    "fixed.embedded.preservation": "fixed, embedded",
+    "windows_activated": "windows",
+}
+"""Headings of columns that have none of their own in `eval.protocols.curves`."""
+
+COMPARED = {
+    "token_accuracy": "reliability",
+    "free_generation_strict": "reliability, free",
+    "paraphrase_token_accuracy": "generalization",
+    "paraphrase_free_generation_strict": "generalization, free",
+    "preservation": "locality",
+}
+"""What methods that went equally far are compared in, fact by fact."""
+AGAINST = "wise_whitened"
+"""The method that all others are compared with: this project's own."""
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -381,7 +404,7 @@ def section(
             continue
         yield f"After {number} edits:"
         yield ""
-        yield from curve_markdown(some, [*keys, "norm", "seconds_per_edit"], [number])
+        yield from curve_markdown(some, [*keys, "norm", "seconds_per_edit"], [number], HEADINGS)
         yield ""
 
 
@@ -396,7 +419,11 @@ def same_editor(path: Path, editor: Editor) -> None:
 def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
     """The page and its pictures."""
     first, _, *about = introduction(data["figures"]["model"])
-    lines, pictures = [first, "", *provenance(NAME, data, SCRIPT, timed=True), *about], []
+    findings = by_hand("sequential_findings.md", warned=False)
+    lines, pictures = (
+        [first, "", *provenance(NAME, data, SCRIPT, timed=True), *findings, "## What was done", "", *about],
+        [],
+    )
     for name, found in data["figures"]["data"].items():
         methods = found["methods"]
         keys = [key for key in TITLES if any(value_at(p, key) for points in methods.values() for p in points)]
@@ -406,16 +433,17 @@ def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
         lines += section(name, methods, keys, f"figures/{picture.name}")
         lines += shapes(methods)
         lines += same_forms(found["same_form"])
+        lines += comparisons(found["paired"])
         pictures.append(picture)
-    lines += by_hand()
+    lines += by_hand("sequential_notes.md", warned=True)
     path = docs / f"{NAME}.md"
     write_text(path, "\n".join(lines).rstrip() + "\n")
     return [path, *pictures]
 
 
-def by_hand() -> list[str]:
+def by_hand(name: str, warned: bool) -> list[str]:
     """What people wrote about the curves, where there is something, with a word on its figures."""
-    notes = Path(__file__).with_name("sequential_notes.md")
+    notes = Path(__file__).with_name(name)
     if not notes.is_file():
         return []
     heading, *rest = notes.read_text(encoding="utf-8").strip().splitlines()
@@ -423,7 +451,7 @@ def by_hand() -> list[str]:
         "*Written by hand, about earlier runs. Figures below that are in none of the tables above are in no data file, "
         "either.*"
     )
-    return [heading, "", warning, *rest]
+    return [heading, *(["", warning] if warned else []), *rest, ""]
 
 
 def shapes(methods: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
@@ -490,6 +518,31 @@ def same_forms(found: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         yield from ("", f"| method | T | {names} |", "|---|---|" + "---|" * len(SAME_FORM_METRICS), *rows, "")
 
 
+def comparisons(found: Mapping[str, Any]) -> Iterator[str]:
+    """The table of what `paired` found: a line a method, a column a metric."""
+    if not found:
+        return
+    least = 2 / (PERMUTATIONS + 1) * len(found["rows"])
+    yield (
+        f"*Against {METHODS[found['against']].name}.* The difference of each method to it after all edits (percentage "
+        "points), and the p of a paired permutation test over subjects, corrected for the number of tests in the table "
+        f"(Holm; {least:.3f} is the least that {PERMUTATIONS:,} permutations can give):"
+    )
+    yield from ("", f"| method | {' | '.join(COMPARED.values())} |", "|---|" + "---|" * len(COMPARED))
+    for key, method in METHODS.items():
+        rows = {row["metric"]: row for row in found["rows"] if row["method"] == key}
+        if rows:
+            yield f"| {method.name} | " + " | ".join(_compared(rows.get(metric)) for metric in COMPARED) + " |"
+    yield ""
+
+
+def _compared(row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return ""
+    p = "< 0.001" if row["holm"] < 0.001 else f"= {row['holm']:.3f}"
+    return f"{100 * row['difference']:+.1f} (p {p})"
+
+
 def _seen(truth: bool, t: int) -> str:
     if truth:
         return "**seen**"
@@ -524,8 +577,37 @@ def gathered(work: Path, model: str) -> Collected:
             if asked:
                 same[key] = max(asked, key=lambda row: int(row["t"]))
         if methods:
-            figures[data] = {"methods": methods, "same_form": same}
+            figures[data] = {"methods": methods, "same_form": same, "paired": paired(work, data)}
     return Collected({"model": model, "data": figures}, runs)
+
+
+def paired(work: Path, data: str) -> dict[str, Any]:
+    """Each method's difference to `AGAINST` after the last edit, by metric, with the p of a paired permutation test.
+
+    Of the longest sequence that `AGAINST` went through; methods that did not are left out. The p-values of a data set
+    are corrected for their number (Holm).
+    """
+    ends: dict[str, dict[str, Mapping[str, Any]]] = {}
+    folders = sorted(
+        work.glob(f"{data}-*/{AGAINST}/done.json"), key=lambda path: int(path.parts[-3].rpartition("-")[2])
+    )
+    for key in METHODS if folders else ():
+        folder = folders[-1].parents[1] / key
+        if (folder / "done.json").is_file():
+            ends[key] = {record["id"]: record for record in RunFolder(folder).cases("retention")}
+    ours, found = ends.pop(AGAINST, {}), []
+    for key, theirs in ends.items():
+        both = [id_ for id_ in ours if id_ in theirs]
+        for metric in COMPARED:
+            sides = [[one[id_]["after"]["values"].get(metric) for id_ in both] for one in (theirs, ours)]
+            if both and None not in sides[0] + sides[1]:
+                subjects = [ours[id_]["fact"]["subject"] for id_ in both]
+                p = paired_test(*sides, groups=subjects)
+                difference = fmean(sides[0]) - fmean(sides[1])
+                found.append({"method": key, "metric": metric, "n": len(both), "difference": difference, "p": p})
+    for row, corrected in zip(found, holm([row["p"] for row in found]), strict=True):
+        row["holm"] = corrected
+    return {"against": AGAINST, "rows": found} if found else {}
 
 
 def curve(folder: Path) -> list[dict[str, Any]]:

@@ -63,15 +63,21 @@ def curve_table(points: Sequence[Point], title: str = "") -> Table:
     return table
 
 
-def curve_markdown(curves: Mapping[str, Sequence[Point]], keys: Sequence[str], at: Sequence[int] = ()) -> Iterator[str]:
+def curve_markdown(
+    curves: Mapping[str, Sequence[Point]],
+    keys: Sequence[str],
+    at: Sequence[int] = (),
+    named: Mapping[str, str] | None = None,
+) -> Iterator[str]:
     """The lines of a Markdown table: one line for each method and T, with 95 % intervals.
 
     Args:
         curves: by method its points.
         keys: the metrics, as in `curve_columns`, and the figures, as in `eval.metrics.RUN_FIGURES`.
         at: only these T; by default all.
+        named: headings of columns, before those that metrics and figures have.
     """
-    headings = curve_columns() | {key: figure.heading for key, figure in RUN_FIGURES.items()}
+    headings = curve_columns() | {key: figure.heading for key, figure in RUN_FIGURES.items()} | dict(named or {})
     names = [headings.get(key, key.replace("_", " ")) for key in keys]
     yield "| method | T | " + " | ".join(names) + " |"
     yield "|---|---|" + "---|" * len(keys)

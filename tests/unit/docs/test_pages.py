@@ -17,7 +17,6 @@ WAITING: dict[str, str] = {
     "localization": "the present page is of an earlier version of the command, which kept no data",
     "leaderboard": "the present page is of an earlier version of the command, which kept no data",
     "neurons": "the present page is of an earlier version of the command, which kept no data",
-    "sequential": "the present page is of an earlier version of the command, which kept no data",
 }
 """Pages whose data are not there yet, and why. Take a line out when the data come."""
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pages
+import pytest
 import sequential
 
 
@@ -66,3 +67,47 @@ def test_the_page_from_made_up_data(tmp_path: Path) -> None:
     head, notes = text.split("## Notes on the curves")
     assert "are in no data file" in notes
     assert "are in no data file" not in head
+
+
+def retained(work: Path, key: str, right: list[float], subjects: list[str]) -> None:
+    """A finished sequence of one method: the facts' reliability after its last edit."""
+    folder = work / "zsre-30" / key
+    folder.mkdir(parents=True)
+    (folder / "done.json").write_text("{}")
+    rows = [
+        {"id": str(n), "fact": {"subject": subject}, "after": {"values": {"token_accuracy": value}}}
+        for n, (value, subject) in enumerate(zip(right, subjects, strict=True))
+    ]
+    (folder / "retention.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_methods_are_compared_fact_by_fact(tmp_path: Path) -> None:
+    subjects = [str(n) for n in range(8)]
+    retained(tmp_path, "wise_whitened", [0.0] * 8, subjects)
+    retained(tmp_path, "rome", [1.0] * 8, subjects)
+    retained(tmp_path, "grace", [0.0] * 7 + [1.0], subjects)
+    (tmp_path / "zsre-30" / "ft_m").mkdir()  # not finished
+    found = sequential.paired(tmp_path, "zsre")
+    rows = {row["method"]: row for row in found["rows"]}
+    assert set(rows) == {"rome", "grace"}
+    # Exact: of 2^8 swaps two are as extreme as eight differences of one sign; all are as extreme as one difference.
+    assert rows["rome"]["p"] == pytest.approx(2 / 2**8)
+    assert rows["rome"]["holm"] == pytest.approx(2 * 2 / 2**8)
+    assert rows["rome"]["difference"] == 1.0
+    assert rows["grace"]["p"] == 1.0
+    assert rows["grace"]["difference"] == pytest.approx(1 / 8)
+    lines = list(sequential.comparisons(found))
+    assert "| ROME | +100.0 (p = 0.016) |  |  |  |  |" in lines
+    assert "| GRACE | +12.5 (p = 1.000) |  |  |  |  |" in lines
+
+
+def test_subjects_are_swapped_whole(tmp_path: Path) -> None:
+    retained(tmp_path, "wise_whitened", [0.0] * 8, ["one"] * 8)
+    retained(tmp_path, "rome", [1.0] * 8, ["one"] * 8)
+    assert sequential.paired(tmp_path, "zsre")["rows"][0]["p"] == 1.0
+
+
+def test_without_the_method_that_others_are_compared_with_there_is_no_table(tmp_path: Path) -> None:
+    retained(tmp_path, "rome", [1.0] * 8, [str(n) for n in range(8)])
+    assert sequential.paired(tmp_path, "zsre") == {}
+    assert list(sequential.comparisons({})) == []
