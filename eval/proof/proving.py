@@ -91,7 +91,7 @@ def prove(
         texts = read_held_out(lm, settings)
         with edit.applied(lm):
             texts_after = read_held_out(lm, settings)
-        for part in track(parts, f"Proving {len(left)} facts"):
+        for part in track(parts, f"Proving {len(left)} facts, {PART} at a time"):
             before = measure(lm, part, settings, held_out=texts)
             with edit.applied(lm):
                 after = measure(lm, part, settings, before, held_out=texts_after)

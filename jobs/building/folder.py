@@ -26,11 +26,12 @@ from corrigenda import Fact
 from corrigenda.data import read_facts
 from corrigenda.runs.folder import read_object
 from corrigenda.runs.locks import LockedError, locked
+from eval.proof.report import FORMAT
 
 PARTS = ("model", "adapter", "edit", "facts.jsonl", "report.json", "report.html")
 """What a build is made of; a build of some kinds of edits lacks some."""
 
-NEW, READY, OLD, WHOLE = ".new", ".ready", ".old", "whole.json"
+NEW, READY, OLD, WHOLE, LOCK = ".new", ".ready", ".old", "whole.json", ".lock"
 
 
 class BuildFolder:
@@ -63,10 +64,41 @@ class BuildFolder:
         """The report of the build there; None where there is none.
 
         Raises:
-            ValueError: the file is damaged.
+            ValueError: the file is damaged, or of another version.
         """
         path = self.path / "report.json"
-        return read_object(path, "delete it to build without a look at the last build") if path.is_file() else None
+        if not path.is_file():
+            return None
+        remedy = "delete it to build without a look at the last build"
+        report = read_object(path, remedy)
+        if report.get("format") != FORMAT:
+            raise ValueError(f"{path}: has format {report.get('format')!r}, and this version writes {FORMAT}; {remedy}")
+        return report
+
+    def require_own(self, source: str | None) -> None:
+        """Refuses a folder in which a build would take the place of something else.
+
+        Args:
+            source: where the list comes from, if that is a file.
+
+        Raises:
+            FileExistsError: there is something that is called as a part of a build, and no knowledge base; or the list
+                itself is a part of the build.
+        """
+        there = [name for name in PARTS if (self.path / name).exists()]
+        if there and not self.base.exists() and not (self.path / LOCK).exists():
+            raise FileExistsError(
+                f"job.folder={self.path}: {there[0]} there is not of a build (there is no {self.base.name}), and a "
+                "build would take its place; name a folder of its own"
+            )
+        if source is None:
+            return
+        parts, place = [(self.path / name).resolve() for name in PARTS], Path(source).resolve()
+        if any(place == part or part in place.parents for part in parts):
+            raise FileExistsError(
+                f"data.path={source}: this file is a part of the build in {self.path}, which each build writes anew; "
+                "keep the list beside the folder"
+            )
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -80,7 +112,7 @@ class BuildFolder:
             raise NotADirectoryError(f"job.folder={self.path}: this is a file; name a folder")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            with locked(self.path / ".lock"):
+            with locked(self.path / LOCK):
                 self.recover()
                 yield
         except LockedError:

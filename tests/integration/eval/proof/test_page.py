@@ -48,7 +48,8 @@ def report() -> dict[str, Any]:
     plan = Plan((facts[1],), (), (gone,), tuple(facts[2:]))
     said = [{}, {"alike": ["fact-10"]}, {"alike": ["fact-1"]}]
     made = report_of(facts, found, said, plan, last)
-    return made | {"about": "made by a test", "rules": [{"passed": False, "said": "efficacy 66.7"}]}
+    rules = [{"passed": False, "said": "efficacy 66.7"}]
+    return made | {"about": "made by a test", "rules": rules, "accepted": False}
 
 
 @pytest.fixture
@@ -98,6 +99,8 @@ def test_the_report_in_chromium(page: Page, tmp_path: Path) -> None:
     ids = ["fact-earlier", "fact-fact-0", "fact-fact-1", "fact-fact-10"]
     assert page.title() == "Corrigenda: 2 of 3 facts hold"
     assert page.locator("#rules").get_by_text("not accepted").is_visible()
+    assert page.locator("#refused").get_by_text("put in place all the same").is_visible()
+    assert "not accepted" in page.title()
     assert "<Paris> & so" in page.locator("#fact-fact-0").inner_text()  # as it was said
     assert shown(page) == ids
 
