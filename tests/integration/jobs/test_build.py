@@ -255,3 +255,24 @@ def test_what_is_solved_again(home: Path, tmp_path: Path) -> None:
     assert bytes_of(folder / "model") == bytes_of(tmp_path / "fresh" / "model") != first
     build(home, folder, source)
     assert bytes_of(folder / "model") == first
+
+
+def test_beside_the_weights(home: Path, tmp_path: Path) -> None:
+    """``how=attached``: the edit answers as the report says, and what was folded before is no part of the build."""
+    folder, source = tmp_path / "built", write(tmp_path / "list.jsonl", [record(number) for number in range(3)])
+    build(home, folder, source)
+    assert (folder / "model").is_dir()
+    said = build(home, folder, source, "job.how=attached", "job.accept.collisions=5", succeeds=False)
+    assert "there is no model/: the edit is not in the weights; edit/ has it" in said
+    assert "not accepted: collisions not measured" in said
+    assert "(0 to solve)" in said  # EMMET's entries serve both ways
+    assert not (folder / "model").exists()
+    assert not (folder / "adapter").exists()
+    report = report_in(folder)
+    assert (report["how"], report["keys_compared"]) == ("attached", False)
+    assert "Keys were not compared" in (folder / "report.html").read_text(encoding="utf-8")
+    lm = load(str(home / "model"), device="cpu")
+    with Edit.load(folder / "edit").applied(lm):
+        for row in report["facts"]:
+            assert lm.generate(row["statement"], 3, stop_at_newline=True) == row["now"]
+    assert any(row["now"] != row["before"] for row in report["facts"])

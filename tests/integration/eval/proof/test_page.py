@@ -46,7 +46,7 @@ def report() -> dict[str, Any]:
     facts = [superseded, *(one.case.fact for one in found)]
     last = {"facts": [{"id": "fact-1", "holds": True}]}
     plan = Plan((facts[1],), (), (gone,), tuple(facts[2:]))
-    said = [{}, {"alike": ["fact-10"]}, {"alike": ["fact-1"]}]
+    said = [{"alike": []}, {"alike": ["fact-10"]}, {"alike": ["fact-1"]}]
     made = report_of(facts, found, said, plan, last)
     rules = [{"passed": False, "said": "efficacy 66.7"}]
     return made | {"about": "made by a test", "rules": rules, "accepted": False}

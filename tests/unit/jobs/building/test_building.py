@@ -110,6 +110,7 @@ def test_rules_of_acceptance() -> None:
     report = {
         "metrics": {"free_generation_strict": {"after": 0.94}, "perplexity_drift": {"after": 0.01}},
         "collisions": [{}],
+        "keys_compared": True,
     }
     accept = AcceptSettings(efficacy=0.95, perplexity_drift=0.05, preservation=0.0, collisions=1)
     found = {rule["rule"]: (rule["found"], rule["passed"]) for rule in judged(accept, report)}
@@ -123,5 +124,8 @@ def test_rules_of_acceptance() -> None:
     assert said[0] == "efficacy 94.0, wanted at least 95.0 %"
     assert said[-1] == "collisions 1, wanted at most 1 pairs"
     assert judged(AcceptSettings(), report) == []
+    [rule] = judged(AcceptSettings(collisions=1), report | {"keys_compared": False})
+    assert (rule["found"], rule["passed"]) == (None, False)
+    assert rule["said"].startswith("collisions not measured: this way of building compares no keys")
     with pytest.raises(SettingsError, match=r"job\.accept\.efficacy=95"):
         AcceptSettings(efficacy=95)
