@@ -244,6 +244,7 @@ def test_what_is_solved_again(home: Path, tmp_path: Path) -> None:
     lists = [[record(2, id="fact-0"), record(1)], [record(0), record(1), record(0, id="last", target_new="Berlin")]]
     for records in lists:
         build(home, folder, write(source, records))
+        assert bytes_of(folder / "model") != first
     build(home, folder, write(source, [record(0), record(1)]))
     assert bytes_of(folder / "model") == first
 
