@@ -233,7 +233,7 @@ class Build:
                 say(escape(f"{len(ids)} {name}: {', '.join(ids[:10])}{' ...' if len(ids) > 10 else ''}"))
         touched = sum(bool(row.get("changed_next_to_it")) for row in report["facts"])
         if touched:
-            say(f"something changed next to {touched} of them")
+            say(f"next to {touched} of them the model does not go on word for word as before")
         for rule in report["rules"]:
             say(f"{'accepted' if rule['passed'] else 'not accepted'}: {rule['said']}")
         if not (self.folder.path / "adapter").exists():
