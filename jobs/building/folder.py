@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -142,8 +143,10 @@ class BuildFolder:
             write(new)
             there = [name for name in PARTS if (new / name).exists()]
             (new / WHOLE).write_text(json.dumps(there), encoding="utf-8")
+            mode = stat.S_IMODE((new / WHOLE).stat().st_mode)
             for path in sorted(new.rglob("*")):
                 if path.is_file():
+                    path.chmod(mode)  # whole models are written by safetensors for their owner alone
                     _to_disk(path)
         except (OSError, SafetensorError) as error:
             shutil.rmtree(new, ignore_errors=True)

@@ -148,6 +148,12 @@ def test_a_killed_build_goes_on(home: Path, tmp_path: Path) -> None:
         said = build(home, folder, source)
     assert "+ 5 new" in said  # against the build that is there
     assert report_in(folder)["n_facts"] == 6
+    # What was proven of an edit says nothing of another one of the same facts.
+    with mock.patch.object(BuildFolder, "replace", side_effect=KeyboardInterrupt):
+        build(home, folder, source, succeeds=False)
+    with mock.patch("eval.proof.proving.measure", side_effect=KeyboardInterrupt) as measured:
+        build(home, folder, source, "editor.eps=0.5", succeeds=False)
+    assert measured.called
     # Killed while the parts are moved: the next process moves the rest.
     now = bytes_of(folder / "model")
     (folder / READY).mkdir()

@@ -72,6 +72,19 @@ def test_a_kill_at_any_moment_leaves_one_build_or_the_other(tmp_path: Path) -> N
     raise AssertionError("it never came to its end")
 
 
+def test_whoever_may_read_a_part_may_read_all(tmp_path: Path) -> None:
+    def write(new: Path) -> None:
+        for name in ("report.json", "facts.jsonl"):
+            (new / name).write_text("{}")
+        (new / "facts.jsonl").chmod(0o600)  # as a library may write a file
+
+    folder = BuildFolder(tmp_path / "built")
+    with folder.held():
+        folder.replace(write)
+    assert len({(folder.path / name).stat().st_mode for name in ("report.json", "facts.jsonl")}) == 1
+    assert (folder.path / "report.json").stat().st_mode & 0o400
+
+
 @pytest.mark.parametrize("error", [OSError(28, "No space left"), SafetensorError("I/O error: No space left")])
 def test_what_cannot_be_written_leaves_the_build(tmp_path: Path, error: Exception) -> None:
     folder = BuildFolder(tmp_path / "built")
