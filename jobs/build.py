@@ -42,8 +42,8 @@ from jobs.errors import RunFailedError, RunInterrupted
 from jobs.job import StoreJob
 from jobs.settings import BuildSettings, check, made
 
-SOLVED_AT_ONCE = 4
-"""So many facts are solved for before what was found is written down."""
+SOLVED_AT_ONCE = 1
+"""So many facts are solved for before what was found is written down: each is solved for by itself anyway."""
 
 
 class Job(StoreJob):
@@ -56,7 +56,7 @@ class Job(StoreJob):
             RunFailedError: a rule of acceptance is broken.
             RunInterrupted: Ctrl-C was pressed.
             ValueError: a line of the list is damaged, or a fact cannot be solved for; or the list in the folder was
-                made on other weights.
+                made on other weights; or the folder is no build's.
             LockedError: another process is building there.
         """
         asked, accept = check(BuildSettings, config.job), check(AcceptSettings, config.job.accept)
@@ -65,6 +65,7 @@ class Job(StoreJob):
         facts, way, settings = tuple(read_data(config.data)), way_of(config), made(config.eval)
         require_targets("job=build", [facts[number] for number in standing(facts).in_force])
         folder = BuildFolder(asked.folder)
+        folder.require_own(config.data.path)
         if asked.dry:
             _say_plan(folder, load_model(config), facts, way)
             return
@@ -76,7 +77,10 @@ class Job(StoreJob):
             raise RunInterrupted("what was solved and proven is kept; give the same command again") from None
         broken = [rule["said"] for rule in rules if not rule["passed"]]
         if broken:
-            raise RunFailedError(f"the build in {folder.path} is not accepted: {'; '.join(broken)}")
+            raise RunFailedError(
+                f"the build in {folder.path} is not accepted: {'; '.join(broken)}; it is in place all the same, and "
+                "its report.json says so (accepted: false)"
+            )
 
 
 def way_of(config: DictConfig) -> How:
@@ -95,11 +99,11 @@ def _say_plan(folder: BuildFolder, lm: LanguageModel, facts: Sequence[Fact], way
     """Says what a build will do; nothing is written."""
     before = folder.facts
     plan = Plan.between(before, facts)
-    to_solve = len(standing(facts).in_force)
+    to_solve = tuple(facts[number] for number in standing(facts).in_force)
     if folder.base.is_file():
         with KnowledgeBase.open(folder.base, create=False) as kb:
             _require_same_weights(folder, kb, lm)
-            to_solve = len(kb.unsolved(lm, way.solver.settings(lm), facts))
+            to_solve = kb.unsolved(lm, way.solver.settings(lm), facts)
     for line in in_words(plan, before, to_solve):
         say(escape(line))
     return plan
@@ -229,7 +233,7 @@ class Build:
                 say(escape(f"{len(ids)} {name}: {', '.join(ids[:10])}{' ...' if len(ids) > 10 else ''}"))
         touched = sum(bool(row.get("changed_next_to_it")) for row in report["facts"])
         if touched:
-            say(f"something changed next to {touched} of them")
+            say(f"next to {touched} of them the model does not go on word for word as before")
         for rule in report["rules"]:
             say(f"{'accepted' if rule['passed'] else 'not accepted'}: {rule['said']}")
         if not (self.folder.path / "adapter").exists():

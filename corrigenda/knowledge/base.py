@@ -298,7 +298,7 @@ class KnowledgeBase:
         check_value("KnowledgeBase.solve", "batch", batch, AtLeastOne)
         facts = self.in_force if anew else self.unsolved(lm, settings)
         batches = [facts[start : start + batch] for start in range(0, len(facts), batch)]
-        for part in track(batches, f"Solving {len(facts)} facts of {self.path.name}") if batches else ():
+        for part in track(batches, f"Solving facts of {self.path.name}") if batches else ():
             solved = self._solved(lm, solver, part)
             with self._database.changing() as connection:
                 self._entries.write(connection, solved)

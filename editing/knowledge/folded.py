@@ -35,7 +35,7 @@ class Folded:
     editor: ClosedForm
 
     def __call__(self, lm: LanguageModel, facts: Sequence[Fact], entries: Sequence[Entry]) -> LowRankEdit | ValueEdit:
-        """The edit; of each fact it reports which others have nearly the same key (``"alike"``).
+        """The edit; of each fact it reports which others have nearly the same key (``"alike"``; empty for none).
 
         Raises:
             EditRefusedError: the change of a layer is out of all proportion.
@@ -45,7 +45,7 @@ class Folded:
         for entry in entries:
             by_layer.setdefault(entry.layer, []).append(entry)
         moments: Mapping[int, SecondMoment] = self.editor.moments(lm) if by_layer else {}
-        report: list[dict[str, Any]] = [{} for _ in facts]
+        report: list[dict[str, Any]] = [{"alike": []} for _ in facts]
         factors = dict[int, Factors]()
         for layer, found in sorted(by_layer.items()):
             values = unedited(lm, layer)

@@ -185,7 +185,8 @@ class ClosedForm:
         """What each layer lacks of the facts' targets, where no layer sees what another writes.
 
         For a knowledge base, which keeps what was solved for each fact on the unedited model: several layers take equal
-        shares, since none is measured anew after the one below it was written.
+        shares, since none is measured anew after the one below it was written. It is silent: the base says how far it
+        is.
 
         Args:
             lm: the model, as it is.
@@ -199,7 +200,7 @@ class ClosedForm:
         """
         require_targets(self.name, facts)
         layers = self.resolved_layers(lm)
-        batches, targets, _ = self._targets(lm, facts, layers)
+        batches, targets, _ = self._targets(lm, facts, layers, told=False)
         rows = SubjectRows(lm, [batch.prompts for batch in batches])
         _, weights = self._contexts(lm)
         found = {}
@@ -251,7 +252,7 @@ class ClosedForm:
             one["norm_anchors"] = anchors
 
     def _targets(
-        self, lm: LanguageModel, facts: Sequence[Fact], layers: Sequence[int]
+        self, lm: LanguageModel, facts: Sequence[Fact], layers: Sequence[int], told: bool = True
     ) -> tuple[list[Batch], dict[int, Tensor], list[dict[str, Any]]]:
         """The facts in batches; by layer their targets; and for each fact what there is to report."""
         prefixes, _ = self._contexts(lm)
@@ -259,7 +260,7 @@ class ClosedForm:
             Batch(part, build_prompts(lm, part, prefixes, self.value.kl_prompt, self.value.kl_position))
             for part in (facts[n : n + self.batch_size] for n in range(0, len(facts), self.batch_size))
         ]
-        solving = Solving(prefixes, self.value, self.site, self.keep_targets, self.workers)
+        solving = Solving(prefixes, self.value, self.site, self.keep_targets, self.workers, told)
         targets, report = solving.targets(lm, batches, layers if self.ends_only else layers[-1:])
         at_start = [bool(start) for batch in batches for start in batch.prompts.at_start]
         if any(at_start):

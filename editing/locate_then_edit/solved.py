@@ -51,6 +51,7 @@ class Solving:
         site: the output of what.
         keep: whether solved targets are kept on disk, and taken from there.
         workers: the processes that solve.
+        told: whether it says how far it is; not where its caller does.
     """
 
     prefixes: Sequence[str]
@@ -58,6 +59,7 @@ class Solving:
     site: Site
     keep: bool
     workers: Workers = field(default_factory=Workers)
+    told: bool = True
 
     def targets(
         self, lm: LanguageModel, batches: Sequence[Batch], layers: Sequence[int]
@@ -105,7 +107,7 @@ class Solving:
             names = [f"facts {', '.join(one.ids)}" for one in lacking]
             yield from self.workers.each(lm, partial(solve, self.settings, self.site), lacking, names, told)
             return
-        for number, one in enumerate(track(lacking, told, bar=False)):
+        for number, one in enumerate(track(lacking, told, bar=False) if self.told else lacking):
             yield number, solve(self.settings, self.site, lm, one)
 
     def _entry(self, state: str, fact: Fact, layer: int) -> Path:

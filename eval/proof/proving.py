@@ -11,7 +11,7 @@ from typing import Any
 
 from corrigenda import Edit, Fact, LanguageModel
 from corrigenda.forward.generation import Greedy, decode, never
-from corrigenda.progress import track
+from corrigenda.progress import stage, track
 from corrigenda.runs.folder import RunFolder
 from eval.evaluation import Case, judged
 from eval.held_out import read_held_out
@@ -88,10 +88,11 @@ def prove(
     left = [fact for fact in facts if fact.id not in done]
     parts = [left[start : start + PART] for start in range(0, len(left), PART)]
     if parts:
-        texts = read_held_out(lm, settings)
-        with edit.applied(lm):
-            texts_after = read_held_out(lm, settings)
-        for part in track(parts, f"Proving {len(left)} facts"):
+        with stage("Reading the held-out texts, without the edit and with it"):
+            texts = read_held_out(lm, settings)
+            with edit.applied(lm):
+                texts_after = read_held_out(lm, settings)
+        for part in track(parts, f"Proving {len(left)} facts, {PART} at a time"):
             before = measure(lm, part, settings, held_out=texts)
             with edit.applied(lm):
                 after = measure(lm, part, settings, before, held_out=texts_after)

@@ -29,13 +29,15 @@ def report_of(
     Args:
         facts: the whole list, in order.
         proven: those in force.
-        made: for each of `proven` what the edit reports of it; its ``"alike"`` names facts of nearly the same key.
+        made: for each of `proven` what the edit reports of it; its ``"alike"`` names facts of nearly the same key, and
+            is missing where keys were not compared.
         plan: by what the list differs from the last one's.
         last: the last report; None for the first.
 
     Returns:
-        ``metrics`` as `Evaluation.metrics` has them; ``facts``, a row each; ``collisions``, pairs of facts; ``since``,
-        what changed since the last report.
+        ``metrics`` as `Evaluation.metrics` has them; ``facts``, a row each; ``collisions``, pairs of facts, with
+        ``keys_compared``, whether facts of nearly the same key would be among them; ``since``, what changed since the
+        last report.
     """
     now = standing(facts)
     by_id = {one.case.fact.id: one for one in proven}
@@ -61,6 +63,7 @@ def report_of(
         "n_holding": sum(one.holds for one in proven),
         "metrics": Evaluation(tuple(one.case for one in proven)).metrics,
         "collisions": _collisions(facts, now, alike),
+        "keys_compared": all("alike" in said for said in made),
         "since": _since(plan, rows, last is None),
         "facts": rows,
     }

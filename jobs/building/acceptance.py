@@ -58,13 +58,15 @@ def judged(accept: AcceptSettings, report: Mapping[str, Any]) -> list[dict[str, 
             continue
         found: float | None
         if name == "collisions":
-            found, at_least, unit = len(report["collisions"]), False, _PAIRS
+            found, at_least, unit = len(report["collisions"]) if report["keys_compared"] else None, False, _PAIRS
+            missing = "this way of building compares no keys"
         else:
             metric = METRICS.named(_FIGURE[name])
             found = report["metrics"].get(metric.key, {}).get("after")
             at_least, unit = metric.better == "high", metric.written
+            missing = "the facts have no such prompts"
         passed = found is not None and (found >= wanted if at_least else found <= wanted)
-        shown = "not measured: the facts have no such prompts" if found is None else unit.text(found)
+        shown = f"not measured: {missing}" if found is None else unit.text(found)
         said = f"{name} {shown}, wanted {'at least' if at_least else 'at most'} {unit.text(wanted)} {unit.symbol}"
         rules.append({"rule": name, "wanted": wanted, "found": found, "passed": passed, "said": said})
     return rules

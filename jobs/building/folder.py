@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,11 +27,12 @@ from corrigenda import Fact
 from corrigenda.data import read_facts
 from corrigenda.runs.folder import read_object
 from corrigenda.runs.locks import LockedError, locked
+from eval.proof.report import FORMAT
 
 PARTS = ("model", "adapter", "edit", "facts.jsonl", "report.json", "report.html")
 """What a build is made of; a build of some kinds of edits lacks some."""
 
-NEW, READY, OLD, WHOLE = ".new", ".ready", ".old", "whole.json"
+NEW, READY, OLD, WHOLE, LOCK = ".new", ".ready", ".old", "whole.json", ".lock"
 
 
 class BuildFolder:
@@ -63,10 +65,41 @@ class BuildFolder:
         """The report of the build there; None where there is none.
 
         Raises:
-            ValueError: the file is damaged.
+            ValueError: the file is damaged, or of another version.
         """
         path = self.path / "report.json"
-        return read_object(path, "delete it to build without a look at the last build") if path.is_file() else None
+        if not path.is_file():
+            return None
+        remedy = "delete it to build without a look at the last build"
+        report = read_object(path, remedy)
+        if report.get("format") != FORMAT:
+            raise ValueError(f"{path}: has format {report.get('format')!r}, and this version writes {FORMAT}; {remedy}")
+        return report
+
+    def require_own(self, source: str | None) -> None:
+        """Refuses a folder in which a build would take the place of something else.
+
+        Args:
+            source: where the list comes from, if that is a file.
+
+        Raises:
+            FileExistsError: there is something that is called as a part of a build, and no knowledge base; or the list
+                itself is a part of the build.
+        """
+        there = [name for name in PARTS if (self.path / name).exists()]
+        if there and not self.base.exists() and not (self.path / LOCK).exists():
+            raise FileExistsError(
+                f"job.folder={self.path}: {there[0]} there is not of a build (there is no {self.base.name}), and a "
+                "build would take its place; name a folder of its own"
+            )
+        if source is None:
+            return
+        parts, place = [(self.path / name).resolve() for name in PARTS], Path(source).resolve()
+        if any(place == part or part in place.parents for part in parts):
+            raise FileExistsError(
+                f"data.path={source}: this file is a part of the build in {self.path}, which each build writes anew; "
+                "keep the list beside the folder"
+            )
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -80,7 +113,7 @@ class BuildFolder:
             raise NotADirectoryError(f"job.folder={self.path}: this is a file; name a folder")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            with locked(self.path / ".lock"):
+            with locked(self.path / LOCK):
                 self.recover()
                 yield
         except LockedError:
@@ -110,8 +143,10 @@ class BuildFolder:
             write(new)
             there = [name for name in PARTS if (new / name).exists()]
             (new / WHOLE).write_text(json.dumps(there), encoding="utf-8")
+            mode = stat.S_IMODE((new / WHOLE).stat().st_mode)
             for path in sorted(new.rglob("*")):
                 if path.is_file():
+                    path.chmod(mode)  # whole models are written by safetensors for their owner alone
                     _to_disk(path)
         except (OSError, SafetensorError) as error:
             shutil.rmtree(new, ignore_errors=True)

@@ -12,17 +12,20 @@ MOST = 20
 """So many facts are listed of each kind."""
 
 
-def in_words(plan: Plan, before: Sequence[Fact], to_solve: int) -> Iterator[str]:
+def in_words(plan: Plan, before: Sequence[Fact], to_solve: Sequence[Fact]) -> Iterator[str]:
     """The lines of a plan: how many there are of each kind, and then those that are not kept.
 
     Args:
         plan: what is to be done.
         before: the earlier list.
-        to_solve: how many facts have to be solved for.
+        to_solve: the facts that have to be solved for.
     """
     counts = (("+", "new", plan.new), ("~", "changed", plan.changed), ("-", "removed", plan.removed))
     told = [f"{sign} {len(facts)} {name}" for sign, name, facts in (*counts, ("=", "kept", plan.kept))]
-    yield f"{'   '.join(told)}   ({to_solve} to solve)"
+    ids = {fact.id for fact in plan.kept}
+    kept = sum(fact.id in ids for fact in to_solve)
+    why = f": {kept} of them kept, and not solved in this way yet" if kept else ""
+    yield f"{'   '.join(told)}   ({len(to_solve)} to solve{why})"
     old = {fact.id: fact for fact in before}
     for sign, _, facts in counts:
         for fact in facts[:MOST]:

@@ -122,6 +122,7 @@ def test_rules_of_acceptance(home: Path, tmp_path: Path) -> None:
     folder, source = tmp_path / "built", write(tmp_path / "list.jsonl", [record(0, neighbourhood=[], locality=[])])
     said = build(home, folder, source, "job.accept.preservation=0.5", "job.accept.efficacy=0.0", succeeds=False)
     assert f"the build in {folder} is not accepted: preservation not measured" in said.splitlines()[-1]
+    assert "it is in place all the same" in said.splitlines()[-1]
     report = report_in(folder)
     assert [rule["passed"] for rule in report["rules"]] == [True, False]
     assert report["accepted"] is False
@@ -147,6 +148,12 @@ def test_a_killed_build_goes_on(home: Path, tmp_path: Path) -> None:
         said = build(home, folder, source)
     assert "+ 5 new" in said  # against the build that is there
     assert report_in(folder)["n_facts"] == 6
+    # What was proven of an edit says nothing of another one of the same facts.
+    with mock.patch.object(BuildFolder, "replace", side_effect=KeyboardInterrupt):
+        build(home, folder, source, succeeds=False)
+    with mock.patch("eval.proof.proving.measure", side_effect=KeyboardInterrupt) as measured:
+        build(home, folder, source, "editor.eps=0.5", succeeds=False)
+    assert measured.called
     # Killed while the parts are moved: the next process moves the rest.
     now = bytes_of(folder / "model")
     (folder / READY).mkdir()
@@ -178,6 +185,8 @@ def test_bad_input_leaves_the_earlier_build(home: Path, tmp_path: Path) -> None:
     one_line(build(home, folder, damaged, succeeds=False), f"{damaged}, line 2: not valid JSON")
     twice = write(tmp_path / "twice.jsonl", [record(0), record(1, id="fact-0")])
     one_line(build(home, folder, twice, succeeds=False), f"{twice}, line 2, field 'id'", "repeats the id 'fact-0'")
+    nothing = write(tmp_path / "nothing.jsonl", [])  # rather a mistake than the wish to withdraw all
+    one_line(build(home, folder, nothing, succeeds=False), f"{nothing}: has no records")
     erased = write(tmp_path / "erased.jsonl", [record(0), record(1, target_new=None)])
     one_line(build(home, folder, erased, succeeds=False), "fact 'fact-1' asks to erase")
     one_line(build(home, folder, source, "data.on_error=skip", succeeds=False), "data.on_error=skip")
@@ -194,6 +203,20 @@ def test_bad_input_leaves_the_earlier_build(home: Path, tmp_path: Path) -> None:
     file.write_text("x")
     one_line(build(home, file, source, succeeds=False), f"job.folder={file}: this is a file")
     one_line(build(home, Path("/proc/built"), source, succeeds=False), "/proc/built")
+    # What would take the place of something else, or be read and written.
+    (tmp_path / "theirs" / "model").mkdir(parents=True)
+    (tmp_path / "theirs" / "model" / "weights").write_text("x")
+    one_line(build(home, tmp_path / "theirs", source, succeeds=False), "model there is not of a build", "own")
+    assert (tmp_path / "theirs" / "model" / "weights").read_text() == "x"
+    assert [path.name for path in (tmp_path / "theirs").iterdir()] == ["model"]
+    one_line(build(home, folder, folder / "facts.jsonl", succeeds=False), "is a part of the build", "beside the folder")
+    # A report that is damaged, or of another version: said at once, and not after the proof.
+    report = (folder / "report.json").read_bytes()
+    for content, said in ((b"{", "damaged"), (b"{}", "has format None, and this version writes 1")):
+        (folder / "report.json").write_bytes(content)
+        with mock.patch("jobs.build.prove", side_effect=AssertionError("too late")):
+            one_line(build(home, folder, source, succeeds=False), "report.json", said, "delete it to build")
+    (folder / "report.json").write_bytes(report)
     assert before == of_the_build(folder)
     one_line(program.call(home, "job=facts", f"job.folder={tmp_path}", succeeds=False), "there is no list")
     with KnowledgeBase.open(folder / "facts.kb") as kb, pytest.raises(LookupError, match="no fact has the id 'gone'"):
@@ -209,3 +232,54 @@ def test_facts_about_the_same_thing(home: Path, tmp_path: Path) -> None:
     assert report["collisions"] == [{"fact": "fact-0", "what": "superseded by", "other": "again"}]
     assert [row["state"] for row in report["facts"]] == ["superseded", "in force", "in force"]
     assert report["how"] == "memit"
+
+
+def test_what_is_solved_again(home: Path, tmp_path: Path) -> None:
+    """What an entry was solved for decides: not how a fact is asked about, but the way, and what its id stands for."""
+    folder, source = tmp_path / "built", write(tmp_path / "list.jsonl", [record(0), record(1)])
+    build(home, folder, source)
+    first = bytes_of(folder / "model")
+    other_prompts = record(0, paraphrases=["where the tower stands is"], neighbourhood=["the west is in the city of"])
+    said = build(home, folder, write(source, [other_prompts, record(1)]))
+    assert "~ 1 changed   - 0 removed   = 1 kept   (0 to solve)" in said
+    assert "(other prompts, aliases or old object)" in said
+    assert bytes_of(folder / "model") == first
+    assert report_in(folder)["facts"][0]["paraphrases"][0]["prompt"] == "where the tower stands is"
+
+    # An id that another fact takes; and one whose superseding fact is withdrawn, so that it is in force again.
+    lists = [[record(2, id="fact-0"), record(1)], [record(0), record(1), record(0, id="last", target_new="Berlin")]]
+    for records in lists:
+        build(home, folder, write(source, records))
+        assert bytes_of(folder / "model") != first
+    build(home, folder, write(source, [record(0), record(1)]))
+    assert bytes_of(folder / "model") == first
+
+    # Another way keeps nothing that was solved for otherwise, and coming back gives the same bits.
+    memit = ("editor=memit", "editor.layers=[0,1]")
+    said = build(home, folder, source, *memit)
+    assert "= 2 kept   (2 to solve: 2 of them kept, and not solved in this way yet)" in said
+    build(home, tmp_path / "fresh", source, *memit)
+    assert bytes_of(folder / "model") == bytes_of(tmp_path / "fresh" / "model") != first
+    build(home, folder, source)
+    assert bytes_of(folder / "model") == first
+
+
+def test_beside_the_weights(home: Path, tmp_path: Path) -> None:
+    """``how=attached``: the edit answers as the report says, and what was folded before is no part of the build."""
+    folder, source = tmp_path / "built", write(tmp_path / "list.jsonl", [record(number) for number in range(3)])
+    build(home, folder, source)
+    assert (folder / "model").is_dir()
+    said = build(home, folder, source, "job.how=attached", "job.accept.collisions=5", succeeds=False)
+    assert "there is no model/: the edit is not in the weights; edit/ has it" in said
+    assert "not accepted: collisions not measured" in said
+    assert "(0 to solve)" in said  # EMMET's entries serve both ways
+    assert not (folder / "model").exists()
+    assert not (folder / "adapter").exists()
+    report = report_in(folder)
+    assert (report["how"], report["keys_compared"]) == ("attached", False)
+    assert "Keys were not compared" in (folder / "report.html").read_text(encoding="utf-8")
+    lm = load(str(home / "model"), device="cpu")
+    with Edit.load(folder / "edit").applied(lm):
+        for row in report["facts"]:
+            assert lm.generate(row["statement"], 3, stop_at_newline=True) == row["now"]
+    assert any(row["now"] != row["before"] for row in report["facts"])

@@ -46,9 +46,10 @@ def report() -> dict[str, Any]:
     facts = [superseded, *(one.case.fact for one in found)]
     last = {"facts": [{"id": "fact-1", "holds": True}]}
     plan = Plan((facts[1],), (), (gone,), tuple(facts[2:]))
-    said = [{}, {"alike": ["fact-10"]}, {"alike": ["fact-1"]}]
+    said = [{"alike": []}, {"alike": ["fact-10"]}, {"alike": ["fact-1"]}]
     made = report_of(facts, found, said, plan, last)
-    return made | {"about": "made by a test", "rules": [{"passed": False, "said": "efficacy 66.7"}]}
+    rules = [{"passed": False, "said": "efficacy 66.7"}]
+    return made | {"about": "made by a test", "rules": rules, "accepted": False}
 
 
 @pytest.fixture
@@ -96,8 +97,9 @@ def test_what_a_report_says(report: dict[str, Any]) -> None:
 
 def test_the_report_in_chromium(page: Page, tmp_path: Path) -> None:
     ids = ["fact-earlier", "fact-fact-0", "fact-fact-1", "fact-fact-10"]
-    assert page.title() == "Corrigenda: 2 of 3 facts hold"
+    assert page.title() == "Corrigenda: not accepted, 2 of 3 facts hold"
     assert page.locator("#rules").get_by_text("not accepted").is_visible()
+    assert page.locator("#refused").get_by_text("put in place all the same").is_visible()
     assert "<Paris> & so" in page.locator("#fact-fact-0").inner_text()  # as it was said
     assert shown(page) == ids
 

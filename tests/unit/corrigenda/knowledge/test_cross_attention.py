@@ -63,9 +63,12 @@ def test_unfolded_and_folded_equal_the_ffn(family: str) -> None:
 def test_a_layer_with_fewer_neurons_shares_the_entries() -> None:
     lm = tiny.build("llama")
     mlp = lm.architecture.block(1).mlp
-    for module in (mlp.up_proj, mlp.gate_proj):
-        module.weight = torch.nn.Parameter(module.weight[:20])
-    mlp.down_proj.weight = torch.nn.Parameter(mlp.down_proj.weight[:, :20])
+    for name in ("up_proj", "gate_proj", "down_proj"):
+        weight = getattr(mlp, name).weight
+        weight = weight[:, :20] if name == "down_proj" else weight[:20]
+        narrow = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=False)
+        narrow.weight = torch.nn.Parameter(weight)
+        setattr(mlp, name, narrow)
     unfolded = unfold(lm, LAYERS)
     for layer in LAYERS:
         hidden, output = seen(lm, layer)

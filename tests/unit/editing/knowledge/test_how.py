@@ -131,7 +131,14 @@ def test_facts_alike_are_named(lm: LanguageModel, tmp_path: Path) -> None:
         with pytest.warns(UserWarning, match=r"nearly the same key.*'fact-0'.*'same'"):
             edit = kb.compile(lm, way.compiler)
     report = {fact.id: one.get("alike") for fact, one in zip(edit.origin.facts, edit.origin.report, strict=True)}
-    assert report == {"fact-0": ["same"], "same": ["fact-0"], "fact-1": None}
+    assert report == {"fact-0": ["same"], "same": ["fact-0"], "fact-1": []}
+
+
+def test_entries_come_from_no_disk(lm: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A target that a batch left there has other bits than that of the fact alone."""
+    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path))
+    how_of(dataclasses.replace(EDITORS[2], keep_targets=True)).solver(lm, [FACTS[0]])
+    assert not (tmp_path / "targets").exists()
 
 
 def test_an_erasure_is_refused(lm: LanguageModel) -> None:

@@ -72,6 +72,19 @@ def test_a_kill_at_any_moment_leaves_one_build_or_the_other(tmp_path: Path) -> N
     raise AssertionError("it never came to its end")
 
 
+def test_whoever_may_read_a_part_may_read_all(tmp_path: Path) -> None:
+    def write(new: Path) -> None:
+        for name in ("report.json", "facts.jsonl"):
+            (new / name).write_text("{}")
+        (new / "facts.jsonl").chmod(0o600)  # as a library may write a file
+
+    folder = BuildFolder(tmp_path / "built")
+    with folder.held():
+        folder.replace(write)
+    assert len({(folder.path / name).stat().st_mode for name in ("report.json", "facts.jsonl")}) == 1
+    assert (folder.path / "report.json").stat().st_mode & 0o400
+
+
 @pytest.mark.parametrize("error", [OSError(28, "No space left"), SafetensorError("I/O error: No space left")])
 def test_what_cannot_be_written_leaves_the_build(tmp_path: Path, error: Exception) -> None:
     folder = BuildFolder(tmp_path / "built")
@@ -93,8 +106,8 @@ def test_a_plan_in_words() -> None:
     now = [facts(1)[0], facts(2, "Oslo")[1], Fact("Tower 2", "{} is in", "Rome", id="fact-2", aliases=("Roma",))]
     now += [Fact(f"New {n}", "{} is in", "Rome", id=f"new-{n}") for n in range(MOST + 2)]
     plan = Plan.between(before, now)
-    lines = list(in_words(plan, before, 24))
-    assert lines[0] == "+ 22 new   ~ 2 changed   - 1 removed   = 1 kept   (24 to solve)"
+    lines = list(in_words(plan, before, [now[1], *now[3:]]))
+    assert lines[0] == "+ 22 new   ~ 2 changed   - 1 removed   = 1 kept   (23 to solve)"
     assert lines[1] == "+ new-0: New 0 is in Rome"
     assert lines[MOST + 1 :] == [
         "+ and 2 more",
@@ -102,12 +115,15 @@ def test_a_plan_in_words() -> None:
         "~ fact-2: Tower 2 is in Rome (other prompts, aliases or old object)",
         "- old: Old is in Bern",
     ]
+    again = next(in_words(plan, before, now))
+    assert again.endswith("(25 to solve: 1 of them kept, and not solved in this way yet)")
 
 
 def test_rules_of_acceptance() -> None:
     report = {
         "metrics": {"free_generation_strict": {"after": 0.94}, "perplexity_drift": {"after": 0.01}},
         "collisions": [{}],
+        "keys_compared": True,
     }
     accept = AcceptSettings(efficacy=0.95, perplexity_drift=0.05, preservation=0.0, collisions=1)
     found = {rule["rule"]: (rule["found"], rule["passed"]) for rule in judged(accept, report)}
@@ -121,5 +137,8 @@ def test_rules_of_acceptance() -> None:
     assert said[0] == "efficacy 94.0, wanted at least 95.0 %"
     assert said[-1] == "collisions 1, wanted at most 1 pairs"
     assert judged(AcceptSettings(), report) == []
+    [rule] = judged(AcceptSettings(collisions=1), report | {"keys_compared": False})
+    assert (rule["found"], rule["passed"]) == (None, False)
+    assert rule["said"].startswith("collisions not measured: this way of building compares no keys")
     with pytest.raises(SettingsError, match=r"job\.accept\.efficacy=95"):
         AcceptSettings(efficacy=95)
