@@ -194,7 +194,8 @@ def sub_updates(
     parts = parts_of(lm, ids, place)
     wanted = int(parts.logits.argmax()) if wanted is None else wanted
     kind = precision(lm)
-    u = unembedding(lm)[wanted].to(kind) * norm_weight(norm, lm.memory(0).d_model).to(kind)
+    u = unembedding(lm)[wanted].to(kind)
+    u = u * norm_weight(norm, len(u)).to(u)
     found: dict[str, list[Tensor]] = {name: [] for name in TENSORS}
     promoted, eliminated = [], []
     for layer, one in enumerate(parts.layers):
