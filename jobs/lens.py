@@ -1,4 +1,4 @@
-"""``job=lens``: the FFN lens over running text: triggers of all keys, agreement, aggregation; see `locate.lens`.
+"""``job=lens``: the FFN lens over running text: values in words, triggers of all keys, and what comes of both.
 
 Each part is found once: its result, when it is there, is in ``results/PART``, and a run that was cut short goes on with
 the next one. (The triggers' pass over the text goes on from the batch that it has come to.)
@@ -22,7 +22,18 @@ from corrigenda.settings import SettingsError
 from jobs import job
 from jobs.base import begin, load_model, say
 from jobs.settings import LensSettings, check, made
-from locate import Aggregation, Agreement, Sensitivity, Triggers, aggregation, agreement, sensitivity, trigger_examples
+from locate import (
+    Aggregation,
+    Agreement,
+    Sensitivity,
+    Triggers,
+    ValueWords,
+    aggregation,
+    agreement,
+    read_values,
+    sensitivity,
+    trigger_examples,
+)
 
 if TYPE_CHECKING:
     from corrigenda import LanguageModel
@@ -81,6 +92,7 @@ def _aggregation(given: Given) -> Aggregation:
 
 
 PARTS: Mapping[str, Part] = {
+    "values": Part(lambda given: read_values(given.lm), ValueWords.load),
     "triggers": Part(_triggers, Triggers.load),
     "sensitivity": Part(_sensitivity, Sensitivity.load, needs=("triggers",)),
     "agreement": Part(_agreement, Agreement.load, needs=("triggers",)),

@@ -155,7 +155,7 @@ class LensSettings:
 
     group: ClassVar[str] = "job"
 
-    parts: tuple[str, ...] = ("triggers", "sensitivity", "agreement", "aggregation")
+    parts: tuple[str, ...] = ("values", "triggers", "sensitivity", "agreement", "aggregation")
     triggers: AtLeastOne = 25
     neurons: AtLeastOne = 10
     removed_from: AtLeastOne = 3

@@ -39,6 +39,7 @@ def test_results_pictures_and_resumption(home: Path) -> None:
     for name in PARTS:
         assert (folder / f"{name}.png").stat().st_size > 1000
         assert name == "triggers" or PARTS[name].load(folder / "results" / name).summary() == summary[name]
+    assert len(summary["values"]["layers"]) == tiny.DEPTH
     examples = json.loads((folder / "examples.json").read_text())
     assert len(examples) == 2 * tiny.DEPTH
     assert [len(each["triggers"]) for each in examples] == [4] * len(examples)
@@ -64,7 +65,7 @@ def test_results_pictures_and_resumption(home: Path) -> None:
         ("[agreement]", "job.parts: 'agreement' needs triggers before it"),
         ("[trigers]", "job.parts: there is no part 'trigers'; did you mean triggers"),
         ("[triggers,triggers]", "job.parts names 'triggers' twice"),
-        ("[]", "job.parts=[] names no part; the parts are triggers"),
+        ("[]", "job.parts=[] names no part; the parts are values, triggers"),
     ],
 )
 def test_parts_that_cannot_be(home: Path, parts: str, said: str) -> None:
