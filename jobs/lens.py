@@ -25,12 +25,14 @@ from jobs.settings import LensSettings, check, made
 from locate import (
     Aggregation,
     Agreement,
+    SaturationEvents,
     Sensitivity,
     Triggers,
     ValueWords,
     aggregation,
     agreement,
     read_values,
+    saturation_events,
     sensitivity,
     trigger_examples,
 )
@@ -91,12 +93,17 @@ def _aggregation(given: Given) -> Aggregation:
     return aggregation(given.lm, given.text, asked.texts, asked.holding, asked.seed)
 
 
+def _sub_updates(given: Given) -> SaturationEvents:
+    return saturation_events(given.lm, given.text, given.asked.events, seed=given.asked.seed)
+
+
 PARTS: Mapping[str, Part] = {
     "values": Part(lambda given: read_values(given.lm), ValueWords.load),
     "triggers": Part(_triggers, Triggers.load),
     "sensitivity": Part(_sensitivity, Sensitivity.load, needs=("triggers",)),
     "agreement": Part(_agreement, Agreement.load, needs=("triggers",)),
     "aggregation": Part(_aggregation, Aggregation.load),
+    "sub_updates": Part(_sub_updates, SaturationEvents.load),
 }
 """The parts, by the names that ``job.parts`` has.
 

@@ -13,7 +13,7 @@ from jobs.lens import PARTS
 from locate import Agreement, Triggers
 
 SMALL = ["job=lens", "job.text.tokens=240", "job.text.length=12", "job.triggers=4", "job.neurons=2"]
-SMALL += ["job.removed_from=1", "job.texts=6", "job.examples=2"]
+SMALL += ["job.removed_from=1", "job.texts=6", "job.events=3", "job.examples=2"]
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +40,7 @@ def test_results_pictures_and_resumption(home: Path) -> None:
         assert (folder / f"{name}.png").stat().st_size > 1000
         assert name == "triggers" or PARTS[name].load(folder / "results" / name).summary() == summary[name]
     assert len(summary["values"]["layers"]) == tiny.DEPTH
+    assert summary["sub_updates"]["positions"] == 3
     examples = json.loads((folder / "examples.json").read_text())
     assert len(examples) == 2 * tiny.DEPTH
     assert [len(each["triggers"]) for each in examples] == [4] * len(examples)
