@@ -1,13 +1,19 @@
-"""The FFN lens: trigger examples of all keys beside a plain forward over the same text, in one run.
+"""The FFN lens beside the plain ways, in one run: triggers, values, attribution, knockout.
 
-The plain way is a forward of all layers over the same batches that looks at nothing. The text is sampled from the model
-first, and not timed. With so little text (8,192 tokens by default) most neurons still meet new largest coefficients in
-most batches: over a long text the part that the lists take is smaller.
+Trigger examples of all keys: the plain way is a forward of all layers over the same batches that looks at nothing. The
+text is sampled from the model first, and not timed. With so little text (8,192 tokens by default) most neurons still
+meet new largest coefficients in most batches: over a long text the part that the lists take is smaller.
+
+Values: all of them in words, in a process that has computed nothing else before but plain forwards; `peak_memory_mb`
+is of the process so far, the model included. Attribution: all heads, FFNs and neurons of a prompt, in forwards of the
+same prompt with its logits. Knockout: three groups in windows around all layers; the plain way is one whole forward for
+each group and window with the same edges taken away, and what comes out is compared.
 
     python benchmarks/ffn_lens.py [--tokens 8192] [--length 64] [--triggers 25] [--repeats 3]
 
 Prints a JSON object as its last line: `ratio` is plain / ours, the median of the repeats, so 0.6 means 60 % of the
 speed; `ratio_with_head` is the same for a plain forward that also computes all logits, which the triggers do not need.
+`values`, `attribution` and `knockout` hold the other parts' figures.
 """
 
 from __future__ import annotations
@@ -20,16 +26,24 @@ import statistics
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
 
-from corrigenda import LanguageModel, load
+from corrigenda import Fact, LanguageModel, load
+from corrigenda.forward.knockout import knocked_out
 from corrigenda.forward.recording import stopping
 from corrigenda.moments.text import Text
 from corrigenda.runs.environment import peak_memory_mb
+from locate import AttentionKnockout, logit_attribution, read_values
+from locate.flow.knockout import positions_of
 from locate.lens import triggers
 from locate.lens.triggers import Triggers, trigger_examples
+from locate.question import ask
+from locate.windows import around
+
+FACT = Fact("The Eiffel Tower", "{} is located in the city of", "Rome", "Paris")
 
 
 @torch.no_grad()
@@ -53,6 +67,77 @@ def ours(lm: LanguageModel, text: Text, t: int, cache: Path) -> tuple[float, Tri
     found = trigger_examples(lm, text, t)
     wait(lm)
     return time.perf_counter() - begin, found
+
+
+def values(lm: LanguageModel, cache: Path) -> dict[str, float]:
+    """All values in words, by a cold cache; the fingerprint of the weights is known before."""
+    shutil.rmtree(cache / "values", ignore_errors=True)
+    begin = time.perf_counter()
+    read_values(lm)
+    return {"seconds": time.perf_counter() - begin, "peak_memory_mb": peak_memory_mb()}
+
+
+@torch.no_grad()
+def attribution(lm: LanguageModel, repeats: int) -> dict[str, float]:
+    """One prompt's attribution, in forwards of it."""
+    batch = lm.batch([lm.tokens(FACT.statement)])
+    rows = []
+    for _ in range(repeats + 1):
+        begin = time.perf_counter()
+        lm.model(input_ids=batch.input_ids, use_cache=False)
+        wait(lm)
+        forward = time.perf_counter() - begin
+        begin = time.perf_counter()
+        found = logit_attribution(lm, FACT.statement)
+        wait(lm)
+        rows.append((forward, time.perf_counter() - begin))
+    rows = rows[1:]  # the first warms up
+    return {
+        "forward_seconds": statistics.median(row[0] for row in rows),
+        "ours_seconds": statistics.median(row[1] for row in rows),
+        "in_forwards": statistics.median(row[1] / row[0] for row in rows),
+        "difference": abs(found.total - found.logit),
+    }
+
+
+@torch.no_grad()
+def knockout(lm: LanguageModel, repeats: int) -> dict[str, float]:
+    """All windows of one fact, beside a whole forward for each."""
+    settings = AttentionKnockout()
+    question = ask(lm, FACT, "top")
+    groups = positions_of(question)
+    batch = lm.batch([question.ids])
+    n = len(question.ids)
+    at = question.predicting[0]
+    rows = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        found = settings.find(lm, FACT, "top")
+        wait(lm)
+        ours_seconds = time.perf_counter() - begin
+        begin = time.perf_counter()
+        plainly = torch.zeros_like(found.probabilities)
+        for row, source in enumerate(found.sources):
+            edges = torch.zeros(1, n, n, dtype=torch.bool)
+            for reader in groups[settings.reader]:
+                edges[0, reader, list(groups[source])] = True  # type: ignore[index]
+            for centre in range(lm.n_layers):
+                with ExitStack() as stack:
+                    for layer in around(centre, settings.window, lm.n_layers):
+                        stack.enter_context(knocked_out(lm, layer, edges))
+                    logits = lm.model(input_ids=batch.input_ids, use_cache=False).logits[0, at]
+                plainly[row, centre] = logits.float().softmax(-1)[question.answer_ids[0]]
+        wait(lm)
+        rows.append((time.perf_counter() - begin, ours_seconds))
+    difference = float((found.probabilities / plainly - 1).abs().max())
+    if difference > 1e-3:
+        raise SystemExit(f"knockout differs by {difference:.1e} of a probability from whole forwards")
+    return {
+        "plain_seconds": statistics.median(row[0] for row in rows),
+        "ours_seconds": statistics.median(row[1] for row in rows),
+        "ratio": statistics.median(row[0] / row[1] for row in rows),
+        "largest_difference": difference,
+    }
 
 
 def wait(lm: LanguageModel) -> None:
@@ -100,8 +185,10 @@ def main() -> None:
             rows.append((without, whole, seconds))
             print(f"plain {without:.1f} s, with the head {whole:.1f} s, triggers {seconds:.1f} s", file=sys.stderr)
         difference = check(lm, text, found)
+        in_words = values(lm, cache)
     if difference > 1e-3:
         raise SystemExit(f"the list of a neuron differs by {difference:.1e} of the largest coefficient")
+    parts = {"values": in_words, "attribution": attribution(lm, 5), "knockout": knockout(lm, options.repeats)}
     result = {
         "benchmark": "ffn_lens",
         "model": lm.name,
@@ -118,6 +205,7 @@ def main() -> None:
         "ratio_with_head": statistics.median(row[1] / row[2] for row in rows),
         "largest_difference": difference,
         "peak_memory_mb": peak_memory_mb(),
+        **parts,
     }
     print(json.dumps(result))
 

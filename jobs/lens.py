@@ -1,4 +1,4 @@
-"""``job=lens``: the FFN lens over running text: triggers of all keys, agreement, aggregation; see `locate.lens`.
+"""``job=lens``: the FFN lens over running text: values in words, triggers of all keys, and what comes of both.
 
 Each part is found once: its result, when it is there, is in ``results/PART``, and a run that was cut short goes on with
 the next one. (The triggers' pass over the text goes on from the batch that it has come to.)
@@ -22,7 +22,20 @@ from corrigenda.settings import SettingsError
 from jobs import job
 from jobs.base import begin, load_model, say
 from jobs.settings import LensSettings, check, made
-from locate import Aggregation, Agreement, Sensitivity, Triggers, aggregation, agreement, sensitivity, trigger_examples
+from locate import (
+    Aggregation,
+    Agreement,
+    SaturationEvents,
+    Sensitivity,
+    Triggers,
+    ValueWords,
+    aggregation,
+    agreement,
+    read_values,
+    saturation_events,
+    sensitivity,
+    trigger_examples,
+)
 
 if TYPE_CHECKING:
     from corrigenda import LanguageModel
@@ -80,11 +93,17 @@ def _aggregation(given: Given) -> Aggregation:
     return aggregation(given.lm, given.text, asked.texts, asked.holding, asked.seed)
 
 
+def _sub_updates(given: Given) -> SaturationEvents:
+    return saturation_events(given.lm, given.text, given.asked.events, seed=given.asked.seed)
+
+
 PARTS: Mapping[str, Part] = {
+    "values": Part(lambda given: read_values(given.lm), ValueWords.load),
     "triggers": Part(_triggers, Triggers.load),
     "sensitivity": Part(_sensitivity, Sensitivity.load, needs=("triggers",)),
     "agreement": Part(_agreement, Agreement.load, needs=("triggers",)),
     "aggregation": Part(_aggregation, Aggregation.load),
+    "sub_updates": Part(_sub_updates, SaturationEvents.load),
 }
 """The parts, by the names that ``job.parts`` has.
 

@@ -155,12 +155,13 @@ class LensSettings:
 
     group: ClassVar[str] = "job"
 
-    parts: tuple[str, ...] = ("triggers", "sensitivity", "agreement", "aggregation")
+    parts: tuple[str, ...] = ("values", "triggers", "sensitivity", "agreement", "aggregation", "sub_updates")
     triggers: AtLeastOne = 25
     neurons: AtLeastOne = 10
     removed_from: AtLeastOne = 3
     texts: AtLeastOne = 1000
     holding: ShareAboveZero = 0.9
+    events: AtLeastOne = 200
     examples: Count = 10
     seed: Seed = 0
     picture: Picture = ".png"

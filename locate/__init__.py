@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from locate.lens.logit_lens import LensGrid as LensGrid
     from locate.lens.logit_lens import logit_lens as logit_lens
     from locate.lens.promoting import promoting as promoting
+    from locate.lens.saturation import SaturationEvents as SaturationEvents
+    from locate.lens.saturation import saturation_events as saturation_events
     from locate.lens.sensitivity import Sensitivity as Sensitivity
     from locate.lens.sensitivity import sensitivity as sensitivity
     from locate.lens.sub_updates import SubUpdates as SubUpdates

@@ -166,7 +166,14 @@ CONFIGS: dict[str, dict] = {
 _MIXTURE = _GROUPED | {"num_experts_per_tok": 2, "moe_intermediate_size": 24}
 _DEEPSEEK = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "n_group": 1}
 _DEEPSEEK |= {"topk_group": 1, "first_k_dense_replace": 2}  # the first blocks are those of a plain model
-_COMPRESSED = {"kv_lora_rank": 8, "q_lora_rank": 8, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
+_COMPRESSED = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 8,
+    "q_lora_rank": 8,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 8,
+}
 MIXTURES: dict[str, dict] = {
     "deepseek_v3": _SIZES | _DEEPSEEK | _COMPRESSED,
     "glm4_moe": _GROUPED | _DEEPSEEK,

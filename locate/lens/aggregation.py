@@ -32,9 +32,9 @@ from corrigenda.moments.text import Text
 from corrigenda.progress import track
 from corrigenda.prompts import TokenBatch
 from corrigenda.settings import AtLeastOne, Seed, ShareAboveZero, check_value
-from locate.lens.agreement import ROWS
 from locate.lens.by_layer import Mean, mean_of, plot_curves, table_of
 from locate.lens.triggers import FIRST, TOKENS, require_prefixes
+from locate.lens.values import read_values
 from locate.lens.words import read_states, read_static
 from locate.saving import load_result, save_result
 
@@ -207,7 +207,7 @@ def aggregation(
     positions = torch.randint(FIRST, text.length, (min(texts, text.n_sequences),), generator=generator)
     with lm.edits.suspended():
         sequences = text.sequences(lm)
-        tops = [_tops(lm, layer) for layer in track(range(lm.n_layers), "Reading values")]
+        tops = _tops(lm)
         order = positions.argsort(stable=True).tolist()
         rows = max(1, TOKENS // text.length)
         found: list[dict[str, Tensor]] = []
@@ -220,14 +220,11 @@ def aggregation(
     return Aggregation(text.key, holding, signed, positions=positions, **together)
 
 
-def _tops(lm: LanguageModel, layer: int) -> tuple[Tensor, Tensor]:
-    """The tokens that v_i and -v_i promote most, each (d_ffn,)."""
-    values = lm.memory(layer).values
-    tops = []
-    for begin in range(0, len(values), ROWS):
-        scores = read_static(lm, values[begin : begin + ROWS])
-        tops.append((scores.argmax(-1), scores.argmin(-1)))
-    return torch.cat([top for top, _ in tops]), torch.cat([bottom for _, bottom in tops])
+def _tops(lm: LanguageModel) -> list[tuple[Tensor, Tensor]]:
+    """By layer the tokens that v_i and -v_i promote most, each (d_ffn,): what `read_values` keeps on disk."""
+    first = read_values(lm).ids[..., 0].to(lm.device)
+    widths = [lm.memory(layer).d_ffn for layer in range(lm.n_layers)]
+    return [(first[0, layer, :width], first[1, layer, :width]) for layer, width in enumerate(widths)]
 
 
 @torch.no_grad()

@@ -191,6 +191,9 @@ def agreement(lm: LanguageModel, triggers: Triggers, seed: int = 0) -> Agreement
     The control pairs each value with the top trigger of another memory of its layer, drawn by a permutation: what is
     left of agreement there comes from tokens that are frequent on both sides.
 
+    All values are read again, since a rank needs the scores of the whole vocabulary, and `read_values` keeps only the
+    top tokens.
+
     Args:
         lm: the model that the triggers are of; edits that are applied are lifted meanwhile.
         triggers: of all its neurons.

@@ -31,6 +31,7 @@ from corrigenda.forward.gradients import output_gradients
 from corrigenda.models.sites import state_entering
 from corrigenda.prompts import shortened
 from corrigenda.settings import AtLeastOne, checked
+from locate.lens.parts import require_memories
 from locate.lens.words import rank_of, read_static, token_texts, top
 from locate.question import ask, require_numbers
 from locate.saving import load_result, save_result
@@ -68,15 +69,16 @@ class BackwardLens:
             answer: the target; by default the fact's new object, else the true one. As in `locate.question.ask`.
 
         Raises:
-            UnsupportedModelError: the model's vectors cannot be read in words.
+            UnsupportedModelError: the model's vectors cannot be read in words, or a layer is a mixture of experts.
             ValueError: the model gives no numbers.
         """
         as_fact("the backward lens", fact)
         target = answer or fact.target_new or fact.target_true
         assert target is not None
         read_static(lm, torch.zeros(1, lm.memory(0).d_model))  # refuses a model that cannot be read, before the work
-        question = ask(lm, fact, target)
         layers = self._layers(lm)
+        require_memories(lm, layers)
+        question = ask(lm, fact, target)
         batch = lm.batch([question.ids])
         wanted = torch.tensor(question.answer_ids, device=batch.lengths.device)
         places = list(question.predicting)

@@ -26,9 +26,11 @@ from torch import Tensor
 
 from corrigenda import CoefficientEdit, Edit, LanguageModel, LowRankEdit
 from corrigenda.edits.codebook import CodebookEdit
+from corrigenda.edits.experts import ExpertsEdit
 from corrigenda.edits.side_memory import SideMemoryEdit
 from corrigenda.edits.weights import WeightEdit
 from corrigenda.forward.recording import forward_to
+from corrigenda.models.bare import Place
 from corrigenda.prompts import encode, encode_target
 from corrigenda.settings import AtLeastOne, ShareAboveZero, check_class, checked
 from locate.lens.edit_results import Component, EditReading, LayerReading, NearNeuron, WrittenFact
@@ -62,8 +64,8 @@ class EditLens:
 
         Args:
             lm: the model that it was made on, without it.
-            edit: of a kind that changes values or coefficients: low-rank, whole-matrix, side-memory, codebook or
-                coefficient edits.
+            edit: of a kind that changes values or coefficients: low-rank (of experts, too), whole-matrix, side-memory,
+                codebook or coefficient edits.
             triggers: tells of a neuron what triggers it; None for no triggers.
 
         Raises:
@@ -94,7 +96,7 @@ class EditLens:
 
     def _layer(self, lm: LanguageModel, part: Update, triggers: Triggers | None) -> LayerReading:
         """One layer's update, taken apart."""
-        memory = lm.memory(part.layer)
+        memory = lm.memory_at(part.place)
         left, strengths, right = part.components(self.components)
         squares = strengths.double().square()
         total = part.norm**2
@@ -150,10 +152,10 @@ class EditLens:
                 # The sign of a component is that of the coefficients it meets, which the weights do not tell.
                 both = torch.stack([rank_of(scores, token), rank_of(-scores, token)])
                 weights.append(int(both.min()) if both.numel() else len(unembedding(lm)) - 1)
-            coefficients = _coefficients(lm, encode(lm.tokenizer, prompt), [part.layer for part in parts])
+            coefficients = _coefficients(lm, encode(lm.tokenizer, prompt), [part.place for part in parts])
             words = []
             for part in parts:
-                written = part.written(coefficients[part.layer])
+                written = part.written(coefficients[part.place])
                 position = int(written.norm(dim=-1).argmax())
                 scores = read_static(lm, written[position])
                 read_off.append(int(rank_of(scores, token)))
@@ -180,15 +182,24 @@ class Update:
 
     Attributes:
         layer: which layer.
-        number: which side memory of the layer; 0 for what has only one.
+        number: which side memory of the layer, or which expert; 0 for what has only one.
         left: A, (d_ffn, rank), or None for the identity.
         right: B, (rank, d_model), or the whole change (d_ffn, d_model) where there is no A.
+        of_expert: whether `number` is that of an expert in a mixture.
+        whatever: whether it writes the sum of B's rows whatever the coefficients are.
     """
 
     layer: int
     number: int
     left: Tensor | None
     right: Tensor
+    of_expert: bool = False
+    whatever: bool = False
+
+    @property
+    def place(self) -> Place:
+        """The memory whose values are changed."""
+        return (self.layer, self.number) if self.of_expert else self.layer
 
     @property
     def norm(self) -> float:
@@ -217,6 +228,8 @@ class Update:
 
     def written(self, coefficients: Tensor) -> Tensor:
         """M D at some positions, (position, d_ffn) -> (position, d_model)."""
+        if self.whatever:
+            return self.right.sum(0).expand(len(coefficients), -1)
         return (coefficients if self.left is None else coefficients @ self.left) @ self.right
 
 
@@ -232,6 +245,8 @@ def updates(lm: LanguageModel, edit: Edit) -> list[Update]:
     """
     if isinstance(edit, LowRankEdit):
         return [Update(layer, 0, left, right) for layer, (left, right) in sorted(edit.factors.items())]
+    if isinstance(edit, ExpertsEdit):
+        return [Update(*place, left, right, of_expert=True) for place, (left, right) in sorted(edit.factors.items())]
     if isinstance(edit, WeightEdit):
         return [Update(layer, 0, None, edit.delta(layer)) for layer in sorted(edit.changed)]
     if isinstance(edit, SideMemoryEdit):
@@ -244,17 +259,20 @@ def updates(lm: LanguageModel, edit: Edit) -> list[Update]:
         ]
     if isinstance(edit, CoefficientEdit):
         # What is set or added does not depend on the coefficient; what a set one takes away does, and is not read.
-        less = 1.0 if edit.how == "scale" else 0.0
-        return [_scaled(lm, layer, neurons, by - less) for layer, (neurons, by) in sorted(edit.scales.items())]
+        scales = edit.how == "scale"
+        return [
+            _driven(lm, layer, neurons, by - int(scales), whatever=not scales)
+            for layer, (neurons, by) in sorted(edit.scales.items())
+        ]
     raise TypeError(
         f"a {edit.kind} edit changes neither values nor coefficients, so there is nothing in the weights to read"
     )
 
 
-def _scaled(lm: LanguageModel, layer: int, neurons: Tensor, by: Tensor) -> Update:
+def _driven(lm: LanguageModel, layer: int, neurons: Tensor, by: Tensor, whatever: bool) -> Update:
     memory = lm.memory(layer)
     left = torch.nn.functional.one_hot(neurons, memory.d_ffn).T.float()
-    return Update(layer, 0, left, by[:, None] * memory.values[neurons].float().cpu())
+    return Update(layer, 0, left, by[:, None] * memory.values[neurons].float().cpu(), whatever=whatever)
 
 
 def _key(memory: Any, neuron: int) -> Tensor:
@@ -264,15 +282,15 @@ def _key(memory: Any, neuron: int) -> Tensor:
 
 
 @torch.no_grad()
-def _coefficients(lm: LanguageModel, ids: Sequence[int], layers: Sequence[int]) -> dict[int, Tensor]:
-    """M at every position of a prompt but its first, (position, d_ffn), in float32 on the CPU.
+def _coefficients(lm: LanguageModel, ids: Sequence[int], places: Sequence[Place]) -> dict[Place, Tensor]:
+    """M at every position of a prompt but its first, (position, d_ffn), in float32 on the CPU; of an expert weighted.
 
     The first token's coefficients are unlike all others, and the same in all texts that begin with it. A prompt of one
     token has only these.
     """
     batch = lm.batch([ids])
     with ExitStack() as stack:
-        seen = {layer: stack.enter_context(lm.memory(layer).capture()) for layer in set(layers)}
-        forward_to(lm, batch, max(layers))
+        seen = {place: stack.enter_context(lm.memory_at(place).capture()) for place in set(places)}
+        forward_to(lm, batch, max(place if isinstance(place, int) else place[0] for place in places))
     first = min(1, len(ids) - 1)
-    return {layer: each.coefficients[0, first:].float().cpu() for layer, each in seen.items()}
+    return {place: each.shares[0, first:].float().cpu() for place, each in seen.items()}

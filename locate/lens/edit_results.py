@@ -66,7 +66,7 @@ class LayerReading:
 
     Attributes:
         layer: which.
-        memory: which side memory, or entry of a codebook; 0 for what has only one.
+        memory: which side memory, entry of a codebook or expert; 0 for what has only one.
         norm: |D|.
         relative_norm: |D| / |V|.
         components: the largest first.

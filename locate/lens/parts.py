@@ -9,7 +9,7 @@ that the whole had: with it a norm is linear.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
@@ -52,16 +52,15 @@ def frozen(norm: nn.Module, state: Tensor) -> FrozenNorm:
     kind = precision_of(state.dtype)
     with torch.no_grad():
         result, shift = norm(state).to(kind), norm(torch.zeros_like(state)).to(kind)
-        gamma = norm_weight(norm, len(state)).to(kind)
+        gamma = norm_weight(norm, len(state)).to(state.device, kind)
         flat = norm(torch.full_like(state, LARGE)).to(kind) - shift
     centres = float(flat.abs().max()) < 0.5 * float(gamma.abs().max())
     x, y = state.to(kind), result - shift
     if centres:
-        centred = gamma * (x - x.mean())
-        return FrozenNorm(gamma * (y @ centred) / (centred @ centred), shift, True)
-    # An RMSNorm may round (many work in float32 whatever the model's precision). So each dimension's own quotient.
+        x = x - x.mean()
+    # A norm may round (many work in float32 whatever the model's precision). So each dimension's own quotient.
     size = (y @ (gamma * x)) / (gamma * x).square().sum()
-    return FrozenNorm(torch.where(x == 0, gamma * size, y / torch.where(x == 0, 1, x)), shift, False)
+    return FrozenNorm(torch.where(x == 0, gamma * size, y / torch.where(x == 0, 1, x)), shift, centres)
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,8 +130,9 @@ def parts_of(lm: LanguageModel, ids: Sequence[int], position: int = -1) -> Parts
 
     Raises:
         IndexError: the prompt has no such position.
-        UnsupportedModelError: a layer adds something else than its attention and its FFN.
+        UnsupportedModelError: a layer adds something else than its attention and its FFN, or is a mixture of experts.
     """
+    require_memories(lm, range(lm.n_layers))
     place = position_in(len(ids), position)
     batch = lm.batch([ids])
     at = torch.tensor([place], device=batch.lengths.device)
@@ -153,6 +153,16 @@ def parts_of(lm: LanguageModel, ids: Sequence[int], position: int = -1) -> Parts
         logits = forward_logits(lm, batch, at)[0].to(precision(lm))
     layers = tuple(_layer(lm, layer, seen[layer], passed[layer], place) for layer in range(lm.n_layers))
     return Parts(layers, logits)
+
+
+def require_memories(lm: LanguageModel, layers: Iterable[int]) -> None:
+    """Checks that layers have one key-value memory each, and so one matrix of values.
+
+    Raises:
+        UnsupportedModelError: one of them is a mixture of experts.
+    """
+    for layer in layers:
+        _ = lm.memory(layer).values  # a mixture says that it has none
 
 
 def position_in(length: int, position: int) -> int:

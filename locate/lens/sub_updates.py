@@ -85,8 +85,7 @@ class SubUpdates:
     @property
     def saturation(self) -> int:
         """The first layer from which on the top token is the last layer's: the saturation event."""
-        settled = (self.top_ids == self.top_ids[-1]).int().flip(0).cumprod(0).sum()
-        return len(self.top_ids) - int(settled)
+        return saturation_of(self.top_ids)
 
     @property
     def net(self) -> Tensor:
@@ -185,7 +184,7 @@ def sub_updates(
         IndexError: the prompt has no such position.
         ValueError: k or words is below 1.
     """
-    norm = final_norm(lm)
+    final_norm(lm)
     if k < 1 or words < 1:
         raise ValueError(f"k={k} sub-updates of words={words} tokens cannot be shown; both must be at least 1")
     ids = lm.tokens(prompt)
@@ -193,14 +192,11 @@ def sub_updates(
     wanted = None if token is None else token_id(lm, token)
     parts = parts_of(lm, ids, place)
     wanted = int(parts.logits.argmax()) if wanted is None else wanted
-    kind = precision(lm)
-    u = unembedding(lm)[wanted].to(kind) * norm_weight(norm, lm.memory(0).d_model).to(kind)
+    u = token_direction(lm, wanted)
     found: dict[str, list[Tensor]] = {name: [] for name in TENSORS}
     promoted, eliminated = [], []
     for layer, one in enumerate(parts.layers):
-        values = lm.memory(layer).values.to(kind)
-        sizes = one.coefficients.abs() * values.norm(dim=1)
-        scores = one.coefficients * (values @ one.ffn_direction(u))
+        sizes, scores = scores_of(lm, layer, one, u)
         best, which = sizes.topk(min(k, len(sizes)))
         m = one.coefficients[which]
         found["dominant"].append(which)
@@ -210,7 +206,7 @@ def sub_updates(
         found["share"].append(best.sum() / sizes.sum())
         found["promotion"].append(scores.clamp(min=0).sum())
         found["elimination"].append(scores.clamp(max=0).sum())
-        read = read_static(lm, _behind(one, m[:, None] * values[which]))
+        read = read_static(lm, _behind(one, m[:, None] * lm.memory(layer).values[which].to(m)))
         promoted.append(tuple(top(lm, row, words) for row in read))
         eliminated.append(tuple(bottom(lm, row, words) for row in read))
     logits = read_states(lm, _states(parts))
@@ -227,6 +223,28 @@ def sub_updates(
         eliminated=tuple(eliminated),
         said=token_texts(lm, tensors["top_ids"].tolist()),
     )
+
+
+def token_direction(lm: LanguageModel, token: int) -> Tensor:
+    """Gamma U_token, (d_model,): the static score of a vector is its product with this.
+
+    Raises:
+        UnsupportedModelError: the model is an encoder, or has no final norm.
+    """
+    u = unembedding(lm)[token].to(precision(lm))
+    return u * norm_weight(final_norm(lm), len(u)).to(u)
+
+
+def scores_of(lm: LanguageModel, layer: int, parts: LayerParts, direction: Tensor) -> tuple[Tensor, Tensor]:
+    """Of a layer's sub-updates m_i v_i the sizes |m_i| |v_i| and the static scores along a direction, both (d_ffn,)."""
+    values = lm.memory(layer).values.to(direction)
+    return parts.coefficients.abs() * values.norm(dim=1), parts.coefficients * (values @ parts.ffn_direction(direction))
+
+
+def saturation_of(tops: Tensor) -> int:
+    """The first layer from which on the top token, (layer,), is the last layer's."""
+    settled = (tops == tops[-1]).int().flip(0).cumprod(0).sum()
+    return len(tops) - int(settled)
 
 
 def _states(parts: Parts) -> Tensor:

@@ -79,7 +79,11 @@ class ValueWords:
         return Words(found, tuple(self.vocabulary[token] for token in found), scores)
 
     def promoting(self, token: int) -> tuple[tuple[int, int, Sign, float], ...]:
-        """The values that have a token among their top ones, the highest score first: layer, neuron, sign, score."""
+        """The values that have a token among their top ones, the highest score first: layer, neuron, sign, score.
+
+        It looks up what was read, and needs no model. For values to steer by, found among all of them by several words
+        together, see `locate.lens.promoting`.
+        """
         sides, rows, neurons, places = (self.ids.eq(token) & self.scores.isfinite()).nonzero(as_tuple=True)
         return self._sorted(self.scores[sides, rows, neurons, places], sides, rows, neurons)
 

@@ -13,7 +13,7 @@ from jobs.lens import PARTS
 from locate import Agreement, Triggers
 
 SMALL = ["job=lens", "job.text.tokens=240", "job.text.length=12", "job.triggers=4", "job.neurons=2"]
-SMALL += ["job.removed_from=1", "job.texts=6", "job.examples=2"]
+SMALL += ["job.removed_from=1", "job.texts=6", "job.events=3", "job.examples=2"]
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +39,8 @@ def test_results_pictures_and_resumption(home: Path) -> None:
     for name in PARTS:
         assert (folder / f"{name}.png").stat().st_size > 1000
         assert name == "triggers" or PARTS[name].load(folder / "results" / name).summary() == summary[name]
+    assert len(summary["values"]["layers"]) == tiny.DEPTH
+    assert summary["sub_updates"]["positions"] == 3
     examples = json.loads((folder / "examples.json").read_text())
     assert len(examples) == 2 * tiny.DEPTH
     assert [len(each["triggers"]) for each in examples] == [4] * len(examples)
@@ -64,7 +66,7 @@ def test_results_pictures_and_resumption(home: Path) -> None:
         ("[agreement]", "job.parts: 'agreement' needs triggers before it"),
         ("[trigers]", "job.parts: there is no part 'trigers'; did you mean triggers"),
         ("[triggers,triggers]", "job.parts names 'triggers' twice"),
-        ("[]", "job.parts=[] names no part; the parts are triggers"),
+        ("[]", "job.parts=[] names no part; the parts are values, triggers"),
     ],
 )
 def test_parts_that_cannot_be(home: Path, parts: str, said: str) -> None:

@@ -11,7 +11,7 @@ import tiny
 import torch
 
 from corrigenda.runs.records import records_in
-from locate import AverageTrace, RefinedNeurons, Trace
+from locate import AverageKnockout, AverageTrace, GradientLens, RefinedNeurons, Trace
 
 SUBJECTS = ["Danielle Darrieux", "Thomas", "Big Ben"]
 
@@ -101,3 +101,18 @@ def test_the_layer_can_be_located(home: Path) -> None:
     assert chosen["facts"] == ["fact-0"]
     [edit] = (home / "auto" / "edits").glob("*/edit.json")
     assert list(json.loads(edit.read_text())["settings"]["modules"]) == [str(chosen["layer"])]
+
+
+def test_knockout_and_backward_jobs(home: Path) -> None:
+    run(home, "job=knockout", "job.locator.window=2", "hydra.run.dir=knocked")
+    summary = json.loads((home / "knocked" / "summary.json").read_text())
+    assert (summary["n_located"], summary["n_unknown"]) == (2, 1)
+    mean = AverageKnockout.load(home / "knocked" / "average")
+    assert mean.n_facts == 2
+    assert summary["average"] == mean.summary()
+    assert (home / "knocked" / "average.png").stat().st_size > 1000
+    run(home, "job=backward", "job.locator.words=2", "job.facts=1", "hydra.run.dir=backward")
+    [place] = (home / "backward" / "results").iterdir()
+    assert (
+        GradientLens.load(place).target == json.loads((home / "facts.jsonl").read_text().splitlines()[0])["target_new"]
+    )

@@ -41,7 +41,7 @@ def plain(lm: LanguageModel, settings: AttentionKnockout, groups: dict[str, list
     return found
 
 
-@pytest.mark.parametrize("family", tiny.DECODERS)
+@pytest.mark.parametrize("family", [*tiny.DECODERS, *tiny.MIXTURES])
 @pytest.mark.parametrize("reader", ["last", "relation"])
 def test_equals_whole_forwards(family: str, reader: str) -> None:
     lm = tiny.build(family)

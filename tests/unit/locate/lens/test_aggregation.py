@@ -23,7 +23,6 @@ TEXT = Text(tokens=120, length=10)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(module, "TOKENS", 50)
-    monkeypatch.setattr(module, "ROWS", 20)
 
 
 @torch.no_grad()

@@ -102,6 +102,45 @@ def test_three_rules_are_taught_and_measured(tmp_path: Path) -> None:
     assert found.table().row_count == 3
 
 
+def test_the_rule_of_sub_updates_by_hand() -> None:
+    lm = tiny.build("llama")
+    settings = replace(SMALL, target=0.4)
+    found = early_exit(lm, settings)
+    seen = observe(lm, SMALL.text.sequences(lm), settings)
+    taught, wanted = range(15), range(15, 30)
+    threshold = found.chosen["sub_updates"]["threshold"]
+    right, saved = [], []
+    for position in wanted:
+        exits = tiny.DEPTH - 1
+        for layer in reversed(range(tiny.DEPTH - 1)):
+            own = sum(bool(seen.settled[p, layer]) for p in taught) / 15
+            rates = []
+            for value in seen.dominant[position, layer].tolist():
+                here = [bool(seen.settled[p, layer]) for p in taught if value in seen.dominant[p, layer].tolist()]
+                rates.append((sum(here) + 5 * own) / (len(here) + 5))
+            if sum(rates) / len(rates) >= threshold:
+                exits = layer
+        right.append(bool(seen.tops[position, exits] == seen.tops[position, -1]))
+        saved.append(tiny.DEPTH - 1 - exits)
+    assert 0 < sum(saved) / 15 < tiny.DEPTH - 1  # else the scores would not matter
+    assert found.chosen["sub_updates"]["saved"][0] == pytest.approx(sum(saved) / 15)
+    assert found.chosen["sub_updates"]["accuracy"][0] == pytest.approx(sum(right) / 15)
+
+
+def test_the_threshold_is_learned_from_one_half_and_measured_on_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def observed(*_: object) -> Observed:
+        """Sequences 0 to 4 change their token in the last layer, 5 to 9 never do."""
+        tops = torch.tensor([[1, 1, 1, 2]] * 5 + [[3, 3, 3, 3]] * 5)
+        sure = torch.full((10, 4), 0.5)
+        return Observed(torch.arange(10), tops, sure, torch.zeros(10, 4, 2, dtype=torch.long))
+
+    monkeypatch.setattr("locate.lens.early_exit.observe", observed)
+    found = early_exit(tiny.build("llama"), SMALL)
+    assert found.settled.tolist() == [1, 1, 1, 1]
+    assert found.chosen["top_probability"]["threshold"] is None
+    assert found.chosen["top_probability"]["saved"][0] == 0
+
+
 def test_a_model_that_settles_at_once_needs_no_further_layer() -> None:
     lm = tiny.build("llama")
     for layer in range(1, tiny.DEPTH):  # what comes after the first layer adds nothing

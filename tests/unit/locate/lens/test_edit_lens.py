@@ -11,6 +11,7 @@ import torch
 from corrigenda import CoefficientEdit, Edit, Fact, LanguageModel, LowRankEdit, Origin
 from corrigenda.edits.codebook import CodebookEdit
 from corrigenda.edits.context import ContextEdit
+from corrigenda.edits.experts import ExpertsEdit
 from corrigenda.edits.side_memory import SideMemoryEdit
 from corrigenda.edits.values import ValueEdit
 from locate.lens.edit_lens import edit_lens
@@ -139,6 +140,34 @@ def test_side_memories_codebooks_and_coefficients() -> None:
     assert near.neuron == 4
     assert near.triggers == ("1 4",)
     assert component.strength == pytest.approx(2 * float(memory.values[4].norm()), rel=1e-5)
+
+
+@pytest.mark.parametrize("strength", [3.0, -3.0])
+def test_what_a_driven_value_writes_does_not_hang_on_its_coefficient(strength: float) -> None:
+    lm = tiny.build("llama")
+    edit = CoefficientEdit.of(lm, origin(lm), {(1, 4): strength}, how="add")
+    [fact] = edit_lens(lm, edit, words=3).facts
+    scores = read_static(lm, strength * lm.memory(1).values[4])
+    assert fact.written[0] == tuple(lm.tokenizer.decode([t]) for t in scores.topk(3).indices.tolist())
+
+
+def test_an_edit_of_experts() -> None:
+    lm = tiny.build("mixtral")
+    memories = {number: lm.memory(2, number) for number in range(4)}
+    factors = {(2, n): (drawn(each.d_ffn, 1, seed=n), drawn(1, each.d_model)) for n, each in memories.items()}
+    found = edit_lens(lm, ExpertsEdit(origin(lm), factors), words=3)
+    assert [(each.layer, each.memory) for each in found.layers] == [(2, n) for n in range(4)]
+    for number, (each, memory) in enumerate(zip(found.layers, memories.values(), strict=True)):
+        with torch.no_grad(), memory.capture() as seen:
+            lm.model(input_ids=torch.tensor([lm.tokens(FACT.statement)]))
+        left, right = factors[2, number]
+        written = (seen.weights[0, 1:, None] * seen.coefficients[0, 1:]) @ left @ right
+        scores = read_static(lm, written[written.norm(dim=1).argmax()])
+        assert found.facts[0].written[number] == tuple(lm.tokenizer.decode([t]) for t in scores.topk(3).indices)
+        near = each.components[0].neurons[0].neuron
+        assert near == int(left[:, 0].abs().argmax())
+        value = read_static(lm, memory.values[near]).topk(3).indices
+        assert each.components[0].neurons[0].value == tuple(lm.tokenizer.decode([t]) for t in value)
 
 
 def test_an_update_of_nothing_says_nothing() -> None:

@@ -1,0 +1,82 @@
+"""Saturation events over a text: against sub-updates of single prompts, and by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+
+from corrigenda.models.families import UnsupportedModelError
+from corrigenda.moments.text import Text
+from locate.lens.parts import parts_of
+from locate.lens.saturation import SaturationEvents, saturation_events
+from locate.lens.words import read_static
+
+TEXT = Text(tokens=60, length=10)
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "opt"])
+def test_figures_are_those_of_single_prefixes(family: str) -> None:
+    lm = tiny.build(family)
+    found = saturation_events(lm, TEXT, texts=4, k=3, seed=1)
+    assert found.promotion.shape == (tiny.DEPTH, 4)
+    norm, head = lm.architecture.final_norm, lm.model.get_output_embeddings()
+    for number, position in enumerate(found.positions.tolist()):
+        ids = TEXT.sequences(lm)[number][: position + 1]
+        with torch.no_grad():
+            token = int(lm.model(input_ids=torch.tensor([ids])).logits[0, -1].argmax())
+            layers = parts_of(lm, ids).layers
+            tops = [int(head(norm(one.after)).argmax()) for one in layers]
+        assert int(found.events[number]) == next(n for n in range(tiny.DEPTH) if set(tops[n:]) == {token})
+        for layer, one in enumerate(layers):
+            updates = one.coefficients[:, None] * lm.memory(layer).values
+            scores = read_static(lm, updates)[:, token]
+            sizes = updates.norm(dim=1)
+            dominant = scores[sizes.argsort(descending=True)[:3]]
+            wanted = {
+                "promotion": scores[scores > 0].sum(),
+                "elimination": scores[scores < 0].sum(),
+                "highest": dominant.max(),
+                "mean": dominant.mean(),
+                "lowest": dominant.min(),
+                "share": sizes.sort(descending=True).values[:3].sum() / sizes.sum(),
+            }
+            for name, value in wanted.items():
+                assert float(getattr(found, name)[layer, number]) == pytest.approx(float(value), abs=1e-4), name
+
+
+def made() -> SaturationEvents:
+    """Two layers, three texts, of which the second is settled after the first layer."""
+    highest = torch.tensor([[1.0, 5.0, 2.0], [4.0, 2.0, 6.0]])
+    rest = {name: torch.ones(2, 3) for name in ("promotion", "mean", "lowest", "share")}
+    return SaturationEvents(
+        "x", 3, torch.arange(3), torch.tensor([1, 0, 1]), elimination=torch.full((2, 3), -0.5), highest=highest, **rest
+    )
+
+
+def test_means_by_hand() -> None:
+    found = made()
+    assert found.at_events["highest"].mean == pytest.approx((4 + 5 + 6) / 3)
+    assert found.elsewhere["highest"].mean == pytest.approx((1 + 2 + 2) / 3)
+    assert found.at_events["net"].mean == pytest.approx(0.5)
+    assert found.summary()["events"] == [1, 2]
+
+
+def test_saved_shown_and_bad_input(tmp_path: Path) -> None:
+    found = made()
+    found.save(tmp_path / "kept")
+    assert SaturationEvents.load(tmp_path / "kept").summary() == found.summary()
+    assert found.table().row_count == 2
+    found.plot(tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").stat().st_size > 1000
+    with pytest.raises(UnsupportedModelError, match="is an encoder"):
+        saturation_events(tiny.build("bert"), TEXT)
+    with pytest.raises(ValueError, match=r"text.length=1: sequences of at least 2 tokens are needed"):
+        saturation_events(tiny.build("llama"), Text(tokens=12, length=1))
