@@ -15,9 +15,11 @@ from corrigenda.settings import checked
 from editing.editor import EditRefusedError
 
 KINDS = (
+    "corrigenda.edits.attached",
     "corrigenda.edits.codebook",
     "corrigenda.edits.coefficients",
     "corrigenda.edits.context",
+    "corrigenda.edits.experts",
     "corrigenda.edits.low_rank",
     "corrigenda.edits.side_memory",
     "corrigenda.edits.values",

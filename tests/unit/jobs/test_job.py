@@ -5,23 +5,34 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
 
 from jobs.job import Job, StoreJob, find_job, job_names
 
 ROOT = Path(__file__).parents[3]
 
 
+def composed(name: str) -> DictConfig:
+    """The group ``job`` as ``job=NAME`` makes it."""
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        settings = compose("config", [f"job={name}"]).job
+    assert isinstance(settings, DictConfig)
+    return settings
+
+
 def test_each_choice_is_a_file_with_a_job_of_that_name() -> None:
-    assert {"edit", "trace", "neurons", "survey", "runs", "leaderboard"} <= set(job_names())
+    assert {"edit", "trace", "survey", "knockout", "runs", "ask", "export"} <= set(job_names())
     for name in job_names():
         assert f"name: {name}\n" in (ROOT / "conf" / "job" / f"{name}.yaml").read_text()
-        found = find_job({"name": name})
-        assert type(found).__module__ == f"jobs.{name}"
+        found = find_job(composed(name))
+        surveys = name in ("backward", "knockout")
+        assert type(found).__module__ == ("jobs.survey" if surveys else f"jobs.{name}")
         assert isinstance(found, Job) != isinstance(found, StoreJob)
 
 
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:
-    with pytest.raises(ValueError, match=r"job\.name=nuerons: .* did you mean neurons\? The jobs are edit, "):
+    with pytest.raises(ValueError, match=r"job\.name=nuerons: .* did you mean neurons\? The jobs are ask, "):
         find_job({"name": "nuerons"})
     with pytest.raises(ValueError, match=r"job\.name=base: there is no such job; The jobs are"):
         find_job({"name": "base"})  # a file of the package, and no job
