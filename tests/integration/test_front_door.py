@@ -155,6 +155,13 @@ def test_modules_of_the_same_names_are_in_nobodys_way(folder: Path) -> None:
     assert done.stdout.strip() == "[]", done.stderr
 
 
+def test_the_help_begins_with_what_can_be_done(folder: Path) -> None:
+    first = call(folder, "--help").split("== Configuration groups ==")[0]
+    assert first.startswith("corrigenda [job] [group=choice ...] [key=value ...]")
+    for command in ('ask "A prompt" edit=FOLDER', "export FOLDER to=NEW_FOLDER", "data.path=facts.csv"):
+        assert command in first
+
+
 def test_a_configuration_folder_of_the_users(folder: Path) -> None:
     (folder / "mine" / "editor").mkdir(parents=True)
     (folder / "mine/editor/my_rome.yaml").write_text("defaults: [rome]\nlayer: 3\n")
