@@ -20,6 +20,7 @@ from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseExceptio
 from corrigenda.nearest import did_you_mean
 from corrigenda.runs.locks import LockedError
 from editing.registry import EDITORS
+from jobs.words import program
 
 SWITCH = "HYDRA_FULL_ERROR"
 """The environment variable that, set to 1, makes the program show the traceback of every error."""
@@ -49,7 +50,7 @@ def told(error: BaseException, arguments: Sequence[str]) -> tuple[str, int] | No
     if isinstance(error, KeyboardInterrupt):
         return _line(f"interrupted; {error}" if str(error) else "interrupted"), 130
     if isinstance(error, OverrideParseException):
-        return _line(f"{error.override}: this is no setting; write NAME=VALUE (python run.py --help lists them)"), 2
+        return _line(f"{error.override}: this is no setting; write NAME=VALUE ({program()} --help lists them)"), 2
     found = _cause(error)
     if isinstance(found, ConfigCompositionException):
         return _line(_composition(found, arguments)), 1
@@ -137,7 +138,7 @@ def _unknown_setting(key: str, arguments: Iterable[str]) -> str:
     known = _settings_beside(key, arguments)
     place, _, name = key.rpartition(".")
     hint = _near(name, known, f"{place}." if place else "")
-    return f"{key}: there is no such setting; {hint or 'python run.py --cfg job lists them; '}+{key}=... adds one"
+    return f"{key}: there is no such setting; {hint or f'{program()} --cfg job lists them; '}+{key}=... adds one"
 
 
 def _settings_beside(key: str, arguments: Iterable[str]) -> list[str]:

@@ -38,4 +38,5 @@ class Job(StoreJob):
             for edit in edits:
                 applied.enter_context(edit.applied(lm))
             lm.save_pretrained(folder)
-        say(f"{lm.name} with {len(edits)} edits in {folder}: load({str(folder)!r}) or from_pretrained({str(folder)!r})")
+        edited = f"with {len(edits)} edit{'s' * (len(edits) != 1)}" if edits else "without an edit"
+        say(f"{lm.name} {edited} in {folder}: load({str(folder)!r}) or from_pretrained({str(folder)!r})")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corrigenda.nearest import did_you_mean
+from jobs.words import program
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -79,9 +80,8 @@ def find_job(settings: Mapping[str, Any]) -> Job | StoreJob:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # the file is there, and something that it imports is not
-        raise ValueError(
-            f"job._target_={target}: there is no module {error.name!r}; is its folder on PYTHONPATH?"
-        ) from None
+        asked = f"job.name={name}" if target is None else f"job._target_={target}"
+        raise ValueError(f"{asked}: there is no module {error.name!r}; is its folder on PYTHONPATH?") from None
     if not (isinstance(found, type) and issubclass(found, (Job, StoreJob))):
         raise ValueError(
             f"job._target_={target}: {module} has no class {attribute} derived from jobs.job.Job or StoreJob"
@@ -142,7 +142,7 @@ def stored_config(folder: Path, asked: str) -> DictConfig:
     path = folder / "config.yaml"
     if not path.is_file():
         what = "this is a file" if folder.is_file() else "there is no run in this folder (no config.yaml)"
-        raise FileNotFoundError(f"{asked}: {what}; name the folder of a run (python run.py job=runs lists them)")
+        raise FileNotFoundError(f"{asked}: {what}; name the folder of a run ({program()} runs lists them)")
     try:
         found = OmegaConf.create(_with_moved_classes(path.read_text(encoding="utf-8")))
     except (ValueError, yaml.YAMLError, OmegaConfBaseException) as error:

@@ -8,7 +8,9 @@ prompt is no part of Hydra's grammar. This is the one place that knows the short
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from hydra.core.override_parser.types import Quote, QuotedString
 
@@ -21,6 +23,12 @@ OWN: Mapping[str, Mapping[str, bool]] = {
 
 _SETTING = re.compile(r"[+~]{0,2}[A-Za-z_][\w.@]*=\S*")
 """What is taken for a setting and not for the text after a job's name; such a text is given as ``prompt=...``."""
+
+
+def program() -> str:
+    """How the program was called, for messages that say what to type."""
+    called = Path(sys.argv[0]).name
+    return {"run.py": "python run.py", "__main__.py": "python -m corrigenda"}.get(called, "corrigenda")
 
 
 def spelt_out(arguments: Sequence[str]) -> list[str]:

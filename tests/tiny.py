@@ -185,6 +185,12 @@ MIXTURES: dict[str, dict] = {
 }
 """Mixtures of experts; layer 2 is one in each."""
 DECODERS = [name for name in CONFIGS if name != "bert"]
+KINDS = ["bert", "bloom", "falcon", "gemma2", "gpt2", "gpt_neo", "gptj", "llama", "opt", "phi3"]
+"""One family of each kind of block, for what stands on a memory and a forward that are tested in every family.
+
+Masked (bert), with biases, transposed matrices (gpt2), attention and FFN side by side (falcon, gptj), a norm after the
+FFN (gemma2), gate and keys in one matrix (phi3), positions of its own (bloom, opt), local attention (gemma2, gpt_neo).
+"""
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
@@ -205,10 +211,10 @@ def build(family: str, seed: int = 0, scale: float = 3.0) -> LanguageModel:
         torch.manual_seed(seed)
         model = automatic.from_config(config)
         for name, parameter in model.named_parameters():
-            if parameter.ndim in (2, 3):
-                parameter.data.mul_(scale)
-            elif name.endswith("bias"):
+            if name.endswith("bias"):  # those of experts have two dimensions
                 parameter.data.normal_(0, 0.1)
+            elif parameter.ndim in (2, 3):
+                parameter.data.mul_(scale)
     return LanguageModel(model, tokenizer(), f"tiny-{family}")
 
 

@@ -101,7 +101,7 @@ def _columns(path: Path, names: list[str]) -> list[Column]:
         field, part = (found["field"], found["part"] or "") if found is not None else (name, "")
         if field not in (PROBES if part else LISTS):
             field, part = name, ""
-        if field in PROBES:
+        if field in PROBES and not part:
             raise ValueError(f"{path}: column {name!r} is a list of probes: name {name}.prompt and {name}.answer")
         if seen[field, part] and field not in LISTS | PROBES:
             raise ValueError(f"{path}: two columns are called {name!r}; only one of the two can be meant")

@@ -233,8 +233,8 @@ class MixtureMemory(FFNMemory):
         answer = rest.to(self._experts.values(0))
         for expert in range(self.n_experts):
             part = coefficients[..., self.block(expert)].to(answer)
-            if not bool(part.any()):
-                continue
+            if not bool(part.any() or weights[..., expert].any()):
+                continue  # nobody asked it
             answer = answer + part @ self._experts.values(expert)
             bias = self._experts.bias(expert)
             if bias is not None:

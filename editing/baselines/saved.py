@@ -15,6 +15,7 @@ from corrigenda.settings import checked
 from editing.editor import EditRefusedError
 
 KINDS = (
+    "corrigenda.edits.attached",
     "corrigenda.edits.codebook",
     "corrigenda.edits.coefficients",
     "corrigenda.edits.context",

@@ -57,7 +57,7 @@ class EditLens:
     energy: ShareAboveZero = 0.99
     neurons: AtLeastOne = 5
     words: AtLeastOne = 8
-    facts: int | None = 32
+    facts: AtLeastOne | None = 32
 
     def read(self, lm: LanguageModel, edit: Edit, triggers: Triggers | None = None) -> EditReading:
         """Reads an edit.

@@ -112,7 +112,7 @@ words = my_metric
 """
 
 # Names that the project has at its top, and two of the libraries that it uses.
-TAKEN = ("eval", "run", "locate", "editing", "datasets")
+TAKEN = ("eval", "run", "locate", "editing", "datasets", "yaml")
 
 
 @pytest.fixture
@@ -142,6 +142,11 @@ def test_modules_of_the_same_names_are_in_nobodys_way(folder: Path) -> None:
     job = OmegaConf.create(call(folder, "--cfg", "job", "editor=memit", path=(folder,)))
     assert job.editor._target_ == "editing.Memit"
     assert "theirs" not in job
+    elsewhere = folder / "elsewhere"
+    elsewhere.mkdir()
+    for name in TAKEN[:4]:
+        (elsewhere / f"{name}.py").write_text(f'raise SystemExit("{name}.py of the user was imported")\n')
+    assert OmegaConf.create(call(folder, "--cfg", "job", path=(elsewhere,))).job.name == "edit"
     # Theirs stay theirs: the core alone imports none of the names that lie above it.
     code = "import corrigenda, corrigenda.facts, sys; print(sorted({*sys.modules} & {%r, 'conf', 'jobs'}))"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -153,6 +158,13 @@ def test_modules_of_the_same_names_are_in_nobodys_way(folder: Path) -> None:
         text=True,
     )
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_the_help_begins_with_what_can_be_done(folder: Path) -> None:
+    first = call(folder, "--help").split("== Configuration groups ==")[0]
+    assert first.startswith("corrigenda [job] [group=choice ...] [key=value ...]")
+    for command in ('ask "A prompt" edit=FOLDER', "export FOLDER to=NEW_FOLDER", "data.path=facts.csv"):
+        assert command in first
 
 
 def test_a_configuration_folder_of_the_users(folder: Path) -> None:

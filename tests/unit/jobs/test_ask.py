@@ -10,7 +10,7 @@ import tiny
 import torch
 from peft import PeftModel
 
-from corrigenda import ContextEdit, Edit, Fact, LanguageModel, LowRankEdit, Origin, load
+from corrigenda import ContextEdit, Edit, Fact, LanguageModel, LowRankEdit, Origin, ValueEdit, load
 
 PROMPT = "the tower is in"
 
@@ -93,6 +93,29 @@ def test_export_of_a_model(home: Path, lm: LanguageModel) -> None:
     assert "job.to=new model: there is something already" in again
     assert "not in the weights" in program.call(
         home, "export", "beside", "to=other", "model.device=cpu", succeeds=False
+    )
+
+
+def test_edits_on_top_of_one_another(home: Path, lm: LanguageModel) -> None:
+    """All that are named are applied, when the model is asked and when it is exported."""
+    first = Edit.load(home / "one/edits/0000-a")
+    assert isinstance(first, LowRankEdit)
+    change = torch.randn(lm.memory(2).values.shape, generator=torch.Generator().manual_seed(1))
+    ValueEdit(first.origin, {2: change}).save(home / "second")
+    with first.applied(lm), Edit.load(home / "second").applied(lm):
+        values, answer = [lm.memory(layer).values.clone() for layer in (1, 2)], lm.generate(PROMPT, 6)
+    assert answer != edited(home, lm, PROMPT, 6)
+    both = "edit=[one,second]"
+    said = program.call(home, "ask", PROMPT, both, "max_new_tokens=6", "model.device=cpu")
+    after = [line.split("│")[3] for line in said.splitlines() if line.startswith("│")]
+    assert " ".join(after).split() == answer.split()
+    assert ("low_rank edit" in said, "values edit" in said) == (True, True)
+    said = program.call(home, "export", both, "to=both", "model.device=cpu")
+    assert "with 2 edits in both" in said
+    found = load(home / "both", device="cpu")
+    assert all(torch.equal(found.memory(layer).values, one) for layer, one in zip((1, 2), values, strict=True))
+    assert "an adapter is made of one edit" in program.call(
+        home, "export", both, "to=other", "form=adapter", succeeds=False
     )
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from jobs.words import quoted, spelt_out
+from jobs.words import program, quoted, spelt_out
 
 
 @pytest.mark.parametrize(
@@ -38,6 +38,22 @@ def test_spelt_out(given: list[str], expected: list[str] | None) -> None:
         expected = [f"job={given[0]}", f"job.{'prompt' if given[0] == 'ask' else 'edit'}='{given[1]}'"]
         expected += ["job.to='place'", "job.form=adapter"] if given[0] == "export" else []
     assert spelt_out(given) == expected
+
+
+@pytest.mark.parametrize(
+    ("called", "expected"),
+    [
+        ("run.py", "python run.py"),
+        ("/x/corrigenda/__main__.py", "python -m corrigenda"),
+        ("/x/bin/corrigenda", "corrigenda"),
+        ("C:/x/corrigenda.exe", "corrigenda"),
+    ],
+)
+def test_messages_name_the_program_as_it_was_called(
+    called: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", [called, "ask"])
+    assert program() == expected
 
 
 def read_by_hydra(override: str) -> object:

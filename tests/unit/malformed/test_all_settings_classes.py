@@ -58,7 +58,9 @@ def wrong_values(hint: Any) -> list[Any]:
     elif kinds == {bool}:
         wrong += [0, 1, "true", None, math.nan]
     elif str in kinds:
-        wrong += [3, b"x", ["x"], math.nan, True]
+        wrong += [3, b"x", math.nan, True]
+        if not any(get_origin(kind) is tuple for kind in kinds):
+            wrong.append(["x"])
     elif any(get_origin(kind) is tuple for kind in kinds):
         wrong += [3, "ab", [math.nan], [object()], {"a": 1}]
     elif any(dataclasses.is_dataclass(kind) for kind in kinds):
@@ -71,6 +73,7 @@ FIELDS = [
     for cls in CLASSES
     for hints in [get_type_hints(cls, include_extras=True)]
     for each in dataclasses.fields(cls)
+    if each.init
     for hint in [hints[each.name]]
 ]
 

@@ -637,7 +637,7 @@ def test_hub_file_of_another_kind() -> None:
     with pytest.raises(
         ValueError, match=r"give a .json, .jsonl or .csv file of the data set, or only its id, 'owner/name'"
     ):
-        read_facts("hf://datasets/owner/name/facts.csv")
+        read_facts("hf://datasets/owner/name/facts.parquet")
 
 
 @pytest.mark.parametrize(

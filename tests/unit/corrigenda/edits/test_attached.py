@@ -94,7 +94,7 @@ def distance(left: Tensor, right: Tensor) -> float:
 
 
 @pytest.mark.parametrize("activation", ["step", "relu"])
-@pytest.mark.parametrize("family", tiny.CONFIGS)
+@pytest.mark.parametrize("family", tiny.KINDS)
 def test_answers_are_those_of_the_formula(family: str, activation: Activation) -> None:
     """In mixed batches, at two layers; and silent rows are what they were."""
     lm = tiny.build(family)

@@ -45,7 +45,7 @@ def values_scaled(lm: LanguageModel, factors: dict[tuple[int, int], float]) -> T
     return result
 
 
-@pytest.mark.parametrize("family", tiny.CONFIGS)
+@pytest.mark.parametrize("family", tiny.KINDS)
 def test_scales_coefficients_as_scaled_values_would(family: str) -> None:
     lm = tiny.build(family)
     before = logits(lm)

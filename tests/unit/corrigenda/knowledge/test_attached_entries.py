@@ -98,7 +98,7 @@ def test_thresholds_and_values_by_hand(activation: str, tmp_path: Path) -> None:
     assert torch.allclose(layer.keys.double(), keys, atol=1e-5)
 
 
-@pytest.mark.parametrize("family", tiny.CONFIGS)
+@pytest.mark.parametrize("family", tiny.KINDS)
 def test_an_entrys_own_prompt_gets_its_value(family: str, tmp_path: Path) -> None:
     """The FFN's output there is what was solved; other subjects' prompts are bit for bit what they were."""
     lm = tiny.build(family)

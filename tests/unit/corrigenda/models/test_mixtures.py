@@ -13,6 +13,7 @@ from corrigenda import LanguageModel
 from corrigenda.forward.interventions import Apply, Read, Replace, intervene
 from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import forward_logits, record
+from corrigenda.models.experts import MixtureMemory
 from corrigenda.models.families import UnsupportedModelError
 from corrigenda.models.sites import Site
 from corrigenda.prompts import TokenBatch
@@ -163,6 +164,18 @@ def test_the_partial_forward_equals_the_full_one(family: str) -> None:
     for row, length in enumerate(batch.lengths.tolist()):
         alone = lm.model(input_ids=batch.input_ids[row : row + 1, :length]).logits[0, -1].log_softmax(-1)
         torch.testing.assert_close(logits[row], alone, atol=1e-4, rtol=1e-4)
+
+
+def test_an_expert_without_coefficients_still_answers_its_bias() -> None:
+    lm = tiny.build("gpt_oss")
+    whole = lm.memory(LAYER)
+    assert isinstance(whole, MixtureMemory)
+    key = torch.zeros(whole.block(N - 1).stop + N + tiny.WIDTH)
+    key[whole.block(N - 1).stop + 1] = 0.25
+    bias = lm.memory(LAYER, 1).bias
+    assert bias is not None
+    assert bias.any()
+    assert torch.equal(whole.read(key), 0.25 * bias)
 
 
 def test_what_a_mixture_has_not() -> None:
