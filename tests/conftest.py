@@ -23,6 +23,32 @@ SIDE_BY_SIDE = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 if SIDE_BY_SIDE > 1:
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // SIDE_BY_SIDE)))
 
+QUICK = "--quick"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--quick``, which ``make unit`` gives: of tests over all model families, one family of each kind of block."""
+    parser.addoption(QUICK, action="store_true", help="tests over all model families: one of each kind of block only")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what ``--quick`` leaves out."""
+    if not config.getoption(QUICK):
+        return
+    import tiny
+
+    others = {*tiny.CONFIGS, *tiny.MIXTURES} - {*tiny.KINDS, *tiny.MIXTURE_KINDS}
+    out = [item for item in items if isinstance(item, pytest.Function) and others & set(_texts(item))]
+    config.hook.pytest_deselected(items=out)
+    items[:] = [item for item in items if item not in set(out)]
+
+
+def _texts(item: pytest.Function) -> list[str]:
+    """The texts among a test's parameters: of tests over families their names."""
+    call = getattr(item, "callspec", None)
+    return [] if call is None else [value for value in call.params.values() if isinstance(value, str)]
+
+
 SHARED = Path(os.environ.get("CORRIGENDA_SHARED", Path(__file__).parents[2] / "shared"))
 
 
