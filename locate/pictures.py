@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -30,6 +31,29 @@ def save(figure: Figure, path: Path) -> None:
     figure.savefig(path, dpi=160)
 
 
+@contextmanager
+def chart(path: str | Path, title: str, *, height: float = 4, legend: str | None = "small") -> Iterator[Axes]:
+    """A picture of one panel, for the block to draw into; titled and written when the block ends.
+
+    Args:
+        path: where to; the suffix says in which format.
+        title: what stands above.
+        height: of the picture, in inches; its width is 7.
+        legend: the size of its letters, where something has a label; None for no legend.
+
+    Raises:
+        ValueError: the suffix is not one of `SUFFIXES`.
+    """
+    path = checked(path)
+    figure = Figure(figsize=(7, height), layout="constrained")
+    axes = figure.subplots()
+    yield axes
+    axes.set_title(title, fontsize="medium", loc="left")
+    if legend is not None and axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize=legend)
+    save(figure, path)
+
+
 def ticks_at_layers(axes: Axes, layers: Sequence[int]) -> None:
     """Puts ticks on an axis of layers: at layers, for there are no halves, and at not many more than ten of them."""
     axes.set_xticks(list(layers)[:: max(1, len(layers) // 10)])
@@ -38,3 +62,8 @@ def ticks_at_layers(axes: Axes, layers: Sequence[int]) -> None:
 def shortened(text: str, limit: int) -> str:
     """A text of at most so many characters, in which a dollar sign begins no formula."""
     return (text if len(text) <= limit else f"{text[: limit - 1]}…").replace("$", r"\$")
+
+
+def token_label(token: str, limit: int = 24) -> str:
+    """A token as a label, without the spaces around it; one of nothing but spaces as Python writes it."""
+    return shortened(token.strip() or repr(token)[1:-1], limit)

@@ -38,9 +38,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     import tiny
 
     others = {*tiny.CONFIGS, *tiny.MIXTURES} - {*tiny.KINDS, *tiny.MIXTURE_KINDS}
-    out = [item for item in items if isinstance(item, pytest.Function) and others & set(_texts(item))]
+    kept: list[pytest.Item] = []
+    out: list[pytest.Item] = []
+    for item in items:
+        of_another = isinstance(item, pytest.Function) and bool(others & set(_texts(item)))
+        (out if of_another else kept).append(item)
     config.hook.pytest_deselected(items=out)
-    items[:] = [item for item in items if item not in set(out)]
+    items[:] = kept
 
 
 def _texts(item: pytest.Function) -> list[str]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from matplotlib.figure import Figure
 from torch import Tensor
 
-from locate.pictures import checked, save, shortened, ticks_at_layers
+from locate.pictures import chart, shortened, ticks_at_layers
 
 
 def knockout_curves(
@@ -30,24 +29,18 @@ def knockout_curves(
     Raises:
         ValueError: the suffix is none of PNG, PDF and SVG.
     """
-    path = checked(path)
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
-    depth = 0
-    for source, (change, low, high) in curves.items():
-        depth = len(change)
-        [line] = axes.plot(range(depth), (100 * change).tolist(), label=f"{reader} does not read {source}")
-        if low is not None and high is not None:
-            bounds = ((100 * low).tolist(), (100 * high).tolist())
-            axes.fill_between(range(depth), *bounds, color=line.get_color(), alpha=0.15, linewidth=0)
-    ticks_at_layers(axes, range(depth))
-    axes.axhline(0, color="gray", linewidth=0.8)
-    axes.set_xlabel("layer" if window == 1 else f"centre of the window of {window} layers")
-    axes.set_ylabel("change of P(answer) (%)")
-    axes.set_title(shortened(title, 70), fontsize="medium", loc="left")
-    if curves:
-        axes.legend(fontsize="small")
-    save(figure, path)
+    with chart(path, shortened(title, 70)) as axes:
+        depth = 0
+        for source, (change, low, high) in curves.items():
+            depth = len(change)
+            [line] = axes.plot(range(depth), (100 * change).tolist(), label=f"{reader} does not read {source}")
+            if low is not None and high is not None:
+                bounds = ((100 * low).tolist(), (100 * high).tolist())
+                axes.fill_between(range(depth), *bounds, color=line.get_color(), alpha=0.15, linewidth=0)
+        ticks_at_layers(axes, range(depth))
+        axes.axhline(0, color="gray", linewidth=0.8)
+        axes.set_xlabel("layer" if window == 1 else f"centre of the window of {window} layers")
+        axes.set_ylabel("change of P(answer) (%)")
 
 
 def ranks_by_layer(path: str | Path, ranks: Mapping[str, Tensor], token: str, rates: Tensor | None, title: str) -> None:
@@ -63,22 +56,16 @@ def ranks_by_layer(path: str | Path, ranks: Mapping[str, Tensor], token: str, ra
     Raises:
         ValueError: the suffix is none of PNG, PDF and SVG.
     """
-    path = checked(path)
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
-    depth = max((len(row) for row in ranks.values()), default=0)
-    for label, row in ranks.items():
-        axes.plot(range(depth), (row + 1).tolist(), label=shortened(label, 40))
-    axes.set_yscale("log")
-    axes.invert_yaxis()
-    ticks_at_layers(axes, range(depth))
-    axes.set_xlabel("layer")
-    axes.set_ylabel(f"rank of {shortened(token, 24)} (1: top)")
-    axes.set_title(shortened(title, 70), fontsize="medium", loc="left")
-    if rates is not None:
-        other = axes.twinx()
-        other.plot(range(depth), (100 * rates).tolist(), color="gray", linestyle="dotted")
-        other.set_ylabel("attributes rate of the subject (%, dotted)")
-    if ranks:
-        axes.legend(fontsize="small")
-    save(figure, path)
+    with chart(path, shortened(title, 70)) as axes:
+        depth = max((len(row) for row in ranks.values()), default=0)
+        for label, row in ranks.items():
+            axes.plot(range(depth), (row + 1).tolist(), label=shortened(label, 40))
+        axes.set_yscale("log")
+        axes.invert_yaxis()
+        ticks_at_layers(axes, range(depth))
+        axes.set_xlabel("layer")
+        axes.set_ylabel(f"rank of {shortened(token, 24)} (1: top)")
+        if rates is not None:
+            other = axes.twinx()
+            other.plot(range(depth), (100 * rates).tolist(), color="gray", linestyle="dotted")
+            other.set_ylabel("attributes rate of the subject (%, dotted)")

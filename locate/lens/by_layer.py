@@ -9,11 +9,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from matplotlib.figure import Figure
 from rich.table import Table
 
 from corrigenda.intervals import interval
-from locate.pictures import checked, save, shortened, ticks_at_layers
+from locate.pictures import chart, shortened, ticks_at_layers
 
 
 @dataclass(frozen=True)
@@ -96,23 +95,16 @@ def plot_curves(
     Raises:
         ValueError: the suffix is none of PNG, PDF and SVG.
     """
-    path = checked(path)
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
     by = 100 if percent else 1
-    for name, figures in curves.items():
-        means = [_part(each, "mean") * by for each in figures]
-        [line] = axes.plot(list(layers), means, label=name)
-        low, high = ([_part(each, side) * by for each in figures] for side in ("low", "high"))
-        axes.fill_between(list(layers), low, high, color=line.get_color(), alpha=0.15, linewidth=0)
-    ticks_at_layers(axes, layers)
-    axes.set_xlabel("layer")
-    axes.set_ylabel(f"{label} (%)" if percent else label)
-    axes.set_title(shortened(title, 90), fontsize="medium", loc="left")
-    axes.spines[["top", "right"]].set_visible(False)
-    if len(curves) > 1:
-        axes.legend(fontsize="small")
-    save(figure, path)
+    with chart(path, shortened(title, 90), legend="small" if len(curves) > 1 else None) as axes:
+        for name, figures in curves.items():
+            means = [_part(each, "mean") * by for each in figures]
+            [line] = axes.plot(list(layers), means, label=name)
+            low, high = ([_part(each, side) * by for each in figures] for side in ("low", "high"))
+            axes.fill_between(list(layers), low, high, color=line.get_color(), alpha=0.15, linewidth=0)
+        ticks_at_layers(axes, layers)
+        axes.set_xlabel("layer")
+        axes.set_ylabel(f"{label} (%)" if percent else label)
 
 
 def _part(figure: Mean | float | None, part: str) -> float:

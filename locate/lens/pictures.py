@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from locate.pictures import checked, save, shortened, ticks_at_layers
+from locate.pictures import chart, checked, save, shortened, ticks_at_layers, token_label
 
 
 def attribution(path: str | Path, attention: Tensor, ffn: Tensor, heads: Tensor, *, title: str) -> None:
@@ -79,9 +79,9 @@ def grid_of_words(
     for row in range(height):
         for column in range(width):
             colour = "white" if float(shades[row, column]) > 0.6 else "black"
-            text = _word(words[row][column], 10)
+            text = token_label(words[row][column], 10)
             axes.text(column, row, text, ha="center", va="center", fontsize=6.5, color=colour)
-    axes.set_xticks(range(width), [_word(token, 14) for token in tokens], rotation=45, ha="right")
+    axes.set_xticks(range(width), [token_label(token, 14) for token in tokens], rotation=45, ha="right")
     axes.set_yticks(range(height), list(rows), fontsize=7)
     axes.set_title(shortened(title, 20 + 8 * width), fontsize="medium", loc="left")
     figure.colorbar(image, ax=axes, label=bar)
@@ -101,18 +101,13 @@ def quantiles(path: str | Path, layers: Sequence[int], figures: Tensor, *, label
     Raises:
         ValueError: the suffix is none of PNG, PDF and SVG.
     """
-    path = checked(path)
-    figure = Figure(figsize=(7, 3.6), layout="constrained")
-    axes = figure.subplots()
-    for share, name in ((0.5, "median"), (0.9, "90th percentile"), (0.99, "99th percentile"), (1.0, "highest")):
-        axes.plot(list(layers), figures.float().nanquantile(share, dim=1).tolist(), label=name, marker=".")
-    axes.set_yscale("log")
-    axes.set_xlabel("layer")
-    axes.set_ylabel(label)
-    axes.set_title(shortened(title, 90), fontsize="medium", loc="left")
-    axes.legend(fontsize="small")
-    ticks_at_layers(axes, layers)
-    save(figure, path)
+    with chart(path, shortened(title, 90), height=3.6) as axes:
+        for share, name in ((0.5, "median"), (0.9, "90th percentile"), (0.99, "99th percentile"), (1.0, "highest")):
+            axes.plot(list(layers), figures.float().nanquantile(share, dim=1).tolist(), label=name, marker=".")
+        axes.set_yscale("log")
+        axes.set_xlabel("layer")
+        axes.set_ylabel(label)
+        ticks_at_layers(axes, layers)
 
 
 def promotion(path: str | Path, promoted: Tensor, eliminated: Tensor, event: int, *, title: str) -> None:
@@ -128,21 +123,16 @@ def promotion(path: str | Path, promoted: Tensor, eliminated: Tensor, event: int
     Raises:
         ValueError: the suffix is none of PNG, PDF and SVG.
     """
-    path = checked(path)
     layers = range(len(promoted))
-    figure = Figure(figsize=(7, 3.6), layout="constrained")
-    axes = figure.subplots()
-    axes.bar(layers, promoted.tolist(), color="tab:green", label="promotion")
-    axes.bar(layers, eliminated.tolist(), color="tab:red", label="elimination")
-    axes.plot(layers, (promoted + eliminated).tolist(), color="black", marker=".", label="both")
-    axes.axvline(event, color="gray", linestyle="dotted", label="saturation")
-    axes.axhline(0, color="gray", linewidth=0.8)
-    axes.set_xlabel("layer")
-    axes.set_ylabel("static score")
-    axes.set_title(shortened(title, 90), fontsize="medium", loc="left")
-    axes.legend(fontsize="small")
-    ticks_at_layers(axes, layers)
-    save(figure, path)
+    with chart(path, shortened(title, 90), height=3.6) as axes:
+        axes.bar(layers, promoted.tolist(), color="tab:green", label="promotion")
+        axes.bar(layers, eliminated.tolist(), color="tab:red", label="elimination")
+        axes.plot(layers, (promoted + eliminated).tolist(), color="black", marker=".", label="both")
+        axes.axvline(event, color="gray", linestyle="dotted", label="saturation")
+        axes.axhline(0, color="gray", linewidth=0.8)
+        axes.set_xlabel("layer")
+        axes.set_ylabel("static score")
+        ticks_at_layers(axes, layers)
 
 
 def exits(
@@ -161,24 +151,15 @@ def exits(
     Raises:
         ValueError: the suffix is none of PNG, PDF and SVG.
     """
-    path = checked(path)
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
-    for number, rule in enumerate(rules):
-        known = accuracy[number].isfinite()
-        axes.plot(
-            saved[number][known].tolist(),
-            (100 * accuracy[number][known]).tolist(),
-            marker=".",
-            label=rule.replace("_", " "),
-        )
-    axes.axhline(100 * target, color="gray", linestyle="dotted")
-    axes.set_xlabel("layers saved (mean)")
-    axes.set_ylabel("the same token as after the last layer (%)")
-    axes.set_title(shortened(title, 90), fontsize="medium", loc="left")
-    axes.legend(fontsize="small")
-    save(figure, path)
-
-
-def _word(token: str, limit: int) -> str:
-    return shortened(token.strip() or repr(token)[1:-1], limit)
+    with chart(path, shortened(title, 90)) as axes:
+        for number, rule in enumerate(rules):
+            known = accuracy[number].isfinite()
+            axes.plot(
+                saved[number][known].tolist(),
+                (100 * accuracy[number][known]).tolist(),
+                marker=".",
+                label=rule.replace("_", " "),
+            )
+        axes.axhline(100 * target, color="gray", linestyle="dotted")
+        axes.set_xlabel("layers saved (mean)")
+        axes.set_ylabel("the same token as after the last layer (%)")

@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from locate.pictures import checked, save, shortened, ticks_at_layers
+from locate.pictures import chart, checked, save, shortened, ticks_at_layers, token_label
 
 MOST_CELLS = 600
 """With more cells than these no words are written into them."""
@@ -42,15 +42,15 @@ def gradient_grid(
     figure = Figure(figsize=(width, 1.4 + 0.26 * n_tokens), layout="constrained")
     axes = figure.subplots()
     image = axes.imshow(norms.T.float().numpy(), aspect="auto", cmap="Blues", interpolation="nearest", vmin=0)
-    axes.set_yticks(range(n_tokens), [_shown(token, 24) for token in tokens])
+    axes.set_yticks(range(n_tokens), [token_label(token, 24) for token in tokens])
     axes.set_xticks(range(n_layers), [str(layer) for layer in layers], fontsize="x-small")
     axes.set_xlabel("layer")
     if written:
         middle = float(norms.max()) / 2
         for number, row in enumerate(words):
             for position, texts in enumerate(row):
-                colour = "white" if float(norms[number, position]) > middle else "black"
-                axes.text(number, position, _shown(texts[0], 9), ha="center", va="center", fontsize=5, color=colour)
+                shade = "white" if float(norms[number, position]) > middle else "black"
+                axes.text(number, position, token_label(texts[0], 9), ha="center", va="center", fontsize=5, color=shade)
     figure.colorbar(image, ax=axes, label="norm of the outer product")
     axes.set_title(f"What the gradient of -log P({shortened(target, 24)}) writes where", fontsize="medium", loc="left")
     save(figure, path)
@@ -71,21 +71,11 @@ def object_ranks(
     Raises:
         ValueError: the suffix is none of PNG, PDF and SVG.
     """
-    path = checked(path)
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
-    for label, by_layer in ranks.items():
-        axes.plot(list(layers), [rank + 1 for rank in by_layer], marker="o", label=shortened(label, 50))
-    axes.set_yscale("log")
-    axes.set_ylim(1.5 * vocabulary, 0.7)
-    ticks_at_layers(axes, list(layers))
-    axes.set_xlabel("layer")
-    axes.set_ylabel("rank of the object's first token (1: top)")
-    axes.set_title(shortened(title, 80), fontsize="medium", loc="left")
-    if 0 < len(ranks) <= 12:
-        axes.legend(fontsize="x-small")
-    save(figure, path)
-
-
-def _shown(token: str, limit: int) -> str:
-    return shortened(token.strip() or repr(token)[1:-1], limit)
+    with chart(path, shortened(title, 80), legend="x-small" if len(ranks) <= 12 else None) as axes:
+        for label, by_layer in ranks.items():
+            axes.plot(list(layers), [rank + 1 for rank in by_layer], marker="o", label=shortened(label, 50))
+        axes.set_yscale("log")
+        axes.set_ylim(1.5 * vocabulary, 0.7)
+        ticks_at_layers(axes, list(layers))
+        axes.set_xlabel("layer")
+        axes.set_ylabel("rank of the object's first token (1: top)")

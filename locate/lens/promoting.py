@@ -76,12 +76,11 @@ def promoting(
         places += [(memory.layer, number) for number in range(len(values))]
     whole = torch.cat(scores)
     best = whole.abs().topk(min(n, len(whole))).indices.tolist()
-    return tuple(
-        PromotingValue(
-            places[place][0], places[place][1], 1 if float(whole[place]) >= 0 else -1, abs(float(whole[place]))
-        )
-        for place in best
-    )
+    found: list[PromotingValue] = []
+    for place in best:
+        (layer, neuron), score = places[place], float(whole[place])
+        found.append(PromotingValue(layer, neuron, 1 if score >= 0 else -1, abs(score)))
+    return tuple(found)
 
 
 def directions(found: Sequence[PromotingValue]) -> dict[Neuron, float]:

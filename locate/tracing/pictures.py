@@ -11,7 +11,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from locate.pictures import checked, save, shortened, ticks_at_layers
+from locate.pictures import chart, checked, save, shortened, ticks_at_layers, token_label
 
 COLOURS = {"block": "Purples", "ffn": "Greens", "attention": "Reds"}
 NAMES = {"block": "single restored layer", "ffn": "restored FFN window", "attention": "restored attention window"}
@@ -61,7 +61,7 @@ def heat_map(
         vmax=max(p_clean, float(scores.max())),
     )
     begin, end = subject
-    labels = [f"{_shown(token)}{'*' if begin <= i < end else ''}" for i, token in enumerate(tokens)]
+    labels = [f"{token_label(token)}{'*' if begin <= i < end else ''}" for i, token in enumerate(tokens)]
     axes.set_yticks(range(n_tokens), labels)
     ticks_at_layers(axes, range(n_layers))
     what = NAMES[site] + (f" of {window} layers" if window > 1 else "")
@@ -95,23 +95,13 @@ def curves(
     Raises:
         ValueError: the suffix is none of PNG, PDF and SVG.
     """
-    path = checked(path)
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
-    for role, figures in effects.items():
-        effect, low, high = ((100 * part).tolist() for part in figures)
-        layers = range(len(effect))
-        [line] = axes.plot(layers, effect, label=role, linewidth=2.2 if role in emphasised else 1.1)
-        axes.fill_between(layers, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
-    ticks_at_layers(axes, range(max((len(effect) for effect, _, _ in effects.values()), default=0)))
-    axes.axhline(0, color="gray", linewidth=0.8)
-    axes.set_xlabel("layer" if window == 1 else f"centre of the window of {window} layers")
-    axes.set_ylabel("average indirect effect (%)")
-    axes.set_title(title, fontsize="medium", loc="left")
-    axes.legend(fontsize="small")
-    save(figure, path)
-
-
-def _shown(token: str) -> str:
-    """A token as a label; what matplotlib would read as mathematics is taken literally."""
-    return shortened(token.strip() or repr(token)[1:-1], 24)
+    with chart(path, title) as axes:
+        for role, figures in effects.items():
+            effect, low, high = ((100 * part).tolist() for part in figures)
+            layers = range(len(effect))
+            [line] = axes.plot(layers, effect, label=role, linewidth=2.2 if role in emphasised else 1.1)
+            axes.fill_between(layers, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
+        ticks_at_layers(axes, range(max((len(effect) for effect, _, _ in effects.values()), default=0)))
+        axes.axhline(0, color="gray", linewidth=0.8)
+        axes.set_xlabel("layer" if window == 1 else f"centre of the window of {window} layers")
+        axes.set_ylabel("average indirect effect (%)")

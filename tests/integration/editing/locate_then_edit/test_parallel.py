@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import program
 import pytest
 import tiny
 import torch
+from stand_ins import without_text
 
-import editing.locate_then_edit.closed_form
 from corrigenda import Fact, LanguageModel
-from corrigenda.moments.second_moment import SecondMoment
-from corrigenda.moments.text import Text
 from editing import EditRefusedError, Memit, ValueSettings, Workers
 
 ray = pytest.importorskip("ray", reason="needs the extra 'ray': pip install corrigenda[ray]")
@@ -53,13 +51,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path))
-
-    def given(lm: LanguageModel, layers: Sequence[int], text: Text) -> dict[int, SecondMoment]:
-        matrix = torch.diag(torch.linspace(0.1, 2, 48, dtype=torch.float64))
-        return {layer: SecondMoment(matrix, 1000, layer, text) for layer in layers}
-
-    monkeypatch.setattr(editing.locate_then_edit.closed_form, "second_moments", given)
+    without_text(monkeypatch, tmp_path)
     return tmp_path
 
 

@@ -3,38 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import tiny
 import torch
+from stand_ins import FACTS, without_text
 
-import editing.locate_then_edit.closed_form
-from corrigenda import Edit, Fact, LanguageModel
-from corrigenda.moments.second_moment import SecondMoment
-from corrigenda.moments.text import Text
+from corrigenda import Edit
 from editing import AfterTreatments, Memit, ValueSettings
 from editing.locate_then_edit.after_treatments import anchored, spare_singular, spare_spherical
 
-FACTS = [
-    Fact("the Eiffel tower", "{} is located in the city of", "Rome", "Paris", id="tower"),
-    Fact("Danielle Darrieux", "the mother tongue of {} is", "the English language", "French", id="tongue"),
-    Fact("Big Ben", "in the city with {} on the river Thomas plays the", "guitar", "piano", id="plays"),
-]
 VALUE = ValueSettings(steps=4, lr=0.2, weight_decay=0.02, early_stop_loss=-1.0)
 MEMIT = Memit(layers=(1, 2), prefixes=("", "red green . "), value=VALUE, refuse_norm=1e9, most_per_coefficient=1.0)
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path))
-
-    def given(lm: LanguageModel, layers: Sequence[int], text: Text) -> dict[int, SecondMoment]:
-        matrix = torch.diag(torch.linspace(0.1, 2, 48, dtype=torch.float64))
-        return {layer: SecondMoment(matrix, 1000, layer, text) for layer in layers}
-
-    monkeypatch.setattr(editing.locate_then_edit.closed_form, "second_moments", given)
+    without_text(monkeypatch, tmp_path)
 
 
 def test_anchored_targets_by_hand() -> None:
