@@ -50,6 +50,8 @@ from eval.measure import measure
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared" / "data"
+FINDINGS = Path(__file__).with_name("tradeoff_findings.md")
+"""What people say of the figures that are committed."""
 DATA, PAGE = ROOT / "docs" / "data" / "tradeoff.json", ROOT / "docs" / "tradeoff.md"
 
 SETTINGS = EvalSettings(max_new_tokens=20, perplexity_windows=0)
@@ -61,6 +63,8 @@ ROWS, CHUNK = 32, 10
 
 KEYS = ("token_accuracy", "free_generation_strict", "paraphrase_token_accuracy", "paraphrase_free_generation_strict")
 KINDS = ("locality", "same_form", "windows")
+LIMITS = (5, 15, 30, 60, 100)
+"""Of what is answered wrongly, in %: the page says what can be had below each."""
 TITLES = {
     "token_accuracy": "reliability (token accuracy)",
     "free_generation_strict": "reliability (free generation)",
@@ -404,6 +408,7 @@ def write_page(data: Path, page: Path) -> None:
     said = {"model": final["model"], "t": n, "final": final["facts"], "tuning": tuning["facts"]}
     lines = INTRODUCTION.format(**said, tokens=SETTINGS.max_new_tokens, window=WINDOWS.perplexity_window).splitlines()
     lines += ["", f"![Curves](figures/{picture.name})", "", "## The curves", ""]
+    lines[lines.index("## The curves") : lines.index("## The curves")] = [*at_limits(final["editors"]), ""]
     unedited = ", ".join(f"{TITLES[key]} {percent(final['before'][key])}" for key in KEYS)
     lines += [f"Before any edit: {unedited}.", ""]
     for name, found in final["editors"].items():
@@ -413,6 +418,30 @@ def write_page(data: Path, page: Path) -> None:
         lines += [f"### {name}, {len(found['trials'])} trials", "", *trials_table(found["trials"]), ""]
     write_text(page, "\n".join(lines).rstrip() + "\n")
     print(page)
+
+
+def at_limits(editors: Mapping[str, Any]) -> Iterator[str]:
+    """What can be had of each editor where no more than so much is answered wrongly, and what people say of it."""
+    yield "## What it says"
+    yield ""
+    yield (
+        "The best of a curve's points where the memory answers at most so much of each: locality prompts, same-form "
+        "prompts, held-out windows. Paraphrases by free generation, and in brackets by token accuracy, in %. The points "
+        "are picked on these same facts, so that all figures are a little too good, those of no editor more than others'."
+    )
+    yield ""
+    yield f"| editor | {' | '.join(f'at most {limit} %' for limit in LIMITS)} |"
+    yield "|---" * (1 + len(LIMITS)) + "|"
+    free, forced = "paraphrase_free_generation_strict", "paraphrase_token_accuracy"
+    for name, found in editors.items():
+        cells = []
+        for limit in LIMITS:
+            points = [p for p in found["points"] if max(fmean(p["answered"][kind]) for kind in KINDS) <= limit / 100]
+            best = max(points, key=lambda point: fmean(point["figures"][free]), default=None)
+            cells.append("" if best is None else f"{percent(best['figures'][free])} ({percent(best['figures'][forced])})")
+        yield f"| {name} | {' | '.join(cells)} |"
+    yield ""
+    yield from FINDINGS.read_text(encoding="utf-8").strip().splitlines()
 
 
 def tuning_text(tuning: Mapping[str, Any]) -> str:

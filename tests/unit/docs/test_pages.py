@@ -33,6 +33,13 @@ def test_every_data_file_has_its_command() -> None:
     assert {name for name in beside if not name.endswith("-cases")} <= names | {"tradeoff", "many_facts"}
 
 
+def test_the_page_of_the_tradeoff_is_what_its_data_give(tmp_path: Path) -> None:
+    tradeoff = importlib.import_module("tradeoff")
+    tradeoff.write_page(tradeoff.DATA, tmp_path / "tradeoff.md")
+    assert (tmp_path / "tradeoff.md").read_text() == tradeoff.PAGE.read_text()
+    assert (tmp_path / "figures" / "tradeoff.png").is_file()
+
+
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_the_committed_page_is_what_its_data_give(script: str, tmp_path: Path) -> None:
     found = report(script)
