@@ -233,9 +233,15 @@ class HeldOut:
         return {window: -log_prob / n for window, log_prob, n in parts}
 
     def only(self, windows: Sequence[int]) -> HeldOut:
-        """Some of the windows, in that order; those that were not read are left out."""
+        """Some of the windows, in that order; those that were not read are left out.
+
+        Raises:
+            ValueError: none of them was read.
+        """
         place = {window: number for number, window in enumerate(self.windows)}
         kept = [place[window] for window in windows if window in place]
+        if not kept:
+            raise ValueError(f"held-out windows {list(windows)}: none was read; there are {list(self.windows)}")
         return HeldOut(
             tuple(self.windows[number] for number in kept),
             tuple(self.log_probs[number] for number in kept),

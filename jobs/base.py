@@ -6,10 +6,11 @@ torch and transformers are imported where a model is loaded: what only looks at 
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
@@ -31,6 +32,27 @@ if TYPE_CHECKING:
 console = Console(stderr=True)
 
 
+def _log_warnings() -> None:
+    """Lets warnings go into the log: those meant for users as one line, others with the place in the code."""
+    logging.captureWarnings(True)
+    shown = warnings.showwarning
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if category is UserWarning and file is None:
+            logging.getLogger("py.warnings").warning("%s", message)
+        else:
+            shown(message, category, filename, lineno, file, line)
+
+    warnings.showwarning = show
+
+
 def start(config: DictConfig) -> float | None:
     """Does the job that a configuration names, or goes on with the run that ``resume=`` names.
 
@@ -38,7 +60,7 @@ def start(config: DictConfig) -> float | None:
         ValueError: a setting is missing; or as the job says.
         RunInterrupted: it was interrupted.
     """
-    logging.captureWarnings(True)
+    _log_warnings()
     _import_plugins(config)
     job = find_job(config.job)
     if isinstance(job, StoreJob):

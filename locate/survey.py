@@ -28,7 +28,8 @@ class Survey(Generic[R]):
     Attributes:
         results: for each locator's name, its results, in the order of the facts; of the facts that all could locate.
         unknown: the facts that the model does not know, which were passed over: their ids, and what it says.
-        failed: the facts that could not be asked about, and why.
+        failed: the facts that could not be asked about, and why. Those that crashed by another error than a ValueError
+            are among them, but are tried again when the run goes on.
         seconds: for each locator's name, the mean time of one fact.
     """
 
@@ -94,7 +95,8 @@ def survey(
                 if result is not None:
                     result.save(folder.path / "results" / stem)
                     result.plot(folder.path / "pictures" / f"{stem}{picture}")
-                folder.append(record)  # last: what has a line is done
+                if record["outcome"] != "crashed":
+                    folder.append(record)  # last: what has a line is done
                 done[record["id"]] = record
             elif record["outcome"] == "located":
                 result = load(folder.path / "results" / stem)
@@ -125,8 +127,11 @@ def _located(
     except UnknownFactError as unknown:
         logger.info("passed over: %s", unknown)
         return {**line, "outcome": "unknown", "why": str(unknown)}, None
-    except Exception as error:  # one bad fact stops nothing; it is counted and named
+    except ValueError as error:  # one bad fact stops nothing; it is counted and named
         logger.warning("fact %s could not be located: %s", fact.id, error)
         return {**line, "outcome": "failed", "why": repr(error)}, None
+    except Exception as crash:  # may have to do with the machine, not with the fact: another time it may go well
+        logger.exception("locating fact %s crashed; it is tried again when the run goes on", fact.id)
+        return {**line, "outcome": "crashed", "why": repr(crash)}, None
     seconds = time.perf_counter() - begin
     return {**line, "outcome": "located", "seconds": seconds, "summary": result.summary()}, result

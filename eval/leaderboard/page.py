@@ -48,8 +48,12 @@ def write_leaderboard(found: Leaderboard, folder: Path, name: str = "leaderboard
         the files.
 
     Raises:
-        ValueError: the name is that of another folder's file.
+        ValueError: the name is that of another folder's file, or there is nothing to compare.
     """
+    _path(folder, name, "md")
+    if not found.boards:
+        reasons = "; ".join(f"{run.path}: {run.why}" for run in found.left_out) or "there is none"
+        raise ValueError(f"no finished run to compare ({reasons}): the leaderboard is not written")
     made = datetime.now().strftime("%Y-%m-%d %H:%M")
     view = leaderboard_view(found, folder) | {"about": about, "made": made}
     text, table, page = write_view(view, cases_view(found), folder, name)

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from corrigenda import CoefficientEdit, Edit, LanguageModel, LowRankEdit
+from corrigenda.edits.attached import AttachedEdit
 from corrigenda.edits.codebook import CodebookEdit
 from corrigenda.edits.experts import ExpertsEdit
 from corrigenda.edits.side_memory import SideMemoryEdit
@@ -69,7 +70,8 @@ class EditLens:
             triggers: tells of a neuron what triggers it; None for no triggers.
 
         Raises:
-            TypeError: it is no edit, or of a kind that changes none.
+            TypeError: it is no edit, or of a kind that changes none. What a fact's attached entries say are vectors of
+                their own, beside the memories: `read_static` reads those.
             ValueError: it is applied to the model now.
             WrongModelError: it does not fit the model.
             UnsupportedModelError: the model's vectors cannot be read in words.
@@ -264,6 +266,11 @@ def updates(lm: LanguageModel, edit: Edit) -> list[Update]:
             _driven(lm, layer, neurons, by - int(scales), whatever=not scales)
             for layer, (neurons, by) in sorted(edit.scales.items())
         ]
+    if isinstance(edit, AttachedEdit):
+        raise TypeError(
+            "an attached edit writes nothing into the memories, it answers beside them; compile its list with "
+            "how=memit (or another editor) to read what is written, or read an entry's value with read_static"
+        )
     raise TypeError(
         f"a {edit.kind} edit changes neither values nor coefficients, so there is nothing in the weights to read"
     )

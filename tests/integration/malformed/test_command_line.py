@@ -57,6 +57,10 @@ LINES: dict[str, tuple[list[str], str]] = {
     "leaderboard-empty": (["job=leaderboard", "job.file=''"], "job.file=: this is no plain name of a file"),
     "leaderboard-root": (["job=leaderboard", "job.file=/x"], "job.file=/x: this is no plain name of a file"),
     "leaderboard-back": (["job=leaderboard", "job.file='a\\\\b'"], "this is no plain name of a file"),
+    "leaderboard-none": (
+        ["job=leaderboard"],
+        "no finished run to compare (there is none): the leaderboard is not",
+    ),
     "model-unnamed": (["model=own"], "model=own names no model: give model.name="),
     "data-unnamed": (["data=zsre"], "data=zsre comes from a file of yours: give data.path="),
     "interpolation": (["seed=${nothing}"], "Interpolation key 'nothing' not found"),

@@ -11,10 +11,13 @@ from eval.records import HeldOut, Measurement, SampledText, ScoredProbe, ScoredP
 
 
 def test_windows_of_the_held_out_texts() -> None:
-    windows = HeldOut((0, 3), (-1.5, -2.25), (63, 63), (True, False))
+    windows = HeldOut((0, 3), (-1.5, -2.25), (63, 63), (False, True))
     measurement = Measurement(values={"log_perplexity": 3.75 / 126}, held_out=windows)
     found = Measurement.from_dict(json.loads(json.dumps(measurement.to_dict())))
     assert found == measurement
+    assert windows.only([3, 5]) == HeldOut((3,), (-2.25,), (63,), (True,))
+    with pytest.raises(ValueError, match=r"held-out windows \[5\]: none was read; there are \[0, 3\]"):
+        windows.only([5])
     wrecked = HeldOut((0, 1), (math.nan, -1.0), (63, 63))
     again = HeldOut.from_dict(json.loads(json.dumps(wrecked.to_dict(), allow_nan=False)))
     assert math.isnan(again.log_probs[0])

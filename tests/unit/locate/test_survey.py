@@ -49,6 +49,7 @@ class Fake:
     patience: int = 99
     asked: list[str] = field(default_factory=list)
     fails: set[str] = field(default_factory=set)
+    crashes: set[str] = field(default_factory=set)
 
     def check(self, lm: object) -> None:
         if self.mark == "unfit":
@@ -62,6 +63,8 @@ class Fake:
             raise UnknownFactError("never heard of b")
         if fact.id == "d" or fact.id in self.fails:
             raise ValueError("d is cut")
+        if fact.id in self.crashes:
+            raise RuntimeError("out of memory")
         return Found(f"{fact.id}{self.mark}{answer or ''}")
 
 
@@ -80,6 +83,17 @@ def test_unknown_and_bad_facts_are_counted_and_passed_over(tmp_path: Path) -> No
     assert len(list((tmp_path / "pictures").iterdir())) == 6
     lines = [json.loads(line) for line in (tmp_path / "cases.jsonl").read_text().splitlines()]
     assert [line["outcome"] for line in lines].count("located") == 6
+
+
+def test_a_crash_is_no_verdict_on_a_fact(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    crashed = survey(None, FACTS, {"one": Fake("1", crashes={"c"})}, load, folder)
+    assert set(crashed.failed) == {"c", "d"}
+    again = Fake("1")
+    found = survey(None, FACTS, {"one": again}, load, folder)
+    assert again.asked == ["c"]
+    assert list(found.failed) == ["d"]
+    assert [each.value for each in found.results["one"]] == ["a1", "c1", "e1"]
 
 
 def test_as_many_as_asked_for(tmp_path: Path) -> None:

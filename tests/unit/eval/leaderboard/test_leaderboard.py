@@ -324,9 +324,10 @@ def test_damaged_and_unfinished_runs_are_named_and_left_out(tmp_path: Path, make
     assert "wise-0-0-single" in markdown(leaderboard_view(found, tmp_path))
 
 
-def test_an_empty_store_gives_an_empty_page(tmp_path: Path) -> None:
-    paths = write_leaderboard(leaderboard([]), tmp_path / "out")
-    assert "no finished run" in paths[3].read_text()
+def test_an_empty_store_leaves_an_earlier_page_alone(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no finished run to compare"):
+        write_leaderboard(leaderboard([]), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import tiny
 import torch
 
 from corrigenda import CoefficientEdit, Edit, Fact, LanguageModel, LowRankEdit, Origin
+from corrigenda.edits.attached import AttachedEdit
 from corrigenda.edits.codebook import CodebookEdit
 from corrigenda.edits.context import ContextEdit
 from corrigenda.edits.experts import ExpertsEdit
@@ -199,6 +200,8 @@ def test_what_cannot_be_read() -> None:
         edit_lens(lm, "rome")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="nothing in the weights to read"):
         edit_lens(lm, ContextEdit(origin(lm), "the city of Rome"))
+    with pytest.raises(TypeError, match="answers beside them; compile its list with how=memit"):
+        edit_lens(lm, AttachedEdit(origin(lm), ()))
     memory = lm.memory(1)
     edit: Edit = LowRankEdit.of(lm, origin(lm), {1: (drawn(memory.d_ffn, 1), drawn(1, memory.d_model))})
     with edit.applied(lm), pytest.raises(ValueError, match="revert it"):
