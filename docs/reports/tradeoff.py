@@ -426,8 +426,8 @@ def at_limits(editors: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield (
         "The best of a curve's points where the memory answers at most so much of each: locality prompts, same-form "
-        "prompts, held-out windows. Paraphrases by free generation, and in brackets by token accuracy, in %. The points "
-        "are picked on these same facts, so that all figures are a little too good, those of no editor more than others'."
+        "prompts, held-out windows. Paraphrases by free generation, and in brackets by token accuracy, in %. The "
+        "points are picked on these same facts, so that all figures are a little too good."
     )
     yield ""
     yield f"| editor | {' | '.join(f'at most {limit} %' for limit in LIMITS)} |"
@@ -438,7 +438,8 @@ def at_limits(editors: Mapping[str, Any]) -> Iterator[str]:
         for limit in LIMITS:
             points = [p for p in found["points"] if max(fmean(p["answered"][kind]) for kind in KINDS) <= limit / 100]
             best = max(points, key=lambda point: fmean(point["figures"][free]), default=None)
-            cells.append("" if best is None else f"{percent(best['figures'][free])} ({percent(best['figures'][forced])})")
+            shown = [] if best is None else [percent(best["figures"][key]) for key in (free, forced)]
+            cells.append("{} ({})".format(*shown) if shown else "")
         yield f"| {name} | {' | '.join(cells)} |"
     yield ""
     yield from FINDINGS.read_text(encoding="utf-8").strip().splitlines()

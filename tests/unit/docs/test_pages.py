@@ -11,7 +11,7 @@ from typing import Any
 import pages
 import pytest
 
-SCRIPTS = ("layers", "leaderboard", "neurons", "sequential")
+SCRIPTS = ("keys", "layers", "leaderboard", "neurons", "sequential")
 
 WAITING: dict[str, str] = {
     "localization": "the present page is of an earlier version of the command, which kept no data",

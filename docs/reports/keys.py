@@ -1,0 +1,191 @@
+"""docs/layers.md: in which layers a subject has a key of its own.
+
+    python docs/reports/keys.py collect [--facts 60] [--layers 0,3,6]
+    python docs/reports/keys.py page
+
+An update V + a (C^-1 k*)^T of ROME acts on a key k by k^T C^-1 k* / k*^T C^-1 k* of what it does to its own. That share
+is worked out at every layer for the subject in paraphrases and for every token of the neighbourhood prompts. Nothing is
+edited. `pages.py` says more of the two steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from pages import ROOT, Collected, Report, made, making, provenance
+from torch import Tensor
+
+from corrigenda import Fact, LanguageModel, load
+from corrigenda.data import read_facts
+from corrigenda.files import write_json, write_text
+from corrigenda.forward.interventions import Read, intervene
+from corrigenda.intervals import interval
+from corrigenda.models.sites import Site
+from corrigenda.moments.second_moment import SecondMoment, second_moments
+from corrigenda.progress import track
+from corrigenda.prompts import encode, subject_span
+from editing import Rome
+from locate.pictures import chart, ticks_at_layers
+
+NAME = "layers"
+SCRIPT = "keys.py"
+USES = ("corrigenda.moments.second_moment", "corrigenda.forward.interventions", "corrigenda.data")
+"""What the figures are made with: their code version is of the files of these."""
+KINDS = {"paraphrases": "the subject in paraphrases", "neighbours": "the neighbours' strongest token"}
+
+
+# -- the first step
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """The first step's options."""
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--data", default="embedded", help="facts with paraphrases and neighbourhood prompts")
+    parser.add_argument("--facts", type=int, default=60, help="how many of them")
+    parser.add_argument("--layers", default="", help="comma-separated; by default all")
+    parser.add_argument("--work", type=Path, default=ROOT / "outputs" / "keys")
+
+
+def collect(arguments: argparse.Namespace) -> Collected:
+    """The shares of all facts at all layers."""
+    lm = load(arguments.model)
+    layers = [int(layer) for layer in arguments.layers.split(",") if layer] or list(range(lm.n_layers))
+    facts = [
+        fact
+        for fact in read_facts(arguments.data, limit=arguments.facts)
+        if fact.paraphrases and fact.neighbourhood and all(fact.subject in prompt for prompt in fact.paraphrases)
+    ]
+    if len({fact.subject for fact in facts}) < 2:
+        raise SystemExit(f"--data {arguments.data}: fewer than two subjects have both paraphrases and neighbours")
+    work = arguments.work / lm.fingerprint[:8]
+    shares: dict[str, list[list[float]]] = {kind: [] for kind in KINDS}
+    with making(work, USES):
+        moments = second_moments(lm, layers)
+        for fact in track(facts, "Comparing keys"):
+            of_fact = of_one(lm, fact, moments)
+            for kind, found in of_fact.items():
+                shares[kind].append(found)
+    figures = {
+        "model": lm.name,
+        "layers": layers,
+        "default_layer": Rome().resolved_layer(lm),
+        "data": arguments.data,
+        "tokens": next(iter(moments.values())).tokens,
+        "subjects": [fact.subject for fact in facts],
+        "shares": shares,
+    }
+    write_json(work / "figures.json", figures)
+    return Collected(figures, {"keys": made(work)})
+
+
+def of_one(lm: LanguageModel, fact: Fact, moments: Mapping[int, SecondMoment]) -> dict[str, list[float]]:
+    """By kind and layer: the mean share over paraphrases; of the neighbours' tokens the largest one."""
+    layers = list(moments)
+    own = coefficients(lm, fact.statement, layers)
+    at = last_of(lm, fact.statement, fact.subject)
+    paraphrases = [(coefficients(lm, p, layers), last_of(lm, p, fact.subject)) for p in fact.paraphrases]
+    neighbours = [coefficients(lm, prompt, layers) for prompt in fact.neighbourhood]
+    found: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    for layer, moment in moments.items():
+        key = own[layer][at]
+        direction = moment.solve(key[None])[0]
+        scale = float(key @ direction)
+        found["paraphrases"].append(fmean(float(p[layer][place] @ direction) / scale for p, place in paraphrases))
+        # The first token attends to itself alone: its coefficients are of a size of their own, and the same everywhere.
+        found["neighbours"].append(max(float((n[layer][1:] @ direction).max()) / scale for n in neighbours))
+    return found
+
+
+def coefficients(lm: LanguageModel, prompt: str, layers: Sequence[int]) -> dict[int, Tensor]:
+    """The coefficients at each token, (position, d_ffn) in float64, by layer."""
+    ids = torch.tensor([encode(lm.tokenizer, prompt)], device=lm.device)
+    with torch.inference_mode(), ExitStack() as stack:
+        seen = {layer: stack.enter_context(intervene(lm, Site("coefficients", layer), Read())) for layer in layers}
+        lm.model(input_ids=ids)
+    return {layer: one.value[0].double().cpu() for layer, one in seen.items()}
+
+
+def last_of(lm: LanguageModel, prompt: str, subject: str) -> int:
+    """The position of the subject's last token."""
+    return subject_span(lm.tokenizer, prompt, subject)[1] - 1
+
+
+# -- the second step
+
+
+def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
+    """The page and its picture."""
+    figures = data["figures"]
+    layers, default = figures["layers"], figures["default_layer"]
+    bounds = {kind: by_layer(figures["shares"][kind], figures["subjects"]) for kind in KINDS}
+    picture = docs / "figures" / f"{NAME}.png"
+    with chart(picture, "What an update does elsewhere, as a share of what it does to its own key") as axes:
+        for kind, found in bounds.items():
+            mean, low, high = (list(column) for column in zip(*found, strict=True))
+            [line] = axes.plot(layers, mean, label=KINDS[kind], marker=".")
+            axes.fill_between(layers, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
+        axes.axvline(default, color="gray", linestyle="dotted", label=f"ROME's default layer, {default}")
+        axes.axhline(0, color="gray", linewidth=0.8)
+        axes.set_xlabel("layer")
+        axes.set_ylabel("share")
+        ticks_at_layers(axes, layers)
+    gaps = [above[0] - beside[0] for above, beside in zip(bounds["paraphrases"], bounds["neighbours"], strict=True)]
+    widest = layers[gaps.index(max(gaps))]
+    n = len(figures["subjects"])
+    lines = [
+        "# Which layer to edit",
+        "",
+        *provenance(NAME, data, SCRIPT),
+        *ABOUT.format(model=figures["model"], n=n, data=figures["data"], tokens=figures["tokens"]).splitlines(),
+        "",
+        f"![Shares by layer](figures/{picture.name})",
+        "",
+        f"The two are furthest apart at layer {widest} ({max(gaps):.2f}). ROME's default here is layer {default}"
+        + (f" ({gaps[layers.index(default)]:.2f})." if default in layers else ", which is none of these."),
+        "",
+        f"| layer | {' | '.join(KINDS.values())} | apart |",
+        "|---:|---|---|---:|",
+    ]
+    for number, layer in enumerate(layers):
+        cells = [f"{mean:.2f} [{low:.2f}, {high:.2f}]" for mean, low, high in (bounds[kind][number] for kind in KINDS)]
+        mark = " (default)" if layer == default else ""
+        lines.append(f"| {layer}{mark} | {' | '.join(cells)} | {gaps[number]:.2f} |")
+    lines += ["", *NOTES.read_text(encoding="utf-8").strip().splitlines()]
+    path = docs / f"{NAME}.md"
+    write_text(path, "\n".join(lines) + "\n")
+    return [path, picture]
+
+
+ABOUT = """ROME's update acts on the subject's key k*. Through the second moment C of the coefficients, it acts as
+little as possible on other keys. How much it acts on another key k is the share
+
+    (k^T C^-1 k*) / (k*^T C^-1 k*)
+
+The share is 1 for k* itself. In a good layer it is near 1 for the same subject in paraphrases, and near 0 for the
+neighbours: prompts about other subjects of the same relation, of which the token counts that hears most of the update
+(but not a prompt's first token). Model: {model}. Facts: the first {n} of `{data}`. C is taken over {tokens:,} sampled
+tokens. Means over facts, with 95 % intervals by subject."""
+NOTES = Path(__file__).with_name("layers_notes.md")
+"""What people say of it."""
+
+
+def by_layer(shares: Sequence[Sequence[float]], subjects: Sequence[str]) -> list[tuple[float, float, float]]:
+    """Of each layer the mean over facts and its interval."""
+    found = []
+    for column in zip(*shares, strict=True):
+        bounds = interval([column], subjects)
+        assert bounds is not None  # there are two subjects at least
+        found.append((fmean(column), *bounds))
+    return found
+
+
+REPORT = Report(NAME, SCRIPT, "docs/layers.md: in which layers a subject has a key of its own", options, collect, page)
+
+if __name__ == "__main__":
+    REPORT.main()
