@@ -132,10 +132,17 @@ def parts_of(lm: LanguageModel, ids: Sequence[int], position: int = -1) -> Parts
         IndexError: the prompt has no such position.
         UnsupportedModelError: a layer adds something else than its attention and its FFN, or is a mixture of experts.
     """
+    [parts] = parts_of_each(lm, [ids], [position])
+    return parts
+
+
+@torch.no_grad()
+def parts_of_each(lm: LanguageModel, rows: Sequence[Sequence[int]], positions: Sequence[int]) -> list[Parts]:
+    """As `parts_of`, of several prompts in one forward, each at a position of its own."""
     require_memories(lm, range(lm.n_layers))
-    place = position_in(len(ids), position)
-    batch = lm.batch([ids])
-    at = torch.tensor([place], device=batch.lengths.device)
+    places = [position_in(len(ids), position) for ids, position in zip(rows, positions, strict=True)]
+    batch = lm.batch(rows)
+    at = torch.tensor(places, device=batch.lengths.device)
     names: list[SiteName] = ["residual_before", "attention", "coefficients", "ffn", "block"]
     if lm.architecture.family.attention_output is not None:
         names.append("heads")
@@ -150,9 +157,11 @@ def parts_of(lm: LanguageModel, ids: Sequence[int], position: int = -1) -> Parts
             else []
             for layer in range(lm.n_layers)
         ]
-        logits = forward_logits(lm, batch, at)[0].to(precision(lm))
-    layers = tuple(_layer(lm, layer, seen[layer], passed[layer], place) for layer in range(lm.n_layers))
-    return Parts(layers, logits)
+        logits = forward_logits(lm, batch, at).to(precision(lm))
+    return [
+        Parts(tuple(_layer(lm, layer, seen[layer], passed[layer], row, place) for layer in range(lm.n_layers)), said)
+        for row, (place, said) in enumerate(zip(places, logits, strict=True))
+    ]
 
 
 def require_memories(lm: LanguageModel, layers: Iterable[int]) -> None:
@@ -201,15 +210,21 @@ def _norms_between(block: nn.Module) -> Iterator[list[tuple[nn.Module, Tensor]]]
 
 
 def _layer(
-    lm: LanguageModel, layer: int, seen: dict[SiteName, Seen], passed: Sequence[tuple[nn.Module, Tensor]], place: int
+    lm: LanguageModel,
+    layer: int,
+    seen: dict[SiteName, Seen],
+    passed: Sequence[tuple[nn.Module, Tensor]],
+    row: int,
+    place: int,
 ) -> LayerParts:
+    """A layer's parts at a place of a row of the batch."""
     kind = precision(lm)
 
     def behind(output: Tensor) -> FrozenNorm | None:
-        norms = [norm for norm, state in passed if state.ndim == 3 and torch.equal(state[0, place], output)]
+        norms = [norm for norm, state in passed if state.ndim == 3 and torch.equal(state[row, place], output)]
         return frozen(norms[0], output) if norms else None
 
-    value = {name: one.value[0] for name, one in seen.items()}
+    value = {name: one.value[row] for name, one in seen.items()}
     norms = behind(value["attention"]), behind(value["ffn"])
     parts = LayerParts(
         before=value["residual_before"].to(kind),

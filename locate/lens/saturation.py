@@ -9,6 +9,7 @@ ten most dominant). Scores are those of `locate.lens.sub_updates`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,10 +24,10 @@ from corrigenda.moments.text import Text
 from corrigenda.progress import track
 from corrigenda.settings import AtLeastOne, Seed, check_value
 from locate.lens.by_layer import Mean, mean_of, plot_curves, table_of
-from locate.lens.parts import parts_of, require_memories
+from locate.lens.parts import Parts, parts_of_each, require_memories
 from locate.lens.sub_updates import saturation_of, scores_of, token_direction
-from locate.lens.triggers import FIRST, require_prefixes
-from locate.lens.words import read_states
+from locate.lens.triggers import FIRST, TOKENS, require_prefixes
+from locate.lens.words import precision, read_states
 from locate.saving import load_result, save_result
 
 FIGURES = ("highest", "mean", "lowest")
@@ -169,30 +170,42 @@ def saturation_events(
     positions = torch.randint(FIRST, text.length, (min(texts, text.n_sequences),), generator=generator)
     with lm.edits.suspended():
         sequences = text.sequences(lm)
-        places = list(enumerate(positions.tolist()))
-        found = [
-            _at(lm, sequences[number][: position + 1], k)
-            for number, position in track(places, f"Sub-updates at {len(places):,} positions")
-        ]
-    events = torch.tensor([event for event, _ in found])
-    figures = torch.stack([rows for _, rows in found], 2)
+        prefixes = [sequences[number][: place + 1] for number, place in enumerate(positions.tolist())]
+        order = positions.argsort(stable=True).tolist()  # those of one batch are of about one length
+        rows = max(1, TOKENS // text.length)
+        norms = [lm.memory(layer).values.to(precision(lm)).norm(dim=1) for layer in range(lm.n_layers)]
+        found: dict[int, tuple[int, Tensor]] = {}
+        for begin in track(range(0, len(order), rows), f"Sub-updates at {len(order):,} positions"):
+            some = order[begin : begin + rows]
+            found.update(zip(some, _at_the_ends(lm, [prefixes[number] for number in some], norms, k), strict=True))
+    cases = [found[number] for number in range(len(order))]
+    events = torch.tensor([event for event, _ in cases])
+    figures = torch.stack([figures for _, figures in cases], 2)
     names = ("promotion", "elimination", "highest", "mean", "lowest", "share")
     together = dict(zip(names, figures.unbind(0), strict=True))
     return SaturationEvents(source=text.key, k=k, positions=positions, events=events, **together)
 
 
-def _at(lm: LanguageModel, ids: list[int], k: int) -> tuple[int, Tensor]:
-    """The event at a prefix's end, and the figures there, (figure, layer)."""
-    parts = parts_of(lm, ids)
+def _at_the_ends(
+    lm: LanguageModel, prefixes: Sequence[Sequence[int]], norms: Sequence[Tensor], k: int
+) -> list[tuple[int, Tensor]]:
+    """The event at each prefix's end, and the figures there, (figure, layer)."""
+    parts = parts_of_each(lm, prefixes, [-1] * len(prefixes))
+    states = torch.stack([torch.stack([one.after for one in each.layers]) for each in parts])
+    events = [saturation_of(tops) for tops in read_states(lm, states).argmax(-1)]
+    return [(event, _figures(lm, each, norms, k)) for event, each in zip(events, parts, strict=True)]
+
+
+def _figures(lm: LanguageModel, parts: Parts, norms: Sequence[Tensor], k: int) -> Tensor:
+    """The figures of each layer at one position, (figure, layer)."""
     direction = token_direction(lm, int(parts.logits.argmax()))
     rows = []
     for layer, one in enumerate(parts.layers):
-        sizes, scores = scores_of(lm, layer, one, direction)
+        sizes, scores = scores_of(lm, layer, one, direction, norms[layer])
         best, which = sizes.topk(min(k, len(sizes)))
         dominant = scores[which]
         # A layer that says nothing has no dominant sub-updates; their scores are 0, and their share is none.
         share = best.sum() / sizes.sum().clamp_min(torch.finfo(sizes.dtype).tiny)
         sums = [scores.clamp(min=0).sum(), scores.clamp(max=0).sum()]
         rows.append(torch.stack([*sums, dominant.amax(), dominant.mean(), dominant.amin(), share]))
-    tops = read_states(lm, torch.stack([one.after for one in parts.layers])).argmax(-1)
-    return saturation_of(tops), torch.stack(rows, 1).float().cpu()
+    return torch.stack(rows, 1).float().cpu()

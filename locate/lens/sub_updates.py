@@ -235,10 +235,21 @@ def token_direction(lm: LanguageModel, token: int) -> Tensor:
     return u * norm_weight(final_norm(lm), len(u)).to(u)
 
 
-def scores_of(lm: LanguageModel, layer: int, parts: LayerParts, direction: Tensor) -> tuple[Tensor, Tensor]:
-    """Of a layer's sub-updates m_i v_i the sizes |m_i| |v_i| and the static scores along a direction, both (d_ffn,)."""
+def scores_of(
+    lm: LanguageModel, layer: int, parts: LayerParts, direction: Tensor, norms: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Of a layer's sub-updates m_i v_i the sizes |m_i| |v_i| and the static scores along a direction, both (d_ffn,).
+
+    Args:
+        lm: the model.
+        layer: which layer.
+        parts: its parts at a position.
+        direction: of the residual stream, (d_model,).
+        norms: |v_i|, (d_ffn,), where they are known already.
+    """
     values = lm.memory(layer).values.to(direction)
-    return parts.coefficients.abs() * values.norm(dim=1), parts.coefficients * (values @ parts.ffn_direction(direction))
+    norms = values.norm(dim=1) if norms is None else norms
+    return parts.coefficients.abs() * norms, parts.coefficients * (values @ parts.ffn_direction(direction))
 
 
 def saturation_of(tops: Tensor) -> int:

@@ -30,9 +30,11 @@ from locate.lens.words import Words, final_norm, read_static, token_texts, unemb
 from locate.saving import load_result, save_result
 
 ROWS = 256
-"""Values that are read at once: what is needed for them is three times (256, vocabulary) numbers."""
+"""Values that are read at once: what is needed for them is twice (256, vocabulary) numbers."""
 BLOCK = 64
 """Tokens of which the best one is looked for first, when the best ones of all are looked for."""
+CACHED = 8
+"""Rows of scores that are gone through at once where it takes several steps: so few stay in a processor's cache."""
 DEFINITION = 1
 """Is in the names of the files on disk; another number for another reading."""
 
@@ -169,7 +171,7 @@ def read_values(lm: LanguageModel, layers: Collection[int] | None = None, k: int
     """The top tokens of all values of some layers, of the unedited model.
 
     Each layer's are computed once and kept on disk under the unedited weights' fingerprint. What is needed in memory
-    beside the model is three times (256, vocabulary) numbers and the result.
+    beside the model is twice (256, vocabulary) numbers and the result.
 
     Args:
         lm: a decoder with a final norm; edits that are applied are lifted meanwhile.
@@ -212,11 +214,20 @@ def _read_layer(lm: LanguageModel, memory: FFNMemory, k: int) -> dict[str, Tenso
         scores = read_static(lm, memory.values[begin : begin + ROWS])
         for _ in range(2):
             best, ids = highest(scores, k)
-            probability = 1 / (scores - best[:, :1]).exp_().sum(-1)
+            probability = 1 / _sums_of_exponentials(scores, best[:, :1])
             parts.append((ids.int().cpu(), best.float().cpu(), probability.float().cpu()))
             scores.neg_()
     sides = [[torch.cat(column) for column in zip(*parts[side::2], strict=True)] for side in range(2)]
     return {name: torch.stack([side[place] for side in sides]) for place, name in enumerate(_KEPT)}
+
+
+def _sums_of_exponentials(scores: Tensor, largest: Tensor) -> Tensor:
+    """The sum of exp(score - largest) of each row, (n,), without a second (n, vocabulary)."""
+    buffer = torch.empty_like(scores[:CACHED])
+    sums = []
+    for some, most in zip(scores.split(CACHED), largest.split(CACHED), strict=True):
+        sums.append(torch.sub(some, most, out=buffer[: len(some)]).exp_().sum(-1))
+    return torch.cat(sums)
 
 
 def highest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:

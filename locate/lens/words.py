@@ -88,8 +88,10 @@ def read_static(lm: LanguageModel, vectors: Tensor) -> Tensor:
     weight, kind = unembedding(lm), precision(lm)
     gamma = norm_weight(norm, vectors.shape[-1]).to(weight.device, kind)
     flat = vectors.reshape(-1, vectors.shape[-1]).to(weight.device, kind) * gamma
+    if weight.dtype == kind:
+        return (flat @ weight.T).reshape(*vectors.shape[:-1], len(weight))
     scores = torch.empty(len(flat), len(weight), dtype=kind, device=weight.device)
-    for begin in range(0, len(weight), COLUMNS):
+    for begin in range(0, len(weight), COLUMNS):  # U as a whole in another precision would be as large as itself again
         scores[:, begin : begin + COLUMNS] = flat @ weight[begin : begin + COLUMNS].to(kind).T
     return scores.reshape(*vectors.shape[:-1], len(weight))
 

@@ -11,9 +11,10 @@ from typing import Any
 import pages
 import pytest
 
-SCRIPTS = ("keys", "layers", "leaderboard", "neurons", "sequential")
+SCRIPTS = ("ffn_lens", "keys", "layers", "leaderboard", "neurons", "sequential")
 
 WAITING: dict[str, str] = {
+    "ffn-lens": "its runs are not finished yet",
     "localization": "the present page is of an earlier version of the command, which kept no data",
     "leaderboard": "the present page is of an earlier version of the command, which kept no data",
     "neurons": "the present page is of an earlier version of the command, which kept no data",

@@ -10,7 +10,7 @@ import torch
 
 from corrigenda.models.families import UnsupportedModelError
 from corrigenda.moments.text import Text
-from locate.lens.parts import parts_of
+from locate.lens.parts import parts_of, parts_of_each
 from locate.lens.saturation import SaturationEvents, saturation_events
 from locate.lens.words import read_static
 
@@ -50,6 +50,22 @@ def test_figures_are_those_of_single_prefixes(family: str) -> None:
             }
             for name, value in wanted.items():
                 assert float(getattr(found, name)[layer, number]) == pytest.approx(float(value), abs=1e-4), name
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2"])
+def test_prompts_taken_apart_together_are_each_as_alone(family: str) -> None:
+    """Gemma 2 has norms between its parts and the stream, whose scales are each position's own."""
+    lm = tiny.build(family)
+    rows, positions = [ids[:n] for ids, n in zip(TEXT.sequences(lm), (3, 9, 6), strict=False)], [-1, 4, 0]
+    for ids, position, found in zip(rows, positions, parts_of_each(lm, rows, positions), strict=True):
+        alone = parts_of(lm, ids, position)
+        assert torch.allclose(found.logits, alone.logits, atol=1e-4)
+        for one, other in zip(found.layers, alone.layers, strict=True):
+            for name in ("before", "attention", "coefficients", "ffn", "after"):
+                assert torch.allclose(getattr(one, name), getattr(other, name), atol=1e-4), name
+            assert (one.ffn_norm is None) == (other.ffn_norm is None)
+            if one.ffn_norm is not None and other.ffn_norm is not None:
+                assert torch.allclose(one.ffn_norm.gain, other.ffn_norm.gain, rtol=1e-3)
 
 
 def made() -> SaturationEvents:

@@ -59,7 +59,7 @@ def test_a_float64_model_is_read_in_float64() -> None:
 
 
 @pytest.mark.parametrize("family", tiny.DECODERS)
-def test_static_scores_are_the_plain_product(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_static_scores_are_the_plain_product(family: str) -> None:
     lm = tiny.build(family)
     norm = lm.architecture.final_norm
     gamma = torch.ones(tiny.WIDTH)
@@ -68,10 +68,21 @@ def test_static_scores_are_the_plain_product(family: str, monkeypatch: pytest.Mo
         gamma = norm.weight + (1.0 if family.startswith("gemma") else 0.0)  # Gemma's norms keep gamma - 1
     vectors = torch.randn(2, 3, tiny.WIDTH)
     expected = (vectors * gamma) @ lm.model.get_output_embeddings().weight.T
-    monkeypatch.setattr(words, "COLUMNS", 7)
     found = words.read_static(lm, vectors)
     assert torch.allclose(found, expected, atol=1e-5 * float(expected.abs().max()))
     assert torch.allclose(words.read_static(lm, -2 * vectors), -2 * found, atol=1e-4)
+
+
+def test_static_scores_of_a_lower_precision_are_taken_some_tokens_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = tiny.build("llama")
+    lm.model.bfloat16()
+    monkeypatch.setattr(words, "COLUMNS", 7)
+    vectors = torch.randn(2, 3, tiny.WIDTH)
+    gamma = lm.architecture.final_norm.weight.float()
+    expected = (vectors * gamma) @ lm.model.get_output_embeddings().weight.float().T
+    found = words.read_static(lm, vectors)
+    assert found.dtype == torch.float32
+    assert torch.allclose(found, expected, atol=1e-5 * float(expected.abs().max()))
 
 
 def test_what_is_changed_in_the_blocks_changes_no_reading() -> None:

@@ -1,0 +1,119 @@
+"""What the page of the FFN lens says of figures: the rules by hand, and the claims for and against."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ffn_lens_findings import Verdict, above, apart, both, claims, differences, negative, shown
+
+from corrigenda.data.word_lists import insults
+from eval import has_word_of
+from locate.lens.by_layer import Mean
+
+
+def mean(value: float, width: float = 0.01, n: int = 50) -> dict[str, Any]:
+    return {"mean": value, "low": value - width, "high": value + width, "n": n}
+
+
+def fact(up: bool) -> dict[str, Any]:
+    """Of a model of four layers: the subject is read in layer 3 and the relation in 1, or the other way round."""
+    upper, lower = [-0.1, -0.2, -0.3, -0.9], [-0.1, -0.5, -0.3, -0.2]
+    own, other = ([0.1, 0.1, 0.4, 0.4], [0.1, 0.1, 0.2, 0.2])[:: 1 if up else -1]
+    found, missed = [5, 5, 0, 3], [9, 9, 9, 9]
+    return {
+        "set": "embedded",
+        "knockout": {"sources": ["subject", "relation"], "changes": [upper, lower] if up else [[0.2] * 4, upper]},
+        "ranks": dict(zip(("attention", "ffn"), (found, missed)[:: 1 if up else -1], strict=True)) | {"state": found},
+        "rates": {"own": own, "other": other},
+    }
+
+
+def figures(up: bool) -> dict[str, Any]:
+    """Figures by which all claims replicate, or none does."""
+    high, low = (0.9, 0.1) if up else (0.1, 0.9)
+    removed = (
+        {"shallow": (-high, -0.3), "deep": (-0.5, -0.3)} if up else {"shallow": (-0.1, -0.3), "deep": (-0.2, -0.3)}
+    )
+    cases = {name: mean(0.25) for name in ("residual", "agreement", "override", "composition")}
+    pair = {"there": mean(high), "elsewhere": mean(low), "difference": mean(high - low)}
+    before, after = [1.0] * 15 + [0.0] * 5, [0.0] * 18 + [1.0] * 2
+    rows = [before, after] if up else [after, before]
+    steered = {
+        "rows": [
+            {"strength": 0.0, "share": [sum(rows[0]) / 20, None, None], "drift": [0.0, 0.0, 0.0]},
+            {"strength": 3.0, "share": [sum(rows[1]) / 20, None, None], "drift": [0.1, 0.0, 0.2]},
+        ],
+        "with": rows,
+    }
+    return {
+        "n_layers": 4,
+        "sensitivity": {
+            "by_depth": {
+                depth: {"last": mean(last), "first": mean(other), "random": mean(other)}
+                for depth, (last, other) in removed.items()
+            }
+        },
+        "agreement": {
+            "chance": 1e-5,
+            "by_depth": {
+                "lower": {"agreement": mean(low), "permuted": mean(low), "peaked": 10},
+                "upper": {"agreement": mean(high), "permuted": mean(0.5), "peaked": 90 if up else 10},
+            },
+            "peaked": {"n": 100},
+        },
+        "aggregation": {
+            "alone": mean(high),
+            "by_layer": {"alone": {"0": mean(high), "1": mean(high)}},
+            "settled_in_lower_half": mean(high),
+            "cases": cases,
+            "composed_of_changed": mean(high),
+        },
+        "sub_updates": {
+            "dominant": 10,
+            "compared": dict.fromkeys(("highest", "mean", "lowest", "promotion", "elimination"), pair),
+            "at_events": {"net": mean(high - low)},
+        },
+        "early_exit": {
+            "n": 50,
+            "rules": {"sub_updates": {"accuracy": [0.95, 0.94, 0.96], "saved": [4 * high, 4 * high, 4 * high]}},
+        },
+        "steering": {"sets": {"polite words": steered}},
+        "facts": {"known": [fact(up) for _ in range(9)]},
+    }
+
+
+def test_a_verdict_is_of_the_whole_interval() -> None:
+    assert above(Mean(0.5, 0.4, 0.6, 9), 0.3) == "replicates"
+    assert above(Mean(0.5, 0.4, 0.6, 9), 0.45) == "open"
+    assert above(Mean(0.5, 0.4, 0.6, 9), 0.7) == "does not replicate"
+    assert above(Mean(0.5, None, None, 1), 0.3) == above(None, 0.3) == "open"
+    one, other = Mean(0.5, 0.4, 0.6, 9), Mean(0.3, 0.2, 0.39, 9)
+    assert (apart(one, other), apart(other, one), apart(one, one)) == ("replicates", "does not replicate", "open")
+    assert negative(other) == Mean(-0.3, -0.39, -0.2, 9)
+    assert both("replicates", "open") == "open"
+    assert both("open", "does not replicate", "replicates") == "does not replicate"
+    assert shown(Mean(0.5, 0.4, 0.6, 9000), True) == "50.0 [40.0, 60.0] % (n = 9,000)"
+
+
+@pytest.mark.parametrize(("up", "verdict"), [(True, "replicates"), (False, "does not replicate")])
+def test_claims_follow_the_figures(up: bool, verdict: Verdict) -> None:
+    found = claims(figures(up))
+    assert len(found) == 16
+    assert [(one.text, one.verdict) for one in found if one.verdict != verdict] == []
+
+
+def test_a_change_of_steering_is_paired_by_prompt() -> None:
+    found = differences({"with": [[1.0, 1.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]]}, 1)
+    assert found is not None
+    assert (found.mean, found.n) == (-0.25, 4)
+
+
+def test_the_word_list_counts_words_and_says_what_it_is() -> None:
+    words = insults()
+    assert 50 <= len(words) <= 70
+    assert list(words) == sorted(set(words))
+    assert not any("#" in word for word in words)
+    has = has_word_of(words)
+    assert has("You IDIOT!") == 1
+    assert has("a class of assets, with shells") == 0
