@@ -7,6 +7,7 @@ edit and report take the places of the earlier ones as a whole (`jobs.building.f
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import shutil
@@ -27,13 +28,14 @@ from corrigenda.files import write_json, write_text
 from corrigenda.knowledge.plan import Plan
 from corrigenda.progress import stage
 from corrigenda.runs.folder import RunFolder
+from corrigenda.settings import SettingsError
 from editing.editor import require_targets
 from editing.knowledge.how import BESIDE, How, how_named, how_of
 from eval import EvalSettings
 from eval.proof.page import page
 from eval.proof.proving import prove
 from eval.proof.report import report_of
-from jobs.base import load_model, say
+from jobs.base import choices, load_model, overridden, say
 from jobs.building.acceptance import AcceptSettings, judged
 from jobs.building.folder import BuildFolder, wrong_weights
 from jobs.building.plan import in_words
@@ -84,15 +86,28 @@ class Job(StoreJob):
 
 
 def way_of(config: DictConfig) -> How:
-    """How the list is put to use: as ``job.how`` says, or by the editor that ``editor=`` names.
+    """How the list is put to use: as ``job.how`` says, or by the editor that ``editor=`` names, with its settings.
+
+    An editor that ``job.how`` names has the settings that the command line gives, too, where it is the one that
+    ``editor=`` chose; else its defaults.
 
     Raises:
-        SettingsError: there is no such way, or the editor cannot keep a list.
+        SettingsError: there is no such way; or the editor cannot keep a list; or the command line gives settings of
+            another editor than the one that ``job.how`` names.
     """
     how = config.job.how
-    if how is None:
+    if how is None or how == choices()["editor"]:
         return how_of(made(config.editor))
-    return how_named(how, made(config.editor) if how in BESIDE else None)
+    if how in BESIDE:
+        return how_named(how, made(config.editor))
+    editor = how_named(how).solver.editor
+    lost = [name for name in overridden() if name.partition(".")[0] == "editor"]
+    if lost:
+        raise SettingsError(
+            f"job.how={how}: {lost[0]} on the command line is of another editor and would not count; give editor={how} "
+            "with its own settings, and leave job.how out"
+        )
+    return how_of(dataclasses.replace(editor, seed=config.seed))
 
 
 def _say_plan(folder: BuildFolder, lm: LanguageModel, facts: Sequence[Fact], way: How) -> Plan:

@@ -234,6 +234,19 @@ def test_facts_about_the_same_thing(home: Path, tmp_path: Path) -> None:
     assert report["how"] == "memit"
 
 
+def test_no_setting_is_lost(home: Path, tmp_path: Path) -> None:
+    """job.how=NAME takes the settings of editor=NAME; those of another editor are refused, and not passed over."""
+    folder, source = tmp_path / "built", write(tmp_path / "list.jsonl", [record(0)])
+    said = build(home, folder, source, "job.how=memit", succeeds=False)
+    one_line(said, "job.how=memit: editor.prefixes on the command line", "give editor=memit with its own settings")
+    one_line(build(home, folder, source, "job.how=memit", "editor=alphaedit", succeeds=False), "job.how=memit: editor")
+    assert not folder.exists()
+    build(home, folder, source, "job.how=emmet", "editor.eps=0.5")
+    build(home, tmp_path / "named", source, "editor=emmet", "editor.eps=0.5")
+    assert bytes_of(folder / "model") == bytes_of(tmp_path / "named" / "model")
+    assert report_in(folder)["settings"]["eps"] == 0.5
+
+
 def test_what_is_solved_again(home: Path, tmp_path: Path) -> None:
     """What an entry was solved for decides: not how a fact is asked about, but the way, and what its id stands for."""
     folder, source = tmp_path / "built", write(tmp_path / "list.jsonl", [record(0), record(1)])
