@@ -35,6 +35,7 @@ from eval import EvalSettings
 from eval.proof.page import page
 from eval.proof.proving import prove
 from eval.proof.report import report_of
+from eval.proof.unedited import Unedited
 from jobs.base import choices, load_model, overridden, say
 from jobs.building.acceptance import AcceptSettings, judged
 from jobs.building.folder import BuildFolder, wrong_weights
@@ -73,7 +74,8 @@ class Job(StoreJob):
             return
         try:
             with folder.held():
-                build = Build(folder, load_model(config), facts, way, settings, accept, str(config.data.path))
+                before = None if config.before is None else Path(config.before)
+                build = Build(folder, load_model(config), facts, way, settings, accept, str(config.data.path), before)
                 rules = build.run()
         except KeyboardInterrupt:
             raise RunInterrupted("what was solved and proven is kept; give the same command again") from None
@@ -150,6 +152,7 @@ class Build:
         settings: of the proof.
         accept: the rules of acceptance.
         source: where the list comes from, for the report.
+        before: where what the unedited model does is kept; None: in the build's folder, of this list alone.
     """
 
     folder: BuildFolder
@@ -159,6 +162,7 @@ class Build:
     settings: EvalSettings
     accept: AcceptSettings
     source: str
+    before: Path | None = None
 
     def run(self) -> list[dict[str, Any]]:
         """Solves, compiles, proves and writes.
@@ -181,7 +185,8 @@ class Build:
             seconds["compile"] = time.perf_counter() - begin
         begin = time.perf_counter()
         scratch = self._proof_folder(edit)
-        proven = prove(self.lm, edit, self._in_force(), self.settings, scratch)
+        unedited = Unedited(self.lm, self.settings, self.folder.before if self.before is None else self.before)
+        proven = prove(self.lm, edit, self._in_force(), self.settings, scratch, unedited)
         seconds["prove"] = time.perf_counter() - begin
         by_id = {fact.id: dict(said) for fact, said in zip(edit.origin.facts, edit.origin.report, strict=False)}
         said = [by_id.get(one.case.fact.id, {}) for one in proven]
@@ -190,6 +195,8 @@ class Build:
         report["accepted"] = all(rule["passed"] for rule in rules)
         self._write(edit, report)
         shutil.rmtree(scratch.path, ignore_errors=True)
+        if self.before is None:
+            unedited.forget_others(self._in_force())
         self._say(report)
         return rules
 
