@@ -48,6 +48,9 @@ from jobs.settings import BuildSettings, check, made
 SOLVED_AT_ONCE = 1
 """So many facts are solved for before what was found is written down: each is solved for by itself anyway."""
 
+MOST_UNUSED = 0.5
+"""Where more of the vectors than this share is of no use any more, they are written anew."""
+
 
 class Job(StoreJob):
     """Builds a list of facts into a folder."""
@@ -178,6 +181,7 @@ class Build:
             if kb.facts != tuple(self.facts):
                 kb.replace(self.facts)
             solved = kb.solve(self.lm, solver, batch=SOLVED_AT_ONCE, settings=solver.settings(self.lm))
+            kb.compact(MOST_UNUSED)
             seconds["solve"] = time.perf_counter() - begin
             begin = time.perf_counter()
             with stage(f"Compiling {len(kb.in_force)} facts by {self.way.name}"):
