@@ -4,10 +4,15 @@ Facts are made up, and their entries drawn at random, with the widths of SmolLM2
 model is needed: what is timed is the store and the algebra, and no solving.
 
     python benchmarks/knowledge_base.py [--entries 100000] [--indices 1000 10000 ...] [--attached 100 1000 ...]
+    python benchmarks/knowledge_base.py --list 300 --facts counterfact.json --kept outputs/list.kb
 
 Prints a JSON object as its last line: `ratio` is the time to insert one entry into a base of 300 over that into the
 full one (about 1: nothing grows), `open_seconds` what opening the full base and finding a fact in it take, and
 `fold_300_ratio` the time to fold 300 entries one outer product after the other over ours.
+
+`rebuild`, with --list, is on a real model: a list of real facts solved one by one and folded by EMMET, against the same
+list built again after one fact was withdrawn, from opening the base to the edit (what follows is the proof). What was
+solved is kept beside --kept, with the seconds that each fact took, so that it is done once, and goes on.
 
 `indices` compares, on drawn keys of length 1 and queries that have a cosine of 0.9 with one of them, as paraphrases
 have with their entry: the share of queries for which that key is found, and of the 8 nearest keys that are, the time
@@ -19,6 +24,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import shutil
 import statistics
 import sys
 import tempfile
@@ -32,8 +39,10 @@ from typing import Any, get_args
 import torch
 
 from corrigenda import AttachedEdit, Fact, KnowledgeBase, LanguageModel, Origin, load
+from corrigenda.data import read_facts
 from corrigenda.edits.attached import AttachedLayer, viewed
 from corrigenda.edits.routed import activated
+from corrigenda.files import write_json
 from corrigenda.forward.generation import decode
 from corrigenda.indices.buckets import Buckets
 from corrigenda.indices.index import Index, nearest
@@ -43,6 +52,7 @@ from corrigenda.knowledge.attached import EXACT, LARGE, coefficients_of
 from corrigenda.knowledge.entries import Entry
 from corrigenda.knowledge.folding import Sums, residuals_of
 from corrigenda.runs.environment import peak_memory_mb
+from editing.knowledge.how import how_named
 
 LAYER = 6
 PROMPT = "The Eiffel Tower is located in the city of"
@@ -113,6 +123,49 @@ def fold_seconds(kb: KnowledgeBase, lm: Any, facts: Sequence[Fact], runs: int = 
         torch.linalg.solve(moment + sums.gram, sums.cross)
         times.append(time.perf_counter() - begin)
     return statistics.median(times)
+
+
+def rebuilt(lm: LanguageModel, facts: Sequence[Fact], kept: Path) -> dict[str, Any]:
+    """What a list takes that is solved and compiled, and what it takes again with a fact less."""
+    way, noted = how_named("emmet"), kept.with_name(f"{kept.name}.seconds.json")
+    settings = way.solver.settings(lm)
+    seconds: dict[str, float] = json.loads(noted.read_text(encoding="utf-8")) if noted.is_file() else {}
+
+    def solved(lm: LanguageModel, asked: Sequence[Fact]) -> list[Entry]:
+        found = []
+        for fact in asked:
+            begin = time.perf_counter()
+            found += way.solver(lm, [fact])
+            seconds[fact.id] = time.perf_counter() - begin
+        write_json(noted, seconds)
+        return found
+
+    with KnowledgeBase.open(kept) as kb:
+        kb.replace(facts)
+        kb.solve(lm, solved, batch=1, settings=settings)
+        facts = kb.in_force
+        kb.compile(lm, way.compiler)  # the second moment of the text is taken once a model, and kept
+        begin = time.perf_counter()
+        kb.compile(lm, way.compiler)
+        compiled = time.perf_counter() - begin
+    with tempfile.TemporaryDirectory() as folder:
+        for path in kept.parent.glob(f"{kept.name}*"):
+            shutil.copy(path, folder)
+        begin = time.perf_counter()
+        with KnowledgeBase.open(Path(folder) / kept.name) as kb:
+            kb.replace(facts[1:])
+            assert kb.solve(lm, solved, settings=settings) == 0
+            kb.compile(lm, way.compiler)
+        again = time.perf_counter() - begin
+    solving = sum(seconds[fact.id] for fact in facts)
+    return {
+        "model": lm.name,
+        "facts": len(facts),
+        "solve_seconds": solving,
+        "compile_seconds": compiled,
+        "rebuild_seconds": again,
+        "rebuild_ratio": (solving + compiled) / again,
+    }
 
 
 def held_megabytes(index: Index | None) -> float:
@@ -215,7 +268,15 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2-135m", help="what generates beside attached entries")
     parser.add_argument("--tokens", type=int, default=50, help="tokens to generate")
     parser.add_argument("--generations", type=int, default=7, help="generations that are timed, with and without")
+    parser.add_argument("--list", type=int, default=0, help="facts of the list that is built again; 0: none is")
+    parser.add_argument("--facts", type=Path, help="a file with them")
+    parser.add_argument("--offset", type=int, default=0, help="facts of it that are passed over")
+    parser.add_argument(
+        "--kept", type=Path, default=Path("outputs/list.kb"), help="where what is solved of them is kept"
+    )
     options = parser.parse_args()
+    if options.list and options.facts is None:
+        parser.error("--list needs real facts: give a file with --facts")
     lm = Widths(options.d_ffn, options.d_model)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "facts.kb"
@@ -252,7 +313,13 @@ def main() -> None:
     indices = [
         each for n in options.indices for each in compare_indices(n, options.width, options.queries, options.candidates)
     ]
-    model = load(options.model) if options.attached else None
+    model = load(options.model) if options.attached or options.list else None
+    rebuild = None
+    if options.list and model is not None:
+        rebuild = rebuilt(
+            model, read_facts(options.facts, offset=options.offset, limit=options.list).facts, options.kept
+        )
+        print(json.dumps(rebuild), file=sys.stderr)
     attached = [
         attached_overhead(model, n, options.width, options.tokens, options.generations)
         for n in options.attached
@@ -261,6 +328,7 @@ def main() -> None:
     result = {
         "benchmark": "knowledge_base",
         "threads": torch.get_num_threads(),
+        "load": [*os.getloadavg()] if hasattr(os, "getloadavg") else None,
         "entries": options.entries,
         "d_ffn": options.d_ffn,
         "d_model": options.d_model,
@@ -273,6 +341,7 @@ def main() -> None:
         "fold_300_ratio": plainly / folded,
         "megabytes": megabytes,
         "key_width": options.width,
+        "rebuild": rebuild,
         "indices": indices,
         "attached": attached,
         "peak_memory_mb": peak_memory_mb(),

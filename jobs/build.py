@@ -7,6 +7,7 @@ edit and report take the places of the earlier ones as a whole (`jobs.building.f
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import shutil
@@ -27,13 +28,15 @@ from corrigenda.files import write_json, write_text
 from corrigenda.knowledge.plan import Plan
 from corrigenda.progress import stage
 from corrigenda.runs.folder import RunFolder
+from corrigenda.settings import SettingsError
 from editing.editor import require_targets
 from editing.knowledge.how import BESIDE, How, how_named, how_of
 from eval import EvalSettings
 from eval.proof.page import page
 from eval.proof.proving import prove
 from eval.proof.report import report_of
-from jobs.base import load_model, say
+from eval.proof.unedited import Unedited
+from jobs.base import choices, load_model, overridden, say
 from jobs.building.acceptance import AcceptSettings, judged
 from jobs.building.folder import BuildFolder, wrong_weights
 from jobs.building.plan import in_words
@@ -44,6 +47,9 @@ from jobs.settings import BuildSettings, check, made
 
 SOLVED_AT_ONCE = 1
 """So many facts are solved for before what was found is written down: each is solved for by itself anyway."""
+
+MOST_UNUSED = 0.5
+"""Where more of the vectors than this share is of no use any more, they are written anew."""
 
 
 class Job(StoreJob):
@@ -71,7 +77,8 @@ class Job(StoreJob):
             return
         try:
             with folder.held():
-                build = Build(folder, load_model(config), facts, way, settings, accept, str(config.data.path))
+                before = None if config.before is None else Path(config.before)
+                build = Build(folder, load_model(config), facts, way, settings, accept, str(config.data.path), before)
                 rules = build.run()
         except KeyboardInterrupt:
             raise RunInterrupted("what was solved and proven is kept; give the same command again") from None
@@ -84,15 +91,28 @@ class Job(StoreJob):
 
 
 def way_of(config: DictConfig) -> How:
-    """How the list is put to use: as ``job.how`` says, or by the editor that ``editor=`` names.
+    """How the list is put to use: as ``job.how`` says, or by the editor that ``editor=`` names, with its settings.
+
+    An editor that ``job.how`` names has the settings that the command line gives, too, where it is the one that
+    ``editor=`` chose; else its defaults.
 
     Raises:
-        SettingsError: there is no such way, or the editor cannot keep a list.
+        SettingsError: there is no such way; or the editor cannot keep a list; or the command line gives settings of
+            another editor than the one that ``job.how`` names.
     """
     how = config.job.how
-    if how is None:
+    if how is None or how == choices()["editor"]:
         return how_of(made(config.editor))
-    return how_named(how, made(config.editor) if how in BESIDE else None)
+    if how in BESIDE:
+        return how_named(how, made(config.editor))
+    editor = how_named(how).solver.editor
+    lost = [name for name in overridden() if name.partition(".")[0] == "editor"]
+    if lost:
+        raise SettingsError(
+            f"job.how={how}: {lost[0]} on the command line is of another editor and would not count; give editor={how} "
+            "with its own settings, and leave job.how out"
+        )
+    return how_of(dataclasses.replace(editor, seed=config.seed))
 
 
 def _say_plan(folder: BuildFolder, lm: LanguageModel, facts: Sequence[Fact], way: How) -> Plan:
@@ -135,6 +155,7 @@ class Build:
         settings: of the proof.
         accept: the rules of acceptance.
         source: where the list comes from, for the report.
+        before: where what the unedited model does is kept; None: in the build's folder, of this list alone.
     """
 
     folder: BuildFolder
@@ -144,6 +165,7 @@ class Build:
     settings: EvalSettings
     accept: AcceptSettings
     source: str
+    before: Path | None = None
 
     def run(self) -> list[dict[str, Any]]:
         """Solves, compiles, proves and writes.
@@ -159,6 +181,7 @@ class Build:
             if kb.facts != tuple(self.facts):
                 kb.replace(self.facts)
             solved = kb.solve(self.lm, solver, batch=SOLVED_AT_ONCE, settings=solver.settings(self.lm))
+            kb.compact(MOST_UNUSED)
             seconds["solve"] = time.perf_counter() - begin
             begin = time.perf_counter()
             with stage(f"Compiling {len(kb.in_force)} facts by {self.way.name}"):
@@ -166,7 +189,8 @@ class Build:
             seconds["compile"] = time.perf_counter() - begin
         begin = time.perf_counter()
         scratch = self._proof_folder(edit)
-        proven = prove(self.lm, edit, self._in_force(), self.settings, scratch)
+        unedited = Unedited(self.lm, self.settings, self.folder.before if self.before is None else self.before)
+        proven = prove(self.lm, edit, self._in_force(), self.settings, scratch, unedited)
         seconds["prove"] = time.perf_counter() - begin
         by_id = {fact.id: dict(said) for fact, said in zip(edit.origin.facts, edit.origin.report, strict=False)}
         said = [by_id.get(one.case.fact.id, {}) for one in proven]
@@ -175,6 +199,8 @@ class Build:
         report["accepted"] = all(rule["passed"] for rule in rules)
         self._write(edit, report)
         shutil.rmtree(scratch.path, ignore_errors=True)
+        if self.before is None:
+            unedited.forget_others(self._in_force())
         self._say(report)
         return rules
 

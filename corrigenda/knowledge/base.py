@@ -3,6 +3,7 @@
 Two files: ``NAME``, an SQLite database with the facts and, for each solved entry, its layer, settings, weights and
 time; and ``NAME.vectors``, the entries' keys and values. A change is there wholly or not at all, also when its process
 is killed in the middle: vectors are written first, beyond the end that the database knows, and count once it has them.
+`KnowledgeBase.compact` writes those that are in use into a new file, ``NAME.vectors.1`` and so on.
 Several processes may have a base open; writers wait for one another.
 
 All facts are kept in the order in which they were said. Which of them are in force is asked of the whole list
@@ -23,13 +24,13 @@ from corrigenda.data.requests import Request, normalised, standing
 from corrigenda.edits.edit import Edit
 from corrigenda.facts import Fact, as_fact, as_facts
 from corrigenda.files import write_text
-from corrigenda.knowledge.database import Database
+from corrigenda.knowledge.database import Database, KnowledgeBaseError
 from corrigenda.knowledge.entries import Compiler, Entry, Solver, request_hash, require_fit
 from corrigenda.knowledge.stored import Solved, StoredEntries
-from corrigenda.knowledge.vectors import VectorFile
+from corrigenda.knowledge.vectors import WIDTH
 from corrigenda.language_model import LanguageModel
 from corrigenda.progress import track
-from corrigenda.settings import AtLeastOne, check_value
+from corrigenda.settings import AtLeastOne, Share, check_value
 
 
 class KnowledgeBase:
@@ -49,7 +50,7 @@ class KnowledgeBase:
     def __init__(self, database: Database) -> None:
         self.path = database.path
         self._database = database
-        self._entries = StoredEntries(VectorFile(Path(f"{database.path}.vectors")))
+        self._entries = StoredEntries(Path(f"{database.path}.vectors"))
 
     @classmethod
     def open(cls, path: str | Path, create: bool = True) -> KnowledgeBase:
@@ -68,7 +69,7 @@ class KnowledgeBase:
     def close(self) -> None:
         """Closes the files."""
         self._database.close()
-        self._entries.vectors.close()
+        self._entries.close()
 
     def __enter__(self) -> KnowledgeBase:
         return self
@@ -312,8 +313,40 @@ class KnowledgeBase:
             WrongModelError: a fact was solved on other weights only.
             ValueError: a fact was not solved.
         """
-        with self._database.reading() as connection:
-            return [entry for fact in facts for entry in self._entries.read(connection, lm, fact)]
+        looked_into: int | None = None
+        while True:
+            with self._database.reading() as connection:
+                generation = self._entries.generation(connection)
+                try:
+                    return [entry for fact in facts for entry in self._entries.read(connection, lm, fact)]
+                except KnowledgeBaseError:
+                    if generation == looked_into:
+                        raise
+            looked_into = generation  # perhaps another process wrote the vectors anew just now: once more
+
+    def compact(self, unused: Share = 0.0) -> int:
+        """Writes the vectors anew without those of entries that were deleted or solved again.
+
+        What is read meanwhile is read from the earlier file; who wants to write waits.
+
+        Args:
+            unused: only if at least this share of the file is of no use any more.
+
+        Returns:
+            by how many bytes less the vectors take.
+
+        Raises:
+            KnowledgeBaseError: the file cannot be written, or the vectors are damaged; nothing is changed.
+        """
+        unused = check_value("KnowledgeBase.compact", "unused", unused, Share)
+        with self._database.changing() as connection:
+            used, numbers = self._entries.used(connection)
+            idle = used == numbers or numbers - used < unused * numbers
+            if not idle:
+                self._entries.compact(connection)
+        with self._database.changing() as connection:
+            self._entries.forget_others(connection)
+        return 0 if idle else (numbers - used) * WIDTH
 
     def compile(self, lm: LanguageModel, how: Compiler) -> Edit:
         """An edit that makes the model answer as the facts in force say.

@@ -16,8 +16,8 @@ PATIENCE = 60.0
 """Seconds that a writer waits for another."""
 APPLICATION = 0x436F7272
 """Marks the file as a knowledge base ("Corr")."""
-FORMAT = 1
-"""The version of the tables."""
+FORMAT = 2
+"""The version of the tables. 1 had no generation of the vectors: they were never written anew."""
 
 # Facts keep the order in which they were last said (`place`). subject, relation, prompt and object are as
 # `corrigenda.data.requests` compares them.
@@ -47,9 +47,10 @@ CREATE TABLE entries (
     made TEXT NOT NULL,
     PRIMARY KEY (fact, fingerprint, layer)
 ) WITHOUT ROWID;
-CREATE TABLE vectors (numbers INTEGER NOT NULL);
-INSERT INTO vectors VALUES (0);
+CREATE TABLE vectors (numbers INTEGER NOT NULL, generation INTEGER NOT NULL DEFAULT 0);
+INSERT INTO vectors (numbers) VALUES (0);
 """
+_FROM_1 = "ALTER TABLE vectors ADD COLUMN generation INTEGER NOT NULL DEFAULT 0"
 
 
 class KnowledgeBaseError(RuntimeError):
@@ -127,6 +128,7 @@ class Database:
         self._use_wal()
         self.connection.execute("PRAGMA synchronous=FULL")
         if not new:
+            self._update(marks[1])
             return
         with self.changing() as connection:
             if self._marks() == (0, 0):  # nobody else has made the tables meanwhile
@@ -135,6 +137,15 @@ class Database:
                 connection.execute(f"PRAGMA application_id={APPLICATION}")
                 connection.execute(f"PRAGMA user_version={FORMAT}")
         self._require(self._marks())
+
+    def _update(self, version: int) -> None:
+        """Gives the tables of an earlier version what they lack."""
+        if version == FORMAT:
+            return
+        with self.changing() as connection:
+            if self._marks()[1] != FORMAT:  # nobody else has done it meanwhile
+                connection.execute(_FROM_1)
+                connection.execute(f"PRAGMA user_version={FORMAT}")
 
     def _marks(self) -> tuple[int, int]:
         """Whose file it is, and of which version; zeros where it is new."""
@@ -147,8 +158,10 @@ class Database:
         application, version = marks
         if application != APPLICATION:
             raise KnowledgeBaseError(f"{self.path} is an SQLite file, but no knowledge base: name another file")
-        if version != FORMAT:
-            raise KnowledgeBaseError(f"{self.path} has format {version}; this version of Corrigenda reads {FORMAT}")
+        if not 1 <= version <= FORMAT:
+            raise KnowledgeBaseError(
+                f"{self.path} has format {version}; this version of Corrigenda reads up to {FORMAT}"
+            )
 
     def _use_wal(self) -> None:
         # SQLite does not wait by itself where two processes ask for this at once.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import sqlite3
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -20,15 +23,82 @@ Solved = Sequence[tuple[Fact, Sequence[Entry]]]
 """Facts, each with its entries for one model."""
 
 
+AT_ONCE = 1024
+"""So many entries are copied at once."""
+
+
 class StoredEntries:
     """Reads and writes entries, inside a transaction of the database.
 
+    Their vectors are in one file, which only grows, until `compact` writes those that are in use into another. Which
+    of them counts is in the database, so that a process that is killed meanwhile leaves the earlier one in use.
+
     Args:
-        vectors: the file with their keys and values.
+        path: of the first generation of the vectors' file; later ones have their number after it.
     """
 
-    def __init__(self, vectors: VectorFile) -> None:
-        self.vectors = vectors
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = (0, VectorFile(path))
+
+    def vectors(self, connection: sqlite3.Connection) -> VectorFile:
+        """The file with the keys and values."""
+        generation = self.generation(connection)
+        if self._file[0] != generation:
+            self._file = (generation, VectorFile(self._of(generation)))
+        return self._file[1]
+
+    def generation(self, connection: sqlite3.Connection) -> int:
+        """How many times the vectors were written anew."""
+        [generation] = connection.execute("SELECT generation FROM vectors").fetchone()
+        return int(generation)
+
+    def close(self) -> None:
+        """Lets go of the file."""
+        self._file[1].close()
+
+    def used(self, connection: sqlite3.Connection) -> tuple[int, int]:
+        """How many numbers of the vectors are of entries, and how many there are."""
+        [numbers] = connection.execute("SELECT numbers FROM vectors").fetchone()
+        [used] = connection.execute("SELECT total(d_ffn + d_model) FROM entries").fetchone()
+        return int(used), int(numbers)
+
+    def compact(self, connection: sqlite3.Connection) -> None:
+        """Writes the vectors that are in use into a file of the next generation, and counts on that.
+
+        Raises:
+            KnowledgeBaseError: the vectors are damaged or missing.
+        """
+        generation = self.generation(connection)
+        rows = connection.execute(
+            "SELECT fact, fingerprint, layer, start, d_ffn + d_model, checksum FROM entries ORDER BY start"
+        ).fetchall()
+        new, end = VectorFile(self._of(generation + 1)), 0
+        new.truncate()  # a process that was killed may have left something there
+        for first in range(0, len(rows), AT_ONCE):
+            part = rows[first : first + AT_ONCE]
+            found = [self._vector(connection, fact, layer, *where) for fact, _, layer, *where in part]
+            places = []
+            for (fact, fingerprint, layer, *_), vector in zip(part, found, strict=True):
+                places.append((end, fact, fingerprint, layer))
+                end += len(vector)
+            new.append(found, places[0][0])
+            connection.executemany(
+                "UPDATE entries SET start = ? WHERE fact = ? AND fingerprint = ? AND layer = ?", places
+            )
+        connection.execute("UPDATE vectors SET numbers = ?, generation = ?", (end, generation + 1))
+
+    def forget_others(self, connection: sqlite3.Connection) -> None:
+        """Removes the files of other generations; who reads one has it until the end of what it reads."""
+        used = self.vectors(connection).path
+        for path in self._path.parent.glob(f"{glob.escape(self._path.name)}*"):
+            generation = path.name.removeprefix(self._path.name)
+            if path != used and (not generation or generation[1:].isdecimal()):
+                with suppress(PermissionError):  # Windows does not while it is in use; the next time will do
+                    path.unlink(missing_ok=True)
+
+    def _of(self, generation: int) -> Path:
+        return self._path.with_name(f"{self._path.name}.{generation}") if generation else self._path
 
     def write(self, connection: sqlite3.Connection, solved: Solved) -> None:
         """Writes entries, in place of earlier ones for the same weights.
@@ -52,7 +122,7 @@ class StoredEntries:
                 place += sum(widths)
         if not rows:
             return
-        end = self.vectors.append(vectors, end)
+        end = self.vectors(connection).append(vectors, end)
         connection.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
         connection.execute("UPDATE vectors SET numbers = ?", (end,))
 
@@ -73,7 +143,7 @@ class StoredEntries:
             raise self._not_solved(connection, lm, fact)
         found = []
         for layer, start, d_ffn, d_model, content, settings, made in rows:
-            both = self._vector(fact.id, layer, start, d_ffn + d_model, content)
+            both = self._vector(connection, fact.id, layer, start, d_ffn + d_model, content)
             found.append(Entry(fact.id, layer, both[:d_ffn], both[d_ffn:], lm.fingerprint, json.loads(settings), made))
         return found
 
@@ -90,18 +160,20 @@ class StoredEntries:
         return frozenset(one for (one,) in connection.execute("SELECT DISTINCT fingerprint FROM entries"))
 
     def delete(self, connection: sqlite3.Connection, fact: str) -> None:
-        """Takes out a fact's entries for all weights; its vectors stay in the file, unused."""
+        """Takes out a fact's entries for all weights; its vectors stay in the file, unused, until `compact`."""
         connection.execute("DELETE FROM entries WHERE fact = ?", (fact,))
 
-    def _vector(self, fact: str, layer: int, start: int, width: int, content: str) -> Tensor:
-        solve = "solve(..., anew=True) writes it anew"
+    def _vector(
+        self, connection: sqlite3.Connection, fact: str, layer: int, start: int, width: int, content: str
+    ) -> Tensor:
+        solve, vectors = "solve(..., anew=True) writes it anew", self.vectors(connection)
         try:
-            both = self.vectors.read(start, width)
+            both = vectors.read(start, width)
         except ValueError as error:
             raise KnowledgeBaseError(f"{error} for the entry of fact {fact!r} at layer {layer}: {solve}") from None
         if checksum(both) != content:
             raise KnowledgeBaseError(
-                f"{self.vectors.path} is damaged at the entry of fact {fact!r} at layer {layer}: {solve}"
+                f"{vectors.path} is damaged at the entry of fact {fact!r} at layer {layer}: {solve}"
             )
         return both
 

@@ -73,6 +73,12 @@ class VectorFile:
             self._mapped = mapped = np.memmap(self.path, dtype="<f4", mode="c", shape=(size,))
         return torch.from_numpy(np.asarray(mapped[start : start + width]))
 
+    def truncate(self) -> None:
+        """Empties the file, and makes it if need be; memory maps of it must be of other files."""
+        with self.path.open("wb"):
+            pass
+        _sync_folder(self.path.parent)
+
     def close(self) -> None:
         """Lets go of the memory map; it stays as long as there are tensors of it."""
         self._mapped = None

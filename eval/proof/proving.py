@@ -16,6 +16,7 @@ from corrigenda.runs.folder import RunFolder
 from eval.evaluation import Case, judged
 from eval.held_out import read_held_out
 from eval.measure import measure
+from eval.proof.unedited import Unedited
 from eval.records import ScoredPrompt
 from eval.settings import EvalSettings
 
@@ -69,7 +70,12 @@ class Proven:
 
 
 def prove(
-    lm: LanguageModel, edit: Edit, facts: Sequence[Fact], settings: EvalSettings, folder: RunFolder
+    lm: LanguageModel,
+    edit: Edit,
+    facts: Sequence[Fact],
+    settings: EvalSettings,
+    folder: RunFolder,
+    unedited: Unedited | None = None,
 ) -> list[Proven]:
     """What the edit makes of each fact.
 
@@ -80,6 +86,8 @@ def prove(
         settings: what is measured.
         folder: where finished facts are written down, as ``cases.jsonl``; what is there already, of the same edit and
             settings, is not done again.
+        unedited: what is known of the unedited model, with the same settings, which is not asked again; by default
+            what lies in `folder`.
 
     Returns:
         by fact, in order.
@@ -88,12 +96,13 @@ def prove(
     left = [fact for fact in facts if fact.id not in done]
     parts = [left[start : start + PART] for start in range(0, len(left), PART)]
     if parts:
+        old = Unedited(lm, settings, folder.path / "unedited") if unedited is None else unedited
         with stage("Reading the held-out texts, without the edit and with it"):
-            texts = read_held_out(lm, settings)
+            old.held_out()
             with edit.applied(lm):
                 texts_after = read_held_out(lm, settings)
         for part in track(parts, f"Proving {len(left)} facts, {PART} at a time"):
-            before = measure(lm, part, settings, held_out=texts)
+            before = old.of(part)
             with edit.applied(lm):
                 after = measure(lm, part, settings, before, held_out=texts_after)
                 cases = [judged(*one) for one in zip(part, before, after, strict=True)]

@@ -5,21 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
-
-import torch
-from safetensors.torch import load_file
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.data import FactSet
-from corrigenda.files import write_json, write_tensors
 from corrigenda.progress import track
 from corrigenda.runs.ids import code_version
 from eval.held_out import read_held_out
 from eval.measure import measure
 from eval.records import HeldOut, Measurement
 from eval.settings import EvalSettings
+from eval.stored import stored_measurements, write_measurements
 
 
 class Baseline:
@@ -108,25 +105,8 @@ class Baseline:
                 self._held_out = read_held_out(self._lm, self._settings)
             found = measure(self._lm, self.facts(number), self._settings, held_out=self._held_out)
         if self._folder is not None:
-            rows = [row for measurement in found for row in measurement.distributions.values()]
-            tensors = {"distributions": torch.stack(rows)} if rows else {}
-            write_tensors(self._folder / f"{number:04d}.safetensors", tensors)
-            records = [
-                m.to_dict() | {"continuations": m.continuations, "distributions": list(m.distributions)} for m in found
-            ]
-            write_json(self._folder / f"{number:04d}.json", records)  # last: the chunk is done
+            write_measurements(self._folder, f"{number:04d}", found)
         return found
 
     def _stored(self, number: int) -> list[Measurement] | None:
-        if self._folder is None or not (self._folder / f"{number:04d}.json").is_file():
-            return None
-        rows = iter(load_file(self._folder / f"{number:04d}.safetensors").get("distributions", ()))
-        found = []
-        for record in json.loads((self._folder / f"{number:04d}.json").read_text(encoding="utf-8")):
-            if "continuations" not in record:
-                return None  # of a version that compared answers up to their end: measured anew
-            mine = {prompt: next(rows) for prompt in record["distributions"]}
-            found.append(
-                replace(Measurement.from_dict(record), distributions=mine, continuations=record["continuations"])
-            )
-        return found
+        return None if self._folder is None else stored_measurements(self._folder, f"{number:04d}")

@@ -4,6 +4,7 @@ facts.kb, facts.kb.vectors   the knowledge base: the facts and what was solved f
 model/ adapter/ edit/        the edited model, the edit as a PEFT adapter, and the edit
 facts.jsonl                  the list that they were built from
 report.json report.html      the proof
+.before/                     what the unedited model does with the facts, for the next proof
 
 A new build is written beside the earlier one, into ``.new``. Once it is whole it is called ``.ready``, and its parts
 take the places of the earlier ones. A process that is killed before that leaves the earlier build as it was; one that
@@ -49,6 +50,11 @@ class BuildFolder:
     def base(self) -> Path:
         """Where the knowledge base lies."""
         return self.path / "facts.kb"
+
+    @property
+    def before(self) -> Path:
+        """Where what the unedited model does is kept."""
+        return self.path / ".before"
 
     @property
     def facts(self) -> tuple[Fact, ...]:

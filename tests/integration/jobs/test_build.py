@@ -74,7 +74,9 @@ def test_a_list_is_built_changed_and_built_again(home: Path, tmp_path: Path) -> 
     assert "+ 4 new   ~ 0 changed   - 0 removed   = 0 kept   (4 to solve)" in said
     assert "+ fact-0: the Danielle Darrieux is in the city of Rome" in said
     assert {path.name for path in folder.iterdir() if not path.name.startswith((".", "facts.kb"))} == {*PARTS}
-    assert not [path for path in folder.iterdir() if path.name.startswith(".") and path.name != ".lock"]
+    assert not [
+        path for path in folder.iterdir() if path.name.startswith(".") and path.name not in (".lock", ".before")
+    ]
     report = report_in(folder)
     assert (report["n_facts"], report["n_solved"], report["since"]["first"]) == (4, 4, True)
     assert report["n_holding"] == sum(row["holds"] for row in report["facts"])
@@ -127,8 +129,13 @@ def test_rules_of_acceptance(home: Path, tmp_path: Path) -> None:
     assert [rule["passed"] for rule in report["rules"]] == [True, False]
     assert report["accepted"] is False
     assert "not accepted" in (folder / "report.html").read_text(encoding="utf-8")
-    build(home, folder, source, "job.accept.efficacy=0.0", "job.accept.collisions=0")
+    with (  # the unedited model was asked by the first build
+        mock.patch("eval.proof.unedited.measure", side_effect=AssertionError("asked again")),
+        mock.patch("eval.proof.unedited.read_held_out", side_effect=AssertionError("asked again")),
+    ):
+        build(home, folder, source, "job.accept.efficacy=0.0", "job.accept.collisions=0")
     assert report_in(folder)["accepted"] is True
+    assert report_in(folder)["metrics"] == report["metrics"]
 
 
 def test_a_killed_build_goes_on(home: Path, tmp_path: Path) -> None:
@@ -232,6 +239,19 @@ def test_facts_about_the_same_thing(home: Path, tmp_path: Path) -> None:
     assert report["collisions"] == [{"fact": "fact-0", "what": "superseded by", "other": "again"}]
     assert [row["state"] for row in report["facts"]] == ["superseded", "in force", "in force"]
     assert report["how"] == "memit"
+
+
+def test_no_setting_is_lost(home: Path, tmp_path: Path) -> None:
+    """job.how=NAME takes the settings of editor=NAME; those of another editor are refused, and not passed over."""
+    folder, source = tmp_path / "built", write(tmp_path / "list.jsonl", [record(0)])
+    said = build(home, folder, source, "job.how=memit", succeeds=False)
+    one_line(said, "job.how=memit: editor.prefixes on the command line", "give editor=memit with its own settings")
+    one_line(build(home, folder, source, "job.how=memit", "editor=alphaedit", succeeds=False), "job.how=memit: editor")
+    assert not folder.exists()
+    build(home, folder, source, "job.how=emmet", "editor.eps=0.5")
+    build(home, tmp_path / "named", source, "editor=emmet", "editor.eps=0.5")
+    assert bytes_of(folder / "model") == bytes_of(tmp_path / "named" / "model")
+    assert report_in(folder)["settings"]["eps"] == 0.5
 
 
 def test_what_is_solved_again(home: Path, tmp_path: Path) -> None:

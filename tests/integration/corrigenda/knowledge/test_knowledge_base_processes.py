@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 import tiny
 import torch
 from made_entries import LAYERS, MadeUp, WidthsAlone, a_fact, do, verbs
@@ -99,6 +100,48 @@ def test_two_processes_make_one_base_and_write_it_at_once(tmp_path: Path) -> Non
             f"fact-{number}" for first in (0, 100) for number in range(first, first + 40)
         }
         require_whole(kb)
+
+
+@pytest.mark.parametrize("where", ["written", "counted", "gone"])
+def test_a_kill_while_vectors_are_written_anew(tmp_path: Path, where: str) -> None:
+    path = tmp_path / "facts.kb"
+    with KnowledgeBase.open(path) as kb:
+        kb.insert([a_fact(number) for number in range(6)], WIDTHS, MadeUp())
+        for number in (0, 2, 3):
+            kb.delete(f"fact-{number}")
+        facts = kb.facts
+    process = start("compact", path, where, 0)
+    go(process)
+    assert process.wait(60) == -signal.SIGKILL
+    with KnowledgeBase.open(path) as kb:
+        assert kb.facts == facts
+        require_whole(kb)
+        kb.insert([a_fact(7)], WIDTHS, MadeUp())
+        kb.delete("fact-1")
+        kb.compact()
+        require_whole(kb)
+        [vectors] = tmp_path.glob("facts.kb.vectors*")
+        assert vectors.stat().st_size == 3 * len(LAYERS) * (48 + 32) * 4
+
+
+def test_vectors_are_written_anew_while_others_read_and_write(tmp_path: Path) -> None:
+    path = tmp_path / "facts.kb"
+    with KnowledgeBase.open(path) as kb:
+        kb.insert([a_fact(number) for number in range(20)], WIDTHS, MadeUp())
+        processes = [start("often", path, 0, 60), start("insert", path, 100, 40)]
+        for process in processes:
+            go(process)
+        for number in itertools.cycle(range(20)):  # each time something is of no use any more
+            with KnowledgeBase.open(path) as other:
+                other.update(a_fact(number, target=f"Rome {time.monotonic()}"), WIDTHS, MadeUp())
+                require_whole(other)
+            require_whole(kb)
+            if all(process.poll() is not None for process in processes):
+                break
+        assert [process.returncode for process in processes] == [0, 0]
+        assert len(kb) == 60
+        require_whole(kb)
+        assert [*tmp_path.glob("facts.kb.vectors.*")]
 
 
 def test_sequences_of_verbs_leave_no_trace(tmp_path: Path) -> None:

@@ -3,6 +3,9 @@
 python writer.py verbs BASE SEED FROM [KILLED_AT]   random verbs, endlessly, from the FROMth on; at the KILLED_ATth it
                                                     kills itself when the vectors are written and the rest is not
 python writer.py insert BASE FIRST COUNT            so many facts, one by one
+python writer.py compact BASE WHERE 0               writes the vectors anew, and kills itself on the way:
+                                                    when they are written, when they count, when the old ones are gone
+python writer.py often BASE 0 COUNT                 does so that often, and lives
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from unittest import mock
 
@@ -18,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 from made_entries import MadeUp, WidthsAlone, a_fact, do, verbs
 
 from corrigenda import KnowledgeBase
-from corrigenda.knowledge import vectors
+from corrigenda.knowledge import stored, vectors
 
 
 def say(text: object) -> None:
@@ -41,6 +45,19 @@ def main() -> None:
             kb.insert([a_fact(number)], lm, MadeUp())
             say(number)
         return
+    if what == "often":
+        for number in range(int(count)):
+            kb.compact()
+            say(number)
+        return
+    if what == "compact":
+        where: dict[str, tuple[object, str]] = {
+            "written": (stored.VectorFile, "append"),
+            "counted": (stored.StoredEntries, "forget_others"),
+        }
+        with mock.patch.object(*where[first], kill) if first in where else nullcontext():  # type: ignore[arg-type]
+            kb.compact()
+        kill()
     for number, (verb, fact, _) in enumerate(verbs(int(first))):
         if number < int(count):
             continue

@@ -140,6 +140,43 @@ def test_what_a_killed_writer_left_is_written_over(kb: KnowledgeBase, lm: Langua
     assert same(kb.entries(lm, FACTS[:2]), MadeUp()(lm, FACTS[:2]))
 
 
+def test_vectors_are_written_anew(kb: KnowledgeBase, lm: LanguageModel) -> None:
+    kb.insert([a_fact(number) for number in range(4)], lm, MadeUp())
+    before, size = kb.entries(lm, kb.facts), Path(f"{kb.path}.vectors").stat().st_size
+    assert kb.compact() == 0
+    kb.delete("fact-1")
+    assert kb.compact(unused=0.5) == 0
+    assert kb.compact(unused=0.25) == size // 4
+    [left] = kb.path.parent.glob(f"{kb.path.name}.vectors*")
+    assert left.name == f"{kb.path.name}.vectors.1"
+    assert left.stat().st_size == 3 * size // 4
+    after = kb.entries(lm, kb.facts)
+    kept = [entry for entry in before if entry.fact != "fact-1"]  # read before, from a file that is gone
+    for one, other in zip(kept, after, strict=True):
+        assert (one.fact, one.layer) == (other.fact, other.layer)
+        assert torch.equal(one.key, other.key)
+        assert torch.equal(one.value, other.value)
+    for fact in kb.facts:
+        kb.delete(fact.id)
+    assert kb.compact() == 3 * size // 4
+    kb.insert([a_fact(9)], lm, MadeUp())
+    assert len(kb.entries(lm, kb.facts)) == len(after) // 3
+
+
+def test_a_base_of_the_first_format_is_read(kb: KnowledgeBase, lm: LanguageModel) -> None:
+    kb.insert([a_fact(number) for number in range(2)], lm, MadeUp())
+    expected = [entry.value for entry in kb.entries(lm, kb.facts)]
+    kb.close()
+    connection = sqlite3.connect(kb.path, isolation_level=None)
+    connection.execute("ALTER TABLE vectors DROP COLUMN generation")
+    connection.execute("PRAGMA user_version=1")
+    connection.close()
+    for _ in range(2):
+        with KnowledgeBase.open(kb.path) as again:
+            found = [entry.value for entry in again.entries(lm, again.facts)]
+            assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
+
+
 def test_each_model_has_its_own_entries(kb: KnowledgeBase, lm: LanguageModel) -> None:
     other = tiny.build("gpt2", seed=1)
     kb.insert(FACTS, lm, MadeUp())
@@ -278,8 +315,8 @@ class TestFilesThatCannotBeUsed:
         assert other.read_bytes() == before
 
     def test_a_later_version(self, kb: KnowledgeBase) -> None:
-        kb._database.connection.execute("PRAGMA user_version=2")
-        with pytest.raises(KnowledgeBaseError, match="has format 2; this version of Corrigenda reads 1"):
+        kb._database.connection.execute("PRAGMA user_version=3")
+        with pytest.raises(KnowledgeBaseError, match="has format 3; this version of Corrigenda reads up to 2"):
             KnowledgeBase.open(kb.path)
 
     def test_damaged_vectors(self, kb: KnowledgeBase, lm: LanguageModel) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -12,8 +15,17 @@ import torch
 from corrigenda import Fact, LanguageModel, LowRankEdit, Origin
 from corrigenda.runs.folder import RunFolder
 from eval import EvalSettings
-from eval.proof import proving
+from eval.proof import proving, unedited
 from eval.proof.proving import prove
+from eval.proof.unedited import Unedited
+
+
+@contextmanager
+def measuring(instead: Callable[..., object]) -> Iterator[None]:
+    """Has something else measure, both the edited and the unedited model."""
+    with mock.patch.object(proving, "measure", instead), mock.patch.object(unedited, "measure", instead):
+        yield
+
 
 FACTS = [
     Fact.from_dict(
@@ -68,6 +80,55 @@ def test_an_edit_of_nothing_changes_nothing(lm: LanguageModel, tmp_path: Path) -
     assert {one.case.after.values["preservation"] for one in proven} == {1.0}
 
 
+def test_a_second_proof_asks_the_unedited_model_nothing(lm: LanguageModel, tmp_path: Path) -> None:
+    """Another edit of a list that lost a fact: figures are those of a proof that knew nothing."""
+    kept = tmp_path / "unedited"
+    prove(lm, an_edit(lm, 1.0), FACTS, SETTINGS, RunFolder(tmp_path / "first"), Unedited(lm, SETTINGS, kept))
+    edit, fewer = an_edit(lm, 3.0), FACTS[1:]
+    anew = prove(lm, edit, fewer, SETTINGS, RunFolder(tmp_path / "anew"))
+    asked = AssertionError("the unedited model was asked")
+    with (
+        mock.patch.object(unedited, "measure", side_effect=asked),
+        mock.patch.object(unedited, "read_held_out", side_effect=asked),
+    ):
+        second = prove(lm, edit, fewer, SETTINGS, RunFolder(tmp_path / "second"), Unedited(lm, SETTINGS, kept))
+        for changed in (replace(SETTINGS, max_new_tokens=4), replace(SETTINGS, seed=1)):
+            with pytest.raises(AssertionError, match="was asked"):
+                Unedited(lm, changed, kept).of(fewer)
+        with pytest.raises(AssertionError, match="was asked"):
+            Unedited(lm, SETTINGS, kept).of([replace(fewer[0], neighbourhood=("the south is in the city of",))])
+        with pytest.raises(AssertionError, match="was asked"):
+            Unedited(tiny.build("llama", seed=1), SETTINGS, kept).held_out()
+    for one, other in zip(second, anew, strict=True):
+        assert one.changed == other.changed
+        assert one.case.before is not None
+        assert other.case.before is not None
+        assert one.case.before.held_out == other.case.before.held_out
+        # To the rounding of float32 forwards of other batches, over a few tokens.
+        for mine, others in ((one.case.before, other.case.before), (one.case.after, other.case.after)):
+            assert mine.values.keys() == others.values.keys()
+            assert mine.values == pytest.approx(others.values, rel=1e-4, abs=1e-5)
+
+
+def test_what_is_damaged_or_of_other_facts_goes(lm: LanguageModel, tmp_path: Path) -> None:
+    known = Unedited(lm, SETTINGS, tmp_path)
+    [first, *_] = known.of(FACTS)
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == 2 * len(FACTS) + 1
+    Unedited(lm, SETTINGS, tmp_path).forget_others(FACTS[:1])
+    left = sorted(tmp_path.iterdir())
+    assert len(left) == 3
+    for path in left:
+        whole = path.read_bytes()
+        path.write_bytes(whole[: len(whole) // 2])
+        with mock.patch.object(unedited, "measure", wraps=unedited.measure) as measured:
+            [again] = Unedited(lm, SETTINGS, tmp_path).of(FACTS[:1])
+            assert Unedited(lm, SETTINGS, tmp_path).held_out() == first.held_out
+        assert measured.called == (b"perplexity" in whole or path.suffix == ".safetensors")
+        assert again.values == pytest.approx(first.values, rel=1e-4)
+        assert path.read_bytes() != whole[: len(whole) // 2]
+
+
 def test_a_killed_proof_goes_on(lm: LanguageModel, tmp_path: Path) -> None:
     edit = an_edit(lm, 3.0)
     whole = prove(lm, edit, FACTS, SETTINGS, RunFolder(tmp_path / "whole"))
@@ -75,20 +136,23 @@ def test_a_killed_proof_goes_on(lm: LanguageModel, tmp_path: Path) -> None:
 
     def killed(*arguments: object, **others: object) -> object:
         calls.append(arguments[1])
-        if len(calls) == 3:
+        if len(calls) == 4:
             raise KeyboardInterrupt
         return real(*arguments, **others)  # type: ignore[arg-type]
 
     folder = RunFolder(tmp_path / "killed")
     with mock.patch.object(proving, "PART", 1):
-        with mock.patch.object(proving, "measure", killed), pytest.raises(KeyboardInterrupt):
+        with measuring(killed), pytest.raises(KeyboardInterrupt):
             prove(lm, edit, FACTS, SETTINGS, folder)
         assert not lm.edits
         with (folder.path / "cases.jsonl").open("a") as file:
             file.write('{"id": "half a li')
-        with mock.patch.object(proving, "measure", wraps=real) as measured:
+        calls.clear()
+        with measuring(lambda *arguments, **others: calls.append(arguments[1]) or real(*arguments, **others)):
             again = prove(lm, edit, FACTS, SETTINGS, folder)
-    assert measured.call_count == 4  # two facts, before and after
+    # The second was measured before the edit; the third before and after it.
+    assert [len(facts) for facts in calls] == [1, 1, 1]
+    assert [facts[0].id for facts in calls] == ["fact-1", "fact-2", "fact-2"]
     assert [one.to_dict()["changed"] for one in again] == [one.to_dict()["changed"] for one in whole]
     answers = [[one.case.after.scored("prompt")[0].answer for one in found] for found in (whole, again)]
     assert answers[0] == answers[1]

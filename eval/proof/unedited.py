@@ -1,0 +1,92 @@
+"""`Unedited`: what the unedited model does with the facts of a list, measured once and kept fact by fact.
+
+A list changes by a few facts at a time. So that a proof asks the unedited model only about those, each fact's
+measurement is kept by itself: by the weights, their precision and the kind of device, the fact with all its prompts,
+the settings, and the version of the code that measures. What is kept stands in the place of a new measurement; that
+would be the same up to the rounding of other batches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from corrigenda import Fact, LanguageModel
+from corrigenda.files import write_json
+from corrigenda.runs.ids import code_version
+from eval.held_out import read_held_out
+from eval.measure import measure
+from eval.records import HeldOut, Measurement
+from eval.settings import EvalSettings
+from eval.stored import stored_measurements, write_measurements
+
+_DAMAGED = (OSError, ValueError, LookupError, TypeError, StopIteration, SafetensorError)
+"""What reading a file that is cut off, or lacks its other half, may raise: then it is measured anew."""
+
+
+class Unedited:
+    """Measurements of the unedited model in a folder.
+
+    Args:
+        lm: a causal model; edits that are applied are lifted while it is measured.
+        settings: what is measured.
+        folder: where measurements are kept; several lists, models and settings may share one.
+    """
+
+    def __init__(self, lm: LanguageModel, settings: EvalSettings, folder: Path) -> None:
+        self._lm = lm
+        self._settings = settings
+        self._folder = folder
+        on = [lm.fingerprint, str(lm.dtype), lm.device.type, code_version(entry=("eval.proof.unedited",))]
+        self._with = [*on, asdict(settings)]
+        self._held_out: HeldOut | None = None
+
+    def held_out(self) -> HeldOut | None:
+        """What it gives to the held-out texts; None where no window is asked for."""
+        if self._held_out is None:
+            path = self._folder / f"{self._name('held-out texts')}.json"
+            try:
+                self._held_out = HeldOut.from_dict(json.loads(path.read_text(encoding="utf-8")))
+            except _DAMAGED:
+                with self._lm.edits.suspended():
+                    self._held_out = read_held_out(self._lm, self._settings)
+                if self._held_out is not None:
+                    write_json(path, self._held_out.to_dict())
+        return self._held_out
+
+    def of(self, facts: Sequence[Fact]) -> list[Measurement]:
+        """The measurement of each fact; those that are not kept yet are measured together."""
+        found = {fact.id: kept for fact in facts if (kept := self._kept(fact)) is not None}
+        lacking = [fact for fact in facts if fact.id not in found]
+        if lacking:
+            held_out = self.held_out()
+            with self._lm.edits.suspended():
+                measured = measure(self._lm, lacking, self._settings, held_out=held_out)
+            for fact, one in zip(lacking, measured, strict=True):
+                write_measurements(self._folder, self._name(fact.to_dict()), [one])
+                found[fact.id] = one
+        return [found[fact.id] for fact in facts]
+
+    def forget_others(self, facts: Sequence[Fact]) -> None:
+        """Removes all that is kept but what these facts, with this model and these settings, need."""
+        names = {self._name("held-out texts"), *(self._name(fact.to_dict()) for fact in facts)}
+        for path in self._folder.glob("*"):
+            if path.stem not in names:
+                path.unlink(missing_ok=True)
+
+    def _kept(self, fact: Fact) -> Measurement | None:
+        try:
+            found = stored_measurements(self._folder, self._name(fact.to_dict()))
+        except _DAMAGED:
+            return None
+        return None if found is None else found[0]
+
+    def _name(self, asked: Any) -> str:
+        said = json.dumps([*self._with, asked], sort_keys=True)
+        return hashlib.sha256(said.encode()).hexdigest()[:24]

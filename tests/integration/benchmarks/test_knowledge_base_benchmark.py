@@ -1,0 +1,63 @@
+"""benchmarks/knowledge_base.py: a list that is built again is solved once, and counts what its facts took."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import tiny
+from made_entries import MadeUp, a_fact
+
+from corrigenda import Fact
+from corrigenda.knowledge.attached import Attached
+from corrigenda.knowledge.entries import Entry
+from editing.knowledge.how import How
+
+FILE = Path(__file__).parents[3] / "benchmarks" / "knowledge_base.py"
+
+
+@pytest.fixture
+def benchmark() -> ModuleType:
+    """The file as a module of its own name: docs/reports has a command of the same."""
+    spec = importlib.util.spec_from_file_location("benchmark_of_knowledge_bases", FILE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Counted(MadeUp):
+    """A solver that takes a while, and counts what it is asked for."""
+
+    def __call__(self, lm: Any, facts: Sequence[Fact]) -> list[Entry]:
+        ASKED.extend(fact.id for fact in facts)
+        time.sleep(0.001)
+        return super().__call__(lm, facts)
+
+    def settings(self, _lm: Any) -> dict[str, int]:
+        """Those that the entries name."""
+        return {"steps": self.steps}
+
+
+ASKED: list[str] = []
+
+
+def test_a_list_is_solved_once(benchmark: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ASKED.clear()
+    lm, solver = tiny.build("llama"), Counted((1,))
+    monkeypatch.setattr(benchmark, "how_named", lambda name: How(name, solver, Attached()))  # type: ignore[arg-type]
+    facts = [a_fact(number) for number in range(4)]
+    kept = tmp_path / "list.kb"
+    found = benchmark.rebuilt(lm, facts[:3], kept)
+    assert found["facts"] == 3
+    again = benchmark.rebuilt(lm, facts, kept)
+    assert [fact.id for fact in facts] == ASKED
+    assert again["solve_seconds"] > found["solve_seconds"] > 0  # what the first three took is still known
+    whole = again["solve_seconds"] + again["compile_seconds"]
+    assert again["rebuild_ratio"] == pytest.approx(whole / again["rebuild_seconds"])
