@@ -19,6 +19,7 @@ from eval import Case, EvalSettings, Evaluation, measure
 from eval.evaluation import judged
 from eval.fitting import too_long
 from eval.proof.proving import Changed, changed_next_to
+from eval.records import finite
 from jobs.explaining.answers import answers
 from jobs.explaining.grids import Grid
 from jobs.explaining.parts import PARTS, Asked
@@ -120,7 +121,7 @@ class Explanation:
 
     def save(self, path: str | Path) -> None:
         """Writes the data of the page, as JSON."""
-        write_json(Path(path), self.to_dict())
+        write_json(Path(path), finite(self.to_dict()))
 
 
 def html_path(path: str | Path) -> Path:

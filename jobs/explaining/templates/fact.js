@@ -29,16 +29,22 @@
   // -- the tip that shows a cell's figures
 
   const tip = document.getElementById("tip");
-  function showTip(cell, text) {
-    tip.textContent = text;
-    tip.hidden = false;
-    const at = cell.getBoundingClientRect(), box = tip.getBoundingClientRect();
+  let tipOf = null;
+  function place() {
+    const at = tipOf.getBoundingClientRect(), box = tip.getBoundingClientRect();
     const below = at.bottom + 6 + box.height < innerHeight;
     tip.style.left = `${Math.max(4, Math.min(at.left, innerWidth - box.width - 4))}px`;
     tip.style.top = `${Math.max(4, below ? at.bottom + 6 : at.top - box.height - 6)}px`;
   }
-  function hideTip() { tip.hidden = true; }
-  addEventListener("scroll", hideTip, { passive: true });
+  function showTip(cell, text) {
+    tipOf = cell;
+    tip.textContent = text;
+    tip.hidden = false;
+    place();
+  }
+  function hideTip() { tip.hidden = true; tipOf = null; }
+  // The arrows may scroll; the tip of the cell that they come to goes with it.
+  addEventListener("scroll", () => { if (tipOf && tipOf === document.activeElement) place(); else hideTip(); }, { passive: true, capture: true });
   addEventListener("keydown", (event) => { if (event.key === "Escape") hideTip(); });
 
   // -- a grid

@@ -75,7 +75,7 @@ def test_the_page_in_chromium(home: Path, tmp_path: Path) -> None:
         tip = page.locator("#tip")
         assert not tip.is_visible()
         cell.hover()
-        assert tip.is_visible()
+        tip.wait_for(state="visible")
         assert f"rank of 'Rome': {ranks[0][4]}" in tip.inner_text()
         page.mouse.move(5, 5)
         assert not tip.is_visible()

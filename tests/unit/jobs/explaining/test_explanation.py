@@ -180,7 +180,7 @@ def test_every_answer_before_and_after(lm: LanguageModel, found: Explanation) ->
 
 
 def test_a_page_loads_nothing_and_takes_texts_for_texts(lm: LanguageModel, tmp_path: Path) -> None:
-    bad = "</script><img src=x onerror=alert(1)><b>&\u2028"
+    bad = "</script>\u2028<img src=x onerror=alert(1)><b>&"
     fact = replace(FACT, subject=bad, id="bad", target_new=f"Rome {bad}", paraphrases=(f"{bad} in",), locality=())
     made = explain(lm, fact, Toy(), replace(SETTINGS, trace_sites=("block",)))
     made.write(tmp_path / "fact.html")
@@ -209,9 +209,11 @@ def test_what_cannot_be_computed_says_why(lm: LanguageModel) -> None:
     assert beside.after["lens"].grids[0].columns[:5] == ("the", "tower", "is", "in", "Rome")
     assert "Not here: a context edit changes neither values" in beside.html()
 
-    mixture = explain(tiny.build("mixtral"), FACT, ContextEdit(Origin("x", "x", "in_context"), "in Rome . "), few)
+    experts = tiny.build("mixtral")
+    context = ContextEdit(Origin(experts.name, experts.fingerprint, "in_context"), "in Rome . ")
+    mixture = explain(experts, FACT, context, few)
     for name in ("neurons", "sub_updates", "attribution"):
-        assert "\n" not in mixture.before[name].absent != ""
+        assert mixture.before[name].absent.count("\n") == 0 < len(mixture.before[name].absent)
         assert not mixture.before[name].grids
     assert mixture.before["lens"].grids
     assert mixture.after["trace"].grids
