@@ -86,8 +86,10 @@
     // One field at a time colours the cells: from 0 to the largest, or to both sides of 0.
     const low = element("span"), bar = element("i"), high = element("span");
     function colour(field) {
-      const values = field.values.flat().filter((value) => value !== null);
-      // Of a sum in the first column and its parts the parts are what is compared.
+      // Both sides have one scale, where both have the field.
+      const twin = found === data.written ? null : data.parts[part][side === "before" ? "after" : "before"].grids[Number(number)];
+      const sides = [field, twin?.fields.find((one) => one.name === field.name)].filter(Boolean);
+      const values = sides.flatMap((one) => one.values.flat()).filter((value) => value !== null);
       const most = Math.max(...values.map(Math.abs), 1e-12);
       const both = values.some((value) => value < 0);
       cells.forEach((line, row) => line.forEach((cell, column) => {

@@ -105,6 +105,10 @@ def test_the_page_in_chromium(home: Path, tmp_path: Path) -> None:
         page.keyboard.press("Escape")
         assert not tip.is_visible()
 
+        # Both sides have one scale.
+        before, after = page.locator("#attribution .scale").all_inner_texts()
+        assert before == after != ""
+
         # Colours by another field.
         def colours() -> list[str]:
             found: list[str] = lens.locator("td[role=gridcell]").evaluate_all(
