@@ -80,7 +80,7 @@ def field(grid: dict[str, Any], name: str) -> torch.Tensor:
 
 def near(found: torch.Tensor, expected: torch.Tensor) -> bool:
     """The page's figures have seven digits."""
-    return torch.allclose(found, expected.float(), rtol=1e-5, atol=1e-7, equal_nan=True)
+    return torch.allclose(found.float(), expected.float(), rtol=1e-5, atol=1e-7, equal_nan=True)
 
 
 def test_each_figure_is_what_its_function_gives(lm: LanguageModel, found: Explanation) -> None:
