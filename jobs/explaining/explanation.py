@@ -90,6 +90,8 @@ class Explanation:
             "format": FORMAT,
             "fact": self.fact.to_dict(),
             "statement": self.fact.statement,
+            "target_new": self.fact.target_new,  # a fact leaves out what it has not
+            "target_true": self.fact.target_true,
             "model": self.model,
             "editor": self.editor,
             "edit": self.edit,
