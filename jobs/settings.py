@@ -250,6 +250,17 @@ class ExportSettings:
             raise SettingsError(f"job.edit={self.edit}: an adapter is made of one edit; name its folder")
 
 
+@dataclass(frozen=True)
+@checked
+class PageSettings:
+    """``job`` where it is ``explain``; how far its parts go is `jobs.explaining.settings.ExplainSettings`."""
+
+    group: ClassVar[str] = "job"
+
+    file: str = "fact.html"
+    data: str | None = None
+
+
 def check(cls: type[S], config: Mapping[str, Any]) -> S:
     """Reads a class of settings from the group of the configuration that has its keys.
 

@@ -21,11 +21,11 @@ def page(report: Mapping[str, Any]) -> str:
 
     It loads nothing. It is light or dark as the reader's system is.
     """
-    return environment("eval.proof").get_template("report.html.j2").render(report=report, figures=_figures(report))
+    return environment("eval.proof").get_template("report.html.j2").render(report=report, figures=figures(report))
 
 
-def _figures(report: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Rows of the table of metrics."""
+def figures(report: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Rows of the table of metrics, of those that ``report["metrics"]`` has, as texts."""
     rows = []
     for key in FIGURES:
         found = report["metrics"].get(key)

@@ -106,15 +106,15 @@ def prove(
             with edit.applied(lm):
                 after = measure(lm, part, settings, before, held_out=texts_after)
                 cases = [judged(*one) for one in zip(part, before, after, strict=True)]
-                proven = [Proven(case, tuple(_changed(lm, case, settings))) for case in cases]
+                proven = [Proven(case, tuple(changed_next_to(lm, case, settings))) for case in cases]
             for one in proven:
                 done[one.case.fact.id] = one.to_dict()
                 folder.append(done[one.case.fact.id])
     return [Proven.from_dict(done[fact.id]) for fact in facts]
 
 
-def _changed(lm: LanguageModel, case: Case, settings: EvalSettings) -> Iterator[Changed]:
-    """What changed next to a fact; the edit is applied."""
+def changed_next_to(lm: LanguageModel, case: Case, settings: EvalSettings) -> Iterator[Changed]:
+    """What changed next to a fact, and how the model goes on there now; the edit is applied."""
     gone = {
         record.prompt: "neighbourhood" if isinstance(record, ScoredPrompt) else "locality"
         for record in case.after.elsewhere()

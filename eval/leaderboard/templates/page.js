@@ -22,16 +22,7 @@
     return made;
   }
 
-  // -- light and dark
-
-  const toggle = document.getElementById("theme");
-  const system = matchMedia("(prefers-color-scheme: dark)");
-  const dark = () => (document.documentElement.dataset.theme || (system.matches ? "dark" : "light")) === "dark";
-  const named = () => { toggle.textContent = dark() ? "Light" : "Dark"; };
-  toggle.hidden = false;
-  toggle.addEventListener("click", () => { document.documentElement.dataset.theme = dark() ? "light" : "dark"; named(); });
-  system.addEventListener("change", named);
-  named();
+  {% include "theme.js" %}
 
   // -- sorting: a click (or Enter) on a heading sorts, the next one turns it round; what has no value stays last
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import chromium
 import pytest
 
 from corrigenda.runs.store import Store
@@ -41,23 +41,8 @@ def written(tmp_path: Path, make_run: Any) -> Path:
 @pytest.fixture
 def page(written: Path) -> Iterator[Page]:
     """The page, opened from the file system in a real Chromium, with no network."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright (pip install playwright)")
-    places = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome", "chrome")]
-    executable = next((place for place in places if place), None)
-    with playwright.sync_playwright() as driver:
-        if executable is None and not Path(driver.chromium.executable_path).exists():
-            pytest.skip("needs a Chromium (playwright install chromium, or the system's package)")
-        browser = driver.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-        context = browser.new_context(viewport={"width": 1400, "height": 1000}, offline=True)
-        page = context.new_page()
-        problems: list[str] = []
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-        page.on("request", lambda request: None if request.url.startswith("file:") else problems.append(request.url))
-        page.goto((written / "leaderboard.html").as_uri())
+    with chromium.opened(written / "leaderboard.html") as page:
         yield page
-        browser.close()
-        assert not problems
 
 
 def column_of(page: Page, name: str) -> list[str]:

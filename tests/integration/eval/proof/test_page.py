@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import chromium
 import pytest
 
 from corrigenda import Fact
@@ -55,24 +55,10 @@ def report() -> dict[str, Any]:
 @pytest.fixture
 def page(report: dict[str, Any], tmp_path: Path) -> Iterator[Page]:
     """The page, opened from the file system in a real Chromium, with no network."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright (pip install playwright)")
-    places = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome", "chrome")]
-    executable = next((place for place in places if place), None)
     path = tmp_path / "report.html"
     path.write_text(page_of(report), encoding="utf-8")
-    with playwright.sync_playwright() as driver:
-        if executable is None and not Path(driver.chromium.executable_path).exists():
-            pytest.skip("needs a Chromium (playwright install chromium, or the system's package)")
-        browser = driver.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-        opened = browser.new_context(viewport={"width": 1400, "height": 1000}, offline=True).new_page()
-        problems: list[str] = []
-        opened.on("pageerror", lambda error: problems.append(str(error)))
-        opened.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-        opened.on("request", lambda one: None if one.url.startswith("file:") else problems.append(one.url))
-        opened.goto(path.as_uri())
+    with chromium.opened(path) as opened:
         yield opened
-        browser.close()
-        assert not problems
 
 
 def shown(page: Page) -> list[str]:

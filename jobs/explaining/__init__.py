@@ -1,0 +1,1 @@
+"""The page of a fact: what `jobs.explain` and `explain` are made of."""

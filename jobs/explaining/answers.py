@@ -1,0 +1,84 @@
+"""Every probe's answer before and after: free, and under teacher forcing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from corrigenda import Fact
+from eval.proof.proving import Changed
+from eval.records import Measurement, ScoredProbe, ScoredPrompt
+from eval.scoring import TargetScore
+
+KINDS: Mapping[str, tuple[str, str]] = {
+    "prompt": ("The prompt", "Its free answer should begin with the new object."),
+    "paraphrases": ("Paraphrases", "So should these."),
+    "portability": ("Portability", "What follows from the new fact: each has an answer of its own."),
+    "neighbourhood": ("Neighbourhood", "Other subjects of the relation: the model should go on as before."),
+    "locality": ("Locality", "Something else: the model should go on as before."),
+}
+"""The kinds of prompts that the page shows: a heading, and what should become of them."""
+
+STAYING = ("neighbourhood", "locality")
+"""Those whose continuation should stay."""
+
+
+def answers(
+    fact: Fact, before: Measurement, after: Measurement | None, changed: Sequence[Changed]
+) -> dict[str, list[dict[str, Any]]]:
+    """A row for each prompt of each kind.
+
+    Args:
+        fact: whose prompts they are.
+        before: what the unedited model did.
+        after: what the edited one did; None where there is none.
+        changed: the neighbourhood and locality prompts at which it goes on differently, and how.
+
+    Returns:
+        by kind ``{"prompt", "wanted", "before", "after"}``: what is wanted, as a text, and for either state
+        ``{"answer", "right", "figures", "log_probs"}``. ``right`` is whether the free answer begins with what is
+        wanted, or, where it should stay, whether it did (None without an edit); ``figures`` are those under teacher
+        forcing, by name, and ``log_probs`` the log-probabilities of targets' tokens that they are of, in nats.
+    """
+    now = {one.prompt: one.now for one in changed}
+    found: dict[str, list[dict[str, Any]]] = {}
+    for kind in KINDS:
+        records = [_scored(before, kind), [] if after is None else _scored(after, kind)]
+        rows = []
+        for number, record in enumerate(records[0]):
+            row: dict[str, Any] = {"prompt": record.prompt, "wanted": _wanted(fact, kind, number)}
+            row["before"] = _said(record, record.answer, None if kind in STAYING else record.strict)
+            row["after"] = None
+            if number < len(records[1]):
+                later = records[1][number]
+                stays = kind in STAYING
+                answer = now.get(later.prompt, record.answer) if stays and later.preserved is not None else later.answer
+                row["after"] = _said(later, answer, later.preserved if stays else later.strict)
+            rows.append(row)
+        if rows:
+            found[kind] = rows
+    return found
+
+
+def _scored(measurement: Measurement, kind: str) -> Sequence[ScoredPrompt | ScoredProbe]:
+    return measurement.scored(kind) or measurement.probes(kind)
+
+
+def _wanted(fact: Fact, kind: str, number: int) -> str | None:
+    if kind == "portability":
+        return fact.portability[number].answer
+    return None if kind in STAYING else fact.target_new
+
+
+def _said(record: ScoredPrompt | ScoredProbe, answer: str | None, right: bool | None) -> dict[str, Any]:
+    targets = {"P(new)": "log_probs_new", "P(old)": "log_probs_true", "P(expected)": "log_probs"}
+    figures = {name: TargetScore(tuple(record[key]), ()).probability for name, key in targets.items() if key in record}
+    if record.token_accuracy is not None:
+        figures["token accuracy"] = record.token_accuracy
+    if record.kl is not None:
+        figures["KL from before"] = record.kl
+    # What was not finite is absent.
+    figures = {name: value for name, value in figures.items() if math.isfinite(value)}
+    log_probs = {name: list(record[key]) for name, key in targets.items() if key in record}
+    return {"answer": answer, "right": right, "figures": figures, "log_probs": log_probs}

@@ -1,0 +1,48 @@
+"""The page of a fact: one self-contained file, with grids to hover, to click and to walk over by the keyboard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from eval.proof.page import figures
+from eval.records import finite
+from eval.templating import environment
+from jobs.explaining.answers import KINDS
+from jobs.explaining.parts import PARTS
+from jobs.explaining.written import ABOUT, TITLE
+
+DIGITS = 7
+"""Significant digits of the figures in a page; that is what float32 has."""
+
+
+def page(explanation: Mapping[str, Any]) -> str:
+    """The page of what `jobs.explaining.explanation.Explanation.to_dict` gives.
+
+    It loads nothing. It is light or dark as the reader's system is, until its switch says otherwise.
+    """
+    sections = [
+        {"name": name, "title": part.title, "about": part.about, "sides": explanation["parts"][name]}
+        for name, part in PARTS.items()
+    ]
+    once = {"name": "written", "title": TITLE, "about": ABOUT, "sides": {"edit": explanation["written"]}}
+    return (
+        environment("jobs.explaining")
+        .get_template("fact.html.j2")
+        .render(
+            said=explanation,
+            data=_rounded(finite(explanation)),
+            sections=[once, *sections],
+            kinds=KINDS,
+            figures=figures(explanation),
+        )
+    )
+
+
+def _rounded(value: Any) -> Any:
+    """A nested value with its figures at `DIGITS` significant digits."""
+    if isinstance(value, Mapping):
+        return {key: _rounded(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_rounded(part) for part in value]
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
