@@ -13,6 +13,7 @@ import metric_table
 import nbformat
 import notebook_pages
 import pytest
+import run_notebooks
 import yaml
 
 from editing import EDITORS
@@ -98,3 +99,21 @@ def test_a_notebook_as_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert pages["notebooks/n-1-1.png"] == b"png"
     assert str(pages["notebooks/n.md"]).startswith("# A title")
     assert "```text\nsaid\n```\n\n![draw()](n-1-1.png)" in str(pages["notebooks/n.md"])
+
+
+KEPT = sorted((Path(__file__).parents[3] / "docs" / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", KEPT, ids=[path.stem for path in KEPT])
+def test_a_notebook_is_kept_with_its_output_and_nothing_of_the_machine(path: Path) -> None:
+    kept = nbformat.read(path, as_version=4)
+    assert nbformat.writes(run_notebooks.stripped(nbformat.read(path, as_version=4))) == nbformat.writes(kept)
+    shown = [output for cell in kept.cells if cell.cell_type == "code" for output in cell.outputs]
+    assert any("image/png" in output.get("data", {}) for output in shown)
+    assert all(len(output.get("data", {}).get("image/png", "")) < 400_000 for output in shown)  # 300 KB in base64
+    words = nbformat.writes(kept)
+    assert not re.search(r"/home/|/root/|/tmp/|/work/|/Users/|site-packages|Traceback", words)
+
+
+def test_there_is_a_notebook_for_each_use() -> None:
+    assert [path.stem for path in KEPT] == ["compare", "locate_and_edit", "look_inside"]
