@@ -18,7 +18,7 @@ READY := $(VENV)/.ready
 UNFINISHED := $(VENV)/.unfinished
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo unit test lint format bench leaderboard pages clean
+.PHONY: help setup demo unit test lint format bench leaderboard pages notebooks site clean
 
 help: ## list the targets
 	@echo "usage: make TARGET [ARGS=\"...\"] [PYTHON=python3.12]"
@@ -63,6 +63,13 @@ pages: $(READY) ## make the pages of figures anew from docs/data (seconds; runs 
 	        echo "error: no command of docs/reports begins with docs/$$name.md" >&2; exit 1; }; \
 	    echo "== $$command page"; $(BIN)/python "$$command" page; \
 	done
+
+notebooks: $(READY) ## run the notebooks of docs/notebooks anew, and keep what they show
+	$(BIN)/python docs/site/run_notebooks.py $(ARGS)
+
+# The variable leaves out what the theme says of its successor.
+site: $(READY) ## build the documentation as a site, in build/site (nothing is fetched; any warning is an error)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS)
 
 clean: ## remove the environment, caches and builds; what runs wrote stays
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache

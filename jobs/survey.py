@@ -2,7 +2,7 @@
 
 A locator from outside needs no code here, but a configuration that names it, and the class that reads its results:
 
-    # conf/job/mine.yaml                      python run.py --config-dir conf job=mine
+    # conf/job/mine.yaml                      corrigenda --config-dir conf job=mine
     defaults: [survey]
     locator: {_target_: mine.Locator}
     result: mine.Result

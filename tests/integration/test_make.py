@@ -78,3 +78,8 @@ def test_the_cpu_build_cannot_be_reached(checkout: Path) -> None:
 def test_a_torch_that_is_there_is_kept(checkout: Path) -> None:
     (checkout / ".venv/lib/python3.11/site-packages/torch-2.13.0.dist-info").mkdir(parents=True)
     assert len(make(checkout, "demo", "TORCH=cpu")[0]) == 2
+
+
+def test_the_site_is_built_strictly(checkout: Path) -> None:
+    asked, _ = make(checkout, "site", "TORCH=default")
+    assert asked[-1].strip() == "-m mkdocs build --strict"

@@ -1,6 +1,7 @@
-"""The commands of docs/reports are scripts: their folder is on the path, as it is when one is started."""
+"""The commands of docs/ are scripts: their folders are on the path, as each is when one is started."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "docs" / "reports"))
+DOCS = Path(__file__).parents[3] / "docs"
+sys.path[:0] = [str(DOCS / folder) for folder in ("reports", "site", "figures")]
