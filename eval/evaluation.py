@@ -195,7 +195,7 @@ class Evaluation:
         return table
 
     def __str__(self) -> str:
-        console = Console(file=StringIO(), width=110)
+        console = Console(file=StringIO(), width=110, force_jupyter=False)
         console.print(self.table())
         assert isinstance(console.file, StringIO)
         return console.file.getvalue()

@@ -455,7 +455,7 @@ def tuning_text(tuning: Mapping[str, Any]) -> str:
 
 def command(name: str, settings: Mapping[str, float]) -> str:
     """The settings as a command line has them."""
-    return "`python run.py " + " ".join([f"editor={name}", *(f"editor.{k}={v:g}" for k, v in settings.items())]) + "`"
+    return "`corrigenda " + " ".join([f"editor={name}", *(f"editor.{k}={v:g}" for k, v in settings.items())]) + "`"
 
 
 def table(points: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -111,7 +111,7 @@ def test_all_steps(report: ModuleType, arguments: list[str], tmp_path: Path, mon
     assert all(data["collect"]["editors"]["grace"]["points"][2]["answered"]["windows"])
     page = (tmp_path / "tradeoff.md").read_text()
     chosen = data["tune"]["editors"]["grace"]["chosen"]["relative_radius"]
-    assert f"`python run.py editor=grace editor.relative_radius={chosen:g}`" in page
+    assert f"`corrigenda editor=grace editor.relative_radius={chosen:g}`" in page
     assert "the first 5 of fresh.json; other subjects: the 3 after them" in page
     assert "facts 1 to 3 of facts.json; other subjects: the 3 after them" in page
     assert (tmp_path / "figures" / "tradeoff.png").is_file()
