@@ -154,6 +154,22 @@ def _neurons(asked: Asked) -> tuple[KnowledgeNeurons, ...]:
     return (knowledge_neurons(asked.lm, asked.fact, asked.answer, steps=asked.settings.steps),)
 
 
+def too_few_steps(found: KnowledgeNeurons) -> str:
+    """Names the layers whose sums cannot be right: what an answer loses without a layer lies between P - 1 and P."""
+    p, error = found.probability, 0.01
+    wrong = [
+        str(layer)
+        for layer, total in zip(found.layers, found.by_layer().tolist(), strict=True)
+        if not p - 1 - error <= total <= p + error
+    ]
+    if not wrong:
+        return ""
+    return (
+        f" Too few steps for layer {', '.join(wrong)}: the sum there is more than can be lost, so that its "
+        "attributions say too much. More steps: job.steps=50."
+    )
+
+
 def _neuron_grids(asked: Asked, found: Sequence[KnowledgeNeurons]) -> list[Grid]:
     [one] = found
     lm, words = asked.lm, asked.settings.words
@@ -188,7 +204,7 @@ def _neuron_grids(asked: Asked, found: Sequence[KnowledgeNeurons]) -> list[Grid]
         Grid(
             title=f"what the coefficients give to P({one.question.answer!r})",
             note=f"P is {100 * one.probability:.2f} %; integrated gradients, {one.steps} steps; neurons with "
-            f"more than 20 % of the largest attribution (the coarse set): {len(coarse)}.",
+            f"more than 20 % of the largest attribution (the coarse set): {len(coarse)}.{too_few_steps(one)}",
             row="layer",
             column="neurons",
             rows=tuple(map(str, from_the_last(one.layers))),

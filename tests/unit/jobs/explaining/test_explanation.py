@@ -16,6 +16,7 @@ from corrigenda import ContextEdit, Edit, EditRefusedError, Fact, LanguageModel,
 from eval import EvalSettings, evaluate
 from jobs import ExplainSettings, Explanation, explain
 from jobs.explaining.grids import Field, Grid
+from jobs.explaining.parts import too_few_steps
 from locate import Noise, causal_trace, edit_lens, knowledge_neurons, logit_attribution, logit_lens, sub_updates
 
 FACT = Fact(
@@ -141,6 +142,18 @@ def test_each_figure_is_what_its_function_gives(lm: LanguageModel, found: Explan
     with edit.applied(lm):
         compare("after", "Rome")
     assert not lm.edits
+
+
+def test_sums_that_cannot_be_right_are_said_to_be_wrong(lm: LanguageModel) -> None:
+    """P is what an answer can lose at most, and 1 - P what it can win."""
+    found = knowledge_neurons(lm, FACT, "old", steps=2)
+    sums = torch.zeros_like(found.attributions)
+    assert too_few_steps(replace(found, attributions=sums, probability=0.7)) == ""
+    sums[1, 4], sums[2, 0] = 0.72, -0.32
+    text = too_few_steps(replace(found, attributions=sums, probability=0.7))
+    assert "Too few steps for layer 1, 2:" in text
+    sums[1, 4], sums[2, 0] = 0.7, -0.3
+    assert too_few_steps(replace(found, attributions=sums, probability=0.7)) == ""
 
 
 def test_what_the_edit_wrote(lm: LanguageModel, found: Explanation) -> None:
