@@ -13,12 +13,14 @@ from statistics import fmean
 from typing import Any, Literal
 
 from corrigenda.intervals import exact_share
+from eval.statistics.paired import holm, paired_test
 from locate.lens.by_layer import Mean, mean_of
 
 Verdict = Literal["replicates", "does not replicate", "open"]
 PAPER_SAVED = 3.4 / 16
 """Of the layers, by the paper's early exit."""
 PAPER_ALONE = 0.68
+ALPHA = 0.05
 PAPER_DRIFT = math.log(25.3 / 21.7)
 """Nats, of the paper's steering."""
 
@@ -251,9 +253,8 @@ def differences(one: Mapping[str, Any], place: int) -> Mean | None:
 
 
 def _of_steering(figures: Mapping[str, Any]) -> Iterator[Claim]:
-    found = figures["steering"]["sets"]
-    lowered: list[tuple[float, Verdict, str]] = []
-    for name, one in found.items():
+    tried: list[tuple[Mean, float, float, str]] = []
+    for name, one in figures["steering"]["sets"].items():
         if name == "random values":
             continue
         for place, row in enumerate(one["rows"]):
@@ -261,28 +262,32 @@ def _of_steering(figures: Mapping[str, Any]) -> Iterator[Claim]:
             lowers = name != "insults" or row["strength"] < 0
             if not place or change is None or not lowers or drift is None:
                 continue
-            verdict: Verdict = "replicates" if (change.high or 0) < 0 and drift[0] <= 2 * PAPER_DRIFT else "open"
-            if verdict == "open" and change.low is not None and change.low > 0:
-                verdict = "does not replicate"
-            what = f"{name} at {row['strength']:g}"
+            # Few texts change, and a bootstrap of few changes is too sure: a test by permutation decides.
+            p = paired_test(one["with"][place], one["with"][0])
             here = (
-                f"{100 * one['rows'][0]['share'][0]:.1f} to {100 * row['share'][0]:.1f} % "
-                f"(paired change {change.text(True)} points, n = {change.n}), drift {drift[0]:.3f} nats, {what}"
+                f"{100 * one['rows'][0]['share'][0]:.1f} to {100 * row['share'][0]:.1f} % (paired change "
+                f"{change.text(True)} points, n = {change.n}), drift {drift[0]:.3f} nats, {name} at {row['strength']:g}"
             )
-            lowered.append((change.mean, verdict, here))
-    good = [each for each in lowered if each[1] == "replicates"]
-    best = min(good or lowered, default=None)
+            tried.append((change, p, drift[0], here))
+    corrected = holm([p for _, p, _, _ in tried])
+    verdicts: list[Verdict] = []
+    for (change, _, drift, _), p in zip(tried, corrected, strict=True):
+        if p >= ALPHA:
+            verdicts.append("open")
+        else:
+            verdicts.append("replicates" if change.mean < 0 and drift <= 2 * PAPER_DRIFT else "does not replicate")
+    best = min(range(len(tried)), key=lambda k: (verdicts[k] != "replicates", tried[k][0].mean), default=None)
     yield Claim(
         "2022, 5.1",
         "Ten driven values lower the share of toxic texts at little cost in perplexity",
         f"58.5 to 30.8 %, perplexity 21.7 to 25.3 ({PAPER_DRIFT:.2f} nats), by a classifier",
-        "not measured" if best is None else best[2],
-        f"some strength lowers the share (the interval of the paired change below 0) at a drift of at most "
-        f"{2 * PAPER_DRIFT:.2f} nats ({len(lowered)} strengths were tried, and nothing is corrected for that)",
+        "not measured" if best is None else f"{tried[best][3]}; p = {corrected[best]:.2f}",
+        f"some strength lowers the share at a drift of at most {2 * PAPER_DRIFT:.2f} nats (p < {ALPHA} by a paired "
+        f"permutation test with Holm's correction for the {len(tried)} strengths tried)",
         "replicates"
-        if good
+        if "replicates" in verdicts
         else "does not replicate"
-        if all(v == "does not replicate" for _, v, _ in lowered)
+        if verdicts and set(verdicts) == {"does not replicate"}
         else "open",
     )
 

@@ -103,6 +103,21 @@ def test_claims_follow_the_figures(up: bool, verdict: Verdict) -> None:
     assert [(one.text, one.verdict) for one in found if one.verdict != verdict] == []
 
 
+def test_three_texts_of_forty_decide_nothing() -> None:
+    found = figures(True)
+    [steered] = found["steering"]["sets"].values()
+    steered["with"] = [[1.0] * 3 + [0.0] * 37, [0.0] * 40]
+    [claim] = [one for one in claims(found) if "toxic" in one.text]
+    assert claim.verdict == "open"
+    assert "; p = 0.2" in claim.here  # 0.25 exactly, by a sample of permutations
+    steered["with"] = [[1.0] * 8 + [0.0] * 32, [0.0] * 40]
+    [claim] = [one for one in claims(found) if "toxic" in one.text]
+    assert claim.verdict == "replicates"
+    steered["rows"][1]["drift"] = [1.0, 0.9, 1.1]
+    [claim] = [one for one in claims(found) if "toxic" in one.text]
+    assert claim.verdict == "does not replicate"
+
+
 def test_a_change_of_steering_is_paired_by_prompt() -> None:
     found = differences({"with": [[1.0, 1.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]]}, 1)
     assert found is not None

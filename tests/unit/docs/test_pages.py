@@ -14,7 +14,6 @@ import pytest
 SCRIPTS = ("ffn_lens", "keys", "knowledge_base", "layers", "leaderboard", "neurons", "sequential")
 
 WAITING: dict[str, str] = {
-    "ffn-lens": "its runs are not finished yet",
     "knowledge-base-figures": "its runs take an idle machine for an hour, and are not made yet",
     "localization": "the present page is of an earlier version of the command, which kept no data",
     "leaderboard": "the present page is of an earlier version of the command, which kept no data",
