@@ -15,7 +15,6 @@ SCRIPTS = ("ffn_lens", "keys", "knowledge_base", "layers", "leaderboard", "neuro
 
 WAITING: dict[str, str] = {
     "knowledge-base-figures": "its runs take an idle machine for an hour, and are not made yet",
-    "localization": "the present page is of an earlier version of the command, which kept no data",
     "leaderboard": "the present page is of an earlier version of the command, which kept no data",
 }
 """Pages whose data are not there yet, and why. Take a line out when the data come."""

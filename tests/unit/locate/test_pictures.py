@@ -16,7 +16,7 @@ from locate.tracing.pictures import curves, heat_map
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     """The figures that were to be written."""
     figures: list[Figure] = []
-    for place in ("locate.neurons.plots.save", "locate.tracing.pictures.save"):
+    for place in ("locate.pictures.save", "locate.neurons.plots.save", "locate.tracing.pictures.save"):
         monkeypatch.setattr(place, lambda figure, path: figures.append(figure))
     return figures
 
