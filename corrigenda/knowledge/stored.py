@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import json
+import re
 import sqlite3
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -73,7 +74,18 @@ class StoredEntries:
         rows = connection.execute(
             "SELECT fact, fingerprint, layer, start, d_ffn + d_model, checksum FROM entries ORDER BY start"
         ).fetchall()
-        new, end = VectorFile(self._of(generation + 1)), 0
+        new = VectorFile(self._of(generation + 1))
+        try:
+            end = self._copied(connection, rows, new)
+        except BaseException:
+            with suppress(OSError):  # half of it would take room on a disk that may be full
+                new.path.unlink(missing_ok=True)
+            raise
+        connection.execute("UPDATE vectors SET numbers = ?, generation = ?", (end, generation + 1))
+
+    def _copied(self, connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]], new: VectorFile) -> int:
+        """Copies the vectors of entries into a file, notes where they lie in it, and says where it ends."""
+        end = 0
         new.truncate()  # a process that was killed may have left something there
         for first in range(0, len(rows), AT_ONCE):
             part = rows[first : first + AT_ONCE]
@@ -86,14 +98,14 @@ class StoredEntries:
             connection.executemany(
                 "UPDATE entries SET start = ? WHERE fact = ? AND fingerprint = ? AND layer = ?", places
             )
-        connection.execute("UPDATE vectors SET numbers = ?, generation = ?", (end, generation + 1))
+        return end
 
     def forget_others(self, connection: sqlite3.Connection) -> None:
         """Removes the files of other generations; who reads one has it until the end of what it reads."""
         used = self.vectors(connection).path
         for path in self._path.parent.glob(f"{glob.escape(self._path.name)}*"):
             generation = path.name.removeprefix(self._path.name)
-            if path != used and (not generation or generation[1:].isdecimal()):
+            if path != used and (not generation or re.fullmatch(r"\.[0-9]+", generation)):  # others are not ours
                 with suppress(PermissionError):  # Windows does not while it is in use; the next time will do
                     path.unlink(missing_ok=True)
 

@@ -204,9 +204,9 @@ def of_facts(figures: Mapping[str, Any]) -> Iterator[str]:
         "|---|---|---|---|",
     )
     for source in ("subject", "relation", "last"):
-        means = [mean for mean in changes(known, source) if mean]
+        means = {layer: mean for layer, mean in enumerate(changes(known, source)) if mean}
         if means:
-            layer = min(range(len(means)), key=lambda layer: means[layer].mean)
+            layer = min(means, key=lambda layer: means[layer].mean)
             yield f"| {source} | {means[layer].n} | {means[layer].text(True)} | {layer} |"
     sets = ", ".join(
         f"{sum(one['set'] == name for one in known)} of {n} {name}"

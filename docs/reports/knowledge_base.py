@@ -317,6 +317,9 @@ def ways_text(figures: Mapping[str, Any]) -> Iterator[str]:
         "|---|" + "---|" * (len(COLUMNS) + 1),
     )
     refused = {}
+    if before := [found["metrics"] for found in figures["ways"].values() if "metrics" in found][:1]:
+        cells = [_before(key, before[0].get(key)) for key in COLUMNS]
+        yield f"| the unedited model | {' | '.join(cells)} | |"
     for way, found in figures["ways"].items():
         if "refused" in found:
             refused[way] = found["refused"]
@@ -339,6 +342,11 @@ def _cell(key: str, found: Mapping[str, Any] | None) -> str:
     unit = METRICS[key].written
     said = unit.text(found["after"])
     return said if found["low"] is None else f"{said} [{unit.text(found['low'])}, {unit.text(found['high'])}]"
+
+
+def _before(key: str, found: Mapping[str, Any] | None) -> str:
+    """A figure of the unedited model; none where it compares with that."""
+    return "" if found is None or found["before"] is None else METRICS[key].written.text(found["before"])
 
 
 def families_text(families: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -20,6 +20,12 @@ KINDS: Mapping[str, tuple[str, str]] = {
 }
 """The kinds of prompts that the page shows: a heading, and what should become of them."""
 
+ERASED: Mapping[str, str] = {
+    "prompt": "The old object should be less probable than before.",
+    "paraphrases": "So should it be here.",
+}
+"""What should become of them where the fact is erased, and there is no new object."""
+
 STAYING = ("neighbourhood", "locality")
 """Those whose continuation should stay."""
 

@@ -97,6 +97,7 @@ class Explanation:
             "edit": self.edit,
             "error": self.error,
             "settings": asdict(self.settings),
+            "continued_tokens": _eval_settings(self.settings).preservation_tokens,
             "seconds": dict(self.seconds),
             "parts": {name: {side: _plain(found[name]) for side, found in sides.items()} for name in PARTS},
             "written": _plain(self.written),

@@ -8,7 +8,7 @@ from typing import Any
 from eval.proof.page import figures
 from eval.records import finite
 from eval.templating import environment
-from jobs.explaining.answers import KINDS
+from jobs.explaining.answers import ERASED, KINDS
 from jobs.explaining.parts import PARTS
 from jobs.explaining.written import ABOUT, TITLE
 
@@ -34,6 +34,7 @@ def page(explanation: Mapping[str, Any]) -> str:
             data=_rounded(finite(explanation)),
             sections=[once, *sections],
             kinds=KINDS,
+            erased=ERASED,
             figures=figures(explanation),
         )
     )

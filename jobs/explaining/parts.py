@@ -319,14 +319,17 @@ PARTS: Mapping[str, Part] = {
     "trace": Part(
         "Which states carry the answer",
         "Causal tracing: the subject is hidden by noise, and one state at a time is put back as it was. Without the "
-        "edit the old object's probability is followed, with it the new one's. The subject's tokens are marked.",
+        "edit the old object's probability is followed, with it the new one's; of a fact without it, that of what the "
+        "model itself says. The subject's tokens are marked.",
         _traces,
         _trace_grids,
     ),
     "neurons": Part(
         "Knowledge neurons",
         "What the FFN's coefficients after the prompt give to the answer's probability. Without the edit the answer is "
-        "the old object, with it the new one. The first column is a layer's sum.",
+        "the old object, with it the new one; of a fact without it, what the model itself says. The first column is a "
+        "layer's sum. A value is read as it stands: where a gated network's coefficient is below 0, what it promotes "
+        "and what it eliminates change places.",
         _neurons,
         _neuron_grids,
     ),
@@ -340,7 +343,7 @@ PARTS: Mapping[str, Part] = {
     "attribution": Part(
         "Heads and FFNs",
         "What attention, each of its heads and the FFN of every layer add to the logit of the new object's first token "
-        "less that of the old one's.",
+        "less that of the old one's; where there is one of them, or both begin alike, to that of the one token.",
         _attribution,
         _attribution_grids,
     ),

@@ -43,8 +43,8 @@
     place();
   }
   function hideTip() { tip.hidden = true; tipOf = null; }
-  // The arrows may scroll; the tip of the cell that they come to goes with it.
-  addEventListener("scroll", () => { if (tipOf && tipOf === document.activeElement) place(); else hideTip(); }, { passive: true, capture: true });
+  // What scrolls to a cell says so only after the cell was reached: its tip stays, and goes with it.
+  addEventListener("scroll", () => { if (tipOf && (tipOf === document.activeElement || tipOf.matches(":hover"))) place(); else hideTip(); }, { passive: true, capture: true });
   addEventListener("keydown", (event) => { if (event.key === "Escape") hideTip(); });
 
   // -- a grid

@@ -77,6 +77,8 @@ def test_the_page_in_chromium(home: Path, tmp_path: Path) -> None:
         cell.hover()
         tip.wait_for(state="visible")
         assert f"rank of 'Rome': {ranks[0][4]}" in tip.inner_text()
+        page.evaluate("dispatchEvent(new Event('scroll'))")  # of the scrolling that led there
+        assert tip.is_visible()
         page.mouse.move(5, 5)
         assert not tip.is_visible()
 

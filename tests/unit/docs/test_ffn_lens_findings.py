@@ -118,6 +118,26 @@ def test_three_texts_of_forty_decide_nothing() -> None:
     assert claim.verdict == "does not replicate"
 
 
+def verdict_of(given: dict[str, Any], text: str) -> Verdict:
+    [found] = [one for one in claims(given) if text in one.text]
+    return found.verdict
+
+
+def test_layers_that_are_saved_at_a_lower_accuracy_are_no_replication() -> None:
+    given = figures(True)
+    given["early_exit"]["rules"]["sub_updates"]["accuracy"] = [0.8, 0.78, 0.82]
+    assert verdict_of(given, "A rule from dominant sub-updates") == "does not replicate"
+    given["early_exit"]["rules"]["sub_updates"]["accuracy"] = [0.94, 0.93, 0.95]
+    assert verdict_of(given, "A rule from dominant sub-updates") == "replicates"
+
+
+def test_what_was_not_measured_is_open() -> None:
+    given = figures(True)
+    for row in given["steering"]["sets"]["polite words"]["rows"]:
+        row["drift"] = None
+    assert verdict_of(given, "Ten driven values") == "open"
+
+
 def test_a_change_of_steering_is_paired_by_prompt() -> None:
     found = differences({"with": [[1.0, 1.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]]}, 1)
     assert found is not None

@@ -17,6 +17,7 @@ from made_entries import MadeUp
 from corrigenda import LanguageModel
 from corrigenda.knowledge.attached import Attached
 from editing.knowledge.how import How
+from eval import METRICS
 
 BENCHMARK: dict[str, Any] = {
     **{"entries": 1000, "d_ffn": 48, "d_model": 32, "entries_per_second": 5000.0, "insert_seconds": 0.002},
@@ -106,6 +107,19 @@ def test_collected_and_written(tmp_path: Path, arguments: list[str]) -> None:
     assert "| anew over again | 200 |" in text
     assert "| 1,000 | exact | 100.0 % | 100.0 % | 0.00 | 0.50 | 0.0 |" in text
     assert "| 100 | exact | 2.00 | 2.05 | 2.5 % | 0.01 |" in text
+
+
+def test_every_figure_after_has_its_before() -> None:
+    metric = {"before": 0.25, "after": 0.5, "low": 0.4, "high": 0.6, "n": 4}
+    drift = {"before": None, "after": 0.5, "low": 0.4, "high": 0.6, "n": 4}
+    way = {"metrics": {"efficacy_success": metric, "perplexity_drift": drift}, "compile_seconds": 1.0}
+    figures = {"model": "tiny", "facts": {"from": 0, "n": 4}, "ways": {"memit": {"refused": "no"}, "emmet": way}}
+    [before] = [line for line in report.ways_text(figures) if line.startswith("| the unedited model")]
+    [after] = [line for line in report.ways_text(figures) if line.startswith("| `emmet`")]
+    place = 2 + list(report.COLUMNS).index("efficacy_success")
+    assert before.split("|")[place].strip() == METRICS["efficacy_success"].written.text(0.25)
+    assert sum(bool(cell.strip()) for cell in before.split("|")) == 2  # the name, and one figure
+    assert before.count("|") == after.count("|")
 
 
 def test_a_way_that_refuses_is_said(tmp_path: Path) -> None:

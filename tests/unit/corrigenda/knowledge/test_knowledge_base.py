@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import tiny
@@ -15,6 +17,7 @@ from made_entries import LAYERS, MadeUp, a_fact
 
 from corrigenda import Fact, KnowledgeBase, KnowledgeBaseError, LanguageModel, WrongModelError
 from corrigenda.data import RecordError, read_facts
+from corrigenda.knowledge import vectors
 from corrigenda.knowledge.entries import Entry
 
 FACTS = [a_fact(number) for number in range(4)]
@@ -161,6 +164,29 @@ def test_vectors_are_written_anew(kb: KnowledgeBase, lm: LanguageModel) -> None:
     assert kb.compact() == 3 * size // 4
     kb.insert([a_fact(9)], lm, MadeUp())
     assert len(kb.entries(lm, kb.facts)) == len(after) // 3
+
+
+def test_a_full_disk_leaves_the_earlier_vectors_and_no_half_file(kb: KnowledgeBase, lm: LanguageModel) -> None:
+    kb.insert([a_fact(number) for number in range(2)], lm, MadeUp())
+    kb.delete("fact-0")
+    expected = kb.entries(lm, kb.facts)
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with mock.patch.object(vectors.os, "fsync", side_effect=full), pytest.raises(KnowledgeBaseError, match="No space"):
+        kb.compact()
+    assert [path.name for path in kb.path.parent.glob("*.vectors*")] == [f"{kb.path.name}.vectors"]
+    assert same(kb.entries(lm, kb.facts), expected)
+    assert kb.compact() > 0
+    assert same(kb.entries(lm, kb.facts), expected)
+
+
+def test_files_that_are_not_the_bases_stay(kb: KnowledgeBase, lm: LanguageModel) -> None:
+    kb.insert([a_fact(number) for number in range(2)], lm, MadeUp())
+    others = [kb.path.with_name(f"{kb.path.name}.vectors{end}") for end in ("-1", "_2", "0", ".1.bak", ".old")]
+    for path in others:
+        path.write_bytes(b"somebody's copy")
+    kb.delete("fact-0")
+    assert kb.compact() > 0
+    assert all(path.read_bytes() == b"somebody's copy" for path in others)
 
 
 def test_a_base_of_the_first_format_is_read(kb: KnowledgeBase, lm: LanguageModel) -> None:

@@ -185,6 +185,13 @@ def test_every_answer_before_and_after(lm: LanguageModel, found: Explanation) ->
         assert row["figures"]["token accuracy"] == prompt.token_accuracy
         assert answers["locality"][0][side]["answer"] is not None
     assert answers["prompt"][0]["after"]["answer"] == goes_on
+    page = found.html()
+    assert "at most 4 tokens" in page
+    assert "(where it should go on as before: the next 10 tokens" in page
+    assert "should begin with the new object" in page
+    with Toy().edit(lm, [FACT]).applied(lm):
+        goes_on = lm.generate("Big Ben is in", EvalSettings().preservation_tokens, stop_at_newline=False)
+    assert answers["neighbourhood"][0]["after"]["answer"].split() == goes_on.split()
     [near_it] = case.after.scored("neighbourhood")
     row = answers["neighbourhood"][0]
     assert row["before"]["right"] is None
@@ -243,6 +250,8 @@ def test_a_refused_edit_and_erasures_and_insertions(lm: LanguageModel) -> None:
 
     erased = explain(lm, replace(FACT, target_new=None, aliases=(), portability=()), Toy(), few)
     assert "(erased)" in erased.html()
+    assert "should begin with the new object" not in erased.html()
+    assert "The old object should be less probable than before" in erased.html()
     inserted = explain(lm, replace(FACT, target_true=None, neighbourhood=()), Toy(), few)
     assert "<s>" not in inserted.html()
     assert "P(new)" in inserted.to_dict()["answers"]["prompt"][0]["after"]["figures"]
