@@ -111,6 +111,16 @@ class FFNMemory:
         """The number of neurons (keys, values, coefficients) of the layer."""
         return in_out(self._values)[0]
 
+    @property
+    def width(self) -> int:
+        """How many coefficients the layer's answer is linear in: d_ffn; of a mixture those of all experts."""
+        return self.d_ffn
+
+    @property
+    def n_answering(self) -> int:
+        """How many networks answer each token: one; of a mixture as many as the router chooses."""
+        return 1
+
     def place(self, neuron: int) -> tuple[int, int]:
         """A neuron's place: its layer, counted from the bottom, and its number.
 

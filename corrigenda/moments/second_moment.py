@@ -117,6 +117,21 @@ class SecondMoment:
         held = torch.where(unused, 0, size).cumsum(0)
         return directions[:, held / held[-1] <= energy]
 
+    @property
+    def width(self) -> int:
+        """The number of coefficients."""
+        return len(self.matrix)
+
+    @property
+    def blocks(self) -> tuple[Tensor, ...]:
+        """The blocks on the diagonal that C consists of: itself alone."""
+        return (self.matrix,)
+
+    @cached_property
+    def trace(self) -> float:
+        """C's trace: the mean of |m|^2 over the text."""
+        return float(self.matrix.trace())
+
     @cached_property
     def full_rank(self) -> bool:
         """Whether C can be inverted as it is: it is over enough tokens, and has a Cholesky factor.
