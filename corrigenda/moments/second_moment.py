@@ -64,9 +64,10 @@ class SecondMoment:
             ValueError: C with the ridge is singular.
         """
         if ridge not in self._factors:
-            matrix = self.matrix + ridge * torch.eye(len(self.matrix), dtype=torch.float64)
+            matrix = self.matrix.clone()  # with 14,336 coefficients it has 1.6 GB: nothing else as large is made
+            matrix.diagonal().add_(ridge)
             try:
-                self._factors[ridge] = torch.linalg.cholesky(matrix)
+                self._factors[ridge] = torch.linalg.cholesky(matrix, out=matrix)
             except RuntimeError as error:
                 raise ValueError(
                     f"the second moment of layer {self.layer} (over {self.tokens} tokens, {len(matrix)} coefficients) "
