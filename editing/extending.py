@@ -50,7 +50,7 @@ def check_previous(
 def layers_of(edit: Edit) -> list[int]:
     """The layers that an edit acts on, ascending; none for a kind that has no layers."""
     if isinstance(edit, WeightEdit):
-        return sorted(edit.changed)
+        return sorted({place if isinstance(place, int) else place[0] for place in edit.touched})
     return [edit.layer] if isinstance(edit, RoutedEdit) else []
 
 

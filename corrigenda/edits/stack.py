@@ -134,8 +134,6 @@ class AppliedEdits(Sequence[Edit]):
                     self._written.pop(layer, None)
                 continue
             if layer not in self.untouched:
-                if values.is_meta:
-                    raise ValueError(f"layer {layer} is offloaded (device_map); an edited layer has to be on a device")
                 self.untouched[layer] = values.clone()
             total = self.untouched[layer].float()
             factors = [

@@ -41,29 +41,29 @@ class Climb:
         self.layer = 0
 
     @torch.no_grad()
-    def look(self, inside: Site, beyond: Site, which: Tensor) -> tuple[Tensor, Tensor]:
-        """Climbs to a layer, and reads there; and looks further up in some rows.
+    def look(self, layer: int, beyond: Site, which: Tensor) -> tuple[Tensor, Tensor]:
+        """Climbs to a layer, and reads its keys; and looks further up in some rows.
 
         Args:
-            inside: what is read at all rows; its layer is the one that is climbed to.
+            layer: the one that is climbed to; its keys are read at all rows (`FFNMemory.capture_key`).
             beyond: what is read at some rows, in the same layer or above it.
             which: (n,), the numbers of those rows.
 
         Returns:
-            what is at `inside`, (row, width), and at `beyond`, (n, width), at the rows' positions.
+            the keys, (row, width), and what is at `beyond`, (n, width), at the rows' positions.
 
         Raises:
-            ValueError: the layer lies below the one that was reached, or `beyond` below `inside`.
+            ValueError: the layer lies below the one that was reached, or `beyond` below it.
         """
-        layer, top = inside.layer, beyond.layer
-        if layer is None or top is None or not self.layer <= layer <= top:
+        top = beyond.layer
+        if top is None or not self.layer <= layer <= top:
             raise ValueError(f"from layer {self.layer} one climbs to layers above it, not to {layer} and then {top}")
         shared = Beginnings(self._lm, self._shares.heads, until=top)
         parts = (self._batch, self._shares.start, self._shares.owners)
         forward = shared.rest(*parts, self.layer, self._states)
         at = forward.local(self._at)
         entered = [layer] if layer > self.layer else []
-        with watching(self._lm, entered) as watched, intervene(self._lm, inside, Read(), at) as seen:
+        with watching(self._lm, entered) as watched, self._lm.memory(layer).capture_key(at) as seen:
             if top > layer:
                 left = forward.states_entering(layer + 1)
             else:
@@ -73,13 +73,13 @@ class Climb:
             self.layer, self._states = layer, watched.states[layer]
         which = which.to(at.device)
         if top == layer:
-            return seen.value, further.value[which]
+            return seen.coefficients, further.value[which]
         if not len(which):
-            return seen.value, seen.value[:0]
+            return seen.coefficients, seen.output[:0]
         forward = shared.rest(*parts, layer + 1, left).rows(which)
         with intervene(self._lm, beyond, Read(), at[which]) as further:
             _run(self._lm, forward, top, at[which])
-        return seen.value, further.value
+        return seen.coefficients, further.value
 
 
 def _run(lm: BareModel, forward: PartialForward, top: int, at: Tensor) -> None:

@@ -14,6 +14,7 @@ from corrigenda.models.architecture import Architecture
 from corrigenda.models.experts import memory_of
 from corrigenda.models.families import Family
 from corrigenda.models.memory import FFNMemory
+from corrigenda.models.offloaded import runs_on, stored
 from corrigenda.models.routes import Routing
 from corrigenda.prompts import ContextLengthError, TokenBatch, pad, shortened
 
@@ -69,8 +70,7 @@ class BareModel:
     @property
     def device(self) -> torch.device:
         """Where the model takes its input."""
-        embedding = self.model.get_input_embeddings()
-        return embedding.weight.device
+        return runs_on(self.model.get_input_embeddings())
 
     @property
     def dtype(self) -> torch.dtype:
@@ -204,7 +204,7 @@ class BareModel:
         digest = xxhash.xxh3_128(self.model.config.model_type.encode())
         for name, tensor in sorted(self.model.state_dict().items()):
             if tensor.is_meta:
-                raise ValueError(f"{name} is offloaded (device_map); load the model where all of its weights have room")
+                tensor = stored(self.model, name)
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
             content = _bytes(tensor)
             digest.update(content)

@@ -213,6 +213,16 @@ class MixtureMemory(FFNMemory):
         """The width of the residual stream."""
         return self._experts.values(0).shape[1]
 
+    @property
+    def width(self) -> int:
+        """How many coefficients the layer's answer is linear in: those of all experts. A key begins with them."""
+        return self.block(self.n_experts - 1).stop
+
+    @property
+    def n_answering(self) -> int:
+        """How many experts the router chooses for a token; 1 where the configuration does not say it."""
+        return int(getattr(self._architecture.model.config.get_text_config(), "num_experts_per_tok", None) or 1)
+
     def block(self, expert: int) -> slice:
         """Where an expert's w_e m_e stand in a key."""
         d_ffn = self._experts.values(expert).shape[0]
@@ -228,7 +238,7 @@ class MixtureMemory(FFNMemory):
 
     def read(self, coefficients: Tensor) -> Tensor:
         """What the layer answers to a key, (..., width) -> (..., d_model)."""
-        ends = self.block(self.n_experts - 1).stop
+        ends = self.width
         weights, rest = coefficients[..., ends : ends + self.n_experts], coefficients[..., ends + self.n_experts :]
         answer = rest.to(self._experts.values(0))
         for expert in range(self.n_experts):
@@ -300,7 +310,8 @@ class MixtureMemory(FFNMemory):
     def _said(self) -> str:
         return (
             f"layer {self.layer} is a mixture of {self.n_experts} experts, not one key-value memory: ask one of them "
-            f"(lm.memory({self.layer}, expert=0)); of the editors, ROME writes into those that answer"
+            f"(lm.memory({self.layer}, expert=0)); of the editors, ROME, MEMIT and EMMET write "
+            "into those that answer"
         )
 
     def _refuse(self) -> NoReturn:

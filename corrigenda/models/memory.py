@@ -21,6 +21,7 @@ from corrigenda.models import positions
 from corrigenda.models.architecture import Architecture, whole_number
 from corrigenda.models.families import UnsupportedModelError
 from corrigenda.models.matrices import in_out, is_quantised, stores_transposed
+from corrigenda.models.offloaded import require_here
 from corrigenda.models.positions import At
 from corrigenda.models.sites import Change, Site, SiteName, through
 
@@ -76,7 +77,8 @@ class FFNMemory:
     @property
     def values(self) -> Tensor:
         """V, (d_ffn, d_model): a view of the weights, whatever way round the module stores them."""
-        return _rows_out(self._values) if stores_transposed(self._values) else _rows_out(self._values).T
+        weight = _rows_out(self._values, self.path)
+        return weight if stores_transposed(self._values) else weight.T
 
     @property
     def keys(self) -> Tensor:
@@ -110,6 +112,16 @@ class FFNMemory:
     def d_ffn(self) -> int:
         """The number of neurons (keys, values, coefficients) of the layer."""
         return in_out(self._values)[0]
+
+    @property
+    def width(self) -> int:
+        """How many coefficients the layer's answer is linear in: d_ffn; of a mixture those of all experts."""
+        return self.d_ffn
+
+    @property
+    def n_answering(self) -> int:
+        """How many networks answer each token: one; of a mixture as many as the router chooses."""
+        return 1
 
     def place(self, neuron: int) -> tuple[int, int]:
         """A neuron's place: its layer, counted from the bottom, and its number.
@@ -152,7 +164,7 @@ class FFNMemory:
         self.values.add_(delta.to(self.values))
 
     def _input_matrix(self, module: nn.Module, half: int) -> Tensor:
-        weight = _rows_out(module)
+        weight = _rows_out(module, f"the keys of layer {self.layer}")
         weight = weight.T if stores_transposed(module) else weight
         if self._gate is self._keys:  # one fused matrix: the gate's rows first, then the keys'
             weight = weight[half * self.d_ffn : (half + 1) * self.d_ffn]
@@ -256,7 +268,7 @@ class FFNMemory:
         return through(self._architecture, Site(site, self.layer), change)
 
 
-def _rows_out(module: nn.Module) -> Tensor:
+def _rows_out(module: nn.Module, path: str) -> Tensor:
     if is_quantised(module):
         kept = str(module.weight.dtype).removeprefix("torch.")
         raise UnsupportedModelError(
@@ -265,4 +277,5 @@ def _rows_out(module: nn.Module) -> Tensor:
             "unquantised"
         )
     weight: Tensor = module.weight  # type: ignore[assignment]
+    require_here(weight, path)
     return weight.detach()

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from corrigenda.models.families import UnsupportedModelError
+from corrigenda.models.offloaded import require_here
 
 
 @dataclass
@@ -96,6 +97,7 @@ class Experts:
     def weight(self, expert: int) -> Tensor:
         """What stores V_e: a view of the weights, in the module's own orientation."""
         weight: Tensor = self.module.down_proj  # type: ignore[assignment]
+        require_here(weight, f"the parameter of expert {expert} and of all others beside it")
         return weight.detach()[expert]
 
     @property

@@ -64,9 +64,10 @@ class SecondMoment:
             ValueError: C with the ridge is singular.
         """
         if ridge not in self._factors:
-            matrix = self.matrix + ridge * torch.eye(len(self.matrix), dtype=torch.float64)
+            matrix = self.matrix.clone()  # with 14,336 coefficients it has 1.6 GB: nothing else as large is made
+            matrix.diagonal().add_(ridge)
             try:
-                self._factors[ridge] = torch.linalg.cholesky(matrix)
+                self._factors[ridge] = torch.linalg.cholesky(matrix, out=matrix)
             except RuntimeError as error:
                 raise ValueError(
                     f"the second moment of layer {self.layer} (over {self.tokens} tokens, {len(matrix)} coefficients) "
@@ -116,6 +117,21 @@ class SecondMoment:
         unused = torch.arange(len(size)) < len(size) - self.rank
         held = torch.where(unused, 0, size).cumsum(0)
         return directions[:, held / held[-1] <= energy]
+
+    @property
+    def width(self) -> int:
+        """The number of coefficients."""
+        return len(self.matrix)
+
+    @property
+    def blocks(self) -> tuple[Tensor, ...]:
+        """The blocks on the diagonal that C consists of: itself alone."""
+        return (self.matrix,)
+
+    @cached_property
+    def trace(self) -> float:
+        """C's trace: the mean of |m|^2 over the text."""
+        return float(self.matrix.trace())
 
     @cached_property
     def full_rank(self) -> bool:

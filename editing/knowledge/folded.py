@@ -13,13 +13,13 @@ from typing import Any
 
 from torch import Tensor
 
-from corrigenda import Fact, LanguageModel, LowRankEdit, ValueEdit
+from corrigenda import Fact, LanguageModel
 from corrigenda.knowledge.entries import Entry
 from corrigenda.knowledge.folding import residuals_of
-from corrigenda.moments.second_moment import SecondMoment
+from corrigenda.moments.experts import Moment
 from editing.locate_then_edit.closed_form import ClosedForm
 from editing.locate_then_edit.guards import cosines_between, name_alike, warn_of_load
-from editing.locate_then_edit.joined import finished, unedited
+from editing.locate_then_edit.joined import Written, finished, unedited
 from editing.locate_then_edit.least_squares import Factors
 from editing.locate_then_edit.writing import Problem
 
@@ -34,7 +34,7 @@ class Folded:
 
     editor: ClosedForm
 
-    def __call__(self, lm: LanguageModel, facts: Sequence[Fact], entries: Sequence[Entry]) -> LowRankEdit | ValueEdit:
+    def __call__(self, lm: LanguageModel, facts: Sequence[Fact], entries: Sequence[Entry]) -> Written:
         """The edit; of each fact it reports which others have nearly the same key (``"alike"``; empty for none).
 
         Raises:
@@ -44,7 +44,7 @@ class Folded:
         by_layer: dict[int, list[Entry]] = {}
         for entry in entries:
             by_layer.setdefault(entry.layer, []).append(entry)
-        moments: Mapping[int, SecondMoment] = self.editor.moments(lm) if by_layer else {}
+        moments: Mapping[int, Moment] = self.editor.moments(lm) if by_layer else {}
         report: list[dict[str, Any]] = [{"alike": []} for _ in facts]
         factors = dict[int, Factors]()
         for layer, found in sorted(by_layer.items()):
@@ -60,7 +60,7 @@ class Folded:
         return finished(lm, self.editor, None, factors, facts, report, None, n, self.editor.refuse_norm)
 
     def _name_alike(
-        self, moment: SecondMoment, facts: Sequence[Fact], keys: Tensor, report: Sequence[dict[str, Any]]
+        self, moment: Moment, facts: Sequence[Fact], keys: Tensor, report: Sequence[dict[str, Any]]
     ) -> None:
         """Names the facts of nearly the same key, by a warning and in their reports."""
         directions = moment.solve(keys, self.editor.ridge * moment.scale)

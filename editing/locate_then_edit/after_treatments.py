@@ -39,6 +39,11 @@ class AfterTreatments:
     spare_spherical: Share = 0.0
     spherical_strength: Share = 0.5
 
+    @property
+    def spares(self) -> bool:
+        """Whether anything is done to updates."""
+        return bool(self.spare_singular or self.spare_spherical)
+
     def of_update(self, factors: Factors, values: Tensor) -> Factors:
         """An update after what is asked for, as factors of the same rank.
 

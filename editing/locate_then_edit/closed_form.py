@@ -16,8 +16,9 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from corrigenda import Edit, Fact, LanguageModel, LowRankEdit, ValueEdit, WeightEdit
-from corrigenda.moments.second_moment import SecondMoment, second_moments
+from corrigenda import Edit, Fact, LanguageModel, WeightEdit
+from corrigenda.moments.experts import ExpertMoments, Moment, tokens_for
+from corrigenda.moments.second_moment import second_moments
 from corrigenda.moments.text import Text
 from corrigenda.settings import AtLeastOne, Count, NotNegative, Positive, Seed, SettingsError, Share, checked
 from editing.contexts import sampled_prefixes
@@ -27,7 +28,7 @@ from editing.layers import ascending
 from editing.locate_then_edit.after_treatments import AfterTreatments, anchored
 from editing.locate_then_edit.guards import warn_of_load, warn_of_rank
 from editing.locate_then_edit.history import KeyHistory
-from editing.locate_then_edit.joined import finished
+from editing.locate_then_edit.joined import Written, finished, require_one_kind
 from editing.locate_then_edit.keys import group_weights
 from editing.locate_then_edit.parallel import Workers
 from editing.locate_then_edit.passes import SubjectRows
@@ -131,11 +132,12 @@ class ClosedForm:
         self._moments(lm, self.resolved_layers(lm))
 
     @last_word_counts
-    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit | ValueEdit:
+    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> Written:
         """One update of each layer that makes all the facts hold.
 
         Returns:
-            A `LowRankEdit` of rank n for n facts; above d_ffn / 2 a `ValueEdit`.
+            A `LowRankEdit` of rank n for n facts; above d_ffn / 2 a `ValueEdit`. Of layers that are mixtures an
+            `ExpertsEdit` of the experts that answer the subjects' last tokens.
 
         Raises:
             EditRefusedError: a fact asks for an erasure; no fact is left; or the update is out of all proportion.
@@ -145,7 +147,7 @@ class ClosedForm:
         return self._extended(lm, None, facts)
 
     @last_word_counts
-    def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> LowRankEdit | ValueEdit:
+    def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> Written:
         """An earlier edit of this editor with further facts; the earlier edit itself stays as it is.
 
         Keys, targets and residuals are those of the model with the earlier edit. With history the earlier facts' keys
@@ -200,6 +202,8 @@ class ClosedForm:
         """
         require_targets(self.name, facts)
         layers = self.resolved_layers(lm)
+        for layer in layers:
+            _ = lm.memory(layer).d_ffn  # an entry is a key and a value of one memory, which a mixture has not
         batches, targets, _ = self._targets(lm, facts, layers, told=False)
         rows = SubjectRows(lm, [batch.prompts for batch in batches])
         _, weights = self._contexts(lm)
@@ -210,17 +214,18 @@ class ClosedForm:
             found[layer] = (keys, (targets[aim] - outputs) / len(layers))
         return found
 
-    def moments(self, lm: LanguageModel) -> Mapping[int, SecondMoment]:
+    def moments(self, lm: LanguageModel) -> Mapping[int, Moment]:
         """C of the layers that are written, by layer; kept on disk."""
         return self._moments(lm, self.resolved_layers(lm))
 
-    def _extended(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> LowRankEdit | ValueEdit:
+    def _extended(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> Written:
         require_targets(self.name, facts)
         layers = self.resolved_layers(lm)
+        require_one_kind(lm, layers)
         own = check_previous(self.name, lm, layers, previous, WeightEdit)  # type: ignore[type-abstract]
         state = KeyHistory() if own is None else state_of(self.name, own, KeyHistory)
         moments = self._moments(lm, layers)
-        warn_of_load(self.name, state.n_written + len(facts), lm.memory(layers[0]).d_ffn, self.most_per_coefficient)
+        warn_of_load(self.name, state.n_written + len(facts), lm.memory(layers[0]).width, self.most_per_coefficient)
         with present(lm, own):
             with lm.edits.suspended() if self.solve_on == "unedited" else nullcontext():
                 batches, targets, report = self._targets(lm, facts, layers)
@@ -273,7 +278,7 @@ class ClosedForm:
         figures = [one | {"subject_at_start": start} for one, start in zip(report, at_start, strict=True)]
         return batches, targets, figures
 
-    def _writing(self, lm: LanguageModel, layers: Sequence[int], moments: Mapping[int, SecondMoment]) -> Writing:
+    def _writing(self, lm: LanguageModel, layers: Sequence[int], moments: Mapping[int, Moment]) -> Writing:
         """How the layers are written."""
         if self.ends_only:
             steps = [Step(layer, 1.0, layer) for layer in layers]
@@ -294,9 +299,12 @@ class ClosedForm:
             self.batch_size,
         )
 
-    def _moments(self, lm: LanguageModel, layers: Sequence[int]) -> Mapping[int, SecondMoment]:
-        least = self.tokens_per_coefficient * max(lm.memory(layer).d_ffn for layer in layers)
-        moments = second_moments(lm, layers, self.text.at_least(least))
+    def _moments(self, lm: LanguageModel, layers: Sequence[int]) -> Mapping[int, Moment]:
+        least = max(tokens_for(lm.memory(layer), self.tokens_per_coefficient) for layer in layers)
+        text = self.text.at_least(least)
+        plain = [layer for layer in layers if lm.architecture.experts(layer) is None]
+        found = second_moments(lm, plain, text) if plain else {}
+        moments: dict[int, Moment] = {n: found[n] if n in found else ExpertMoments(lm, n, text) for n in layers}
         for moment in moments.values():
             warn_of_rank(self.name, moment)
         return moments

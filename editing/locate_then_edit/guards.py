@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from corrigenda import EditRefusedError, Fact
-from corrigenda.moments.second_moment import SecondMoment
+from corrigenda.moments.experts import Moment
 from corrigenda.settings import Positive, Share, checked
 
 
@@ -154,12 +154,12 @@ def warn_of_load(editor: str, n_facts: int, d_ffn: int, most: float) -> None:
         )
 
 
-def warn_of_rank(editor: str, moment: SecondMoment) -> None:
+def warn_of_rank(editor: str, moment: Moment) -> None:
     """Warns where a second moment is singular, and only its ridge keeps the directions without text finite."""
     if not moment.full_rank:
         warnings.warn(
             f"{editor}: the second moment of layer {moment.layer} is rank-deficient: it is taken over {moment.tokens} "
-            f"tokens, and has {len(moment.matrix)} coefficients; what lies in the other directions counts as unused. "
+            f"tokens, and has {moment.width} coefficients; what lies in the other directions counts as unused. "
             "Take more text (at least 8 tokens for each coefficient)",
             stacklevel=3,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,10 +11,17 @@ import torch
 from torch import Tensor
 
 from corrigenda import Fact, LanguageModel, LowRankEdit, Origin, ValueEdit, WeightEdit
+from corrigenda.edits.experts import ExpertsEdit
 from corrigenda.edits.state import EditorState
+from corrigenda.models.bare import Place
+from corrigenda.models.experts import MixtureMemory
+from corrigenda.models.families import UnsupportedModelError
 from editing.editor import Editor
 from editing.locate_then_edit.guards import Guards
 from editing.locate_then_edit.least_squares import Factors
+
+Written = LowRankEdit | ValueEdit | ExpertsEdit
+"""What closed forms make: of low rank, or whole matrices; of layers that are mixtures, of their experts."""
 
 
 def finished(
@@ -26,7 +34,7 @@ def finished(
     state: EditorState | None,
     n_written: int,
     refuse_norm: float,
-) -> LowRankEdit | ValueEdit:
+) -> Written:
     """The edit of a turn and of the edit that it goes on from, with their facts and reports.
 
     Args:
@@ -48,22 +56,89 @@ def finished(
     edit = dataclasses.replace(joined(lm, own, factors, origin), state=state)
     guards = Guards(editor.name, refuse_norm, refuse_norm)
     for layer in factors:
-        guards.refuse_whole(layer, edit.norm(layer) / float(unedited(lm, layer).float().norm()), n_written)
+        guards.refuse_whole(layer, edit.norm(layer) / _unedited_norm(lm, layer), n_written)
     return edit
 
 
+def places(lm: LanguageModel, layer: int) -> list[Place]:
+    """Where a layer has matrices of values: one; or one for each expert."""
+    memory = lm.memory(layer)
+    if isinstance(memory, MixtureMemory):
+        return [(memory.layer, expert) for expert in range(memory.n_experts)]
+    return [memory.layer]
+
+
 def unedited(lm: LanguageModel, layer: int) -> Tensor:
-    """A layer's values without any edit, (d_ffn, d_model)."""
-    return lm.edits.untouched.get(layer, lm.memory(layer).values)
+    """A layer's values without any edit, (d_ffn, d_model); of a mixture those of all experts, (width, d_model)."""
+    found = _unedited(lm, layer)
+    return found[0] if len(found) == 1 else torch.cat(found)
 
 
-def joined(
-    lm: LanguageModel, own: WeightEdit | None, factors: Mapping[int, Factors], origin: Origin
-) -> LowRankEdit | ValueEdit:
+def _unedited(lm: LanguageModel, layer: int) -> list[Tensor]:
+    return [lm.edits.untouched.get(place, lm.memory_at(place).values) for place in places(lm, layer)]
+
+
+def _unedited_norm(lm: LanguageModel, layer: int) -> float:
+    return math.hypot(*(float(values.float().norm()) for values in _unedited(lm, layer)))
+
+
+def edit_of(lm: LanguageModel, origin: Origin, factors: Mapping[int, Factors]) -> LowRankEdit | ExpertsEdit:
+    """An edit of the values of some layers, with factors as they are found for a layer's key.
+
+    Args:
+        lm: the model.
+        origin: of the edit.
+        factors: by layer left (d_ffn, rank) and right (rank, d_model); of a mixture left begins with the rows of all
+            experts (`MixtureMemory.block`). Experts that nothing is added to are left out.
+
+    Raises:
+        UnsupportedModelError: some of the layers are mixtures, and others are not.
+    """
+    if not any(lm.architecture.experts(layer) for layer in factors):
+        return LowRankEdit.of(lm, origin, factors)
+    require_one_kind(lm, list(factors))
+    return ExpertsEdit(origin, _by_expert(lm, factors))
+
+
+def require_one_kind(lm: LanguageModel, layers: Sequence[int]) -> None:
+    """Refuses layers of which some are mixtures of experts: no edit holds both.
+
+    Raises:
+        UnsupportedModelError: they are of two kinds.
+    """
+    mixtures = [layer for layer in layers if lm.architecture.experts(layer)]
+    if mixtures and len(mixtures) < len(layers):
+        raise UnsupportedModelError(
+            f"of the layers {', '.join(map(str, layers))} of {lm.name} some are mixtures of experts "
+            f"({', '.join(map(str, mixtures))}) and others are not: name layers of one kind"
+        )
+
+
+def _by_expert(lm: LanguageModel, factors: Mapping[int, Factors]) -> dict[tuple[int, int], Factors]:
+    """The factors of each expert that something is added to."""
+    found = {}
+    for layer, (left, right) in factors.items():
+        memory = lm.memory(layer)
+        assert isinstance(memory, MixtureMemory)
+        for expert in range(memory.n_experts):
+            own = left[memory.block(expert)]
+            if own.any():
+                found[memory.layer, expert] = (own, right)
+    return found
+
+
+def joined(lm: LanguageModel, own: WeightEdit | None, factors: Mapping[int, Factors], origin: Origin) -> Written:
     """An edit of the new factors, and of those of the edit that it goes on from.
 
-    Factors are kept while their rank is at most half of d_ffn.
+    Factors are kept while their rank is at most half of d_ffn; of experts always.
     """
+    if any(lm.architecture.experts(layer) for layer in factors):
+        new = edit_of(lm, origin, factors)
+        if isinstance(own, ExpertsEdit) and isinstance(new, ExpertsEdit):
+            places_of_both = {**own.factors, **new.factors}
+            parts = {p: [edit.factors[p] for edit in (own, new) if p in edit.factors] for p in places_of_both}
+            return ExpertsEdit(origin, {p: _beside(*both) if both[1:] else both[0] for p, both in parts.items()})
+        return new
     if own is None or isinstance(own, LowRankEdit):
         both = dict(factors) if own is None else {n: _beside(own.factors[n], pair) for n, pair in factors.items()}
         if all(2 * left.shape[1] <= left.shape[0] for left, _ in both.values()):
@@ -76,4 +151,4 @@ def joined(
 
 def _beside(one: Factors, other: Factors) -> Factors:
     """The factors of the sum of two changes."""
-    return torch.cat([one[0].double(), other[0]], 1), torch.cat([one[1].double(), other[1]])
+    return torch.cat([one[0].double(), other[0].double()], 1), torch.cat([one[1].double(), other[1].double()])

@@ -18,7 +18,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from corrigenda.moments.second_moment import SecondMoment
+from corrigenda.moments.experts import Moment
 
 Factors = tuple[Tensor, Tensor]
 """left (d_ffn, n) and right (n, d_model); delta V is their product."""
@@ -103,14 +103,14 @@ class Penalty:
         ridge: in units of C's mean diagonal.
     """
 
-    moment: SecondMoment
+    moment: Moment
     weight: float
     ridge: float = 0.0
 
     @property
     def mark(self) -> Mark:
         """Of C, lambda and the ridge."""
-        return ("penalty", self.weight, self.ridge, *_sums(self.moment.matrix))
+        return ("penalty", self.weight, self.ridge, *(one for block in self.moment.blocks for one in _sums(block)))
 
     def solve(self, keys: Tensor) -> Tensor:
         """(C + ridge I)^-1 k / lambda."""

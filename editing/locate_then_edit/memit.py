@@ -46,6 +46,6 @@ class Memit(Weighed):
         """A^-1 K^T and R, and lambda."""
 
         def of_ratio(ratio: float) -> float:
-            return ratio * SCALE_FACTS * mean_energy(problem.keys) / float(problem.moment.matrix.trace())
+            return ratio * SCALE_FACTS * mean_energy(problem.keys) / problem.moment.trace
 
         return self.weighed(problem, of_ratio, lambda weight: Penalty(problem.moment, weight, self.ridge))

@@ -70,18 +70,18 @@ class SubjectRows:
             weights: as in `keys.mean_keys`.
 
         Returns:
-            (fact, d_ffn) and (fact, d_model), float32 on the CPU.
+            (fact, d_ffn), of a mixture (fact, width) (`MixtureMemory.width`), and (fact, d_model), float32 on the CPU.
 
         Raises:
             ValueError: the layer lies below one that was measured before.
         """
-        inside = sites.Site("coefficients", layer)
         beyond = sites.Site("block" if site == "block" else "ffn", aim)
+        width = lm.memory(layer).width
         keys: dict[int, Tensor] = {}
         outputs: dict[int, Tensor] = {}
         for group in self._groups:
-            found, further = group.climb.look(inside, beyond, torch.tensor(group.bare, dtype=torch.long))
-            keys |= dict(zip(group.rows, found.float().cpu(), strict=True))
+            found, further = group.climb.look(layer, beyond, torch.tensor(group.bare, dtype=torch.long))
+            keys |= dict(zip(group.rows, found[:, :width].float().cpu(), strict=True))
             outputs |= dict(zip([group.rows[place] for place in group.bare], further.float().cpu(), strict=True))
         of_rows = torch.stack([keys[row] for row in range(len(self._rows))])
         mean = mean_over_contexts(of_rows, self._fact, self._prefix, self.n_facts, weights)

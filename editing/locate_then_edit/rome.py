@@ -14,9 +14,8 @@ import torch
 
 from corrigenda import EditRefusedError, Fact, LanguageModel, LowRankEdit, Origin
 from corrigenda.edits.experts import ExpertsEdit
-from corrigenda.models.experts import MixtureMemory
-from corrigenda.moments.experts import ExpertMoments
-from corrigenda.moments.second_moment import SecondMoment, second_moment
+from corrigenda.moments.experts import ExpertMoments, Moment
+from corrigenda.moments.second_moment import second_moment
 from corrigenda.moments.text import Text
 from corrigenda.progress import track
 from corrigenda.settings import AtLeastOne, NotNegative, Positive, Seed, SettingsError, Share, checked
@@ -24,6 +23,7 @@ from editing.contexts import sampled_prefixes
 from editing.editor import require_targets
 from editing.layers import OneLayer
 from editing.locate_then_edit.guards import Guards, agreement
+from editing.locate_then_edit.joined import edit_of
 from editing.locate_then_edit.keys import bare_keys, mean_keys
 from editing.locate_then_edit.least_squares import equality_update, norms_alone
 from editing.locate_then_edit.prompts import build_prompts, run_prompts
@@ -172,18 +172,14 @@ class Rome(OneLayer):
             torch.cat([residuals[kept], wanted[own] - memory.read(bare[own]).float()]),
         )
         origin = Origin.of(lm, self, facts, report)
-        if isinstance(memory, MixtureMemory):
-            parts_of = {(layer, e): (factors[0][memory.block(e)], factors[1]) for e in range(memory.n_experts)}
-            edit: LowRankEdit | ExpertsEdit = ExpertsEdit(origin, {p: f for p, f in parts_of.items() if f[0].any()})
-        else:
-            edit = LowRankEdit.of(lm, origin, {layer: factors})
+        edit = edit_of(lm, origin, {layer: factors})
         relative_norm = edit.norm(layer) / scale
         if len(kept) == 1:
             guards.judge_whole_of_one(facts[kept[0]].id, report[kept[0]], relative_norm)
         guards.refuse_whole(layer, relative_norm, len(kept))
         return edit
 
-    def _moment(self, lm: LanguageModel, layer: int) -> SecondMoment | ExpertMoments:
+    def _moment(self, lm: LanguageModel, layer: int) -> Moment:
         if lm.architecture.experts(layer) is not None:
             return ExpertMoments(lm, layer, self.text)
         return second_moment(lm, layer, self.text)

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from corrigenda import Edit, EditRefusedError, Fact, LanguageModel, LowRankEdit, ValueEdit, WeightEdit
+from corrigenda import Edit, EditRefusedError, Fact, LanguageModel, WeightEdit
 from corrigenda.settings import AtLeastOne, Positive, Share, checked
 from editing.editor import require_targets
 from editing.extending import check_previous, present, state_of
 from editing.layers import ascending, default_layer
 from editing.locate_then_edit.answers import AnswerTokens, answer_tokens
 from editing.locate_then_edit.guards import warn_of_load
-from editing.locate_then_edit.joined import finished
+from editing.locate_then_edit.joined import Written, finished
 from editing.locate_then_edit.least_squares import Factors, Mark, penalised_update
 from editing.locate_then_edit.normalisation import RunningMoments, RunningNormalisation
 from editing.locate_then_edit.weighed import mean_energy, require_one
@@ -121,7 +121,7 @@ class UltraEdit:
         require_one(type(self).__name__, "ratio", self.ratio, "weight", self.weight)
 
     @last_word_counts
-    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit | ValueEdit:
+    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> Written:
         """One turn.
 
         Returns:
@@ -136,7 +136,7 @@ class UltraEdit:
         return self._extended(lm, None, facts)
 
     @last_word_counts
-    def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> LowRankEdit | ValueEdit:
+    def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> Written:
         """A further turn: an earlier edit of this editor with further facts; the earlier edit stays as it is.
 
         Keys and gradients are those of the model with the earlier edit.
@@ -163,7 +163,7 @@ class UltraEdit:
             return tuple(range(max(last - self.number + 1, 0), last + 1))
         return tuple(ascending(self.name, lm, self.layers))
 
-    def _extended(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> LowRankEdit | ValueEdit:
+    def _extended(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> Written:
         require_targets(self.name, facts)
         layers = self.resolved_layers(lm)
         own = check_previous(self.name, lm, layers, previous, WeightEdit)  # type: ignore[type-abstract]

@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from corrigenda import EditRefusedError, Fact, LanguageModel, LowRankEdit, Origin
-from corrigenda.moments.second_moment import SecondMoment
+from corrigenda import EditRefusedError, Fact, LanguageModel, Origin
+from corrigenda.moments.experts import Moment
 from corrigenda.progress import track
 from editing.locate_then_edit.after_treatments import AfterTreatments
 from editing.locate_then_edit.guards import cosines_between, name_alike
 from editing.locate_then_edit.history import KeyHistory, Solutions
-from editing.locate_then_edit.joined import unedited
+from editing.locate_then_edit.joined import edit_of, unedited
 from editing.locate_then_edit.least_squares import Factors, System
 from editing.locate_then_edit.passes import SubjectRows
 from editing.locate_then_edit.prompts import Prompts
@@ -36,14 +36,14 @@ class Problem:
 
     Attributes:
         moment: C.
-        keys: K, (n, d_ffn).
+        keys: K, (n, d_ffn); of a mixture (n, width), those of all experts side by side.
         residuals: R, (n, d_model), the share that this layer writes.
         earlier: the keys of earlier updates that must stay, (n', d_ffn); None for none.
         weight: the weight that the first of these updates had (`KeyHistory`); None for the first.
         known: the system that was solved for the earlier updates; None where it is not known.
     """
 
-    moment: SecondMoment
+    moment: Moment
     keys: Tensor
     residuals: Tensor
     earlier: Tensor | None
@@ -148,7 +148,7 @@ class Writing:
     editor: str
     solution: Callable[[Problem], Solution]
     steps: Sequence[Step]
-    moments: Mapping[int, SecondMoment]
+    moments: Mapping[int, Moment]
     site: Site
     weights: Tensor
     after: AfterTreatments
@@ -176,19 +176,19 @@ class Writing:
                     directions = self._name_alike(moment, keys[layer], earlier, past, task)
                 weight, known = past.weights.get(layer), past.solutions.systems.get(layer)
                 solution = self.solution(Problem(moment, keys[layer], residuals, earlier, weight, known))
-                factors[layer] = self.after.of_update(solution.factors, unedited(lm, layer))
+                factors[layer] = solution.factors
+                if self.after.spares:
+                    factors[layer] = self.after.of_update(factors[layer], unedited(lm, layer))
                 if solution.weight is not None:
                     used[layer] = solution.weight
                 if solution.system is not None:
                     systems[layer] = solution.system
                 if step is not self.steps[-1]:
-                    written.enter_context(LowRankEdit.of(lm, origin, {layer: factors[layer]}).applied(lm))
+                    written.enter_context(edit_of(lm, origin, {layer: factors[layer]}).applied(lm))
         solutions = Solutions(systems, directions)
         return factors, past.and_then(task.facts, keys, used, self.keeps_history, solutions)
 
-    def _name_alike(
-        self, moment: SecondMoment, keys: Tensor, earlier: Tensor | None, past: KeyHistory, task: Task
-    ) -> Tensor:
+    def _name_alike(self, moment: Moment, keys: Tensor, earlier: Tensor | None, past: KeyHistory, task: Task) -> Tensor:
         """Names the facts of nearly the same key, by their keys at the first layer that is written.
 
         Returns:

@@ -250,6 +250,27 @@ def test_device_map(llama: LanguageModel, folder: Path) -> None:
     assert torch.equal(lm.memory(1).values.cpu(), llama.memory(1).values)
 
 
+def test_layers_that_are_offloaded_to_the_disk(llama: LanguageModel, folder: Path) -> None:
+    """It is the same model to all that only runs it; its other layers are edited in place, and put back."""
+    places = dict.fromkeys(["model.embed_tokens", "model.norm", "model.rotary_emb", "lm_head"], "cpu")
+    places |= {f"model.layers.{layer}": "disk" if layer in (1, 3) else "cpu" for layer in range(4)}
+    lm = load(folder, device_map=places)
+    assert [lm.memory(layer).weight.is_meta for layer in range(4)] == [False, True, False, True]
+    assert lm.fingerprint == llama.fingerprint
+    torch.testing.assert_close(last_logits(lm), last_logits(llama), atol=1e-4, rtol=1e-4)
+    edit = an_edit(lm, layer=2)
+    with edit.applied(llama):
+        edited = last_logits(llama)
+    before = lm.memory(2).values.clone()
+    with edit.applied(lm):
+        torch.testing.assert_close(last_logits(lm), edited, atol=1e-4, rtol=1e-4)
+    assert torch.equal(lm.memory(2).values, before)
+    with pytest.raises(
+        UnsupportedModelError, match=r"layers\.1\.mlp\.down_proj is offloaded .* edit a layer that lies on"
+    ):
+        an_edit(lm, layer=1).apply(lm)
+
+
 def test_remote_code_is_refused(llama: LanguageModel, folder: Path) -> None:
     """A repository with code of its own: nothing of it runs unless asked for."""
     witness = folder / "it_ran"

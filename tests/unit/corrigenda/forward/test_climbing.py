@@ -42,7 +42,7 @@ def test_each_look_is_a_whole_forward(family: str) -> None:
         climb = Climb(lm, lm.batch(ROWS), torch.tensor(AT))
         for layer, top in ((0, 2), (1, 2), (1, 1), (3, 3)):
             inside, beyond = Site("coefficients", layer), Site("ffn", top)
-            found, further = climb.look(inside, beyond, torch.tensor(WHICH))
+            found, further = climb.look(layer, beyond, torch.tensor(WHICH))
             for row in range(len(ROWS)):
                 torch.testing.assert_close(found[row], whole(lm, inside, row), rtol=1e-3, atol=1e-4)
             for place, row in enumerate(WHICH):
@@ -59,14 +59,14 @@ def test_what_has_been_reached_does_not_run_again(monkeypatch: pytest.MonkeyPatc
         block.mlp.register_forward_hook(hook)
     shared = 1  # HEAD, with all that is written by now
     rows = len(ROWS)
-    climb.look(Site("coefficients", 1), Site("block", 2), torch.tensor(WHICH))
+    climb.look(1, Site("block", 2), torch.tensor(WHICH))
     assert [one for one in run if one[1] != shared] == [(0, rows), (1, rows), (2, len(WHICH))]
     assert [number for number, n in run if n == shared] == [0, 1, 2]
     run.clear()
-    climb.look(Site("coefficients", 2), Site("block", 2), torch.tensor([], dtype=torch.long))
+    climb.look(2, Site("block", 2), torch.tensor([], dtype=torch.long))
     assert [one for one in run if one[1] != shared] == [(1, rows), (2, rows)]
     with pytest.raises(ValueError, match="from layer 2 one climbs to layers above it, not to 1 and then 3"):
-        climb.look(Site("coefficients", 1), Site("block", 3), torch.tensor(WHICH))
+        climb.look(1, Site("block", 3), torch.tensor(WHICH))
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2"])

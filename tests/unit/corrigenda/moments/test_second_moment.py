@@ -47,7 +47,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, name: str) -> list[None]:
     """Counts the calls of a factorisation."""
     calls: list[None] = []
     whole: Callable[..., Any] = getattr(torch.linalg, name)
-    monkeypatch.setattr(torch.linalg, name, lambda *args: (calls.append(None), whole(*args))[1])
+    monkeypatch.setattr(torch.linalg, name, lambda *args, **more: (calls.append(None), whole(*args, **more))[1])
     return calls
 
 

@@ -15,7 +15,7 @@ from corrigenda.models.experts import MixtureMemory
 from corrigenda.models.families import UnsupportedModelError
 from corrigenda.moments.experts import ExpertMoments
 from corrigenda.moments.text import Text
-from editing import Memit, Rome, ValueSettings
+from editing import Rome, UltraEdit, ValueSettings
 
 LAYER = 2
 FACT = Fact("the Eiffel tower", "{} is located in the city of", "Rome", "Paris")
@@ -95,7 +95,7 @@ def test_the_update_is_the_smallest_one_that_answers() -> None:
     key, _, weights = subject(lm)
     width = memory.block(memory.n_experts - 1).stop
     chosen = weights.nonzero()[:, 0].tolist()
-    moments = ExpertMoments(lm, LAYER, ROME.text)._moments(chosen)
+    moments = dict(ExpertMoments(lm, LAYER, ROME.text)._moments(chosen))
     inverse = torch.zeros(width, width, dtype=torch.float64)
     for expert in chosen:
         block = memory.block(expert)
@@ -112,7 +112,7 @@ def test_the_update_is_the_smallest_one_that_answers() -> None:
 def test_a_moment_is_of_weighted_coefficients() -> None:
     """E[w^2 m m^T] over all tokens of the text, by hand."""
     lm = tiny.build("mixtral")
-    found = ExpertMoments(lm, LAYER, ROME.text)._moments([1])[1]
+    found = dict(ExpertMoments(lm, LAYER, ROME.text)._moments([1]))[1]
     total, tokens = torch.zeros(48, 48, dtype=torch.float64), 0
     for ids in ROME.text.sequences(lm):
         with lm.memory(LAYER, 1).capture() as seen:
@@ -125,5 +125,5 @@ def test_a_moment_is_of_weighted_coefficients() -> None:
 
 def test_other_editors_say_that_they_cannot() -> None:
     lm = tiny.build("mixtral")
-    with pytest.raises(UnsupportedModelError, match=r"mixture of 4 experts.*ROME writes into those that answer"):
-        Memit(layers=(LAYER,), prefixes=("",), text=ROME.text).edit(lm, [FACT])
+    with pytest.raises(UnsupportedModelError, match=r"mixture of 4 experts.*MEMIT and EMMET write into those"):
+        UltraEdit(layers=(LAYER,)).edit(lm, [FACT])

@@ -1,0 +1,75 @@
+"""The benchmark of sizes runs to its end on a tiny shape, and measures each part by itself."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from corrigenda import load
+
+ROOT = Path(__file__).parents[3]
+PARTS = ("statistics", "solve", "update", "score", "revert")
+
+
+@pytest.fixture
+def sizes(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("sizes")
+
+
+def test_it_runs_to_its_end(
+    sizes: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PYTHONWARNINGS", "ignore")
+    asked = ["--sizes", "tiny", "--steps", "2", "--tokens", "128", "--facts", "2", "--folder", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["sizes.py", *asked, "--here", "--json", str(tmp_path / "sizes.json")])
+    sizes.main()
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert json.loads((tmp_path / "sizes.json").read_text(encoding="utf-8")) == result
+    assert "over 128 tokens only" in result["note"]
+    tiny = result["sizes"]["tiny"]
+    assert (tiny["dtype"], tiny["parameters"]) == ("bfloat16", 35104)
+    edits = [f"{editor}: {part}" for editor in ("rome", "memit") for part in PARTS]
+    assert sorted(tiny["parts"]) == sorted(["load", "fingerprint", "trace", *edits])
+    assert not [path for path in tmp_path.iterdir() if path.is_dir()]  # the model is gone
+
+
+def test_the_model_is_in_shards_and_loads(sizes: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizes, "SHARD", 20_000)
+    sizes.write_model(tmp_path, "tiny", torch.float32)
+    files = sorted(tmp_path.glob("model-*.safetensors"))
+    assert len(files) > 2
+    for file in files[:-1]:
+        with safe_open(file, framework="pt") as held:
+            assert sum(held.get_tensor(name).nbytes for name in held.keys()) < 20_000 + 128 * 32 * 4  # noqa: SIM118
+    lm = load(tmp_path)
+    assert lm.memory(2).d_ffn == 48
+    assert lm.tokenizer.unk_token_id not in lm.tokens(sizes.facts(1)[0].statement)
+
+
+def test_a_part_inside_another_is_not_counted_in_it(sizes: ModuleType) -> None:
+    meter = sizes.Meter()
+    with meter.part("outer"):
+        with meter.part("inner"):
+            time.sleep(0.2)
+            held = torch.ones(64 * 2**20 // 4)
+            del held
+        time.sleep(0.05)
+    assert meter.parts["inner"]["seconds"] >= 0.2
+    assert 0.05 <= meter.parts["outer"]["seconds"] < 0.2
+    if "memory_mb" in meter.parts["inner"]:
+        assert meter.parts["inner"]["memory_mb"] >= meter.parts["outer"]["memory_mb"] + 50
+
+
+def test_an_unknown_size(sizes: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["sizes.py", "--sizes", "0.1,7"])
+    with pytest.raises(SystemExit, match="no such size: 7; there are"):
+        sizes.main()

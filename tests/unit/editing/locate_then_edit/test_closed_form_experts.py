@@ -1,0 +1,228 @@
+"""Closed forms in mixtures of experts: they write to the experts that answer, by the formula, and no others."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from torch import Tensor
+
+from corrigenda import Edit, Fact, LanguageModel
+from corrigenda.edits.experts import ExpertsEdit
+from corrigenda.forward.recording import forward_logits
+from corrigenda.models.experts import MixtureMemory
+from corrigenda.models.families import UnsupportedModelError
+from corrigenda.moments.experts import ExpertMoments, tokens_for
+from corrigenda.moments.text import Text
+from editing import AlphaEdit, Emmet, Memit, ValueSettings
+from editing.locate_then_edit.closed_form import ClosedForm
+from editing.locate_then_edit.prompts import build_prompts, run_prompts
+from editing.locate_then_edit.targets import old_values, solve_target_values
+
+LAYER = 2
+VALUE = ValueSettings(steps=15, lr=0.3, weight_decay=0.0, kl_factor=0.0)
+FACTS = [
+    Fact("the Eiffel tower", "{} is located in the city of", "Rome", "Paris", id="tower"),
+    Fact("Danielle Darrieux", "the mother tongue of {} is", "English", "French", id="tongue"),
+    Fact("Big Ben", "in the city with {} Thomas plays the", "guitar", "piano", id="plays"),
+]
+COMMON: dict[str, Any] = {
+    "layers": (LAYER,),
+    "site": "ffn",
+    "prefixes": ("",),
+    "value": VALUE,
+    "text": Text(tokens=400, length=20),
+    "tokens_per_coefficient": 0,
+    "ridge": 1e-2,
+    "refuse_norm": 1e9,
+    "most_per_coefficient": 1.0,
+    "alike": 1.0,
+}
+MEMIT = Memit(ratio=0.1, **COMMON)
+EMMET = Emmet(eps=0.1, **COMMON)
+pytestmark = pytest.mark.filterwarnings("ignore:.*rank-deficient")
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
+
+
+def build(family: str) -> LanguageModel:
+    return tiny.build(family, scale=4.0)
+
+
+def bits(lm: LanguageModel) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in lm.model.state_dict().items()}
+
+
+def unchanged(lm: LanguageModel, before: dict[str, Tensor]) -> bool:
+    return all(torch.equal(before[name], tensor) for name, tensor in lm.model.state_dict().items())
+
+
+def width_of(lm: LanguageModel) -> int:
+    memory = lm.memory(LAYER)
+    assert isinstance(memory, MixtureMemory)
+    return memory.n_experts * lm.memory(LAYER, 0).d_ffn
+
+
+def problem(lm: LanguageModel, facts: Sequence[Fact]) -> tuple[Tensor, Tensor, Tensor]:
+    """Keys and residuals of whole forwards, and C with a block for each expert summed over the text, in float64."""
+    run = run_prompts(lm, build_prompts(lm, facts, ("",), VALUE.kl_prompt, VALUE.kl_position), [LAYER])
+    width, d_ffn = width_of(lm), lm.memory(LAYER, 0).d_ffn
+    keys = run.keys(LAYER)[run.prompts.rewriting, :width].double()
+    residuals = solve_target_values(lm, run, LAYER, VALUE, "ffn").values - old_values(run, LAYER, "ffn")
+    C, tokens = torch.zeros(width, width, dtype=torch.float64), 0
+    for ids in MEMIT.text.sequences(lm):
+        tokens += len(ids)
+        for expert in range(width // d_ffn):
+            with lm.memory(LAYER, expert).capture() as seen:
+                lm.model(input_ids=torch.tensor([ids]))
+            rows = seen.shares[0].double()  # w m
+            C[expert * d_ffn :][:d_ffn, expert * d_ffn :][:, :d_ffn] += rows.T @ rows
+    return keys, residuals.double(), C / tokens
+
+
+def by_hand(lm: LanguageModel, editor: ClosedForm, facts: Sequence[Fact]) -> Tensor:
+    """The update of the values of all experts one under another, dense."""
+    K, R, C = problem(lm, facts)
+    ridge = editor.ridge * C.trace() / len(C) * torch.eye(len(C), dtype=torch.float64)
+    if isinstance(editor, Emmet):
+        gram = K @ torch.linalg.solve(C + ridge, K.T)
+        gram = gram + editor.eps * gram.diagonal().mean() * torch.eye(len(K), dtype=torch.float64)
+        return torch.linalg.solve(C + ridge, K.T) @ torch.linalg.solve(gram, R)
+    assert isinstance(editor, Memit)
+    assert editor.ratio is not None
+    weight = editor.ratio * 100 * K.square().sum(1).mean() / C.trace()
+    return torch.linalg.solve(weight * (C + ridge) + K.T @ K, K.T @ R)
+
+
+def whole(lm: LanguageModel, edit: ExpertsEdit) -> Tensor:
+    """An edit's change of the values of all experts, one under another."""
+    zeros = torch.zeros(lm.memory(LAYER, 0).values.shape)
+    n_experts = width_of(lm) // len(zeros)
+    return torch.cat([edit.delta((LAYER, e)) if (LAYER, e) in edit.factors else zeros for e in range(n_experts)])
+
+
+def gap(lm: LanguageModel, fact: Fact) -> float:
+    """log P(new) - log P(true)."""
+    batch = lm.batch([lm.tokens(fact.prompt.format(fact.subject))])
+    said = forward_logits(lm, batch, batch.lengths - 1).log_softmax(-1)[0]
+    assert fact.target_true
+    return float(said[lm.tokens(fact.target_new or "")[0]] - said[lm.tokens(fact.target_true)[0]])
+
+
+@pytest.mark.parametrize("family", tiny.MIXTURES)
+def test_the_update_is_that_of_the_formula(family: str) -> None:
+    is_that_of_the_formula(build(family), MEMIT)
+
+
+def test_so_is_that_of_an_editor_that_meets_them_exactly() -> None:
+    is_that_of_the_formula(build("mixtral"), EMMET)
+
+
+def is_that_of_the_formula(lm: LanguageModel, editor: ClosedForm) -> None:
+    before = bits(lm)
+    edit = editor.edit(lm, FACTS)
+    assert unchanged(lm, before)
+    assert isinstance(edit, ExpertsEdit)
+    expected = by_hand(lm, editor, FACTS)
+    # Keys and targets are found in float32, by forwards of another shape; the solution is of C with a ridge of 1 %.
+    error = (whole(lm, edit).double() - expected).norm() / expected.norm()
+    assert float(error) < 2e-3
+    written = {expert for _, expert in edit.factors}
+    blocks = expected.split(lm.memory(LAYER, 0).d_ffn)
+    assert written == {expert for expert, block in enumerate(blocks) if block.any()}
+
+
+@pytest.mark.parametrize("family", tiny.MIXTURE_KINDS)
+def test_facts_hold_better_and_the_edit_is_taken_back(family: str, tmp_path: Path) -> None:
+    lm = build(family)
+    before, plain = bits(lm), [gap(lm, fact) for fact in FACTS]
+    edit = MEMIT.edit(lm, FACTS)
+    with edit.applied(lm):
+        assert sum(gap(lm, fact) for fact in FACTS) > sum(plain)
+        changed = [name for name, tensor in lm.model.state_dict().items() if not torch.equal(tensor, before[name])]
+        assert changed == [lm.memory(LAYER).path]
+    assert unchanged(lm, before)
+    edit.save(tmp_path / "edit")
+    again = Edit.load(tmp_path / "edit")
+    assert isinstance(again, ExpertsEdit)
+    assert isinstance(edit, ExpertsEdit)
+    assert torch.equal(whole(lm, again), whole(lm, edit))
+
+
+def test_several_layers_are_written_from_the_bottom() -> None:
+    """The upper layer's residual is measured with the lower one written, and no layer is left changed."""
+    lm = build("mixtral")
+    before = bits(lm)
+    two = dataclasses.replace(MEMIT, layers=(1, 2), site="block")
+    edit = two.edit(lm, FACTS)
+    assert isinstance(edit, ExpertsEdit)
+    assert {layer for layer, _ in edit.factors} == {1, 2}
+    assert unchanged(lm, before)
+    plain = [gap(lm, fact) for fact in FACTS]
+    with edit.applied(lm):
+        assert sum(gap(lm, fact) for fact in FACTS) > sum(plain)
+    assert unchanged(lm, before)
+
+
+def test_it_goes_on_from_its_own_edit() -> None:
+    """In one layer and with targets of the unedited model, two turns are one: recursive least squares."""
+    lm = build("mixtral")
+    before = bits(lm)
+    editor = dataclasses.replace(MEMIT, ratio=None, weight=3.0, solve_on="unedited")
+    first = editor.edit(lm, FACTS[:2])
+    both = editor.extend(lm, first, FACTS[2:])
+    assert unchanged(lm, before)
+    at_once = editor.edit(lm, FACTS)
+    assert isinstance(both, ExpertsEdit)
+    assert isinstance(at_once, ExpertsEdit)
+    torch.testing.assert_close(whole(lm, both), whole(lm, at_once), atol=1e-4, rtol=1e-2)
+    with both.applied(lm):
+        assert not unchanged(lm, before)
+    assert unchanged(lm, before)
+
+
+def test_more_facts_than_half_of_the_coefficients() -> None:
+    """Then A is formed and factored as a whole: the same update."""
+    lm = build("qwen3_moe")
+    words = tiny.WORDS[28:76]
+    facts = [Fact(f"{word} tower", "the {} is", "Rome", "Paris", id=word) for word in words]
+    assert 2 * len(facts) >= width_of(lm)
+    edit = MEMIT.edit(lm, facts)
+    expected = by_hand(lm, MEMIT, facts)
+    assert isinstance(edit, ExpertsEdit)
+    assert float((whole(lm, edit).double() - expected).norm() / expected.norm()) < 2e-3
+
+
+def test_the_text_is_as_long_as_the_experts_need() -> None:
+    """Each of 4 experts answers half of the tokens: it takes twice as many for each coefficient."""
+    lm = build("mixtral")
+    assert tokens_for(lm.memory(LAYER), 8) == 2 * 8 * 48
+    assert tokens_for(tiny.build("llama").memory(LAYER), 8) == 8 * 48
+
+
+def test_all_moments_together_are_block_diagonal() -> None:
+    lm = build("mixtral")
+    moment = ExpertMoments(lm, LAYER, MEMIT.text)
+    _, _, C = problem(lm, FACTS[:1])
+    torch.testing.assert_close(moment.matrix, C, atol=1e-5, rtol=1e-4)
+    assert moment.trace == pytest.approx(float(C.trace()), rel=1e-4)
+    assert moment.scale == pytest.approx(float(C.trace()) / len(C), rel=1e-4)
+    assert moment.tokens == 400
+
+
+def test_what_cannot_be_done_is_said() -> None:
+    lm = build("deepseek_v3")  # layers 0 and 1 are plain
+    with pytest.raises(UnsupportedModelError, match=r"null space .* is known only for layers with one memory"):
+        AlphaEdit(**COMMON).edit(lm, FACTS)
+    with pytest.raises(UnsupportedModelError, match=r"layers 1, 2 .* some are mixtures of experts \(2\) and others"):
+        dataclasses.replace(MEMIT, layers=(1, 2)).edit(lm, FACTS)
+    with pytest.raises(UnsupportedModelError, match="not one key-value memory"):
+        MEMIT.lacking(lm, FACTS)
