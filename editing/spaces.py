@@ -133,7 +133,8 @@ def annotated_bounds(cls: type, setting: str) -> tuple[float | None, float | Non
     if name not in {field.name for field in dataclasses.fields(cls)}:
         raise AttributeError(f"{cls.__name__} has no setting {name}")
     if rest:
-        return annotated_bounds(next(hint for hint in _parts(hints[name]) if dataclasses.is_dataclass(hint)), rest)
+        nested: Any = next(hint for hint in _parts(hints[name]) if dataclasses.is_dataclass(hint))
+        return annotated_bounds(nested, rest)
     marks = [mark for hint in _parts(hints[name]) for mark in getattr(hint, "__metadata__", ())]
     low = [float(mark.ge) for mark in marks if isinstance(mark, Ge)]  # type: ignore[arg-type]
     high = [float(mark.le) for mark in marks if isinstance(mark, Le)]  # type: ignore[arg-type]
