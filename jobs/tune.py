@@ -27,7 +27,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.markup import escape
 
 from corrigenda import EditRefusedError, LanguageModel
-from corrigenda.data import FactSet
+from corrigenda.data import FactSet, read_facts
 from corrigenda.files import write_json, write_text
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.ids import code_version, run_id, targets
@@ -53,6 +53,9 @@ from locate import average, suggest_layers
 logger = logging.getLogger(__name__)
 
 FACTS = "facts.jsonl"
+EMBEDDED = 30
+"""So many of the project's facts are asked about, where the model knows none of the run's own."""
+
 PROTOCOLS = {"single": run_single, "batch": run_batch}
 
 
@@ -160,7 +163,11 @@ class Tuning:
         return fixed
 
     def _traced(self) -> dict[str, Any]:
-        """The layers where tracing finds the facts that the model knows, and which facts these are."""
+        """The layers where tracing finds facts that the model knows, and which facts these are.
+
+        The run's own; where the model knows none of them (what is to be corrected is often unknown), those that come
+        with the project: where a model keeps facts is asked, and not where it keeps these.
+        """
         path = self.folder.path / "traced.json"
         if path.is_file():
             kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -169,13 +176,16 @@ class Tuning:
         found: dict[str, Any] = {"layers": [], "facts": [], "why": "nothing was traced (job.traced=0)"}
         if self.asked.traced:
             locator = replace(made(self.config.job.locator), site="ffn")
-            traces = traces_of(self.lm, [*self.facts], locator, self.asked.traced)
-            found["why"] = f"the model knows none of the {len(self.facts)} facts"
-            if traces:
+            found["why"] = (
+                f"the model knows none of the {len(self.facts)} facts, nor of those that come with the project"
+            )
+            for facts in (self.facts, read_facts("embedded", limit=EMBEDDED)):
                 try:
-                    layers = suggest_layers(average(traces), min(3, self.lm.n_layers))
-                    found = {"layers": layers, "facts": [trace.fact.id for trace in traces], "why": ""}
-                except ValueError as error:  # every prompt ends with its subject
+                    if traces := traces_of(self.lm, [*facts], locator, self.asked.traced):
+                        layers = suggest_layers(average(traces), min(3, self.lm.n_layers))
+                        found = {"layers": layers, "facts": [trace.fact.id for trace in traces], "why": ""}
+                        break
+                except ValueError as error:  # every prompt ends with its subject, for example
                     found["why"] = str(error)
         found["seconds"] = time.perf_counter() - begin
         write_json(path, found)
