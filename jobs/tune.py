@@ -301,7 +301,6 @@ class Tuning:
             "model_fingerprint": self.lm.fingerprint,
             "data": self.facts.name,
             "mode": self.config.mode,
-            "n_facts": len(self.facts),
             "facts": [fact.id for fact in self.facts],
             "traced": dict(traced),
             "objective": _objective_of(trials),

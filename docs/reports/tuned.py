@@ -139,7 +139,7 @@ def lines(data: Mapping[str, Any], figures: Mapping[str, Any]) -> Iterator[str]:
     yield f"# Tuned and shipped settings: {title}"
     yield ""
     yield (
-        f"`job=tune` tried {len(tuning['trials'])} settings of `editor={figures['choice']}` on {tuning['n_facts']} "
+        f"`job=tune` tried {len(tuning['trials'])} settings of `editor={figures['choice']}` on {len(tuning['facts'])} "
         f"facts ({figures['facts']['tuned on']}, mode={tuning['mode']}) in {tuning['seconds'] / 60:.0f} minutes. They "
         f"were tuned for: {tuning['objective']}. [tuning.md](tuning.md) says how to do the same."
     )

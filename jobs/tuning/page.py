@@ -38,7 +38,7 @@ def lines_of(found: Mapping[str, Any]) -> Iterator[str]:
     yield f"# {found['editor']} tuned for {model_title(found['model'])}"
     yield ""
     yield (
-        f"{len(trials)} trials on {found['n_facts']} facts of {model_title(found['data'])} (mode={found['mode']}), "
+        f"{len(trials)} trials on {len(found['facts'])} facts of {model_title(found['data'])} (mode={found['mode']}), "
         f"in {found['seconds'] / 60:.1f} minutes. Tuned for: {found['objective']}."
     )
     yield ""

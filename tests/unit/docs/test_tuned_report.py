@@ -45,7 +45,14 @@ def test_the_difference_is_tuned_minus_shipped() -> None:
 def test_the_page(tmp_path: Path) -> None:
     sides = {tuned.SHIPPED: evaluation([0.0, 1.0], 0.05), tuned.TUNED: evaluation([1.0, 1.0], 0.01)}
     axis = {"name": "layer", "low": 0, "high": 9, "log": False, "whole": True}
-    tuning = {"editor": "rome", "model": "tiny", "mode": "single", "n_facts": 2, "seconds": 90.0, "objective": "ES"}
+    tuning = {
+        "editor": "rome",
+        "model": "tiny",
+        "mode": "single",
+        "facts": ["a", "b"],
+        "seconds": 90.0,
+        "objective": "ES",
+    }
     tuning |= {"trials": [trial(0, 0.2, {}), trial(1, 0.5, {"layer": 4})], "best": 1, "axes": [axis]}
     facts = {"tuned on": "facts 1 to 2 of x.json", "scored": "facts 3 to 4"}
     figures = {"tuning": tuning, "facts": facts, "choice": "rome", **tuned.compared(sides)}
