@@ -30,6 +30,16 @@ def locate_layers(config: DictConfig, folder: Path, lm: LanguageModel, facts: Se
             config.editor[field] = _located(field, config.job.auto_layer, folder, lm, facts)
 
 
+def traces_of(lm: LanguageModel, facts: Sequence[Fact], locator: Any, most: int) -> list[Trace]:
+    """The traces of the first facts that the model knows, so many at most."""
+    traces: list[Trace] = []
+    for fact in track(facts, "Tracing facts to choose a layer"):
+        if len(traces) < most:
+            with suppress(UnknownFactError):
+                traces.append(locator.find(lm, fact))
+    return traces
+
+
 def _located(
     field: str, settings: DictConfig, folder: Path, lm: LanguageModel, facts: Sequence[Fact]
 ) -> int | list[int]:
@@ -38,11 +48,7 @@ def _located(
     asked = check(AutoLayerSettings, settings)
     if not path.is_file():
         locator = replace(made(settings.locator), site="ffn")
-        traces: list[Trace] = []
-        for fact in track(facts, "Tracing facts to choose a layer"):
-            if len(traces) < asked.facts:
-                with suppress(UnknownFactError):
-                    traces.append(locator.find(lm, fact))
+        traces = traces_of(lm, facts, locator, asked.facts)
         if not traces:
             raise ValueError(f"editor.{field}=auto: {lm.name} knows none of the {len(facts)} facts; name a layer")
         best = suggest_layers(average(traces), 1 if field == "layer" else asked.layers)

@@ -25,6 +25,7 @@ from jobs.job import Job, StoreJob, find_job, stored_config
 from jobs.logs import remove_if_unused
 from jobs.outside import import_plugins
 from jobs.settings import PluginSettings, check, check_shared
+from jobs.tuned import take_tuned
 
 if TYPE_CHECKING:
     from corrigenda import LanguageModel
@@ -62,6 +63,7 @@ def start(config: DictConfig) -> float | None:
     """
     _log_warnings()
     _import_plugins(config)
+    take_tuned(config, choices().get("editor", ""), overridden())
     job = find_job(config.job)
     if isinstance(job, StoreJob):
         require_settings(config)
@@ -154,7 +156,7 @@ def begin(config: DictConfig, folder: RunFolder) -> RunFolder:
     return folder
 
 
-FREE = ("before", "force", "resume", "store", "job.most_failures")
+FREE = ("before", "force", "resume", "store", "job.most_failures", "job.trials", "job.minutes")
 """Settings that may be others when a run goes on: they change no figure of it."""
 
 

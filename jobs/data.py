@@ -28,9 +28,30 @@ def read_data(data: Mapping[str, Any]) -> FactSet:
     facts = _facts(data)
     if data.get("disjoint_from") is not None:
         require_disjoint(_facts_used(data["disjoint_from"]), list(facts))
+    if data.get("tuned_on") is not None:
+        _warn_of_tuned(str(data["tuned_on"]), facts)
     # Last: other orders are of the same facts.
     order = data.get("order")
     return facts if order is None else facts.shuffled(order)
+
+
+def _warn_of_tuned(source: str, facts: FactSet) -> None:
+    """Warns where facts are among those on which the settings were tuned that the model's configuration gives."""
+    if not Path(source).is_file():
+        logger.warning("%s, the facts on which the model's settings were tuned, is not there any more", source)
+        return
+    found = overlaps(list(read_facts(source)), list(facts))
+    if found:
+        fact, what = found[0]
+        logger.warning(
+            "%d of %d facts are among those on which the model's settings were tuned (the first: %s, %s); figures on "
+            "them are too good (data.disjoint_from=%s makes this an error)",
+            len(found),
+            len(facts),
+            fact.id,
+            what,
+            source,
+        )
 
 
 def fixed_locality(config: DictConfig) -> list[Fact]:
@@ -109,6 +130,8 @@ def _facts_used(source: str) -> list[Fact]:
         except (ValueError, OSError) as error:
             raise type(error)(f"data.disjoint_from={source}: {error}") from None
     run = read_run(Path(source))
+    if run.job == "tune" and (Path(source) / "facts.jsonl").is_file():
+        return list(read_facts(str(Path(source) / "facts.jsonl")))
     if (run.state, run.job) != ("finished", "edit"):
         raise ValueError(
             f"data.disjoint_from={source}: this run is {run.state} (job {run.job}), and only a finished run of edits "

@@ -80,6 +80,7 @@ class DataSettings:
     part: str | None = None
     disjoint_from: str | None = None
     order: Seed | None = None
+    tuned_on: str | None = None
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from editing.neurons.scale import _ScaleNeurons
 from eval.judge import Judge
 from jobs.building.acceptance import AcceptSettings
 from jobs.explaining.settings import ExplainSettings
+from jobs.tuning.settings import TuneSettings
 from locate.lens.early_exit import EarlyExitSettings
 from locate.lens.jacobian import JacobianSettings
 from locate.neurons.locator import Neurons
@@ -101,6 +102,7 @@ CLASSES: dict[type, dict[str, Any]] = {
     settings_of_jobs.AskSettings: {"prompt": "x"},
     settings_of_jobs.PageSettings: {},
     ExplainSettings: {},
+    TuneSettings: {},
     settings_of_jobs.ExportSettings: {"to": "x"},
 }
 """Each class that is checked and can be made of plain values, with what it needs to be made.

@@ -1,0 +1,139 @@
+"""Models with tuned settings: how ``job=tune`` writes one, and how later runs take it.
+
+A file in ``conf/model`` may have, besides what `corrigenda.load` takes, ``tuned``: by the name that ``editor=`` takes,
+the settings that this model gets of it, and the facts on which they were chosen:
+
+    defaults: [own]
+    name: path/to/model
+    tuned:
+      memit:
+        target: editing.Memit
+        settings: {layers: [3, 4, 5], ratio: 2.5}
+        facts: /path/to/facts.jsonl
+
+What the command line says of the editor goes before it. The settings become the editor's own before a run begins, so
+that its configuration and its id are those of the same settings given by hand.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from corrigenda.files import write_text
+from corrigenda.names import model_title
+from corrigenda.settings import SettingsError
+
+logger = logging.getLogger(__name__)
+
+KEY = "tuned"
+
+
+def take_tuned(config: DictConfig, choice: str, given: list[str]) -> None:
+    """Gives the editor of a new run the settings that its model has for it, and notes on which facts they were tuned.
+
+    Args:
+        config: of the run; ``model.tuned`` is taken out of it.
+        choice: what ``editor=`` chose.
+        given: the names of settings that the command line gives.
+
+    Raises:
+        SettingsError: the model's file says something else than settings.
+    """
+    if KEY not in config.model:
+        return
+    tuned: Any = OmegaConf.to_container(config.model[KEY]) or {}
+    with open_dict(config):
+        del config.model[KEY]
+    entry = tuned.get(choice) if isinstance(tuned, dict) else tuned
+    if entry is None:
+        return
+    if not isinstance(entry, dict) or not isinstance(entry.get("settings"), dict):
+        raise SettingsError(f"model.{KEY}.{choice} must have the key settings, with the editor's settings by name")
+    if entry.get("target", config.editor.get("_target_")) != config.editor.get("_target_"):
+        return  # another editor of the same name
+    layers_given = bool({"editor.layer", "editor.layers", "editor.depth", "editor.number"} & set(given))
+    taken = {}
+    for name, value in entry["settings"].items():
+        if f"editor.{name}" in given or (name in ("layer", "layers") and layers_given):
+            continue
+        if OmegaConf.select(config.editor, name, default=KEY) == KEY:
+            raise SettingsError(f"model.{KEY}.{choice}.settings: the editor has no setting {name}")
+        OmegaConf.update(config.editor, name, value)
+        taken[name] = value
+    if taken:
+        said = ", ".join(f"editor.{name}={value}" for name, value in taken.items())
+        logger.info("as tuned for this model: %s", said)
+    if entry.get("facts") is not None and taken:
+        with open_dict(config):
+            config.data.tuned_on = entry["facts"]
+
+
+def tuned_name(asked: str | None, model: str) -> str:
+    """The name of a tuned model's file."""
+    if asked is not None:
+        return asked
+    return f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', model_title(model)).strip('-.') or 'model'}-tuned"
+
+
+def write_tuned(
+    folder: Path,
+    name: str,
+    model: DictConfig,
+    editor: DictConfig,
+    choice: str,
+    settings: Mapping[str, Any],
+    facts: Path,
+    told: str,
+) -> Path:
+    """Writes a tuned model into a folder of configurations; what the file has for other editors stays.
+
+    Args:
+        folder: of configurations, for ``--config-dir``.
+        name: what ``model=`` will take.
+        model: the group ``model`` of the run.
+        editor: the group ``editor`` of the run.
+        choice: what ``editor=`` chose.
+        settings: the editor's settings, by dotted name.
+        facts: a file of the facts that were tuned on.
+        told: how they were found, for a comment.
+
+    Returns:
+        the file.
+
+    Raises:
+        FileExistsError: there is a file of this name that is of another model.
+    """
+    path = folder / "model" / f"{name}.yaml"
+    place = Path(str(model.name)).expanduser()
+    found: dict[str, Any] = {"defaults": ["own", "_self_"]}
+    plain: Any = OmegaConf.to_container(model)
+    kept = {key: plain[key] for key in ("dtype", "revision", "trust_remote_code") if key in plain}  # not this machine's
+    found |= kept | {"name": str(place.resolve()) if place.exists() else model.name, KEY: {}}
+    comments: list[str] = []
+    if path.is_file():
+        text = path.read_text(encoding="utf-8")
+        earlier = yaml.safe_load(text) or {}
+        if earlier.get("name") != found["name"]:
+            raise FileExistsError(f"{path} is of the model {earlier.get('name')}; give job.model= another name")
+        found[KEY] |= earlier.get(KEY) or {}
+        comments = [line for line in text.splitlines()[1:] if line.startswith("# editor=")]
+    found[KEY][choice] = {
+        "target": editor.get("_target_"),
+        "settings": dict(settings),
+        "facts": str(facts.resolve()),
+    }
+    comments = [line for line in comments if not line.startswith(f"# editor={choice}:")]
+    head = [
+        f"# Made by job=tune. A run takes it by --config-dir {folder} model={name}",
+        *comments,
+        f"# editor={choice}: {' '.join(told.split())}",
+    ]
+    write_text(path, "\n".join(head) + "\n" + yaml.safe_dump(found, sort_keys=False, allow_unicode=True))
+    return path

@@ -1,0 +1,68 @@
+"""docs/reports/tuned.py: how tuned and shipped settings are compared, on cases with chosen figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import tuned
+
+from corrigenda import Fact
+from eval import Case, Measurement
+from eval.evaluation import Evaluation
+
+
+def evaluation(efficacy: list[float], drift: float) -> Evaluation:
+    cases = []
+    for number, value in enumerate(efficacy):
+        values = {"efficacy_success": value, "preservation": 0.5, "perplexity_drift": drift}
+        cases.append(Case(Fact(f"subject {number}", "{} is", "Rome"), None, Measurement(values=values)))
+    return Evaluation(tuple(cases))
+
+
+def trial(number: int, value: float, settings: dict[str, Any]) -> dict[str, Any]:
+    params = {"layer": 3 + number}
+    record = {"number": number, "params": params, "settings": settings, "value": value, "why": "drawn", "error": ""}
+    return record | {"seconds": 2.0, "metrics": {}}
+
+
+def test_the_difference_is_tuned_minus_shipped() -> None:
+    shipped, better = evaluation([0.0] * 8 + [1.0] * 2, 0.05), evaluation([1.0] * 10, 0.01)
+    found = tuned.compared({tuned.SHIPPED: shipped, tuned.TUNED: better})
+    assert found["metrics"][tuned.SHIPPED]["efficacy_success"]["after"] == 0.2
+    test = found["tests"]["efficacy_success"]
+    assert (test["n"], test["difference"], test["test"]) == (10, 0.8, "McNemar")
+    assert test["p"] == 2 * 0.5**8
+    assert found["tests"]["preservation"]["difference"] == 0
+    assert "perplexity_drift" not in found["tests"]
+    assert "better in efficacy success (ES) and worse in none" in tuned.verdict(found["tests"])
+    turned = tuned.compared({tuned.SHIPPED: better, tuned.TUNED: shipped})["tests"]
+    assert "**The tuned settings are worse in efficacy success (ES) (p" in tuned.verdict(turned)
+    same = tuned.compared({tuned.SHIPPED: better, tuned.TUNED: better})["tests"]
+    assert "not worse than the shipped ones" in tuned.verdict(same)
+
+
+def test_the_page(tmp_path: Path) -> None:
+    sides = {tuned.SHIPPED: evaluation([0.0, 1.0], 0.05), tuned.TUNED: evaluation([1.0, 1.0], 0.01)}
+    axis = {"name": "layer", "low": 0, "high": 9, "log": False, "whole": True}
+    tuning = {
+        "editor": "rome",
+        "model": "tiny",
+        "mode": "single",
+        "facts": ["a", "b"],
+        "seconds": 90.0,
+        "objective": "ES",
+    }
+    tuning |= {"trials": [trial(0, 0.2, {}), trial(1, 0.5, {"layer": 4})], "best": 1, "axes": [axis]}
+    facts = {"tuned on": "facts 1 to 2 of x.json", "scored": "facts 3 to 4"}
+    figures = {"tuning": tuning, "facts": facts, "choice": "rome", **tuned.compared(sides)}
+    data = {"command": "python docs/reports/tuned.py collect", "made": [], "runs": {}, "figures": figures}
+    page, picture = tuned.page(data, tmp_path)
+    text = page.read_text()
+    assert "Chosen: trial 1, layer 4 (0.500)." in text
+    assert "| efficacy success (ES) (%) |  | 50.0" in text
+    assert "| 100.0" in text
+    assert "these are the shipped settings" not in text.lower()
+    assert picture.stat().st_size > 1000
+    tuning["best"] = 0
+    assert "**These are the shipped settings" in tuned.page(data, tmp_path)[0].read_text()
