@@ -63,7 +63,6 @@ def start(config: DictConfig) -> float | None:
     """
     _log_warnings()
     _import_plugins(config)
-    take_tuned(config, choices().get("editor", ""), overridden())
     job = find_job(config.job)
     if isinstance(job, StoreJob):
         require_settings(config)
@@ -72,6 +71,7 @@ def start(config: DictConfig) -> float | None:
         return None
     folder = RunFolder(HydraConfig.get().runtime.output_dir)
     try:
+        take_tuned(config, choices().get("editor", ""), overridden())
         config = configuration(config, folder)
         _import_plugins(config)  # those of the run to go on with
         job = find_job(config.job)  # that of the run to go on with
