@@ -14,7 +14,6 @@ import pytest
 SCRIPTS = ("ffn_lens", "keys", "knowledge_base", "layers", "leaderboard", "neurons", "sequential", "tuned")
 
 WAITING: dict[str, str] = {
-    "knowledge-base-figures": "its runs take an idle machine for an hour, and are not made yet",
     "leaderboard": "the present page is of an earlier version of the command, which kept no data",
     "tuned": "its runs are not made yet",
 }
