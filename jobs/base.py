@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
@@ -33,25 +33,14 @@ if TYPE_CHECKING:
 console = Console(stderr=True)
 
 
-def _log_warnings() -> None:
-    """Lets warnings go into the log: those meant for users as one line, others with the place in the code."""
-    logging.captureWarnings(True)
-    shown = warnings.showwarning
+def _one_line(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """A warning as the log has it: one meant for users as its text alone, others with the place in the code."""
+    return str(message) if category is UserWarning else _WITH_PLACE(message, category, filename, lineno, line)
 
-    def show(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
-    ) -> None:
-        if category is UserWarning and file is None:
-            logging.getLogger("py.warnings").warning("%s", message)
-        else:
-            shown(message, category, filename, lineno, file, line)
 
-    warnings.showwarning = show
+_WITH_PLACE = warnings.formatwarning
 
 
 def start(config: DictConfig) -> float | None:
@@ -61,7 +50,8 @@ def start(config: DictConfig) -> float | None:
         ValueError: a setting is missing; or as the job says.
         RunInterrupted: it was interrupted.
     """
-    _log_warnings()
+    logging.captureWarnings(True)
+    warnings.formatwarning = _one_line
     _import_plugins(config)
     job = find_job(config.job)
     if isinstance(job, StoreJob):

@@ -1,4 +1,4 @@
-"""The leaderboard: which runs it compares on what, its marks, its files, and the page in a real browser."""
+"""The leaderboard: which runs it compares on what, its marks and its files."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import io
 import json
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -21,9 +20,6 @@ from eval.leaderboard.columns import CONTROLS, columns
 from eval.leaderboard.page import markdown, table_csv, write_view
 from eval.leaderboard.views import cases_view, figure_text, leaderboard_view
 from eval.statistics.paired import harmonic_mean
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Page
 
 
 def only_board(tmp_path: Path, **options: Any) -> Board:
@@ -405,25 +401,3 @@ def test_a_record_cannot_end_its_script_element(tmp_path: Path, make_run: Any) -
     page = write_leaderboard(leaderboard(Store(tmp_path / "outputs").runs()), tmp_path / "board")[3].read_text()
     assert "\\u003c/script\\u003e" in page
     assert "</script><img" not in page
-
-
-@pytest.fixture
-def page(written: Path) -> Iterator[Page]:
-    """The page, opened from the file system in a real Chromium, with no network."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright (pip install playwright)")
-    places = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome", "chrome")]
-    executable = next((place for place in places if place), None)
-    with playwright.sync_playwright() as driver:
-        if executable is None and not Path(driver.chromium.executable_path).exists():
-            pytest.skip("needs a Chromium (playwright install chromium, or the system's package)")
-        browser = driver.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-        context = browser.new_context(viewport={"width": 1400, "height": 1000}, offline=True)
-        page = context.new_page()
-        problems: list[str] = []
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-        page.on("request", lambda request: None if request.url.startswith("file:") else problems.append(request.url))
-        page.goto((written / "leaderboard.html").as_uri())
-        yield page
-        browser.close()
-        assert not problems
