@@ -41,7 +41,9 @@ def too_long(lm: LanguageModel, fact: Fact, settings: EvalSettings) -> str:
                 )
         if settings.generate and settings.real_use is not None:
             limit = settings.real_use.max_new_tokens
-            for one in questions_of(lm, 0, fact, METRICS.kinds("questions"), settings.real_use):
+            for one in questions_of(
+                lm, 0, fact, METRICS.kinds("questions", without=settings.without), settings.real_use
+            ):
                 kind = f"a question in real use ({one.setting})"
                 lm.require_room(len(one.tokens) + limit - 1, f"a question with up to {limit} new tokens")
     except ContextLengthError as error:
@@ -68,7 +70,7 @@ def not_measured(lm: LanguageModel, fact: Fact, reason: str, settings: EvalSetti
         record.answer = "" if settings.generate else None
     if settings.generate and settings.real_use is not None:
         reply = "" if settings.real_use.judge.named else None
-        asked = questions_of(lm, 0, fact, METRICS.kinds("questions"), settings.real_use)
+        asked = questions_of(lm, 0, fact, METRICS.kinds("questions", without=settings.without), settings.real_use)
         questions = [AskedQuestion(one.prompt, one.kind, one.setting, one.asked, "", reply=reply) for one in asked]
         blank.prompts[QUESTION_KIND] = [*questions]
     METRICS.judge(fact, blank)

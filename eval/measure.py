@@ -66,7 +66,7 @@ def measure(
         wanted = METRICS.kinds("free_answers", "sampled_text", without=settings.without)
         answer_freely(lm, facts, measurements, wanted, kept, settings)
         if settings.real_use is not None:
-            asked = METRICS.kinds("questions")
+            asked = METRICS.kinds("questions", without=settings.without)
             ask_in_real_use(lm, facts, measurements, asked, settings.real_use, settings.max_tokens)
     if settings.perplexity_windows:
         _put_held_out(lm, measurements, settings, before, held_out)

@@ -9,7 +9,7 @@ from annotated_types import Ge, Lt
 
 from corrigenda.settings import AtLeastOne, Count, Seed, SettingsError, checked
 from eval.real_use.settings import RealUse
-from eval.records import SIDE_KINDS
+from eval.records import RECORD_OF, SIDE_KINDS
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class EvalSettings:
             questions and other prompts about the subject (`corrigenda.data.side_effects`); about twenty prompts more a
             fact. Other figures stay as they are.
         real_use: how questions are asked as a person asks them; None: they are not, nor without `generate`.
+        only: the kinds of prompts that are measured (prompt, paraphrases, neighbourhood, ...); none named: all.
     """
 
     generate: bool = True
@@ -55,15 +56,21 @@ class EvalSettings:
     harness_limit: AtLeastOne | None = None
     side_effects: bool = False
     real_use: RealUse | None = None
+    only: tuple[str, ...] = ()
 
     @property
     def without(self) -> frozenset[str]:
         """The kinds of prompts that are left out."""
-        return frozenset() if self.side_effects else SIDE_KINDS
+        not_asked = frozenset(RECORD_OF).difference(self.only) if self.only else frozenset[str]()
+        return not_asked if self.side_effects else not_asked | SIDE_KINDS
 
     def __post_init__(self) -> None:
         if 0 < self.perplexity_windows < 3:
             raise SettingsError(
                 f"EvalSettings: perplexity_windows={self.perplexity_windows} must be 0, for no perplexity, or at least "
                 "3: one of each held-out text"
+            )
+        if unknown := [kind for kind in self.only if kind not in RECORD_OF]:
+            raise SettingsError(
+                f"EvalSettings: only: {unknown[0]!r} is no kind of prompt; the kinds are {', '.join(RECORD_OF)}"
             )

@@ -286,7 +286,7 @@ def asked(arguments: argparse.Namespace, name: str, paths: Mapping[str, Path], o
         *([] if order is None else [f"data.order={order}"]),
         *(f"job.locality.path={paths['fixed']}", f"job.locality.limit={FIXED}", "job.most_failures=1"),
         *(f"model={arguments.model}", f"editor={method.editor}"),
-        *(f"job.sequential.checkpoints=[{arguments.checkpoints}]", "job.sequential.after_each=probabilities"),
+        *(f"job.sequential.checkpoints=[{arguments.checkpoints}]", "job.sequential.after_each=edited"),
         *(f"job.sequential.batch={arguments.batch}", f"job.sequential.scored={arguments.scored}"),
         "job.sequential.keep_edits=true",
         *(["editor.solve_on=unedited"] if method.shares else []),

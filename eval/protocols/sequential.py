@@ -295,7 +295,10 @@ class SequentialRun:
     def _after_each(self) -> EvalSettings:
         if self.settings.after_each == "full":
             return self.run.settings
-        return replace(self.run.settings, generate=False, perplexity_windows=0)
+        probabilities = replace(self.run.settings, generate=False, perplexity_windows=0)
+        return (
+            probabilities if self.settings.after_each == "probabilities" else replace(probabilities, only=("prompt",))
+        )
 
 
 def run_sequential(run: EditRun, settings: SequentialSettings, fixed: Fixed = ()) -> SequentialRun:

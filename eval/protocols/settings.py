@@ -43,8 +43,8 @@ class SequentialSettings:
             its edit put on top; "extend": the editor's own `extend` goes on from its edit of the earlier facts (side
             memories); "together": at each checkpoint all facts so far are edited at once, from the unedited model;
             "auto": "extend" where the editor has it, else "stack".
-        after_each: what is measured of a fact right after its edit: all ("full"), or only what follows from
-            probabilities ("probabilities"). It adds up: this is done after every edit.
+        after_each: what is measured of a fact right after its edit: all ("full"), only what follows from probabilities
+            ("probabilities"), or that of the edited prompt alone ("edited"). It adds up: this is done after every edit.
         generate_until: beyond so many edits the checkpoints measure no free generation of the edits; None: all do.
         chunk: facts measured together.
         batch: facts that are edited in one call. A batch is edited on the model as the earlier ones left it, by
@@ -65,7 +65,7 @@ class SequentialSettings:
     checkpoints: tuple[AtLeastOne, ...] = (1, 10, 30, 100, 300, 1000)
     every: AtLeastOne = 10
     regime: Regime = "auto"
-    after_each: Literal["full", "probabilities"] = "full"
+    after_each: Literal["full", "probabilities", "edited"] = "full"
     generate_until: Count | None = None
     chunk: AtLeastOne = 10
     batch: AtLeastOne = 1

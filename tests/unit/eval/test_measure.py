@@ -15,6 +15,7 @@ from torch import Tensor
 
 from corrigenda import Fact, LanguageModel, LowRankEdit, Origin
 from corrigenda.facts import Probe
+from corrigenda.settings import SettingsError
 from eval import METRICS, Case, EvalSettings, Evaluation, Measurement, evaluate, measure, teacher_forcing
 from eval.evaluation import NOT_FINITE, judged
 from eval.metrics.fluency import ngram_entropy
@@ -437,3 +438,16 @@ def test_no_numbers_are_noticed_where_no_value_shows_them() -> None:
     lm.memory(1).weight.data[:] = torch.nan
     after = dataclasses.replace(measure(lm, [fact], settings)[0], values={"token_accuracy": 0.0})
     assert judged(fact, after, after).error.startswith(NOT_FINITE)
+
+
+def test_only_some_kinds_of_prompts_can_be_measured() -> None:
+    lm, settings = tiny.build("llama"), dataclasses.replace(SMALL, only=("prompt", "neighbourhood"))
+    fact = Fact("Rome", "{} is in", "France", "Italy", paraphrases=("{} lies in",), neighbourhood=("Milan is in",))
+    [some], [all_] = measure(lm, [fact], settings), measure(lm, [fact], SMALL)
+    assert set(some.prompts) == {"prompt", "neighbourhood"}
+    assert {"paraphrases", "neighbourhood_plus"} <= set(all_.prompts)
+    shared = some.values.keys() & all_.values.keys()
+    assert {key: some.values[key] for key in shared} == pytest.approx({key: all_.values[key] for key in shared})
+    assert not [key for key in some.values if key.startswith("paraphrase")]
+    with pytest.raises(SettingsError, match="only: 'paraphrase' is no kind of prompt; the kinds are prompt, para"):
+        EvalSettings(only=("paraphrase",))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -263,6 +263,23 @@ class Nudge:
         draw = torch.Generator().manual_seed(sum(map(ord, facts[0].id)))
         shape = lm.memory(1).values.shape
         return ValueEdit.of(lm, Origin.of(lm, self, facts), {1: self.size * torch.randn(shape, generator=draw)})
+
+
+def test_right_after_an_edit_its_own_prompt_alone_can_be_measured(tmp_path: Path) -> None:
+    lm, asked = tiny.build("llama"), [replace(fact, paraphrases=("{} was in",)) for fact in PLAIN[:2]]
+    runs = {
+        after_each: go(
+            lm, FactSet("asked", asked), Nudge(), tmp_path / after_each, SequentialSettings((1,), after_each=after_each)
+        )
+        for after_each in ("probabilities", "edited")
+    }
+    all_, one = ([case.after.values for case in run.run.evaluation.cases] for run in runs.values())
+    assert all("paraphrase_token_accuracy" in values for values in all_)
+    assert [sorted(case.after.prompts) for case in runs["edited"].run.evaluation.cases] == [["prompt"]] * 2
+    assert [values["token_accuracy"] for values in one] == [values["token_accuracy"] for values in all_]
+    assert not [key for values in one for key in values if key.startswith("paraphrase")]
+    curves = [[point["metrics"] for point in run.curve] for run in runs.values()]
+    assert curves[0] == curves[1]  # a checkpoint measures everything
 
 
 def real(number: int) -> FactSet:
