@@ -55,7 +55,7 @@ GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
     "alphaedit": {"energy": (0.02, 0.1, 0.3), "ratio": (0.1, 1.0)},
     "emmet": {"eps": (0.001, 0.01, 0.1, 0.3, 1.0, 3.0)},
     "pmet": {"ratio": (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)},
-    "ultraedit": {"depth": (0.7, 0.8, 0.9), "step": (0.1, 0.3)},
+    "ultraedit": {"depth": (0.8, 0.9), "step": (0.2, 0.4, 0.8)},
     "crispedit": {"gamma": (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)},
     "rome": {"value.clamp_norm_factor": (0.75, 1.0, 1.5, 2.0, 3.0, 4.0)},
     "finetune": {"lr": (1e-4, 3e-4, 1e-3), "stop": (0.02, 0.2)},
