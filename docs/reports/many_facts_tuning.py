@@ -5,7 +5,7 @@
 Each trial is an ordinary run of run.py on the CounterFact facts 1,001 to 1,200, in batches as on the page, in a store
 of its own. What is finished is not done again, and what was cut short goes on: the command can be stopped and given
 again. At the end it prints each method's trials, and writes them with the best one's settings to tuning.json in the
-store, where `many_facts.py collect` takes them for the page. No default is changed by that: who reads it does that.
+store, where `many_facts.py collect` takes them for its runs and the page. No default is changed by that.
 
 Each method has `TRIALS` trials, all combinations of its grid. The best is the one with the highest score of those whose
 perplexity drift is at most `MOST_DRIFT`, since the score can reward a wrecked model; where none is, that of the least
@@ -50,7 +50,6 @@ MOST_DRIFT = 0.1
 
 GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
     "memit": {"ratio": (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)},
-    "memit_plain": {"ratio": (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)},
     "memit_blue": {"ratio": (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)},
     "alphaedit": {"energy": (0.02, 0.1, 0.3), "ratio": (0.1, 1.0)},
     "emmet": {"eps": (0.001, 0.01, 0.1, 0.3, 1.0, 3.0)},
@@ -61,7 +60,7 @@ GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
     "finetune": {"lr": (1e-4, 3e-4, 1e-3), "stop": (0.02, 0.2)},
     "wise_whitened": {"weight": (3.5, 7.0, 14.0), "margin": (0.6, 0.8)},
 }
-"""What is tuned of each method, by the editor's settings. MEMIT with targets anew has MEMIT's."""
+"""What is tuned of each method, by the editor's settings. Other forms of MEMIT have MEMIT's (`Method.tuned_as`)."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -86,6 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     paths = write_facts(FactSet(FILE, part), FILE, options.count, options.store / "facts")
     deadline = time.monotonic() + 60 * options.minutes if options.minutes else None
     found: dict[str, Any] = {}
+    scored = 0
     for name in chosen(options.methods, GRIDS, "method"):
         trials = []
         for settings in trials_of(name):
@@ -94,14 +94,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
             overrides += [f"store={own}", *(f"editor.{key}={value}" for key, value in settings.items())]
             if point_in(own) is None and not run(overrides, Store(own), deadline):
                 raise SystemExit("not finished yet; give the same command again to go on")
-            trials.append({"settings": settings, "figures": figures_of(point_in(own))})
+            point = point_in(own)
+            scored = max(scored, 0 if point is None else int(point["n_scored"]))
+            trials.append({"settings": settings, "figures": figures_of(point)})
             print(name, settings, trials[-1]["figures"], flush=True)
         best = best_of(trials)
         found[name] = {"trials": trials, "chosen": None if best is None else best["settings"]}
         print(f"{name}: {'no trial has figures' if best is None else best['settings']}", flush=True)
     described = f"facts {options.first + 1} to {options.first + options.count} of {DATA[FILE][0]}"
     path = store / TUNING
-    write_json(path, {"facts": described, "most_drift": MOST_DRIFT, "methods": found})
+    write_json(path, {"facts": described, "scored": scored, "most_drift": MOST_DRIFT, "methods": found})
     print(path)
 
 

@@ -11,6 +11,7 @@ import many_facts_tuning
 import pytest
 
 from corrigenda import Fact
+from corrigenda.files import write_json
 from corrigenda.runs.store import Store
 
 
@@ -22,7 +23,8 @@ def trial(score: float | None, drift: float | None) -> dict[str, Any]:
 def test_each_method_has_as_many_trials() -> None:
     assert {len(many_facts_tuning.trials_of(name)) for name in many_facts_tuning.GRIDS} == {many_facts_tuning.TRIALS}
     left_out = set(many_facts.METHODS) - set(many_facts_tuning.GRIDS)
-    assert left_out == {"none", "random", "memit_anew"}  # controls, and what has another's settings
+    others = {name for name, method in many_facts.METHODS.items() if method.tuned_as in many_facts_tuning.GRIDS}
+    assert left_out == {"none", "random"} | others  # controls, and what has another's settings
 
 
 def test_the_best_leaves_the_model_alone() -> None:
@@ -53,7 +55,11 @@ def test_trials_are_runs_on_facts_of_their_own_and_are_not_done_twice(
         if not any(one["store"] == str(folder) for one in runs):
             return None
         values = {"score": float(gamma), "perplexity_drift": 0.2 if gamma == "0.99" else 0.0}
-        return {"t": 4, "metrics": {key: {"before": None, "after": value} for key, value in values.items()}}
+        return {
+            "t": 4,
+            "n_scored": 3,
+            "metrics": {key: {"before": None, "after": value} for key, value in values.items()},
+        }
 
     monkeypatch.setattr(many_facts_tuning, "run", run)
     monkeypatch.setattr(many_facts_tuning, "point_in", point_in)
@@ -75,6 +81,12 @@ def test_trials_are_runs_on_facts_of_their_own_and_are_not_done_twice(
     page = "\n".join(many_facts.tuned(found))
     assert "| CrispEdit | gamma=0.95 | 95.0 | 0.000 | yes |" in page
     assert page.count("| yes |") == 1
+    assert "edited in one batch, of which 3 are scored" in page.replace("\n", " ")
+    assert many_facts.settings_chosen(store, "crispedit") == {"gamma": 0.95}
+    assert many_facts.settings_chosen(store, "memit") == {}
+    write_json(store / many_facts.TUNING, {"methods": {"memit": {"chosen": {"ratio": 3.0}}}})
+    for name in ("memit", "memit_plain", "memit_anew"):
+        assert many_facts.settings_chosen(store, name) == {"ratio": 3.0}
     assert list(many_facts.tuned(None)) == []
     with pytest.raises(SystemExit, match=r"has 12 facts, and none to tune on after the first 100"):
         many_facts_tuning.main([*arguments, "--first", "100"])
