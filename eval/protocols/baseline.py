@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from corrigenda import Fact, LanguageModel
@@ -17,6 +17,19 @@ from eval.measure import measure
 from eval.records import HeldOut, Measurement
 from eval.settings import EvalSettings
 from eval.stored import stored_measurements, write_measurements
+
+
+@dataclass(frozen=True)
+class Less:
+    """Facts of which less is measured than of the others.
+
+    Attributes:
+        places: their places among the facts.
+        settings: what is measured of them.
+    """
+
+    places: frozenset[int]
+    settings: EvalSettings
 
 
 class Baseline:
@@ -32,22 +45,36 @@ class Baseline:
         settings: what to measure.
         chunk: how many facts are measured together.
         folder: where measurements are kept; without one a chunk is measured anew whenever another was asked for since.
+        less: facts of which less is measured, and what; none by default.
     """
 
     def __init__(
-        self, lm: LanguageModel, facts: Sequence[Fact], settings: EvalSettings, chunk: int, folder: Path | None = None
+        self,
+        lm: LanguageModel,
+        facts: Sequence[Fact],
+        settings: EvalSettings,
+        chunk: int,
+        folder: Path | None = None,
+        less: Less | None = None,
     ) -> None:
         self._lm = lm
         self._facts = facts
         self._settings = settings
         self._size = chunk
         self._folder = folder
+        self._less = less
         self._held: dict[int, list[Measurement]] = {}
         self._held_out: HeldOut | None = None
 
     @classmethod
     def shared(
-        cls, lm: LanguageModel, facts: Sequence[Fact], settings: EvalSettings, chunk: int, folder: Path
+        cls,
+        lm: LanguageModel,
+        facts: Sequence[Fact],
+        settings: EvalSettings,
+        chunk: int,
+        folder: Path,
+        less: Less | None = None,
     ) -> Baseline:
         """One that takes up what others measured, in a folder for many models, sets of facts and settings.
 
@@ -55,10 +82,9 @@ class Baseline:
         same kind of device, in the same batches: it is, bit for bit, what would be measured again.
         """
         worked_on = [lm.fingerprint, str(lm.dtype), lm.device.type, FactSet("", tuple(facts)).fingerprint]
-        key = json.dumps(
-            [*worked_on, asdict(settings), chunk, code_version(entry=("eval.protocols.baseline",))], sort_keys=True
-        )
-        return cls(lm, facts, settings, chunk, folder / hashlib.sha256(key.encode()).hexdigest()[:16])
+        asked = [asdict(settings), chunk, None if less is None else [sorted(less.places), asdict(less.settings)]]
+        key = json.dumps([*worked_on, *asked, code_version(entry=("eval.protocols.baseline",))], sort_keys=True)
+        return cls(lm, facts, settings, chunk, folder / hashlib.sha256(key.encode()).hexdigest()[:16], less)
 
     @property
     def chunks(self) -> range:
@@ -103,10 +129,24 @@ class Baseline:
         with self._lm.edits.suspended():
             if self._held_out is None:
                 self._held_out = read_held_out(self._lm, self._settings)
-            found = measure(self._lm, self.facts(number), self._settings, held_out=self._held_out)
+            found = self._by_parts(number)
         if self._folder is not None:
             write_measurements(self._folder, f"{number:04d}", found)
         return found
+
+    def _by_parts(self, number: int) -> list[Measurement]:
+        """The measurements of a chunk's facts: of those that are fully measured together, and of the others."""
+        facts, begin = self.facts(number), number * self._size
+        few = [place for place in range(len(facts)) if self._less is not None and begin + place in self._less.places]
+        found: dict[int, Measurement] = {}
+        parts = [([place for place in range(len(facts)) if place not in few], self._settings)]
+        parts += [] if self._less is None else [(few, self._less.settings)]
+        for places, settings in parts:
+            if places:
+                asked = [facts[place] for place in places]
+                held_out = self._held_out if settings.perplexity_windows else None
+                found |= zip(places, measure(self._lm, asked, settings, held_out=held_out), strict=True)
+        return [found[place] for place in range(len(facts))]
 
     def _stored(self, number: int) -> list[Measurement] | None:
         return None if self._folder is None else stored_measurements(self._folder, f"{number:04d}")

@@ -20,7 +20,7 @@ from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.records import CRASHED
 from eval.evaluation import Case, Evaluation
 from eval.fitting import too_long
-from eval.protocols.baseline import Baseline
+from eval.protocols.baseline import Baseline, Less
 from eval.records import DEFINITIONS
 from eval.settings import EvalSettings
 
@@ -132,7 +132,12 @@ class EditRun:
         return Evaluation(tuple(case for case in cases if not left_out(case.edit)))
 
     def baseline(
-        self, facts: Sequence[Fact], settings: EvalSettings, chunk: int | None = None, folder: Path | None = None
+        self,
+        facts: Sequence[Fact],
+        settings: EvalSettings,
+        chunk: int | None = None,
+        folder: Path | None = None,
+        less: Less | None = None,
     ) -> Baseline:
         """What the unedited model does with facts: where runs share it, else in a folder of one's own, or nowhere.
 
@@ -141,11 +146,12 @@ class EditRun:
             settings: what to measure.
             chunk: how many facts are measured together; by default `CHUNK`.
             folder: where it is kept, unless runs share it.
+            less: facts of which less is measured, and what.
         """
         chunk = CHUNK if chunk is None else chunk
         if self.before is not None:
-            return Baseline.shared(self.lm, facts, settings, chunk, self.before)
-        return Baseline(self.lm, facts, settings, chunk, folder)
+            return Baseline.shared(self.lm, facts, settings, chunk, self.before, less)
+        return Baseline(self.lm, facts, settings, chunk, folder, less)
 
     @property
     def edits(self) -> list[Edit]:

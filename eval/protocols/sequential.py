@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from corrigenda import Edit, Fact
+from corrigenda.data.requests import standing
 from corrigenda.runs.records import CRASHED
 from eval.evaluation import NOT_FINITE, Case, Evaluation, judged
 from eval.held_out import in_turn
 from eval.measure import measure, on_windows
 from eval.protocols.alarm import check_alarm
-from eval.protocols.baseline import Baseline
+from eval.protocols.baseline import Baseline, Less
 from eval.protocols.batches import asked_of
 from eval.protocols.checkpoints import Checkpoints, fixed_settings, n_prompts
+from eval.protocols.choice import chosen
 from eval.protocols.fixed_locality import Fixed, fixed_locality, parts_of
 from eval.protocols.position import Position, SavedPosition
 from eval.protocols.runs import Attempt, EditRun, reports_of
@@ -71,12 +73,12 @@ class SequentialRun:
         self.regime = self._regime()
         self._stop = stop
 
-        def baseline(facts: Sequence[Fact], measured: EvalSettings, name: str) -> Baseline:
+        def baseline(facts: Sequence[Fact], measured: EvalSettings, name: str, less: Less | None = None) -> Baseline:
             if before is not None:
-                return Baseline(run.lm, facts, measured, settings.chunk, before / name)
-            return run.baseline(facts, measured, settings.chunk, run.folder.path / "before" / name)
+                return Baseline(run.lm, facts, measured, settings.chunk, before / name, less)
+            return run.baseline(facts, measured, settings.chunk, run.folder.path / "before" / name, less)
 
-        self._baseline = baseline(list(run.facts), run.settings, "edited")
+        self._baseline = baseline(list(run.facts), run.settings, "edited", self._never_scored())
         self._fixed = baseline(self.fixed, fixed_settings(run.settings), "fixed")
         kept_at = settings.due(len(run.facts)) if settings.keep_edits else []
         self._position = SavedPosition(run, self.regime, kept_at)
@@ -290,6 +292,18 @@ class SequentialRun:
         if self.settings.regime == "auto":
             return "extend" if grows else "stack"
         return self.settings.regime
+
+    def _never_scored(self) -> Less | None:
+        """The facts that no checkpoint scores, where right after an edit its own prompt alone is measured.
+
+        (Where more is measured then, whether answers stay is told from the unedited model's: of all facts.)
+        """
+        facts = list(self.run.facts)
+        if self.settings.scored is None or self.settings.after_each != "edited":
+            return None
+        due = self.settings.due(len(facts))
+        scored = {number for t in due for number in chosen(facts, standing(facts[:t]).in_force, self.settings)}
+        return Less(frozenset(range(len(facts))) - scored, self._after_each)
 
     @property
     def _after_each(self) -> EvalSettings:

@@ -282,6 +282,30 @@ def test_right_after_an_edit_its_own_prompt_alone_can_be_measured(tmp_path: Path
     assert curves[0] == curves[1]  # a checkpoint measures everything
 
 
+def test_of_facts_that_no_checkpoint_scores_the_unedited_model_is_asked_less(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lm, asked = tiny.build("llama"), FactSet("asked", [replace(fact, paraphrases=("{} was in",)) for fact in PLAIN])
+    full: list[str] = []
+
+    def counted(lm: LanguageModel, facts: Sequence[Fact], settings: EvalSettings, **more: Any) -> Any:
+        full.extend(fact.id for fact in facts if not settings.only)
+        return measure(lm, facts, settings, **more)
+
+    monkeypatch.setattr(baseline, "measure", counted)
+    settings = SequentialSettings((3,), batch=3, chunk=2, scored=2, after_each="edited")
+    few = go(lm, asked, Nudge(), tmp_path / "few", settings)
+    assert full == [asked[place].id for place in (0, 2, 6)]  # first and latest at T = 3 and 7
+    full.clear()
+    all_ = go(lm, asked, Nudge(), tmp_path / "all", replace(settings, after_each="probabilities"))
+    assert full == [fact.id for fact in asked]
+    for one, other in zip(few.curve, all_.curve, strict=True):
+        figures = [{key: found["after"] for key, found in point["metrics"].items()} for point in (one, other)]
+        assert figures[0] == pytest.approx(figures[1], abs=1e-4)  # others ran in the same batch
+    right_after = [[case.after.values["token_accuracy"] for case in run.run.evaluation.cases] for run in (few, all_)]
+    assert right_after[0] == right_after[1]
+
+
 def real(number: int) -> FactSet:
     subjects = [*SUBJECTS, "blue", "green"]
     return FactSet(
