@@ -92,7 +92,11 @@ METHODS: dict[str, Method] = {
         "MEMIT, plain", "memit_plain", "as published: no history, a straw man", shares="block", tuned_as="memit"
     ),
     "memit_blue": Method(
-        "MEMIT-BLUE", "memit_blue", "first and last layer only, each with its target", shares="two blocks"
+        "MEMIT-BLUE",
+        "memit_blue",
+        "first and last layer only, each with its target",
+        shares="two blocks",
+        tuned_as="memit",
     ),
     "alphaedit": Method(
         "AlphaEdit", "alphaedit", "in the null space of the second moment, with history", shares="block"

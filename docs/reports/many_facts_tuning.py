@@ -50,7 +50,6 @@ MOST_DRIFT = 0.1
 
 GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
     "memit": {"ratio": (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)},
-    "memit_blue": {"ratio": (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)},
     "alphaedit": {"energy": (0.02, 0.1, 0.3), "ratio": (0.1, 1.0)},
     "emmet": {"eps": (0.001, 0.01, 0.1, 0.3, 1.0, 3.0)},
     "pmet": {"ratio": (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)},

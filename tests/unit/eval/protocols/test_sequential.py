@@ -266,7 +266,8 @@ class Nudge:
 
 
 def test_right_after_an_edit_its_own_prompt_alone_can_be_measured(tmp_path: Path) -> None:
-    lm, asked = tiny.build("llama"), [replace(fact, paraphrases=("{} was in",)) for fact in PLAIN[:2]]
+    lm = tiny.build("llama")
+    asked = tuple(replace(fact, paraphrases=("{} was in",)) for fact in PLAIN[:2])
     runs = {
         after_each: go(
             lm, FactSet("asked", asked), Nudge(), tmp_path / after_each, SequentialSettings((1,), after_each=after_each)
@@ -285,7 +286,10 @@ def test_right_after_an_edit_its_own_prompt_alone_can_be_measured(tmp_path: Path
 def test_of_facts_that_no_checkpoint_scores_the_unedited_model_is_asked_less(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lm, asked = tiny.build("llama"), FactSet("asked", [replace(fact, paraphrases=("{} was in",)) for fact in PLAIN])
+    lm, asked = (
+        tiny.build("llama"),
+        FactSet("asked", tuple(replace(fact, paraphrases=("{} was in",)) for fact in PLAIN)),
+    )
     full: list[str] = []
 
     def counted(lm: LanguageModel, facts: Sequence[Fact], settings: EvalSettings, **more: Any) -> Any:
