@@ -147,6 +147,15 @@ KEYS = (
     "fixed.preservation",
     "perplexity_drift",
 )
+SHORT = {
+    "score": "S",
+    "efficacy_success": "ES",
+    "paraphrase_success": "PS",
+    "free_generation_strict": "free",
+    "paraphrase_free_generation_strict": "free, paraphrases",
+    "neighbourhood_kl": "neighbourhood KL",
+}
+"""Headings of this page, where those of all curves are long or say less."""
 FIGURES = ("seconds_per_edit", "peak_memory_mb")
 PAIRS = (
     ("memit", "memit_plain", "keeping earlier keys"),
@@ -433,7 +442,7 @@ def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
         lines += aims(name, methods)
         for t in times(methods):
             lines += [f"After {t} facts, {t / figures['d_ffn']:.2f} for each of a layer's coefficients:", ""]
-            lines += [*curve_markdown(curves, [*keys, *FIGURES], [t]), ""]
+            lines += [*curve_markdown(curves, [*keys, *FIGURES], [t], headings()), ""]
         lines += first_and_latest(methods)
         lines += orders(methods, keys)
     lines += tuned(figures.get("tuning"))
@@ -444,7 +453,7 @@ def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
 
 def headings() -> dict[str, str]:
     """What the metrics are called in tables of curves."""
-    known = curve_columns()
+    known = curve_columns() | SHORT
     return {key: known.get(key, METRICS[key.rpartition(".")[2]].title) for key in KEYS}
 
 
@@ -459,7 +468,10 @@ def introduction(figures: Mapping[str, Any]) -> list[str]:
         "those of solving and writing for the method that came first, and of writing alone for those that found their",
         "targets on the disk (`benchmarks/many_facts.py` times a method whole). The settings are those that ship, but",
         "for those chosen by trials on facts that this page does not score (below). Rates in %, KL and drift in nats,",
-        "with 95 % intervals over subjects (drift: over windows of the held-out texts).",
+        "with 95 % intervals over subjects (drift: over windows of the held-out texts). *Reliability* is the token",
+        "accuracy on edited prompts (teacher-forced), *generalization* that on their paraphrases, *free* is strict",
+        "free generation of the new answer, *locality* the share of neighbourhood prompts with the same ten greedy",
+        "tokens as before; [Evaluation](evaluation.md) defines them all.",
     )
     listed = [f"- **{method.title}**: {method.what}" for key, method in METHODS.items() if key in present(figures)]
     missing = [METHODS[name].title for name in figures["not_run"]]
@@ -581,8 +593,7 @@ def first_and_latest(methods: Mapping[str, Any]) -> Iterator[str]:
             cells = [cell(value_at(point, f"{part}.{one}"), one) for one in keys for part in ("first", "latest")]
             rows.append(f"| {METHODS[key].title} | {' | '.join(cells)} |")
     if rows:
-        known = curve_columns()
-        names = [known.get(f"{part}.{one}", f"{part}: {one}") for one in keys for part in ("first", "latest")]
+        names = [f"{part}: {headings()[one]}" for one in keys for part in ("first", "latest")]
         yield f"The first and the latest facts apart, after {last}:"
         yield from ("", f"| method | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|", *rows, "")
 
@@ -599,14 +610,17 @@ def orders(methods: Mapping[str, Any], keys: Sequence[str]) -> Iterator[str]:
         n = max(int(points[-1]["n_orders"]) for points in curves.values())
         yield f"The first {last} facts in {n} orders (means, with 95 % t intervals over orders):"
         yield ""
-        yield from curve_markdown(curves, keys, [last])
+        yield from curve_markdown(curves, keys, [last], headings())
         yield ""
 
 
 def same_as(tuning: Mapping[str, Any]) -> str:
     """Which methods have the settings of one that was tuned, in words."""
-    taken = [(one.title, METHODS[one.tuned_as].title) for one in METHODS.values() if one.tuned_as in tuning["methods"]]
-    return "".join(f", but for {one}, which has those of {other}" for one, other in taken)
+    tuned_by: dict[str, list[str]] = {}
+    for one in METHODS.values():
+        if one.tuned_as in tuning["methods"]:
+            tuned_by.setdefault(METHODS[one.tuned_as].title, []).append(one.title)
+    return "".join(f" ({'; '.join(others)}: those of {title})" for title, others in tuned_by.items())
 
 
 def tuned(tuning: Mapping[str, Any] | None) -> Iterator[str]:
