@@ -98,24 +98,31 @@ def _cluster(workers: Workers, number: int) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    local = {"num_cpus": number * workers.cpus, "include_dashboard": False}
-    place = workers.address or "local"
-    try:
-        with stage(f"Starting {number} workers", bar=False):
-            ray.init(
-                address=place,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                **({} if workers.address else local),
-            )
-    except Exception as error:
-        raise ConnectionError(
-            f"workers.address={place}: ray cannot be reached or started there ({_line(error)})"
-        ) from error
+    with stage(f"Starting {number} workers", bar=False):
+        _begin(ray, workers, number)
     try:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _begin(ray: Any, workers: Workers, number: int) -> None:
+    """Joins a cluster, or starts one here: that is tried three times, for ray gives it up on a machine that is busy.
+
+    Raises:
+        ConnectionError: it cannot be.
+    """
+    place = workers.address or "local"
+    local = {} if workers.address else {"num_cpus": number * workers.cpus, "include_dashboard": False}
+    for again in (True, True, False):
+        try:
+            ray.init(address=place, log_to_driver=False, logging_level=logging.ERROR, **local)
+            return
+        except Exception as error:
+            ray.shutdown()
+            if not again or workers.address:
+                why = f"ray cannot be reached or started ({_line(error)})"
+                raise ConnectionError(f"workers.address={place}: {why}") from error
 
 
 def _is_worker() -> bool:

@@ -11,6 +11,8 @@ import program
 import pytest
 import tiny
 
+from corrigenda.workers import Workers, _begin
+
 
 @contextmanager
 def two_workers(cache: Path, of: str) -> Iterator[str]:
@@ -26,7 +28,7 @@ def two_workers(cache: Path, of: str) -> Iterator[str]:
             patch.setenv(name, value)
         folders = (os.environ["PYTHONPATH"], str(Path(tiny.__file__).parent), str(Path(of).parent))
         patch.setenv("PYTHONPATH", os.pathsep.join(folders))
-        ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+        _begin(ray, Workers(2), 2)
         try:
             yield str(ray.get_runtime_context().gcs_address)
         finally:
