@@ -202,8 +202,8 @@ def _refuse_parts_of_the_cpu(device_map: Any) -> None:
     for module, place in device_map.items() if isinstance(device_map, Mapping) else ():
         if str(place).startswith("cpu:"):
             raise ValueError(
-                f"device_map: {module!r} is put on {str(place)!r}, and accelerate knows one CPU only: write cpu (or disk, "
-                "to offload)"
+                f"device_map: {module!r} is put on {str(place)!r}, and accelerate knows one CPU only: write cpu "
+                "(or disk, to offload)"
             )
 
 

@@ -82,6 +82,7 @@ def arguments(home: Path, *overrides: str) -> list[str]:
 
 EDIT = [
     *("editor.prefix_lengths=[[3,2]]", "editor.text.tokens=640", "editor.text.length=16", "editor.layer=1"),
+    "editor.value.steps=4",  # few, so that rounding has no time to grow
     *("eval.perplexity_windows=3", "eval.perplexity_window=16", "eval.max_new_tokens=4", "eval.fluency_tokens=8"),
     "plugins=[their_metric]",
 ]
@@ -97,6 +98,26 @@ def scored(folder: Path) -> list[dict[str, Any]]:
     return sorted(cases, key=lambda case: SUBJECTS.index(case["fact"]["subject"]))
 
 
+def assert_same(found: Any, expected: Any, place: str = "") -> None:
+    """Probabilities to 1e-5; what is a logarithm, a sum or a loss to 1e-4; all else as it is.
+
+    Rounding differs with how a tensor lies in memory, also between two processes that do the same.
+    """
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys(), place
+        for key, value in expected.items():
+            assert_same(found[key], value, f"{place}.{key}")
+    elif isinstance(expected, list):
+        assert len(found) == len(expected), place
+        for number, value in enumerate(expected):
+            assert_same(found[number], value, f"{place}.{number}")
+    elif isinstance(expected, float):
+        atol = 1e-5 if place.rpartition(".")[2].startswith("p_") else 1e-4
+        assert found == pytest.approx(expected, rel=1e-5, abs=atol), place
+    else:
+        assert found == expected, place
+
+
 @pytest.fixture(scope="module")
 def alone(home: Path) -> Path:
     run(home, *EDIT, "hydra.run.dir=alone", "store=store")
@@ -105,14 +126,14 @@ def alone(home: Path) -> Path:
 
 def test_edits_one_by_one(home: Path, alone: Path, address: str) -> None:
     run(home, *EDIT, "workers.number=2", "hydra.run.dir=spread", "force=true", "store=other")
-    assert scored(home / "spread") == scored(alone)
+    assert_same(scored(home / "spread"), scored(alone))
     assert {"words_said"} <= scored(home / "spread")[0]["after"]["values"].keys()
     one, two = (json.loads((path / "summary.json").read_text()) for path in (alone, home / "spread"))
-    assert two["metrics"] == one["metrics"]
+    assert_same(two["metrics"], one["metrics"])
     assert (two["workers"], "workers" in one) == (2, False)
     for path in sorted((alone / "edits").iterdir()):
         mine, theirs = Edit.load(path), Edit.load(home / "spread" / "edits" / path.name)
-        assert torch.equal(mine.delta(1), theirs.delta(1))  # type: ignore[attr-defined]
+        torch.testing.assert_close(mine.delta(1), theirs.delta(1), rtol=1e-4, atol=1e-5)  # type: ignore[attr-defined]
     # Over how many it is spread makes no other run of it.
     ids = [json.loads((path / "identity.json").read_text())["id"] for path in (alone, home / "spread")]
     assert ids[0] == ids[1]
@@ -139,12 +160,12 @@ def test_killed_and_gone_on_with(home: Path, alone: Path, address: str) -> None:
     finished = cases.read_bytes().count(b"\n") if cases.is_file() else 0
     assert 3 <= finished < 12, said
     run(home, f"resume={folder}", "workers.number=0", "workers.address=null")
-    assert scored(folder) == scored(alone)
-    assert [case["id"] for case in records_in(folder)][:finished] != []
+    assert_same(scored(folder), scored(alone))
+    assert len(list(records_in(folder))) == 12
 
 
 def test_a_survey(home: Path, address: str) -> None:
-    """Of the facts that the model knows, the first two: whoever is quicker, the same are taken."""
+    """Of the facts that the model knows, the first three: whoever is quicker, the same are taken."""
     small = ["job=trace", "job.facts=3", "job.locator.window=2", "job.locator.noise.samples=2", "job.sites=[ffn,block]"]
     run(home, *small, "hydra.run.dir=traced")
     run(home, *small, "workers.number=2", "hydra.run.dir=traced-spread")
@@ -152,7 +173,7 @@ def test_a_survey(home: Path, address: str) -> None:
     assert one["n_located"] == 3
     assert one["n_unknown"] >= 1
     assert one.pop("seconds_per_fact").keys() == two.pop("seconds_per_fact").keys()
-    assert two == one
+    assert_same(two, one)
     lines = [{record["id"] for record in records_in(home / name)} for name in ("traced", "traced-spread")]
     assert lines[0] == lines[1]
     for path in sorted((home / "traced" / "results").iterdir()):
@@ -165,4 +186,4 @@ def test_a_survey(home: Path, address: str) -> None:
     run(home, "resume=traced-spread", "workers.number=0")
     again = json.loads((home / "traced-spread" / "summary.json").read_text())
     again.pop("seconds_per_fact")
-    assert again == one
+    assert_same(again, one)
