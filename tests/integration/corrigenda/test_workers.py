@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from clusters import two_workers
@@ -32,7 +33,7 @@ class Shared:
     loaded_in: int = 0
     asked: list[str] = field(default_factory=list)
 
-    def __setstate__(self, state: dict) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self.loaded_in = os.getpid()
         with (self.folder / "loaded").open("a") as file:
@@ -71,7 +72,8 @@ def pieces(shared: None, item: int) -> Iterator[int]:
 
 
 def test_a_generator_comes_item_by_item_here_and_as_a_list_from_there() -> None:
-    assert dict(TWO.each(None, pieces, [2, 3], str)) == {0: [2, 4], 1: [3, 9]}
+    there: dict[int, Any] = dict(TWO.each(None, pieces, [2, 3], str))
+    assert there == {0: [2, 4], 1: [3, 9]}
     here = Workers().each(None, pieces, [2, 3], str)
     assert next(next(here)[1]) == 2
 
@@ -100,7 +102,7 @@ def test_a_worker_that_dies_is_replaced_once(tmp_path: Path) -> None:
 
 
 class CannotLoad:
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[object, ...]:
         return (open, ("/nowhere/at/all",))
 
 
