@@ -149,7 +149,7 @@ def test_killed_and_gone_on_with(home: Path, alone: Path, address: str) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + 600
     cases = folder / "cases.jsonl"
     while process.poll() is None and time.monotonic() < deadline:
         if cases.is_file() and cases.read_bytes().count(b"\n") >= 3:
