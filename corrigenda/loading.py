@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,6 +67,7 @@ def load(
 
     if device is not None and device_map is not None:
         raise ValueError("give either device or device_map, not both")
+    _refuse_parts_of_the_cpu(device_map)
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
     path = Path(name).expanduser()
     source: str | Path = name
@@ -190,6 +191,20 @@ def _device(device: str | torch.device) -> torch.device:
     if found.type == "mps" and not torch.backends.mps.is_available():
         raise ValueError(f"device {str(device)!r}: torch finds no MPS on this machine; use device=cpu, or leave it out")
     return found
+
+
+def _refuse_parts_of_the_cpu(device_map: Any) -> None:
+    """Refuses several CPU devices, of which accelerate can make no use: they share one memory.
+
+    Raises:
+        ValueError: one is named.
+    """
+    for module, place in device_map.items() if isinstance(device_map, Mapping) else ():
+        if str(place).startswith("cpu:"):
+            raise ValueError(
+                f"device_map: {module!r} is put on {str(place)!r}, and accelerate knows one CPU only: write cpu "
+                "(or disk, to offload)"
+            )
 
 
 def _automatic_class(name: str | Path, config: Any) -> Any:

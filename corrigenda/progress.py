@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -24,22 +24,24 @@ LINE_SECONDS = 30.0
 """And how long it is until each further line."""
 
 
-def track(items: Sequence[T], description: str, bar: bool = True) -> Iterable[T]:
+def track(items: Iterable[T], description: str, bar: bool = True, total: int | None = None) -> Iterable[T]:
     """The items, one after another; says how far it is, with a bar on a terminal and a line now and then elsewhere.
 
     Args:
         items: the items.
         description: what is done with them.
         bar: whether a terminal gets a bar; not where another one is open.
+        total: how many items there are, where they are no sequence.
     """
+    total = len(items) if isinstance(items, Sized) else total
     console = Console(stderr=True)
     if console.is_terminal:
-        return _track(items, description, console=console, transient=True) if bar else items
-    return _lines(items, description)
+        return _track(items, description, total, console=console, transient=True) if bar else items
+    return _lines(items, description, total)
 
 
-def _lines(items: Sequence[T], description: str) -> Iterator[T]:
-    with _told(description, len(items)) as told:
+def _lines(items: Iterable[T], description: str, total: int | None) -> Iterator[T]:
+    with _told(description, total) as told:
         for item in items:
             yield item
             told.done += 1

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from corrigenda.lazy import lazily
 
 if TYPE_CHECKING:
+    from corrigenda.workers import Workers as Workers
     from editing.baselines.controls import InContext as InContext
     from editing.baselines.controls import NoEdit as NoEdit
     from editing.baselines.crispedit import CrispEdit as CrispEdit
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from editing.locate_then_edit.alphaedit import AlphaEdit as AlphaEdit
     from editing.locate_then_edit.emmet import Emmet as Emmet
     from editing.locate_then_edit.memit import Memit as Memit
-    from editing.locate_then_edit.parallel import Workers as Workers
     from editing.locate_then_edit.rome import Rome as Rome
     from editing.locate_then_edit.shift import Shift as Shift
     from editing.locate_then_edit.targets import ValueSettings as ValueSettings

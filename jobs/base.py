@@ -9,6 +9,7 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from rich.console import Console
 from corrigenda.progress import stage
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.trackers import Tracker, tracker
+from corrigenda.workers import Workers
 from jobs.errors import RunInterrupted
 from jobs.job import Job, StoreJob, find_job, stored_config
 from jobs.logs import remove_if_unused
@@ -146,7 +148,11 @@ def begin(config: DictConfig, folder: RunFolder) -> RunFolder:
     return folder
 
 
-FREE = ("before", "force", "resume", "store", "job.most_failures", "job.trials", "job.minutes")
+FREE = (
+    *("before", "force", "resume", "store", "workers"),
+    *(f"workers.{field.name}" for field in fields(Workers)),
+    *("job.most_failures", "job.trials", "job.minutes"),
+)
 """Settings that may be others when a run goes on: they change no figure of it."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,8 @@ from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.ids import code_version, files_named, run_id, targets
 from corrigenda.runs.records import CRASHED, records_in
 from corrigenda.runs.store import Store, StoredRun, read_run
-from editing import prepare
+from corrigenda.workers import Workers
+from editing import Editor, prepare
 from eval import Case, EditRun, SequentialRun, SequentialSettings, run_batch, run_sequential, run_single
 from eval.lm_eval.harness import Harness
 from eval.protocols.curves import curve_table, draw_curve
@@ -31,7 +33,7 @@ from jobs.base import begin, begin_tracker, console, interruptible, load_model, 
 from jobs.data import fixed_locality, read_data
 from jobs.errors import RunFailedError
 from jobs.logs import log_to
-from jobs.settings import AutoLayerSettings, LocalitySettings, check, made
+from jobs.settings import AutoLayerSettings, LocalitySettings, check, made, workers_of
 
 logger = logging.getLogger(__name__)
 
@@ -138,7 +140,9 @@ def _edit(
 ) -> Mapping[str, Any]:
     """The run itself; gives its summary."""
     locate_layers(config, folder.path, lm, list(facts))
-    editor, settings = made(config.editor), made(config.eval)
+    editor, settings, workers = made(config.editor), made(config.eval), workers_of(config)
+    if workers.number and config.mode != "single":
+        editor = _spread(editor, workers)
     harness = Harness.of(settings)
     watcher = begin_tracker(config, folder)
     before = None if config.get("before") is None else Path(config.before)
@@ -157,9 +161,10 @@ def _edit(
         if protocol is not None:
             sequence = run_sequential(run, protocol, fixed)
         else:
-            {"single": run_single, "batch": run_batch}[config.mode](run)
+            run_batch(run) if config.mode == "batch" else run_single(run, workers)
     summary = (sequence.summary() if sequence is not None else run.summary(config.mode)) | {
-        "seconds_to_prepare": prepared
+        "seconds_to_prepare": prepared,
+        **({"workers": workers.number} if workers.number else {}),  # times are not those of one process
     }
     crashes = run.evaluation.crashes if sequence is None else sequence.crashes
     if harness is not None and sequence is None and not crashes:  # a sequence runs them at its checkpoints
@@ -174,6 +179,19 @@ def _edit(
     folder.finish(summary)
     watcher.finish(summary)
     return _enough_succeeded(config, folder.path, summary)
+
+
+def _spread(editor: Editor, workers: Workers) -> Editor:
+    """An editor that asks workers itself, where facts are edited together; one that cannot is said, and as it was."""
+    if getattr(editor, "workers", None) == Workers():
+        return dataclasses.replace(editor, workers=workers)  # type: ignore[type-var]
+    if not hasattr(editor, "workers"):
+        logger.warning(
+            "workers.number=%d: %s edits many facts in one process; only mode=single spreads its facts",
+            workers.number,
+            editor.name,
+        )
+    return editor
 
 
 def _objective(config: DictConfig, summary: Mapping[str, Any]) -> float | None:

@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from corrigenda.nearest import did_you_mean
 from corrigenda.settings import AtLeastOne, Count, Seed, SettingsError, ShareAboveZero, checked
+from corrigenda.workers import Workers
 
 S = TypeVar("S")
 
@@ -278,7 +279,7 @@ def check(cls: type[S], config: Mapping[str, Any]) -> S:
 
 
 def check_shared(config: DictConfig) -> None:
-    """Checks what all jobs share: the keys without a group, the model and the data.
+    """Checks what all jobs share: the keys without a group, the model, the data and the workers.
 
     Raises:
         SettingsError: a value is not what it has to be.
@@ -286,6 +287,16 @@ def check_shared(config: DictConfig) -> None:
     check(RunSettings, {str(key): config[key] for key in config if not isinstance(config[key], DictConfig)})
     check(ModelSettings, config.model)
     check(DataSettings, config.data)
+    workers_of(config)
+
+
+def workers_of(config: DictConfig) -> Workers:
+    """The processes that a run's facts are spread over; runs of earlier versions have none.
+
+    Raises:
+        SettingsError: a value is not what it has to be.
+    """
+    return check(Workers, config.get("workers") or {})
 
 
 def made(config: DictConfig) -> Any:

@@ -24,7 +24,7 @@ from corrigenda.runs.folder import RunFolder
 from jobs import job
 from jobs.base import begin, load_model, say
 from jobs.data import read_data
-from jobs.settings import SurveySettings, check, made
+from jobs.settings import SurveySettings, check, made, workers_of
 from locate import survey
 
 
@@ -66,7 +66,8 @@ class Job(job.Job):
             if folder.config is None:
                 begin(config, folder)
             folder.identify(model_fingerprint=lm.fingerprint, data_fingerprint=facts.fingerprint)
-            found = survey(lm, facts, locators, self.load(config), folder, asked.facts, asked.answer, asked.picture)
+            read, workers = self.load(config), workers_of(config)
+            found = survey(lm, facts, locators, read, folder, asked.facts, asked.answer, asked.picture, workers)
             for what, ids in (("does not know", found.unknown), ("could not be asked about", found.failed)):
                 if ids:
                     say(f"{lm.name} {what} {len(ids)} facts, passed over: {', '.join(ids)}")

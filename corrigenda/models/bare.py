@@ -14,7 +14,7 @@ from corrigenda.models.architecture import Architecture
 from corrigenda.models.experts import memory_of
 from corrigenda.models.families import Family
 from corrigenda.models.memory import FFNMemory
-from corrigenda.models.offloaded import runs_on, stored
+from corrigenda.models.offloaded import require_whole, runs_on, stored
 from corrigenda.models.routes import Routing
 from corrigenda.prompts import ContextLengthError, TokenBatch, pad, shortened
 
@@ -42,7 +42,7 @@ class BareModel:
         routing: what forwards and routed edits tell each other (`corrigenda.models.routes`).
 
     Raises:
-        UnsupportedModelError: its parts were not found.
+        UnsupportedModelError: its parts were not found, or its matrices are split over processes.
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class BareModel:
         name: str | None = None,
         family: Family | None = None,
     ) -> None:
+        require_whole(model)
         self.model = model.eval().requires_grad_(False)
         self.tokenizer = tokenizer
         self.name = name or model.config.name_or_path or type(model).__name__

@@ -1,6 +1,7 @@
-"""Weights that are offloaded: they lie on the disk or in RAM, and come to a device only while their module runs.
+"""Weights that are not here as a whole: offloaded ones, and those that are split over processes.
 
-accelerate leaves empty ("meta") tensors in their places, and keeps the weights in the hook of each module.
+Offloaded weights lie on the disk or in RAM, and come to a device only while their module runs: accelerate leaves empty
+("meta") tensors in their places, and keeps the weights in the hook of each module.
 """
 
 from __future__ import annotations
@@ -37,6 +38,20 @@ def runs_on(module: nn.Module) -> torch.device:
     weight: Tensor = module.weight  # type: ignore[assignment]
     device = getattr(getattr(module, "_hf_hook", None), "execution_device", None)
     return weight.device if device is None or not weight.is_meta else torch.device(device)
+
+
+def require_whole(model: nn.Module) -> None:
+    """Refuses a model whose matrices are split over processes (tensor-parallel): each sees a part of its coefficients.
+
+    Raises:
+        UnsupportedModelError: it is one.
+    """
+    for name, weight in model.named_parameters():
+        if getattr(weight, "device_mesh", None) is not None:  # a DTensor; its module takes a second to import
+            raise UnsupportedModelError(
+                f"{name} is split over processes (tp_plan): such a model can be neither looked into nor edited "
+                "in place; load it with device_map, which puts whole layers on several devices"
+            )
 
 
 def require_here(weight: Tensor, path: str) -> None:

@@ -25,6 +25,7 @@ NO_MATTER = frozenset(
         "resume",
         "save_edits",
         "store",
+        "workers",
     }
 )
 NO_MATTER_OF_MODEL = frozenset({"name", "revision", "trust_remote_code"})
@@ -43,6 +44,8 @@ def essential(config: Mapping[str, Any]) -> dict[str, Any]:
         located = "auto" in (editor.get("layer"), editor.get("layers"))
         used = {"sequential": sequential, "locality": sequential, "auto_layer": located, "most_failures": False}
         kept["job"] = {key: value for key, value in kept["job"].items() if used.get(key, True)}
+    if isinstance(kept.get("editor"), Mapping):
+        kept["editor"] = {key: value for key, value in kept["editor"].items() if key != "workers"}
     if isinstance(kept.get("model"), Mapping):
         kept["model"] = {key: value for key, value in kept["model"].items() if key not in NO_MATTER_OF_MODEL}
     return kept

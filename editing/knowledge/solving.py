@@ -9,9 +9,9 @@ from typing import Any
 
 from corrigenda import EditRefusedError, Fact, LanguageModel
 from corrigenda.knowledge.entries import Entry
+from corrigenda.workers import Workers
 from editing.editor import require_targets
 from editing.locate_then_edit.closed_form import ClosedForm
-from editing.locate_then_edit.parallel import Workers
 
 
 @dataclass(frozen=True)

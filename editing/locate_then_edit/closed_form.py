@@ -21,6 +21,7 @@ from corrigenda.moments.experts import ExpertMoments, Moment, tokens_for
 from corrigenda.moments.second_moment import second_moments
 from corrigenda.moments.text import Text
 from corrigenda.settings import AtLeastOne, Count, NotNegative, Positive, Seed, SettingsError, Share, checked
+from corrigenda.workers import Workers
 from editing.contexts import sampled_prefixes
 from editing.editor import require_targets
 from editing.extending import check_previous, present, state_of
@@ -30,7 +31,6 @@ from editing.locate_then_edit.guards import warn_of_load, warn_of_rank
 from editing.locate_then_edit.history import KeyHistory
 from editing.locate_then_edit.joined import Written, finished, require_one_kind
 from editing.locate_then_edit.keys import group_weights
-from editing.locate_then_edit.parallel import Workers
 from editing.locate_then_edit.passes import SubjectRows
 from editing.locate_then_edit.prompts import build_prompts
 from editing.locate_then_edit.solved import Batch, Solving

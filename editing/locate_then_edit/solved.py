@@ -22,10 +22,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from corrigenda import Fact, LanguageModel
+from corrigenda import EditRefusedError, Fact, LanguageModel
 from corrigenda.files import cache_folder, write_tensors
 from corrigenda.progress import track
-from editing.locate_then_edit.parallel import Workers
+from corrigenda.workers import Workers
 from editing.locate_then_edit.prompts import Prompts, run_prompts
 from editing.locate_then_edit.targets import Site, ValueSettings, solve_target_values
 
@@ -103,12 +103,9 @@ class Solving:
         """What is solved for of each batch, as it comes, with the number of the batch."""
         if not lacking:
             return
-        if self.workers.number:
-            names = [f"facts {', '.join(one.ids)}" for one in lacking]
-            yield from self.workers.each(lm, partial(solve, self.settings, self.site), lacking, names, told)
-            return
-        for number, one in enumerate(track(lacking, told, bar=False) if self.told else lacking):
-            yield number, solve(self.settings, self.site, lm, one)
+        work = partial(solve, self.settings, self.site)
+        found = self.workers.each(lm, work, lacking, _named, passed=(EditRefusedError,))
+        yield from track(found, told, bar=False, total=len(lacking)) if self.told else found
 
     def _entry(self, state: str, fact: Fact, layer: int) -> Path:
         asked = {
@@ -160,6 +157,10 @@ class Lacking:
     ids: Sequence[str]
     prompts: Prompts
     layers: Sequence[int]
+
+
+def _named(lacking: Lacking) -> str:
+    return f"facts {', '.join(lacking.ids)}"
 
 
 def lacking_of(batch: Batch, found: Sequence[Mapping[int, Solved | None]], layers: Sequence[int]) -> Lacking:

@@ -67,6 +67,35 @@ class Attempt:
         return self.error.startswith(CRASHED)
 
 
+def attempt(
+    lm: LanguageModel,
+    editor: Editor,
+    settings: EvalSettings,
+    facts: Sequence[Fact],
+    make: Callable[[Sequence[Fact]], Edit] | None = None,
+) -> Attempt:
+    """Asks an editor for an edit of some facts; with `make`, in another way than by its `edit`.
+
+    Facts that are longer than the model reads are left out; where there is no other, that is a refusal.
+
+    Only a refusal is a result. Any other error is a crash: the edit counts as failed, but is tried again when the run
+    goes on. It is noted and not raised, so that the other facts are done all the same.
+    """
+    reasons = [too_long(lm, fact, settings) for fact in facts]
+    if all(reasons) and reasons:
+        return Attempt(None, 0.0, f"refused: {reasons[0]}")
+    facts = [fact for fact, reason in zip(facts, reasons, strict=True) if not reason]
+    begin = time.perf_counter()
+    try:
+        edit, error = (make(facts) if make is not None else editor.edit(lm, facts)), ""
+    except (EditRefusedError, ContextLengthError) as refusal:
+        edit, error = None, f"refused: {refusal}"
+    except Exception as crash:
+        logger.exception("%s crashed on %s", editor.name, ", ".join(fact.id for fact in facts))
+        edit, error = None, f"{CRASHED}{crash!r}"
+    return Attempt(edit, time.perf_counter() - begin, error)
+
+
 class EditRun:
     """One model, one editor, some facts, and the folder where the results go and where finished cases are found.
 
@@ -80,6 +109,9 @@ class EditRun:
         notify: is told of each case when it is finished.
         before: a folder where the unedited model's measurements are kept, for other runs to take up; None: each run
             makes its own.
+
+    Attributes:
+        most_memory_mb: the most that one of its workers has held (MiB), where there are any.
 
     Raises:
         ValueError: the folder holds a run of another model or other facts.
@@ -104,6 +136,7 @@ class EditRun:
         self.save_edits = save_edits
         self.notify = notify
         self.before = before
+        self.most_memory_mb = 0.0
         self.numbers = {fact.id: number for number, fact in enumerate(facts)}
         folder.identify(model_fingerprint=lm.fingerprint, data_fingerprint=facts.fingerprint)
         self.cases = {case.fact.id: case for case in map(Case.from_dict, folder.cases())}
@@ -160,26 +193,8 @@ class EditRun:
         return [Edit.load(path)] if (path / "edit.json").is_file() else []
 
     def attempt(self, facts: Sequence[Fact], make: Callable[[Sequence[Fact]], Edit] | None = None) -> Attempt:
-        """Asks the editor for an edit of some facts; with `make`, in another way than by its `edit`.
-
-        Facts that are longer than the model reads are left out; where there is no other, that is a refusal.
-
-        Only a refusal is a result. Any other error is a crash: the edit counts as failed, but is tried again when the
-        run goes on. It is noted and not raised, so that the other facts are done all the same.
-        """
-        reasons = [too_long(self.lm, fact, self.settings) for fact in facts]
-        if all(reasons) and reasons:
-            return Attempt(None, 0.0, f"refused: {reasons[0]}")
-        facts = [fact for fact, reason in zip(facts, reasons, strict=True) if not reason]
-        begin = time.perf_counter()
-        try:
-            edit, error = (make(facts) if make is not None else self.editor.edit(self.lm, facts)), ""
-        except (EditRefusedError, ContextLengthError) as refusal:
-            edit, error = None, f"refused: {refusal}"
-        except Exception as crash:
-            logger.exception("%s crashed on %s", self.editor.name, ", ".join(fact.id for fact in facts))
-            edit, error = None, f"{CRASHED}{crash!r}"
-        return Attempt(edit, time.perf_counter() - begin, error)
+        """Asks the editor for an edit of some facts; see `attempt`."""
+        return attempt(self.lm, self.editor, self.settings, facts, make)
 
     def finished(self, case: Case, edit: Edit | None = None) -> None:
         """Notes a finished case, once, with its edit."""
@@ -214,7 +229,7 @@ class EditRun:
             **({} if now is None else {"n_overwritten": len(now.overwritten), "n_repeated": len(now.repeated)}),
             "skipped_records": [str(error) for error in self.facts.skipped],
             "seconds_per_edit": sum(seconds) / len(seconds) if seconds else None,
-            "peak_memory_mb": peak_memory_mb(),
+            "peak_memory_mb": max(peak_memory_mb(), self.most_memory_mb),
             "metrics": evaluation.metrics,
         }
 

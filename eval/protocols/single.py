@@ -2,31 +2,118 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 
+from corrigenda import Edit, Fact, LanguageModel
 from corrigenda.progress import stage
-from eval.evaluation import judged
+from corrigenda.runs.environment import peak_memory_mb
+from corrigenda.workers import Workers
+from eval.evaluation import Case, judged
 from eval.held_out import in_turn
 from eval.measure import measure, on_windows
-from eval.protocols.runs import EditRun, report
+from eval.metrics import METRICS
+from eval.protocols.baseline import Baseline
+from eval.protocols.runs import CHUNK, Editor, EditRun, attempt, report
+from eval.settings import EvalSettings
 
 
-def run_single(run: EditRun) -> None:
-    """Edits each fact from the clean model, and scores it."""
-    lm, baseline = run.lm, run.baseline(list(run.facts), run.settings)
-    for number in baseline.chunks:
-        chunk = baseline.facts(number)
-        if all(map(run.is_done, chunk)):
-            continue
-        told = f"Measuring the unedited model, part {number + 1} of {len(baseline.chunks)}"
-        with stage(told, at_once=False, bar=False):
-            measured = baseline.chunk(number)
-        for fact, before in zip(chunk, measured, strict=True):
-            if run.is_done(fact):
-                continue
-            before = on_windows(before, in_turn(run.numbers[fact.id], run.settings))
-            made = run.attempt([fact])
-            with made.edit.applied(lm) if made.edit is not None else nullcontext():
-                [after] = measure(lm, [fact], run.settings, [before])
-            case = judged(fact, before, after, report(made.edit), made.seconds, made.error)
-            run.finished(case, made.edit)
+def run_single(run: EditRun, workers: Workers | None = None) -> None:
+    """Edits each fact from the clean model, and scores it.
+
+    Args:
+        run: the model, facts, editor and folder.
+        workers: processes that the facts are spread over; by default none. The cases are the same, and stand in the
+            order in which they were finished. A worker takes facts that are measured together, as long as there are
+            such: the unedited model is measured where the facts are edited.
+
+    Raises:
+        RuntimeError: a worker failed. What was finished is kept.
+    """
+    workers = workers or Workers()
+    facts = list(run.facts)
+    baseline = run.baseline(facts, run.settings)
+    shared = _Cases(run.lm, facts, run.editor, run.settings, baseline, run.save_edits, _homes())
+    left = [number for number, fact in enumerate(facts) if not run.is_done(fact)]
+    found = workers.each(shared, _done, left, lambda number: f"fact {facts[number].id}", lambda number: number // CHUNK)
+    for _, one in found:
+        if workers.number:
+            run.most_memory_mb = max(run.most_memory_mb, one.memory_mb)
+        run.finished(one.case, one.edit)
+
+
+@dataclass(frozen=True)
+class _Cases:
+    """What the cases of a run need.
+
+    Attributes:
+        lm: the model, unedited.
+        facts: all facts of the run.
+        editor: the editor.
+        settings: what to measure.
+        baseline: what the unedited model does with the facts.
+        keeps_edits: whether edits are handed over.
+        metrics: by key, the module that declares each metric.
+    """
+
+    lm: LanguageModel
+    facts: Sequence[Fact]
+    editor: Editor
+    settings: EvalSettings
+    baseline: Baseline
+    keeps_edits: bool
+    metrics: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class _Done:
+    """A finished case.
+
+    Attributes:
+        case: as it stands in the records: without the distributions, which are large.
+        edit: its edit, if there is one to be kept.
+        memory_mb: the most memory that the process has held.
+    """
+
+    case: Case
+    edit: Edit | None
+    memory_mb: float
+
+
+def _done(cases: _Cases, number: int) -> _Done:
+    """Edits one fact, and scores it."""
+    _declare(cases.metrics)
+    lm, fact = cases.lm, cases.facts[number]
+    chunks = cases.baseline.chunks
+    told = f"Measuring the unedited model, part {number // CHUNK + 1} of {len(chunks)}"
+    with stage(told, at_once=False, bar=False):
+        before = cases.baseline.of(number)
+    before = on_windows(before, in_turn(number, cases.settings))
+    made = attempt(lm, cases.editor, cases.settings, [fact])
+    with made.edit.applied(lm) if made.edit is not None else nullcontext():
+        [after] = measure(lm, [fact], cases.settings, [before])
+    case = judged(fact, before, after, report(made.edit), made.seconds, made.error)
+    return _Done(Case.from_dict(case.to_dict()), made.edit if cases.keeps_edits else None, peak_memory_mb())
+
+
+def _homes() -> dict[str, str]:
+    """By key, the module that declares each metric."""
+    return {key: str(getattr(metric.compute, "__module__", "")) for key, metric in METRICS.items()}
+
+
+def _declare(metrics: Mapping[str, str]) -> None:
+    """Sees to it that this process, which may be a worker, knows the metrics of the run: those from outside, too.
+
+    Raises:
+        ValueError: one is not known here.
+    """
+    for key, module in metrics.items():
+        if key not in METRICS and module:
+            importlib.import_module(module)
+        if key not in METRICS:
+            raise ValueError(
+                f"the metric {key!r} is not declared when {module or 'its module'} is imported, as a worker does; "
+                "declare it in the module of its function, or take workers.number=0"
+            )

@@ -29,7 +29,7 @@ FLOORS: list[set[str]] = [
     {"names", "nearest"},
     {"settings"},
     {"facts", "files", "hub", "intervals", "lazy", "progress"},
-    {"data", "indices", "prompts"},
+    {"data", "indices", "prompts", "workers"},
     {"models"},
     {"forward"},
     {"edits"},

@@ -232,6 +232,8 @@ def test_dtype_of_the_checkpoint(llama: LanguageModel, tmp_path: Path) -> None:
 def test_device_and_device_map(folder: Path) -> None:
     with pytest.raises(ValueError, match="either device or device_map"):
         load(folder, device="cpu", device_map="auto")
+    with pytest.raises(ValueError, match=r"device_map: 'lm_head' is put on 'cpu:1', and accelerate knows one CPU only"):
+        load(folder, device_map={"model": "cpu", "lm_head": "cpu:1"})
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -269,6 +271,24 @@ def test_layers_that_are_offloaded_to_the_disk(llama: LanguageModel, folder: Pat
         UnsupportedModelError, match=r"layers\.1\.mlp\.down_proj is offloaded .* edit a layer that lies on"
     ):
         an_edit(lm, layer=1).apply(lm)
+
+
+def test_a_model_that_is_split_over_processes_is_refused(folder: Path) -> None:
+    """As `tp_plan` splits it: each process sees a part of the coefficients."""
+    from torch.distributed import destroy_process_group, init_process_group
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    module = model.model.layers[1].mlp.down_proj
+    init_process_group("gloo", init_method=f"file://{folder / 'meeting'}", rank=0, world_size=1)
+    try:
+        weight = distribute_tensor(module.weight.data, init_device_mesh("cpu", (1,)), [Shard(1)])
+        module.weight = torch.nn.Parameter(weight, requires_grad=False)
+        with pytest.raises(UnsupportedModelError, match=r"layers\.1\.mlp\.down_proj\.weight is split over processes"):
+            LanguageModel(model, load(folder).tokenizer)
+    finally:
+        destroy_process_group()
 
 
 def test_remote_code_is_refused(llama: LanguageModel, folder: Path) -> None:

@@ -7,16 +7,14 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import program
 import pytest
 import tiny
 import torch
+from clusters import two_workers
 from stand_ins import without_text
 
 from corrigenda import Fact, LanguageModel
 from editing import EditRefusedError, Memit, ValueSettings, Workers
-
-ray = pytest.importorskip("ray", reason="needs the extra 'ray': pip install corrigenda[ray]")
 
 FACTS = [
     Fact(subject, "the city of {} is", target, "Paris", id=subject)
@@ -37,16 +35,8 @@ PARALLEL = dataclasses.replace(MEMIT, workers=Workers(2))
 @pytest.fixture(scope="module", autouse=True)
 def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A local ray of two workers for all tests: starting one takes seconds."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in program.environment(tmp_path_factory.mktemp("cache")).items():
-            patch.setenv(name, value)
-        patch.setenv(
-            "PYTHONPATH",
-            os.pathsep.join([os.environ["PYTHONPATH"], str(Path(tiny.__file__).parent), str(Path(__file__).parent)]),
-        )
-        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    with two_workers(tmp_path_factory.mktemp("cache"), __file__):
         yield
-        ray.shutdown()
 
 
 @pytest.fixture(autouse=True)
@@ -105,9 +95,7 @@ def test_a_worker_that_dies_is_one_error_and_what_is_solved_is_kept(
     lm = tiny.build("llama", scale=8.0)
     with monkeypatch.context() as patch:
         patch.setattr(module, "solve", dies)
-        with pytest.raises(
-            RuntimeError, match=r"facts the river: solving failed in a worker .*; what was solved is kept"
-        ):
+        with pytest.raises(RuntimeError, match=r"facts the river: it failed in a worker .*; what is finished is kept"):
             PARALLEL.edit(lm, FACTS)
     assert kept(cache) == 3
     PARALLEL.edit(lm, FACTS)
@@ -119,7 +107,7 @@ def test_an_error_of_a_worker(cache: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
     lm = tiny.build("llama", scale=8.0)
     monkeypatch.setattr(module, "solve", raises)
-    with pytest.raises(RuntimeError, match=r"facts Danielle: .*\(ValueError: it cannot be\); what was solved is kept"):
+    with pytest.raises(RuntimeError, match=r"facts Danielle: .*\(ValueError: it cannot be\); what is finished is kept"):
         PARALLEL.edit(lm, FACTS[:2])
     assert kept(cache) == 1
     monkeypatch.setattr(module, "solve", refuses)

@@ -88,6 +88,8 @@ def test_the_id_is_of_what_matters() -> None:
         assert run_id(CONFIG, *fingerprints) != same
     assert CONFIG["model"]["name"] == "tiny"  # nothing was changed in place
     assert set(essential(CONFIG)) == {"mode", "seed", "editor", "model", "eval", "job"}
+    assert essential({**CONFIG, "workers": {"number": 2}}) == essential(CONFIG)
+    assert essential({**CONFIG, "editor": {**CONFIG["editor"], "workers": {"number": 2}}}) == essential(CONFIG)
 
 
 def test_what_a_configuration_names_counts_by_its_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
