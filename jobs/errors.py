@@ -19,6 +19,7 @@ from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseExceptio
 
 from corrigenda.nearest import did_you_mean
 from corrigenda.runs.locks import LockedError
+from corrigenda.runs.sources import PACKAGES
 from editing.registry import EDITORS
 from jobs.words import program
 
@@ -26,6 +27,9 @@ SWITCH = "HYDRA_FULL_ERROR"
 """The environment variable that, set to 1, makes the program show the traceback of every error."""
 
 ROOT = Path(__file__).resolve().parents[1]
+
+OWN = (*PACKAGES, "run.py")
+"""What of `ROOT` is this project's."""
 
 
 class RunFailedError(RuntimeError):
@@ -117,7 +121,8 @@ def _in_our_words(error: BaseException) -> bool:
     if not frames or not (frames[-1].line or "").startswith("raise "):
         return False
     place = Path(frames[-1].filename)
-    return place.is_relative_to(ROOT) and not {"site-packages", ".venv"} & set(place.parts)
+    # The folder that holds the project's packages is site-packages where it is installed: libraries lie there, too.
+    return place.is_relative_to(ROOT) and place.relative_to(ROOT).parts[0] in OWN
 
 
 def _composition(error: ConfigCompositionException, arguments: Sequence[str]) -> str:
