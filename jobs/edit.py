@@ -226,7 +226,8 @@ def _identify_again(
 
 def _print(config: DictConfig, run: EditRun, sequence: SequentialRun | None, summary: Mapping[str, Any]) -> None:
     printer = Console()
-    title = f"{run.editor.name} on {model_title(run.lm.name)}, {run.facts.name}, {len(run.facts)} facts, {config.mode}"
+    n_facts = f"{len(run.facts)} fact{'s' * (len(run.facts) != 1)}"
+    title = f"{run.editor.name} on {model_title(run.lm.name)}, {run.facts.name}, {n_facts}, {config.mode}"
     if sequence is None:
         printer.print(run.evaluation.table(title))
     else:

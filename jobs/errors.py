@@ -54,7 +54,7 @@ def told(error: BaseException, arguments: Sequence[str]) -> tuple[str, int] | No
     if isinstance(error, KeyboardInterrupt):
         return _line(f"interrupted; {error}" if str(error) else "interrupted"), 130
     if isinstance(error, OverrideParseException):
-        return _line(f"{error.override}: this is no setting; write NAME=VALUE ({program()} --help lists them)"), 2
+        return _line(f"{error.override}: this is no setting; {_instead_of(error.override or '')}"), 2
     found = _cause(error)
     if isinstance(found, ConfigCompositionException):
         return _line(_composition(found, arguments)), 1
@@ -73,6 +73,14 @@ def told(error: BaseException, arguments: Sequence[str]) -> tuple[str, int] | No
     if not text:
         text = type(found).__name__
     return _line(text if chosen else f"{text} ({type(found).__name__}; {SWITCH}=1 shows where)"), 1
+
+
+def _instead_of(argument: str) -> str:
+    """What to write instead of an argument that is no setting."""
+    if Path(argument).suffix in (".csv", ".tsv", ".json", ".jsonl"):
+        path = argument if re.fullmatch(r"[\w./-]+", argument) else repr(argument)
+        return f"a file of facts is given as data=facts data.path={path}"
+    return f"write NAME=VALUE ({program()} --help lists them)"
 
 
 def _line(text: str) -> str:

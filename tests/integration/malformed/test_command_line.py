@@ -102,6 +102,23 @@ def test_the_command_line_answers_in_one_line(home: Path, case: str) -> None:
     assert not [path for path in home.rglob("run.log") if path.parent.name != ".jobs"]
 
 
+def test_a_file_for_an_argument_is_answered_with_how_it_is_given(home: Path) -> None:
+    said = program.call(home, "edit", "my facts.csv", succeeds=False)
+    assert said == "my facts.csv: this is no setting; a file of facts is given as data=facts data.path='my facts.csv'\n"
+
+
+def test_the_version_is_this_programs(home: Path) -> None:
+    assert program.call(home, "--version").startswith("corrigenda")
+
+
+def test_help_names_what_can_be_done_and_chosen_and_no_more(home: Path) -> None:
+    """The settings, two screens of them, are what --cfg job shows."""
+    said = program.call(home, "help")
+    assert said == program.call(home, "--help")
+    assert "job: ask, backward, build" in said
+    assert len(said.splitlines()) < 40
+
+
 @pytest.mark.parametrize("argument", ["nonsense", "a=[", "=1", "seed=1,2"])
 def test_what_cannot_be_read_is_wrong_usage(home: Path, argument: str) -> None:
     said = program.call(home, argument, succeeds=False)
