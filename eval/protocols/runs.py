@@ -168,6 +168,8 @@ class EditRun:
         begin = time.perf_counter()
         try:
             edit, error = (make(facts) if make is not None else self.editor.edit(self.lm, facts)), ""
+            if not isinstance(edit, Edit):
+                raise TypeError(f"an editor gives an Edit, and {self.editor.name} gave {type(edit).__name__}")
         except (EditRefusedError, ContextLengthError) as refusal:
             edit, error = None, f"refused: {refusal}"
         except Exception as crash:

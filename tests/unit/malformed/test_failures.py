@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -109,6 +110,16 @@ def test_a_crash_is_noted_and_tried_again(lm: LanguageModel, tmp_path: Path, mod
     assert count_records(tmp_path / "run") == 3
     RunFolder(tmp_path / "run").finish({})
     assert count_records(tmp_path / "run") == 3
+
+
+@pytest.mark.parametrize("mode", PROTOCOLS)
+def test_an_editor_that_gives_no_edit_has_crashed(lm: LanguageModel, tmp_path: Path, mode: str) -> None:
+    """It forgot its ``return``; that is no edit without effect."""
+    forgetful: Any = SimpleNamespace(name="forgetful", edit=lambda lm, facts: None)
+    run = EditRun(lm, FACTS, forgetful, SMALL, RunFolder(tmp_path))
+    PROTOCOLS[mode](run)
+    assert len(run.evaluation.crashes) == 3
+    assert "an editor gives an Edit, and forgetful gave NoneType" in run.evaluation.crashes[0].error
 
 
 @pytest.mark.parametrize("mode", PROTOCOLS)
