@@ -32,6 +32,7 @@ from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.ids import code_version, run_id, targets
 from corrigenda.runs.records import CRASHED
 from corrigenda.runs.store import Store
+from corrigenda.settings import SettingsError
 from editing import prepare
 from editing.spaces import Space, space_of
 from eval import EditRun, EvalSettings, run_batch, run_single
@@ -75,6 +76,11 @@ class Job(job.Job):
         if "auto" in (config.editor.get("layer"), config.editor.get("layers")):
             raise ValueError("job=tune finds the layers itself: leave editor.layer=auto (editor.layers=auto) out")
         space_of(made_editor(config.editor))
+        if asked.most_drift is not None and not made(config.eval).perplexity_windows:
+            raise SettingsError(
+                f"job.most_drift={asked.most_drift:g}: eval.perplexity_windows=0 measures no perplexity drift; give "
+                "job.most_drift=null, or leave eval.perplexity_windows out"
+            )
         facts = read_data(config.data)
         lm = load_model(config)
         if folder.config is not None:

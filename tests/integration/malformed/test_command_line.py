@@ -39,6 +39,7 @@ LINES: dict[str, tuple[list[str], str]] = {
     ),
     "ask": (["ask", "model=own"], "job.prompt has no value: give prompt=... (a prompt, or a list of them)"),
     "build": (["build"], "job.folder has no value: give job.folder=... (where the build goes, and what was solved is"),
+    "tune-drift": (["tune", "eval.perplexity_windows=0"], "job.most_drift=0.1: eval.perplexity_windows=0 measures no"),
     "own-setting": (["ask", "A city is", "edti=x"], "edti: there is no such setting; did you mean edit or editor?"),
     "model-other": (["model=gpt2"], "own, smollm2-135m. Any other model is model=own model.name=gpt2"),
     "model-folder": (
