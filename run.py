@@ -22,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from jobs.errors import SWITCH, told
 from jobs.job import new_folder, run_folder
 from jobs.outside import add_choices, importable_last
-from jobs.words import spelt_out
+from jobs.words import spelt_out, version
 
 for resolver in (new_folder, run_folder):
     OmegaConf.register_new_resolver(resolver.__name__, resolver, replace=True, use_cache=True)
@@ -44,6 +44,9 @@ def main() -> None:
     It exits with 1 after an error (2 where the command could not be read, 130 after Ctrl-C), of which it says one line.
     HYDRA_FULL_ERROR=1 shows the traceback instead.
     """
+    if sys.argv[1:] == ["--version"]:  # Hydra's own answer is Hydra's version
+        sys.stdout.write(f"{version()}\n")
+        return
     asked, given = os.environ.get(SWITCH), sys.argv
     os.environ[SWITCH] = "1"  # Hydra lets errors pass as they are
     sys.argv = [given[0], *spelt_out(given[1:])]  # where Hydra reads them

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from corrigenda.nearest import did_you_mean
 from corrigenda.settings import shown
 
 Verb = Literal["insert", "modify", "erase"]
@@ -130,6 +131,8 @@ class Fact:
             )
         if self.prompt.count(SLOT) != 1:
             found = f"found {self.prompt.count(SLOT)} in {self.prompt!r}"
+            if SLOT not in self.prompt and self.subject in self.prompt:
+                found += f"; did you mean {self.prompt.replace(self.subject, SLOT, 1)!r}?"
             raise FactError("prompt", f"needs exactly one '{SLOT}' for the subject, {found}")
         _refuse_space_at_end("prompt", self.statement)
         for name in ("target_new", "target_true"):
@@ -195,7 +198,9 @@ class Fact:
         names = [f.name for f in dataclasses.fields(cls)]
         for name in record:
             if name not in names:
-                raise FactError(name, f"is not a field of a fact; the fields are {', '.join(names)}")
+                hint = did_you_mean(name, names)
+                problem = f"is not a field of a fact; the fields are {', '.join(names)}{'; ' * bool(hint)}{hint}"
+                raise FactError(name, problem)
         for name in ("subject", "prompt"):
             if name not in record:
                 raise FactError(name, "is missing")

@@ -12,7 +12,7 @@ import torch
 
 from corrigenda.hub import offline, why_unreachable
 from corrigenda.language_model import LanguageModel
-from corrigenda.models import embedded
+from corrigenda.models import embedded, packed
 from corrigenda.models.families import FAMILIES, UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def load(
                 config = AutoConfig.from_pretrained(source, **options)
                 automatic = _automatic_class(name, config)
             with _reading(name, "weights"):
-                model, loading = automatic.from_pretrained(source, output_loading_info=True, **model_options)
+                model, loading = _model(automatic, source, config, model_options)
             with _reading(name, "tokenizer"):
                 tokenizer = AutoTokenizer.from_pretrained(source, **options)
     except OSError as error:
@@ -121,6 +121,22 @@ def load(
     if device_map is None:
         model = model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     return LanguageModel(model, tokenizer, str(name), family)
+
+
+def _model(automatic: Any, source: str | Path, config: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The model, and what transformers says of its loading."""
+    if not (isinstance(source, Path) and (source / packed.FILE).is_file()):
+        found: tuple[Any, dict[str, Any]] = automatic.from_pretrained(source, output_loading_info=True, **options)
+        return found
+    import transformers
+
+    # The class itself: the automatic ones take no weights without a place where they are.
+    kind = getattr(transformers, config.architectures[0])
+    weights = packed.unpack(source)
+    model, loading = kind.from_pretrained(None, config=config, state_dict=weights, output_loading_info=True, **options)
+    if (source / "generation_config.json").is_file():  # else it has been read beside the weights
+        model.generation_config = transformers.GenerationConfig.from_pretrained(source)
+    return model, loading
 
 
 @contextmanager

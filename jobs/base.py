@@ -6,6 +6,7 @@ torch and transformers are imported where a model is loaded: what only looks at 
 from __future__ import annotations
 
 import logging
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ from jobs.logs import remove_if_unused
 from jobs.outside import import_plugins
 from jobs.settings import PluginSettings, check, check_shared
 from jobs.tuned import take_tuned
+from jobs.words import OWN
 
 if TYPE_CHECKING:
     from corrigenda import LanguageModel
@@ -105,11 +107,13 @@ def require_settings(config: DictConfig) -> None:
     """
     missing = sorted(OmegaConf.missing_keys(config))
     if missing:
-        group = missing[0].split(".")[0]
+        group, key = missing[0].split(".")[0], missing[0].split(".")[-1]
         chosen = choices().get(group)
         file = Path(__file__).parents[1] / "conf" / group / f"{chosen}.yaml"  # what is chosen may have no file
-        where = f" (conf/{group}/{chosen}.yaml says what it is)" if file.is_file() else ""
-        raise ValueError(f"{missing[0]} has no value: give {missing[0]}=...{where}")
+        text = file.read_text(encoding="utf-8") if file.is_file() else ""
+        what = re.search(rf"^ *{key}: \?\?\? +# (.*)$", text, re.MULTILINE)
+        name = key if group == "job" and key in OWN.get(str(chosen), {}) else missing[0]
+        raise ValueError(f"{missing[0]} has no value: give {name}=...{f' ({what[1]})' if what else ''}")
 
 
 def load_model(config: DictConfig) -> LanguageModel:
@@ -226,8 +230,8 @@ def begin_tracker(config: DictConfig, folder: RunFolder) -> Tracker:
 
 
 def say(text: str) -> None:
-    """Writes a line to standard output, not broken at a pipe's 80 columns."""
-    Console().print(text, highlight=False, soft_wrap=True)
+    """Writes a line to standard output as it is, not broken at a pipe's 80 columns."""
+    Console().print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def wide_console() -> Console:

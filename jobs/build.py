@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
-from rich.markup import escape
 
 from corrigenda import Edit, Fact, KnowledgeBase, LanguageModel, WrongModelError
 from corrigenda.data.requests import standing
@@ -43,7 +42,7 @@ from jobs.building.plan import in_words
 from jobs.data import read_data
 from jobs.errors import RunFailedError, RunInterrupted
 from jobs.job import StoreJob
-from jobs.settings import BuildSettings, check, made
+from jobs.settings import BuildSettings, check, made, made_editor
 
 SOLVED_AT_ONCE = 1
 """So many facts are solved for before what was found is written down: each is solved for by itself anyway."""
@@ -102,9 +101,9 @@ def way_of(config: DictConfig) -> How:
     """
     how = config.job.how
     if how is None or how == choices()["editor"]:
-        return how_of(made(config.editor))
+        return how_of(made_editor(config.editor))
     if how in BESIDE:
-        return how_named(how, made(config.editor))
+        return how_named(how, made_editor(config.editor))
     editor = how_named(how).solver.editor
     lost = [name for name in overridden() if name.partition(".")[0] == "editor"]
     if lost:
@@ -125,7 +124,7 @@ def _say_plan(folder: BuildFolder, lm: LanguageModel, facts: Sequence[Fact], way
             _require_same_weights(folder, kb, lm)
             to_solve = kb.unsolved(lm, way.solver.settings(lm), facts)
     for line in in_words(plan, before, to_solve):
-        say(escape(line))
+        say(line)
     return plan
 
 
@@ -256,7 +255,7 @@ class Build:
         since = report["since"]
         for name, ids in (("hold now, and did not", since["gained"]), ("do not hold any more", since["lost"])):
             if ids:
-                say(escape(f"{len(ids)} {name}: {', '.join(ids[:10])}{' ...' if len(ids) > 10 else ''}"))
+                say(f"{len(ids)} {name}: {', '.join(ids[:10])}{' ...' if len(ids) > 10 else ''}")
         touched = sum(bool(row.get("changed_next_to_it")) for row in report["facts"])
         if touched:
             say(f"next to {touched} of them the model does not go on word for word as before")
@@ -266,4 +265,4 @@ class Build:
             say("there is no adapter/: the edit is not of low rank")
         if not (self.folder.path / "model").exists():
             say("there is no model/: the edit is not in the weights; edit/ has it")
-        say(escape(f"the report is {self.folder.path / 'report.html'}"))
+        say(f"the report is {self.folder.path / 'report.html'}")

@@ -13,6 +13,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.data import FactSet
@@ -33,7 +34,7 @@ from jobs.base import begin, begin_tracker, console, interruptible, load_model, 
 from jobs.data import fixed_locality, read_data
 from jobs.errors import RunFailedError
 from jobs.logs import log_to
-from jobs.settings import AutoLayerSettings, LocalitySettings, check, made, workers_of
+from jobs.settings import AutoLayerSettings, LocalitySettings, check, made, made_editor, workers_of
 
 logger = logging.getLogger(__name__)
 
@@ -127,7 +128,7 @@ def _check(config: DictConfig) -> None:
     for field in ("layer", "layers"):
         if editor.get(field) == "auto":
             editor[field] = None
-    made(editor)
+    made_editor(editor)
 
 
 def _edit(
@@ -244,7 +245,8 @@ def _identify_again(
 
 def _print(config: DictConfig, run: EditRun, sequence: SequentialRun | None, summary: Mapping[str, Any]) -> None:
     printer = Console()
-    title = f"{run.editor.name} on {model_title(run.lm.name)}, {run.facts.name}, {len(run.facts)} facts, {config.mode}"
+    n_facts = f"{len(run.facts)} fact{'s' * (len(run.facts) != 1)}"
+    title = f"{run.editor.name} on {model_title(run.lm.name)}, {run.facts.name}, {n_facts}, {config.mode}"
     if sequence is None:
         printer.print(run.evaluation.table(title))
     else:
@@ -261,13 +263,14 @@ def _print(config: DictConfig, run: EditRun, sequence: SequentialRun | None, sum
     if "stopped" in summary:
         total = summary["stopped"]["n_facts_asked_for"]
         printer.print(f"stopped by the alarm: {summary['stopped']['why']}; {total} were asked for", style="red")
-    for case in run.evaluation.failures:
-        printer.print(f"failed: {case.fact.id}: {case.error}", style="red")
+    for case in run.evaluation.failures:  # texts as they are: what is in square brackets is no style
+        said = f"failed: {case.fact.id}: {shortened(case.fact.statement)}: {case.error}"
+        printer.print(Text(said, style="red"), soft_wrap=True)
     if run.facts.skipped:
         printer.print(f"{len(run.facts.skipped)} bad records were skipped; summary.json lists them")
     seconds = summary["seconds_per_edit"]
     took = "" if seconds is None else f"{seconds:.1f} s an edit; "
-    printer.print(f"{took}results in {run.folder.path}")
+    printer.print(Text(f"{took}results in {run.folder.path}"), soft_wrap=True)
 
 
 class _Progress:

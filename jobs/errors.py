@@ -19,13 +19,17 @@ from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseExceptio
 
 from corrigenda.nearest import did_you_mean
 from corrigenda.runs.locks import LockedError
+from corrigenda.runs.sources import PACKAGES
 from editing.registry import EDITORS
-from jobs.words import program
+from jobs.words import OWN, program
 
 SWITCH = "HYDRA_FULL_ERROR"
 """The environment variable that, set to 1, makes the program show the traceback of every error."""
 
 ROOT = Path(__file__).resolve().parents[1]
+
+PROJECT = (*PACKAGES, "run.py")
+"""What of `ROOT` is this project's."""
 
 
 class RunFailedError(RuntimeError):
@@ -50,7 +54,7 @@ def told(error: BaseException, arguments: Sequence[str]) -> tuple[str, int] | No
     if isinstance(error, KeyboardInterrupt):
         return _line(f"interrupted; {error}" if str(error) else "interrupted"), 130
     if isinstance(error, OverrideParseException):
-        return _line(f"{error.override}: this is no setting; write NAME=VALUE ({program()} --help lists them)"), 2
+        return _line(f"{error.override}: this is no setting; {_instead_of(error.override or '')}"), 2
     found = _cause(error)
     if isinstance(found, ConfigCompositionException):
         return _line(_composition(found, arguments)), 1
@@ -69,6 +73,20 @@ def told(error: BaseException, arguments: Sequence[str]) -> tuple[str, int] | No
     if not text:
         text = type(found).__name__
     return _line(text if chosen else f"{text} ({type(found).__name__}; {SWITCH}=1 shows where)"), 1
+
+
+def _instead_of(argument: str) -> str:
+    """What to write instead of an argument that is no setting."""
+    return _as_facts(argument) if _is_table(argument) else f"write NAME=VALUE ({program()} --help lists them)"
+
+
+def _is_table(name: str) -> bool:
+    return Path(name).suffix in (".csv", ".tsv", ".json", ".jsonl")
+
+
+def _as_facts(path: str) -> str:
+    path = path if re.fullmatch(r"[\w./-]+", path) else repr(path)
+    return f"A file of facts is given as data=facts data.path={path}"
 
 
 def _line(text: str) -> str:
@@ -117,17 +135,22 @@ def _in_our_words(error: BaseException) -> bool:
     if not frames or not (frames[-1].line or "").startswith("raise "):
         return False
     place = Path(frames[-1].filename)
-    return place.is_relative_to(ROOT) and not {"site-packages", ".venv"} & set(place.parts)
+    # The folder that holds the project's packages is site-packages where it is installed: libraries lie there, too.
+    return place.is_relative_to(ROOT) and place.relative_to(ROOT).parts[0] in PROJECT
 
 
 def _composition(error: ConfigCompositionException, arguments: Sequence[str]) -> str:
     """The line on a choice or a setting that there is not."""
     missing, options = getattr(error, "missing_cfg_file", None), getattr(error, "options", None)
     if missing and options is not None:
-        group, _, name = str(missing).rpartition("/")
+        outer = str(missing).split("/")[0]
+        group, _, name = str(missing).partition("/") if outer in ("model", "data") else str(missing).rpartition("/")
         if group == "editor":
             return EDITORS.unknown(name)
-        return f"{group}={name}: there is no such choice; {_near(name, options)}The choices are {', '.join(options)}"
+        said = f"{group}={name}: there is no such choice; {_near(name, options)}The choices are {', '.join(options)}"
+        if group == "model":
+            return f"{said}. Any other model is model=own model.name={name}"
+        return f"{said}. {_as_facts(name)}" if group == "data" and _is_table(name) else said
     key = re.search(r"Could not override '([^']+)'", str(error))
     if key is None:
         return str(error)
@@ -135,7 +158,10 @@ def _composition(error: ConfigCompositionException, arguments: Sequence[str]) ->
 
 
 def _unknown_setting(key: str, arguments: Iterable[str]) -> str:
+    arguments = list(arguments)
     known = _settings_beside(key, arguments)
+    if "." not in key:  # those that a job has in its short form
+        known += [own for job, settings in OWN.items() if f"job={job}" in arguments for own in settings]
     place, _, name = key.rpartition(".")
     hint = _near(name, known, f"{place}." if place else "")
     return f"{key}: there is no such setting; {hint or f'{program()} --cfg job lists them; '}+{key}=... adds one"

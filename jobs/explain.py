@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from omegaconf import DictConfig
-from rich.markup import escape
 
 from jobs.base import load_model, say
 from jobs.data import read_data
 from jobs.explaining.explanation import explain, html_path
 from jobs.explaining.settings import ExplainSettings
 from jobs.job import StoreJob
-from jobs.settings import PageSettings, check, made
+from jobs.settings import PageSettings, check, made_editor
 
 
 class Job(StoreJob):
@@ -26,7 +25,7 @@ class Job(StoreJob):
         """
         asked, settings = check(PageSettings, config.job), check(ExplainSettings, config.job)
         path = html_path(asked.file)
-        editor, facts = made(config.editor), list(read_data(config.data))
+        editor, facts = made_editor(config.editor), list(read_data(config.data))
         found = explain(load_model(config), facts[0], editor, settings)
         found.write(path)
         if asked.data is not None:
@@ -34,5 +33,5 @@ class Job(StoreJob):
         if len(facts) > 1:
             say(f"the page is of the first of {len(facts)} facts; data.offset= chooses another")
         if found.error:
-            say(escape(f"the edit failed: {found.error}"))
-        say(escape(f"the page of {facts[0].id} is {path}"))
+            say(f"the edit failed: {found.error}")
+        say(f"the page of {facts[0].id} is {path}")

@@ -27,7 +27,9 @@ class Job(StoreJob):
         asked = check(FactsSettings, config.job)
         folder = BuildFolder(asked.folder)
         if not folder.base.is_file():
-            raise FileNotFoundError(f"job.folder={folder.path}: there is no list (no {folder.base.name}); job=build")
+            raise FileNotFoundError(
+                f"job.folder={folder.path}: there is no list ({folder.base.name}); job=build makes one"
+            )
         with KnowledgeBase.open(folder.base, create=False) as kb:
             found, in_force = kb.find(asked.subject, asked.text), {fact.id for fact in kb.in_force}
             total = len(kb)

@@ -317,6 +317,22 @@ def made(config: DictConfig) -> Any:
         raise
 
 
+def made_editor(config: DictConfig) -> Any:
+    """The editor that a configuration stands for.
+
+    Raises:
+        SettingsError: what it names has not what an editor has (`editing.Editor`); or as `made` says.
+    """
+    editor = made(config)
+    lacking = [part for part in ("name", "edit") if not hasattr(editor, part)]
+    if lacking:
+        raise SettingsError(
+            f"editor._target_={config.get('_target_')}: this is no editor; it lacks {' and '.join(lacking)} "
+            "(an editor has a name, and edit(lm, facts), which gives an Edit)"
+        )
+    return editor
+
+
 def _unknown(config: DictConfig, said: str) -> str:
     """What to say of a setting that a class does not have: `said` is Python's "... argument 'name'"."""
     name = said.rsplit("argument ", 1)[1].split("'")[1]

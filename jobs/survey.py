@@ -70,7 +70,7 @@ class Job(job.Job):
             found = survey(lm, facts, locators, read, folder, asked.facts, asked.answer, asked.picture, workers)
             for what, ids in (("does not know", found.unknown), ("could not be asked about", found.failed)):
                 if ids:
-                    say(f"{lm.name} {what} {len(ids)} facts, passed over: {', '.join(ids)}")
+                    say(f"{lm.name} {what} {len(ids)} fact{'s' * (len(ids) != 1)}, passed over: {', '.join(ids)}")
             summary, tables = self.together(config, folder, found.results)
             folder.finish(found.summary() | summary)
         printer = Console()

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
-from rich.markup import escape
 
 from corrigenda import EditRefusedError, LanguageModel
 from corrigenda.data import FactSet, read_facts
@@ -33,6 +32,7 @@ from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.ids import code_version, run_id, targets
 from corrigenda.runs.records import CRASHED
 from corrigenda.runs.store import Store
+from corrigenda.settings import SettingsError
 from editing import prepare
 from editing.spaces import Space, space_of
 from eval import EditRun, EvalSettings, run_batch, run_single
@@ -42,7 +42,7 @@ from jobs.base import FREE, begin, interruptible, load_model, overridden, say
 from jobs.data import read_data
 from jobs.errors import RunFailedError
 from jobs.job import stored_config
-from jobs.settings import check, made
+from jobs.settings import check, made, made_editor
 from jobs.tuned import tuned_name, write_tuned
 from jobs.tuning.objective import Objective, objective_for
 from jobs.tuning.page import in_words, write_page
@@ -75,7 +75,12 @@ class Job(job.Job):
             raise ValueError(f"mode={config.mode}: settings are tuned with mode=single or mode=batch")
         if "auto" in (config.editor.get("layer"), config.editor.get("layers")):
             raise ValueError("job=tune finds the layers itself: leave editor.layer=auto (editor.layers=auto) out")
-        space_of(made(config.editor))
+        space_of(made_editor(config.editor))
+        if asked.most_drift is not None and not made(config.eval).perplexity_windows:
+            raise SettingsError(
+                f"job.most_drift={asked.most_drift:g}: eval.perplexity_windows=0 measures no perplexity drift; give "
+                "job.most_drift=null, or leave eval.perplexity_windows out"
+            )
         facts = read_data(config.data)
         lm = load_model(config)
         if folder.config is not None:
@@ -133,7 +138,7 @@ class Tuning:
         """
         lines = [json.dumps(fact.to_dict(), ensure_ascii=False) + "\n" for fact in self.facts]
         write_text(self.folder.path / FACTS, "".join(lines))
-        say(escape(f"tuning on {len(self.facts)} facts: {', '.join(fact.id for fact in self.facts)}"))
+        say(f"tuning on {len(self.facts)} facts: {', '.join(fact.id for fact in self.facts)}")
         traced = self._traced()
         editor = made(self.config.editor)
         space = space_of(editor)
@@ -191,7 +196,7 @@ class Tuning:
         write_json(path, found)
         named = ", ".join(map(str, found["layers"]))
         said = f"{len(found['facts'])} facts traced: layers {named}" if found["layers"] else found["why"]
-        say(escape(f"where to look for layers: {said}"))
+        say(f"where to look for layers: {said}")
         return found
 
     def _next(self, axes: tuple[Axis, ...], trials: list[dict[str, Any]], traced: Mapping[str, Any]) -> Proposal | None:
@@ -220,7 +225,7 @@ class Tuning:
     ) -> dict[str, Any]:
         """One trial: its record, which is on the disk when this returns."""
         settings = settings_of(space, proposal.params, started)
-        say(escape(f"trial {number} ({proposal.why}): {in_words(settings)}"))
+        say(f"trial {number} ({proposal.why}): {in_words(settings)}")
         folder = self._trial_folder(number, settings)
         earlier = _seconds(folder)
         begin = time.perf_counter()
@@ -250,7 +255,7 @@ class Tuning:
             trial |= {"objective": objective.in_words, "tuned_for": list(objective.metrics)}
         self.folder.append(trial)
         said = "no figures" if trial["value"] is None else f"{trial['value']:.3f}"
-        say(escape(f"trial {number}: {said} in {trial['seconds']:.0f} s{f'; {error}' if error else ''}"))
+        say(f"trial {number}: {said} in {trial['seconds']:.0f} s{f'; {error}' if error else ''}")
         return trial
 
     def _trial_folder(self, number: int, settings: Mapping[str, Any]) -> RunFolder:
@@ -315,9 +320,9 @@ class Tuning:
         }
         write_page(self.folder.path, found)
         self.folder.finish(found)
-        say(escape(f"the best is trial {best['number']} ({best['value']:.3f}): {in_words(best['settings'])}"))
-        say(escape(f"what was tried: {self.folder.path / 'tuning.md'}"))
-        say(escape(f"later runs take it: {found['later']} data.disjoint_from={self.folder.path}"))
+        say(f"the best is trial {best['number']} ({best['value']:.3f}): {in_words(best['settings'])}")
+        say(f"what was tried: {self.folder.path / 'tuning.md'}")
+        say(f"later runs take it: {found['later']} data.disjoint_from={self.folder.path}")
         return float(best["value"])
 
     def _told(self, best: Mapping[str, Any], trials: list[dict[str, Any]]) -> str:

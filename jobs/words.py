@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 
 from hydra.core.override_parser.types import Quote, QuotedString
@@ -31,6 +32,14 @@ def program() -> str:
     return {"run.py": "python run.py", "__main__.py": "python -m corrigenda"}.get(called, "corrigenda")
 
 
+def version() -> str:
+    """Which version of the project this is, for ``--version``."""
+    try:
+        return f"corrigenda {metadata.version('corrigenda')}"
+    except metadata.PackageNotFoundError:
+        return "corrigenda, from a checkout that is not installed"
+
+
 def spelt_out(arguments: Sequence[str]) -> list[str]:
     """The arguments of a command line as Hydra reads them.
 
@@ -39,6 +48,8 @@ def spelt_out(arguments: Sequence[str]) -> list[str]:
     """
     if not arguments or re.fullmatch(r"[A-Za-z_]\w*", arguments[0]) is None:
         return list(arguments)
+    if arguments[0] == "help":
+        return ["--help", *arguments[1:]]
     job, rest = arguments[0], list(arguments[1:])
     own = OWN.get(job, {})
     found = [f"job={job}"]

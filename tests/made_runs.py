@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from corrigenda import Fact
+from corrigenda import Fact, intervals
 from corrigenda.data import FactSet
 from corrigenda.runs.folder import RunFolder
 from eval.evaluation import NOT_FINITE
 from eval.metrics.fluency import ngram_entropy, words
 from eval.records import DEFINITIONS
+from eval.statistics import paired
 
 MakeRun = Callable[..., Path]
 
@@ -101,9 +102,23 @@ def made_case(fact: Fact, works: bool, keeps: bool, drift: float = 0.01, error: 
     }
 
 
+@pytest.fixture(scope="module")
+def few_samples() -> Iterator[None]:
+    """Intervals and tests from fewer samples, where it does not matter how sharp they are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(intervals, "RESAMPLES", 400)
+        patch.setattr(paired, "PERMUTATIONS", 999)
+        yield
+
+
 @pytest.fixture
 def make_run(tmp_path: Path) -> MakeRun:
-    """Writes a run into tmp_path/outputs: for each fact whether the edit worked and whether neighbours stayed."""
+    """As `runs_in`, in tmp_path."""
+    return runs_in(tmp_path)
+
+
+def runs_in(root: Path) -> MakeRun:
+    """Writes a run into outputs/ there: for each fact whether the edit worked and whether neighbours stayed."""
 
     def make(
         editor: str,
@@ -126,7 +141,7 @@ def make_run(tmp_path: Path) -> MakeRun:
         said: Mapping[str, Any] | None = None,
     ) -> Path:
         facts = [made_fact(first + number) for number in range(len(works))]
-        folder = RunFolder(tmp_path / "outputs" / (name or f"{editor}-{seed}-{first}-{mode}"))
+        folder = RunFolder(root / "outputs" / (name or f"{editor}-{seed}-{first}-{mode}"))
         config = {
             "mode": mode,
             "seed": seed,

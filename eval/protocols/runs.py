@@ -88,6 +88,8 @@ def attempt(
     begin = time.perf_counter()
     try:
         edit, error = (make(facts) if make is not None else editor.edit(lm, facts)), ""
+        if not isinstance(edit, Edit):
+            raise TypeError(f"an editor gives an Edit, and {editor.name} gave {type(edit).__name__}")
     except (EditRefusedError, ContextLengthError) as refusal:
         edit, error = None, f"refused: {refusal}"
     except Exception as crash:

@@ -268,6 +268,8 @@ def require_optuna() -> None:
         SettingsError: it is not.
     """
     try:
-        import optuna  # noqa: F401
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # its own, of what it uses of SQLAlchemy
+            import optuna  # noqa: F401
     except ImportError:
         raise SettingsError("job=tune needs Optuna: pip install 'corrigenda[optuna]'") from None

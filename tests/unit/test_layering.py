@@ -1,6 +1,7 @@
 """What may import what: run, jobs, {locate, editing, eval}, corrigenda and its floors; nothing sideways, no circle."""
 
 import ast
+import functools
 import graphlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,13 +41,17 @@ FLOORS: list[set[str]] = [
 ]
 
 
+parsed = functools.cache(ast.parse)
+"""Of a file's source; most tests here look at all files."""
+
+
 def imported_modules(source: str) -> Iterator[tuple[int, str]]:
     """Line and absolute name of every module, or name in one, that the source imports, wherever in the file it does so.
 
     Relative imports are left out: they cannot leave a top-level package, and `test_imports_are_absolute` finds them.
     Importing by a name that is put together at run time is not seen; by a literal name (`import_module("eval")`) it is.
     """
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
@@ -163,7 +168,7 @@ def test_imports_are_absolute() -> None:
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for package in MAY_IMPORT
         for path in sources(package)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(parsed(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.ImportFrom) and node.level
     ]
     assert not found, "\n".join(found)

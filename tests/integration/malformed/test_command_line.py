@@ -30,10 +30,27 @@ LINES: dict[str, tuple[list[str], str]] = {
     "mode-null": (["mode=null"], "mode=None must be one of single, batch, sequential"),
     "saved": (
         ["editor=saved"],
-        "editor.run has no value: give editor.run=... (conf/editor/saved.yaml says what it is)",
+        "editor.run has no value: give editor.run=... (the run's folder)",
     ),
     "saved-nothing": (["editor=saved", "editor.run=."], "saved: . holds no edits"),
-    "survey": (["job=survey"], "job.locator has no value: give job.locator=... (conf/job/survey.yaml"),
+    "survey": (
+        ["job=survey"],
+        "job.locator has no value: give job.locator=... (its class: job.locator._t",
+    ),
+    "ask": (["ask", "model=own"], "job.prompt has no value: give prompt=... (a prompt, or a list of them)"),
+    "build": (["build"], "job.folder has no value: give job.folder=... (where the build goes, and what was solved is"),
+    "tune-drift": (["tune", "eval.perplexity_windows=0"], "job.most_drift=0.1: eval.perplexity_windows=0 measures no"),
+    "own-setting": (["ask", "A city is", "edti=x"], "edti: there is no such setting; did you mean edit or editor?"),
+    "model-other": (["model=gpt2"], "own, smollm2-135m. Any other model is model=own model.name=gpt2"),
+    "model-folder": (
+        ["model=a/b/c"],
+        "model=a/b/c: there is no such choice; The choices are own, smollm2",
+    ),
+    "data-file": (["data=a/file.csv"], "A file of facts is given as data=facts data.path=a/file.csv"),
+    "editor-none": (
+        ["editor=own", "editor._target_=my_bad.Bad"],
+        "my_bad.Bad: this is no editor; it lacks name",
+    ),
     "job-name": (["job.name=edti"], "job.name=edti: there is no such job; did you mean edit?"),
     "job-target": (["+job._target_=x"], "job._target_=x: this is not the dotted path of a class"),
     "job-module": (["+job._target_=nowhere.Job"], "there is no module 'nowhere'; is its folder on PYTHONPATH?"),
@@ -74,6 +91,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with things that are no runs."""
     home = tmp_path_factory.mktemp("home")
     (home / "afile").write_text("x")
+    (home / "my_bad.py").write_text("class Bad:\n    def edit(self, lm, facts):\n        return None\n")
     whole = "".join(f"{part}: 0\n" for part in PARTS)
     texts: dict[str, str | None] = {
         "somedata": None,
@@ -100,6 +118,23 @@ def test_the_command_line_answers_in_one_line(home: Path, case: str) -> None:
     assert len(said.splitlines()) == 1, said
     assert {path for path in home.rglob("*") if "outputs" not in path.parts} == before
     assert not [path for path in home.rglob("run.log") if path.parent.name != ".jobs"]
+
+
+def test_a_file_for_an_argument_is_answered_with_how_it_is_given(home: Path) -> None:
+    said = program.call(home, "edit", "my facts.csv", succeeds=False)
+    assert said == "my facts.csv: this is no setting; A file of facts is given as data=facts data.path='my facts.csv'\n"
+
+
+def test_the_version_is_this_programs(home: Path) -> None:
+    assert program.call(home, "--version").startswith("corrigenda")
+
+
+def test_help_names_what_can_be_done_and_chosen_and_no_more(home: Path) -> None:
+    """The settings, two screens of them, are what --cfg job shows."""
+    said = program.call(home, "help")
+    assert said == program.call(home, "--help")
+    assert "job: ask, backward, build" in said
+    assert len(said.splitlines()) < 40
 
 
 @pytest.mark.parametrize("argument", ["nonsense", "a=[", "=1", "seed=1,2"])

@@ -14,6 +14,11 @@ PROMPTS = [
 ]
 
 
+def test_the_default_model_has_the_weights_it_always_had(smollm2: LanguageModel) -> None:
+    """Figures are kept by them: moments, targets, runs. As float32 in the cache of earlier versions, or packed."""
+    assert smollm2.fingerprint.startswith("5f08655c7eab")
+
+
 def by_transformers(lm: LanguageModel, prompt: str, max_new_tokens: int) -> str:
     inputs = lm.tokenizer(prompt, return_tensors="pt").to(lm.device)
     out = lm.model.generate(**inputs, do_sample=False, max_new_tokens=max_new_tokens)

@@ -18,6 +18,7 @@ from jobs.words import program, quoted, spelt_out
         (["editor=rome", "seed=1"], ["editor=rome", "seed=1"]),
         (["-m", "editor=rome,memit"], ["-m", "editor=rome,memit"]),
         (["--help"], ["--help"]),
+        (["help"], ["--help"]),
         (["trace", "data=facts"], ["job=trace", "data=facts"]),
         (["mine", "job.times=2"], ["job=mine", "job.times=2"]),
         (["ask", "A city is"], ["job=ask", "job.prompt='A city is'"]),

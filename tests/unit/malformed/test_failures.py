@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.records import count_records, records_in
 from eval import EditRun, EvalSettings, SequentialSettings, run_batch, run_sequential, run_single
 from eval.leaderboard import leaderboard, write_leaderboard
+from jobs import errors
 from jobs.errors import EXPECTED, RunFailedError, RunInterrupted, told
 
 
@@ -30,6 +32,26 @@ def test_errors_that_the_program_made_are_not_told_in_a_line() -> None:
     for kind in (ValueError, MemoryError, RunFailedError, ConnectionError):
         assert issubclass(kind, EXPECTED)
         assert told(kind("one\ntwo"), []) == (f"one two ({kind.__name__}; HYDRA_FULL_ERROR=1 shows where)", 1)
+
+
+@pytest.mark.parametrize("folder", ["checkout", "venv/lib/python3.12/site-packages"])
+def test_an_installed_program_tells_the_same_errors_in_a_line(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its packages lie beside the libraries then, whose errors of these kinds are mistakes."""
+    root = tmp_path / folder
+    monkeypatch.setattr(errors, "ROOT", root)
+
+    def raised_in(file: str) -> IndexError:
+        (root / file).parent.mkdir(parents=True, exist_ok=True)
+        (root / file).write_text("raise IndexError('layer 99: the model has 30 layers')\n", encoding="utf-8")
+        with pytest.raises(IndexError) as caught:
+            exec(compile((root / file).read_text(encoding="utf-8"), root / file, "exec"))
+        return caught.value
+
+    assert told(raised_in("corrigenda/models/architecture.py"), []) == ("layer 99: the model has 30 layers", 1)
+    assert told(raised_in("torch/nn/modules/container.py"), []) is None
+    assert told(raised_in(".venv/lib/python3.12/site-packages/corrigenda.py"), []) is None
 
 
 FACTS = FactSet(
@@ -88,6 +110,16 @@ def test_a_crash_is_noted_and_tried_again(lm: LanguageModel, tmp_path: Path, mod
     assert count_records(tmp_path / "run") == 3
     RunFolder(tmp_path / "run").finish({})
     assert count_records(tmp_path / "run") == 3
+
+
+@pytest.mark.parametrize("mode", PROTOCOLS)
+def test_an_editor_that_gives_no_edit_has_crashed(lm: LanguageModel, tmp_path: Path, mode: str) -> None:
+    """It forgot its ``return``; that is no edit without effect."""
+    forgetful: Any = SimpleNamespace(name="forgetful", edit=lambda lm, facts: None)
+    run = EditRun(lm, FACTS, forgetful, SMALL, RunFolder(tmp_path))
+    PROTOCOLS[mode](run)
+    assert len(run.evaluation.crashes) == 3
+    assert "an editor gives an Edit, and forgetful gave NoneType" in run.evaluation.crashes[0].error
 
 
 @pytest.mark.parametrize("mode", PROTOCOLS)

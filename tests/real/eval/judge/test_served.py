@@ -17,7 +17,6 @@ import pytest
 from transformers.utils.import_utils import is_serve_available
 
 from corrigenda import Fact, LanguageModel
-from corrigenda.models.embedded import fetch
 from eval import EvalSettings, RealUse, evaluate
 from eval.judge import Judge, JudgeError, judge_prompt
 
@@ -32,9 +31,11 @@ pytestmark = pytest.mark.skipif(not is_serve_available(), reason="needs transfor
 
 
 @pytest.fixture(scope="module")
-def model() -> str:
-    """The folder with the default model."""
-    return str(fetch("smollm2-135m"))
+def model(smollm2: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder with the default model, as transformers reads it."""
+    folder = tmp_path_factory.mktemp("model")
+    smollm2.save_pretrained(folder)
+    return str(folder)
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_runs import runs_in
 
 from corrigenda.runs.store import Store
 from eval.leaderboard import leaderboard, write_leaderboard
@@ -326,9 +327,11 @@ def test_an_empty_store_leaves_an_earlier_page_alone(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-@pytest.fixture
-def written(tmp_path: Path, make_run: Any) -> Path:
-    """A leaderboard with two tables, in tmp_path/board."""
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A leaderboard with two tables, in board/ beside the runs."""
+    place = tmp_path_factory.mktemp("written")
+    make_run = runs_in(place)
     make_run("rome", times((True, 36), (False, 4)), times((True, 30), (False, 10)))
     make_run("memit", times((True, 38), (False, 2)), times((True, 36), (False, 4)))
     make_run("wise", times((True, 12), (False, 28)))
@@ -336,9 +339,9 @@ def written(tmp_path: Path, make_run: Any) -> Path:
     make_run("none", [False] * 40)
     for editor, rate in (("rome", 30), ("memit", 38)):
         make_run(editor, times((True, rate), (False, 40 - rate)), mode="sequential", curve=True)
-    (tmp_path / "outputs" / "rome-0-0-single" / "trace.png").write_bytes(b"\x89PNG")
-    write_leaderboard(leaderboard(Store(tmp_path / "outputs").runs()), tmp_path / "board", about="Made by a test.")
-    return tmp_path / "board"
+    (place / "outputs" / "rome-0-0-single" / "trace.png").write_bytes(b"\x89PNG")
+    write_leaderboard(leaderboard(Store(place / "outputs").runs()), place / "board", about="Made by a test.")
+    return place / "board"
 
 
 def test_csv_and_json_say_the_same(written: Path) -> None:
@@ -359,10 +362,14 @@ def test_csv_and_json_say_the_same(written: Path) -> None:
 def test_the_same_values_give_the_same_files(written: Path, tmp_path: Path) -> None:
     """What people read is written from the JSON and the cases alone, without the runs."""
     view = json.loads((written / "leaderboard.json").read_text())
-    cases = json.loads(json.dumps(cases_view(leaderboard(Store(tmp_path / "outputs").runs()))))
-    shutil.rmtree(tmp_path / "outputs")
-    for path in write_view(view, cases, tmp_path / "again"):
-        assert path.read_bytes() == (written / path.name).read_bytes()
+    outputs = written.parent / "outputs"
+    cases = json.loads(json.dumps(cases_view(leaderboard(Store(outputs).runs()))))
+    outputs.rename(tmp_path / "away")
+    try:
+        for path in write_view(view, cases, tmp_path / "again"):
+            assert path.read_bytes() == (written / path.name).read_bytes()
+    finally:
+        (tmp_path / "away").rename(outputs)
 
 
 def test_markdown_marks_the_best(written: Path) -> None:

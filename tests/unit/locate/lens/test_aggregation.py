@@ -69,11 +69,8 @@ def test_figures_are_those_of_single_texts(family: str) -> None:
             assert abs(float(found.active[layer, number]) - n / len(m)) <= 1.01 / len(m)  # sums round
             assert float(found.positive[layer, number]) == pytest.approx(float((m > 0).sum()) / len(m))
             top = int(read_static(lm, output).argmax())
-            said = {
-                int(read_static(lm, value * c.sign()).argmax())
-                for value, c in zip(lm.memory(layer).values, m, strict=True)
-                if c != 0
-            }
+            values = lm.memory(layer).values * m.sign()[:, None]
+            said = set(read_static(lm, values[m != 0]).argmax(dim=-1).tolist())
             assert bool(found.alone[layer, number]) == (top not in said)
 
 

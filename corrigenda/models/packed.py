@@ -1,0 +1,112 @@
+"""Weights as a GGUF file packs them in blocks, under the names of transformers: the same bits, a fifth of the size.
+
+A GGUF file holds most matrices as rows of blocks: of 32 numbers each the scale, and a few bits a number. What they
+stand for is float32, in most cases with more digits than half precision has, so that no narrower type holds it. The
+blocks do. The file itself would do, too; but reading its vocabulary takes longer than reading the weights.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from corrigenda.files import write_tensors
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FILE = "packed.safetensors"
+"""The file's name in a model's folder, beside `config.json`."""
+
+
+def pack(gguf_file: Path, model: Any, folder: Path) -> None:
+    """Writes the weights of a model that was read from a GGUF file.
+
+    A weight is kept packed where its blocks, read again, give its bits; else in its own type, as it is.
+
+    Args:
+        gguf_file: the file that it was read from.
+        model: the model as transformers made it of the file.
+        folder: where `FILE` is written.
+    """
+    from gguf import GGUFReader
+
+    reader = GGUFReader(gguf_file)
+    blocks = {tensor.name: tensor for tensor in reader.tensors}
+    named = _names(reader, model)
+    heads = {getattr(model.config, name, None) for name in ("num_attention_heads", "num_key_value_heads")}
+    tensors: dict[str, Tensor] = {}
+    kinds: dict[str, str] = {}
+    for name, weight in model.named_parameters():  # what is tied comes once
+        tensors[name] = weight.detach()
+        block = blocks.get(named.get(name, ""))
+        if block is None or block.tensor_type.name in ("F32", "F16", "BF16"):
+            continue
+        for rows in _orders(torch.from_numpy(block.data.copy()), heads):
+            read = _unpacked(rows, block.tensor_type.name)
+            if read.shape == weight.shape and torch.equal(read.view(torch.int32), weight.detach().view(torch.int32)):
+                tensors[name], kinds[name] = rows, block.tensor_type.name
+                break
+    buffers = dict(model.named_buffers())
+    tensors |= {name: buffers[name] for name in model.state_dict() if name in buffers}
+    write_tensors(folder / FILE, tensors, {"kinds": json.dumps(kinds)})
+
+
+def unpack(folder: Path) -> dict[str, Tensor]:
+    """The weights that `pack` wrote into a folder, by name: float32 what was packed, and the others in their types.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    from safetensors import safe_open
+
+    found: dict[str, Tensor] = {}
+    with safe_open(folder / FILE, framework="pt") as file:
+        kinds = json.loads((file.metadata() or {})["kinds"])
+        for name in sorted(file.keys()):
+            tensor = file.get_tensor(name)
+            found[name] = _unpacked(tensor, kinds[name]) if name in kinds else tensor
+    return found
+
+
+def _unpacked(rows: Tensor, kind: str) -> Tensor:
+    """What rows of blocks stand for, in float32."""
+    from gguf import GGMLQuantizationType
+    from gguf.quants import dequantize
+
+    # A copy: torch aligns its memory, and on that may depend by which path a product is computed.
+    return torch.from_numpy(dequantize(rows.numpy(), GGMLQuantizationType[kind])).clone()
+
+
+def _names(reader: Any, model: Any) -> dict[str, str]:
+    """By a parameter's name in transformers, its tensor's name in the file."""
+    from gguf import MODEL_ARCH_NAMES, get_tensor_name_map
+
+    wanted = reader.fields["general.architecture"].contents()
+    known = next((arch for arch, name in MODEL_ARCH_NAMES.items() if name == wanted), None)
+    if known is None:
+        return {}
+    table = get_tensor_name_map(known, int(model.config.num_hidden_layers))
+    found: dict[str, str] = {}
+    for name, _ in model.named_parameters():
+        stem, _, suffix = name.rpartition(".")
+        theirs = table.get_name(stem)
+        if theirs is not None:
+            found[name] = f"{theirs}.{suffix}"
+    return found
+
+
+def _orders(rows: Tensor, heads: set[int | None]) -> Iterator[Tensor]:
+    """The orders in which transformers may have a matrix's rows.
+
+    llama.cpp has the two halves of each head's queries and keys, which rotary positions turn together, in turns;
+    transformers has one after the other.
+    """
+    yield rows
+    for n_heads in sorted(head for head in heads if head):
+        if rows.dim() == 2 and len(rows) % (2 * n_heads) == 0:
+            yield rows.reshape(n_heads, -1, 2, rows.shape[1]).swapaxes(1, 2).reshape(rows.shape)
