@@ -11,6 +11,7 @@ import xxhash
 from torch import Tensor
 
 from corrigenda.models.architecture import Architecture
+from corrigenda.models.encoder_decoder import Parts
 from corrigenda.models.experts import memory_of
 from corrigenda.models.families import Family
 from corrigenda.models.memory import FFNMemory
@@ -39,6 +40,8 @@ class BareModel:
         family: where its parts are, if its type is not in `families.FAMILIES`.
 
     Attributes:
+        parts: what runs an encoder-decoder on rows of tokens, in the place of the model's own `forward`; it changes
+            nothing for other calls of the model. None for other models.
         routing: what forwards and routed edits tell each other (`corrigenda.models.routes`).
 
     Raises:
@@ -53,9 +56,13 @@ class BareModel:
         family: Family | None = None,
     ) -> None:
         self.model = model.eval().requires_grad_(False)
-        self.tokenizer = tokenizer
         self.name = name or model.config.name_or_path or type(model).__name__
         self.architecture = Architecture(model, family)
+        self.parts: Parts | None = None
+        if self.architecture.has_encoder:
+            self.parts = Parts(model, self.architecture.family)
+            model.forward, tokenizer = self.parts, self.parts.told(tokenizer)
+        self.tokenizer = tokenizer
         self.routing = Routing()
 
     def __repr__(self) -> str:
@@ -137,7 +144,8 @@ class BareModel:
 
     def text(self, tokens: Sequence[int]) -> str:
         """The text of generated tokens, without special ones."""
-        return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True))
+        known = [token for token in tokens if token < self._n_embedded] if self.parts else list(tokens)
+        return str(self.tokenizer.decode(known, skip_special_tokens=True))
 
     def batch(self, sequences: Iterable[Sequence[int]], prompts: Sequence[int] | None = None) -> TokenBatch:
         """Token sequences as a batch on the model's device; `prompts` says how many tokens of each are its prompt.
@@ -150,7 +158,7 @@ class BareModel:
         for ids in rows:
             if room is not None and len(ids) > room:
                 self.require_room(len(ids), f"the text {shortened(self.text(ids[:40]))}")
-            if len(ids) and not 0 <= max(ids) < self._n_embedded:
+            if len(ids) and not 0 <= max(ids) < self._n_embedded + (self.parts is not None):
                 raise ValueError(
                     f"token {max(ids)} ({shortened(self.text([max(ids)]))}) has no embedding in {self.name}, which "
                     f"embeds {self._n_embedded} tokens; the tokenizer is another model's, or has tokens added"
