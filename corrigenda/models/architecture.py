@@ -59,6 +59,22 @@ class Architecture:
         """Whether an encoder reads the prompts; the blocks are then the decoder's."""
         return has_encoder(self.model)
 
+    def require_one_text(self, what: str) -> None:
+        """Refuses what asks something at the tokens of the prompt of an encoder-decoder.
+
+        Args:
+            what: begins the message: what was asked.
+
+        Raises:
+            UnsupportedModelError: an encoder reads the model's prompts.
+        """
+        if self.has_encoder:
+            raise UnsupportedModelError(
+                f"{what} works at tokens of the prompt, and those of {name_of(self.model)} only its encoder reads, "
+                "while the memories are the decoder's; take what works where the answer is predicted (finetune, shift, "
+                "ultraedit, neurons, grace with a radius; knowledge neurons, the lens), or a decoder"
+            )
+
     @property
     def goes_on(self) -> bool:
         """Whether a forward can go on from the middle of a row: what follows there changes nothing before it."""
@@ -93,6 +109,19 @@ class Architecture:
     def attention(self, layer: int) -> nn.Module:
         """The module whose (first) output is what self-attention adds to the residual stream."""
         return self._part(self.blocks[layer], "attention", self.family.attention)
+
+    def cross_attention(self, layer: int) -> nn.Module:
+        """The module whose (first) output is what attention to the encoder's states adds to the residual stream.
+
+        Raises:
+            UnsupportedModelError: the model is no encoder-decoder, or the family does not say where it is.
+        """
+        if not self.has_encoder or self.family.cross_attention is None:
+            raise UnsupportedModelError(
+                f"{name_of(self.model)} has no attention to an encoder's states that is known; if it has one, give its "
+                "path as `cross_attention` of a `Family` (load(..., family=Family(...)))"
+            )
+        return self._part(self.blocks[layer], "cross_attention", self.family.cross_attention)
 
     def attention_output(self, layer: int) -> nn.Module:
         """The attention's output projection, whose input are the heads' results side by side.

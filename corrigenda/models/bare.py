@@ -134,6 +134,11 @@ class BareModel:
             ids.update(value if isinstance(value, (list, tuple)) else [value])
         return frozenset(int(token) for token in ids if token is not None)
 
+    @property
+    def least(self) -> list[int]:
+        """The shortest row that the model can be run on; which token it holds does not matter."""
+        return [self.pad_id] if self.parts is None else [self.pad_id, self.parts.border]
+
     def is_end(self, token: int) -> bool:
         """Whether a token ends a text."""
         return token in self.end_ids

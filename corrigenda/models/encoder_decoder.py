@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel, PreTrainedTokenizerBase
 
-from corrigenda.models.families import Family, UnsupportedModelError, has_encoder, name_of
+from corrigenda.models.families import Family, UnsupportedModelError, name_of
 from corrigenda.models.sites import leaving
 from corrigenda.prompts import ANSWER_BEGINS
 
@@ -63,7 +63,8 @@ class Parts:
         self._encoder = model.get_encoder()
         self._name = name_of(model)
         self._places = model.get_submodule(family.decoder_positions) if family.decoder_positions else None
-        self.border = int(model.get_input_embeddings().weight.shape[0])
+        embedding: Any = model.get_input_embeddings()
+        self.border = int(embedding.weight.shape[0])
         settings = (getattr(model, "generation_config", None), model.config)
         start, forced, pad = (
             next((found for one in settings if (found := getattr(one, name, None)) is not None), None)
@@ -153,8 +154,9 @@ class Parts:
         found = ids == self.border
         if not bool(found.any(1).all()) or bool(found[:, 0].any()):
             raise UnsupportedModelError(
-                f"{self._name} is an encoder-decoder: it answers prompts, and cannot be run on a plain text or an "
-                "empty prompt; what needs running text (second moments, perplexity, triggers) asks for a decoder"
+                f"{self._name} is an encoder-decoder: it answers prompts, and cannot be run on running text (second "
+                "moments, sampled texts, perplexity) nor on an empty prompt; take a decoder, or what needs no such "
+                "text: finetune, shift, neurons, grace with a radius"
             )
         return found.long().argmax(1, keepdim=True)
 
@@ -185,21 +187,3 @@ class _Shifted:
 
     def __call__(self, output: Tensor) -> Tensor:
         return output.reshape(-1, output.shape[-1])[self.places.to(output.device)]
-
-
-def require_one_text(model: PreTrainedModel, what: str, instead: str) -> None:
-    """Refuses an encoder-decoder where something is asked at the prompt's tokens, which only the encoder reads.
-
-    Args:
-        model: the model.
-        what: begins the message: what was asked.
-        instead: what to do.
-
-    Raises:
-        UnsupportedModelError: an encoder reads the model's prompts.
-    """
-    if has_encoder(model):
-        raise UnsupportedModelError(
-            f"{what} works at positions of the prompt, and in {name_of(model)} only the encoder reads these, while the "
-            f"memories are the decoder's; {instead}"
-        )

@@ -53,6 +53,10 @@ class Family:
         adds_plainly: whether the FFN's output joins the residual stream as it is, and not through a norm or a factor.
         mixture: where the parts of a mixture of experts are, for those blocks that have one; the paths above are those
             of its other blocks.
+        cross_attention: in an encoder-decoder, whose blocks are the decoder's, the module whose (first) output is what
+            attention to the encoder's states adds to the residual stream.
+        decoder_positions: in an encoder-decoder, the module that says what the decoder adds for the absolute positions;
+            None where there are only relative ones.
     """
 
     blocks: str
@@ -66,6 +70,7 @@ class Family:
     causal: bool = True
     adds_plainly: bool = True
     mixture: Mixture | None = None
+    cross_attention: str | None = None
     decoder_positions: str | None = None
 
 
@@ -94,6 +99,7 @@ _T5 = Family(
     attention="layer.0.SelfAttention",
     attention_output="layer.0.SelfAttention.o",
     final_norm="decoder.final_layer_norm",
+    cross_attention="layer.1.EncDecAttention",
 )
 _BART = Family(
     blocks="model.decoder.layers",
@@ -102,6 +108,7 @@ _BART = Family(
     attention="self_attn",
     attention_output="self_attn.out_proj",
     adds_plainly=False,
+    cross_attention="encoder_attn",
     decoder_positions="model.decoder.embed_positions",
 )
 _MBART = replace(_BART, adds_plainly=True, final_norm="model.decoder.layer_norm")

@@ -310,7 +310,5 @@ def _own_logits(lm: LanguageModel, norm: nn.Module, states: Tensor, tuples: bool
 
 def _one_token_each(lm: LanguageModel, n: int) -> dict[str, Tensor | bool]:
     """A call of the model with n rows of one token: which token does not matter."""
-    ids = torch.full((n, 1), lm.pad_id, dtype=torch.long, device=lm.device)
-    if lm.parts is not None:
-        ids = torch.cat([ids, torch.full_like(ids, lm.parts.border)], dim=1)
+    ids = torch.tensor([lm.least] * n, device=lm.device)
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False}
