@@ -175,6 +175,7 @@ def test_a_damaged_model(name: str, saved_model: Path, tmp_path: Path) -> None:
 
 def test_an_encoder_decoder_in_hand() -> None:
     sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24}
+    sizes |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
     config = AutoConfig.for_model("plbart", d_model=16, vocab_size=80, pad_token_id=0, **sizes)
     with pytest.raises(UnsupportedModelError) as caught:
         LanguageModel(AutoModelForSeq2SeqLM.from_config(config), tiny.tokenizer())

@@ -212,7 +212,7 @@ def test_a_tokenizer_that_two_models_share_is_left_alone() -> None:
 def test_a_plain_text_is_refused() -> None:
     """It is neither a prompt nor an answer; without a border nothing says what the encoder should read."""
     lm = tiny.build("t5")
-    with pytest.raises(UnsupportedModelError, match="plain text"):
+    with pytest.raises(UnsupportedModelError, match="running text"):
         forward_logits(lm, lm.batch([[5, 6, 7]]))
 
 
