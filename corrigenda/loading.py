@@ -13,7 +13,7 @@ import torch
 from corrigenda.hub import offline, why_unreachable
 from corrigenda.language_model import LanguageModel
 from corrigenda.models import embedded, packed
-from corrigenda.models.families import FAMILIES, UnsupportedModelError
+from corrigenda.models.families import FAMILIES, UnsupportedModelError, unknown_encoder_decoder
 
 if TYPE_CHECKING:
     from corrigenda.models.families import Family
@@ -107,7 +107,7 @@ def load(
         with offline() if unreachable else nullcontext():
             with _reading(name, "configuration (config.json)"):
                 config = AutoConfig.from_pretrained(source, **options)
-                automatic = _automatic_class(name, config)
+                automatic = _automatic_class(name, config, family)
             with _reading(name, "weights"):
                 model, loading = _model(automatic, source, config, model_options)
             with _reading(name, "tokenizer"):
@@ -223,18 +223,19 @@ def _refuse_parts_of_the_cpu(device_map: Any) -> None:
             )
 
 
-def _automatic_class(name: str | Path, config: Any) -> Any:
+def _automatic_class(name: str | Path, config: Any, family: Family | None) -> Any:
     """Masked models have to be loaded as such: their causal twins are decoders nobody trained.
 
     Raises:
-        UnsupportedModelError: it is an encoder-decoder.
+        UnsupportedModelError: it is an encoder-decoder of a family that is not in the table.
     """
     model_type = config.model_type
     if getattr(config, "is_encoder_decoder", False):
-        raise UnsupportedModelError(
-            f"the model {str(name)!r} is an encoder-decoder (model_type {model_type!r}), and those are not supported; "
-            "load a causal or a masked language model"
-        )
+        if model_type not in FAMILIES and family is None:
+            raise UnsupportedModelError(unknown_encoder_decoder(f"the model {str(name)!r}", model_type))
+        from transformers import AutoModelForSeq2SeqLM
+
+        return AutoModelForSeq2SeqLM
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 

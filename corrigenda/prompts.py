@@ -17,6 +17,11 @@ MOST_TARGET_TOKENS = 256
 """Longer targets are refused: each token takes logits as wide as the vocabulary, in every context of an edit."""
 
 
+ANSWER_BEGINS = "_answer_begins"
+"""The attribute of an encoder-decoder's tokenizer with what follows a prompt's own tokens; see
+`corrigenda.models.encoder_decoder`."""
+
+
 class ContextLengthError(ValueError):
     """A text is longer than a model reads, or a target than is scored; one line says what, how long, and the limit.
 
@@ -89,6 +94,8 @@ def pad(
 def encode(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
     """The tokens of a prompt, with the tokenizer's own special tokens (a BOS where the model has one).
 
+    Of an encoder-decoder also what its answer begins with.
+
     Raises:
         TypeError: it is no text.
         ValueError: the prompt has no token.
@@ -98,7 +105,7 @@ def encode(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
     ids: list[int] = tokenizer(prompt)["input_ids"]
     if not ids:
         raise ValueError(f"the prompt {prompt!r} has no token")
-    return ids
+    return [*ids, *getattr(tokenizer, ANSWER_BEGINS, ())]
 
 
 def encode_target(tokenizer: PreTrainedTokenizerBase, prompt: str, target: str) -> list[int]:
@@ -106,7 +113,8 @@ def encode_target(tokenizer: PreTrainedTokenizerBase, prompt: str, target: str) 
 
     The prompt and its continuation are tokenised as one text and the prompt's tokens taken off, so that a
     tokenizer that puts a token before every text (SentencePiece's dummy prefix, a BOS) adds nothing to the target.
-    A tokenizer that merges across the border is answered with the target's own tokens.
+    A tokenizer that merges across the border is answered with the target's own tokens. In an encoder-decoder the target
+    follows nothing: it begins the decoder's own text.
 
     Raises:
         ContextLengthError: the target has more than `MOST_TARGET_TOKENS` tokens.
@@ -118,6 +126,8 @@ def encode_target(tokenizer: PreTrainedTokenizerBase, prompt: str, target: str) 
     if not target.strip():
         raise ValueError(f"empty target for the prompt {shortened(prompt)}")
     text = " " + target.lstrip()
+    if hasattr(tokenizer, ANSWER_BEGINS):
+        prompt, text = "", target.lstrip()
     before, whole = encode_plain(tokenizer, prompt), encode_plain(tokenizer, prompt + text)
     goes_on = whole[: len(before)] == before and len(whole) > len(before)
     ids = whole[len(before) :] if goes_on else encode_plain(tokenizer, text)

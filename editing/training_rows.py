@@ -141,7 +141,7 @@ class SideLayer:
         plain = lm.architecture.adds_plainly and self.layer + 1 < lm.n_layers
         # Where the FFN's output simply joins the residual stream, its own layer need not run again.
         self.first = self.layer + 1 if plain else self.layer
-        self.tuples = record(lm, lm.batch([[lm.pad_id]]), []).tuples
+        self.tuples = record(lm, lm.batch([lm.least]), []).tuples
 
     def run(self, sequences: Sequence[tuple[Sequence[int], int]]) -> Rows:
         """Runs texts, each with the length of its prompt, once; only here do the layers below the side memory run."""

@@ -52,15 +52,15 @@ def read_held_out(lm: LanguageModel, settings: EvalSettings, windows: Sequence[i
         windows: the numbers of those wanted; by default all.
 
     Returns:
-        None where no window is asked for, or where the text of context edits leaves no room for one (a warning says
-        so): a perplexity of shorter windows could not be compared.
+        None where no window is asked for, of an encoder-decoder, or where the text of context edits leaves no room for
+        one (a warning says so): a perplexity of shorter windows could not be compared.
 
     Raises:
         ContextLengthError: the model does not read two tokens.
         ValueError: a text is too short for so many windows.
     """
     wanted = range(settings.perplexity_windows) if windows is None else windows
-    if not wanted:
+    if not wanted or lm.architecture.has_encoder:  # it has no probability of running text
         return None
     texts = held_out_windows(lm, settings)
     start = _before_windows(lm)

@@ -10,6 +10,7 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
     PreTrainedTokenizerFast,
 )
 
@@ -184,6 +185,24 @@ MIXTURES: dict[str, dict] = {
     "qwen3_moe": _MIXTURE | {"num_experts": 4},
 }
 """Mixtures of experts; layer 2 is one in each."""
+_T5 = {"d_model": WIDTH, "d_kv": 8, "d_ff": 48, "num_layers": DEPTH, "num_heads": 4}
+_T5 |= {"vocab_size": VOCABULARY, "decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 2}
+_BART = {"d_model": WIDTH, "encoder_layers": 3, "decoder_layers": DEPTH, "encoder_ffn_dim": 40, "decoder_ffn_dim": 48}
+_BART |= {"encoder_attention_heads": 2, "decoder_attention_heads": 4, "max_position_embeddings": 64}
+_BART |= {"vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+_BART |= {"decoder_start_token_id": 2, "forced_eos_token_id": None}
+ENCODER_DECODERS: dict[str, tuple[str, dict]] = {
+    "bart": ("bart", _BART),
+    "blenderbot": ("blenderbot", _BART),
+    "marian": ("marian", _BART),
+    "mbart": ("mbart", _BART),
+    "mt5": ("mt5", _T5),
+    "pegasus": ("pegasus", _BART),
+    "t5": ("t5", _T5),
+    "t5-gated": ("t5", _T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
+    "umt5": ("umt5", _T5),
+}
+"""Families in which an encoder reads the prompt, of which one has two kinds: the model type and what it is made of."""
 DECODERS = [name for name in CONFIGS if name != "bert"]
 KINDS = ["bert", "bloom", "falcon", "gemma2", "gpt2", "gpt_neo", "gptj", "llama", "opt", "phi3"]
 """One family of each kind of block, for what stands on a memory and a forward that are tested in every family.
@@ -207,8 +226,10 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 def build(family: str, seed: int = 0, scale: float = 3.0) -> LanguageModel:
     """A model of the family with random weights, drawn larger than at initialisation so that layers matter."""
-    config = AutoConfig.for_model(family, **(CONFIGS | MIXTURES)[family])
+    kind, settings = ENCODER_DECODERS.get(family) or (family, (CONFIGS | MIXTURES)[family])
+    config = AutoConfig.for_model(kind, **settings)
     automatic = AutoModelForMaskedLM if family == "bert" else AutoModelForCausalLM
+    automatic = AutoModelForSeq2SeqLM if family in ENCODER_DECODERS else automatic
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = automatic.from_config(config)
@@ -217,6 +238,8 @@ def build(family: str, seed: int = 0, scale: float = 3.0) -> LanguageModel:
                 parameter.data.normal_(0, 0.1)
             elif parameter.ndim in (2, 3):
                 parameter.data.mul_(scale)
+    if family == "bart":
+        model.generation_config.forced_bos_token_id = 1
     return LanguageModel(model, tokenizer(), f"tiny-{family}")
 
 

@@ -245,7 +245,7 @@ class PartialForward:
 def _skipping(lm: BareModel, layer: int, states: Tensor | None, tuples: bool) -> Iterator[None]:
     """Blocks below `layer` hand their input on, and `states` enter `layer`."""
     with ExitStack() as stack:
-        stack.enter_context(skipped(lm.architecture.blocks[:layer], tuples))
+        stack.enter_context(skipped(lm.architecture.skippable[:layer], tuples))
         if states is not None:
             stack.enter_context(state_entering(lm.architecture.block(layer), lambda _: states, first=True))
         yield

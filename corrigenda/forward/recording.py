@@ -80,7 +80,7 @@ def record(
         until: the last layer that is run, for partial forwards that end there, too; there are no logits then. None for
             the whole model.
     """
-    cache = DynamicCache() if lm.architecture.family.causal else None
+    cache = DynamicCache() if lm.architecture.goes_on else None
     inputs: dict[str, Any] = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
     if cache is not None:
         # Made without the config, so that a sliding window forgets nothing; the masks still know the window.
@@ -199,6 +199,8 @@ def cached(
     )
     if complete:
         return tuple(tensors)  # type: ignore[arg-type]
+    if lm.architecture.has_encoder:  # as the documentation says: what a row's decoder runs is short
+        return None
     why = "does not keep its attention in the usual cache" if lm.architecture.family.causal else "is not causal"
     # The default filter of warnings shows a text once.
     warnings.warn(

@@ -17,6 +17,7 @@ from transformers import DynamicCache
 from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import Recording, forward_logits, record, routes_of
 from corrigenda.models.bare import BareModel
+from corrigenda.models.encoder_decoder import Encoded
 from corrigenda.prompts import TokenBatch, in_common, shared_heads
 
 LEAST = 32
@@ -45,10 +46,10 @@ class Beginnings:
     def useful(lm: BareModel) -> bool:
         """Whether rows that begin alike go the same way there.
 
-        They do not in a masked model, where what follows acts on what is before; and routed edits decide on whole
-        prompts, so that rows may go different ways from their first token on.
+        They do not in a masked model or where an encoder reads the prompt: what follows acts on what is before. And
+        routed edits decide on whole prompts, so that rows may go different ways from their first token on.
         """
-        return lm.architecture.family.causal and not lm.routing.active
+        return lm.architecture.goes_on and not lm.routing.active
 
     @property
     def goes_on(self) -> bool:
@@ -160,12 +161,13 @@ class SharedStart:
         forward = self._rest(self._shared, batch)
         return forward.logits(forward.local(at))
 
-    def before_decoding(self, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, DynamicCache]:
+    def before_decoding(self, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, DynamicCache | Encoded]:
         """What a decoding of some of the prompts starts with.
 
         Returns:
             the tokens still to run (n, width), padded on the left; the mask over the cache and them; the cache. Rows
-            end together, so that the next token stands at the same place in each.
+            end together, so that the next token stands at the same place in each. Of an encoder-decoder they are the
+            decoder's: the encoder has read the prompts.
         """
         lengths = [len(prompt) for prompt in prompts]
         width = max(lengths) - self.length
@@ -173,6 +175,8 @@ class SharedStart:
             # Shorter prompts run some of the start again: no padding comes between the start and what follows it.
             batch = self._lm.batch(prompts)
             return self._rest(self._shared, batch, batch.lengths - width).before_running()
+        if self._lm.parts is not None:
+            return self._lm.parts.encoded(prompts, self._lm.device)
         width = max(lengths)
         ids = torch.full((len(prompts), width), self._lm.pad_id, device=self._lm.device)
         mask = torch.zeros_like(ids)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from corrigenda.models.families import FAMILIES, Family, UnsupportedModelError, name_of
+from corrigenda.models.families import Family, UnsupportedModelError, family_of, has_encoder, name_of
 from corrigenda.models.inspection import inspect_family
 from corrigenda.models.matrices import in_out
 from corrigenda.models.mixtures import Experts
@@ -42,7 +43,7 @@ class Architecture:
 
     def __init__(self, model: PreTrainedModel, family: Family | None = None) -> None:
         self.model = model
-        self.family = family or FAMILIES.get(model.config.model_type) or inspect_family(model)
+        self.family = family or family_of(model) or inspect_family(model)
         blocks = self._part(model, "blocks", self.family.blocks)
         if not isinstance(blocks, nn.ModuleList) or len(blocks) == 0:
             raise UnsupportedModelError(f"{name_of(model)}: '{self.family.blocks}' is not a list of blocks")
@@ -54,9 +55,40 @@ class Architecture:
                 self.values(layer), self.keys(layer)
 
     @property
+    def has_encoder(self) -> bool:
+        """Whether an encoder reads the prompts; the blocks are then the decoder's."""
+        return has_encoder(self.model)
+
+    def require_one_text(self, what: str) -> None:
+        """Refuses what asks something at the tokens of the prompt of an encoder-decoder.
+
+        Args:
+            what: begins the message: what was asked.
+
+        Raises:
+            UnsupportedModelError: an encoder reads the model's prompts.
+        """
+        if self.has_encoder:
+            raise UnsupportedModelError(
+                f"{what} works at tokens of the prompt, and those of {name_of(self.model)} only its encoder reads, "
+                "while the memories are the decoder's; take what works where the answer is predicted (finetune, shift, "
+                "ultraedit, neurons, grace with a radius; knowledge neurons, the lens), or a decoder"
+            )
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a forward can go on from the middle of a row: what follows there changes nothing before it."""
+        return self.family.causal and not self.has_encoder
+
+    @property
     def n_layers(self) -> int:
         """The number of blocks."""
         return len(self.blocks)
+
+    @property
+    def skippable(self) -> Sequence[nn.Module]:
+        """The blocks that need not run where what they make is put in; T5's first makes what the others need, too."""
+        return [] if self.has_encoder else list(self.blocks)
 
     def numbered(self, layer: int) -> int:
         """A layer counted from the bottom; negative numbers count from the end.
@@ -77,6 +109,19 @@ class Architecture:
     def attention(self, layer: int) -> nn.Module:
         """The module whose (first) output is what self-attention adds to the residual stream."""
         return self._part(self.blocks[layer], "attention", self.family.attention)
+
+    def cross_attention(self, layer: int) -> nn.Module:
+        """The module whose (first) output is what attention to the encoder's states adds to the residual stream.
+
+        Raises:
+            UnsupportedModelError: the model is no encoder-decoder, or the family does not say where it is.
+        """
+        if not self.has_encoder or self.family.cross_attention is None:
+            raise UnsupportedModelError(
+                f"{name_of(self.model)} has no attention to an encoder's states that is known; if it has one, give its "
+                "path as `cross_attention` of a `Family` (load(..., family=Family(...)))"
+            )
+        return self._part(self.blocks[layer], "cross_attention", self.family.cross_attention)
 
     def attention_output(self, layer: int) -> nn.Module:
         """The attention's output projection, whose input are the heads' results side by side.
@@ -99,7 +144,10 @@ class Architecture:
             UnsupportedModelError: the configuration does not say it, or it does not fit the output projection.
         """
         width = in_out(self.attention_output(layer))[0]
-        n_heads = getattr(self.model.config.get_text_config(), "num_attention_heads", None)
+        config = self.model.config.get_text_config()
+        n_heads = getattr(config, "num_attention_heads", None)
+        if self.has_encoder:  # where the two differ, that is the encoder's
+            n_heads = getattr(config, "decoder_attention_heads", n_heads)
         if not isinstance(n_heads, int) or width % n_heads:
             raise UnsupportedModelError(
                 f"{name_of(self.model)}: num_attention_heads={n_heads!r} does not divide the {width} inputs of layer "

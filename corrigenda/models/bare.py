@@ -11,6 +11,7 @@ import xxhash
 from torch import Tensor
 
 from corrigenda.models.architecture import Architecture
+from corrigenda.models.encoder_decoder import Parts
 from corrigenda.models.experts import memory_of
 from corrigenda.models.families import Family
 from corrigenda.models.memory import FFNMemory
@@ -39,6 +40,8 @@ class BareModel:
         family: where its parts are, if its type is not in `families.FAMILIES`.
 
     Attributes:
+        parts: what runs an encoder-decoder on rows of tokens, in the place of the model's own `forward`; it changes
+            nothing for other calls of the model. None for other models.
         routing: what forwards and routed edits tell each other (`corrigenda.models.routes`).
 
     Raises:
@@ -54,9 +57,13 @@ class BareModel:
     ) -> None:
         require_whole(model)
         self.model = model.eval().requires_grad_(False)
-        self.tokenizer = tokenizer
         self.name = name or model.config.name_or_path or type(model).__name__
         self.architecture = Architecture(model, family)
+        self.parts: Parts | None = None
+        if self.architecture.has_encoder:
+            self.parts = Parts(model, self.architecture.family)
+            model.forward, tokenizer = self.parts, self.parts.told(tokenizer)
+        self.tokenizer = tokenizer
         self.routing = Routing()
 
     def __repr__(self) -> str:
@@ -128,6 +135,11 @@ class BareModel:
             ids.update(value if isinstance(value, (list, tuple)) else [value])
         return frozenset(int(token) for token in ids if token is not None)
 
+    @property
+    def least(self) -> list[int]:
+        """The shortest row that the model can be run on; which token it holds does not matter."""
+        return [self.pad_id] if self.parts is None else [self.pad_id, self.parts.border]
+
     def is_end(self, token: int) -> bool:
         """Whether a token ends a text."""
         return token in self.end_ids
@@ -138,7 +150,8 @@ class BareModel:
 
     def text(self, tokens: Sequence[int]) -> str:
         """The text of generated tokens, without special ones."""
-        return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True))
+        known = [token for token in tokens if token < self._n_embedded] if self.parts else list(tokens)
+        return str(self.tokenizer.decode(known, skip_special_tokens=True))
 
     def batch(self, sequences: Iterable[Sequence[int]], prompts: Sequence[int] | None = None) -> TokenBatch:
         """Token sequences as a batch on the model's device; `prompts` says how many tokens of each are its prompt.
@@ -151,7 +164,7 @@ class BareModel:
         for ids in rows:
             if room is not None and len(ids) > room:
                 self.require_room(len(ids), f"the text {shortened(self.text(ids[:40]))}")
-            if len(ids) and not 0 <= max(ids) < self._n_embedded:
+            if len(ids) and not 0 <= max(ids) < self._n_embedded + (self.parts is not None):
                 raise ValueError(
                     f"token {max(ids)} ({shortened(self.text([max(ids)]))}) has no embedding in {self.name}, which "
                     f"embeds {self._n_embedded} tokens; the tokenizer is another model's, or has tokens added"

@@ -53,6 +53,10 @@ class Family:
         adds_plainly: whether the FFN's output joins the residual stream as it is, and not through a norm or a factor.
         mixture: where the parts of a mixture of experts are, for those blocks that have one; the paths above are those
             of its other blocks.
+        cross_attention: in an encoder-decoder, whose blocks are the decoder's, the module whose (first) output is what
+            attention to the encoder's states adds to the residual stream.
+        decoder_positions: in an encoder-decoder, the module that says what the decoder adds for the absolute positions;
+            None where there are only relative ones.
     """
 
     blocks: str
@@ -66,6 +70,8 @@ class Family:
     causal: bool = True
     adds_plainly: bool = True
     mixture: Mixture | None = None
+    cross_attention: str | None = None
+    decoder_positions: str | None = None
 
 
 _LLAMA = Family(
@@ -86,10 +92,32 @@ _GPT2 = Family(
     final_norm="transformer.ln_f",
 )
 
+_T5 = Family(
+    blocks="decoder.block",
+    keys="layer.2.DenseReluDense.wi",
+    values="layer.2.DenseReluDense.wo",
+    attention="layer.0.SelfAttention",
+    attention_output="layer.0.SelfAttention.o",
+    final_norm="decoder.final_layer_norm",
+    cross_attention="layer.1.EncDecAttention",
+)
+_BART = Family(
+    blocks="model.decoder.layers",
+    keys="fc1",
+    values="fc2",
+    attention="self_attn",
+    attention_output="self_attn.out_proj",
+    adds_plainly=False,
+    cross_attention="encoder_attn",
+    decoder_positions="model.decoder.embed_positions",
+)
+_MBART = replace(_BART, adds_plainly=True, final_norm="model.decoder.layer_norm")
+
 _FUSED = replace(_LLAMA, keys="mlp.gate_up_proj", gate="mlp.gate_up_proj")
 _NOT_PLAINLY = replace(_LLAMA, adds_plainly=False)
 
 FAMILIES: dict[str, Family] = {
+    "bart": _BART,
     "bert": Family(
         blocks="bert.encoder.layer",
         keys="intermediate.dense",
@@ -100,6 +128,7 @@ FAMILIES: dict[str, Family] = {
         causal=False,
         adds_plainly=False,
     ),
+    "blenderbot": _MBART,
     "bloom": replace(
         _GPT2,
         keys="mlp.dense_h_to_4h",
@@ -137,10 +166,13 @@ FAMILIES: dict[str, Family] = {
     "gptj": replace(_GPT2, keys="mlp.fc_in", values="mlp.fc_out", attention_output="attn.out_proj"),
     "granite": _NOT_PLAINLY,  # no norm, but a factor (residual_multiplier)
     "llama": _LLAMA,
+    "marian": _BART,
+    "mbart": _MBART,
     "ministral": _LLAMA,
     "ministral3": _LLAMA,
     "mistral": _LLAMA,
     "mixtral": replace(_LLAMA, mixture=Mixture()),
+    "mt5": _T5,
     "olmo": _LLAMA,
     "olmo2": _NOT_PLAINLY,
     "olmo3": _NOT_PLAINLY,
@@ -153,6 +185,7 @@ FAMILIES: dict[str, Family] = {
         attention_output="self_attn.out_proj",
         final_norm="model.decoder.final_layer_norm",
     ),
+    "pegasus": _MBART,
     "phi": replace(
         _LLAMA,
         keys="mlp.fc1",
@@ -169,10 +202,34 @@ FAMILIES: dict[str, Family] = {
     "smollm3": _LLAMA,
     "stablelm": _LLAMA,
     "starcoder2": replace(_LLAMA, keys="mlp.c_fc", gate=None, values="mlp.c_proj"),
+    "t5": _T5,
+    "umt5": _T5,
 }
 """Families by transformers' `config.model_type`."""
+
+
+def family_of(model: PreTrainedModel) -> Family | None:
+    """The table's entry for a model; None for a family that is not in the table."""
+    family = FAMILIES.get(model.config.model_type)
+    if family is _T5 and getattr(model.config, "is_gated_act", False):  # T5 1.1, Flan-T5: the same type
+        return replace(_T5, keys="layer.2.DenseReluDense.wi_1", gate="layer.2.DenseReluDense.wi_0")
+    return family
 
 
 def name_of(model: PreTrainedModel) -> str:
     """What error messages call a model."""
     return f"{type(model).__name__} (model_type '{model.config.model_type}')"
+
+
+def has_encoder(model: PreTrainedModel) -> bool:
+    """Whether an encoder reads a model's prompts, and a decoder answers (`corrigenda.models.encoder_decoder`)."""
+    return bool(getattr(model.config, "is_encoder_decoder", False))
+
+
+def unknown_encoder_decoder(named: str, model_type: str) -> str:
+    """The message for an encoder-decoder that is not in the table."""
+    known = [name for name, family in FAMILIES.items() if family in (_T5, _BART, _MBART)]
+    return (
+        f"{named} is an encoder-decoder of a family that is not in the table (model_type {model_type!r}); known are "
+        f"{', '.join(sorted(known))}; give its decoder's paths as a `Family` (load(..., family=Family(...)))"
+    )

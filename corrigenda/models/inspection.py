@@ -7,7 +7,14 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from corrigenda.models.families import FAMILIES, Family, UnsupportedModelError, name_of
+from corrigenda.models.families import (
+    FAMILIES,
+    Family,
+    UnsupportedModelError,
+    has_encoder,
+    name_of,
+    unknown_encoder_decoder,
+)
 from corrigenda.models.matrices import in_out
 
 
@@ -21,6 +28,8 @@ def inspect_family(model: PreTrainedModel) -> Family:
     Raises:
         UnsupportedModelError: nothing or more than one thing fits; the message lists what is lacking.
     """
+    if has_encoder(model):  # whose blocks, and which of two attentions, is not plain
+        raise UnsupportedModelError(unknown_encoder_decoder(name_of(model), model.config.model_type))
     lacking: list[str] = []
     config = model.config.get_text_config()
     depth = getattr(config, "num_hidden_layers", None)
@@ -84,7 +93,7 @@ def inspect_family(model: PreTrainedModel) -> Family:
         attention=attention[0],
         attention_output=_output_projection(blocks[0], attention[0], int(config.hidden_size)),
         # Without a table entry nothing says that the model is causal but its class; be careful, not fast, otherwise.
-        causal=bool(model.can_generate()) and not getattr(config, "is_encoder_decoder", False),
+        causal=bool(model.can_generate()),
         adds_plainly=False,
     )
 

@@ -18,6 +18,10 @@ A layer that is a mixture of experts has one more site, and two that it has for 
     coefficients       the coefficients m_e of one expert, zeros at positions that it was not chosen for
     ffn                the output of one expert, before it is weighted, zeros likewise; without `expert`, of all
 
+The layers of an encoder-decoder are its decoder's, and have one more:
+
+    cross_attention    what attention to the encoder's states adds to the residual stream
+
 A hook is a function that torch calls when a module runs. No other file registers one: what is registered here is gone
 when its ``with`` block ends, also when the block raises.
 """
@@ -36,11 +40,20 @@ from corrigenda.models.architecture import Architecture
 from corrigenda.models.mixtures import Choice
 
 SiteName = Literal[
-    "embeddings", "residual_before", "attention", "heads", "coefficients", "ffn", "block", "before_head", "router"
+    "embeddings",
+    "residual_before",
+    "attention",
+    "heads",
+    "coefficients",
+    "ffn",
+    "block",
+    "before_head",
+    "router",
+    "cross_attention",
 ]
 ALL_SITES: tuple[SiteName, ...] = get_args(SiteName)
-SITES: tuple[SiteName, ...] = ALL_SITES[:-1]
-"""The sites of every model; `router` only mixtures of experts have."""
+SITES: tuple[SiteName, ...] = ALL_SITES[:-2]
+"""The sites of every model; `router` only mixtures of experts have, `cross_attention` only encoder-decoders."""
 WITHOUT_LAYER: tuple[SiteName, ...] = ("embeddings", "before_head")
 """The sites that a model has once and not in each layer."""
 INPUTS: tuple[SiteName, ...] = ("residual_before", "heads", "coefficients", "before_head")
@@ -193,6 +206,8 @@ def _module(architecture: Architecture, site: Site, layer: int | None) -> nn.Mod
         return architecture.whole_ffn(layer)
     if name == "coefficients":
         return architecture.values(layer)
+    if name == "cross_attention":
+        return architecture.cross_attention(layer)
     return architecture.attention_output(layer) if name == "heads" else architecture.attention(layer)
 
 

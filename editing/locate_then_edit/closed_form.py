@@ -128,6 +128,7 @@ class ClosedForm:
             IndexError: the model has no such layer.
             ValueError: a layer is named twice, or is the last where a block's output is solved for.
         """
+        lm.architecture.require_one_text(self.name)
         self._contexts(lm)
         self._moments(lm, self.resolved_layers(lm))
 
@@ -201,6 +202,7 @@ class ClosedForm:
             EditRefusedError: a fact asks for an erasure, or is too long.
         """
         require_targets(self.name, facts)
+        lm.architecture.require_one_text(self.name)
         layers = self.resolved_layers(lm)
         for layer in layers:
             _ = lm.memory(layer).d_ffn  # an entry is a key and a value of one memory, which a mixture has not
@@ -220,6 +222,7 @@ class ClosedForm:
 
     def _extended(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> Written:
         require_targets(self.name, facts)
+        lm.architecture.require_one_text(self.name)
         layers = self.resolved_layers(lm)
         require_one_kind(lm, layers)
         own = check_previous(self.name, lm, layers, previous, WeightEdit)  # type: ignore[type-abstract]

@@ -105,6 +105,7 @@ class Rome(OneLayer):
         Raises:
             IndexError: the model has no such layer.
         """
+        lm.architecture.require_one_text("ROME")
         self._contexts(lm)
         self._moment(lm, self.resolved_layer(lm))
 
@@ -119,6 +120,7 @@ class Rome(OneLayer):
             IndexError: the model has no such layer.
         """
         require_targets("ROME", facts)
+        lm.architecture.require_one_text("ROME")
         layer, prefixes = self.resolved_layer(lm), self._contexts(lm)
         memory, moment = lm.memory(layer), self._moment(lm, layer)
         scale = memory.norm()

@@ -93,6 +93,7 @@ class Harness:
             ValueError: the model is not causal.
             ConnectionError: a task's data cannot be had.
         """
+        lm.architecture.require_one_text("the harness")
         if not lm.architecture.family.causal:
             raise ValueError(f"{lm.name} is a masked model; the harness's tasks are for causal models here")
         from lm_eval import simple_evaluate

@@ -60,6 +60,7 @@ def check_survival(lm: LanguageModel, settings: SurvivalSettings) -> None:
     """
     if not settings.steps:
         return
+    lm.architecture.require_one_text(f"survival.steps={settings.steps}")
     if not lm.architecture.family.causal:
         raise ValueError(f"survival.steps={settings.steps}: {lm.name} is a masked model; only causal ones are trained")
     if any(parameter.is_meta for parameter in lm.model.parameters()):

@@ -151,6 +151,7 @@ def attribute_flow(
         ValueError: the texts hold no word that is an attribute, or the model gives no numbers.
     """
     as_fact("attribute_flow", fact)
+    lm.architecture.require_one_text("attribute_flow")
     k = check_value("attribute_flow", "k", k, AtLeastOne)
     texts = [texts] if isinstance(texts, str) else list(texts)
     attributes = attribute_tokens(lm, texts) if texts else frozenset()

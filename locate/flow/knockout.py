@@ -63,7 +63,12 @@ class AttentionKnockout:
             )
 
     def check(self, lm: LanguageModel) -> None:
-        """Every model will do; a window of more layers than it has covers all of them."""
+        """A window of more layers than a model has covers all of them.
+
+        Raises:
+            UnsupportedModelError: the model is an encoder-decoder.
+        """
+        lm.architecture.require_one_text("attention knockout")
 
     def find(self, lm: LanguageModel, fact: Fact, answer: str | None = None) -> Knockout:
         """Knocks out the edges of one fact's statement.
@@ -81,6 +86,7 @@ class AttentionKnockout:
             UnsupportedModelError: the model's attention takes no mask of edges.
             ValueError: there is no reader, or nothing is left for it to read; or the model gives no numbers.
         """
+        self.check(lm)
         question = ask(lm, fact, answer)
         groups = positions_of(question)
         if not groups[self.reader]:

@@ -73,6 +73,7 @@ class BackwardLens:
             ValueError: the model gives no numbers.
         """
         as_fact("the backward lens", fact)
+        lm.architecture.require_one_text("the backward lens")
         target = answer or fact.target_new or fact.target_true
         assert target is not None
         read_static(lm, torch.zeros(1, lm.memory(0).d_model))  # refuses a model that cannot be read, before the work

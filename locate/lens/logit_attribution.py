@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from corrigenda import LanguageModel
+from corrigenda.models.families import UnsupportedModelError, name_of
 from locate.lens.parts import LayerParts, frozen, parts_of, position_in, rows_of
 from locate.lens.words import after_head, final_norm, precision, token_id, token_texts, unembedding
 from locate.saving import load_result, save_result
@@ -168,6 +169,11 @@ def logit_attribution(
         ContextLengthError: the prompt is longer than the model reads.
     """
     norm = final_norm(lm)
+    if lm.architecture.has_encoder:
+        raise UnsupportedModelError(
+            f"{name_of(lm.model)} is an encoder-decoder: what attention to the encoder's states gives to a logit is "
+            "not counted here; take sub_updates, which looks at the FFNs alone"
+        )
     ids = lm.tokens(prompt)
     place = position_in(len(ids), position)
     less = None if against is None else token_id(lm, against)

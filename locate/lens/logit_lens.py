@@ -134,6 +134,8 @@ def logit_lens(
 ) -> LensGrid:
     """Reads the states of a prompt, after each layer and at each position.
 
+    Of an encoder-decoder these are the decoder's, where the answer begins.
+
     Args:
         lm: a decoder with a final norm; applied edits are part of it.
         prompt: the text.
@@ -151,6 +153,9 @@ def logit_lens(
     lm.require_room(len(ids), f"the prompt {shortened(prompt)}")
     states, last = states_of(lm, ids)
     wanted = int(last.argmax()) if wanted is None else wanted
+    if lm.parts is not None:  # what stands at the encoder's tokens is nobody's
+        ids = ids[ids.index(lm.parts.border) :]
+        states = [state[-len(ids) :] for state in states]
     found: dict[str, list[Tensor]] = {name: [] for name in TENSORS}
     for layer, state in enumerate(states):
         logits = read_states(lm, state if reader is None else reader.carry(state, layer))

@@ -2,6 +2,7 @@
 
     last state = embedding + sum over layers (what attention adds + what the FFN adds)
 
+In an encoder-decoder attention to the encoder's states adds a third part.
 What attention adds is the sum of its heads, what the FFN adds the sum of its memories m_i v_i, and biases. In families
 that put a norm behind attention or the FFN (Gemma 2 and 3, OLMo 2) each part goes through that norm with the scale
 that the whole had: with it a norm is linear.
@@ -76,6 +77,7 @@ class LayerParts:
         after: the residual stream behind the layer, (d_model,).
         attention_norm: the norm between `attention` and the stream; None where there is none.
         ffn_norm: the one between `ffn` and the stream.
+        cross: what attention to an encoder's states adds, (d_model,); None in a model without an encoder.
     """
 
     before: Tensor
@@ -86,6 +88,7 @@ class LayerParts:
     after: Tensor
     attention_norm: FrozenNorm | None
     ffn_norm: FrozenNorm | None
+    cross: Tensor | None = None
 
     def attention_direction(self, direction: Tensor) -> Tensor:
         """For a direction in the stream, (..., d_model), the one that says the same of `attention`."""
@@ -146,6 +149,8 @@ def parts_of_each(lm: LanguageModel, rows: Sequence[Sequence[int]], positions: S
     names: list[SiteName] = ["residual_before", "attention", "coefficients", "ffn", "block"]
     if lm.architecture.family.attention_output is not None:
         names.append("heads")
+    if lm.architecture.has_encoder:
+        names.append("cross_attention")
     with ExitStack() as stack:
         seen = [
             {name: stack.enter_context(intervene(lm, Site(name, layer), Read(), at)) for name in names}
@@ -235,6 +240,7 @@ def _layer(
         after=value["block"].to(kind),
         attention_norm=norms[0],
         ffn_norm=norms[1],
+        cross=value["cross_attention"].to(kind) if "cross_attention" in value else None,
     )
     if _error(parts) <= _rounding(lm, parts):
         return parts
@@ -263,7 +269,8 @@ def _scaled(parts: LayerParts) -> LayerParts:
 
 def _error(parts: LayerParts) -> float:
     """By how much the parts' sum is not what stands behind the layer."""
-    return float((parts.before + sum(_added(parts)) - parts.after).abs().max())
+    cross = 0 if parts.cross is None else parts.cross
+    return float((parts.before + cross + sum(_added(parts)) - parts.after).abs().max())
 
 
 def _added(parts: LayerParts) -> tuple[Tensor, Tensor]:
@@ -273,7 +280,8 @@ def _added(parts: LayerParts) -> tuple[Tensor, Tensor]:
 
 def _rounding(lm: LanguageModel, parts: LayerParts) -> float:
     """By how much two sums of such numbers may differ in the model's precision."""
-    sizes = (part.abs().max() for part in (parts.before, *_added(parts), parts.after))
+    cross = parts.before if parts.cross is None else parts.cross
+    sizes = (part.abs().max() for part in (parts.before, cross, *_added(parts), parts.after))
     return 16 * torch.finfo(lm.dtype).eps * float(max(sizes))
 
 

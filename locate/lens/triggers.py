@@ -257,6 +257,7 @@ def require_prefixes(lm: LanguageModel) -> None:
     Raises:
         UnsupportedModelError: it is an encoder.
     """
+    lm.architecture.require_one_text("the search for triggers")
     if not lm.architecture.family.causal:
         raise UnsupportedModelError(
             f"{name_of(lm.model)} is an encoder: each position sees the whole text, so that a prefix has no "

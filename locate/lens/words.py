@@ -287,7 +287,7 @@ def after_head(lm: LanguageModel) -> tuple[float, bool]:
         with leaving(lm.architecture.head, lambda scores: torch.full_like(scores, score, dtype=kind)):
             return float(lm.model(**_one_token_each(lm, 1)).logits[0, 0, 0])
 
-    with skipped(lm.architecture.blocks, blocks_return_tuples(lm)):
+    with skipped(lm.architecture.skippable, blocks_return_tuples(lm)):
         small, large = given(2.0**-10), given(2.0**10)
     slope = small * 2**10
     return slope, large < slope * 2**10 * 0.99
@@ -303,12 +303,12 @@ def blocks_return_tuples(lm: LanguageModel) -> bool:
 def _own_logits(lm: LanguageModel, norm: nn.Module, states: Tensor, tuples: bool) -> Tensor:
     """The model's logits where its blocks are skipped and states, (n, d_model), enter its final norm."""
     with ExitStack() as stack:
-        stack.enter_context(skipped(lm.architecture.blocks, tuples))
+        stack.enter_context(skipped(lm.architecture.skippable, tuples))
         stack.enter_context(state_entering(norm, lambda state: states[:, None].to(state.device)))
         return lm.model(**_one_token_each(lm, len(states))).logits[:, 0].to(precision(lm))
 
 
 def _one_token_each(lm: LanguageModel, n: int) -> dict[str, Tensor | bool]:
     """A call of the model with n rows of one token: which token does not matter."""
-    ids = torch.full((n, 1), lm.pad_id, dtype=torch.long, device=lm.device)
+    ids = torch.tensor([lm.least] * n, device=lm.device)
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False}

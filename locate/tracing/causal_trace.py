@@ -115,7 +115,12 @@ class CausalTrace:
         )
 
     def check(self, lm: LanguageModel) -> None:
-        """Says, by a warning, whether the window does not fit a model; `find` then takes the largest that does."""
+        """Says, by a warning, whether the window does not fit a model; `find` then takes the largest that does.
+
+        Raises:
+            UnsupportedModelError: the model is an encoder-decoder.
+        """
+        lm.architecture.require_one_text("causal tracing")
         if self.site != "block" and self.window > lm.n_layers:
             warnings.warn(
                 f"a window of {self.window} layers does not fit {lm.name}, which has {lm.n_layers}: it is traced with "

@@ -13,7 +13,7 @@ import pytest
 import tiny
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, T5ForConditionalGeneration
+from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
 from corrigenda import (
     CodebookEdit,
@@ -154,9 +154,9 @@ FOLDERS: dict[str, tuple[Callable[[Path], object], type[Exception] | tuple[type[
     "config-missing": (lambda f: (f / "config.json").unlink(), ModelNotFoundError, r"no config\.json"),
     "empty-folder": (lambda f: [path.unlink() for path in f.iterdir()], ModelNotFoundError, r"no config\.json"),
     "encoder-decoder": (
-        lambda f: AutoConfig.for_model("t5", d_model=16, num_layers=1).save_pretrained(f),
+        lambda f: AutoConfig.for_model("led", d_model=16, encoder_layers=1, decoder_layers=1).save_pretrained(f),
         UnsupportedModelError,
-        "encoder-decoder .*'t5'",
+        "encoder-decoder .*'led'",
     ),
 }
 
@@ -174,10 +174,12 @@ def test_a_damaged_model(name: str, saved_model: Path, tmp_path: Path) -> None:
 
 
 def test_an_encoder_decoder_in_hand() -> None:
-    config = AutoConfig.for_model("t5", d_model=16, d_kv=4, d_ff=24, num_layers=1, num_heads=2, vocab_size=80)
+    sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24}
+    sizes |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    config = AutoConfig.for_model("plbart", d_model=16, vocab_size=80, pad_token_id=0, **sizes)
     with pytest.raises(UnsupportedModelError) as caught:
-        LanguageModel(T5ForConditionalGeneration(config), tiny.tokenizer())
-    assert "t5" in one_line(caught)
+        LanguageModel(AutoModelForSeq2SeqLM.from_config(config), tiny.tokenizer())
+    assert "plbart" in one_line(caught)
 
 
 # -- names and options of `load`

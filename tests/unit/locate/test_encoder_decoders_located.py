@@ -1,0 +1,95 @@
+"""What is found in models in which an encoder reads the prompt, and what says that it is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tiny
+import torch
+
+from corrigenda import Fact, LanguageModel
+from corrigenda.forward.recording import forward_logits
+from corrigenda.models.families import UnsupportedModelError
+from locate import (
+    attention_knockout,
+    attribute_flow,
+    backward_lens,
+    causal_trace,
+    knowledge_neurons,
+    logit_attribution,
+    logit_lens,
+    sub_updates,
+    trigger_examples,
+)
+from locate.lens.words import read_states
+
+FACT = Fact(subject="the Eiffel tower", prompt="{} is located in the city of", target_new="Rome", target_true="Paris")
+
+
+def logits_of(lm: LanguageModel) -> torch.Tensor:
+    """Of the answer's first token, (vocabulary,)."""
+    batch = lm.batch([lm.tokens(FACT.statement)])
+    return forward_logits(lm, batch, batch.lengths - 1)[0]
+
+
+@pytest.mark.parametrize("family", ["mbart", "pegasus", "t5", "t5-gated"])
+def test_the_lens_reads_the_decoder(family: str) -> None:
+    """The last layer's words are the model's own, and values that are written make their words likelier."""
+    lm = tiny.build(family)
+    logits = logits_of(lm)
+    grid = logit_lens(lm, FACT.statement)
+    assert grid.top_ids.shape == (tiny.DEPTH, 1)  # where the answer begins
+    assert int(grid.top_ids[-1, 0]) == int(logits.argmax())
+    found = sub_updates(lm, FACT.statement, k=3, words=2)
+    assert found.token_id == int(logits.argmax())
+    layer, place = 1, int(found.dominant[1, 0])
+    with lm.memory(layer).capture() as seen:
+        logits_of(lm)
+    assert float(seen.coefficients[0, -1, place]) == pytest.approx(float(found.coefficients[layer, 0]), rel=1e-4)
+
+
+@pytest.mark.parametrize("family", ["mbart", "t5-gated"])
+def test_states_are_read_as_the_model_reads_them(family: str) -> None:
+    lm = tiny.build(family)
+    with torch.no_grad():
+        batch = lm.batch([lm.tokens(FACT.statement)])
+        from corrigenda.forward.interventions import Read, intervene
+        from corrigenda.models.sites import Site
+
+        with intervene(lm, Site("block", lm.n_layers - 1), Read(), batch.lengths - 1) as seen:
+            logits = forward_logits(lm, batch, batch.lengths - 1)
+    torch.testing.assert_close(read_states(lm, seen.value), logits, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["bart", "t5"])
+def test_knowledge_neurons_are_the_decoders(family: str) -> None:
+    """The attributions of a layer's neurons sum to what scaling them from zero to whole does to P (completeness)."""
+    lm = tiny.build(family)
+    layer = 2
+    found = knowledge_neurons(lm, FACT, answer="Rome", layers=(layer,), steps=200)
+    [place] = found.question.predicting
+    at = torch.tensor([place])
+    token = found.question.answer_ids[0]
+    batch = lm.batch([found.question.ids])
+    whole = float(forward_logits(lm, batch, at).softmax(-1)[0, token])
+    with lm.memory(layer).scale(0.0, at):
+        none = float(forward_logits(lm, batch, at).softmax(-1)[0, token])
+    assert float(found.attributions.sum()) == pytest.approx(whole - none, abs=0.02 * abs(whole - none) + 1e-6)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda lm: causal_trace(lm, FACT, answer="top"),
+        lambda lm: attention_knockout(lm, FACT, answer="top"),
+        lambda lm: attribute_flow(lm, FACT, answer="top"),
+        lambda lm: backward_lens(lm, FACT),
+        lambda lm: logit_attribution(lm, FACT.statement),
+        lambda lm: trigger_examples(lm),
+    ],
+)
+def test_what_works_at_the_prompts_tokens_says_so(call: Callable[[LanguageModel], Any]) -> None:
+    with pytest.raises(UnsupportedModelError, match="encoder"):
+        call(tiny.build("t5"))
