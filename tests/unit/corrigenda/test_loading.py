@@ -483,7 +483,9 @@ def test_attention_with_the_residual_addition_inside() -> None:
 
 def test_no_feed_forward_network() -> None:
     model = from_config("mamba", {"hidden_size": 32, "num_hidden_layers": 4, "vocab_size": tiny.VOCABULARY})
-    with pytest.raises(UnsupportedModelError, match=r"mamba.*one attention module.*Known families: bart, bert, .*Family"):
+    with pytest.raises(
+        UnsupportedModelError, match=r"mamba.*one attention module.*Known families: bart, bert, .*Family"
+    ):
         LanguageModel(model, tiny.tokenizer())
 
 
