@@ -59,14 +59,14 @@ def test_a_part_inside_another_is_not_counted_in_it(sizes: ModuleType) -> None:
     meter = sizes.Meter()
     with meter.part("outer"):
         with meter.part("inner"):
-            time.sleep(0.2)
-            held = torch.ones(64 * 2**20 // 4)
+            held = torch.ones(256 * 2**20 // 4)  # at once: a system may take unused memory from a process that sleeps
             del held
+            time.sleep(0.2)
         time.sleep(0.05)
     assert meter.parts["inner"]["seconds"] >= 0.2
     assert 0.05 <= meter.parts["outer"]["seconds"] < 0.2
     if "memory_mb" in meter.parts["inner"]:
-        assert meter.parts["inner"]["memory_mb"] >= meter.parts["outer"]["memory_mb"] + 50
+        assert meter.parts["inner"]["memory_mb"] >= meter.parts["outer"]["memory_mb"] + 150
 
 
 def test_an_unknown_size(sizes: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

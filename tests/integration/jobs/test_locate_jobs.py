@@ -51,7 +51,7 @@ def test_trace_job_and_its_resumption(home: Path) -> None:
     small = ["job=trace", "job.facts=null", "job.locator.window=2", "job.locator.noise.samples=2"]
     out = run(home, *small, "hydra.run.dir=traced")
     folder = home / "traced"
-    assert "does not know 1 facts, passed over: fact-1" in out
+    assert "does not know 1 fact, passed over: fact-1" in out
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["n_located"], summary["n_unknown"]) == (2, 1)
     assert set(summary["averages"]) == {"block", "ffn", "attention"}
