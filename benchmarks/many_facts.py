@@ -4,7 +4,7 @@ The plain way is the authors': for each fact by itself the target is solved for 
 all positions and with all logits; before each layer the rows of each fact run whole; and each layer's system is formed
 and solved as it stands. The contexts, steps, layers, precision and number of threads are the same, no fact stops early,
 and the updates of the facts that both wrote are compared before the times are. Solved targets are not taken from the
-disk.
+disk; with `--keep` those of all facts are written there, for runs on the same facts.
 
     python benchmarks/many_facts.py [--facts counterfact.json] [--count 48] [--compared 48] [--plain 4]
     python benchmarks/many_facts.py --count 3 --compared 2 --plain 1 --steps 3     # whether it runs: a minute
@@ -32,6 +32,7 @@ from torch import Tensor
 
 from corrigenda import Fact, LanguageModel, load
 from corrigenda.data import read_facts
+from corrigenda.files import cache_folder
 from corrigenda.runs.environment import memory_mb, peak_memory_mb
 from editing import Memit, UltraEdit
 from editing.contexts import sampled_prefixes
@@ -106,7 +107,10 @@ def main() -> None:
     parser.add_argument("--compared", type=int, default=48, help="how many of them with all steps, for the ratio")
     parser.add_argument("--plain", type=int, default=4, help="how many of these in the plain way, too")
     parser.add_argument("--steps", type=int, help="of the solver, in both ways; by default the editor's own")
+    parser.add_argument("--keep", action="store_true", help="write the solved targets to the disk; none may be there")
     options = parser.parse_args()
+    if options.keep and (targets := cache_folder() / "targets").exists():
+        raise SystemExit(f"{targets} may hold some of the targets: give CORRIGENDA_CACHE=another folder, without one")
     lm = load(options.model)
     facts = list(read_facts(options.facts, limit=options.count + MORE, on_error="skip"))
     if len(facts) <= MORE:
@@ -121,7 +125,7 @@ def main() -> None:
     held = memory_mb()
     dataclasses.replace(memit, value=dataclasses.replace(every_step, steps=2)).edit(lm, facts[:1])  # warm up
 
-    seconds, edit = timed(lambda: memit.edit(lm, facts))
+    seconds, edit = timed(lambda: dataclasses.replace(memit, keep_targets=options.keep).edit(lm, facts))
     peak = peak_memory_mb()
     added = []
     with edit.applied(lm):
