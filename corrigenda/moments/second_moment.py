@@ -6,7 +6,7 @@ little as possible to all the others (Meng et al. 2022, "Locating and Editing Fa
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
@@ -170,13 +170,13 @@ def second_moment(lm: LanguageModel, layer: int, text: Text | None = None) -> Se
     return moment
 
 
-def second_moments(lm: LanguageModel, layers: Collection[int], text: Text | None = None) -> dict[int, SecondMoment]:
+def second_moments(lm: LanguageModel, layers: Collection[int], text: Text | None = None) -> Mapping[int, SecondMoment]:
     """The second moments of some layers' coefficients, taken from the disk, or computed in one pass and kept there.
 
     Summed in float64. A file's name is made of the unedited weights' fingerprint, the layer and the text. While they
     are computed the sums so far are written down now and then, and an interrupted computation goes on from there. The
-    bits are the same whether it was interrupted or not, and whichever layers are asked for together. All sums are held
-    in memory, 8 d_ffn^2 bytes for each layer.
+    bits are the same whether it was interrupted or not, and whichever layers are asked for together. While they are
+    computed all sums are held in memory, 8 d_ffn^2 bytes for each layer; each moment is read when it is asked for.
 
     Args:
         lm: the model; edits that are applied are lifted meanwhile: the moment is the unedited model's.
@@ -200,7 +200,29 @@ def second_moments(lm: LanguageModel, layers: Collection[int], text: Text | None
     if missing:
         with lm.edits.suspended():
             compute(lm, missing, text)
-    return {layer: kept_moment(lm, path, layer, text) for layer, path in paths.items()}
+    return KeptMoments(lm, paths, text)
+
+
+class KeptMoments(Mapping[int, SecondMoment]):
+    """The moments of some layers on the disk, by layer; each is read when it is asked for.
+
+    Those of five layers of 14,336 coefficients have 8 GB: they need not be in memory at once.
+    """
+
+    def __init__(self, lm: LanguageModel, paths: Mapping[int, Path], text: Text) -> None:
+        self._lm, self._paths, self._text = lm, paths, text
+
+    def __getitem__(self, layer: int) -> SecondMoment:
+        return kept_moment(self._lm, self._paths[layer], layer, self._text)
+
+    def __contains__(self, layer: object) -> bool:
+        return layer in self._paths
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._paths)
+
+    def __len__(self) -> int:
+        return len(self._paths)
 
 
 def kept_moment(lm: LanguageModel, path: Path, layer: int, text: Text) -> SecondMoment:

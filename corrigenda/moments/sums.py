@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -13,10 +14,18 @@ from corrigenda.files import write_tensors
 
 CHECKPOINT = 16
 """Batches after which the sums so far are written down."""
+EXACT_ON = ("cpu",)
+"""Devices that sum in float64. Others are slow at it: they sum in float32, and `CHECKPOINT` batches at a time are added
+in float64 on the CPU."""
+BLOCK = 2048
+"""So many rows of the sum are added to at once. x x^T is symmetric: of each block of rows, what stands left of the
+diagonal is the transpose of what is there already."""
 
 
 class SquareSum:
     """The sum of x x^T over tokens, float64; an earlier one that was cut short is taken up.
+
+    Beside the sum, 8 width^2 bytes of RAM, little is held; on an accelerator, 4 width^2.
 
     Args:
         width: of x.
@@ -30,6 +39,7 @@ class SquareSum:
         self._path = path
         self._part = path.with_suffix(".part")
         self._tokens = self.done = 0
+        self._recent: Tensor | None = None
         if self._part.is_file():
             self._total, self._tokens, self.done = _read(self._part)
         else:
@@ -37,17 +47,39 @@ class SquareSum:
 
     def add(self, rows: Tensor) -> None:
         """Adds one batch, (token, width)."""
-        rows = rows.double().cpu()
-        self._total += rows.T @ rows
+        if rows.device.type in EXACT_ON:
+            rows, total = rows.double(), self._total
+        else:
+            if self._recent is None:
+                self._recent = torch.zeros(self._total.shape, dtype=torch.float32, device=rows.device)
+            rows, total = rows.float(), self._recent
+        for a, b in _blocks(len(total)):
+            total[a:b, a:] += rows[:, a:b].T @ rows[:, a:]
         self._tokens += len(rows)
         self.done += 1
         if self.done % CHECKPOINT == 0:
+            self._gather()
             _write(self._part, self._total, self._tokens, self.done)
 
     def finish(self) -> None:
-        """Writes the mean."""
-        _write(self._path, self._total / self._tokens, self._tokens, self.done)
+        """Writes the mean. Nothing can be added after it."""
+        self._gather()
+        for a, b in _blocks(len(self._total)):
+            self._total[b:, a:b] = self._total[a:b, b:].T
+        _write(self._path, self._total.div_(self._tokens), self._tokens, self.done)
         self._part.unlink(missing_ok=True)
+
+    def _gather(self) -> None:
+        """Adds what was summed on an accelerator."""
+        if self._recent is not None:
+            self._total += self._recent.cpu()
+            self._recent = None
+
+
+def _blocks(width: int) -> Iterator[tuple[int, int]]:
+    """The first and the last row, excluded, of each block."""
+    for a in range(0, width, BLOCK):
+        yield a, min(a + BLOCK, width)
 
 
 def read_mean(path: Path) -> tuple[Tensor, int]:

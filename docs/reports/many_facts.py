@@ -326,13 +326,18 @@ def settings_chosen(store: Path, name: str) -> Mapping[str, float]:
 
 def runs_of(task: Task, store: Store) -> list[StoredRun]:
     """The runs of a task in the store, of any version of the code; finished ones last, and then the newest."""
-    wanted = dict(override.split("=", 1) for override in task.overrides)
+    return [run for run in sequence_of(task, store) if run.config["data"]["limit"] == task.t]
+
+
+def sequence_of(task: Task, store: Store) -> list[StoredRun]:
+    """Those runs, and the shorter ones of the same facts in the same order."""
+    path = dict(override.split("=", 1) for override in task.overrides)["data.path"]
     of_method = [run for run in store.runs() if (store.root / task.method) in run.path.parents and run.config]
     found = [
         run
         for run in of_method
-        if (run.config["data"]["path"], run.config["data"]["limit"], run.config["data"].get("order"))
-        == (wanted["data.path"], task.t, task.order)
+        if (run.config["data"]["path"], run.config["data"].get("order")) == (path, task.order)
+        and run.config["data"]["limit"] <= task.t
     ]
     return sorted(found, key=lambda run: run.state == "finished")
 
@@ -377,17 +382,27 @@ def gathered(found: Sequence[Task], arguments: argparse.Namespace) -> Collected:
     runs: dict[str, Made] = {}
     model = ""
     for task in found:
-        stored = max(runs_of(task, store), key=lambda run: len(points_of(run.path)), default=None)
-        points = [] if stored is None else points_of(stored.path)
-        if stored is None or not points:
+        points: dict[int, dict[str, Any]] = {}
+        facts: dict[str, dict[str, Any]] = {}
+        # The shortest run that has a T gives its figures, so that methods that went further are like the others there.
+        sequence = sequence_of(task, store)
+        for limit in sorted({one.config["data"]["limit"] for one in sequence}):
+            of_limit = [one for one in sequence if one.config["data"]["limit"] == limit]
+            stored = max(of_limit, key=lambda one: len(points_of(one.path)))
+            for point in points_of(stored.path):
+                if point["t"] not in points:
+                    points[point["t"]] = point
+                    facts[str(point["t"])] = facts_at(stored, point["t"], DATA[task.data][1])
+                    name = task.name if limit == task.t else f"{task.name} to {limit}"
+                    runs[name], model = how_made(stored), str(stored.config["model"]["name"])
+        if not points:
             continue
-        runs[task.name], model = how_made(stored), str(stored.config["model"]["name"])
+        curve = [points[t] for t in sorted(points)]
         methods = data.setdefault(task.data, {})
         if task.order is None:
-            own = {point["t"]: facts_at(stored, point["t"], DATA[task.data][1]) for point in points}
-            methods[task.method] = {"points": points, "facts": own, "orders": []}
+            methods[task.method] = {"points": curve, "facts": facts, "orders": []}
         elif task.method in methods:
-            methods[task.method]["orders"].append(points)
+            methods[task.method]["orders"].append(curve)
     if not data:
         raise SystemExit(f"{arguments.store} has no sequence with a point yet")
     lm = load(model)
@@ -473,9 +488,20 @@ def introduction(figures: Mapping[str, Any]) -> list[str]:
         "free generation of the new answer, *locality* the share of neighbourhood prompts with the same ten greedy",
         "tokens as before; [Evaluation](evaluation.md) defines them all.",
     )
+    if more := paragraph(*further(figures)):
+        lines += ["", *more]
     listed = [f"- **{method.title}**: {method.what}" for key, method in METHODS.items() if key in present(figures)]
     missing = [METHODS[name].title for name in figures["not_run"]]
     return [*lines, "", *listed, "", *([f"Not run: {', '.join(missing)}.", ""] if missing else [])]
+
+
+def further(figures: Mapping[str, Any]) -> Iterator[str]:
+    """That some methods went further than others, in a run of its own; nothing where all went as far."""
+    for name, methods in figures["data"].items():
+        ends = sorted({max(point["t"] for point in found["points"]) for found in methods.values()})
+        if len(ends) > 1:
+            yield f"Of {name}, T = {ends[-1]} was asked of some methods only. They ran to it by themselves, and the"
+            yield f"fixed unrelated prompts there are others than to T = {ends[-2]}: those of the facts after the last."
 
 
 def present(figures: Mapping[str, Any]) -> set[str]:
@@ -583,19 +609,19 @@ def aims(name: str, methods: Mapping[str, Any]) -> Iterator[str]:
 
 
 def first_and_latest(methods: Mapping[str, Any]) -> Iterator[str]:
-    """How the first and the latest facts stand at the largest T: what was forgotten."""
-    last = times(methods)[0]
+    """How the first and the latest facts stand at each T: what was forgotten."""
     keys = ("token_accuracy", "free_generation_strict", "paraphrase_free_generation_strict")
-    rows = []
-    for key, found in methods.items():
-        point = point_at(found, last)
-        if point is not None and "first" in point and not METHODS[key].control:
-            cells = [cell(value_at(point, f"{part}.{one}"), one) for one in keys for part in ("first", "latest")]
-            rows.append(f"| {METHODS[key].title} | {' | '.join(cells)} |")
-    if rows:
-        names = [f"{part}: {headings()[one]}" for one in keys for part in ("first", "latest")]
-        yield f"The first and the latest facts apart, after {last}:"
-        yield from ("", f"| method | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|", *rows, "")
+    names = [f"{part}: {headings()[one]}" for one in keys for part in ("first", "latest")]
+    for t in times(methods):
+        rows = []
+        for key, found in methods.items():
+            point = point_at(found, t)
+            if point is not None and "first" in point and not METHODS[key].control:
+                cells = [cell(value_at(point, f"{part}.{one}"), one) for one in keys for part in ("first", "latest")]
+                rows.append(f"| {METHODS[key].title} | {' | '.join(cells)} |")
+        if rows:
+            yield f"The first and the latest facts apart, after {t}:"
+            yield from ("", f"| method | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|", *rows, "")
 
 
 def orders(methods: Mapping[str, Any], keys: Sequence[str]) -> Iterator[str]:

@@ -305,9 +305,9 @@ class ClosedForm:
     def _moments(self, lm: LanguageModel, layers: Sequence[int]) -> Mapping[int, Moment]:
         least = max(tokens_for(lm.memory(layer), self.tokens_per_coefficient) for layer in layers)
         text = self.text.at_least(least)
-        plain = [layer for layer in layers if lm.architecture.experts(layer) is None]
-        found = second_moments(lm, plain, text) if plain else {}
-        moments: dict[int, Moment] = {n: found[n] if n in found else ExpertMoments(lm, n, text) for n in layers}
+        experts = {n: ExpertMoments(lm, n, text) for n in layers if lm.architecture.experts(n) is not None}
+        plain = second_moments(lm, [layer for layer in layers if layer not in experts], text)
+        moments: Mapping[int, Moment] = {**plain, **experts} if experts else plain
         for moment in moments.values():
             warn_of_rank(self.name, moment)
         return moments

@@ -134,6 +134,30 @@ def test_collect_and_page(
 
 
 @pytest.mark.slow
+def test_a_method_that_goes_further(report: ModuleType, arguments: list[str], tmp_path: Path) -> None:
+    """A longer run adds its points to those of the shorter one; its own at the same T are not taken."""
+    path = tmp_path / "docs" / "data" / "many_facts.json"
+
+    def collected(*more: str) -> dict[str, Any]:
+        report.REPORT.main(["collect", *arguments, "--orders", "1", *more])
+        found: dict[str, Any] = json.loads(path.read_text())["figures"]["data"]["counterfact"]
+        return found
+
+    short = collected("--methods", "none,memit", "--t", "4", "--checkpoints", "2,4")
+    collected("--methods", "memit", "--t", "8", "--checkpoints", "4,8")
+    assert len(RUNS) == 3
+    both = collected("--methods", "none,memit", "--t", "8", "--write")
+    assert both["none"] == short["none"]
+    assert [point["t"] for point in both["memit"]["points"]] == [2, 4, 8]
+    assert both["memit"]["points"][:2] == short["memit"]["points"]
+    assert set(both["memit"]["facts"]) == {"2", "4", "8"}
+    report.REPORT.main(["page", "--docs", str(tmp_path / "docs")])
+    page = " ".join((tmp_path / "docs" / "many_facts.md").read_text().split())
+    assert "The first and the latest facts apart, after 8:" in page
+    assert "T = 8 was asked of some methods only" in page
+
+
+@pytest.mark.slow
 def test_solved_targets_are_shared(report: ModuleType, arguments: list[str], tmp_path: Path) -> None:
     """A second closed form, and another order, find all targets on the disk; anew, only those of the first batch."""
 

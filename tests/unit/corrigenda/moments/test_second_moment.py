@@ -184,6 +184,54 @@ def test_layers_interrupted_at_different_batches(
     assert sorted(path.suffix for path in (cache / "moments").iterdir()) == [".safetensors"] * 2
 
 
+def test_only_one_of_many_is_in_memory(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no room to keep them, each is read when it is asked for, and again the next time."""
+    monkeypatch.setattr(module, "KEPT", 0)
+    read: list[Path] = []
+    whole = module.read_mean
+    monkeypatch.setattr(module, "read_mean", lambda path: (read.append(path), whole(path))[1])
+    found = second_moments(lm, [1, 2, 3], TEXT)
+    assert (list(found), len(found), read) == ([1, 2, 3], 3, [])
+    assert found[2].layer == 2
+    assert found[2] is not found[2]
+    assert 1 in found
+    assert 0 not in found
+    assert len(read) == 3
+    assert not second_moments(lm, [], TEXT)
+
+
+# -- the sum itself
+
+
+@pytest.mark.parametrize("block", [5, 12])
+@pytest.mark.parametrize("n_batches", [2, 3, 7])
+def test_a_sum_on_an_accelerator_is_float32_there_and_float64_here(
+    n_batches: int, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By brute force; and what was cut short, and gone on with from the last checkpoint, has the same bits."""
+    monkeypatch.setattr(sums, "BLOCK", block)
+    batches = [drawn(50, seed=seed).float() for seed in range(n_batches)]
+    rows = torch.cat(batches).double()
+    expected = rows.T @ rows / len(rows)
+
+    def summed(name: str, *cut_after: int) -> Tensor:
+        path = tmp_path / f"{name}.safetensors"
+        for stop in (*cut_after, None):
+            one = sums.SquareSum(12, path)
+            for batch in batches[one.done : stop]:
+                one.add(batch)
+        one.finish()
+        return sums.read_mean(path)[0]
+
+    exact = summed("exact")
+    torch.testing.assert_close(exact, expected, atol=1e-12, rtol=1e-12)
+    monkeypatch.setattr(sums, "EXACT_ON", ())
+    rough = summed("rough")
+    assert not torch.equal(rough, exact)
+    torch.testing.assert_close(rough, expected, atol=1e-5, rtol=1e-5)
+    assert torch.equal(summed("cut", n_batches - 1), rough)
+
+
 def test_a_layer_named_twice(lm: LanguageModel) -> None:
     with pytest.raises(ValueError, match="named twice"):
         second_moments(lm, [1, -3], TEXT)
