@@ -28,6 +28,8 @@ ROWS = 32
 """Sequences run at once."""
 KEPT = 2**30
 """So many bytes of moments are kept in memory with a model; further ones are read again at each use."""
+HELD = 2**32
+"""So many bytes of sums are held at once; for further ones the text runs again. Two of 14,336 coefficients fit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,12 +173,13 @@ def second_moment(lm: LanguageModel, layer: int, text: Text | None = None) -> Se
 
 
 def second_moments(lm: LanguageModel, layers: Collection[int], text: Text | None = None) -> Mapping[int, SecondMoment]:
-    """The second moments of some layers' coefficients, taken from the disk, or computed in one pass and kept there.
+    """The second moments of some layers' coefficients, taken from the disk, or computed and kept there.
 
     Summed in float64. A file's name is made of the unedited weights' fingerprint, the layer and the text. While they
     are computed the sums so far are written down now and then, and an interrupted computation goes on from there. The
     bits are the same whether it was interrupted or not, and whichever layers are asked for together. While they are
-    computed all sums are held in memory, 8 d_ffn^2 bytes for each layer; each moment is read when it is asked for.
+    computed sums are held in memory, 8 d_ffn^2 bytes for each layer, at most `HELD` at once: otherwise the text runs as
+    often as it takes. Each moment is read when it is asked for.
 
     Args:
         lm: the model; edits that are applied are lifted meanwhile: the moment is the unedited model's.
@@ -240,9 +243,18 @@ def kept_moment(lm: LanguageModel, path: Path, layer: int, text: Text) -> Second
 
 
 def compute(lm: LanguageModel, sums: Sequence[tuple[FFNMemory, SquareSum]], text: Text) -> None:
-    """Runs the text once, up to the highest layer, from the first batch that a sum lacks."""
+    """Runs the text for as many sums at once as are held, and writes them."""
     sequences = text.sequences(lm)
     batches = [sequences[i : i + ROWS] for i in range(0, len(sequences), ROWS)]
+    at_once = max(1, HELD // max(one.nbytes for _, one in sums))
+    for first in range(0, len(sums), at_once):
+        _compute(lm, sums[first : first + at_once], batches)
+
+
+def _compute(
+    lm: LanguageModel, sums: Sequence[tuple[FFNMemory, SquareSum]], batches: Sequence[Sequence[Sequence[int]]]
+) -> None:
+    """Runs the text once, up to the highest layer, from the first batch that a sum lacks."""
     names = ", ".join(str(memory.layer) for memory, _ in sums)
     for number, rows in enumerate(track(batches, f"Second moment of layer {names}")):
         lacking = [(memory, one) for memory, one in sums if one.done <= number]

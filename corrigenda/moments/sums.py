@@ -33,12 +33,14 @@ class SquareSum:
 
     Attributes:
         done: how many batches are in it.
+        nbytes: how much memory it takes.
     """
 
     def __init__(self, width: int, path: Path) -> None:
         self._path = path
         self._part = path.with_suffix(".part")
         self._tokens = self.done = 0
+        self.nbytes = 8 * width**2
         self._recent: Tensor | None = None
         if self._part.is_file():
             self._total, self._tokens, self.done = _read(self._part)
@@ -62,12 +64,13 @@ class SquareSum:
             _write(self._part, self._total, self._tokens, self.done)
 
     def finish(self) -> None:
-        """Writes the mean. Nothing can be added after it."""
+        """Writes the mean, and frees the memory: nothing can be added after it."""
         self._gather()
         for a, b in _blocks(len(self._total)):
             self._total[b:, a:b] = self._total[a:b, b:].T
         _write(self._path, self._total.div_(self._tokens), self._tokens, self.done)
         self._part.unlink(missing_ok=True)
+        del self._total
 
     def _gather(self) -> None:
         """Adds what was summed on an accelerator."""

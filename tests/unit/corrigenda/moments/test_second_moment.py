@@ -121,19 +121,28 @@ def test_null_space_of_everything_and_of_nothing() -> None:
 # -- several layers at once
 
 
+@pytest.mark.parametrize(
+    ("held", "expected"), [(9, [3] * 13), (2, [3] * 13 + [2] * 13), (0.5, [3] * 13 + [1] * 13 + [2] * 13)]
+)
 def test_several_layers_in_one_pass(
-    lm: LanguageModel, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+    held: float,
+    expected: list[int],
+    lm: LanguageModel,
+    tmp_path: Path,
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The same bits and the same files as one by one, from a third of the forwards."""
+    """The same bits and the same files as one by one, from a third of the forwards, or as memory allows."""
     with monkeypatch.context() as patch:
         patch.setenv("CORRIGENDA_CACHE", str(tmp_path / "other"))
         alone = {layer: second_moment(lm, layer, TEXT) for layer in (1, 2, 3)}
     ran: list[int] = []
     whole = module.forward_to
     monkeypatch.setattr(module, "forward_to", lambda *args: (ran.append(args[2]), whole(*args)))
+    monkeypatch.setattr(module, "HELD", held * 8 * 48**2)
     found = second_moments(lm, [3, 1, -2], TEXT)
     assert list(found) == [3, 1, 2]
-    assert ran == [3] * 13  # no layer above the highest
+    assert ran == expected  # no layer above the highest
     for layer, moment in found.items():
         assert torch.equal(moment.matrix, alone[layer].matrix)
         assert (moment.layer, moment.tokens, moment.text) == (layer, 600, TEXT)
