@@ -22,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from jobs.errors import SWITCH, told
 from jobs.job import new_folder, run_folder
 from jobs.outside import add_choices, importable_last
-from jobs.words import spelt_out, version
+from jobs.words import flags_last, spelt_out, version
 
 for resolver in (new_folder, run_folder):
     OmegaConf.register_new_resolver(resolver.__name__, resolver, replace=True, use_cache=True)
@@ -49,7 +49,7 @@ def main() -> None:
         return
     asked, given = os.environ.get(SWITCH), sys.argv
     os.environ[SWITCH] = "1"  # Hydra lets errors pass as they are
-    sys.argv = [given[0], *spelt_out(given[1:])]  # where Hydra reads them
+    sys.argv = [given[0], *flags_last(spelt_out(given[1:]))]  # where Hydra reads them
     errors: list[Exception] = []
 
     @functools.wraps(task)

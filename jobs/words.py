@@ -26,6 +26,13 @@ _SETTING = re.compile(r"[+~]{0,2}[A-Za-z_][\w.@]*=\S*")
 """What is taken for a setting and not for the text after a job's name; such a text is given as ``prompt=...``."""
 
 
+_WITH_VALUE = (
+    *("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn"),
+    *("--cfg", "-c", "--info", "-i", "--package", "-p", "--experimental-rerun"),
+)
+"""Hydra's flags whose value is the next argument."""
+
+
 def program() -> str:
     """How the program was called, for messages that say what to type."""
     called = Path(sys.argv[0]).name
@@ -70,6 +77,22 @@ def spelt_out(arguments: Sequence[str]) -> list[str]:
         # A list is Hydra's own: edit=[first,second].
         found.append(f"job.{key}={quoted(value) if own[key] and not value.startswith('[') else value}")
     return found
+
+
+def flags_last(arguments: Sequence[str]) -> list[str]:
+    """The same arguments, the settings first: Hydra would not know a setting that stands behind a flag between two."""
+    settings: list[str] = []
+    flags: list[str] = []
+    rest = list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        if not argument.startswith("-"):
+            settings.append(argument)
+            continue
+        flags.append(argument)
+        if argument in _WITH_VALUE and rest and not rest[0].startswith("-"):
+            flags.append(rest.pop(0))
+    return settings + flags
 
 
 def quoted(text: str) -> str:

@@ -66,3 +66,15 @@ def memories_of(lm: BareModel, layers: Collection[int]) -> dict[int, FFNMemory]:
     if len({memory.layer for memory in memories.values()}) < len(memories):
         raise ValueError(f"a layer is named twice: {sorted(memories)}")
     return memories
+
+
+def require_writable(lm: BareModel, layers: Collection[int]) -> None:
+    """Refuses layers whose values cannot be changed, before anything is computed for them; experts are not looked at.
+
+    Raises:
+        IndexError: the model has no such layer.
+        UnsupportedModelError: a layer's values are quantised, or not on a device.
+    """
+    for layer in layers:
+        if lm.architecture.experts(layer) is None:
+            _ = lm.memory(layer).values

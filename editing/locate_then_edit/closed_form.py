@@ -17,6 +17,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from corrigenda import Edit, Fact, LanguageModel, WeightEdit
+from corrigenda.edits.weights import require_writable
 from corrigenda.moments.experts import ExpertMoments, Moment, tokens_for
 from corrigenda.moments.second_moment import second_moments
 from corrigenda.moments.text import Text
@@ -129,6 +130,7 @@ class ClosedForm:
             ValueError: a layer is named twice, or is the last where a block's output is solved for.
         """
         lm.architecture.require_one_text(self.name)
+        require_writable(lm, self.resolved_layers(lm))
         self._contexts(lm)
         self._moments(lm, self.resolved_layers(lm))
 
@@ -225,6 +227,7 @@ class ClosedForm:
         lm.architecture.require_one_text(self.name)
         layers = self.resolved_layers(lm)
         require_one_kind(lm, layers)
+        require_writable(lm, layers)
         own = check_previous(self.name, lm, layers, previous, WeightEdit)  # type: ignore[type-abstract]
         state = KeyHistory() if own is None else state_of(self.name, own, KeyHistory)
         moments = self._moments(lm, layers)

@@ -14,6 +14,7 @@ import torch
 
 from corrigenda import EditRefusedError, Fact, LanguageModel, LowRankEdit, Origin
 from corrigenda.edits.experts import ExpertsEdit
+from corrigenda.edits.weights import require_writable
 from corrigenda.moments.experts import ExpertMoments, Moment
 from corrigenda.moments.second_moment import second_moment
 from corrigenda.moments.text import Text
@@ -106,6 +107,7 @@ class Rome(OneLayer):
             IndexError: the model has no such layer.
         """
         lm.architecture.require_one_text("ROME")
+        require_writable(lm, [self.resolved_layer(lm)])
         self._contexts(lm)
         self._moment(lm, self.resolved_layer(lm))
 
@@ -121,6 +123,7 @@ class Rome(OneLayer):
         """
         require_targets("ROME", facts)
         lm.architecture.require_one_text("ROME")
+        require_writable(lm, [self.resolved_layer(lm)])
         layer, prefixes = self.resolved_layer(lm), self._contexts(lm)
         memory, moment = lm.memory(layer), self._moment(lm, layer)
         scale = memory.norm()

@@ -439,9 +439,9 @@ def test_what_the_hub_refuses(kind: str, message: str) -> None:
 
 def test_a_package_that_a_quantised_checkpoint_needs(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    config["quantization_config"] = {"quant_method": "aqlm"}
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(DamagedModelError, match=r"the weights of the model.*quantised.*bitsandbytes.*unquantised"):
+    with pytest.raises(DamagedModelError, match=r"the weights of the model.*quantised.*aqlm.*unquantised"):
         load(folder)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from jobs.words import program, quoted, spelt_out
+from jobs.words import flags_last, program, quoted, spelt_out
 
 
 @pytest.mark.parametrize(
@@ -39,6 +39,21 @@ def test_spelt_out(given: list[str], expected: list[str] | None) -> None:
         expected = [f"job={given[0]}", f"job.{'prompt' if given[0] == 'ask' else 'edit'}='{given[1]}'"]
         expected += ["job.to='place'", "job.form=adapter"] if given[0] == "export" else []
     assert spelt_out(given) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ([], []),
+        (["a=1", "b=-2"], ["a=1", "b=-2"]),
+        (["a=1", "--config-dir=x", "b=2"], ["a=1", "b=2", "--config-dir=x"]),
+        (["--config-dir", "x=y", "b=2", "-m"], ["b=2", "--config-dir", "x=y", "-m"]),
+        (["--cfg", "job", "b=2", "--resolve"], ["b=2", "--cfg", "job", "--resolve"]),
+        (["--help", "b=2"], ["b=2", "--help"]),
+    ],
+)
+def test_flags_last(given: list[str], expected: list[str]) -> None:
+    assert flags_last(given) == expected
 
 
 @pytest.mark.parametrize(
