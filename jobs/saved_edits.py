@@ -22,18 +22,19 @@ def read_edits(asked: str | tuple[str, ...] | None) -> list[Edit]:
 
 
 def _folder(folder: Path) -> Path:
-    """The folder of the one edit that lies here, or below ``edits/`` here."""
+    """The folder of the one edit that lies here, or below ``edits/`` here; the folder ``edits`` itself will do."""
     if (folder / "edit.json").is_file():
         return folder
     if not folder.is_dir():
         what = "this is a file; name the folder of an edit" if folder.is_file() else "there is no such folder"
         raise FileNotFoundError(f"job.edit={folder}: {what}")
-    found = [path.parent for path in sorted((folder / "edits").glob("*/edit.json"))]
+    below = ("edits/*/edit.json", "*/edit.json")
+    found = [path.parent for pattern in below for path in sorted(folder.glob(pattern))]
     if not found:
         raise FileNotFoundError(f"job.edit={folder}: there is no edit in this folder (no edit.json, no edits/)")
     if len(found) > 1:
         some = ", ".join(str(path) for path in found[:3]) + (", ..." if len(found) > 3 else "")
-        raise ValueError(f"job.edit={folder}: this run has {len(found)} edits; name one of them, or a list: {some}")
+        raise ValueError(f"job.edit={folder}: there are {len(found)} edits; name one of them, or a list: {some}")
     return found[0]
 
 

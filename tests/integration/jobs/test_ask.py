@@ -54,8 +54,9 @@ def test_before_and_after(home: Path, lm: LanguageModel) -> None:
     assert set(before.split()) | set(after.split()) <= set(words.split())
     assert "low_rank edit" in said
     assert "tower is in: (nothing) -> Rome" in said
-    one = program.call(home, "job=ask", f"job.prompt={PROMPT}", "job.edit=one", "job.max_new_tokens=6")
-    assert "low_rank edit" in one
+    for folder in ("one", "one/edits"):
+        one = program.call(home, "job=ask", f"job.prompt={PROMPT}", f"job.edit={folder}", "job.max_new_tokens=6")
+        assert "low_rank edit" in one
 
 
 def test_without_an_edit(home: Path, lm: LanguageModel) -> None:
@@ -70,7 +71,7 @@ def test_without_an_edit(home: Path, lm: LanguageModel) -> None:
     [
         (["edit=nowhere"], "job.edit=nowhere: there is no such folder"),
         (["edit=model"], "job.edit=model: there is no edit in this folder"),
-        (["edit=two"], "job.edit=two: this run has 2 edits; name one of them, or a list: two/edits/0000-a"),
+        (["edit=two"], "job.edit=two: there are 2 edits; name one of them, or a list: two/edits/0000-a"),
         (["edit=beside", "model=own", "model.name=model/none/x"], "there is no model folder"),
     ],
 )
