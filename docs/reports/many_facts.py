@@ -109,6 +109,16 @@ METHODS: dict[str, Method] = {
         "as MEMIT, with each batch's targets solved for on the edited model",
         tuned_as="memit",
     ),
+    **{
+        f"memit_ratio_{ratio}": Method(
+            f"MEMIT, ratio {ratio}",
+            "memit",
+            f"as MEMIT, with another weight of C: {why}, to see what the weight does at large T",
+            (f"editor.ratio={ratio}",),
+            shares="block",
+        )
+        for ratio, why in ((1, "the one that ships"), (10, "ten times as much"))
+    },
     "ultraedit": Method("UltraEdit", "ultraedit", "one solve from gradients", seconds=0.3),
     "crispedit": Method("CrispEdit", "crispedit", "fine-tuning off the directions of high curvature", seconds=1.0),
     "rome": Method("ROME", "rome", "one layer, an equality for each batch, one on another", seconds=4.0),
@@ -162,6 +172,7 @@ PAIRS = (
     ("memit", "alphaedit", "history with a penalty, against history with a null space"),
     ("memit", "memit_anew", "targets of the unedited model, against targets of the edited one"),
     ("memit_blue", "memit", "two layers, against five"),
+    ("memit_ratio_10", "memit", "a weight of C of 10, against the one that was chosen at 100 facts"),
 )
 AIMS: dict[str, dict[int, dict[str, tuple[str, float]]]] = {
     "counterfact": {
