@@ -212,8 +212,10 @@ class Tuning:
     def _objective(self, trials: list[dict[str, Any]]) -> Objective | None:
         """What is tuned for: as the first trial with figures allows; None where none has any."""
         first: Mapping[str, Any] = next((trial["metrics"] for trial in trials if trial["metrics"]), {})
-        schema = self.config.data.schema
-        return objective_for(schema, self.asked.metrics, self.asked.most_drift, first) if first else None
+        if not first:
+            return None
+        asked = self.asked
+        return objective_for(self.config.data.schema, asked.metrics, asked.most_drift, asked.most_lost, first)
 
     def _trial(
         self,

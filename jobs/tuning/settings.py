@@ -20,6 +20,8 @@ class TuneSettings:
             of a run took that was stopped and went on.
         metrics: what is tuned for: the harmonic mean of these shares; empty: by the data set (`jobs.tuning.objective`).
         most_drift: the perplexity drift in nats that settings may cost; None for no bound.
+        most_lost: so much less than with the settings that the editor has may be the share of facts that hold
+            (`jobs.tuning.objective`); None for no bound.
         traced: so many facts that the model knows are traced, to say where to look for layers; 0 for none.
         model: the name that the tuned model gets in ``conf/model``; None: the model's, with "-tuned".
         conf: the folder of configurations that it is written into; None: ``conf`` in the run's folder.
@@ -32,6 +34,7 @@ class TuneSettings:
     minutes: Positive | None = None
     metrics: tuple[str, ...] = ()
     most_drift: NotNegative | None = 0.1
+    most_lost: NotNegative | None = 0.05
     traced: Count = 3
     model: str | None = None
     conf: str | None = None

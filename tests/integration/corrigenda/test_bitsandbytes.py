@@ -1,4 +1,4 @@
-"""A model in 8 bits, with bitsandbytes itself on the CPU: what is read, what edits beside the weights, what is refused."""
+"""A model in 8 bits, with bitsandbytes itself on the CPU: what is read, edited beside the weights, and refused."""
 
 from __future__ import annotations
 

@@ -143,6 +143,7 @@ def test_a_method_that_goes_further(report: ModuleType, arguments: list[str], tm
         found: dict[str, Any] = json.loads(path.read_text())["figures"]["data"]["counterfact"]
         return found
 
+    arguments.append("job.sequential.ends=2")
     short = collected("--methods", "none,memit", "--t", "4", "--checkpoints", "2,4")
     collected("--methods", "memit", "--t", "8", "--checkpoints", "4,8")
     assert len(RUNS) == 3
