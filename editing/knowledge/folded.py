@@ -52,7 +52,8 @@ class Folded:
             columns = [entry.key for entry in found], [entry.value for entry in found]
             keys, residuals = residuals_of(*columns, values.double().cpu())
             if not factors:
-                warn_of_load(self.editor.name, len(found), len(values), self.editor.most_per_coefficient)
+                most, advice = self.editor.most_per_coefficient, self.editor.when_crowded
+                warn_of_load(self.editor.name, len(found), len(values), most, advice)
                 self._name_alike(moments[layer], facts, keys, report)
             solution = self.editor.solution(Problem(moments[layer], keys.float(), residuals, None, None))
             factors[layer] = self.editor.after.of_update(solution.factors, values)

@@ -122,6 +122,11 @@ class ClosedForm:
         """Whether the keys of an update count in later ones that go on from it."""
         return False
 
+    @property
+    def when_crowded(self) -> str:
+        """What can be done about many facts for each coefficient of a layer; empty where nothing is known."""
+        return ""
+
     def prepare(self, lm: LanguageModel) -> None:
         """Samples the contexts and takes the second moments, which are kept on disk.
 
@@ -231,7 +236,8 @@ class ClosedForm:
         own = check_previous(self.name, lm, layers, previous, WeightEdit)  # type: ignore[type-abstract]
         state = KeyHistory() if own is None else state_of(self.name, own, KeyHistory)
         moments = self._moments(lm, layers)
-        warn_of_load(self.name, state.n_written + len(facts), lm.memory(layers[0]).width, self.most_per_coefficient)
+        n_written, width = state.n_written + len(facts), lm.memory(layers[0]).width
+        warn_of_load(self.name, n_written, width, self.most_per_coefficient, self.when_crowded)
         with present(lm, own):
             with lm.edits.suspended() if self.solve_on == "unedited" else nullcontext():
                 batches, targets, report = self._targets(lm, facts, layers)

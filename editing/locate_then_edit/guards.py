@@ -144,12 +144,12 @@ def name_alike(
     )
 
 
-def warn_of_load(editor: str, n_facts: int, d_ffn: int, most: float) -> None:
-    """Warns where there are more facts for each coefficient of a layer than `most`."""
+def warn_of_load(editor: str, n_facts: int, d_ffn: int, most: float, advice: str = "") -> None:
+    """Warns where there are more facts for each coefficient of a layer than `most`; with what can be done."""
     if n_facts > most * d_ffn:
         warnings.warn(
             f"{editor}: {n_facts} facts in layers of {d_ffn} coefficients are {n_facts / d_ffn:.2f} for each, more "
-            f"than {most:.2f}: expect earlier facts and other knowledge to suffer",
+            f"than {most:.2f}: expect earlier facts and other knowledge to suffer{advice and '; '}{advice}",
             stacklevel=3,
         )
 

@@ -472,6 +472,16 @@ def test_more_facts_than_a_layer_bears_are_said() -> None:
         editor.extend(lm, edit, FACTS[2:])
 
 
+@pytest.mark.parametrize(("ratio", "advised"), [(1.0, True), (10.0, False), (None, False)])
+def test_what_memit_is_advised_to_do_about_many_facts(ratio: float | None, advised: bool) -> None:
+    weight = None if ratio is not None else 1.0
+    editor = dataclasses.replace(MEMIT, most_per_coefficient=1 / 48, ratio=ratio, weight=weight)
+    with pytest.warns(UserWarning, match="for each, more than") as said:
+        editor.edit(build("llama"), FACTS[:2])
+    [text] = [str(one.message) for one in said if "for each, more than" in str(one.message)]
+    assert ("ratio=10 held more" in text) == advised
+
+
 def test_requests_that_contradict_or_repeat_one_another() -> None:
     lm = build("llama")
     later = dataclasses.replace(FACTS[0], target_new="Berlin", id="later")
