@@ -18,7 +18,6 @@ SCRIPTS = (
 
 WAITING: dict[str, str] = {
     "leaderboard": "the present page is of an earlier version of the command, which kept no data",
-    "tuned": "its runs are not made yet",
 }
 """Pages whose data are not there yet, and why. Take a line out when the data come."""
 
