@@ -70,6 +70,8 @@ class Method:
         shares: which targets of the unedited model it takes: methods of the same ones, and other orders, find them on
             the disk. Empty where its targets are its own.
         control: whether it is a control, for which other orders say nothing.
+        afterwards: whether its settings were thought of when the others' figures were known: then it is shown, and is
+            never the best.
         like: the method the size of whose updates it takes.
         tuned_as: the method whose settings were chosen for it, too; by default its own.
     """
@@ -81,6 +83,7 @@ class Method:
     seconds: float = 2.0
     shares: str = ""
     control: bool = False
+    afterwards: bool = False
     like: str = ""
     tuned_as: str = ""
 
@@ -113,9 +116,10 @@ METHODS: dict[str, Method] = {
         f"memit_ratio_{ratio}": Method(
             f"MEMIT, ratio {ratio}",
             "memit",
-            f"as MEMIT, with another weight of C: {why}, to see what the weight does at large T",
+            f"as MEMIT, with another weight of C, {why}; looked at after the others, and not compared as one of them",
             (f"editor.ratio={ratio}",),
             shares="block",
+            afterwards=True,
         )
         for ratio, why in ((1, "the one that ships"), (10, "ten times as much"))
     },
@@ -545,7 +549,7 @@ def best(name: str, methods: Mapping[str, Any]) -> Iterator[str]:
     for t in reversed(times(methods)):
         points = {m: point for m, found in methods.items() if (point := point_at(found, t))}
         values = {m: value for m, point in points.items() if (value := after(point, key)) is not None}
-        edited = {m: value for m, value in values.items() if not METHODS[m].control}
+        edited = {m: value for m, value in values.items() if not METHODS[m].control and not METHODS[m].afterwards}
         if not edited:
             continue
         top = max(edited, key=lambda m: edited[m])
@@ -599,24 +603,35 @@ def aims(name: str, methods: Mapping[str, Any]) -> Iterator[str]:
     for t, wanted in AIMS.get(name, {}).items():
         found = {m: p for m, one in methods.items() if METHODS[m].shares and (p := point_at(one, t))}
         values = {m: value for m, point in found.items() if (value := after(point, key)) is not None}
-        if not values:
+        before_others = {m: value for m, value in values.items() if not METHODS[m].afterwards}
+        if not before_others:
             continue
-        top = max(values, key=lambda m: values[m])
+        top = max(before_others, key=lambda m: before_others[m])
         yield f"What was asked of the best closed form at T = {t}, and what {METHODS[top].title} gives:"
         yield ""
-        for metric, (sign, bound) in wanted.items():
-            figure = value_at(found[top], metric)
-            if figure is None or figure["after"] is None:
-                continue
-            unit = METRICS[metric].written
-            limit = bound if sign != "before -" else float(figure["before"] or 0.0) - bound
-            met = figure["after"] <= limit if sign == "<=" else figure["after"] >= limit
-            said = "at most" if sign == "<=" else "at least"
-            yield (
-                f"- {METRICS[metric].title}: {said} {unit.text(limit)}; {cell(figure, metric)}: "
-                f"{'met' if met else '**missed**'}"
-            )
+        for metric, limit, figure, met in asked_of(found[top], wanted):
+            said = "at most" if wanted[metric][0] == "<=" else "at least"
+            text = METRICS[metric].written.text(limit)
+            yield f"- {METRICS[metric].title}: {said} {text}; {cell(figure, metric)}: {'met' if met else '**missed**'}"
+        for m in values:
+            if METHODS[m].afterwards:
+                parts = [
+                    f"{METRICS[metric].title} {cell(figure, metric)} ({'met' if met else 'missed'})"
+                    for metric, _, figure, met in asked_of(found[m], wanted)
+                ]
+                yield f"- looked at afterwards, {METHODS[m].title}: {', '.join(parts)}"
         yield ""
+
+
+def asked_of(
+    point: Mapping[str, Any], wanted: Mapping[str, tuple[str, float]]
+) -> Iterator[tuple[str, float, Mapping[str, Any], bool]]:
+    """The metric, its bound, the figure, and whether it is met, of what was asked for and measured."""
+    for metric, (sign, bound) in wanted.items():
+        figure = value_at(point, metric)
+        if figure is not None and figure["after"] is not None:
+            limit = bound if sign != "before -" else float(figure["before"] or 0.0) - bound
+            yield metric, limit, figure, figure["after"] <= limit if sign == "<=" else figure["after"] >= limit
 
 
 def first_and_latest(methods: Mapping[str, Any]) -> Iterator[str]:
