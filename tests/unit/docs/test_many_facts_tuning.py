@@ -23,8 +23,10 @@ def trial(score: float | None, drift: float | None) -> dict[str, Any]:
 def test_each_method_has_as_many_trials() -> None:
     assert {len(many_facts_tuning.trials_of(name)) for name in many_facts_tuning.GRIDS} == {many_facts_tuning.TRIALS}
     left_out = set(many_facts.METHODS) - set(many_facts_tuning.GRIDS)
-    others = {name for name, method in many_facts.METHODS.items() if method.tuned_as in many_facts_tuning.GRIDS}
-    assert left_out == {"none", "random"} | others  # controls, and what has another's settings
+    methods = many_facts.METHODS.items()
+    others = {name for name, method in methods if method.tuned_as in many_facts_tuning.GRIDS or method.afterwards}
+    # Controls, what has another's settings, and what was looked at when the figures were known.
+    assert left_out == {"none", "random"} | others
 
 
 def test_the_best_leaves_the_model_alone() -> None:
