@@ -103,7 +103,8 @@ def test_memit_is_the_algebra_of_the_base(lm: LanguageModel, tmp_path: Path) -> 
         edit, entries = kb.compile(lm, way.compiler), kb.entries(lm, FACTS)
         moment = editor.moments(lm)[1].matrix
         energy = sum(float(entry.key.double().square().sum()) for entry in entries) / len(entries)
-        folded = kb.compile(lm, Folding({1: moment}, SCALE_FACTS * energy / float(moment.trace())))
+        assert editor.ratio is not None
+        folded = kb.compile(lm, Folding({1: moment}, editor.ratio * SCALE_FACTS * energy / float(moment.trace())))
     assert torch.allclose(edit.delta(1), folded.delta(1), rtol=1e-3, atol=1e-5 * float(folded.delta(1).norm()))
 
 
