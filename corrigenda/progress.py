@@ -78,6 +78,11 @@ def how_far(done: int, total: int, seconds: float) -> str:
     return f"{text}, about {seconds / done * (total - done):.0f} s left" if 0 < done < total else text
 
 
+def counted(number: int, what: str) -> str:
+    """A number of things in words: 1 fact, 2 facts."""
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
 def shortened(text: str, length: int = 60) -> str:
     """A text on one line, cut to so many characters: targets and prompts may be pages."""
     text = " ".join(text.split())

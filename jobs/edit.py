@@ -18,7 +18,7 @@ from rich.text import Text
 from corrigenda import Fact, LanguageModel
 from corrigenda.data import FactSet
 from corrigenda.names import model_title
-from corrigenda.progress import LINE_SECONDS, line, now_and_then, shortened, stage
+from corrigenda.progress import LINE_SECONDS, counted, line, now_and_then, shortened, stage
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.ids import code_version, files_named, run_id, targets
 from corrigenda.runs.records import CRASHED, records_in
@@ -245,7 +245,7 @@ def _identify_again(
 
 def _print(config: DictConfig, run: EditRun, sequence: SequentialRun | None, summary: Mapping[str, Any]) -> None:
     printer = Console()
-    n_facts = f"{len(run.facts)} fact{'s' * (len(run.facts) != 1)}"
+    n_facts = counted(len(run.facts), "fact")
     title = f"{run.editor.name} on {model_title(run.lm.name)}, {run.facts.name}, {n_facts}, {config.mode}"
     if sequence is None:
         printer.print(run.evaluation.table(title))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from corrigenda.progress import counted
 from jobs.base import say
 from jobs.job import StoreJob
 from jobs.saved_edits import model_of, read_edits
@@ -38,5 +39,5 @@ class Job(StoreJob):
             for edit in edits:
                 applied.enter_context(edit.applied(lm))
             lm.save_pretrained(folder)
-        edited = f"with {len(edits)} edit{'s' * (len(edits) != 1)}" if edits else "without an edit"
+        edited = f"with {counted(len(edits), 'edit')}" if edits else "without an edit"
         say(f"{lm.name} {edited} in {folder}: load({str(folder)!r}) or from_pretrained({str(folder)!r})")

@@ -20,6 +20,7 @@ from hydra.utils import get_class
 from omegaconf import DictConfig
 from rich.console import Console, RenderableType
 
+from corrigenda.progress import counted
 from corrigenda.runs.folder import RunFolder
 from jobs import job
 from jobs.base import begin, load_model, say
@@ -70,7 +71,7 @@ class Job(job.Job):
             found = survey(lm, facts, locators, read, folder, asked.facts, asked.answer, asked.picture, workers)
             for what, ids in (("does not know", found.unknown), ("could not be asked about", found.failed)):
                 if ids:
-                    say(f"{lm.name} {what} {len(ids)} fact{'s' * (len(ids) != 1)}, passed over: {', '.join(ids)}")
+                    say(f"{lm.name} {what} {counted(len(ids), 'fact')}, passed over: {', '.join(ids)}")
             summary, tables = self.together(config, folder, found.results)
             folder.finish(found.summary() | summary)
         printer = Console()

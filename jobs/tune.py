@@ -28,6 +28,7 @@ from omegaconf import DictConfig, OmegaConf
 from corrigenda import EditRefusedError, LanguageModel
 from corrigenda.data import FactSet, read_facts
 from corrigenda.files import write_json, write_text
+from corrigenda.progress import counted
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.ids import code_version, run_id, targets
 from corrigenda.runs.records import CRASHED
@@ -138,7 +139,7 @@ class Tuning:
         """
         lines = [json.dumps(fact.to_dict(), ensure_ascii=False) + "\n" for fact in self.facts]
         write_text(self.folder.path / FACTS, "".join(lines))
-        say(f"tuning on {len(self.facts)} facts: {', '.join(fact.id for fact in self.facts)}")
+        say(f"tuning on {counted(len(self.facts), 'fact')}: {', '.join(fact.id for fact in self.facts)}")
         traced = self._traced()
         editor = made(self.config.editor)
         space = space_of(editor)

@@ -18,7 +18,7 @@ from corrigenda.edits.weights import require_writable
 from corrigenda.moments.experts import ExpertMoments, Moment
 from corrigenda.moments.second_moment import second_moment
 from corrigenda.moments.text import Text
-from corrigenda.progress import track
+from corrigenda.progress import counted, track
 from corrigenda.settings import AtLeastOne, NotNegative, Positive, Seed, SettingsError, Share, checked
 from editing.contexts import sampled_prefixes
 from editing.editor import require_targets
@@ -133,7 +133,7 @@ class Rome(OneLayer):
         batches = range(0, len(facts), self.batch_size)
         begins: Iterable[int] = batches
         if len(batches) > 1:  # one batch takes seconds, and who asked for it tells of it
-            begins = track(batches, f"Solving for the target values of {len(facts)} facts", bar=False)
+            begins = track(batches, f"Solving for the target values of {counted(len(facts), 'fact')}", bar=False)
         for begin in begins:
             batch = facts[begin : begin + self.batch_size]
             prompts = build_prompts(lm, batch, prefixes, self.value.kl_prompt, self.value.kl_position)

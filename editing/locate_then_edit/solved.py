@@ -24,7 +24,7 @@ from torch import Tensor
 
 from corrigenda import EditRefusedError, Fact, LanguageModel
 from corrigenda.files import cache_folder, write_tensors
-from corrigenda.progress import track
+from corrigenda.progress import counted, track
 from corrigenda.workers import Workers
 from editing.locate_then_edit.prompts import Prompts, run_prompts
 from editing.locate_then_edit.targets import Site, ValueSettings, solve_target_values
@@ -84,7 +84,7 @@ class Solving:
         missing = [any(one is None for fact in facts for one in fact.values()) for facts in found]
         order = [number for number, lacks in enumerate(missing) if lacks]
         n_facts = sum(len(batches[number].facts) for number in order)
-        told = f"Solving for the target values of {n_facts} facts"
+        told = f"Solving for the target values of {counted(n_facts, 'fact')}"
         lacking = [lacking_of(batches[number], found[number], layers) for number in order]
         for number, solved_now in self._solved(lm, lacking, told):
             place = order[number]

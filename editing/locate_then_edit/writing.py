@@ -18,7 +18,7 @@ from torch import Tensor
 
 from corrigenda import EditRefusedError, Fact, LanguageModel, Origin
 from corrigenda.moments.experts import Moment
-from corrigenda.progress import track
+from corrigenda.progress import counted, track
 from editing.locate_then_edit.after_treatments import AfterTreatments
 from editing.locate_then_edit.guards import cosines_between, name_alike
 from editing.locate_then_edit.history import KeyHistory, Solutions
@@ -165,7 +165,11 @@ class Writing:
         directions: Tensor | None = None
         steps = self.steps
         if len(task.facts) > self.quiet:
-            steps = list(track(steps, f"Writing {len(task.facts)} facts into {len(steps)} layers", bar=False))
+            steps = list(
+                track(
+                    steps, f"Writing {counted(len(task.facts), 'fact')} into {counted(len(steps), 'layer')}", bar=False
+                )
+            )
         with ExitStack() as written:
             for step in steps:
                 layer = step.layer

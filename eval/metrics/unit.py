@@ -29,7 +29,8 @@ class Unit:
 
     def text(self, value: float, digits: int | None = None) -> str:
         """The figure without its unit."""
-        return f"{self.factor * value:.{self.digits if digits is None else digits}f}"
+        places = self.digits if digits is None else digits
+        return f"{round(self.factor * value, places) + 0.0:.{places}f}"  # + 0.0: no minus before zero
 
 
 UNITS: Mapping[str, Unit] = {

@@ -11,7 +11,7 @@ from typing import Any
 
 from corrigenda import Edit, Fact, LanguageModel
 from corrigenda.forward.generation import Greedy, decode, never
-from corrigenda.progress import stage, track
+from corrigenda.progress import counted, stage, track
 from corrigenda.runs.folder import RunFolder
 from eval.evaluation import Case, judged
 from eval.held_out import read_held_out
@@ -101,7 +101,7 @@ def prove(
             old.held_out()
             with edit.applied(lm):
                 texts_after = read_held_out(lm, settings)
-        for part in track(parts, f"Proving {len(left)} facts, {PART} at a time"):
+        for part in track(parts, f"Proving {counted(len(left), 'fact')}, {PART} at a time"):
             before = old.of(part)
             with edit.applied(lm):
                 after = measure(lm, part, settings, before, held_out=texts_after)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.data import FactSet
-from corrigenda.progress import track
+from corrigenda.progress import counted, track
 from corrigenda.runs.ids import code_version
 from eval.held_out import read_held_out
 from eval.measure import measure
@@ -108,7 +108,7 @@ class Baseline:
         if not missing:
             return True
         with self._lm.edits.suspended():
-            for number in track(missing, f"Measuring the unedited model on {n_facts} facts", bar=False):
+            for number in track(missing, f"Measuring the unedited model on {counted(n_facts, 'fact')}", bar=False):
                 if stop():
                     return False
                 self.chunk(number)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from corrigenda import Fact
 from corrigenda.intervals import interval
+from corrigenda.progress import counted
 from locate.saving import load_result, save_result
 
 
@@ -147,7 +148,7 @@ class AverageKnockout:
 
     def table(self) -> Table:
         """A table for a terminal: for each source where its knockout takes most away."""
-        title = f"{self.n_facts} facts, windows of {self.window} layers"
+        title = f"{counted(self.n_facts, 'fact')}, windows of {self.window} layers"
         table = Table("what cannot be read", "facts", "largest fall around layer", "change of P (%)", title=title)
         for source, figures in self.summary()["sources"].items():
             change = f"{100 * figures['largest_fall']:.1f}"
@@ -161,7 +162,7 @@ class AverageKnockout:
         from locate.flow.pictures import knockout_curves
 
         curves = {source: (self.changes[source], self.low[source], self.high[source]) for source in self.changes}
-        knockout_curves(path, curves, self.reader, self.window, f"mean of {self.n_facts} facts")
+        knockout_curves(path, curves, self.reader, self.window, f"mean of {counted(self.n_facts, 'fact')}")
 
     def save(self, folder: str | Path) -> None:
         """Writes ``knockout_average.json`` and ``.safetensors``; `AverageKnockout.load` reads them back."""

@@ -13,6 +13,7 @@ from rich.table import Table
 from torch import Tensor
 
 from corrigenda.intervals import interval
+from corrigenda.progress import counted
 from locate.neurons.plots import plot_layers
 from locate.neurons.refine import RefinedNeurons
 from locate.question import Question
@@ -82,7 +83,7 @@ class NeuronCounts:
     def table(self) -> Table:
         """A table for a terminal: the layers that have neurons."""
         n = len(self.per_fact)
-        title = f"{fmean(sum(row) for row in self.per_fact):.1f} knowledge neurons a fact, {n} facts"
+        title = f"{fmean(sum(row) for row in self.per_fact):.1f} knowledge neurons a fact, {counted(n, 'fact')}"
         table = Table("layer", "neurons a fact", "95 % interval", "mean attribution", title=title)
         for place, layer in enumerate(self.layers):
             mean, bounds = self.mean(place)
@@ -98,7 +99,7 @@ class NeuronCounts:
             self.layers,
             [self.mean(place)[0] for place in range(len(self.layers))],
             self.attribution.tolist(),
-            title=f"{len(self.per_fact)} facts",
+            title=counted(len(self.per_fact), "fact"),
             counts_label="neurons a fact",
             sums_label="attribution",
         )

@@ -15,6 +15,7 @@ from rich.table import Table
 from torch import Tensor
 
 from corrigenda.intervals import interval
+from corrigenda.progress import counted
 from locate.saving import load_result, save_result
 from locate.tracing.trace import ROLES, Trace
 
@@ -79,7 +80,7 @@ class AverageTrace:
         """A table for a terminal: for each role where the effect is largest."""
         effect, low, high = self.total_effect
         bounds = "" if low is None or high is None else f" [{100 * low:.1f}, {100 * high:.1f}]"
-        title = f"restored {self.site}, {self.n_facts} facts: total effect {100 * effect:.1f} %{bounds}"
+        title = f"restored {self.site}, {counted(self.n_facts, 'fact')}: total effect {100 * effect:.1f} %{bounds}"
         table = Table("tokens", "facts", "peak layer", "AIE there (%)", "95 % interval", title=title)
         for role, peak in self.summary()["peaks"].items():
             inside = "" if peak["low"] is None else f"{100 * peak['low']:.1f} to {100 * peak['high']:.1f}"
@@ -101,7 +102,7 @@ class AverageTrace:
             },
             emphasised=("last subject token", "last token"),
             window=self.window,
-            title=f"{NAMES[self.site]}, {self.n_facts} facts; total effect {100 * effect:.1f} %{bounds}",
+            title=f"{NAMES[self.site]}, {counted(self.n_facts, 'fact')}; total effect {100 * effect:.1f} %{bounds}",
         )
 
     def save(self, folder: str | Path) -> None:

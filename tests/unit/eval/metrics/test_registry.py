@@ -86,6 +86,12 @@ def test_what_tables_read() -> None:
     assert "seconds_per_edit" in one_value("batch") - one_value("sequential")
 
 
+def test_a_figure_that_rounds_to_zero_has_no_sign() -> None:
+    of_shares, of_nats = METRICS["preservation"].written, METRICS["perplexity_drift"].written
+    assert [of_shares.text(value) for value in (-0.0001, -0.001, 0.0005)] == ["0.0", "-0.1", "0.1"]
+    assert [of_nats.text(value) for value in (-0.0004, -0.0006, 1.0)] == ["0.000", "-0.001", "1.000"]
+
+
 def test_groups_are_found_by_their_keys() -> None:
     metric = METRICS.named("portability_multi_hop_free_generation_strict")
     assert (metric.line, metric.unit, metric.edit_should) == ("  multi hop: free generation strict", "%", "change")
