@@ -93,7 +93,9 @@ class ClosedForm:
     rule: Rule = "even"
     prefix_lengths: tuple[tuple[AtLeastOne, AtLeastOne], ...] = ((10, 5),)
     prefixes: tuple[str, ...] | None = None
-    value: ValueSettings = field(default_factory=lambda: ValueSettings(clamp_norm_factor=0.75, confident_steps=6))
+    value: ValueSettings = field(
+        default_factory=lambda: ValueSettings(steps=40, clamp_norm_factor=0.75, confident_steps=6)
+    )
     keep_targets: bool = True
     solve_on: Literal["edited", "unedited"] = "edited"
     workers: Workers = field(default_factory=Workers)

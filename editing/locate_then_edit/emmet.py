@@ -32,7 +32,7 @@ class Emmet(ClosedForm):
     depth: Share = 0.1
     number: AtLeastOne = 1
     site: Site = "ffn"
-    value: ValueSettings = field(default_factory=lambda: ValueSettings(confident_steps=6))
+    value: ValueSettings = field(default_factory=lambda: ValueSettings(steps=40, confident_steps=6))
     eps: NotNegative = 0.01
 
     def solution(self, problem: Problem) -> Solution:
