@@ -90,6 +90,8 @@ class Method:
 
 AFTERWARDS = "looked at after the others, and not compared as one of them"
 RATIO_10 = ("editor.ratio=10",)
+LONGER = ("editor.value.steps=40", "editor.value.clamp_norm_factor=1.5")
+TOGETHER = ("job.sequential.regime=together", "job.sequential.batch=1")
 FEW_STEPS = "editor.value.steps=20"
 """As many as the papers': with what ships (40) all targets would have to be solved for again."""
 
@@ -140,7 +142,23 @@ METHODS: dict[str, Method] = {
                 "longer solves",
                 "with 40 steps for each target, which may be 1.5 times as large as the output that it is added to, and "
                 "with a weight of C of 10, chosen on 40 facts of zsRE that this page does not score (401 to 440)",
-                (*RATIO_10, "editor.value.steps=40", "editor.value.clamp_norm_factor=1.5"),
+                (*RATIO_10, *LONGER),
+            ),
+            (
+                "memit_together",
+                "MEMIT",
+                "memit",
+                "all at once",
+                "with all facts so far in one edit of the unedited model at each checkpoint, and a weight of C of 10",
+                (*RATIO_10, *TOGETHER),
+            ),
+            (
+                "memit_longer_together",
+                "MEMIT",
+                "memit",
+                "longer solves, all at once",
+                "with both: the longer solves, and all facts so far in one edit",
+                (*RATIO_10, *LONGER, *TOGETHER),
             ),
             (
                 "alphaedit_ratio_1",
@@ -159,7 +177,7 @@ METHODS: dict[str, Method] = {
         "FT, all at once",
         "finetune",
         "at each checkpoint all facts so far, from the unedited model",
-        ("job.sequential.regime=together", "job.sequential.batch=1"),
+        TOGETHER,
         seconds=3.0,
     ),
     "wise_whitened": Method(
