@@ -224,6 +224,11 @@ PAIRS = (
     ("memit", "memit_anew", "targets of the unedited model, against targets of the edited one"),
     ("memit_blue", "memit", "two layers, against five"),
     ("memit_ratio_10", "memit", "a weight of C of 10, against the one that was chosen at 100 facts"),
+    ("memit_ratio_10", "memit_plain_ratio_10", "keeping earlier keys, at that weight"),
+    ("memit_ratio_10", "alphaedit_ratio_1", "that weight, against ten times the weight in a null space"),
+    ("memit_together", "memit_ratio_10", "all facts in one edit, against batches, at that weight"),
+    ("memit_longer", "memit", "longer solves and a weight of 10, against the chosen"),
+    ("memit_longer_together", "memit_longer", "all facts in one edit, against batches, both with longer solves"),
 )
 AIMS: dict[str, dict[int, dict[str, tuple[str, float]]]] = {
     "counterfact": {
@@ -555,7 +560,7 @@ def introduction(figures: Mapping[str, Any]) -> list[str]:
         lines += ["", *more]
     listed = [f"- **{method.title}**: {method.what}" for key, method in METHODS.items() if key in present(figures)]
     missing = [METHODS[name].title for name in figures["not_run"]]
-    return [*lines, "", *listed, "", *([f"Not run: {', '.join(missing)}.", ""] if missing else [])]
+    return [*lines, "", *listed, "", *([f"Not run: {'; '.join(missing)}.", ""] if missing else [])]
 
 
 def further(figures: Mapping[str, Any]) -> Iterator[str]:
