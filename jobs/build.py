@@ -25,7 +25,7 @@ from corrigenda.data.requests import standing
 from corrigenda.edits.weights import WeightEdit
 from corrigenda.files import write_json, write_text
 from corrigenda.knowledge.plan import Plan
-from corrigenda.progress import stage
+from corrigenda.progress import counted, stage
 from corrigenda.runs.folder import RunFolder
 from corrigenda.settings import SettingsError
 from editing.editor import require_targets
@@ -183,7 +183,7 @@ class Build:
             kb.compact(MOST_UNUSED)
             seconds["solve"] = time.perf_counter() - begin
             begin = time.perf_counter()
-            with stage(f"Compiling {len(kb.in_force)} facts by {self.way.name}"):
+            with stage(f"Compiling {counted(len(kb.in_force), 'fact')} by {self.way.name}"):
                 edit = kb.compile(self.lm, self.way.compiler)
             seconds["compile"] = time.perf_counter() - begin
         begin = time.perf_counter()

@@ -88,19 +88,44 @@ class Method:
     tuned_as: str = ""
 
 
-AFTERWARDS = "looked at after the others, and not compared as one of them"
 RATIO_10 = ("editor.ratio=10",)
 LONGER = ("editor.value.steps=40", "editor.value.clamp_norm_factor=1.5")
 TOGETHER = ("job.sequential.regime=together", "job.sequential.batch=1")
 FEW_STEPS = "editor.value.steps=20"
 """As many as the papers': with what ships (40) all targets would have to be solved for again."""
 
+
+def later(method: Method, name: str, what: str, settings: tuple[str, ...], shares: str = "block") -> Method:
+    """A method with other settings, which were thought of when the figures of the first were known.
+
+    Args:
+        method: the first.
+        name: of what is other, for the title.
+        what: it in a few words.
+        settings: those settings; what trials chose for the first is not taken over.
+        shares: as in `Method`: other settings of the solves have targets of their own.
+    """
+    return replace(
+        method,
+        title=f"{method.title}, {name}",
+        what=f"as {method.title}, {what}; looked at after the others, and not compared as one of them",
+        settings=settings,
+        shares=shares,
+        afterwards=True,
+        tuned_as="",
+    )
+
+
+MEMIT = Method("MEMIT", "memit", "five layers, earlier keys kept (history)", shares="block")
+MEMIT_PLAIN = Method(
+    "MEMIT, plain", "memit_plain", "as published: no history, a straw man", shares="block", tuned_as="memit"
+)
+ALPHAEDIT = Method("AlphaEdit", "alphaedit", "in the null space of the second moment, with history", shares="block")
+
 METHODS: dict[str, Method] = {
     "none": Method("no edit", "none", "the unedited model", seconds=0.0, control=True),
-    "memit": Method("MEMIT", "memit", "five layers, earlier keys kept (history)", shares="block"),
-    "memit_plain": Method(
-        "MEMIT, plain", "memit_plain", "as published: no history, a straw man", shares="block", tuned_as="memit"
-    ),
+    "memit": MEMIT,
+    "memit_plain": MEMIT_PLAIN,
     "memit_blue": Method(
         "MEMIT-BLUE",
         "memit_blue",
@@ -108,9 +133,7 @@ METHODS: dict[str, Method] = {
         shares="two blocks",
         tuned_as="memit",
     ),
-    "alphaedit": Method(
-        "AlphaEdit", "alphaedit", "in the null space of the second moment, with history", shares="block"
-    ),
+    "alphaedit": ALPHAEDIT,
     "emmet": Method("EMMET", "emmet", "one layer, equality, no history", shares="ffn"),
     "pmet": Method("PMET", "pmet", "targets of attention and FFN, no history", shares="attention and ffn"),
     "memit_anew": Method(
@@ -120,56 +143,33 @@ METHODS: dict[str, Method] = {
         (FEW_STEPS,),
         tuned_as="memit",
     ),
-    **{
-        name: Method(
-            f"{title}, {what}", editor, f"as {title}, {why}; {AFTERWARDS}", settings, shares="block", afterwards=True
-        )
-        for name, title, editor, what, why, settings in (
-            ("memit_ratio_1", "MEMIT", "memit", "ratio 1", "with another weight of C", ("editor.ratio=1",)),
-            (
-                "memit_ratio_10",
-                "MEMIT",
-                "memit",
-                "ratio 10",
-                "with another weight of C, the one that ships now",
-                RATIO_10,
-            ),
-            ("memit_plain_ratio_10", "MEMIT, plain", "memit_plain", "ratio 10", "with another weight of C", RATIO_10),
-            (
-                "memit_longer",
-                "MEMIT",
-                "memit",
-                "longer solves",
-                "with 40 steps for each target, which may be 1.5 times as large as the output that it is added to, and "
-                "with a weight of C of 10, chosen on 40 facts of zsRE that this page does not score (401 to 440)",
-                (*RATIO_10, *LONGER),
-            ),
-            (
-                "memit_together",
-                "MEMIT",
-                "memit",
-                "all at once",
-                "with all facts so far in one edit of the unedited model at each checkpoint, and a weight of C of 10",
-                (*RATIO_10, *TOGETHER),
-            ),
-            (
-                "memit_longer_together",
-                "MEMIT",
-                "memit",
-                "longer solves, all at once",
-                "with both: the longer solves, and all facts so far in one edit",
-                (*RATIO_10, *LONGER, *TOGETHER),
-            ),
-            (
-                "alphaedit_ratio_1",
-                "AlphaEdit",
-                "alphaedit",
-                "ratio 1",
-                "with ten times the weight",
-                ("editor.energy=0.3", "editor.ratio=1"),
-            ),
-        )
-    },
+    "memit_ratio_1": later(MEMIT, "ratio 1", "with another weight of C", ("editor.ratio=1",)),
+    "memit_ratio_10": later(MEMIT, "ratio 10", "with another weight of C, the one that ships now", RATIO_10),
+    "memit_plain_ratio_10": later(MEMIT_PLAIN, "ratio 10", "with another weight of C", RATIO_10),
+    "memit_longer": later(
+        MEMIT,
+        "longer solves",
+        "with 40 steps for each target, which may be 1.5 times as large as the output that it is added to, and with a "
+        "weight of C of 10, chosen on 40 facts of zsRE that this page does not score (401 to 440)",
+        (*RATIO_10, *LONGER),
+        shares="block, longer",
+    ),
+    "memit_together": later(
+        MEMIT,
+        "all at once",
+        "with all facts so far in one edit of the unedited model at each checkpoint, and a weight of C of 10",
+        (*RATIO_10, *TOGETHER),
+    ),
+    "memit_longer_together": later(
+        MEMIT,
+        "longer solves, all at once",
+        "with both: the longer solves, and all facts so far in one edit",
+        (*RATIO_10, *LONGER, *TOGETHER),
+        shares="block, longer",
+    ),
+    "alphaedit_ratio_1": later(
+        ALPHAEDIT, "ratio 1", "with ten times the weight", ("editor.energy=0.3", "editor.ratio=1")
+    ),
     "ultraedit": Method("UltraEdit", "ultraedit", "one solve from gradients", seconds=0.3),
     "crispedit": Method("CrispEdit", "crispedit", "fine-tuning off the directions of high curvature", seconds=1.0),
     "rome": Method("ROME", "rome", "one layer, an equality for each batch, one on another", seconds=4.0),

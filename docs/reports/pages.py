@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from corrigenda.files import write_json
+from corrigenda.progress import counted
 from corrigenda.runs.environment import machine, versions
 from corrigenda.runs.ids import code_version
 
@@ -254,7 +255,7 @@ def versions_text(data: Mapping[str, Any]) -> str:
 def _place(way: Mapping[str, Any]) -> str:
     packages = ", ".join(f"{name} {way['versions'][name]}" for name in ("python", "torch", "transformers"))
     where = way["machine"]
-    threads = f"{where['threads']} thread{'s' * (where['threads'] != 1)}"
+    threads = counted(where["threads"], "thread")
     return f"{packages}; {where['system']} {where['processor']}, {where.get('gpu', 'CPU')}, {threads}"
 
 

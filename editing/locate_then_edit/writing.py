@@ -165,11 +165,8 @@ class Writing:
         directions: Tensor | None = None
         steps = self.steps
         if len(task.facts) > self.quiet:
-            steps = list(
-                track(
-                    steps, f"Writing {counted(len(task.facts), 'fact')} into {counted(len(steps), 'layer')}", bar=False
-                )
-            )
+            told = f"Writing {counted(len(task.facts), 'fact')} into {counted(len(steps), 'layer')}"
+            steps = list(track(steps, told, bar=False))
         with ExitStack() as written:
             for step in steps:
                 layer = step.layer

@@ -21,7 +21,7 @@ from typing import Any
 from corrigenda import Fact
 from corrigenda.data.requests import Standing, standing
 from corrigenda.files import write_json, write_text
-from corrigenda.progress import stage, track
+from corrigenda.progress import counted, stage, track
 from corrigenda.runs.environment import peak_memory_mb
 from corrigenda.runs.folder import read_object
 from eval.evaluation import Case, Evaluation, judged
@@ -217,7 +217,8 @@ class Checkpoints:
         folder = self._run.folder
         (folder.path / name).parent.mkdir(parents=True, exist_ok=True)
         done = {record["id"] for record in folder.cases(name)}
-        for number in track(baseline.chunks, f"Scoring {len(wanted)} facts ({name}) after {t} edits", bar=False):
+        told = f"Scoring {counted(len(wanted), 'fact')} ({name}) after {counted(t, 'edit')}"
+        for number in track(baseline.chunks, told, bar=False):
             begin = number * self._settings.chunk
             places = [place - begin for place in wanted if begin <= place < begin + self._settings.chunk]
             facts = [baseline.facts(number)[place] for place in places]
