@@ -38,7 +38,9 @@ SCRIPT = "leaderboard.py"
 DATA = {"counterfact": "counterfact.json", "zsre": "zsre.json"}
 
 SETTINGS = ("eval.max_new_tokens=20",)
-"""Of all runs: the answers are names, so they are short; and the drift of each of thousands of edits is measured."""
+"""Of all runs: the answers are names, so they are short."""
+OF_MODE = {"single": ("eval.perplexity_sample=2",)}
+"""Of the runs of a mode: the drift is measured after every edit, so each time of few windows, in turn."""
 
 NO_BOUND = "with the bound of the literature it learns almost nothing in this model (docs/sequential.md)"
 
@@ -115,6 +117,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data", help="folder of the data files")
     parser.add_argument("--store", type=Path, default=ROOT / "outputs" / "leaderboard")
     parser.add_argument("--modes", default="single,batch", help="of single, batch")
+    parser.add_argument("--sets", default=",".join(DATA), help="of the data sets")
     parser.add_argument("--only", default="", help="configurations, e.g. rome,finetune; all by default")
     parser.add_argument("--minutes", type=float, default=None, help="stop after so long, to go on another time")
     parser.add_argument("--write", action="store_true", help="run nothing, write what there is")
@@ -157,12 +160,14 @@ def jobs(arguments: argparse.Namespace) -> list[list[str]]:
             *(f"store={_relative(arguments.store)}", f"before={_relative(arguments.store / 'before')}"),
             f"save_edits={str(entry.editor == LIKE).lower()}",
             *SETTINGS,
+            *OF_MODE.get(mode, ()),
             *arguments.overrides,
         ]
         for mode in arguments.modes.split(",")
         for entry in TABLE
         if (entry.editor in only if only else not entry.left_out(mode))
         for data, file in DATA.items()
+        if data in arguments.sets.split(",")
     ]
 
 
@@ -185,7 +190,7 @@ def run(overrides: list[str], store: Store, deadline: float | None) -> bool:
         with suppress(subprocess.TimeoutExpired):
             status = subprocess.run(command, cwd=ROOT, timeout=left, check=False).returncode
     for stored in store.runs():
-        if before.get(stored.path) != (stored.state, stored.done):
+        if before.get(stored.path) != (stored.state, stored.done) and stored_as(stored) == asked_as(overrides):
             add_note(stored.path, note)
     if status:
         print(f"failed with exit status {status}", flush=True)
@@ -194,15 +199,31 @@ def run(overrides: list[str], store: Store, deadline: float | None) -> bool:
 
 def size_of(overrides: Sequence[str], store: Store) -> list[str]:
     """For a random update, where the edits lie whose size it takes; else nothing."""
-    asked = dict(override.split("=", 1) for override in overrides)
+    asked = values(overrides)
     if asked["editor"] != "random" or "editor@editor.like" in asked:
         return []
+    like = asked_as([*overrides, f"editor={LIKE}"])
     for found in finished(store):
-        choices = found.config["choices"]
-        same = (choices["editor"], choices["data"], found.config["mode"]) == (LIKE, asked["data"], asked["mode"])
-        if same and found.done == int(asked["data.limit"]):
+        if stored_as(found) == like and found.done == int(asked["data.limit"]):
             return ["editor@editor.like=saved", f"editor.like.run={_relative(found.path)}"]
     return []
+
+
+def values(overrides: Sequence[str]) -> dict[str, str]:
+    """Overrides by name; the last of a name counts."""
+    return dict(override.split("=", 1) for override in overrides)
+
+
+def asked_as(overrides: Sequence[str]) -> tuple[str, str, str]:
+    """The mode, the editor and the data of a run that is asked for."""
+    asked = values(overrides)
+    return asked["mode"], asked["editor"], asked["data"]
+
+
+def stored_as(stored: StoredRun) -> tuple[str, str, str] | None:
+    """The mode, the editor and the data of a stored run; None where it was begun in another way than by run.py."""
+    choices = stored.config.get("choices")
+    return (stored.config["mode"], choices["editor"], choices["data"]) if choices else None
 
 
 def finished(store: Store) -> list[StoredRun]:
@@ -224,7 +245,7 @@ def how_made(stored: StoredRun) -> Made:
 
 def about(arguments: argparse.Namespace, store: Store) -> str:
     """What was run, and what not and why."""
-    there = {(r.config["mode"], r.config["choices"]["editor"], r.config["choices"]["data"]) for r in finished(store)}
+    there = {stored_as(found) for found in finished(store)}
     left_out = []
     for mode in arguments.modes.split(","):
         for entry in TABLE:
@@ -234,7 +255,9 @@ def about(arguments: argparse.Namespace, store: Store) -> str:
                 why = f": {entry.left_out(mode)}" if entry.left_out(mode) else ""
                 left_out.append(f"{entry.editor} in {mode} mode{on}{why}.")
     parts = [
-        f"The first {arguments.facts} facts of each data set, seed 0, with {' '.join(SETTINGS)}.",
+        f"The first {arguments.facts} facts of each data set, seed 0, with {' '.join(SETTINGS)}"
+        + "".join(f", in {mode} mode with {' '.join(settings)}" for mode, settings in OF_MODE.items())
+        + ".",
         *(["Not run:", *left_out] if left_out else []),
         arguments.remark,
     ]
