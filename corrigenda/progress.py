@@ -83,12 +83,6 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number != 1)}"
 
 
-def shortened(text: str, length: int = 60) -> str:
-    """A text on one line, cut to so many characters: targets and prompts may be pages."""
-    text = " ".join(text.split())
-    return text if len(text) <= length else f"{text[: length - 3]}..."
-
-
 @contextmanager
 def now_and_then(say: Callable[[float], None]) -> Iterator[None]:
     """Calls `say` every half minute while the block runs, from another thread, with the seconds that it has run."""

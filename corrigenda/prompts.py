@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from corrigenda.texts import quoted
+
 MOST_TARGET_TOKENS = 256
 """Longer targets are refused: each token takes logits as wide as the vocabulary, in every context of an edit."""
 
@@ -34,11 +36,6 @@ class ContextLengthError(ValueError):
         super().__init__(message)
         self.n_tokens = n_tokens
         self.limit = limit
-
-
-def shortened(text: str, most: int = 60) -> str:
-    """A text as messages show it: quoted, and cut where it is long."""
-    return repr(text) if len(text) <= most else f"{text[:most]!r}..."
 
 
 @dataclass(frozen=True)
@@ -101,7 +98,7 @@ def encode(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
         ValueError: the prompt has no token.
     """
     if not isinstance(prompt, str):
-        raise TypeError(f"a prompt must be a text, not {type(prompt).__name__} ({shortened(repr(prompt))})")
+        raise TypeError(f"a prompt must be a text, not {type(prompt).__name__} ({quoted(repr(prompt))})")
     ids: list[int] = tokenizer(prompt)["input_ids"]
     if not ids:
         raise ValueError(f"the prompt {prompt!r} has no token")
@@ -122,9 +119,9 @@ def encode_target(tokenizer: PreTrainedTokenizerBase, prompt: str, target: str) 
         ValueError: the target is empty.
     """
     if not isinstance(target, str):
-        raise TypeError(f"a target must be a text, not {type(target).__name__} ({shortened(repr(target))})")
+        raise TypeError(f"a target must be a text, not {type(target).__name__} ({quoted(repr(target))})")
     if not target.strip():
-        raise ValueError(f"empty target for the prompt {shortened(prompt)}")
+        raise ValueError(f"empty target for the prompt {quoted(prompt)}")
     text = " " + target.lstrip()
     if hasattr(tokenizer, ANSWER_BEGINS):
         prompt, text = "", target.lstrip()
@@ -133,7 +130,7 @@ def encode_target(tokenizer: PreTrainedTokenizerBase, prompt: str, target: str) 
     ids = whole[len(before) :] if goes_on else encode_plain(tokenizer, text)
     if len(ids) > MOST_TARGET_TOKENS:
         raise ContextLengthError(
-            f"the target {shortened(target)} has {len(ids)} tokens, and a target has at most {MOST_TARGET_TOKENS}; "
+            f"the target {quoted(target)} has {len(ids)} tokens, and a target has at most {MOST_TARGET_TOKENS}; "
             "shorten it",
             len(ids),
             MOST_TARGET_TOKENS,

@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from corrigenda import ContextLengthError, Edit, EditRefusedError, Fact, LanguageModel
 from corrigenda.facts import as_facts
-from corrigenda.prompts import shortened
+from corrigenda.texts import quoted
 from editing.layers import named_layers
 
 __all__ = ["EditRefusedError", "Editor", "prepare", "refusing_long", "require_room", "require_targets"]
@@ -95,7 +95,7 @@ def require_room(lm: LanguageModel, fact: Fact, n_tokens: int) -> None:
     Raises:
         EditRefusedError: they have more tokens than the model reads, or than `MOST_EDIT_TOKENS`.
     """
-    what = f"the prompt {shortened(fact.statement)} with its target"
+    what = f"the prompt {quoted(fact.statement)} with its target"
     with refusing_long(fact):
         lm.require_room(n_tokens, what)
     if n_tokens > MOST_EDIT_TOKENS:

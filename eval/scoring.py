@@ -15,7 +15,8 @@ from corrigenda import LanguageModel
 from corrigenda.forward.generation import bar
 from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.shared import SharedStart
-from corrigenda.prompts import encode_target, shortened
+from corrigenda.prompts import encode_target
+from corrigenda.texts import quoted
 
 T = TypeVar("T")
 
@@ -155,11 +156,11 @@ def tokens_of(lm: LanguageModel, prompt: str, targets: Sequence[str]) -> tuple[l
         ValueError: the prompt or a target is empty.
     """
     ids = lm.tokens(prompt)
-    lm.require_room(len(ids), f"the prompt {shortened(prompt)}")
+    lm.require_room(len(ids), f"the prompt {quoted(prompt)}")
     found = []
     for target in targets:
         found.append(encode_target(lm.tokenizer, lm.reads(prompt), target))
-        both = f"the prompt {shortened(prompt)} with the target {shortened(target)}"
+        both = f"the prompt {quoted(prompt)} with the target {quoted(target)}"
         lm.require_room(len(ids) + len(found[-1]) - 1, both)
     return ids, found
 

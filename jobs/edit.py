@@ -18,11 +18,12 @@ from rich.text import Text
 from corrigenda import Fact, LanguageModel
 from corrigenda.data import FactSet
 from corrigenda.names import model_title
-from corrigenda.progress import LINE_SECONDS, counted, line, now_and_then, shortened, stage
+from corrigenda.progress import LINE_SECONDS, counted, line, now_and_then, stage
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.ids import code_version, files_named, run_id, targets
 from corrigenda.runs.records import CRASHED, records_in
 from corrigenda.runs.store import Store, StoredRun, read_run
+from corrigenda.texts import on_one_line
 from corrigenda.workers import Workers
 from editing import Editor, prepare
 from eval import Case, EditRun, SequentialRun, SequentialSettings, run_batch, run_sequential, run_single
@@ -264,7 +265,7 @@ def _print(config: DictConfig, run: EditRun, sequence: SequentialRun | None, sum
         total = summary["stopped"]["n_facts_asked_for"]
         printer.print(f"stopped by the alarm: {summary['stopped']['why']}; {total} were asked for", style="red")
     for case in run.evaluation.failures:  # texts as they are: what is in square brackets is no style
-        said = f"failed: {case.fact.id}: {shortened(case.fact.statement)}: {case.error}"
+        said = f"failed: {case.fact.id}: {on_one_line(case.fact.statement)}: {case.error}"
         printer.print(Text(said, style="red"), soft_wrap=True)
     if run.facts.skipped:
         printer.print(f"{len(run.facts.skipped)} bad records were skipped; summary.json lists them")
@@ -310,12 +311,14 @@ class _Progress:
         found = [part.scored("prompt")[:1] for part in (case.before, case.after) if part is not None]
         values = [record.p_new for records in found for record in records if record.p_new is not None]
         change = f"P(new) {values[0]:.3f} -> {values[1]:.3f}" if len(values) == 2 else ""
-        asked = f"{shortened(case.fact.statement)} {_target(case.fact.target_true)} -> {_target(case.fact.target_new)}"
+        asked = (
+            f"{on_one_line(case.fact.statement)} {_target(case.fact.target_true)} -> {_target(case.fact.target_new)}"
+        )
         text = f"[{self.done}/{self._total}] {asked}"
         took = "" if case.seconds is None else f"{case.seconds:.1f} s"
-        said = f"{text}  {shortened(case.error, 200) or change}  {took}"
+        said = f"{text}  {on_one_line(case.error, 200) or change}  {took}"
         self._bar.console.print(said, markup=False, highlight=False, soft_wrap=True)
 
 
 def _target(target: str | None) -> str:
-    return "(none)" if target is None else shortened(target, 30)
+    return "(none)" if target is None else on_one_line(target, 30)

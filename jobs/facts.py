@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from corrigenda import KnowledgeBase
-from corrigenda.progress import shortened
+from corrigenda.texts import on_one_line
 from jobs.base import say, wide_console
 from jobs.building.folder import BuildFolder
 from jobs.job import StoreJob
@@ -52,7 +52,7 @@ class Job(StoreJob):
                 *(Text(part) for part in (fact.id, fact.statement, fact.target_new or "", fact.target_true or "")),
                 Text(state if built else f"{state}, not built yet"),
                 holds if built else Text(""),
-                Text(shortened(row.get("now") or "") if built else ""),
+                Text(on_one_line(row.get("now") or "") if built else ""),
             )
         wide_console().print(table)
         if not found:

@@ -59,11 +59,11 @@ def ticks_at_layers(axes: Axes, layers: Sequence[int]) -> None:
     axes.set_xticks(list(layers)[:: max(1, len(layers) // 10)])
 
 
-def shortened(text: str, limit: int) -> str:
+def as_drawn(text: str, limit: int) -> str:
     """A text of at most so many characters, in which a dollar sign begins no formula."""
     return (text if len(text) <= limit else f"{text[: limit - 1]}…").replace("$", r"\$")
 
 
 def token_label(token: str, limit: int = 24) -> str:
     """A token as a label, without the spaces around it; one of nothing but spaces as Python writes it."""
-    return shortened(token.strip() or repr(token)[1:-1], limit)
+    return as_drawn(token.strip() or repr(token)[1:-1], limit)

@@ -12,8 +12,9 @@ from corrigenda import Fact, LanguageModel
 from corrigenda.facts import as_fact
 from corrigenda.forward import answering
 from corrigenda.forward.recording import forward_logits
-from corrigenda.prompts import encode, encode_target, shortened, slot_in, subject_span
+from corrigenda.prompts import encode, encode_target, slot_in, subject_span
 from corrigenda.settings import Count, check_value
+from corrigenda.texts import quoted
 
 Answer = str | Sequence[int] | None
 """Which answer counts: its text or its tokens; None and "top" as in `ask`."""
@@ -101,7 +102,7 @@ def ask(lm: LanguageModel, fact: Fact, answer: Answer = None) -> Question:
     n_prompt = len(ids)
     if given is not None and not masked:
         ids = ids + given[:-1]
-    lm.require_room(len(ids), f"the prompt {shortened(prompt)}")
+    lm.require_room(len(ids), f"the prompt {quoted(prompt)}")
     if given is None:
         given = [_top(lm, ids, place)]
         if answer is None and fact.target_true is not None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from corrigenda.facts import FactError
+from corrigenda.texts import shortened
 
 Record = Mapping[str, Any]
 
@@ -154,11 +155,6 @@ def objects(record: Record, path: str) -> tuple[Record, ...]:
 def shown(value: object) -> str:
     """A value as an error message shows it: its type and a repr of bounded length."""
     return f"{type(value).__name__} {shortened(repr(value))}"
-
-
-def shortened(text: str, length: int = 100) -> str:
-    """A text of at most so many characters; one that is cut ends in "..."."""
-    return text if len(text) <= length else text[: length - 3] + "..."
 
 
 def _checked_text(value: object, path: str) -> str:

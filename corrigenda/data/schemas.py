@@ -19,8 +19,9 @@ from corrigenda.data import (
     wikibigedit,
     zsre,
 )
-from corrigenda.data.fields import Record, shortened
+from corrigenda.data.fields import Record
 from corrigenda.facts import Fact
+from corrigenda.texts import shortened
 
 
 @dataclass(frozen=True)

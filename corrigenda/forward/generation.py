@@ -13,8 +13,8 @@ from corrigenda.forward.recording import model_logits, takes_position_ids
 from corrigenda.forward.shared import SharedStart
 from corrigenda.models.bare import BareModel
 from corrigenda.models.routes import Routes
-from corrigenda.prompts import shortened
 from corrigenda.settings import Count, SettingsError, check_value
+from corrigenda.texts import quoted
 
 Choose = Callable[[Tensor], Tensor]
 """From next-token logits (batch, vocabulary) to the tokens chosen (batch,)."""
@@ -114,7 +114,7 @@ def decode(
         # The last token that is added is not read.
         n_tokens = len(prompt) + max(limit - 1, 0)
         if room is not None and n_tokens > room:
-            text = shortened(lm.text(prompt[:40]))
+            text = quoted(lm.text(prompt[:40]))
             lm.require_room(n_tokens, f"the prompt {text} ({len(prompt)} tokens) with up to {limit} new tokens")
     ids, mask, cache = (SharedStart(lm, prompts) if start is None else start).before_decoding(prompts)
     routes = Routes()

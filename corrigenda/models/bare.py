@@ -17,7 +17,8 @@ from corrigenda.models.families import Family
 from corrigenda.models.memory import FFNMemory
 from corrigenda.models.offloaded import require_whole, runs_on, stored
 from corrigenda.models.routes import Routing
-from corrigenda.prompts import ContextLengthError, TokenBatch, pad, shortened
+from corrigenda.prompts import ContextLengthError, TokenBatch, pad
+from corrigenda.texts import quoted
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -163,10 +164,10 @@ class BareModel:
         rows, room = list(sequences), self.context_length
         for ids in rows:
             if room is not None and len(ids) > room:
-                self.require_room(len(ids), f"the text {shortened(self.text(ids[:40]))}")
+                self.require_room(len(ids), f"the text {quoted(self.text(ids[:40]))}")
             if len(ids) and not 0 <= max(ids) < self._n_embedded + (self.parts is not None):
                 raise ValueError(
-                    f"token {max(ids)} ({shortened(self.text([max(ids)]))}) has no embedding in {self.name}, which "
+                    f"token {max(ids)} ({quoted(self.text([max(ids)]))}) has no embedding in {self.name}, which "
                     f"embeds {self._n_embedded} tokens; the tokenizer is another model's, or has tokens added"
                 )
         return pad(rows, self.pad_id, self.device, prompts)

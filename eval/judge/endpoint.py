@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from corrigenda.progress import shortened, track
+from corrigenda.progress import track
+from corrigenda.texts import on_one_line
 
 if TYPE_CHECKING:
     import httpx
@@ -119,7 +120,7 @@ class Endpoint:
             raise self._failed(f"its reply is no chat completion: {self._said(response)}; see judge.url") from None
 
     def _said(self, response: httpx.Response) -> str:
-        return f"{response.status_code} {shortened(self._without_key(response.text), 160)!r}"
+        return f"{response.status_code} {on_one_line(self._without_key(response.text), 160)!r}"
 
     def _without_key(self, text: str) -> str:
         """A text of the server's, which may repeat the key that it was given."""

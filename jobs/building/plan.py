@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from corrigenda import Fact
 from corrigenda.knowledge.plan import Plan
-from corrigenda.progress import shortened
+from corrigenda.texts import on_one_line
 
 MOST = 20
 """So many facts are listed of each kind."""
@@ -35,13 +35,13 @@ def in_words(plan: Plan, before: Sequence[Fact], to_solve: Sequence[Fact]) -> It
 
 
 def _in_words(fact: Fact, before: Fact | None) -> str:
-    said = f"{shortened(fact.statement)} {_object(fact)}"
+    said = f"{on_one_line(fact.statement)} {_object(fact)}"
     if before is None:
         return said
     if (before.statement, before.target_new) == (fact.statement, fact.target_new):
         return f"{said} (other prompts, aliases or old object)"
-    return f"{said} (was: {shortened(before.statement)} {_object(before)})"
+    return f"{said} (was: {on_one_line(before.statement)} {_object(before)})"
 
 
 def _object(fact: Fact) -> str:
-    return "(erased)" if fact.target_new is None else shortened(fact.target_new)
+    return "(erased)" if fact.target_new is None else on_one_line(fact.target_new)

@@ -12,8 +12,9 @@ from typing import Any
 from corrigenda import ContextLengthError, Edit, EditRefusedError, Fact, LanguageModel
 from corrigenda.facts import as_fact
 from corrigenda.files import write_json, write_text
-from corrigenda.progress import shortened, track
+from corrigenda.progress import track
 from corrigenda.settings import check_class
+from corrigenda.texts import on_one_line
 from editing.editor import Editor
 from eval import Case, EvalSettings, Evaluation, measure
 from eval.evaluation import judged
@@ -204,7 +205,7 @@ class _Explaining:
         steps: dict[str, Callable[[], None]] = {"edit": self._edit, "written": self._written, "answers": self._answers}
         for name in PARTS:
             steps[name] = lambda name=name: self._part(name)  # type: ignore[misc]
-        for name in track(list(steps), f"Explaining: {shortened(self.fact.statement)}"):
+        for name in track(list(steps), f"Explaining: {on_one_line(self.fact.statement)}"):
             begin = time.perf_counter()
             steps[name]()
             self.seconds[name] = time.perf_counter() - begin

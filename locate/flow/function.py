@@ -25,8 +25,9 @@ from corrigenda.forward.interventions import Add, Read, intervene
 from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import forward_logits, record
 from corrigenda.models.sites import Site, SiteName
-from corrigenda.prompts import encode, shortened
+from corrigenda.prompts import encode
 from corrigenda.settings import check_value
+from corrigenda.texts import quoted
 from locate.lens.words import rank_of, read_states, token_id, token_texts
 from locate.saving import load_result, save_result
 
@@ -74,7 +75,7 @@ class EarlyDecoding:
 
     def table(self) -> Table:
         """A table for a terminal: the top token and the ranks, layer by layer."""
-        table = Table("layer", "top", *map(escape, self.names), title=escape(shortened(self.prompt)))
+        table = Table("layer", "top", *map(escape, self.names), title=escape(quoted(self.prompt)))
         for layer, word in enumerate(self.top):
             table.add_row(str(layer), escape(repr(word)), *(str(int(rank)) for rank in self.ranks[:, layer]))
         return table
@@ -188,7 +189,7 @@ class Transplant:
         """Draws the token's rank by the layer whose update was transplanted, as PNG, PDF or SVG."""
         from locate.flow.pictures import ranks_by_layer
 
-        title = f"updates of {shortened(self.source, 30)} in {shortened(self.target, 30)}"
+        title = f"updates of {quoted(self.source, 30)} in {quoted(self.target, 30)}"
         ranks_by_layer(path, {"with the layer's update": self.ranks}, self.token, None, title)
 
     def save(self, folder: str | Path) -> None:

@@ -29,8 +29,8 @@ from corrigenda import Fact, LanguageModel
 from corrigenda.facts import as_fact
 from corrigenda.forward.gradients import output_gradients
 from corrigenda.models.sites import state_entering
-from corrigenda.prompts import shortened
 from corrigenda.settings import AtLeastOne, checked
+from corrigenda.texts import quoted
 from locate.lens.parts import require_memories
 from locate.lens.words import rank_of, read_static, token_texts, top
 from locate.question import ask, require_numbers
@@ -227,7 +227,7 @@ class GradientLens:
         """Draws the outer products' norms, tokens down and layers across, each with the top token of its shift."""
         from locate.lens.pictures_of_edits import gradient_grid
 
-        gradient_grid(path, self.norms, self.tokens, self.layers, self.shift, shortened(self.target, 24))
+        gradient_grid(path, self.norms, self.tokens, self.layers, self.shift, quoted(self.target, 24))
 
     def save(self, folder: str | Path) -> None:
         """Writes ``backward.json`` and ``backward.safetensors``; `GradientLens.load` reads them back."""

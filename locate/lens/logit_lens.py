@@ -22,7 +22,7 @@ from corrigenda import LanguageModel
 from corrigenda.forward.interventions import Read, intervene
 from corrigenda.forward.recording import forward_logits
 from corrigenda.models.sites import Site
-from corrigenda.prompts import shortened
+from corrigenda.texts import quoted
 from locate.lens.words import final_norm, rank_of, read_states, token_id, token_texts
 from locate.saving import load_result, save_result
 
@@ -150,7 +150,7 @@ def logit_lens(
     final_norm(lm)
     ids = lm.tokens(prompt)
     wanted = None if token is None else token_id(lm, token)
-    lm.require_room(len(ids), f"the prompt {shortened(prompt)}")
+    lm.require_room(len(ids), f"the prompt {quoted(prompt)}")
     states, last = states_of(lm, ids)
     wanted = int(last.argmax()) if wanted is None else wanted
     if lm.parts is not None:  # what stands at the encoder's tokens is nobody's

@@ -20,7 +20,8 @@ from corrigenda.forward.recording import stopping, watching
 from corrigenda.models.architecture import whole_number
 from corrigenda.models.families import UnsupportedModelError, name_of
 from corrigenda.models.sites import leaving, skipped, state_entering
-from corrigenda.prompts import encode_plain, shortened
+from corrigenda.prompts import encode_plain
+from corrigenda.texts import quoted
 
 ROWS = 256
 """States that are read at once; what is needed for them beside the result is (256, vocabulary)."""
@@ -187,9 +188,9 @@ def token_id(lm: LanguageModel, token: str | int) -> int:
             return ids[0]
     parts = token_texts(lm, tried[0])
     if len(parts) < 2:
-        raise UnknownTokenError(f"{lm.name} does not know the token {shortened(token)}; name one of its vocabulary")
+        raise UnknownTokenError(f"{lm.name} does not know the token {quoted(token)}; name one of its vocabulary")
     raise UnknownTokenError(
-        f"{shortened(token)} is {len(parts)} tokens of {lm.name} ({', '.join(map(repr, parts))}), and one is asked "
+        f"{quoted(token)} is {len(parts)} tokens of {lm.name} ({', '.join(map(repr, parts))}), and one is asked "
         "for; name one of them"
     )
 

@@ -80,8 +80,3 @@ def test_a_stage_says_that_it_is_still_there(
 def test_lines_are_not_broken(capsys: pytest.CaptureFixture[str]) -> None:
     progress.line("word " * 100)
     assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_long_texts_are_cut() -> None:
-    assert progress.shortened("a\nb") == "a b"
-    assert progress.shortened("word " * 100) == "word " * 11 + "wo..."
