@@ -28,7 +28,7 @@ Mark = tuple[object, ...]
 
 
 def equality_update(
-    keys: Tensor, directions: Tensor, residuals: Tensor, eps: float = 0.0, rtol: float = 1e-3
+    keys: Tensor, directions: Tensor, residuals: Tensor, eps: float = 0.0, atol: float = 1e-3
 ) -> Factors:
     """The smallest update, in the metric of C, that meets all constraints.
 
@@ -36,21 +36,24 @@ def equality_update(
 
     For one key it is ROME's (Meng et al. 2022, eq. 2), for several EMMET's (Gupta et al. 2024).
 
-    Constraints of nearly the same key (facts about one subject) nearly contradict each other. They are met in the mean
-    (pseudo-inverse), where an inverse would blow up on their difference.
+    Constraints of nearly the same key (facts about one subject) nearly contradict each other. Without eps they are met
+    in the mean (pseudo-inverse), where an inverse would blow up on their difference. What counts as the same does not
+    depend on how many other keys there are: all keys share a direction, in which the largest singular value grows with
+    their number.
 
     Args:
         keys: K, (n, d_ffn): the keys that are to answer.
         directions: C^-1 k of each, (n, d_ffn); of other keys, where the update is to go along those (ROME's authors).
         residuals: R, (n, d_model): by how much each answer is to change.
         eps: as a share of the mean of K C^-1 K^T's diagonal.
-        rtol: singular values below this share of the largest count as zero, after each key is scaled to length 1.
+        atol: without eps: singular values up to this count as zero, after each key is scaled to length 1.
     """
     gram = keys.double() @ directions.double().T
     if eps:
         gram = gram + eps * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+        return directions.double().T, torch.linalg.solve(gram, residuals.double())
     size = gram.diagonal().abs().sqrt()
-    inverse = torch.linalg.pinv(gram / size / size[:, None], rtol=rtol) / size / size[:, None]
+    inverse = torch.linalg.pinv(gram / size / size[:, None], atol=atol, rtol=0.0) / size / size[:, None]
     return directions.double().T, inverse @ residuals.double()
 
 

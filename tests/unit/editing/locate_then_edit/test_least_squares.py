@@ -63,6 +63,15 @@ def test_constraints_that_nearly_contradict_each_other_are_met_in_the_mean(C: Te
     torch.testing.assert_close(k @ A @ B, r.mean(0, keepdim=True), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("eps", [0.0, 1e-7])
+def test_many_keys_with_a_common_direction_are_all_met(eps: float) -> None:
+    """Their largest singular value grows with their number, and no constraint may fall below a share of it."""
+    K = 5 + drawn(16, D_FFN, seed=3)
+    R = drawn(16, D_MODEL, seed=4)
+    A, B = equality_update(K, K, R, eps)
+    torch.testing.assert_close(K @ A @ B, R, rtol=1e-3, atol=1e-3)
+
+
 def test_equality_with_a_ridge(C: Tensor) -> None:
     K, R = drawn(3, D_FFN, seed=3), drawn(3, D_MODEL, seed=4)
     inverse = torch.linalg.inv(C)
