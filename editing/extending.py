@@ -15,7 +15,12 @@ Kind = TypeVar("Kind", bound=Edit)
 
 
 def check_previous(
-    editor: str, lm: LanguageModel, layers: Sequence[int], previous: Edit | None, kind: type[Kind]
+    editor: str,
+    lm: LanguageModel,
+    layers: Sequence[int],
+    previous: Edit | None,
+    kind: type[Kind],
+    maker: str | None = None,
 ) -> Kind | None:
     """The edit to go on from, as the kind that the editor makes.
 
@@ -25,15 +30,22 @@ def check_previous(
         layers: the layers that the editor edits.
         previous: what to go on from, or None.
         kind: of the editor's edits.
+        maker: the name that the editor's edits carry, where only its own will do: what it takes from them (a weight, a
+            history, where steps may go) means something else in another's.
 
     Raises:
-        EditRefusedError: it is of another kind, model or layer.
+        EditRefusedError: it is of another kind, maker, model or layer.
     """
     if previous is None:
         return None
     if not isinstance(previous, kind):
         wanted = getattr(kind, "kind", "weight")  # of a base class of several kinds
         raise EditRefusedError(f"{editor} goes on from a {wanted} edit, not from a {previous.kind} edit")
+    if maker is not None and previous.origin.editor != maker:
+        raise EditRefusedError(
+            f"{editor} goes on from an edit by {maker}, not from one by {previous.origin.editor}; let "
+            f"{previous.origin.editor} go on from it, or edit all facts anew"
+        )
     if previous.origin.fingerprint != lm.fingerprint:
         raise EditRefusedError(
             f"{editor}: the edit to go on from was made on {previous.origin.model} (weights "

@@ -75,6 +75,21 @@ class Architecture:
                 "ultraedit, neurons, grace with a radius; knowledge neurons, the lens), or a decoder"
             )
 
+    def require_causal(self, what: str) -> None:
+        """Refuses a masked model for what learns targets that are predicted from what stands before them.
+
+        Args:
+            what: begins the message: what was asked.
+
+        Raises:
+            UnsupportedModelError: the model is a masked one.
+        """
+        if not self.family.causal:
+            raise UnsupportedModelError(
+                f"{what} learns what a causal model says after a prompt, and {name_of(self.model)} is a masked one; "
+                "take the neurons' editors, or a causal model"
+            )
+
     @property
     def goes_on(self) -> bool:
         """Whether a forward can go on from the middle of a row: what follows there changes nothing before it."""

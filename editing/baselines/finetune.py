@@ -89,10 +89,11 @@ class FineTune(OneLayer):
                 loss is not finite.
         """
         require_targets("fine-tuning", facts)
+        lm.architecture.require_causal("fine-tuning")
         within = self.projection(lm)
         with without(lm, previous):
             side = SideLayer(lm, self.resolved_layer(lm))
-            start = _start(lm, side, previous)
+            start = self._start(lm, side, previous)
             rows = side.run([self._row(lm, fact) for fact in facts])
             delta, figures = self._learn(side, rows, start, facts, within)
         before = () if previous is None else previous.origin.facts
@@ -103,6 +104,14 @@ class FineTune(OneLayer):
     def projection(self, lm: LanguageModel) -> Projection | None:
         """What gradients and steps, (d_ffn, d_model), are projected by; None for nothing."""
         return None
+
+    def _start(self, lm: LanguageModel, side: SideLayer, previous: Edit | None) -> Tensor:
+        memory = side.memory
+        editor = f"fine-tuning of layer {side.layer}"
+        own = check_previous(editor, lm, [side.layer], previous, ValueEdit, self.name)
+        if own is None:
+            return torch.zeros(memory.d_ffn, memory.d_model, device=memory.values.device)
+        return own.deltas[side.layer].to(memory.values.device)
 
     def _row(self, lm: LanguageModel, fact: Fact) -> tuple[list[int], int]:
         ids, prompt = target_rows(lm, fact)
@@ -159,10 +168,3 @@ def _projected_step(optimiser: torch.optim.Optimizer, delta: Tensor, within: Pro
     with torch.no_grad():
         delta.copy_(held + within(delta - held))
 
-
-def _start(lm: LanguageModel, side: SideLayer, previous: Edit | None) -> Tensor:
-    memory = side.memory
-    own = check_previous(f"fine-tuning of layer {side.layer}", lm, [side.layer], previous, ValueEdit)
-    if own is None:
-        return torch.zeros(memory.d_ffn, memory.d_model, device=memory.values.device)
-    return own.deltas[side.layer].to(memory.values.device)

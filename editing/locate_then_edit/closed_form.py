@@ -137,6 +137,7 @@ class ClosedForm:
             ValueError: a layer is named twice, or is the last where a block's output is solved for.
         """
         lm.architecture.require_one_text(self.name)
+        lm.architecture.require_causal(self.name)
         require_writable(lm, self.resolved_layers(lm))
         self._contexts(lm)
         self._moments(lm, self.resolved_layers(lm))
@@ -169,7 +170,7 @@ class ClosedForm:
             facts: what is to be added.
 
         Raises:
-            EditRefusedError: as in `edit`; or `previous` is another kind's, model's or layers', or has no state.
+            EditRefusedError: as in `edit`; or `previous` is another editor's, model's or layers', or has no state.
         """
         return self._extended(lm, previous, facts)
 
@@ -212,6 +213,7 @@ class ClosedForm:
         """
         require_targets(self.name, facts)
         lm.architecture.require_one_text(self.name)
+        lm.architecture.require_causal(self.name)
         layers = self.resolved_layers(lm)
         for layer in layers:
             _ = lm.memory(layer).d_ffn  # an entry is a key and a value of one memory, which a mixture has not
@@ -232,10 +234,11 @@ class ClosedForm:
     def _extended(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> Written:
         require_targets(self.name, facts)
         lm.architecture.require_one_text(self.name)
+        lm.architecture.require_causal(self.name)
         layers = self.resolved_layers(lm)
         require_one_kind(lm, layers)
         require_writable(lm, layers)
-        own = check_previous(self.name, lm, layers, previous, WeightEdit)  # type: ignore[type-abstract]
+        own = check_previous(self.name, lm, layers, previous, WeightEdit, self.name)  # type: ignore[type-abstract]
         state = KeyHistory() if own is None else state_of(self.name, own, KeyHistory)
         moments = self._moments(lm, layers)
         n_written, width = state.n_written + len(facts), lm.memory(layers[0]).width

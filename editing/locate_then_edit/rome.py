@@ -107,6 +107,7 @@ class Rome(OneLayer):
             IndexError: the model has no such layer.
         """
         lm.architecture.require_one_text("ROME")
+        lm.architecture.require_causal("ROME")
         require_writable(lm, [self.resolved_layer(lm)])
         self._contexts(lm)
         self._moment(lm, self.resolved_layer(lm))
@@ -123,6 +124,7 @@ class Rome(OneLayer):
         """
         require_targets("ROME", facts)
         lm.architecture.require_one_text("ROME")
+        lm.architecture.require_causal("ROME")
         require_writable(lm, [self.resolved_layer(lm)])
         layer, prefixes = self.resolved_layer(lm), self._contexts(lm)
         memory, moment = lm.memory(layer), self._moment(lm, layer)

@@ -60,13 +60,11 @@ class Shift(OneLayer):
         """An update of one layer, of a rank of one for each token of the facts' objects.
 
         Raises:
-            EditRefusedError: a fact asks for an erasure, or is longer than an edit is computed on; or the model is an
-                encoder.
+            EditRefusedError: a fact asks for an erasure, or is longer than an edit is computed on.
             IndexError: the model has no such layer.
         """
         require_targets("shift", facts)
-        if not lm.architecture.family.causal:
-            raise EditRefusedError(f"shift edits causal models; {lm.name} is a masked one")
+        lm.architecture.require_causal("shift")
         layer = self.resolved_layer(lm)
         parts = [self._factors(lm, fact, layer) for fact in facts]
         left = torch.cat([part[0] for part in parts], dim=1)

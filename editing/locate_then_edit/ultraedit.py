@@ -147,7 +147,7 @@ class UltraEdit:
             facts: what is to be added.
 
         Raises:
-            EditRefusedError: as in `edit`; or `previous` is another kind's, model's or layers', or has no state.
+            EditRefusedError: as in `edit`; or `previous` is another editor's, model's or layers', or has no state.
         """
         return self._extended(lm, previous, facts)
 
@@ -165,8 +165,9 @@ class UltraEdit:
 
     def _extended(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> Written:
         require_targets(self.name, facts)
+        lm.architecture.require_causal(self.name)
         layers = self.resolved_layers(lm)
-        own = check_previous(self.name, lm, layers, previous, WeightEdit)  # type: ignore[type-abstract]
+        own = check_previous(self.name, lm, layers, previous, WeightEdit, self.name)  # type: ignore[type-abstract]
         state = RunningNormalisation() if own is None else state_of(self.name, own, RunningNormalisation)
         warn_of_load(self.name, state.n_written + len(facts), lm.memory(layers[0]).d_ffn, self.most_per_coefficient)
         with present(lm, own):

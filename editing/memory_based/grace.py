@@ -134,6 +134,7 @@ class Grace(OneLayer):
                 or without its editor state; or no fact could be edited.
         """
         require_targets("GRACE", facts)
+        lm.architecture.require_causal("GRACE")
         layer = self.resolved_layer(lm)
         own = check_previous("GRACE", lm, [layer], previous, CodebookEdit)
         state = GraceState((), ()) if own is None else state_of("GRACE", own, GraceState)

@@ -99,6 +99,7 @@ class Wise(WiseSettings):
             IndexError: the model has no such layer.
         """
         lm.architecture.require_one_text("WISE")
+        lm.architecture.require_causal("WISE")
         if self.prefixes:
             sampled_prefixes(lm, self.prefix_lengths, self.seed)
         Coordinates.of(lm, self.resolved_layer(lm), self)
@@ -127,6 +128,7 @@ class Wise(WiseSettings):
         """
         require_targets("WISE", facts)
         lm.architecture.require_one_text("WISE")
+        lm.architecture.require_causal("WISE")
         layer = self.resolved_layer(lm)
         own = check_previous("WISE", lm, [layer], previous, SideMemoryEdit)
         state = None if own is None else self._state(own)

@@ -92,6 +92,14 @@ def test_facts_are_learned_and_a_saved_edit_goes_on_as_one_in_memory(tmp_path: P
     assert learned(both)[2] > 1
 
 
+def test_another_editors_edit_is_no_start() -> None:
+    """Fine-tuning's change need not lie in the subspace."""
+    lm = build()
+    tuned = FineTune(layer=1, epochs=1).edit(lm, FACTS[:2])
+    with pytest.raises(EditRefusedError, match="goes on from an edit by crispedit, not from one by finetune"):
+        CRISP.extend(lm, tuned, FACTS[2:])
+
+
 def test_a_bfloat16_model_is_edited() -> None:
     lm = build()
     lm.model.bfloat16()

@@ -327,6 +327,9 @@ def test_what_cannot_be_gone_on_from() -> None:
         MEMIT.extend(lm, dataclasses.replace(edit, state=None), FACTS[2:])
     with pytest.raises(EditRefusedError, match="is of layers 1, 2, this editor's layer is 1"):
         dataclasses.replace(MEMIT, layers=(1,)).extend(lm, edit, FACTS[2:])
+    # Its weight is a lambda, and AlphaEdit would take it for an L2.
+    with pytest.raises(EditRefusedError, match="alphaedit goes on from an edit by alphaedit, not from one by memit"):
+        ALPHA.extend(lm, edit, FACTS[2:])
 
 
 @FAMILIES
