@@ -11,10 +11,32 @@ from corrigenda.facts import as_facts
 from corrigenda.texts import quoted
 from editing.layers import named_layers
 
-__all__ = ["EditRefusedError", "Editor", "prepare", "refusing_long", "require_room", "require_targets"]
+__all__ = [
+    "EditRefusedError",
+    "Editor",
+    "FactRefusedError",
+    "prepare",
+    "refusing_long",
+    "require_room",
+    "require_targets",
+]
 
 MOST_EDIT_TOKENS = 512
 """A prompt with its target may have so many tokens in an edit, which runs it in dozens of contexts and steps."""
+
+
+class FactRefusedError(EditRefusedError):
+    """One fact of an edit is refused, whatever the others are.
+
+    Attributes:
+        fact: which.
+        why: it is.
+    """
+
+    def __init__(self, fact: Fact, why: str) -> None:
+        super().__init__(f"fact {fact.id!r}: {why}")
+        self.fact = fact
+        self.why = why
 
 
 @runtime_checkable
@@ -81,25 +103,24 @@ def refusing_long(fact: Fact) -> Iterator[None]:
     """Turns what is longer than the model reads, inside the ``with`` block, into a refusal of the fact by name.
 
     Raises:
-        EditRefusedError: in place of ContextLengthError.
+        FactRefusedError: in place of ContextLengthError.
     """
     try:
         yield
     except ContextLengthError as error:
-        raise EditRefusedError(f"fact {fact.id!r}: {error}") from error
+        raise FactRefusedError(fact, str(error)) from error
 
 
 def require_room(lm: LanguageModel, fact: Fact, n_tokens: int) -> None:
     """Refuses a fact whose prompt and target, in a context, are longer than an edit is computed on.
 
     Raises:
-        EditRefusedError: they have more tokens than the model reads, or than `MOST_EDIT_TOKENS`.
+        FactRefusedError: they have more tokens than the model reads, or than `MOST_EDIT_TOKENS`.
     """
     what = f"the prompt {quoted(fact.statement)} with its target"
     with refusing_long(fact):
         lm.require_room(n_tokens, what)
     if n_tokens > MOST_EDIT_TOKENS:
-        raise EditRefusedError(
-            f"fact {fact.id!r}: {what} has {n_tokens} tokens, and an edit is computed on at most {MOST_EDIT_TOKENS}; "
-            "shorten it"
+        raise FactRefusedError(
+            fact, f"{what} has {n_tokens} tokens, and an edit is computed on at most {MOST_EDIT_TOKENS}; shorten it"
         )

@@ -1,4 +1,4 @@
-"""Facts that contradict or repeat one another, in one call of an editor that solves for all of them at once."""
+"""Facts of one call that cannot all be edited: some contradict or repeat others, and some are refused by themselves."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import dataclasses
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from corrigenda import Edit, Fact
 from corrigenda.data.requests import reports_together, standing
+from editing.editor import FactRefusedError
 
 M = TypeVar("M", bound=Callable[..., Edit])
 
@@ -48,13 +50,62 @@ def last_word_counts(method: M) -> M:
         )
         given.arguments["facts"] = [facts[number] for number in now.in_force]
         edit = method(*given.args, **given.kwargs)
-        origin, before = edit.origin, len(edit.origin.facts) - len(now.in_force)
-        reports = reports_together(facts, now)
-        # An editor may have nothing to report.
-        made = dict(zip(now.in_force, origin.report[before:], strict=False))
-        whole = [made.get(number, {}) | report for number, report in enumerate(reports)]
-        earlier = origin.report[:before] or tuple({} for _ in range(before))
-        origin = dataclasses.replace(origin, facts=(*origin.facts[:before], *facts), report=(*earlier, *whole))
-        return dataclasses.replace(edit, origin=origin)
+        return _with_all(edit, facts, now.in_force, reports_together(facts, now))
 
     return cast(M, of_those_in_force)
+
+
+def refused_alone(method: M) -> M:
+    """Makes ``edit`` or ``extend`` leave out the facts that it refuses by name, and edit the others.
+
+    Such a fact is too long for the model in some context, say; a batch of hundreds does not fail for it. The edit's
+    origin has all facts, with ``refused`` in the reports of those that are left out. A fact that is alone is refused
+    as ever.
+
+    Args:
+        method: with a parameter ``facts``; it looks at all of them before it computes anything that takes long.
+    """
+    parameters = inspect.signature(method)
+
+    @functools.wraps(method)
+    def of_the_others(*args: Any, **kwargs: Any) -> Edit:
+        given = parameters.bind(*args, **kwargs)
+        facts = given.arguments["facts"]
+        why = dict[int, str]()
+        while True:
+            kept = [number for number in range(len(facts)) if number not in why]
+            given.arguments["facts"] = [facts[number] for number in kept]
+            try:
+                edit = method(*given.args, **given.kwargs)
+                break
+            except FactRefusedError as refusal:
+                refused = [number for number in kept if facts[number] is refusal.fact]
+                if len(refused) == len(kept) or not refused:
+                    raise
+                why |= dict.fromkeys(refused, refusal.why)
+        if not why:
+            return edit
+        for number, reason in sorted(why.items()):
+            warnings.warn(f"the edit of fact {facts[number].id!r} is refused: {reason}", stacklevel=3)
+        reports = [{"refused": why[number]} if number in why else {} for number in range(len(facts))]
+        return _with_all(edit, facts, kept, reports)
+
+    return cast(M, of_the_others)
+
+
+def _with_all(edit: Edit, facts: Sequence[Fact], kept: Sequence[int], reports: Sequence[Mapping[str, Any]]) -> Edit:
+    """An edit of some facts as the edit of all of one call.
+
+    Args:
+        edit: its origin ends with those that were kept.
+        facts: all.
+        kept: the numbers of those that were kept.
+        reports: for each of all facts what there is to add.
+    """
+    origin, before = edit.origin, len(edit.origin.facts) - len(kept)
+    # An editor may have nothing to report.
+    made = dict(zip(kept, origin.report[before:], strict=False))
+    whole = [{**made.get(number, {}), **report} for number, report in enumerate(reports)]
+    earlier = origin.report[:before] or tuple({} for _ in range(before))
+    origin = dataclasses.replace(origin, facts=(*origin.facts[:before], *facts), report=(*earlier, *whole))
+    return dataclasses.replace(edit, origin=origin)

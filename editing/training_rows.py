@@ -15,7 +15,7 @@ from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import Recording, record
 from corrigenda.models.routes import Routes
 from corrigenda.prompts import encode, encode_target
-from editing.editor import EditRefusedError, refusing_long, require_room
+from editing.editor import EditRefusedError, FactRefusedError, refusing_long, require_room
 
 RECORD_TOKENS = 2048
 """How many tokens, padding included, are run at once when rows are recorded."""
@@ -40,14 +40,14 @@ def target_rows(lm: LanguageModel, fact: Fact, prompt: str | None = None, end: b
     Without the end token unless `end`.
 
     Raises:
-        EditRefusedError: they are longer than an edit is computed on; or the prompt has fewer than two tokens: its
+        FactRefusedError: they are longer than an edit is computed on; or the prompt has fewer than two tokens: its
             first says nothing (see `SideMemoryEdit`), so that nothing would tell this prompt from others.
     """
     assert fact.target_new is not None
     prompt = lm.reads(fact.statement if prompt is None else prompt)
     ids = encode(lm.tokenizer, prompt)
     if len(ids) < 2:
-        raise EditRefusedError(f"fact {fact.id!r}: the prompt {prompt!r} has one token only; nothing to route by")
+        raise FactRefusedError(fact, f"the prompt {prompt!r} has one token only; nothing to route by")
     ended = [end_token(lm)] if end else []
     with refusing_long(fact):
         target = encode_target(lm.tokenizer, prompt, fact.target_new)

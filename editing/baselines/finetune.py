@@ -20,7 +20,7 @@ from corrigenda.settings import AtLeastOne, NotNegative, Positive, Seed, checked
 from editing.editor import EditRefusedError, require_targets
 from editing.extending import check_previous, without
 from editing.layers import OneLayer
-from editing.together import last_word_counts
+from editing.together import last_word_counts, refused_alone
 from editing.training_rows import Rows, RowsForward, SideLayer, target_rows
 
 Projection = Callable[[Tensor], Tensor]
@@ -76,6 +76,7 @@ class FineTune(OneLayer):
         return self.extend(lm, None, facts)
 
     @last_word_counts
+    @refused_alone
     def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> ValueEdit:
         """The change of an earlier edit, learned on with further facts; the earlier edit itself stays as it is.
 
@@ -167,4 +168,3 @@ def _projected_step(optimiser: torch.optim.Optimizer, delta: Tensor, within: Pro
     optimiser.step()
     with torch.no_grad():
         delta.copy_(held + within(delta - held))
-

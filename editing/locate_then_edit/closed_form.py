@@ -38,7 +38,7 @@ from editing.locate_then_edit.solved import Batch, Solving
 from editing.locate_then_edit.spread import Rule, spread
 from editing.locate_then_edit.targets import Site, ValueSettings
 from editing.locate_then_edit.writing import Problem, Solution, Step, Writing, task_of
-from editing.together import last_word_counts
+from editing.together import last_word_counts, refused_alone
 
 
 @dataclass(frozen=True)
@@ -143,6 +143,7 @@ class ClosedForm:
         self._moments(lm, self.resolved_layers(lm))
 
     @last_word_counts
+    @refused_alone
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> Written:
         """One update of each layer that makes all the facts hold.
 
@@ -158,6 +159,7 @@ class ClosedForm:
         return self._extended(lm, None, facts)
 
     @last_word_counts
+    @refused_alone
     def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> Written:
         """An earlier edit of this editor with further facts; the earlier edit itself stays as it is.
 

@@ -27,9 +27,9 @@ from editing.locate_then_edit.guards import Guards, agreement
 from editing.locate_then_edit.joined import edit_of
 from editing.locate_then_edit.keys import bare_keys, mean_keys
 from editing.locate_then_edit.least_squares import equality_update, norms_alone
-from editing.locate_then_edit.prompts import build_prompts, run_prompts
+from editing.locate_then_edit.prompts import Prompts, build_prompts, run_prompts
 from editing.locate_then_edit.targets import ValueSettings, solve_target_values
-from editing.together import last_word_counts
+from editing.together import last_word_counts, refused_alone
 
 
 @dataclass(frozen=True)
@@ -113,6 +113,7 @@ class Rome(OneLayer):
         self._moment(lm, self.resolved_layer(lm))
 
     @last_word_counts
+    @refused_alone
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit | ExpertsEdit:
         """One update of one layer that makes all the facts hold, of rank one or two for each.
 
@@ -132,13 +133,14 @@ class Rome(OneLayer):
         guards = Guards("ROME", self.flag_norm, self.refuse_norm)
 
         parts, report = [], []
-        batches = range(0, len(facts), self.batch_size)
-        begins: Iterable[int] = batches
+        batches = [
+            build_prompts(lm, facts[n : n + self.batch_size], prefixes, self.value.kl_prompt, self.value.kl_position)
+            for n in range(0, len(facts), self.batch_size)
+        ]
+        told: Iterable[Prompts] = batches
         if len(batches) > 1:  # one batch takes seconds, and who asked for it tells of it
-            begins = track(batches, f"Solving for the target values of {counted(len(facts), 'fact')}", bar=False)
-        for begin in begins:
-            batch = facts[begin : begin + self.batch_size]
-            prompts = build_prompts(lm, batch, prefixes, self.value.kl_prompt, self.value.kl_position)
+            told = track(batches, f"Solving for the target values of {counted(len(facts), 'fact')}", bar=False)
+        for prompts in told:
             run = run_prompts(lm, prompts, [layer])
             solved = solve_target_values(lm, run, layer, self.value)
             parts.append((mean_keys(run, layer), bare_keys(run, layer), solved.values))

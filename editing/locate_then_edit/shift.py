@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from corrigenda import EditRefusedError, Fact, LanguageModel, LowRankEdit, Origin
+from corrigenda import Fact, LanguageModel, LowRankEdit, Origin
 from corrigenda.forward.interventions import Read, intervene
 from corrigenda.models.sites import Site
 from corrigenda.prompts import encode, encode_target
@@ -21,7 +21,7 @@ from corrigenda.settings import Positive, checked
 from editing.directions import raising
 from editing.editor import refusing_long, require_room, require_targets
 from editing.layers import OneLayer
-from editing.together import last_word_counts
+from editing.together import last_word_counts, refused_alone
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ class Shift(OneLayer):
     strength: Positive = 0.5
 
     @last_word_counts
+    @refused_alone
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit:
         """An update of one layer, of a rank of one for each token of the facts' objects.
 

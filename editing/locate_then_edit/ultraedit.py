@@ -23,7 +23,7 @@ from editing.locate_then_edit.joined import Written, finished
 from editing.locate_then_edit.least_squares import Factors, Mark, penalised_update
 from editing.locate_then_edit.normalisation import RunningMoments, RunningNormalisation
 from editing.locate_then_edit.weighed import mean_energy, require_one
-from editing.together import last_word_counts
+from editing.together import last_word_counts, refused_alone
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,7 @@ class UltraEdit:
         require_one(type(self).__name__, "ratio", self.ratio, "weight", self.weight)
 
     @last_word_counts
+    @refused_alone
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> Written:
         """One turn.
 
@@ -136,6 +137,7 @@ class UltraEdit:
         return self._extended(lm, None, facts)
 
     @last_word_counts
+    @refused_alone
     def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> Written:
         """A further turn: an earlier edit of this editor with further facts; the earlier edit stays as it is.
 

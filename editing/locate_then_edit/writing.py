@@ -211,24 +211,30 @@ class Writing:
 def _usable(
     editor: str, facts: Sequence[Fact], targets: Mapping[int, Tensor], report: Sequence[dict[str, Any]]
 ) -> list[int]:
-    """The numbers of the facts whose targets are finite; the reports of the others say that they are refused.
+    """The numbers of the facts whose targets and losses are finite; the reports of the others say why they are refused.
+
+    Where a loss is NaN no step was made, and the target is what the model says without an edit.
 
     Raises:
         EditRefusedError: none is.
     """
     finite = torch.stack([values.isfinite().all(1) for values in targets.values()]).all(0).tolist()
-    for fact, figures, fine in zip(facts, report, finite, strict=True):
+    kept = list[int]()
+    for number, (fact, figures, fine) in enumerate(zip(facts, report, finite, strict=True)):
         wrecked = [name for name, value in figures.items() if isinstance(value, float) and not math.isfinite(value)]
         for name in wrecked:  # a figure that could not be computed is absent, and no JSON file could hold it
             del figures[name]
-        if not fine:
-            figures["refused"] = "its target is not finite"
+        if fine and not wrecked:
+            kept.append(number)
+        else:
+            what = "loss" if fine else "target"
+            figures["refused"] = f"its {what} is not finite"
             warnings.warn(f"{editor}: the edit of fact {fact.id!r} is refused: {figures['refused']}", stacklevel=4)
-    if not any(finite):
+    if not kept:
         raise EditRefusedError(
-            f"{editor}: the target of no fact is finite ({', '.join(fact.id for fact in facts[:5])})"
+            f"{editor}: no fact has a finite target and loss ({', '.join(fact.id for fact in facts[:5])})"
         )
-    return [number for number, fine in enumerate(finite) if fine]
+    return kept
 
 
 def _prompts_of(batches: Sequence[Batch], kept: Sequence[int]) -> list[Prompts]:

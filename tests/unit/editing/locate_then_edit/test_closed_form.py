@@ -497,19 +497,20 @@ def test_requests_that_contradict_or_repeat_one_another() -> None:
     assert (report[2]["contradicts"], report[3]["repeats"]) == ("tower", "tongue")
 
 
-def test_a_target_that_is_not_finite_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("which", "said"), [("values", "target"), ("loss", "loss")])
+def test_a_target_that_is_not_finite_is_refused_by_name(which: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     lm = build("llama")
     alone = MEMIT.edit(lm, [FACTS[0], FACTS[2]])
     whole = editing.locate_then_edit.solved.solve_target_values
 
     def wrecked(*args: object) -> object:
         solved = whole(*args)  # type: ignore[arg-type]
-        solved.values[1] = float("nan")
+        getattr(solved, which)[1] = float("nan")
         return solved
 
     monkeypatch.setattr(editing.locate_then_edit.solved, "solve_target_values", wrecked)
     editor = dataclasses.replace(MEMIT, keep_targets=False)
-    with pytest.warns(UserWarning, match="the edit of fact 'tongue' is refused: its target is not finite"):
+    with pytest.warns(UserWarning, match=f"the edit of fact 'tongue' is refused: its {said} is not finite"):
         edit = editor.edit(lm, FACTS)
     assert ["refused" in figures for figures in edit.origin.report] == [False, True, False]
     assert difference(edit.delta(1), alone.delta(1)) < 1e-3
@@ -520,7 +521,7 @@ def test_a_target_that_is_not_finite_is_refused_by_name(monkeypatch: pytest.Monk
     )
     with (
         pytest.warns(UserWarning, match="its target is not finite"),
-        pytest.raises(EditRefusedError, match="the target of no fact is finite"),
+        pytest.raises(EditRefusedError, match="no fact has a finite target and loss"),
     ):
         editor.edit(lm, FACTS[:1])
 

@@ -231,7 +231,7 @@ BAD: Mapping[str, tuple[dict[str, Any], Sequence[Fact], type[Exception], str]] =
     "no such layer": ({"layers": (9,)}, FACTS, IndexError, "9"),
     "a layer twice": ({"layers": (1, -3)}, FACTS, ValueError, "twice"),
     "too large": ({"eta": 10.0, "refuse_norm": 0.1}, FACTS, EditRefusedError, "times the norm"),
-    "too long": ({}, [*FACTS, Fact("Thomas " * 70, "{} is", "Rome", id="long")], EditRefusedError, "long"),
+    "too long": ({}, [Fact("Thomas " * 70, "{} is", "Rome", id="long")], EditRefusedError, "long"),
 }
 
 
