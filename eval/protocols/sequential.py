@@ -234,10 +234,10 @@ class SequentialRun:
             if self.regime == "extend" and held:
                 held[0].apply(lm)
             why = f"{NOT_FINITE}: with the edit of its batch the model gives no numbers at {lost[0]}; it was taken back"
+            # What counts is the model as the next batch finds it: without the edit.
             cases = [
-                case if case.error else judged(case.fact, unedited, case.after, case.edit, seconds, why)
-                for case in cases
-                if (unedited := case.before) is not None
+                judged(fact, before, after, case.edit, seconds, case.error or why)
+                for case, (fact, before, after) in zip(cases, self._right_after(asked.facts), strict=True)
             ]
         left = [fact for fact in run.facts[begin:end] if fact.id in asked.left_to]
         cases += [judged(*measured, asked.left_to[measured[0].id]) for measured in self._right_after(left)]

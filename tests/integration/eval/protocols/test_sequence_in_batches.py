@@ -122,6 +122,14 @@ def test_a_batch_that_wrecks_the_model_is_taken_back(lm: LanguageModel, tmp_path
     assert all(error.startswith(NOT_FINITE) for error in said)
     assert both.summary()["metrics"]["efficacy_success"]["after"] <= 0.5
     assert len(both.edits) == 1
+    # All figures of the batch are those of the model without it, also of the fact that did not wreck it.
+    [earlier] = both.edits
+    failed = [both.run.cases[id_] for id_ in "23"]
+    with earlier.applied(lm):
+        expected = measure(lm, plain(4)[2:], QUICK, [case.before for case in failed if case.before is not None])
+    for name in ("prompt", "paraphrases", "neighbourhood"):
+        asked = [[one.log_probs_new for one in case.after.scored(name)] for case in failed]
+        assert asked == [[one.log_probs_new for one in state.scored(name)] for state in expected]
 
 
 @pytest.mark.parametrize("editor", [Nudge, GrowingNudge])
