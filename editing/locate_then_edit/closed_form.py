@@ -61,7 +61,7 @@ class ClosedForm:
         number: how many layers there are by default.
         ends_only: write the first and the last of the layers only, each with its own target and the whole residual
             (BLUE, 2025). Both targets are solved for on the model before the edit.
-        site: whose output the targets are; "attention_and_ffn" is PMET's.
+        site: whose output the targets are; "attention_and_ffn" is PMET's. See `resolved_site`.
         rule: how the residual is spread over the layers (`editing.locate_then_edit.spread`).
         prefix_lengths: pairs (tokens, number) of the contexts sampled from the model. In a key, the bare prompt counts
             as much as all contexts of one pair together, as MEMIT's authors have it.
@@ -196,6 +196,14 @@ class ClosedForm:
             )
         return tuple(dict.fromkeys((found[0], found[-1]))) if self.ends_only else tuple(found)
 
+    def resolved_site(self, lm: LanguageModel) -> Site:
+        """Whose output is solved for in a model: the FFN's in place of the block's where the FFN joins it changed.
+
+        What a layer lacks of a block's output is what its FFN has to add only where that joins the residual stream as
+        it is. Behind a norm (Gemma 2, OLMo 2, GLM 4) or a factor (Granite) a part of it would be lost.
+        """
+        return "ffn" if self.site == "block" and not lm.architecture.adds_plainly else self.site
+
     def lacking(self, lm: LanguageModel, facts: Sequence[Fact]) -> dict[int, tuple[Tensor, Tensor]]:
         """What each layer lacks of the facts' targets, where no layer sees what another writes.
 
@@ -225,7 +233,7 @@ class ClosedForm:
         found = {}
         for layer in layers:
             aim = layer if self.ends_only else layers[-1]
-            keys, outputs = rows.measured(lm, layer, aim, self.site, weights)
+            keys, outputs = rows.measured(lm, layer, aim, self.resolved_site(lm), weights)
             found[layer] = (keys, (targets[aim] - outputs) / len(layers))
         return found
 
@@ -268,7 +276,7 @@ class ClosedForm:
         anchors = {}
         _, weights = self._contexts(lm)
         for layer, wanted in sorted(targets.items()):
-            _, outputs = rows.measured(lm, layer, layer, self.site, weights)
+            _, outputs = rows.measured(lm, layer, layer, self.resolved_site(lm), weights)
             _, values = rows.measured(lm, layer, layer, "ffn", weights)
             known = earlier[0][str(layer)] if earlier else None
             targets[layer], anchors[str(layer)] = anchored(wanted, outputs, values, known)
@@ -284,7 +292,7 @@ class ClosedForm:
             Batch(part, build_prompts(lm, part, prefixes, self.value.kl_prompt, self.value.kl_position))
             for part in (facts[n : n + self.batch_size] for n in range(0, len(facts), self.batch_size))
         ]
-        solving = Solving(prefixes, self.value, self.site, self.keep_targets, self.workers, told)
+        solving = Solving(prefixes, self.value, self.resolved_site(lm), self.keep_targets, self.workers, told)
         targets, report = solving.targets(lm, batches, layers if self.ends_only else layers[-1:])
         at_start = [bool(start) for batch in batches for start in batch.prompts.at_start]
         if any(at_start):
@@ -309,7 +317,7 @@ class ClosedForm:
             self.solution,
             steps,
             moments,
-            self.site,
+            self.resolved_site(lm),
             weights,
             self.after,
             self.ridge,

@@ -17,8 +17,10 @@ import editing.locate_then_edit.closed_form
 import editing.locate_then_edit.rome
 import editing.locate_then_edit.solved
 from corrigenda import Edit, Fact, LanguageModel, LowRankEdit, ValueEdit
+from corrigenda.forward.recording import forward_logits
 from corrigenda.moments.second_moment import SecondMoment
 from corrigenda.moments.text import Text
+from corrigenda.prompts import encode_target
 from editing import AlphaEdit, EditRefusedError, Emmet, Memit, Rome, ValueSettings
 from editing.locate_then_edit.closed_form import ClosedForm
 from editing.locate_then_edit.history import KeyHistory, Solutions
@@ -330,6 +332,28 @@ def test_what_cannot_be_gone_on_from() -> None:
     # Its weight is a lambda, and AlphaEdit would take it for an L2.
     with pytest.raises(EditRefusedError, match="alphaedit goes on from an edit by alphaedit, not from one by memit"):
         ALPHA.extend(lm, edit, FACTS[2:])
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "granite", "olmo2", "glm4"])
+def test_the_written_layer_says_what_was_solved_for(family: str) -> None:
+    """Also where a norm or a factor stands between the feed-forward network and the residual stream.
+
+    What the edit changes at the subject's last token alone has the effect that the solver saw there.
+    """
+    lm = build(family)
+    editor = dataclasses.replace(MEMIT, layers=(2,), prefixes=("",), weight=1e-7)
+    edit = editor.edit(lm, FACTS[:1])
+    [solved] = edit.origin.report
+    assert solved["nll"] < solved["step_losses"][0]
+    batch = lm.batch([lm.tokens(FACTS[0].statement)])
+    [target] = encode_target(lm.tokenizer, FACTS[0].statement, FACTS[0].target_new or "")
+    prompts = build_prompts(lm, FACTS[:1], ("",), VALUE.kl_prompt, VALUE.kl_position)
+    before = old_values(run_prompts(lm, prompts, [2]), 2)
+    with edit.applied(lm):
+        after = old_values(run_prompts(lm, prompts, [2]), 2)
+    with lm.memory(2).add(after - before, prompts.subject[:1]):
+        said = forward_logits(lm, batch, batch.lengths - 1).log_softmax(-1)[0, target]
+    assert -float(said) == pytest.approx(solved["nll"], abs=1e-3)
 
 
 @FAMILIES
