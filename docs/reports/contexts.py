@@ -217,7 +217,7 @@ def text(data: Mapping[str, Any]) -> Iterator[str]:
         "take more time. With `confident_steps` a solve ends when the target's tokens were the most likely ones in all",
         f"contexts for so many steps. Facts {figures['first']} to {figures['last']} of {figures['data']}, of which",
         f"{len(subjects)} are scored here, each edited alone in {figures['model']} (free answers of",
-        f"{SETTINGS.max_new_tokens} tokens). No other page scores these facts: settings are chosen on them.",
+        f"{SETTINGS.max_new_tokens} tokens). They are among those that settings are chosen on.",
     )
     names = [name for name in VARIANTS if name in variants]
     yield from ("", "| | unedited | " + " | ".join(VARIANTS[name].what for name in names) + " |")

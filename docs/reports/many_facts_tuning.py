@@ -2,6 +2,9 @@
 
     python docs/reports/many_facts_tuning.py [--methods crispedit,memit] [--minutes 60]
 
+The trials on the page were made with `--count 100 --methods memit,alphaedit,ultraedit,emmet,pmet` and the override
+`job.sequential.scored=50`: half of the facts, which takes half of the time.
+
 Each trial is an ordinary run of run.py on the CounterFact facts 1,001 to 1,200, in batches as on the page, in a store
 of its own. What is finished is not done again, and what was cut short goes on: the command can be stopped and given
 again. At the end it prints each method's trials, and writes them with the best one's settings to tuning.json in the
