@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from corrigenda.edits.edit import Editable
 from corrigenda.edits.stack import AppliedEdits
 from corrigenda.forward import generation
+from corrigenda.models.bare import changed_by_hand
+from corrigenda.models.experts import MixtureMemory
 from corrigenda.models.families import Family
 from corrigenda.prompts import encode
 
@@ -93,6 +96,18 @@ class LanguageModel(Editable):
                 "edits, read lm.fingerprint, and apply them again"
             )
         return super()._weights_hash()
+
+    def _require_as_loaded(self, changed: Set[str]) -> None:
+        values = self._values_of()
+        for name in changed & values.keys():  # edits write here, and what they wrote is known
+            memory = self.memory(values[name])
+            experts = range(memory.n_experts) if isinstance(memory, MixtureMemory) else None
+            layer = memory.layer
+            for _ in self.edits.changed_by_hand([layer] if experts is None else [(layer, one) for one in experts]):
+                raise changed_by_hand(self.name, {name})
+        if others := changed - values.keys():
+            with self.edits.suspended():
+                super()._require_as_loaded(others)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Writes the model as it is now, applied weight edits included, and its tokenizer, for `from_pretrained`.

@@ -36,7 +36,7 @@ def last_word_counts(method: M) -> M:
     def of_those_in_force(*args: Any, **kwargs: Any) -> Edit:
         given = parameters.bind(*args, **kwargs)
         facts = given.arguments["facts"]
-        if not isinstance(facts, Sequence) or not all(isinstance(fact, Fact) for fact in facts):
+        if not _are_facts(facts):
             return method(*args, **kwargs)  # which says what is wrong with them
         now = standing(facts)
         if len(now.in_force) == len(facts):
@@ -71,6 +71,8 @@ def refused_alone(method: M) -> M:
     def of_the_others(*args: Any, **kwargs: Any) -> Edit:
         given = parameters.bind(*args, **kwargs)
         facts = given.arguments["facts"]
+        if not _are_facts(facts):
+            return method(*args, **kwargs)  # which says what is wrong with them
         why = dict[int, str]()
         while True:
             kept = [number for number in range(len(facts)) if number not in why]
@@ -91,6 +93,10 @@ def refused_alone(method: M) -> M:
         return _with_all(edit, facts, kept, reports)
 
     return cast(M, of_the_others)
+
+
+def _are_facts(facts: object) -> bool:
+    return isinstance(facts, Sequence) and all(isinstance(fact, Fact) for fact in facts)
 
 
 def _with_all(edit: Edit, facts: Sequence[Fact], kept: Sequence[int], reports: Sequence[Mapping[str, Any]]) -> Edit:

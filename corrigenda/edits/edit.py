@@ -20,13 +20,10 @@ from corrigenda.edits.state import EditorState, StoredState, read_state, write_s
 from corrigenda.facts import Fact
 from corrigenda.files import write_json, write_tensors
 from corrigenda.models.bare import BareModel, Place
+from corrigenda.models.identity import WrongModelError as WrongModelError
 
 FORMAT = 1
 """The version of the files that `Edit.save` writes."""
-
-
-class WrongModelError(ValueError):
-    """An edit was made on other weights than those it is to be applied to."""
 
 
 class EditRefusedError(ValueError):

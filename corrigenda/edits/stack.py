@@ -101,16 +101,21 @@ class AppliedEdits(Sequence[Edit]):
         Raises:
             WrongModelError: one was changed otherwise.
         """
+        for layer in self.changed_by_hand(layers):
+            raise WrongModelError(
+                f"the values of layer {layer} of {self._lm.name} were changed by hand since the model's fingerprint "
+                "was taken, so the edit does not fit them; load the model again, or pass strict=False to apply it all "
+                "the same"
+            )
+
+    def changed_by_hand(self, layers: Sequence[Place]) -> Iterator[Place]:
+        """Those of some layers whose value matrices are not what loading and edits made of them."""
         for layer in layers:
             if self._lm.memory_at(layer).weight.is_meta:
                 continue  # `rebuild` says why it cannot be edited
             expected = self._written.get(layer) or self._lm.loaded_hashes.get(layer)
             if expected is not None and self._lm.values_hash(layer) != expected:
-                raise WrongModelError(
-                    f"the values of layer {layer} of {self._lm.name} were changed by hand since the model's "
-                    "fingerprint was taken, so the edit does not fit them; load the model again, or pass strict=False "
-                    "to apply it all the same"
-                )
+                yield layer
 
     @torch.no_grad()
     def rebuild(self, layers: Sequence[Place]) -> None:

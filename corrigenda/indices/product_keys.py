@@ -43,8 +43,13 @@ class ProductKeys:
         self._cut = max(1, width // 2)
         draw = torch.Generator().manual_seed(seed)
         m = max(1, round(math.sqrt(self._n / PER_PAIR)))
-        self._halves = [_centres(half, m, draw) for half in self._split(keys)]
-        places = [_assigned(half, centres) for half, centres in zip(self._split(keys), self._halves, strict=True)]
+        self._halves, places = [], []
+        for half in self._split(keys):
+            centres = _centres(half, m, draw)
+            # A centre without keys would only take the place of one with keys among the nearest.
+            used, place = _assigned(half, centres).unique(return_inverse=True)
+            self._halves.append(centres[used])
+            places.append(place)
         self._buckets = Buckets(places[0] * len(self._halves[1]) + places[1])
 
     def candidates(self, queries: Tensor, count: int) -> Tensor:

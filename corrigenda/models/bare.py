@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -14,6 +14,7 @@ from corrigenda.models.architecture import Architecture
 from corrigenda.models.encoder_decoder import Parts
 from corrigenda.models.experts import memory_of
 from corrigenda.models.families import Family
+from corrigenda.models.identity import WrongModelError, computing_hash, tokenizer_hash
 from corrigenda.models.memory import FFNMemory
 from corrigenda.models.offloaded import require_whole, runs_on, stored
 from corrigenda.models.routes import Routing
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 Place = int | tuple[int, int]
 """Where one matrix of values is: a layer, or a layer and an expert in it."""
+Mark = tuple[int, int, torch.dtype]
+"""Of a parameter: where its numbers lie, how often they were written, and their precision."""
 
 
 class BareModel:
@@ -190,13 +193,62 @@ class BareModel:
 
     # -- identity
 
+    _marks: Mapping[str, Mark]
+    """Of the parameters as they were when they were last known to be the fingerprint's."""
+
     @functools.cached_property
     def fingerprint(self) -> str:
         """A hash of the architecture's name and of every weight as it was before any edit.
 
-        Equal for equal weights in the same precision, wherever they were loaded from.
+        Equal for equal weights in the same precision, wherever they were loaded from. It is taken once; `cache_key`
+        looks whether they are still the same.
         """
+        self._marks = self._taken_marks()
         return self._weights_hash()
+
+    @property
+    def cache_key(self) -> str:
+        """What is kept on disk goes by it: the fingerprint, with how the model computes and how text becomes tokens.
+
+        Equal weights answer differently with another window, activation or number of experts for a token, and with a
+        tokenizer that puts something else before a text.
+
+        Raises:
+            WrongModelError: a weight was changed by hand since the fingerprint was taken: what is kept is not of it.
+        """
+        fingerprint, now = self.fingerprint, self._taken_marks()
+        if changed := {name for name, mark in now.items() if mark != self._marks.get(name)}:
+            self._require_as_loaded(changed)
+            self._marks = now
+        parts = (fingerprint, computing_hash(self.model.config), self._reading)
+        return xxhash.xxh3_128(" ".join(parts).encode()).hexdigest()
+
+    @functools.cached_property
+    def _reading(self) -> str:
+        return tokenizer_hash(self.tokenizer)
+
+    def _taken_marks(self) -> dict[str, Mark]:
+        """By parameter what changes when somebody writes into it, or puts another in its place."""
+        return {
+            name: (tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version, tensor.dtype)
+            for name, tensor in self.model.named_parameters()
+        }
+
+    def _require_as_loaded(self, changed: Set[str]) -> None:
+        """Checks parameters into which something was written: it may be what was there, or moved to another device."""
+        known = dict(self.loaded_hashes)
+        same = self._weights_hash() == self.fingerprint
+        self.loaded_hashes.update(known)
+        if not same:
+            raise changed_by_hand(self.name, changed)
+
+    def _values_of(self) -> dict[str, int]:
+        """The layers of the parameters that hold values, by their names in the model."""
+        found = {}
+        for layer in range(self.n_layers):
+            path = self.architecture.values_path(layer)
+            found[path if self.architecture.experts(layer) else f"{path}.weight"] = layer
+        return found
 
     @functools.cached_property
     def loaded_hashes(self) -> dict[Place, str]:
@@ -212,10 +264,7 @@ class BareModel:
         return xxhash.xxh3_128(_bytes(self.memory_at(place).weight)).hexdigest()
 
     def _weights_hash(self) -> str:
-        layers = {}
-        for layer in range(self.n_layers):
-            path = self.architecture.values_path(layer)
-            layers[path if self.architecture.experts(layer) else f"{path}.weight"] = layer
+        layers = self._values_of()
         digest = xxhash.xxh3_128(self.model.config.model_type.encode())
         for name, tensor in sorted(self.model.state_dict().items()):
             if tensor.is_meta:
@@ -229,6 +278,15 @@ class BareModel:
             elif name in layers:
                 self.loaded_hashes[layers[name]] = xxhash.xxh3_128(content).hexdigest()
         return digest.hexdigest()
+
+
+def changed_by_hand(model: str, parameters: Collection[str]) -> WrongModelError:
+    """What is said where nothing that is kept on disk is of the weights as they are."""
+    some = ", ".join(sorted(parameters)[:3]) + (", ..." if len(parameters) > 3 else "")
+    return WrongModelError(
+        f"the weights of {model} were changed by hand since its fingerprint was taken ({some}), so nothing that is "
+        "kept on disk is of them; load the model again, or make a new LanguageModel of it"
+    )
 
 
 def _bytes(tensor: Tensor) -> Any:

@@ -117,7 +117,7 @@ def curvature(lm: LanguageModel, layer: int, text: Text | None = None, labels: L
     text = text or Text()
     memory = lm.memory(layer)
     sequences = min(text.n_sequences, -(-TOKENS * memory.d_model // text.length))
-    name = f"{lm.fingerprint}-layer{memory.layer}-{text.key}-gradients-{sequences}-{labels}.safetensors"
+    name = f"{lm.cache_key}-layer{memory.layer}-{text.key}-gradients-{sequences}-{labels}.safetensors"
     path = cache_folder() / "moments" / name
     if not path.is_file():
         total = SquareSum(memory.d_model, path)

@@ -116,7 +116,7 @@ class ExpertMoments:
         """Those of some experts, one after another: together they may not fit into memory."""
         folder = cache_folder() / "moments"
         paths = {
-            expert: folder / f"{self._lm.fingerprint}-layer{self.layer}-expert{expert}-{self.text.key}.safetensors"
+            expert: folder / f"{self._lm.cache_key}-layer{self.layer}-expert{expert}-{self.text.key}.safetensors"
             for expert in experts
         }
         missing = []

@@ -175,7 +175,7 @@ def second_moment(lm: LanguageModel, layer: int, text: Text | None = None) -> Se
 def second_moments(lm: LanguageModel, layers: Collection[int], text: Text | None = None) -> Mapping[int, SecondMoment]:
     """The second moments of some layers' coefficients, taken from the disk, or computed and kept there.
 
-    Summed in float64. A file's name is made of the unedited weights' fingerprint, the layer and the text. While they
+    Summed in float64. A file's name is made of the unedited model's `cache_key`, the layer and the text. While they
     are computed the sums so far are written down now and then, and an interrupted computation goes on from there. The
     bits are the same whether it was interrupted or not, and whichever layers are asked for together. While they are
     computed sums are held in memory, 8 d_ffn^2 bytes for each layer, at most `HELD` at once: otherwise the text runs as
@@ -196,7 +196,7 @@ def second_moments(lm: LanguageModel, layers: Collection[int], text: Text | None
     text = text or Text()
     memories = {memory.layer: memory for memory in memories_of(lm, layers).values()}
     folder = cache_folder() / "moments"
-    paths = {layer: folder / f"{lm.fingerprint}-layer{layer}-{text.key}.safetensors" for layer in memories}
+    paths = {layer: folder / f"{lm.cache_key}-layer{layer}-{text.key}.safetensors" for layer in memories}
     missing = [
         (memories[layer], SquareSum(memories[layer].d_ffn, path)) for layer, path in paths.items() if not path.is_file()
     ]

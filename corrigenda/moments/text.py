@@ -131,7 +131,7 @@ def sample(lm: LanguageModel, text: Text, purpose: str = "text") -> list[list[in
         text: how much, and how.
         purpose: what it is for, as progress is told.
     """
-    folder = cache_folder() / "texts" / f"{lm.fingerprint}-{text.key}"
+    folder = cache_folder() / "texts" / f"{lm.cache_key}-{text.key}"
     sequences: list[list[int]] = []
     chunks = range(-(-text.n_sequences // ROWS))
     if not all((folder / f"{chunk}.safetensors").is_file() for chunk in chunks):
@@ -142,7 +142,7 @@ def sample(lm: LanguageModel, text: Text, purpose: str = "text") -> list[list[in
         if not path.is_file():
             generator = torch.Generator().manual_seed((text.seed << 20) + chunk)
             choose = sampler(generator, text.top_k, banned=sorted({*lm.tokenizer.all_special_ids, *lm.end_ids}))
-            # The files go by the unedited model's fingerprint, so what they hold has to be its text.
+            # The files go by the unedited model's key, so what they hold has to be its text.
             with lm.edits.suspended():
                 added = decode(lm, [start] * ROWS, text.length, choose, stop=lambda _token: False)
             write_tensors(path, {"tokens": torch.tensor(added)})

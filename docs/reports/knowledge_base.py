@@ -308,8 +308,8 @@ def ways_text(figures: Mapping[str, Any]) -> Iterator[str]:
     yield (
         f"One list of {n} CounterFact facts (records {first} to {first + n - 1}) in {figures['model']}, by the proof "
         "of `job=build` (free answers of 10 tokens). Each way has the settings that were the defaults of that version "
-        "of the code. `attached` has the entries of `emmet`, and `alphaedit` those of `memit`. After the build, with 95 "
-        "% intervals over subjects (of the perplexity over windows)."
+        "of the code. `attached` has the entries of `emmet`, and `alphaedit` those of `memit`. After the build, with "
+        "95 % intervals over subjects (of the perplexity over windows)."
     )
     yield from (
         "",

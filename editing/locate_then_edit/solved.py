@@ -75,7 +75,7 @@ class Solving:
             by layer the targets, (fact, d_model), float32 on the CPU; and for each fact what its solve at the last of
             the layers has to report, with ``"solved": "kept"`` where it was taken from the disk.
         """
-        state = f"{lm.fingerprint} {lm.edits.content_hash()} {lm.dtype}" if self.keep else ""
+        state = f"{lm.cache_key} {lm.edits.content_hash()} {lm.dtype}" if self.keep else ""
         entries = [[{n: self._entry(state, fact, n) for n in layers} for fact in batch.facts] for batch in batches]
         found = [
             [{n: read(path) if self.keep else None for n, path in paths.items()} for paths in facts]

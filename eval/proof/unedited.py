@@ -43,7 +43,7 @@ class Unedited:
         self._lm = lm
         self._settings = settings
         self._folder = folder
-        on = [lm.fingerprint, str(lm.dtype), lm.device.type, code_version(entry=("eval.proof.unedited",))]
+        on = [lm.cache_key, str(lm.dtype), lm.device.type, code_version(entry=("eval.proof.unedited",))]
         self._with = [*on, asdict(settings)]
         self._held_out: HeldOut | None = None
 

@@ -81,7 +81,7 @@ class Baseline:
         What lies there was measured by this version of the code, on the same weights, in the same precision, on the
         same kind of device, in the same batches: it is, bit for bit, what would be measured again.
         """
-        worked_on = [lm.fingerprint, str(lm.dtype), lm.device.type, FactSet("", tuple(facts)).fingerprint]
+        worked_on = [lm.cache_key, str(lm.dtype), lm.device.type, FactSet("", tuple(facts)).fingerprint]
         asked = [asdict(settings), chunk, None if less is None else [sorted(less.places), asdict(less.settings)]]
         key = json.dumps([*worked_on, *asked, code_version(entry=("eval.protocols.baseline",))], sort_keys=True)
         return cls(lm, facts, settings, chunk, folder / hashlib.sha256(key.encode()).hexdigest()[:16], less)

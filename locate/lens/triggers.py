@@ -243,7 +243,7 @@ def trigger_examples(lm: LanguageModel, text: Text | None = None, t: int = 25) -
     n_prefixes = text.n_sequences * (text.length - FIRST - 1)
     if n_prefixes < t:
         raise ValueError(f"t={t}: the text has only {max(n_prefixes, 0)} prefixes; take longer text or a smaller t")
-    folder = cache_folder() / "triggers" / f"{lm.fingerprint}-{text.key}-top{t}"
+    folder = cache_folder() / "triggers" / f"{lm.cache_key}-{text.key}-top{t}"
     if not (folder / "triggers.json").is_file():
         with lm.edits.suspended():
             _search(lm, text, t).save(folder)
@@ -267,7 +267,7 @@ def require_prefixes(lm: LanguageModel) -> None:
 
 def _search(lm: LanguageModel, text: Text, t: int) -> Triggers:
     """Runs the text once, from the first batch that the kept lists lack."""
-    folder = cache_folder() / "triggers" / f"{lm.fingerprint}-{text.key}-top{t}"
+    folder = cache_folder() / "triggers" / f"{lm.cache_key}-{text.key}-top{t}"
     tokens = torch.tensor(text.sequences(lm), dtype=torch.int32)
     n_texts, length = tokens.shape
     memories = [lm.memory(layer) for layer in range(lm.n_layers)]

@@ -170,7 +170,7 @@ class ValueWords:
 def read_values(lm: LanguageModel, layers: Collection[int] | None = None, k: int = 10) -> ValueWords:
     """The top tokens of all values of some layers, of the unedited model.
 
-    Each layer's are computed once and kept on disk under the unedited weights' fingerprint. What is needed in memory
+    Each layer's are computed once and kept on disk under the unedited model's `cache_key`. What is needed in memory
     beside the model is twice (256, vocabulary) numbers and the result.
 
     Args:
@@ -189,7 +189,7 @@ def read_values(lm: LanguageModel, layers: Collection[int] | None = None, k: int
         raise ValueError(f"k={k} tokens of each value cannot be named: {lm.name} has {size}")
     memories = list(memories_of(lm, range(lm.n_layers) if layers is None else layers).values())
     folder = cache_folder() / "values"
-    paths = {m.layer: folder / f"{lm.fingerprint}-layer{m.layer}-top{k}-{DEFINITION}.safetensors" for m in memories}
+    paths = {m.layer: folder / f"{lm.cache_key}-layer{m.layer}-top{k}-{DEFINITION}.safetensors" for m in memories}
     missing = [memory for memory in memories if not paths[memory.layer].is_file()]
     if missing:
         with lm.edits.suspended():

@@ -29,7 +29,7 @@ PROJECT = {*MAY_IMPORT, "tests", "benchmarks"}
 FLOORS: list[set[str]] = [
     {"names", "nearest"},
     {"settings"},
-    {"facts", "files", "hub", "intervals", "lazy", "progress"},
+    {"facts", "files", "hub", "intervals", "lazy", "progress", "texts"},
     {"data", "indices", "prompts", "workers"},
     {"models"},
     {"forward"},

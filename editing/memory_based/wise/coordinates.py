@@ -47,7 +47,7 @@ class Coordinates:
             settings: the editor's.
             known: some that may be the ones asked for already.
         """
-        key = (lm.fingerprint, layer, settings.whiten, settings.ridge, settings.text, settings.unrelated)
+        key = (lm.cache_key, layer, settings.whiten, settings.ridge, settings.text, settings.unrelated)
         if known is not None and known.key == key:
             return known
         values = lm.memory(layer).values

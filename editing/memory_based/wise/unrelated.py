@@ -120,7 +120,7 @@ def unrelated_coefficients(lm: LanguageModel, layer: int, unrelated: Unrelated) 
     """
     kinds = unrelated.sequences(lm)
     sequences = [ids for found in kinds.values() for ids in found]
-    name = hashlib.sha256(json.dumps([lm.fingerprint, layer, sequences]).encode()).hexdigest()[:32]
+    name = hashlib.sha256(json.dumps([lm.cache_key, layer, sequences]).encode()).hexdigest()[:32]
     path = cache_folder() / "unrelated" / f"{name}.safetensors"
     if not path.is_file():
         with lm.edits.suspended():
