@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+CHECKSUM = "checksum"
+"""The entry of a file's metadata that holds its checksum."""
+
+
 def write_text(path: Path, text: str) -> None:
     """Writes a text file atomically; its folder is made if need be."""
     write_file(path, lambda scratch: scratch.write_text(text, encoding="utf-8"))
@@ -30,6 +34,51 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     # An empty dictionary of metadata would make an unreadable file where there are no tensors.
     write_file(path, lambda scratch: save_file(plain, scratch, dict(metadata) if metadata else None))
+
+
+class DamagedFileError(ValueError):
+    """A file does not hold what was written to it; the message names it."""
+
+
+def write_checked(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Writes tensors as safetensors, atomically, with a checksum of all that is in the file, for `read_checked`."""
+    write_tensors(path, tensors, {**metadata, CHECKSUM: _checksum(tensors, metadata)})
+
+
+def read_checked(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and the metadata that `write_checked` wrote.
+
+    Raises:
+        DamagedFileError: the file cannot be read, or holds something else.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = dict(file.metadata() or {})
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise DamagedFileError(f"{path} is damaged ({error})") from error
+    if metadata.pop(CHECKSUM, None) != _checksum(tensors, metadata):
+        raise DamagedFileError(f"{path} is damaged (its checksum is another)")
+    return tensors, metadata
+
+
+def _checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+    import xxhash
+
+    digest = xxhash.xxh3_128(json.dumps(dict(metadata), sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(bytes_of(tensor))
+    return digest.hexdigest()
+
+
+def bytes_of(tensor: Tensor) -> Any:
+    """The bytes of a tensor as a numpy array, of a tensor on the CPU without a copy."""
+    import torch
+
+    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
 
 
 def write_file(path: Path, write: Callable[[Path], object]) -> None:

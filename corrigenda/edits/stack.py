@@ -16,6 +16,7 @@ from corrigenda.edits.context import ContextEdit
 from corrigenda.edits.edit import Edit, Editable, WrongModelError
 from corrigenda.edits.low_rank import LowRankEdit
 from corrigenda.edits.weights import WeightEdit
+from corrigenda.files import bytes_of
 from corrigenda.models.bare import Place
 
 
@@ -60,7 +61,7 @@ class AppliedEdits(Sequence[Edit]):
             digest.update(f"{edit.kind} {json.dumps(edit._settings(), sort_keys=True)}".encode())
             for name, tensor in sorted(edit._tensors().items()):
                 digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-                digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+                digest.update(bytes_of(tensor))
         return digest.hexdigest()
 
     def push(self, edit: Edit) -> None:
@@ -121,8 +122,9 @@ class AppliedEdits(Sequence[Edit]):
     def rebuild(self, layers: Sequence[Place]) -> None:
         """Sets the value matrices of some layers to the untouched ones plus what the applied edits add.
 
-        Always summed afresh, in the order of application and in float32: floating-point addition cannot be taken back
-        by subtraction, and so the same edits give the same bits however they came and went.
+        Always summed afresh, in the order of application and in float32, or in the model's precision where that is
+        finer: floating-point addition cannot be taken back by subtraction, and so the same edits give the same bits
+        however they came and went.
         """
         for layer in layers:
             values = self._lm.memory_at(layer).values
@@ -140,7 +142,8 @@ class AppliedEdits(Sequence[Edit]):
                 continue
             if layer not in self.untouched:
                 self.untouched[layer] = values.clone()
-            total = self.untouched[layer].float()
+            values_before = self.untouched[layer]
+            total = values_before.to(torch.promote_types(values_before.dtype, torch.float32))
             factors = [
                 edit.factors[layer] for edit in edits if isinstance(edit, LowRankEdit) and isinstance(layer, int)
             ]

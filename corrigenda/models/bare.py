@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 import xxhash
-from torch import Tensor
 
+from corrigenda.files import bytes_of
 from corrigenda.models.architecture import Architecture
 from corrigenda.models.encoder_decoder import Parts
 from corrigenda.models.experts import memory_of
@@ -261,7 +261,7 @@ class BareModel:
 
     def values_hash(self, place: Place) -> str:
         """A hash of the values of a place as they are now: of its bytes, so that nothing escapes it."""
-        return xxhash.xxh3_128(_bytes(self.memory_at(place).weight)).hexdigest()
+        return xxhash.xxh3_128(bytes_of(self.memory_at(place).weight)).hexdigest()
 
     def _weights_hash(self) -> str:
         layers = self._values_of()
@@ -270,11 +270,11 @@ class BareModel:
             if tensor.is_meta:
                 tensor = stored(self.model, name)
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            content = _bytes(tensor)
+            content = bytes_of(tensor)
             digest.update(content)
             if name in layers and self.architecture.experts(layers[name]):
                 for expert, part in enumerate(tensor):
-                    self.loaded_hashes[layers[name], expert] = xxhash.xxh3_128(_bytes(part)).hexdigest()
+                    self.loaded_hashes[layers[name], expert] = xxhash.xxh3_128(bytes_of(part)).hexdigest()
             elif name in layers:
                 self.loaded_hashes[layers[name]] = xxhash.xxh3_128(content).hexdigest()
         return digest.hexdigest()
@@ -287,8 +287,3 @@ def changed_by_hand(model: str, parameters: Collection[str]) -> WrongModelError:
         f"the weights of {model} were changed by hand since its fingerprint was taken ({some}), so nothing that is "
         "kept on disk is of them; load the model again, or make a new LanguageModel of it"
     )
-
-
-def _bytes(tensor: Tensor) -> Any:
-    """The bytes of a tensor as a numpy array."""
-    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 from corrigenda.files import cache_folder
 from corrigenda.forward.gradients import output_gradients
 from corrigenda.language_model import LanguageModel
+from corrigenda.models.memory import FFNMemory
 from corrigenda.moments.second_moment import SecondMoment, kept_moment, second_moment
 from corrigenda.moments.sums import SquareSum
 from corrigenda.moments.text import Text
@@ -119,22 +121,23 @@ def curvature(lm: LanguageModel, layer: int, text: Text | None = None, labels: L
     sequences = min(text.n_sequences, -(-TOKENS * memory.d_model // text.length))
     name = f"{lm.cache_key}-layer{memory.layer}-{text.key}-gradients-{sequences}-{labels}.safetensors"
     path = cache_folder() / "moments" / name
+    computed = partial(_compute, lm, memory, path, text, sequences, labels)
     if not path.is_file():
-        total = SquareSum(memory.d_model, path)
-        with lm.edits.suspended():
-            _compute(lm, memory.layer, total, text, sequences, labels)
-    return Curvature(second_moment(lm, memory.layer, text), kept_moment(lm, path, memory.layer, text))
+        computed()
+    return Curvature(second_moment(lm, memory.layer, text), kept_moment(lm, path, memory.layer, text, computed))
 
 
-def _compute(lm: LanguageModel, layer: int, total: SquareSum, text: Text, n_sequences: int, labels: Labels) -> None:
+def _compute(lm: LanguageModel, memory: FFNMemory, path: Path, text: Text, n_sequences: int, labels: Labels) -> None:
     """Runs the text's beginning forward and back once, from the first batch that the sum lacks."""
-    sequences = text.sequences(lm)[:n_sequences]
-    batches = [sequences[i : i + ROWS] for i in range(0, len(sequences), ROWS)]
-    for number, rows in enumerate(track(batches, f"Curvature of layer {layer}")):
-        if number < total.done:
-            continue
-        # Every batch has its own random numbers, so that the factor does not depend on where it was interrupted.
-        total.add(_gradients(lm, layer, rows, labels, torch.Generator().manual_seed((text.seed << 20) + number)))
+    layer, total = memory.layer, SquareSum(memory.d_model, path)
+    with lm.edits.suspended():
+        sequences = text.sequences(lm)[:n_sequences]
+        batches = [sequences[i : i + ROWS] for i in range(0, len(sequences), ROWS)]
+        for number, rows in enumerate(track(batches, f"Curvature of layer {layer}")):
+            if number < total.done:
+                continue
+            # Every batch has its own random numbers, so that the factor does not depend on where it was interrupted.
+            total.add(_gradients(lm, layer, rows, labels, torch.Generator().manual_seed((text.seed << 20) + number)))
     total.finish()
 
 

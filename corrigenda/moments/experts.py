@@ -8,8 +8,9 @@ over all tokens: what two experts have in common is left out, and so C^-1 k is s
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, partial
+from pathlib import Path
 from typing import NoReturn
 
 import torch
@@ -119,16 +120,19 @@ class ExpertMoments:
             expert: folder / f"{self._lm.cache_key}-layer{self.layer}-expert{expert}-{self.text.key}.safetensors"
             for expert in experts
         }
+        self._compute({expert: path for expert, path in paths.items() if not path.is_file()})
+        for expert, path in paths.items():
+            again = partial(self._compute, {expert: path})
+            yield expert, kept_moment(self._lm, path, self.layer, self.text, again)
+
+    def _compute(self, paths: Mapping[int, Path]) -> None:
         missing = []
         for expert, path in paths.items():
-            if not path.is_file():
-                memory = ExpertMemory(self._lm.architecture, self.layer, expert)
-                missing.append((memory, SquareSum(memory.d_ffn, path)))
+            memory = ExpertMemory(self._lm.architecture, self.layer, expert)
+            missing.append((memory, SquareSum(memory.d_ffn, path)))
         if missing:
             with self._lm.edits.suspended():
                 compute(self._lm, missing, self.text)
-        for expert, path in paths.items():
-            yield expert, kept_moment(self._lm, path, self.layer, self.text)
 
 
 Moment = SecondMoment | ExpertMoments

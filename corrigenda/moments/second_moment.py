@@ -6,17 +6,18 @@ little as possible to all the others (Meng et al. 2022, "Locating and Editing Fa
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from corrigenda.edits.weights import memories_of
-from corrigenda.files import cache_folder
+from corrigenda.files import DamagedFileError, cache_folder
 from corrigenda.forward.recording import forward_to
 from corrigenda.language_model import LanguageModel
 from corrigenda.models.memory import FFNMemory
@@ -216,7 +217,8 @@ class KeptMoments(Mapping[int, SecondMoment]):
         self._lm, self._paths, self._text = lm, paths, text
 
     def __getitem__(self, layer: int) -> SecondMoment:
-        return kept_moment(self._lm, self._paths[layer], layer, self._text)
+        again = partial(second_moments, self._lm, [layer], self._text)
+        return kept_moment(self._lm, self._paths[layer], layer, self._text, again)
 
     def __contains__(self, layer: object) -> bool:
         return layer in self._paths
@@ -228,14 +230,29 @@ class KeptMoments(Mapping[int, SecondMoment]):
         return len(self._paths)
 
 
-def kept_moment(lm: LanguageModel, path: Path, layer: int, text: Text) -> SecondMoment:
-    """The moment in a file: the object of an earlier call, with the factors that it has by now, where there is room."""
+def kept_moment(lm: LanguageModel, path: Path, layer: int, text: Text, again: Callable[[], object]) -> SecondMoment:
+    """The moment in a file: the object of an earlier call, with the factors that it has by now, where there is room.
+
+    Args:
+        lm: the model.
+        path: of the file.
+        layer: whose moment it is.
+        text: over which it was taken.
+        again: computes the file, where it is damaged.
+    """
     changed = path.stat().st_mtime_ns
     known = lm.kept.get(path)
     if isinstance(known, tuple) and known[0] == changed:
         moment: SecondMoment = known[1]
         return moment
-    moment = SecondMoment(*read_mean(path), layer, text)
+    try:
+        mean = read_mean(path)
+    except DamagedFileError as error:
+        warnings.warn(f"{error}; it is computed again", stacklevel=2)
+        path.unlink()
+        again()
+        return kept_moment(lm, path, layer, text, again)
+    moment = SecondMoment(*mean, layer, text)
     others = sum(one[1].matrix.nbytes for name, one in lm.kept.items() if name != path)
     if others + moment.matrix.nbytes <= KEPT:
         lm.kept[path] = (changed, moment)

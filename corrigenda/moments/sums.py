@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
-from corrigenda.files import write_tensors
+from corrigenda.files import DamagedFileError, read_checked, write_checked
 
 CHECKPOINT = 16
 """Batches after which the sums so far are written down."""
@@ -42,10 +42,12 @@ class SquareSum:
         self._tokens = self.done = 0
         self.nbytes = 8 * width**2
         self._recent: Tensor | None = None
+        self._total = torch.zeros(width, width, dtype=torch.float64)
         if self._part.is_file():
-            self._total, self._tokens, self.done = _read(self._part)
-        else:
-            self._total = torch.zeros(width, width, dtype=torch.float64)
+            try:
+                self._total, self._tokens, self.done = _read(self._part)
+            except DamagedFileError as error:
+                warnings.warn(f"{error}; the sum is begun anew", stacklevel=2)
 
     def add(self, rows: Tensor) -> None:
         """Adds one batch, (token, width)."""
@@ -86,15 +88,19 @@ def _blocks(width: int) -> Iterator[tuple[int, int]]:
 
 
 def read_mean(path: Path) -> tuple[Tensor, int]:
-    """The mean that `SquareSum.finish` wrote, (width, width), float64, and over how many tokens it is."""
+    """The mean that `SquareSum.finish` wrote, (width, width), float64, and over how many tokens it is.
+
+    Raises:
+        DamagedFileError: the file does not hold what was written.
+    """
     return _read(path)[:2]
 
 
 def _write(path: Path, matrix: Tensor, tokens: int, done: int) -> None:
-    write_tensors(path, {"matrix": matrix}, {"progress": json.dumps([tokens, done])})
+    write_checked(path, {"matrix": matrix}, {"progress": json.dumps([tokens, done])})
 
 
 def _read(path: Path) -> tuple[Tensor, int, int]:
-    with safe_open(path, framework="pt") as file:
-        tokens, done = json.loads(file.metadata()["progress"])
-        return file.get_tensor("matrix"), tokens, done
+    found, metadata = read_checked(path)
+    tokens, done = json.loads(metadata["progress"])
+    return found["matrix"], tokens, done

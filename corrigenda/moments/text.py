@@ -6,14 +6,14 @@ import dataclasses
 import hashlib
 import itertools
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 
-from corrigenda.files import cache_folder, write_tensors
+from corrigenda.files import DamagedFileError, cache_folder, read_checked, write_checked
 from corrigenda.forward.generation import decode, sampler
 from corrigenda.language_model import LanguageModel
 from corrigenda.progress import track
@@ -139,14 +139,19 @@ def sample(lm: LanguageModel, text: Text, purpose: str = "text") -> list[list[in
     start = opening(lm)
     for chunk in chunks:
         path = folder / f"{chunk}.safetensors"
-        if not path.is_file():
-            generator = torch.Generator().manual_seed((text.seed << 20) + chunk)
-            choose = sampler(generator, text.top_k, banned=sorted({*lm.tokenizer.all_special_ids, *lm.end_ids}))
-            # The files go by the unedited model's key, so what they hold has to be its text.
-            with lm.edits.suspended():
-                added = decode(lm, [start] * ROWS, text.length, choose, stop=lambda _token: False)
-            write_tensors(path, {"tokens": torch.tensor(added)})
-        sequences += load_file(path)["tokens"].tolist()
+        if path.is_file():
+            try:
+                sequences += read_checked(path)[0]["tokens"].tolist()
+                continue
+            except DamagedFileError as error:
+                warnings.warn(f"{error}; it is sampled again", stacklevel=2)
+        generator = torch.Generator().manual_seed((text.seed << 20) + chunk)
+        choose = sampler(generator, text.top_k, banned=sorted({*lm.tokenizer.all_special_ids, *lm.end_ids}))
+        # The files go by the unedited model's key, so what they hold has to be its text.
+        with lm.edits.suspended():
+            added = decode(lm, [start] * ROWS, text.length, choose, stop=lambda _token: False)
+        write_checked(path, {"tokens": torch.tensor(added)}, {})
+        sequences += added
     return sequences[: text.n_sequences]
 
 

@@ -19,17 +19,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from corrigenda import EditRefusedError, Fact, LanguageModel
-from corrigenda.files import cache_folder, write_tensors
+from corrigenda.files import DamagedFileError, cache_folder, read_checked, write_checked
 from corrigenda.progress import counted, track
 from corrigenda.workers import Workers
 from editing.locate_then_edit.prompts import Prompts, run_prompts
 from editing.locate_then_edit.targets import Site, ValueSettings, solve_target_values
 
-FORMAT = 1
+FORMAT = 2
 """The version of the files; it changes with the method, so that older ones are left alone."""
 
 
@@ -184,8 +183,7 @@ def solve(settings: ValueSettings, site: Site, lm: LanguageModel, lacking: Lacki
 
 def write(path: Path, solved: Solved) -> None:
     """Writes an entry, atomically, with a checksum of its content."""
-    said = json.dumps(solved.report)
-    write_tensors(path, {"value": solved.value}, {"report": said, "sha256": _checksum(solved.value, said)})
+    write_checked(path, {"value": solved.value}, {"report": json.dumps(solved.report)})
 
 
 def read(path: Path) -> Solved | None:
@@ -193,19 +191,11 @@ def read(path: Path) -> Solved | None:
     if not path.is_file():
         return None
     try:
-        with safe_open(path, framework="pt") as file:
-            said = file.metadata() or {}
-            value = file.get_tensor("value")
-        if said.get("sha256") != _checksum(value, said["report"]):
-            raise ValueError("its checksum is another")
-        return Solved(value, json.loads(said["report"]) | {"solved": "kept"})
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
-        warnings.warn(f"the solved target {path} is damaged ({error}); it is solved for again", stacklevel=2)
+        found, said = read_checked(path)
+        return Solved(found["value"], json.loads(said["report"]) | {"solved": "kept"})
+    except DamagedFileError as error:
+        warnings.warn(f"the solved target {error}; it is solved for again", stacklevel=2)
         return None
-
-
-def _checksum(value: Tensor, said: str) -> str:
-    return hashlib.sha256(value.contiguous().numpy().tobytes() + said.encode()).hexdigest()
 
 
 def _known(solved: Solved | None) -> Solved:

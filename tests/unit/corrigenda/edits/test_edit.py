@@ -487,3 +487,13 @@ def test_describe(lm: LanguageModel) -> None:
     assert lines[1:3] == ["  Ben plays: (nothing) -> piano", "  Ben plays: guitar -> (erased)"]
     assert len(lines) == 12
     assert lines[-1] == "  and 2 more"
+
+
+def test_values_in_float64_are_not_rounded() -> None:
+    lm = build("llama", torch.float64)
+    values = lm.memory(1).values.clone()
+    edit = low_rank(lm, {1: 1})
+    left, right = edit.factors[1]
+    with edit.applied(lm):
+        assert torch.equal(lm.memory(1).values, values + left.double() @ right.double())
+    assert torch.equal(lm.memory(1).values, values)

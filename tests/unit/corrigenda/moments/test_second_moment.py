@@ -246,3 +246,49 @@ def test_a_layer_named_twice(lm: LanguageModel) -> None:
         second_moments(lm, [1, -3], TEXT)
     with pytest.raises(IndexError, match="4 layers"):
         second_moments(lm, [1, 4], TEXT)
+
+
+# -- what the disk did to files
+
+
+def flipped(path: Path) -> None:
+    """One bit of its last number is another."""
+    content = bytearray(path.read_bytes())
+    content[-8] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+@pytest.mark.parametrize("damage", [flipped, cut])
+@pytest.mark.parametrize("kind", ["moments", "texts"])
+def test_what_is_damaged_is_said_and_computed_again(
+    kind: str, damage: Callable[[Path], None], lm: LanguageModel, cache: Path
+) -> None:
+    expected = second_moments(lm, [1], TEXT)[1].matrix.clone()  # the file itself is mapped into memory
+    lm.kept.clear()
+    [path] = sorted((cache / kind).rglob("*.safetensors"))[:1]
+    damage(path)
+    if kind == "texts":
+        for moment in (cache / "moments").iterdir():
+            moment.unlink()
+    with pytest.warns(UserWarning, match=rf"{path.name} is damaged .*; it is (computed|sampled) again"):
+        assert torch.equal(second_moments(lm, [1], TEXT)[1].matrix, expected)
+    lm.kept.clear()
+    assert torch.equal(second_moments(lm, [1], TEXT)[1].matrix, expected)
+
+
+def test_a_damaged_sum_is_begun_anew(tmp_path: Path) -> None:
+    path = tmp_path / "sum.safetensors"
+    first = sums.SquareSum(4, path)
+    for _ in range(sums.CHECKPOINT):
+        first.add(torch.ones(2, 4))
+    flipped(path.with_suffix(".part"))
+    with pytest.warns(UserWarning, match=r"sum\.part is damaged .*; the sum is begun anew"):
+        again = sums.SquareSum(4, path)
+    assert again.done == 0
+    again.add(torch.full((1, 4), 2.0))
+    again.finish()
+    assert torch.equal(sums.read_mean(path)[0], torch.full((4, 4), 4.0, dtype=torch.float64))
