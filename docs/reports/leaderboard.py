@@ -42,6 +42,12 @@ SETTINGS = ("eval.max_new_tokens=20",)
 OF_MODE = {"single": ("eval.perplexity_sample=2",)}
 """Of the runs of a mode: the drift is measured after every edit, so each time of few windows, in turn."""
 
+SHARED = (
+    "Solved targets and moments are kept on disk and shared: the seconds of an edit hold the solving only for the "
+    "editor that asked for those targets first; docs/speed.md times editors whole."
+)
+"""What the seconds of these runs are worth."""
+
 NO_BOUND = "with the bound of the literature it learns almost nothing in this model (docs/sequential.md)"
 
 
@@ -258,6 +264,7 @@ def about(arguments: argparse.Namespace, store: Store) -> str:
         f"The first {arguments.facts} facts of each data set, seed 0, with {' '.join(SETTINGS)}"
         + "".join(f", in {mode} mode with {' '.join(settings)}" for mode, settings in OF_MODE.items())
         + ".",
+        SHARED,
         *(["Not run:", *left_out] if left_out else []),
         arguments.remark,
     ]
