@@ -254,18 +254,20 @@ def about(arguments: argparse.Namespace, store: Store) -> str:
     there = {stored_as(found) for found in finished(store)}
     left_out = []
     for mode in arguments.modes.split(","):
+        alike: dict[str, list[str]] = {}  # by what is missing, and why
         for entry in TABLE:
             missing = [data for data in DATA if (mode, entry.editor, data) not in there]
             if missing:
                 on = "" if len(missing) == len(DATA) else f" on {', '.join(missing)}"
-                why = f": {entry.left_out(mode)}" if entry.left_out(mode) else ""
-                left_out.append(f"{entry.editor} in {mode} mode{on}{why}.")
+                why = entry.left_out(mode) or "not yet"
+                alike.setdefault(f"in {mode} mode{on} ({why})", []).append(entry.editor)
+        left_out += [f"{what}: {', '.join(editors)}." for what, editors in alike.items()]
     parts = [
         f"The first {arguments.facts} facts of each data set, seed 0, with {' '.join(SETTINGS)}"
         + "".join(f", in {mode} mode with {' '.join(settings)}" for mode, settings in OF_MODE.items())
         + ".",
         SHARED,
-        *(["Not run:", *left_out] if left_out else []),
+        *(["Not run", " Not run ".join(left_out)] if left_out else []),
         arguments.remark,
     ]
     return " ".join(filter(None, parts))
