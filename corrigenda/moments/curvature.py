@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -121,7 +121,10 @@ def curvature(lm: LanguageModel, layer: int, text: Text | None = None, labels: L
     sequences = min(text.n_sequences, -(-TOKENS * memory.d_model // text.length))
     name = f"{lm.cache_key}-layer{memory.layer}-{text.key}-gradients-{sequences}-{labels}.safetensors"
     path = cache_folder() / "moments" / name
-    computed = partial(_compute, lm, memory, path, text, sequences, labels)
+
+    def computed() -> None:
+        _compute(lm, memory, path, text, sequences, labels)
+
     if not path.is_file():
         computed()
     return Curvature(second_moment(lm, memory.layer, text), kept_moment(lm, path, memory.layer, text, computed))
