@@ -1,7 +1,7 @@
 """A page for each method: what it is, when to use it, what it costs, its formula, its source, its settings.
 
 Nothing is said twice: names are those of the registry, formulas and settings those of the docstrings, defaults those of
-the settings classes, presets those of ``conf/editor/``, figures those of ``docs/leaderboard.json``. When to use a
+the settings classes, presets those of ``conf/editor/``, figures those of the leaderboard. When to use a
 method, and what it costs, is said in ``docs/methods.md``, in a section with the method's name.
 """
 
@@ -24,7 +24,7 @@ from editing import EDITORS
 ROOT = Path(__file__).resolve().parents[2]
 TEXTS = ROOT / "docs" / "methods.md"
 CONFIGURATIONS = ROOT / "conf" / "editor"
-LEADERBOARD = ROOT / "docs" / "leaderboard.json"
+LEADERBOARD = ROOT / "docs" / "data" / "leaderboard.json"
 HEADING = re.compile(r"^### `([a-z0-9_]+)`$", re.MULTILINE)
 
 
@@ -185,7 +185,7 @@ def _table(heads: tuple[str, ...], rows: Any) -> str:
 def _measured(name: str) -> str:
     """Seconds and memory on the leaderboard, where the method has a row."""
     rows = []
-    for board in json.loads(LEADERBOARD.read_text(encoding="utf-8"))["boards"]:
+    for board in json.loads(LEADERBOARD.read_text(encoding="utf-8"))["figures"]["view"]["boards"]:
         for row in board["rows"]:
             seconds = row["cells"].get("seconds_per_edit") if row["label"] == name else None
             if seconds is not None:
@@ -195,5 +195,5 @@ def _measured(name: str) -> str:
     if not rows:
         return "## Measured\n\nIt is not on [the leaderboard](../leaderboard.md)."
     table = _table(("table", "facts", "seconds an edit", "peak memory, MB"), rows)
-    head = "Of [the leaderboard](../leaderboard.md), which says on which machine, and has the rest."
+    head = "Of [the leaderboard](../leaderboard.md), which says on which machine, what the seconds hold, and has the rest."
     return f"## Measured\n\n{head}\n\n{table}"
