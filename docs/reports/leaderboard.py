@@ -252,13 +252,14 @@ def how_made(stored: StoredRun) -> Made:
 def about(arguments: argparse.Namespace, store: Store) -> str:
     """What was run, and what not and why."""
     there = {stored_as(found) for found in finished(store)}
-    left_out = []
+    used = [data for data in DATA if any(data == of for _, _, of in filter(None, there))]
+    left_out = [f"on {data} (not yet)." for data in DATA if data not in used]
     for mode in arguments.modes.split(","):
         alike: dict[str, list[str]] = {}  # by what is missing, and why
         for entry in TABLE:
-            missing = [data for data in DATA if (mode, entry.editor, data) not in there]
+            missing = [data for data in used if (mode, entry.editor, data) not in there]
             if missing:
-                on = "" if len(missing) == len(DATA) else f" on {', '.join(missing)}"
+                on = "" if len(missing) == len(used) else f" on {', '.join(missing)}"
                 why = entry.left_out(mode) or "not yet"
                 alike.setdefault(f"in {mode} mode{on} ({why})", []).append(entry.editor)
         left_out += [f"{what}: {', '.join(editors)}." for what, editors in alike.items()]

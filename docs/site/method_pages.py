@@ -195,5 +195,7 @@ def _measured(name: str) -> str:
     if not rows:
         return "## Measured\n\nIt is not on [the leaderboard](../leaderboard.md)."
     table = _table(("table", "facts", "seconds an edit", "peak memory, MB"), rows)
-    head = "Of [the leaderboard](../leaderboard.md), which says on which machine, what the seconds hold, and has the rest."
+    head = (
+        "Of [the leaderboard](../leaderboard.md), which says on which machine and what the seconds hold, and has more."
+    )
     return f"## Measured\n\n{head}\n\n{table}"
