@@ -10,7 +10,6 @@ from corrigenda.edits.edit import Editable
 from corrigenda.edits.stack import AppliedEdits
 from corrigenda.forward import generation
 from corrigenda.models.bare import changed_by_hand
-from corrigenda.models.experts import MixtureMemory
 from corrigenda.models.families import Family
 from corrigenda.prompts import encode
 
@@ -100,10 +99,7 @@ class LanguageModel(Editable):
     def _require_as_loaded(self, changed: Set[str]) -> None:
         values = self._values_of()
         for name in changed & values.keys():  # edits write here, and what they wrote is known
-            memory = self.memory(values[name])
-            experts = range(memory.n_experts) if isinstance(memory, MixtureMemory) else None
-            layer = memory.layer
-            for _ in self.edits.changed_by_hand([layer] if experts is None else [(layer, one) for one in experts]):
+            if self.edits.changed_by_hand(self.places(values[name])):
                 raise changed_by_hand(self.name, {name})
         if others := changed - values.keys():
             with self.edits.suspended():

@@ -15,6 +15,8 @@ from corrigenda.data.requests import reports_together, standing
 from editing.editor import FactRefusedError
 
 M = TypeVar("M", bound=Callable[..., Edit])
+EditOf = Callable[[Sequence[int]], Edit]
+"""An edit of some of the facts of a call, by their numbers."""
 
 logger = logging.getLogger(__name__)
 
@@ -30,29 +32,21 @@ def last_word_counts(method: M) -> M:
     Args:
         method: with a parameter ``facts``; its edit's origin ends with these facts.
     """
-    parameters = inspect.signature(method)
 
-    @functools.wraps(method)
-    def of_those_in_force(*args: Any, **kwargs: Any) -> Edit:
-        given = parameters.bind(*args, **kwargs)
-        facts = given.arguments["facts"]
-        if not _are_facts(facts):
-            return method(*args, **kwargs)  # which says what is wrong with them
+    def edited(facts: Sequence[Fact], edit_of: EditOf) -> Edit:
         now = standing(facts)
-        if len(now.in_force) == len(facts):
-            return method(*args, **kwargs)
-        logger.warning(
-            "%d of %d facts are left out of the edit: %d are superseded by later ones, %d are asked for again",
-            len(facts) - len(now.in_force),
-            len(facts),
-            len(now.overwritten),
-            len(now.repeated),
-        )
-        given.arguments["facts"] = [facts[number] for number in now.in_force]
-        edit = method(*given.args, **given.kwargs)
-        return _with_all(edit, facts, now.in_force, reports_together(facts, now))
+        if len(now.in_force) < len(facts):
+            logger.warning(
+                "%d of %d facts are left out of the edit: %d are superseded by later ones, %d are asked for again",
+                len(facts) - len(now.in_force),
+                len(facts),
+                len(now.overwritten),
+                len(now.repeated),
+            )
+            return _with_all(edit_of(now.in_force), facts, now.in_force, reports_together(facts, now))
+        return edit_of(now.in_force)
 
-    return cast(M, of_those_in_force)
+    return _choosing(method, edited)
 
 
 def refused_alone(method: M) -> M:
@@ -65,20 +59,13 @@ def refused_alone(method: M) -> M:
     Args:
         method: with a parameter ``facts``; it looks at all of them before it computes anything that takes long.
     """
-    parameters = inspect.signature(method)
 
-    @functools.wraps(method)
-    def of_the_others(*args: Any, **kwargs: Any) -> Edit:
-        given = parameters.bind(*args, **kwargs)
-        facts = given.arguments["facts"]
-        if not _are_facts(facts):
-            return method(*args, **kwargs)  # which says what is wrong with them
+    def edited(facts: Sequence[Fact], edit_of: EditOf) -> Edit:
         why = dict[int, str]()
         while True:
             kept = [number for number in range(len(facts)) if number not in why]
-            given.arguments["facts"] = [facts[number] for number in kept]
             try:
-                edit = method(*given.args, **given.kwargs)
+                edit = edit_of(kept)
                 break
             except FactRefusedError as refusal:
                 refused = [number for number in kept if facts[number] is refusal.fact]
@@ -88,15 +75,31 @@ def refused_alone(method: M) -> M:
         if not why:
             return edit
         for number, reason in sorted(why.items()):
-            warnings.warn(f"the edit of fact {facts[number].id!r} is refused: {reason}", stacklevel=3)
+            warnings.warn(f"the edit of fact {facts[number].id!r} is refused: {reason}", stacklevel=6)
         reports = [{"refused": why[number]} if number in why else {} for number in range(len(facts))]
         return _with_all(edit, facts, kept, reports)
 
-    return cast(M, of_the_others)
+    return _choosing(method, edited)
 
 
-def _are_facts(facts: object) -> bool:
-    return isinstance(facts, Sequence) and all(isinstance(fact, Fact) for fact in facts)
+def _choosing(method: M, edited: Callable[[Sequence[Fact], EditOf], Edit]) -> M:
+    """The method, with its facts chosen by `edited`: it is given them, and the method as a function of some of them."""
+    parameters = inspect.signature(method)
+
+    @functools.wraps(method)
+    def chosen(*args: Any, **kwargs: Any) -> Edit:
+        given = parameters.bind(*args, **kwargs)
+        facts = given.arguments["facts"]
+        if not isinstance(facts, Sequence) or not all(isinstance(fact, Fact) for fact in facts):
+            return method(*args, **kwargs)  # which says what is wrong with them
+
+        def edit_of(kept: Sequence[int]) -> Edit:
+            given.arguments["facts"] = [facts[number] for number in kept]
+            return method(*given.args, **given.kwargs)
+
+        return edited(facts, edit_of)
+
+    return cast(M, chosen)
 
 
 def _with_all(edit: Edit, facts: Sequence[Fact], kept: Sequence[int], reports: Sequence[Mapping[str, Any]]) -> Edit:

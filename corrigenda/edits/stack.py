@@ -109,14 +109,16 @@ class AppliedEdits(Sequence[Edit]):
                 "the same"
             )
 
-    def changed_by_hand(self, layers: Sequence[Place]) -> Iterator[Place]:
+    def changed_by_hand(self, layers: Sequence[Place]) -> list[Place]:
         """Those of some layers whose value matrices are not what loading and edits made of them."""
+        found = []
         for layer in layers:
             if self._lm.memory_at(layer).weight.is_meta:
                 continue  # `rebuild` says why it cannot be edited
             expected = self._written.get(layer) or self._lm.loaded_hashes.get(layer)
             if expected is not None and self._lm.values_hash(layer) != expected:
-                yield layer
+                found.append(layer)
+        return found
 
     @torch.no_grad()
     def rebuild(self, layers: Sequence[Place]) -> None:

@@ -12,7 +12,7 @@ import xxhash
 from corrigenda.files import bytes_of
 from corrigenda.models.architecture import Architecture
 from corrigenda.models.encoder_decoder import Parts
-from corrigenda.models.experts import memory_of
+from corrigenda.models.experts import MixtureMemory, memory_of
 from corrigenda.models.families import Family
 from corrigenda.models.identity import WrongModelError, computing_hash, tokenizer_hash
 from corrigenda.models.memory import FFNMemory
@@ -254,6 +254,13 @@ class BareModel:
     def loaded_hashes(self) -> dict[Place, str]:
         """By place the hash of its values (`values_hash`) when the fingerprint was taken; empty before."""
         return {}
+
+    def places(self, layer: int) -> list[Place]:
+        """Where a layer has matrices of values: one; or one for each expert."""
+        memory = self.memory(layer)
+        if isinstance(memory, MixtureMemory):
+            return [(memory.layer, expert) for expert in range(memory.n_experts)]
+        return [memory.layer]
 
     def memory_at(self, place: Place) -> FFNMemory:
         """The memory of a layer, or of an expert in it."""

@@ -39,15 +39,14 @@ class SquareSum:
     def __init__(self, width: int, path: Path) -> None:
         self._path = path
         self._part = path.with_suffix(".part")
-        self._tokens = self.done = 0
         self.nbytes = 8 * width**2
         self._recent: Tensor | None = None
-        self._total = torch.zeros(width, width, dtype=torch.float64)
-        if self._part.is_file():
-            try:
-                self._total, self._tokens, self.done = _read(self._part)
-            except DamagedFileError as error:
-                warnings.warn(f"{error}; the sum is begun anew", stacklevel=2)
+        try:
+            begun = _read(self._part) if self._part.is_file() else None
+        except DamagedFileError as error:
+            warnings.warn(f"{error}; the sum is begun anew", stacklevel=2)
+            begun = None
+        self._total, self._tokens, self.done = begun or (torch.zeros(width, width, dtype=torch.float64), 0, 0)
 
     def add(self, rows: Tensor) -> None:
         """Adds one batch, (token, width)."""

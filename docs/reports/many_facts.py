@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from layers import paragraph
 from leaderboard import how_made, run
@@ -218,26 +218,49 @@ SHORT = {
 }
 """Headings of this page, where those of all curves are long or say less."""
 FIGURES = ("seconds_per_edit", "peak_memory_mb")
+
+
+class Pair(NamedTuple):
+    """Two methods to compare.
+
+    Attributes:
+        left: the one.
+        right: the other.
+        what: the difference between them.
+        of_later_batches: whether they differ only in what later batches know of earlier ones.
+    """
+
+    left: str
+    right: str
+    what: str
+    of_later_batches: bool = False
+
+
 PAIRS = (
-    ("memit", "memit_plain", "keeping earlier keys"),
-    ("memit", "alphaedit", "history with a penalty, against history with a null space"),
-    ("memit", "memit_anew", "targets of the unedited model, against targets of the edited one"),
-    ("memit_blue", "memit", "two layers, against five"),
-    ("memit_ratio_10", "memit", "a weight of C of 10, against the one that was chosen at 100 facts"),
-    ("memit_ratio_10", "memit_plain_ratio_10", "keeping earlier keys, at that weight"),
-    ("memit_ratio_10", "alphaedit_ratio_1", "that weight, against ten times the weight in a null space"),
-    ("memit_together", "memit_ratio_10", "all facts in one edit, against batches, at that weight"),
-    ("memit_longer", "memit", "longer solves and a weight of 10, against the chosen"),
-    ("memit_longer_together", "memit_longer", "all facts in one edit, against batches, both with longer solves"),
+    Pair("memit", "memit_plain", "keeping earlier keys", of_later_batches=True),
+    Pair("memit", "alphaedit", "history with a penalty, against history with a null space"),
+    Pair(
+        "memit", "memit_anew", "targets of the unedited model, against targets of the edited one", of_later_batches=True
+    ),
+    Pair("memit_blue", "memit", "two layers, against five"),
+    Pair("memit_ratio_10", "memit", "a weight of C of 10, against the one that was chosen at 100 facts"),
+    Pair("memit_ratio_10", "memit_plain_ratio_10", "keeping earlier keys, at that weight", of_later_batches=True),
+    Pair("memit_ratio_10", "alphaedit_ratio_1", "that weight, against ten times the weight in a null space"),
+    Pair(
+        "memit_together",
+        "memit_ratio_10",
+        "all facts in one edit, against batches, at that weight",
+        of_later_batches=True,
+    ),
+    Pair("memit_longer", "memit", "longer solves and a weight of 10, against the chosen"),
+    Pair(
+        "memit_longer_together",
+        "memit_longer",
+        "all facts in one edit, against batches, both with longer solves",
+        of_later_batches=True,
+    ),
 )
-OF_LATER_BATCHES = {
-    ("memit", "memit_plain"),
-    ("memit", "memit_anew"),
-    ("memit_ratio_10", "memit_plain_ratio_10"),
-    ("memit_together", "memit_ratio_10"),
-    ("memit_longer_together", "memit_longer"),
-}
-"""The pairs that differ only in what later batches know of earlier ones."""
+"""The planned comparisons."""
 AIMS: dict[str, dict[int, dict[str, tuple[str, float]]]] = {
     "counterfact": {
         300: {
@@ -637,9 +660,9 @@ def best(name: str, methods: Mapping[str, Any], batch: int) -> Iterator[str]:
         more = f"; not told apart from it: {', '.join(alike)}" if alike else ""
         few = "" if len(known) == len(others) else f" (fewer than {MIN_FACTS} facts in common are not tested)"
         yield f"- T = {t}: **{METHODS[top].title}**, {told(points[top], key)}{more}{few}."
-        for left, right, what in PAIRS:
-            same = t <= batch and (left, right) in OF_LATER_BATCHES
-            p = None if same or {left, right} - set(values) else tested(methods[left], methods[right], t, key)
+        for left, right, what, of_later_batches in PAIRS:
+            missing = {left, right} - set(values) or (of_later_batches and t <= batch)
+            p = None if missing else tested(methods[left], methods[right], t, key)
             if p is not None:
                 gap = METRICS[key].written.text(values[left] - values[right])
                 sure = f"p = {p:.3f}" if p >= 0.001 else "p < 0.001"

@@ -13,7 +13,6 @@ from torch import Tensor
 from corrigenda import Fact, LanguageModel, LowRankEdit, Origin, ValueEdit, WeightEdit
 from corrigenda.edits.experts import ExpertsEdit
 from corrigenda.edits.state import EditorState
-from corrigenda.models.bare import Place
 from corrigenda.models.experts import MixtureMemory
 from corrigenda.models.families import UnsupportedModelError
 from editing.editor import Editor
@@ -60,14 +59,6 @@ def finished(
     return edit
 
 
-def places(lm: LanguageModel, layer: int) -> list[Place]:
-    """Where a layer has matrices of values: one; or one for each expert."""
-    memory = lm.memory(layer)
-    if isinstance(memory, MixtureMemory):
-        return [(memory.layer, expert) for expert in range(memory.n_experts)]
-    return [memory.layer]
-
-
 def unedited(lm: LanguageModel, layer: int) -> Tensor:
     """A layer's values without any edit, (d_ffn, d_model); of a mixture those of all experts, (width, d_model)."""
     found = _unedited(lm, layer)
@@ -75,7 +66,7 @@ def unedited(lm: LanguageModel, layer: int) -> Tensor:
 
 
 def _unedited(lm: LanguageModel, layer: int) -> list[Tensor]:
-    return [lm.edits.untouched.get(place, lm.memory_at(place).values) for place in places(lm, layer)]
+    return [lm.edits.untouched.get(place, lm.memory_at(place).values) for place in lm.places(layer)]
 
 
 def _unedited_norm(lm: LanguageModel, layer: int) -> float:
