@@ -5,7 +5,8 @@
 
 or `make leaderboard`, which does both. Each run is an ordinary run of run.py in the store. What is finished is not done
 again, and what was cut short goes on. So the first command can be stopped and given again (with --minutes it stops by
-itself). It writes the data when all runs are done; with --write, of what there is.
+itself). It writes the data when all runs are done; with --write, of what there is. Whole tables of the data file (a
+model, a data set and a mode) that the store has no run of are kept; --anew forgets them.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pages import ROOT, UNKNOWN, Collected, Made, Report, add_note, made, noting, provenance
+from pages import ROOT, UNKNOWN, Collected, Made, Report, add_note, kept, made, noting, provenance
 
 from corrigenda.runs.store import Store, StoredRun
 from editing import EDITORS
 from eval.leaderboard import leaderboard
 from eval.leaderboard.page import write_view
-from eval.leaderboard.views import cases_view, leaderboard_view
+from eval.leaderboard.table import MODES
+from eval.leaderboard.views import CasesView, cases_view, leaderboard_view
 
 NAME = "leaderboard"
 SCRIPT = "leaderboard.py"
@@ -127,6 +129,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", default="", help="configurations, e.g. rome,finetune; all by default")
     parser.add_argument("--minutes", type=float, default=None, help="stop after so long, to go on another time")
     parser.add_argument("--write", action="store_true", help="run nothing, write what there is")
+    parser.add_argument("--anew", action="store_true", help="keep nothing of the data file that there is")
     parser.add_argument("--remark", default="", help="added to what the page says of itself")
     parser.add_argument("overrides", nargs="*", help="of the configuration, for all runs, e.g. eval.max_new_tokens=20")
 
@@ -140,15 +143,33 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
     if not arguments.write and not all(run(job, store, deadline) for job in jobs(arguments)):
         return None
     found = leaderboard(store.runs())
-    write_cases(cases_view(found), arguments.docs)
-    figures = {"view": leaderboard_view(found, arguments.docs), "about": about(arguments, store)}
+    view = leaderboard_view(found, arguments.docs)
     runs = {
         f"{board.key.data} {board.key.mode} {row.label} seed {stored.config.get('seed', 0)}": how_made(stored)
         for board in found.boards
         for row in board.rows
         for stored in (row.entry.runs if row.entry else ())
     }
-    return Collected(figures, runs)
+    tables = list(zip(view["boards"], cases_view(found), strict=True))
+    earlier = None if arguments.anew else kept(NAME, arguments.docs)
+    if earlier:
+        places = [place(board) for board, _ in tables]
+        for board, cases in zip(earlier.figures["view"]["boards"], read_cases(cases_path(arguments.docs)), strict=True):
+            if place(board) not in places:
+                tables.append((board, cases))
+                name = f"{board['data']} {board['mode']} "
+                runs |= {run: how for run, how in earlier.runs.items() if run.startswith(name)}
+        tables.sort(key=lambda table: place(table[0]))
+    view["boards"] = [board for board, _ in tables]
+    write_cases([cases for _, cases in tables], arguments.docs)
+    return Collected(
+        {"view": view, "about": about(arguments, view["boards"])}, runs, earlier.earlier if earlier else ()
+    )
+
+
+def place(board: Mapping[str, Any]) -> tuple[str, str, int]:
+    """What the runs of a table are of: the model, the data set, and the mode, as the tables are ordered."""
+    return str(board["model"]), str(board["data"]), MODES.index(board["mode"])
 
 
 def not_in_table() -> list[str]:
@@ -249,10 +270,15 @@ def how_made(stored: StoredRun) -> Made:
     return [entry | {"begun": told["begun"], "ended": None, "load": [None, None]}]
 
 
-def about(arguments: argparse.Namespace, store: Store) -> str:
-    """What was run, and what not and why."""
-    there = {stored_as(found) for found in finished(store)}
-    used = [data for data in DATA if any(data == of for _, _, of in filter(None, there))]
+def about(arguments: argparse.Namespace, boards: Sequence[Mapping[str, Any]]) -> str:
+    """What was run, and what not and why.
+
+    Args:
+        arguments: the options.
+        boards: the tables, as on the page.
+    """
+    there = {(board["mode"], row["editor"], board["data"]) for board in boards for row in board["rows"] if row["runs"]}
+    used = [data for data in DATA if any(data == of for _, _, of in there)]
     left_out = [f"on {data} (not yet)." for data in DATA if data not in used]
     for mode in arguments.modes.split(","):
         alike: dict[str, list[str]] = {}  # by what is missing, and why
@@ -279,7 +305,19 @@ def cases_path(docs: Path) -> Path:
     return docs / "data" / f"{NAME}-cases.json.gz"
 
 
-def write_cases(cases: Any, docs: Path) -> None:
+def read_cases(path: Path) -> CasesView:
+    """The cases that `write_cases` wrote.
+
+    Raises:
+        SystemExit: there is no such file.
+    """
+    if not path.is_file():
+        raise SystemExit(f"{path}: the cases are missing; make them with the step 'collect'")
+    found: CasesView = json.loads(gzip.decompress(path.read_bytes()))
+    return found
+
+
+def write_cases(cases: CasesView, docs: Path) -> None:
     """Writes the cases; the same cases give the same bytes."""
     path = cases_path(docs)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -296,10 +334,8 @@ def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
     told = plain(" ".join(provenance(NAME, data, SCRIPT, timed=True)).strip())
     made_on = max((entry["begun"] for entries in data["runs"].values() for entry in entries), default="")
     view = figures["view"] | {"about": f"{figures['about']} {told}", "made": made_on.replace("T", " ")}
-    path = next((place for place in (cases_path(docs), cases_path(ROOT / "docs")) if place.is_file()), None)
-    if path is None:
-        raise SystemExit(f"{cases_path(docs)}: the cases are missing; make them with the step 'collect'")
-    return write_view(view, json.loads(gzip.decompress(path.read_bytes())), docs, NAME)
+    path = next((path for path in (cases_path(docs), cases_path(ROOT / "docs")) if path.is_file()), cases_path(docs))
+    return write_view(view, read_cases(path), docs, NAME)
 
 
 def plain(text: str) -> str:

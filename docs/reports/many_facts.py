@@ -6,7 +6,9 @@
 Facts are edited in batches, one batch after another, by the sequential protocol. Each method's sequence is an ordinary
 run of run.py, in a process of its own, in a store. What is finished is not done again, and what was cut short goes on:
 the first command can be stopped and given again. It writes the data when all is done; with --write, of what there is.
-At the start it says how long it will take. `pages.py` says more of the two steps.
+At the start it says how long it will take. What the data file has and the store has not is kept, with the settings
+that were chosen, so that a method can be added where the store of the others is gone; --anew forgets it.
+`pages.py` says more of the two steps.
 """
 
 from __future__ import annotations
@@ -21,12 +23,12 @@ from typing import Any, NamedTuple
 
 from layers import paragraph
 from leaderboard import how_made, run
-from pages import ROOT, Collected, Made, Report, provenance
+from pages import ROOT, Collected, Made, Report, data_path, kept, provenance
 from sequential import read_json, write_others
 
 from corrigenda import load
 from corrigenda.data import FactSet, read_facts
-from corrigenda.files import write_text
+from corrigenda.files import write_json, write_text
 from corrigenda.runs.store import Store, StoredRun
 from editing import EDITORS
 from eval import METRICS, Case
@@ -329,12 +331,16 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", type=Path, default=ROOT / "outputs" / NAME)
     parser.add_argument("--minutes", type=float, default=None, help="stop after so long, to go on another time")
     parser.add_argument("--write", action="store_true", help="run nothing, write what there is")
+    parser.add_argument("--anew", action="store_true", help="keep nothing of the data file that there is")
     parser.add_argument("overrides", nargs="*", help="of the configuration, for all runs, e.g. eval.max_new_tokens=10")
 
 
 def collect(arguments: argparse.Namespace) -> Collected | None:
     """All sequences; None where the time was up before all was done."""
     arguments.store = arguments.store.resolve()
+    earlier = None if arguments.anew else kept(NAME, arguments.docs)
+    if earlier and "tuning" in earlier.figures and not (arguments.store / TUNING).is_file():
+        write_json(arguments.store / TUNING, earlier.figures["tuning"])
     found = tasks(arguments)
     if not arguments.write:
         store = Store(arguments.store)
@@ -343,7 +349,7 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
         deadline = time.monotonic() + 60 * arguments.minutes if arguments.minutes else None
         if not all(run([*task.overrides, *size_of(task, found, store)], store, deadline) for task in open_tasks):
             return None
-    return gathered(found, arguments)
+    return gathered(found, arguments, earlier)
 
 
 def tasks(arguments: argparse.Namespace) -> list[Task]:
@@ -473,8 +479,14 @@ def estimate(open_tasks: Sequence[Task], arguments: argparse.Namespace) -> str:
     return f"{len(open_tasks)} sequences are left, about {seconds / 3600:.1f} hours on two idle cores"
 
 
-def gathered(found: Sequence[Task], arguments: argparse.Namespace) -> Collected:
-    """The curves in the store, by data set and method, with the other orders; and the facts' figures behind them."""
+def gathered(found: Sequence[Task], arguments: argparse.Namespace, earlier: Collected | None) -> Collected:
+    """The curves in the store, by data set and method, with the other orders; and the facts' figures behind them.
+
+    Args:
+        found: the sequences that were asked for.
+        arguments: the options.
+        earlier: what the data file has; it stays where the store has nothing in its place.
+    """
     store = Store(arguments.store)
     data: dict[str, dict[str, Any]] = {}
     runs: dict[str, Made] = {}
@@ -482,6 +494,7 @@ def gathered(found: Sequence[Task], arguments: argparse.Namespace) -> Collected:
     for task in found:
         points: dict[int, dict[str, Any]] = {}
         facts: dict[str, dict[str, Any]] = {}
+        limits: dict[str, int] = {}
         # The shortest run that has a T gives its figures, so that methods that went further are like the others there.
         sequence = sequence_of(task, store)
         for limit in sorted({one.config["data"]["limit"] for one in sequence}):
@@ -491,6 +504,7 @@ def gathered(found: Sequence[Task], arguments: argparse.Namespace) -> Collected:
                 if point["t"] not in points:
                     points[point["t"]] = point
                     facts[str(point["t"])] = facts_at(stored, point["t"], DATA[task.data][1])
+                    limits[str(point["t"])] = limit
                     name = task.name if limit == task.t else f"{task.name} to {limit}"
                     runs[name], model = how_made(stored), str(stored.config["model"]["name"])
         if not points:
@@ -498,24 +512,67 @@ def gathered(found: Sequence[Task], arguments: argparse.Namespace) -> Collected:
         curve = [points[t] for t in sorted(points)]
         methods = data.setdefault(task.data, {})
         if task.order is None:
-            methods[task.method] = {"points": curve, "facts": facts, "orders": []}
-        elif task.method in methods:
-            methods[task.method]["orders"].append(curve)
+            methods[task.method] = {"points": curve, "facts": facts, "limits": limits, "orders": {}}
+        else:
+            methods.setdefault(task.method, nothing())["orders"][str(task.order)] = curve
     if not data:
         raise SystemExit(f"{arguments.store} has no sequence with a point yet")
     lm = load(model)
+    shape = {
+        "model": lm.name,
+        "d_ffn": lm.memory(0).d_ffn,
+        "batch": arguments.batch,
+        "scored": arguments.scored,
+    }
+    if earlier:
+        path = data_path(NAME, arguments.docs)
+        if other := [f"{key} {earlier.figures[key]}" for key in shape if earlier.figures[key] != shape[key]]:
+            raise SystemExit(f"{path} is of {', '.join(other)}: give --anew to write it again without that")
+        data = added(earlier.figures["data"], data)
+        runs = {**earlier.runs, **runs}
+    # Other orders are told beside the file's own, or not at all.
+    data = {name: {m: one for m, one in methods.items() if one["points"]} for name, methods in data.items()}
     return Collected(
         {
-            "model": lm.name,
-            "d_ffn": lm.memory(0).d_ffn,
-            "batch": arguments.batch,
-            "scored": arguments.scored,
+            **shape,
             "not_run": sorted(name for name in METHODS if not any(name in methods for methods in data.values())),
             "data": data,
             **({"tuning": read_json(tuning)} if (tuning := arguments.store / TUNING).is_file() else {}),
         },
         runs,
+        earlier.earlier if earlier else (),
     )
+
+
+def nothing() -> dict[str, Any]:
+    """A method without a point yet."""
+    return {"points": [], "facts": {}, "limits": {}, "orders": {}}
+
+
+def added(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures of a data file, with those of the store in their place or beside them.
+
+    A point takes the place of an older one at the same T, but not one of a longer run that of a shorter run: there the
+    fixed prompts are others.
+
+    Args:
+        old: by data set and method, as in the data file.
+        new: the same, of the store.
+    """
+    together: dict[str, Any] = {}
+    for data in dict.fromkeys((*old, *new)):
+        before, now = old.get(data, {}), new.get(data, {})
+        together[data] = {}
+        for method in (name for name in METHODS if name in before or name in now):
+            one, other = before.get(method, nothing()), now.get(method, nothing())
+            better = [t for t, limit in other["limits"].items() if limit <= one["limits"].get(t, limit)]
+            points = [point for point in one["points"] if str(point["t"]) not in better]
+            points += [point for point in other["points"] if str(point["t"]) in better]
+            merged = {"points": sorted(points, key=lambda point: int(point["t"]))}
+            for key in ("facts", "limits"):
+                merged[key] = one[key] | {t: other[key][t] for t in better}
+            together[data][method] = merged | {"orders": one["orders"] | other["orders"]}
+    return together
 
 
 def points_of(folder: Path) -> list[dict[str, Any]]:
@@ -610,9 +667,8 @@ def further(figures: Mapping[str, Any]) -> Iterator[str]:
 
 def of_longer_run(methods: Mapping[str, Any], method: str, t: int) -> bool:
     """Whether a method's point at T is on other fixed prompts than the unedited model's: of a run that went further."""
-    points = [point_at(methods[name], t) for name in ("none", method) if name in methods]
-    counts = {point["n_fixed_prompts"] for point in points if point is not None}
-    return len(counts) > 1
+    limits = {methods[name]["limits"].get(str(t)) for name in ("none", method) if name in methods}
+    return len(limits - {None}) > 1
 
 
 def present(figures: Mapping[str, Any]) -> set[str]:
@@ -753,7 +809,7 @@ def first_and_latest(methods: Mapping[str, Any]) -> Iterator[str]:
 def orders(methods: Mapping[str, Any], keys: Sequence[str]) -> Iterator[str]:
     """The same facts in several orders: means with 95 % t intervals over orders."""
     curves = {
-        METHODS[key].title: over_orders([found["points"], *found["orders"]])
+        METHODS[key].title: over_orders([found["points"], *found["orders"].values()])
         for key, found in methods.items()
         if found["orders"]
     }

@@ -50,10 +50,12 @@ class Collected:
     Attributes:
         figures: what the page is written from; JSON values.
         runs: how each of the runs behind them was made, by a name of the run.
+        earlier: the commands of a data file that this one added to, in order; see `kept`.
     """
 
     figures: Any
     runs: Mapping[str, Made]
+    earlier: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -196,7 +198,9 @@ def write_data(name: str, command: str, found: Collected, docs: Path = DOCS) -> 
                 ways.append(way)
             runs[run].append({"made": ways.index(way), **{key: entry[key] for key in ("begun", "ended", "load")}})
     path = data_path(name, docs)
-    write_json(path, {"page": name, "command": command, "made": ways, "runs": runs, "figures": found.figures})
+    earlier = [one for one in dict.fromkeys(found.earlier) if one != command]
+    told = {"command": command, **({"earlier": earlier} if earlier else {})}
+    write_json(path, {"page": name, **told, "made": ways, "runs": runs, "figures": found.figures})
     return path
 
 
@@ -212,6 +216,25 @@ def read_data(name: str, docs: Path = DOCS) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+def kept(name: str, docs: Path = DOCS) -> Collected | None:
+    """What a page's data file has already, for a first step that adds to it: a store may be gone when more is run.
+
+    Returns:
+        the figures and how their runs were made, with the commands that made them; None where there is no file.
+    """
+    if not data_path(name, docs).is_file():
+        return None
+    data = read_data(name, docs)
+    runs = {
+        run: [
+            data["made"][entry["made"]] | {key: value for key, value in entry.items() if key != "made"}
+            for entry in made
+        ]
+        for run, made in data["runs"].items()
+    }
+    return Collected(data["figures"], runs, (*data.get("earlier", ()), data["command"]))
+
+
 # -- what a page says of itself
 
 
@@ -224,8 +247,9 @@ def provenance(name: str, data: Mapping[str, Any], script: str, timed: bool = Fa
         script: the command's file.
         timed: whether the page has seconds, so that it matters whether the machine was idle.
     """
+    commands = ", then ".join(f"`{command}`" for command in (*data.get("earlier", ()), data["command"]))
     parts = [
-        f"Made by `{data['command']}`, which runs the models and writes [data/{name}.json](data/{name}.json), and "
+        f"Made by {commands}, which runs the models and writes [data/{name}.json](data/{name}.json), and "
         f"`python docs/reports/{script} page`, which makes this page from it.",
         versions_text(data),
     ]

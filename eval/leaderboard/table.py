@@ -17,6 +17,9 @@ from eval.metrics import METRICS
 from eval.metrics.run_figures import MEMORY, SECONDS
 from eval.statistics.paired import MIN_FACTS
 
+MODES = ("single", "batch", "sequential")
+"""In the order in which tables of one data set stand."""
+
 
 def leaderboard(runs: Iterable[StoredRun], min_facts: int = MIN_FACTS) -> Leaderboard:
     """The tables of the finished runs.
@@ -26,10 +29,7 @@ def leaderboard(runs: Iterable[StoredRun], min_facts: int = MIN_FACTS) -> Leader
         min_facts: with fewer common facts than that no ranking is given.
     """
     tables, left_out = collect(runs)
-    modes = ("single", "batch", "sequential")
-    keys = sorted(
-        tables, key=lambda key: (key.model, key.data, *(key.mode != mode for mode in modes), key.facts, key.measured)
-    )
+    keys = sorted(tables, key=lambda key: (key.model, key.data, MODES.index(key.mode), key.facts, key.measured))
     boards = []
     for key in keys:
         twins = [other for other in keys if (other.model, other.data, other.mode) == (key.model, key.data, key.mode)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import program
 import pytest
 import tiny
 
+from corrigenda.files import write_json
 from corrigenda.runs.store import Store
 
 ROOT = Path(__file__).parents[3]
@@ -113,7 +115,9 @@ def test_collect_and_page(
     for name, found in methods.items():
         assert [point["t"] for point in found["points"]] == [2, 4, 8]
         assert [point["n_scored"] for point in found["points"]] == [2, 4, 4]
-        assert [len(points) for points in found["orders"]] == ([] if name in ("none", "random") else [2])
+        assert {order: len(points) for order, points in found["orders"].items()} == (
+            {} if name in ("none", "random") else {"1": 2}
+        )
         for t, facts in found["facts"].items():
             assert len(facts["columns"]) == min(int(t), 4)
             assert all(len(columns) == 3 for columns in facts["columns"].values())  # the parts of the score
@@ -159,6 +163,71 @@ def test_a_method_that_goes_further(report: ModuleType, arguments: list[str], tm
 
 
 @pytest.mark.slow
+def test_methods_are_added_to_the_data_of_a_store_that_is_gone(
+    report: ModuleType, arguments: list[str], tmp_path: Path
+) -> None:
+    path, store = tmp_path / "docs" / "data" / "many_facts.json", tmp_path / "store"
+
+    def collected(methods: str, *more: str) -> dict[str, Any]:
+        report.REPORT.main(["collect", *arguments, "--t", "4", "--checkpoints", "2,4", "--methods", methods, *more])
+        shutil.rmtree(store)
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+
+    tuning: dict[str, Any] = {"facts": "facts 9 to 10", "scored": 2, "most_drift": 0.1}
+    tuning["methods"] = {"memit": {"trials": [], "chosen": {"ratio": 3.0}}}
+    write_json(store / "tuning.json", tuning)
+    first = collected("none,memit", "--orders", "1")
+    both = collected("memit_plain,finetune", "--orders", "2")
+    # What was chosen for MEMIT is known without its store: MEMIT, plain, takes it.
+    assert both["figures"]["tuning"] == tuning
+    assert all("editor.ratio=3" in one for one in RUNS if "editor=memit_plain" in one)
+    methods = both["figures"]["data"]["counterfact"]
+    assert list(methods) == ["none", "memit", "memit_plain", "finetune"]
+    for name in ("none", "memit"):
+        assert methods[name] == first["figures"]["data"]["counterfact"][name]
+    assert both["figures"]["not_run"] == ["later", "memit_anew", "random", "rome"]
+    assert [len(methods[name]["orders"]) for name in methods] == [0, 0, 1, 1]
+    assert set(both["runs"]) > set(first["runs"])
+    assert both["earlier"] == [first["command"]]
+    report.REPORT.main(["page", "--docs", str(tmp_path / "docs")])
+    page = " ".join((tmp_path / "docs" / "many_facts.md").read_text().split())
+    assert f"Made by `{first['command']}`, then `{both['command']}`" in page
+    with pytest.raises(SystemExit, match=r"many_facts.json is of scored 4: give --anew"):
+        collected("none", "--orders", "1", "--scored", "3")
+    assert set(collected("none", "--orders", "1", "--scored", "3", "--anew")["figures"]["data"]["counterfact"]) == {
+        "none"
+    }
+
+
+def test_what_stays_of_the_data_and_what_is_replaced(report: ModuleType) -> None:
+    """By hand: a point gives way to one of a run as long or shorter, never to one of a longer run."""
+
+    def method(limits: dict[str, int], mark: str, orders: dict[str, str] | None = None) -> dict[str, Any]:
+        points = [{"t": int(t), "mark": mark} for t in limits]
+        return {"points": points, "facts": dict.fromkeys(limits, mark), "limits": limits, "orders": orders or {}}
+
+    def marks(found: dict[str, Any]) -> list[tuple[int, str, str, int]]:
+        return [(p["t"], p["mark"], found["facts"][str(p["t"])], found["limits"][str(p["t"])]) for p in found["points"]]
+
+    old = {
+        "zsre": {"memit": method({"2": 4, "4": 4}, "old", {"1": "old", "2": "old"}), "gone": method({"2": 2}, "old")}
+    }
+    longer = report.added(old, {"zsre": {"memit": method({"2": 8, "8": 8}, "new")}})["zsre"]["memit"]
+    assert marks(longer) == [(2, "old", "old", 4), (4, "old", "old", 4), (8, "new", "new", 8)]
+    again = report.added(
+        {"zsre": {"memit": longer}}, {"zsre": {"memit": method({"2": 4, "8": 8}, "later", {"2": "x"})}}
+    )
+    assert marks(again["zsre"]["memit"]) == [(2, "later", "later", 4), (4, "old", "old", 4), (8, "later", "later", 8)]
+    assert again["zsre"]["memit"]["orders"] == {"1": "old", "2": "x"}
+    other = report.added(old, {"counterfact": {"rome": method({"2": 2}, "new")}})
+    assert [(data, list(methods)) for data, methods in other.items()] == [
+        ("zsre", ["memit"]),
+        ("counterfact", ["rome"]),
+    ]
+
+
+@pytest.mark.slow
 def test_solved_targets_are_shared(report: ModuleType, arguments: list[str], tmp_path: Path) -> None:
     """A second closed form, and another order, find all targets on the disk; anew, only those of the first batch."""
 
@@ -181,7 +250,7 @@ def test_what_the_best_is_compared_by(report: ModuleType) -> None:
         columns = {f"{number}": [float(number < share * 40)] for number in range(40)}
         key = "paraphrase_free_generation_strict"
         facts = {"subjects": {id_: id_ for id_ in columns}, "columns": columns}
-        return {"points": [point | {"metrics": {key: value}}], "facts": {"40": facts}, "orders": []}
+        return {"points": [point | {"metrics": {key: value}}], "facts": {"40": facts}, "orders": {}}
 
     methods = {"none": method(1.0), "memit": method(0.9), "memit_plain": method(0.5), "rome": method(0.875)}
     said = list(report.best("zsre", methods, batch=20))

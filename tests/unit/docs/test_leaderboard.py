@@ -76,3 +76,50 @@ def test_cases_that_are_missing_are_said(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(leaderboard, "ROOT", tmp_path)
     with pytest.raises(SystemExit, match="the cases are missing"):
         leaderboard.page({"command": "", "made": [], "runs": {}, "figures": {"view": {}, "about": ""}}, tmp_path)
+
+
+def test_tables_of_a_store_that_is_gone_are_kept(
+    tmp_path: Path, make_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store with another mode adds a table to the data; one with the same mode takes the table's place."""
+    docs, store = tmp_path / "docs", tmp_path / "outputs"
+
+    def collected(command: str, *more: str) -> dict[str, Any]:
+        found = leaderboard.collect(arguments("--write", "--store", str(store), "--docs", str(docs), *more))
+        assert found is not None
+        pages.write_data("leaderboard", command, found, docs)
+        shutil.rmtree(store)
+        return pages.read_data("leaderboard", docs)
+
+    def tables(data: dict[str, Any]) -> list[tuple[str, list[str]]]:
+        boards = data["figures"]["view"]["boards"]
+        return [(board["mode"], [row["label"] for row in board["rows"] if row["runs"]]) for board in boards]
+
+    make_run("memit", [True] * 40, mode="batch")
+    alone = collected("first")
+    make_run("rome", [True] * 40)
+    make_run("emmet", [True] * 10 + [False] * 30)
+    both = collected("second")
+    assert tables(both) == [("single", ["rome", "emmet"]), ("batch", ["memit"])]
+    assert both["figures"]["view"]["boards"][1] == alone["figures"]["view"]["boards"][0]
+    assert list(both["runs"]) == ["facts single rome seed 0", "facts single emmet seed 0", "facts batch memit seed 0"]
+    assert (both["earlier"], both["command"]) == (["first"], "second")
+    cases = leaderboard.read_cases(leaderboard.cases_path(docs))
+    assert [[len(row) for row in board] for board in cases] == [
+        [40 if row["runs"] else 0 for row in board["rows"]] for board in both["figures"]["view"]["boards"]
+    ]
+    assert [cases[0][n][0]["right"] for n in (0, 1)] == [True, True]
+    assert [cases[0][n][39]["right"] for n in (0, 1)] == [True, False]  # each row with its own
+    text = leaderboard.page(both, docs)[0].read_text()
+    assert "Made by first, then second, which runs the models" in text
+    assert text.index("| 1 | rome | 40 |") < text.index("memit")
+    make_run("alphaedit", [True] * 40, mode="batch")
+    assert tables(collected("third")) == [("single", ["rome", "emmet"]), ("batch", ["alphaedit"])]
+    make_run("pmet", [True] * 40)
+    anew = collected("fourth", "--anew")
+    assert tables(anew) == [("single", ["pmet"])]
+    assert "earlier" not in anew
+    leaderboard.cases_path(docs).unlink()
+    make_run("pmet", [True] * 40)
+    with pytest.raises(SystemExit, match="the cases are missing"):
+        collected("fifth")
