@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,6 +63,22 @@ def read_checked(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     if metadata.pop(CHECKSUM, None) != _checksum(tensors, metadata):
         raise DamagedFileError(f"{path} is damaged (its checksum is another)")
     return tensors, metadata
+
+
+def read_kept(path: Path, then: str) -> tuple[dict[str, Tensor], dict[str, str]] | None:
+    """The tensors and the metadata that `write_checked` kept; None where there are none to rely on.
+
+    Args:
+        path: of the file, which may be missing. A damaged one is said by a warning.
+        then: what is done in that case, for the warning: "it is computed again".
+    """
+    if not path.is_file():
+        return None
+    try:
+        return read_checked(path)
+    except DamagedFileError as error:
+        warnings.warn(f"{error}; {then}", stacklevel=3)
+        return None
 
 
 def _checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:

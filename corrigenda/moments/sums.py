@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from corrigenda.files import DamagedFileError, read_checked, write_checked
+from corrigenda.files import read_checked, read_kept, write_checked
 
 CHECKPOINT = 16
 """Batches after which the sums so far are written down."""
@@ -41,11 +40,8 @@ class SquareSum:
         self._part = path.with_suffix(".part")
         self.nbytes = 8 * width**2
         self._recent: Tensor | None = None
-        try:
-            begun = _read(self._part) if self._part.is_file() else None
-        except DamagedFileError as error:
-            warnings.warn(f"{error}; the sum is begun anew", stacklevel=2)
-            begun = None
+        kept = read_kept(self._part, "the sum is begun anew")
+        begun = None if kept is None else _unpacked(*kept)
         self._total, self._tokens, self.done = begun or (torch.zeros(width, width, dtype=torch.float64), 0, 0)
 
     def add(self, rows: Tensor) -> None:
@@ -92,14 +88,13 @@ def read_mean(path: Path) -> tuple[Tensor, int]:
     Raises:
         DamagedFileError: the file does not hold what was written.
     """
-    return _read(path)[:2]
+    return _unpacked(*read_checked(path))[:2]
 
 
 def _write(path: Path, matrix: Tensor, tokens: int, done: int) -> None:
     write_checked(path, {"matrix": matrix}, {"progress": json.dumps([tokens, done])})
 
 
-def _read(path: Path) -> tuple[Tensor, int, int]:
-    found, metadata = read_checked(path)
+def _unpacked(found: Mapping[str, Tensor], metadata: Mapping[str, str]) -> tuple[Tensor, int, int]:
     tokens, done = json.loads(metadata["progress"])
     return found["matrix"], tokens, done

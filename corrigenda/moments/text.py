@@ -6,14 +6,13 @@ import dataclasses
 import hashlib
 import itertools
 import re
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from corrigenda.files import DamagedFileError, cache_folder, read_checked, write_checked
+from corrigenda.files import cache_folder, read_kept, write_checked
 from corrigenda.forward.generation import decode, sampler
 from corrigenda.language_model import LanguageModel
 from corrigenda.progress import track
@@ -139,12 +138,9 @@ def sample(lm: LanguageModel, text: Text, purpose: str = "text") -> list[list[in
     start = opening(lm)
     for chunk in chunks:
         path = folder / f"{chunk}.safetensors"
-        if path.is_file():
-            try:
-                sequences += read_checked(path)[0]["tokens"].tolist()
-                continue
-            except DamagedFileError as error:
-                warnings.warn(f"{error}; it is sampled again", stacklevel=2)
+        if known := read_kept(path, "it is sampled again"):
+            sequences += known[0]["tokens"].tolist()
+            continue
         generator = torch.Generator().manual_seed((text.seed << 20) + chunk)
         choose = sampler(generator, text.top_k, banned=sorted({*lm.tokenizer.all_special_ids, *lm.end_ids}))
         # The files go by the unedited model's key, so what they hold has to be its text.

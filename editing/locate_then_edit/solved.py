@@ -11,7 +11,6 @@ import dataclasses
 import hashlib
 import json
 import math
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,7 +21,7 @@ import torch
 from torch import Tensor
 
 from corrigenda import EditRefusedError, Fact, LanguageModel
-from corrigenda.files import DamagedFileError, cache_folder, read_checked, write_checked
+from corrigenda.files import cache_folder, read_kept, write_checked
 from corrigenda.progress import counted, track
 from corrigenda.workers import Workers
 from editing.locate_then_edit.prompts import Prompts, run_prompts
@@ -188,14 +187,11 @@ def write(path: Path, solved: Solved) -> None:
 
 def read(path: Path) -> Solved | None:
     """Reads an entry; None where there is none. A damaged one is said by a warning, and counts as none."""
-    if not path.is_file():
+    known = read_kept(path, "the target is solved for again")
+    if known is None:
         return None
-    try:
-        found, said = read_checked(path)
-        return Solved(found["value"], json.loads(said["report"]) | {"solved": "kept"})
-    except DamagedFileError as error:
-        warnings.warn(f"the solved target {error}; it is solved for again", stacklevel=2)
-        return None
+    found, said = known
+    return Solved(found["value"], json.loads(said["report"]) | {"solved": "kept"})
 
 
 def _known(solved: Solved | None) -> Solved:

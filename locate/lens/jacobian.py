@@ -16,11 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from corrigenda import LanguageModel
-from corrigenda.files import cache_folder, write_tensors
+from corrigenda.files import cache_folder, read_kept, write_checked
 from corrigenda.forward.interventions import Add, Read, intervene
 from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import record
@@ -94,19 +93,19 @@ def jacobian_lens(lm: LanguageModel, settings: JacobianSettings | None = None) -
         )
     name = f"{lm.cache_key}-{settings.text.key}-{settings.samples}-{DEFINITION}.safetensors"
     path = cache_folder() / "jacobians" / name
-    if not path.is_file():
+    known = _read(path, "it is computed again")
+    if known is None:
         with lm.edits.suspended():
-            _compute(lm, settings, path)
-    matrices, samples = _read(path)
+            known = _compute(lm, settings, path)
+    matrices, samples = known
     return JacobianLens(matrices.float(), samples, path)
 
 
-def _compute(lm: LanguageModel, settings: JacobianSettings, path: Path) -> None:
+def _compute(lm: LanguageModel, settings: JacobianSettings, path: Path) -> tuple[Tensor, int]:
     part = path.with_suffix(".part")
     width = lm.memory(0).d_model
-    total, done = torch.zeros(lm.n_layers, width, width, dtype=torch.float64), 0
-    if part.is_file():
-        total, done = _read(part)
+    begun = _read(part, "the mean is begun anew")
+    total, done = begun or (torch.zeros(lm.n_layers, width, width, dtype=torch.float64), 0)
     sequences = settings.text.sequences(lm)[: settings.samples]
     for number, ids in enumerate(track(sequences, "Mean Jacobians")):
         if number < done:
@@ -114,8 +113,10 @@ def _compute(lm: LanguageModel, settings: JacobianSettings, path: Path) -> None:
         total += position_jacobians(lm, ids).double().cpu()
         if (number + 1) % CHECKPOINT == 0 and number + 1 < len(sequences):
             _write(part, total, number + 1)
-    _write(path, (total / len(sequences)).float(), len(sequences))
+    mean = (total / len(sequences)).float()
+    _write(path, mean, len(sequences))
     part.unlink(missing_ok=True)
+    return mean, len(sequences)
 
 
 def position_jacobians(lm: LanguageModel, ids: Sequence[int]) -> Tensor:
@@ -144,9 +145,9 @@ def position_jacobians(lm: LanguageModel, ids: Sequence[int]) -> Tensor:
 
 
 def _write(path: Path, matrices: Tensor, samples: int) -> None:
-    write_tensors(path, {"matrices": matrices}, {"samples": str(samples)})
+    write_checked(path, {"matrices": matrices}, {"samples": str(samples)})
 
 
-def _read(path: Path) -> tuple[Tensor, int]:
-    with safe_open(path, framework="pt") as file:
-        return file.get_tensor("matrices"), int(file.metadata()["samples"])
+def _read(path: Path, then: str) -> tuple[Tensor, int] | None:
+    known = read_kept(path, then)
+    return None if known is None else (known[0]["matrices"], int(known[1]["samples"]))

@@ -17,11 +17,10 @@ from typing import Any
 
 import torch
 from rich.table import Table
-from safetensors import safe_open
 from torch import Tensor
 
 from corrigenda import LanguageModel
-from corrigenda.files import cache_folder, write_tensors
+from corrigenda.files import cache_folder, read_kept, write_checked
 from corrigenda.forward.interventions import Apply, intervene
 from corrigenda.forward.recording import forward_to
 from corrigenda.models.families import UnsupportedModelError, name_of
@@ -191,10 +190,14 @@ class Triggers:
     def _chance(self) -> str:
         return f"by chance {100 * self.same_last_token_by_chance:.1f} % end in the same token"
 
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """What is kept of it, by field."""
+        return {name: getattr(self, name) for name in ("coefficients", "prefixes", "tokens")}
+
     def save(self, folder: str | Path) -> None:
         """Writes ``triggers.json`` and ``triggers.safetensors``; `Triggers.load` reads them back."""
-        tensors = {name: getattr(self, name) for name in ("coefficients", "prefixes", "tokens")}
-        save_result(Path(folder), "triggers", {"signed": self.signed, "source": self.source}, tensors)
+        save_result(Path(folder), "triggers", {"signed": self.signed, "source": self.source}, self.tensors)
 
     @classmethod
     def load(cls, folder: str | Path) -> Triggers:
@@ -243,12 +246,17 @@ def trigger_examples(lm: LanguageModel, text: Text | None = None, t: int = 25) -
     n_prefixes = text.n_sequences * (text.length - FIRST - 1)
     if n_prefixes < t:
         raise ValueError(f"t={t}: the text has only {max(n_prefixes, 0)} prefixes; take longer text or a smaller t")
-    folder = cache_folder() / "triggers" / f"{lm.cache_key}-{text.key}-top{t}"
-    if not (folder / "triggers.json").is_file():
-        with lm.edits.suspended():
-            _search(lm, text, t).save(folder)
-        _part(folder).unlink(missing_ok=True)
-    return Triggers.load(folder)
+    path = cache_folder() / "triggers" / f"{lm.cache_key}-{text.key}-top{t}.safetensors"
+    known = read_kept(path, "the triggers are searched for again")
+    if known is not None:
+        tensors, said = known
+        return Triggers(signed=json.loads(said["signed"]), source=text.key, **tensors)
+    part = path.with_suffix(".part")
+    with lm.edits.suspended():
+        found = _search(lm, text, t, part)
+    write_checked(path, found.tensors, {"signed": json.dumps(found.signed)})
+    part.unlink(missing_ok=True)
+    return found
 
 
 def require_prefixes(lm: LanguageModel) -> None:
@@ -265,15 +273,14 @@ def require_prefixes(lm: LanguageModel) -> None:
         )
 
 
-def _search(lm: LanguageModel, text: Text, t: int) -> Triggers:
-    """Runs the text once, from the first batch that the kept lists lack."""
-    folder = cache_folder() / "triggers" / f"{lm.cache_key}-{text.key}-top{t}"
+def _search(lm: LanguageModel, text: Text, t: int, part: Path) -> Triggers:
+    """Runs the text once, from the first batch that the kept lists lack, which are in a file."""
     tokens = torch.tensor(text.sequences(lm), dtype=torch.int32)
     n_texts, length = tokens.shape
     memories = [lm.memory(layer) for layer in range(lm.n_layers)]
     signed = memories[0].gates is not None
     lists = [Largest(memory.d_ffn, t, signed) for memory in memories]
-    done = _resume(_part(folder), lists)
+    done = _resume(part, lists)
     rows = max(1, TOKENS // length)
     numbers = torch.arange(n_texts * length).view(n_texts, length)
     starts = range(done, n_texts, rows)
@@ -285,7 +292,7 @@ def _search(lm: LanguageModel, text: Text, t: int) -> Triggers:
                 stack.enter_context(intervene(lm, Site("coefficients", layer), Apply(_into(one, chosen))))
             forward_to(lm, batch, lm.n_layers - 1)
         if number % CHECKPOINT == 0:
-            _write(_part(folder), lists, start + rows)
+            _write(part, lists, start + rows)
     return Triggers(
         signed=signed,
         source=text.key,
@@ -304,24 +311,19 @@ def _into(largest: Largest, prefixes: Tensor) -> Callable[[Tensor], None]:
     return look
 
 
-def _part(folder: Path) -> Path:
-    """Where the lists of an unfinished pass are."""
-    return folder.with_name(f"{folder.name}.part")
-
-
 def _write(path: Path, lists: list[Largest], done: int) -> None:
     tensors = {f"coefficients.{layer}": one.coefficients for layer, one in enumerate(lists)}
     tensors |= {f"prefixes.{layer}": one.prefixes for layer, one in enumerate(lists)}
-    write_tensors(path, tensors, {"progress": json.dumps(done)})
+    write_checked(path, tensors, {"progress": json.dumps(done)})
 
 
 def _resume(path: Path, lists: list[Largest]) -> int:
     """Fills the lists with those of a pass that was cut short; returns how many texts it has looked at."""
-    if not path.is_file():
+    known = read_kept(path, "the search is begun anew")
+    if known is None:
         return 0
-    with safe_open(path, framework="pt") as file:
-        for layer, one in enumerate(lists):
-            one.coefficients = file.get_tensor(f"coefficients.{layer}")
-            one.prefixes = file.get_tensor(f"prefixes.{layer}")
-        done: int = json.loads(file.metadata()["progress"])
+    tensors, said = known
+    for layer, one in enumerate(lists):
+        one.coefficients, one.prefixes = tensors[f"coefficients.{layer}"], tensors[f"prefixes.{layer}"]
+    done: int = json.loads(said["progress"])
     return done

@@ -18,12 +18,11 @@ from typing import Any, Literal
 import torch
 from rich.markup import escape
 from rich.table import Table
-from safetensors.torch import load_file
 from torch import Tensor
 
 from corrigenda import LanguageModel
 from corrigenda.edits.weights import memories_of
-from corrigenda.files import cache_folder, write_tensors
+from corrigenda.files import cache_folder, read_kept, write_checked
 from corrigenda.models.memory import FFNMemory
 from corrigenda.progress import track
 from locate.lens.words import Words, final_norm, read_static, token_texts, unembedding
@@ -190,12 +189,15 @@ def read_values(lm: LanguageModel, layers: Collection[int] | None = None, k: int
     memories = list(memories_of(lm, range(lm.n_layers) if layers is None else layers).values())
     folder = cache_folder() / "values"
     paths = {m.layer: folder / f"{lm.cache_key}-layer{m.layer}-top{k}-{DEFINITION}.safetensors" for m in memories}
-    missing = [memory for memory in memories if not paths[memory.layer].is_file()]
+    kept = {layer: read_kept(path, "it is computed again") for layer, path in paths.items()}
+    found = {layer: known[0] for layer, known in kept.items() if known is not None}
+    missing = [memory for memory in memories if memory.layer not in found]
     if missing:
         with lm.edits.suspended():
             for memory in track(missing, f"Values of {len(missing)} layers in words"):
-                write_tensors(paths[memory.layer], _read_layer(lm, memory, k))
-    found = {layer: load_file(path) for layer, path in paths.items()}
+                found[memory.layer] = {name: one.cpu() for name, one in _read_layer(lm, memory, k).items()}
+                write_checked(paths[memory.layer], found[memory.layer], {})
+    found = {layer: found[layer] for layer in paths}  # in the order asked for
     widest = max(memory.d_ffn for memory in memories)
     parts = {name: torch.stack([_widened(one[name], widest) for one in found.values()], 1) for name in _KEPT}
     used = parts["ids"].unique().tolist()

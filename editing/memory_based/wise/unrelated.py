@@ -9,13 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from corrigenda import LanguageModel
 from corrigenda.data import read_facts
 from corrigenda.data.embedded import unrelated_prompts
-from corrigenda.files import cache_folder, write_tensors
+from corrigenda.files import cache_folder, read_kept, write_checked
 from corrigenda.forward.recording import forward_to
 from corrigenda.moments.text import Text
 from corrigenda.prompts import encode
@@ -122,10 +121,14 @@ def unrelated_coefficients(lm: LanguageModel, layer: int, unrelated: Unrelated) 
     sequences = [ids for found in kinds.values() for ids in found]
     name = hashlib.sha256(json.dumps([lm.cache_key, layer, sequences]).encode()).hexdigest()[:32]
     path = cache_folder() / "unrelated" / f"{name}.safetensors"
-    if not path.is_file():
+    known = read_kept(path, "it is computed again")
+    if known is None:
         with lm.edits.suspended():
-            write_tensors(path, {"coefficients": torch.cat(run_unrelated(lm, layer, sequences))})
-    each = iter(load_file(path)["coefficients"].split([len(ids) - 1 for ids in sequences]))
+            coefficients = torch.cat(run_unrelated(lm, layer, sequences))
+        write_checked(path, {"coefficients": coefficients}, {})
+    else:
+        coefficients = known[0]["coefficients"]
+    each = iter(coefficients.split([len(ids) - 1 for ids in sequences]))
     return {kind: [next(each) for _ in found] for kind, found in kinds.items()}
 
 
