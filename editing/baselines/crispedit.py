@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from corrigenda import LanguageModel
+from corrigenda.edits.weights import require_writable
 from corrigenda.moments.curvature import Labels, curvature
 from corrigenda.moments.text import Text
 from corrigenda.settings import Count, Positive, SettingsError, Share, checked
@@ -70,7 +71,9 @@ class CrispEdit(FineTune):
 
         Raises:
             IndexError: the model has no such layer.
+            UnsupportedModelError: its values are quantised.
         """
+        require_writable(lm, [self.resolved_layer(lm)])
         self.projection(lm)
 
     def projection(self, lm: LanguageModel) -> Projection:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from corrigenda import Edit, Fact, LanguageModel, Origin, ValueEdit
+from corrigenda.edits.weights import require_writable
 from corrigenda.settings import AtLeastOne, NotNegative, Positive, Seed, checked
 from editing.editor import EditRefusedError, require_targets
 from editing.extending import check_previous, without
@@ -88,9 +89,11 @@ class FineTune(OneLayer):
         Raises:
             EditRefusedError: a fact asks for an erasure; `previous` is no such edit of this model and layer; or the
                 loss is not finite.
+            UnsupportedModelError: the model is a masked one; or the layer's values are quantised.
         """
         require_targets("fine-tuning", facts)
         lm.architecture.require_causal("fine-tuning")
+        require_writable(lm, [self.resolved_layer(lm)])
         within = self.projection(lm)
         with without(lm, previous):
             side = SideLayer(lm, self.resolved_layer(lm))

@@ -108,9 +108,10 @@ class Rome(OneLayer):
         """
         lm.architecture.require_one_text("ROME")
         lm.architecture.require_causal("ROME")
-        require_writable(lm, [self.resolved_layer(lm)])
+        layer = self.resolved_layer(lm)
+        require_writable(lm, [layer])
         self._contexts(lm)
-        self._moment(lm, self.resolved_layer(lm))
+        self._moment(lm, layer)
 
     @last_word_counts
     @refused_alone
@@ -126,8 +127,9 @@ class Rome(OneLayer):
         require_targets("ROME", facts)
         lm.architecture.require_one_text("ROME")
         lm.architecture.require_causal("ROME")
-        require_writable(lm, [self.resolved_layer(lm)])
-        layer, prefixes = self.resolved_layer(lm), self._contexts(lm)
+        layer = self.resolved_layer(lm)
+        require_writable(lm, [layer])
+        prefixes = self._contexts(lm)
         memory, moment = lm.memory(layer), self._moment(lm, layer)
         scale = memory.norm()
         guards = Guards("ROME", self.flag_norm, self.refuse_norm)
