@@ -505,8 +505,8 @@ def gathered(found: Sequence[Task], arguments: argparse.Namespace, earlier: Coll
                     points[point["t"]] = point
                     facts[str(point["t"])] = facts_at(stored, point["t"], DATA[task.data][1])
                     limits[str(point["t"])] = limit
-                    name = task.name if limit == task.t else f"{task.name} to {limit}"
-                    runs[name], model = how_made(stored), str(stored.config["model"]["name"])
+                    model = str(stored.config["model"]["name"])
+                    runs[f"{task.name} to {limit}"] = how_made(stored)
         if not points:
             continue
         curve = [points[t] for t in sorted(points)]
