@@ -6,7 +6,6 @@ little as possible to all the others (Meng et al. 2022, "Locating and Editing Fa
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 
 from corrigenda.edits.weights import memories_of
-from corrigenda.files import DamagedFileError, cache_folder
+from corrigenda.files import cache_folder
 from corrigenda.forward.recording import forward_to
 from corrigenda.language_model import LanguageModel
 from corrigenda.models.memory import FFNMemory
@@ -245,10 +244,8 @@ def kept_moment(lm: LanguageModel, path: Path, layer: int, text: Text, again: Ca
     if isinstance(known, tuple) and known[0] == changed:
         moment: SecondMoment = known[1]
         return moment
-    try:
-        mean = read_mean(path)
-    except DamagedFileError as error:
-        warnings.warn(f"{error}; it is computed again", stacklevel=2)
+    mean = read_mean(path)
+    if mean is None:
         path.unlink()
         again()
         return kept_moment(lm, path, layer, text, again)

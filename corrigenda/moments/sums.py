@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from corrigenda.files import read_checked, read_kept, write_checked
+from corrigenda.files import read_kept, write_checked
 
 CHECKPOINT = 16
 """Batches after which the sums so far are written down."""
@@ -82,13 +82,13 @@ def _blocks(width: int) -> Iterator[tuple[int, int]]:
         yield a, min(a + BLOCK, width)
 
 
-def read_mean(path: Path) -> tuple[Tensor, int]:
+def read_mean(path: Path) -> tuple[Tensor, int] | None:
     """The mean that `SquareSum.finish` wrote, (width, width), float64, and over how many tokens it is.
 
-    Raises:
-        DamagedFileError: the file does not hold what was written.
+    None where the file is missing, or damaged, which a warning says.
     """
-    return _unpacked(*read_checked(path))[:2]
+    found = read_kept(path, "it is computed again")
+    return None if found is None else _unpacked(*found)[:2]
 
 
 def _write(path: Path, matrix: Tensor, tokens: int, done: int) -> None:

@@ -25,7 +25,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pages import ROOT, UNKNOWN, Collected, Made, Report, add_note, kept, made, noting, provenance
+from pages import (
+    ROOT,
+    UNKNOWN,
+    Collected,
+    Made,
+    Report,
+    add_note,
+    keeping_option,
+    kept_unless_anew,
+    made,
+    noting,
+    provenance,
+)
 
 from corrigenda.runs.store import Store, StoredRun
 from editing import EDITORS
@@ -106,6 +118,9 @@ TABLE: tuple[Entry, ...] = (
 LIKE = "rome"
 """The random edits are as large as those of this editor. Its edits are kept, so that they are not made twice."""
 
+Table = tuple[Mapping[str, Any], Any]
+"""A table of the page, and its cases."""
+
 OTHER_AIMS: dict[str, str] = {
     "suppress": "makes a fact less likely, and puts no other in its place",
     "enhance": "makes a fact more likely, and puts no other in its place",
@@ -129,7 +144,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", default="", help="configurations, e.g. rome,finetune; all by default")
     parser.add_argument("--minutes", type=float, default=None, help="stop after so long, to go on another time")
     parser.add_argument("--write", action="store_true", help="run nothing, write what there is")
-    parser.add_argument("--anew", action="store_true", help="keep nothing of the data file that there is")
+    keeping_option(parser)
     parser.add_argument("--remark", default="", help="added to what the page says of itself")
     parser.add_argument("overrides", nargs="*", help="of the configuration, for all runs, e.g. eval.max_new_tokens=20")
 
@@ -151,20 +166,39 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
         for stored in (row.entry.runs if row.entry else ())
     }
     tables = list(zip(view["boards"], cases_view(found), strict=True))
-    earlier = None if arguments.anew else kept(NAME, arguments.docs)
+    earlier = kept_unless_anew(NAME, arguments)
     if earlier:
-        places = [place(board) for board, _ in tables]
-        for board, cases in zip(earlier.figures["view"]["boards"], read_cases(cases_path(arguments.docs)), strict=True):
-            if place(board) not in places:
-                tables.append((board, cases))
-                name = f"{board['data']} {board['mode']} "
-                runs |= {run: how for run, how in earlier.runs.items() if run.startswith(name)}
-        tables.sort(key=lambda table: place(table[0]))
+        tables, runs = with_kept(tables, runs, earlier, read_cases(cases_path(arguments.docs)))
     view["boards"] = [board for board, _ in tables]
     write_cases([cases for _, cases in tables], arguments.docs)
     return Collected(
         {"view": view, "about": about(arguments, view["boards"])}, runs, earlier.earlier if earlier else ()
     )
+
+
+def with_kept(
+    tables: Sequence[Table], runs: Mapping[str, Made], earlier: Collected, cases: CasesView
+) -> tuple[list[Table], dict[str, Made]]:
+    """The tables of the store, and of the data file those that the store has no run of.
+
+    Args:
+        tables: of the store.
+        runs: how their runs were made.
+        earlier: the data file.
+        cases: of its tables.
+
+    Returns:
+        the tables, as they are ordered; and how the runs of all were made.
+    """
+    there = {place(board) for board, _ in tables}
+    others = [
+        (board, own)
+        for board, own in zip(earlier.figures["view"]["boards"], cases, strict=True)
+        if place(board) not in there
+    ]
+    names = tuple(f"{board['data']} {board['mode']} " for board, _ in others)
+    theirs = {run: how for run, how in earlier.runs.items() if run.startswith(names)}
+    return sorted([*tables, *others], key=lambda table: place(table[0])), {**runs, **theirs}
 
 
 def place(board: Mapping[str, Any]) -> tuple[str, str, int]:

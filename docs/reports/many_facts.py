@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from layers import paragraph
 from leaderboard import how_made, run
-from pages import ROOT, Collected, Made, Report, data_path, kept, provenance
+from pages import ROOT, Collected, Made, Report, data_path, keeping_option, kept_unless_anew, provenance
 from sequential import read_json, write_others
 
 from corrigenda import load
@@ -331,14 +331,14 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", type=Path, default=ROOT / "outputs" / NAME)
     parser.add_argument("--minutes", type=float, default=None, help="stop after so long, to go on another time")
     parser.add_argument("--write", action="store_true", help="run nothing, write what there is")
-    parser.add_argument("--anew", action="store_true", help="keep nothing of the data file that there is")
+    keeping_option(parser)
     parser.add_argument("overrides", nargs="*", help="of the configuration, for all runs, e.g. eval.max_new_tokens=10")
 
 
 def collect(arguments: argparse.Namespace) -> Collected | None:
     """All sequences; None where the time was up before all was done."""
     arguments.store = arguments.store.resolve()
-    earlier = None if arguments.anew else kept(NAME, arguments.docs)
+    earlier = kept_unless_anew(NAME, arguments)
     if earlier and "tuning" in earlier.figures and not (arguments.store / TUNING).is_file():
         write_json(arguments.store / TUNING, earlier.figures["tuning"])
     found = tasks(arguments)

@@ -235,6 +235,16 @@ def kept(name: str, docs: Path = DOCS) -> Collected | None:
     return Collected(data["figures"], runs, (*data.get("earlier", ()), data["command"]))
 
 
+def keeping_option(parser: argparse.ArgumentParser) -> None:
+    """Adds the option of a first step that begins with what its data file has (`kept_unless_anew`)."""
+    parser.add_argument("--anew", action="store_true", help="keep nothing of the data file that there is")
+
+
+def kept_unless_anew(name: str, arguments: argparse.Namespace) -> Collected | None:
+    """What `kept` gives, by the options; None with --anew."""
+    return None if arguments.anew else kept(name, arguments.docs)
+
+
 # -- what a page says of itself
 
 
