@@ -49,6 +49,7 @@ PRESETS: Mapping[str, str] = {
     "grace_wide": "grace",
     "memit_blue": "memit",
     "memit_plain": "memit",
+    "memit_rounds": "memit",
     "pmet": "memit",
     "r_rome": "rome",  # with its very settings: the name under which users look for it
     "wise_paper": "wise_whitened",

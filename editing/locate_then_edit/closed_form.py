@@ -10,13 +10,13 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
-from corrigenda import Edit, Fact, LanguageModel, WeightEdit
+from corrigenda import Edit, Fact, LanguageModel, Origin, WeightEdit
 from corrigenda.edits.weights import require_writable
 from corrigenda.moments.experts import ExpertMoments, Moment, tokens_for
 from corrigenda.moments.second_moment import second_moments
@@ -30,8 +30,9 @@ from editing.layers import ascending
 from editing.locate_then_edit.after_treatments import AfterTreatments, anchored
 from editing.locate_then_edit.guards import warn_of_load, warn_of_rank
 from editing.locate_then_edit.history import KeyHistory
-from editing.locate_then_edit.joined import Written, finished, require_one_kind
+from editing.locate_then_edit.joined import Written, beside, edit_of, finished, require_one_kind
 from editing.locate_then_edit.keys import group_weights
+from editing.locate_then_edit.least_squares import Factors
 from editing.locate_then_edit.passes import SubjectRows
 from editing.locate_then_edit.prompts import build_prompts
 from editing.locate_then_edit.solved import Batch, Solving
@@ -39,6 +40,29 @@ from editing.locate_then_edit.spread import Rule, spread
 from editing.locate_then_edit.targets import Site, ValueSettings
 from editing.locate_then_edit.writing import Problem, Solution, Step, Writing, task_of
 from editing.together import last_word_counts, refused_alone
+
+
+class Round(NamedTuple):
+    """What one round wrote: by layer the update's factors, the history with it, and of each fact what to report."""
+
+    factors: dict[int, Factors]
+    state: KeyHistory
+    report: list[dict[str, Any]]
+
+
+def in_one(rounds: Sequence[Round]) -> Round:
+    """Rounds of the same facts as one: all that they wrote, and the last one's history.
+
+    Of each fact the first round's report, with those of the later ones as ``again``.
+    """
+    first, *others = rounds
+    factors, report = first.factors, first.report
+    for one in others:
+        factors = {layer: beside(factors[layer], pair) for layer, pair in one.factors.items()}
+        report = [
+            known | {"again": [*known.get("again", ()), more]} for known, more in zip(report, one.report, strict=True)
+        ]
+    return Round(factors, rounds[-1].state, report)
 
 
 @dataclass(frozen=True)
@@ -70,6 +94,9 @@ class ClosedForm:
         keep_targets: whether solved targets are kept on disk and taken from there.
         solve_on: in which model targets are solved for when an edit goes on: with what the edit has written so far, or
             without any edit, so that a target does not depend on what came before it and is found on disk.
+        rounds: how often the facts are written. From the second time on their targets are solved for on the model with
+            what was written so far, which makes up for what the facts did to one another's prompts. No paper has it:
+            an editor that does it has a name of its own (`memit_rounds`).
         workers: the processes in which targets are solved for.
         after: what is done to targets and updates after they are solved for.
         text: over which text C is taken.
@@ -98,6 +125,7 @@ class ClosedForm:
     )
     keep_targets: bool = True
     solve_on: Literal["edited", "unedited"] = "edited"
+    rounds: AtLeastOne = 1
     workers: Workers = field(default_factory=Workers)
     after: AfterTreatments = field(default_factory=AfterTreatments)
     text: Text = field(default_factory=Text)
@@ -227,7 +255,8 @@ class ClosedForm:
         layers = self.resolved_layers(lm)
         for layer in layers:
             _ = lm.memory(layer).d_ffn  # an entry is a key and a value of one memory, which a mixture has not
-        batches, targets, _ = self._targets(lm, facts, layers, told=False)
+        batches = self._batches(lm, facts)
+        targets, _ = self._targets(lm, batches, layers, None)
         rows = SubjectRows(lm, [batch.prompts for batch in batches])
         _, weights = self._contexts(lm)
         found = {}
@@ -253,26 +282,39 @@ class ClosedForm:
         moments = self._moments(lm, layers)
         n_written, width = state.n_written + len(facts), lm.memory(layers[0]).width
         warn_of_load(self.name, n_written, width, self.most_per_coefficient, self.when_crowded)
-        with present(lm, own):
-            with lm.edits.suspended() if self.solve_on == "unedited" else nullcontext():
-                batches, targets, report = self._targets(lm, facts, layers)
-                if self.after.norm_anchor:
-                    self._anchor(lm, own, batches, targets, report)
-            task = task_of(self.name, lm, batches, targets, report)
-            factors, grown = self._writing(lm, layers, moments).written(lm, task, state.before(task.facts))
-        return finished(lm, self, own, factors, facts, report, grown, grown.n_written, self.refuse_norm)
+        batches, writing = self._batches(lm, facts), self._writing(lm, layers, moments)
+        earlier = () if own is None else own.origin.report
+        found: list[Round] = []
+        with present(lm, own), ExitStack() as written:
+            for number in range(1, self.rounds + 1):
+                told = "" if number == 1 else f"round {number} of {self.rounds}"
+                with lm.edits.suspended() if number == 1 and self.solve_on == "unedited" else nullcontext():
+                    targets, report = self._targets(lm, batches, layers, told)
+                    if self.after.norm_anchor:
+                        self._anchor(lm, [*earlier, *(found[0].report if found else ())], batches, targets, report)
+                task = task_of(self.name, lm, batches, targets, report)
+                past = state.before(task.facts)
+                if found:  # of the round before its weights count, and not its keys: these facts are written anew
+                    past = replace(past, weights=found[-1].state.weights)
+                found.append(Round(*writing.written(lm, task, past), report))
+                if number < self.rounds:
+                    written.enter_context(edit_of(lm, Origin.of(lm, self, ()), found[-1].factors).applied(lm))
+        whole = in_one(found)
+        return finished(
+            lm, self, own, whole.factors, facts, whole.report, whole.state, whole.state.n_written, self.refuse_norm
+        )
 
     def _anchor(
         self,
         lm: LanguageModel,
-        own: WeightEdit | None,
+        reported: Sequence[Mapping[str, Any]],
         batches: Sequence[Batch],
         targets: dict[int, Tensor],
         report: Sequence[dict[str, Any]],
     ) -> None:
-        """Scales the targets to the norm of the first edit's, which the reports keep."""
+        """Scales the targets to the norm of the first edit's, which the reports so far keep."""
         rows = SubjectRows(lm, [batch.prompts for batch in batches])
-        earlier = [] if own is None else [one["norm_anchors"] for one in own.origin.report if "norm_anchors" in one]
+        earlier = [one["norm_anchors"] for one in reported if "norm_anchors" in one]
         anchors = {}
         _, weights = self._contexts(lm)
         for layer, wanted in sorted(targets.items()):
@@ -283,18 +325,14 @@ class ClosedForm:
         for one in report:
             one["norm_anchors"] = anchors
 
-    def _targets(
-        self, lm: LanguageModel, facts: Sequence[Fact], layers: Sequence[int], told: bool = True
-    ) -> tuple[list[Batch], dict[int, Tensor], list[dict[str, Any]]]:
-        """The facts in batches; by layer their targets; and for each fact what there is to report."""
+    def _batches(self, lm: LanguageModel, facts: Sequence[Fact]) -> list[Batch]:
+        """The facts' prompts, in the batches in which they are solved for."""
         prefixes, _ = self._contexts(lm)
         batches = [
             Batch(part, build_prompts(lm, part, prefixes, self.value.kl_prompt, self.value.kl_position))
             for part in (facts[n : n + self.batch_size] for n in range(0, len(facts), self.batch_size))
         ]
-        solving = Solving(prefixes, self.value, self.resolved_site(lm), self.keep_targets, self.workers, told)
-        targets, report = solving.targets(lm, batches, layers if self.ends_only else layers[-1:])
-        at_start = [bool(start) for batch in batches for start in batch.prompts.at_start]
+        at_start = [start for batch in batches for start in batch.prompts.at_start]
         if any(at_start):
             named = ", ".join(repr(fact.id) for fact, start in zip(facts, at_start, strict=True) if start)
             warnings.warn(
@@ -302,8 +340,17 @@ class ClosedForm:
                 f"something precedes it: {named}",
                 stacklevel=4,
             )
-        figures = [one | {"subject_at_start": start} for one, start in zip(report, at_start, strict=True)]
-        return batches, targets, figures
+        return batches
+
+    def _targets(
+        self, lm: LanguageModel, batches: Sequence[Batch], layers: Sequence[int], told: str | None
+    ) -> tuple[dict[int, Tensor], list[dict[str, Any]]]:
+        """By layer the targets; and for each fact what there is to report."""
+        prefixes, _ = self._contexts(lm)
+        solving = Solving(prefixes, self.value, self.resolved_site(lm), self.keep_targets, self.workers, told)
+        targets, report = solving.targets(lm, batches, layers if self.ends_only else layers[-1:])
+        at_start = [bool(start) for batch in batches for start in batch.prompts.at_start]
+        return targets, [one | {"subject_at_start": start} for one, start in zip(report, at_start, strict=True)]
 
     def _writing(self, lm: LanguageModel, layers: Sequence[int], moments: Mapping[int, Moment]) -> Writing:
         """How the layers are written."""

@@ -128,10 +128,10 @@ def joined(lm: LanguageModel, own: WeightEdit | None, factors: Mapping[int, Fact
         if isinstance(own, ExpertsEdit) and isinstance(new, ExpertsEdit):
             places_of_both = {**own.factors, **new.factors}
             parts = {p: [edit.factors[p] for edit in (own, new) if p in edit.factors] for p in places_of_both}
-            return ExpertsEdit(origin, {p: _beside(*both) if both[1:] else both[0] for p, both in parts.items()})
+            return ExpertsEdit(origin, {p: beside(*both) if both[1:] else both[0] for p, both in parts.items()})
         return new
     if own is None or isinstance(own, LowRankEdit):
-        both = dict(factors) if own is None else {n: _beside(own.factors[n], pair) for n, pair in factors.items()}
+        both = dict(factors) if own is None else {n: beside(own.factors[n], pair) for n, pair in factors.items()}
         if all(2 * left.shape[1] <= left.shape[0] for left, _ in both.values()):
             return LowRankEdit.of(lm, origin, both)
     whole = {layer: left @ right for layer, (left, right) in factors.items()}
@@ -140,6 +140,6 @@ def joined(lm: LanguageModel, own: WeightEdit | None, factors: Mapping[int, Fact
     return ValueEdit.of(lm, origin, whole)
 
 
-def _beside(one: Factors, other: Factors) -> Factors:
+def beside(one: Factors, other: Factors) -> Factors:
     """The factors of the sum of two changes."""
     return torch.cat([one[0].double(), other[0].double()], 1), torch.cat([one[1].double(), other[1].double()])

@@ -49,7 +49,7 @@ class Solving:
         site: the output of what.
         keep: whether solved targets are kept on disk, and taken from there.
         workers: the processes that solve.
-        told: whether it says how far it is; not where its caller does.
+        told: what is said of it besides how far it is; None for nothing at all, where the caller says so much.
     """
 
     prefixes: Sequence[str]
@@ -57,7 +57,7 @@ class Solving:
     site: Site
     keep: bool
     workers: Workers = field(default_factory=Workers)
-    told: bool = True
+    told: str | None = ""
 
     def targets(
         self, lm: LanguageModel, batches: Sequence[Batch], layers: Sequence[int]
@@ -82,7 +82,7 @@ class Solving:
         missing = [any(one is None for fact in facts for one in fact.values()) for facts in found]
         order = [number for number, lacks in enumerate(missing) if lacks]
         n_facts = sum(len(batches[number].facts) for number in order)
-        told = f"Solving for the target values of {counted(n_facts, 'fact')}"
+        told = ", ".join(filter(None, (f"Solving for the target values of {counted(n_facts, 'fact')}", self.told)))
         lacking = [lacking_of(batches[number], found[number], layers) for number in order]
         for number, solved_now in self._solved(lm, lacking, told):
             place = order[number]
@@ -103,7 +103,7 @@ class Solving:
             return
         work = partial(solve, self.settings, self.site)
         found = self.workers.each(lm, work, lacking, _named, passed=(EditRefusedError,))
-        yield from track(found, told, bar=False, total=len(lacking)) if self.told else found
+        yield from found if self.told is None else track(found, told, bar=False, total=len(lacking))
 
     def _entry(self, state: str, fact: Fact, layer: int) -> Path:
         asked = {

@@ -36,7 +36,7 @@ def own_values(content: Mapping[str, Any], path: str = "") -> Iterator[tuple[str
     for key, value in content.items():
         if key in ("_target_", "defaults"):
             continue
-        if isinstance(value, Mapping) and "_target_" in value:
+        if isinstance(value, Mapping):
             yield from own_values(value, f"{path}{key}.")
         elif not (isinstance(value, str) and (value.startswith("${") or value == "???")):
             yield f"{path}{key}", value

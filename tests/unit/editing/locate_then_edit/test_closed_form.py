@@ -604,3 +604,85 @@ def test_bfloat16(name: str, family: str) -> None:
         # One unit in the last place where the order of a sum decides.
         torch.testing.assert_close(lm.memory(layer).values, expected, rtol=2**-7, atol=1e-6)
     assert torch.equal(lm.memory(1).values, before)
+
+
+# -- further rounds
+
+
+@EACH
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_second_round_is_the_same_facts_gone_on_from(name: str, goes_on: bool) -> None:
+    """Solved for on the model with the first; the first's own keys, which the facts supersede, do not count."""
+    lm = build("llama")
+    before = bits(lm)
+    editor = EDITORS[name]
+    twice = dataclasses.replace(editor, rounds=2)
+    own = editor.edit(lm, FACTS[:1]) if goes_on else None
+    facts = FACTS[1:] if goes_on else FACTS
+    first = editor.extend(lm, own, facts)
+    expected = editor.extend(lm, first, facts)
+    found = twice.extend(lm, own, facts)
+    assert unchanged(lm, before)
+    for layer in found.changed:
+        assert difference(found.delta(layer), expected.delta(layer)) < 1e-4
+        assert difference(found.delta(layer), first.delta(layer)) > 1e-2
+    assert [fact.id for fact in found.origin.facts] == [fact.id for fact in FACTS]
+    assert [len(one.get("again", ())) for one in found.origin.report] == [0] * goes_on + [1] * len(facts)
+    last = found.origin.report[-1]
+    assert last["step_losses"] == first.origin.report[-1]["step_losses"]
+    assert last["again"][0]["loss"] != last["loss"]
+    assert isinstance(found.state, KeyHistory)
+    assert found.state.n_written == len(FACTS)
+    assert [fact.id for fact in found.state.facts] == ([fact.id for fact in FACTS] if editor.keeps_history else [])
+
+
+def test_rounds_go_on_from_an_applied_edit_as_from_one_that_is_not() -> None:
+    lm = build("llama")
+    twice = dataclasses.replace(MEMIT, rounds=2)
+    own = MEMIT.edit(lm, FACTS[:1])
+    apart = twice.extend(lm, own, FACTS[1:])
+    with own.applied(lm):
+        applied = twice.extend(lm, own, FACTS[1:])
+        assert list(lm.edits) == [own]
+    assert not lm.edits
+    for layer in (1, 2):
+        assert torch.equal(applied.delta(layer), apart.delta(layer))
+
+
+def test_only_the_first_round_solves_on_the_unedited_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = build("llama")
+    own = MEMIT.edit(lm, FACTS[:1])
+    seen: list[tuple[int, str | None]] = []
+    whole = Solving.targets
+
+    def spied(self: Solving, lm: LanguageModel, *given: Any) -> Any:
+        seen.append((len(lm.edits), self.told))
+        return whole(self, lm, *given)
+
+    monkeypatch.setattr(Solving, "targets", spied)
+    dataclasses.replace(MEMIT, rounds=3, solve_on="unedited").extend(lm, own, FACTS[1:])
+    assert seen == [(0, ""), (2, "round 2 of 3"), (3, "round 3 of 3")]
+
+
+def test_a_second_round_makes_up_for_what_facts_do_to_one_another() -> None:
+    """Many facts of few words in few coefficients: each holds alone, and is disturbed by the others."""
+    lm = build("llama")
+    words = [word for word in tiny.WORDS if word.isalpha()]
+    facts = [
+        Fact(f"{words[n]} {words[n + 20]}", "{} is located in the city of", words[n % 7], id=str(n)) for n in range(12)
+    ]
+    value = dataclasses.replace(VALUE, steps=20, lr=0.5)
+    editor = dataclasses.replace(MEMIT, weight=0.03, prefixes=("",), value=value, alike=1.0)
+
+    def missing(rounds: int) -> float:
+        """The mean -log P of the new objects' first tokens, nats."""
+        nll = 0.0
+        with dataclasses.replace(editor, rounds=rounds).edit(lm, facts).applied(lm):
+            for fact in facts:
+                ids = lm.tokenizer(fact.statement)["input_ids"]
+                [target, *_] = encode_target(lm.tokenizer, fact.statement, str(fact.target_new))
+                nll -= float(forward_logits(lm, lm.batch([ids]))[0, -1].log_softmax(-1)[target])
+        return nll / len(facts)
+
+    once, twice = missing(1), missing(2)
+    assert twice < once - 0.3, (once, twice)
