@@ -236,8 +236,8 @@ class ClosedForm:
         """What each layer lacks of the facts' targets, where no layer sees what another writes.
 
         For a knowledge base, which keeps what was solved for each fact on the unedited model: several layers take equal
-        shares, since none is measured anew after the one below it was written. It is silent: the base says how far it
-        is.
+        shares, since none is measured anew after the one below it was written, and there are no further `rounds`. It is
+        silent: the base says how far it is.
 
         Args:
             lm: the model, as it is.
