@@ -25,19 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pages import (
-    ROOT,
-    UNKNOWN,
-    Collected,
-    Made,
-    Report,
-    add_note,
-    keeping_option,
-    kept_unless_anew,
-    made,
-    noting,
-    provenance,
-)
+from pages import ROOT, UNKNOWN, Collected, Made, Report, add_note, keeping_option, kept, made, noting, provenance
 
 from corrigenda.runs.store import Store, StoredRun
 from editing import EDITORS
@@ -166,7 +154,7 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
         for stored in (row.entry.runs if row.entry else ())
     }
     tables = list(zip(view["boards"], cases_view(found), strict=True))
-    earlier = kept_unless_anew(NAME, arguments)
+    earlier = kept(NAME, arguments)
     if earlier:
         tables, runs = with_kept(tables, runs, earlier, read_cases(cases_path(arguments.docs)))
     view["boards"] = [board for board, _ in tables]

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from layers import paragraph
 from leaderboard import how_made, run
-from pages import ROOT, Collected, Made, Report, data_path, keeping_option, kept_unless_anew, provenance
+from pages import ROOT, Collected, Made, Report, data_path, keeping_option, kept, provenance
 from sequential import read_json, write_others
 
 from corrigenda import load
@@ -348,7 +348,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 def collect(arguments: argparse.Namespace) -> Collected | None:
     """All sequences; None where the time was up before all was done."""
     arguments.store = arguments.store.resolve()
-    earlier = kept_unless_anew(NAME, arguments)
+    earlier = kept(NAME, arguments)
     if earlier and "tuning" in earlier.figures and not (arguments.store / TUNING).is_file():
         write_json(arguments.store / TUNING, earlier.figures["tuning"])
     found = tasks(arguments)

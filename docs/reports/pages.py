@@ -216,15 +216,25 @@ def read_data(name: str, docs: Path = DOCS) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def kept(name: str, docs: Path = DOCS) -> Collected | None:
+def keeping_option(parser: argparse.ArgumentParser) -> None:
+    """Adds the option of a first step that begins with what its data file has (`kept`)."""
+    parser.add_argument("--anew", action="store_true", help="keep nothing of the data file that there is")
+
+
+def kept(name: str, arguments: argparse.Namespace) -> Collected | None:
     """What a page's data file has already, for a first step that adds to it: a store may be gone when more is run.
 
+    Args:
+        name: of the page.
+        arguments: the options, `keeping_option` among them.
+
     Returns:
-        the figures and how their runs were made, with the commands that made them; None where there is no file.
+        the figures and how their runs were made, with the commands that made them; None where there is no file, and
+        with --anew.
     """
-    if not data_path(name, docs).is_file():
+    if arguments.anew or not data_path(name, arguments.docs).is_file():
         return None
-    data = read_data(name, docs)
+    data = read_data(name, arguments.docs)
     runs = {
         run: [
             data["made"][entry["made"]] | {key: value for key, value in entry.items() if key != "made"}
@@ -233,16 +243,6 @@ def kept(name: str, docs: Path = DOCS) -> Collected | None:
         for run, made in data["runs"].items()
     }
     return Collected(data["figures"], runs, (*data.get("earlier", ()), data["command"]))
-
-
-def keeping_option(parser: argparse.ArgumentParser) -> None:
-    """Adds the option of a first step that begins with what its data file has (`kept_unless_anew`)."""
-    parser.add_argument("--anew", action="store_true", help="keep nothing of the data file that there is")
-
-
-def kept_unless_anew(name: str, arguments: argparse.Namespace) -> Collected | None:
-    """What `kept` gives, by the options; None with --anew."""
-    return None if arguments.anew else kept(name, arguments.docs)
 
 
 # -- what a page says of itself

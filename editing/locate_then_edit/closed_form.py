@@ -55,13 +55,11 @@ def in_one(rounds: Sequence[Round]) -> Round:
 
     Of each fact the first round's report, with those of the later ones as ``again``.
     """
-    first, *others = rounds
-    factors, report = first.factors, first.report
-    for one in others:
+    factors = rounds[0].factors
+    for one in rounds[1:]:
         factors = {layer: beside(factors[layer], pair) for layer, pair in one.factors.items()}
-        report = [
-            known | {"again": [*known.get("again", ()), more]} for known, more in zip(report, one.report, strict=True)
-        ]
+    by_fact = zip(*(one.report for one in rounds), strict=True)
+    report = [first | {"again": later} if later else first for first, *later in by_fact]
     return Round(factors, rounds[-1].state, report)
 
 
@@ -283,7 +281,7 @@ class ClosedForm:
         n_written, width = state.n_written + len(facts), lm.memory(layers[0]).width
         warn_of_load(self.name, n_written, width, self.most_per_coefficient, self.when_crowded)
         batches, writing = self._batches(lm, facts), self._writing(lm, layers, moments)
-        earlier = () if own is None else own.origin.report
+        reported = [] if own is None else list(own.origin.report)
         found: list[Round] = []
         with present(lm, own), ExitStack() as written:
             for number in range(1, self.rounds + 1):
@@ -291,7 +289,8 @@ class ClosedForm:
                 with lm.edits.suspended() if number == 1 and self.solve_on == "unedited" else nullcontext():
                     targets, report = self._targets(lm, batches, layers, told)
                     if self.after.norm_anchor:
-                        self._anchor(lm, [*earlier, *(found[0].report if found else ())], batches, targets, report)
+                        self._anchor(lm, reported, batches, targets, report)
+                        reported += report
                 task = task_of(self.name, lm, batches, targets, report)
                 past = state.before(task.facts)
                 if found:  # of the round before its weights count, and not its keys: these facts are written anew

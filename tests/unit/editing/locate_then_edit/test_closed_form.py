@@ -679,9 +679,9 @@ def test_a_second_round_makes_up_for_what_facts_do_to_one_another() -> None:
         nll = 0.0
         with dataclasses.replace(editor, rounds=rounds).edit(lm, facts).applied(lm):
             for fact in facts:
-                ids = lm.tokenizer(fact.statement)["input_ids"]
+                batch = lm.batch([lm.tokens(fact.statement)])
                 [target, *_] = encode_target(lm.tokenizer, fact.statement, str(fact.target_new))
-                nll -= float(forward_logits(lm, lm.batch([ids]))[0, -1].log_softmax(-1)[target])
+                nll -= float(forward_logits(lm, batch, batch.lengths - 1).log_softmax(-1)[0, target])
         return nll / len(facts)
 
     once, twice = missing(1), missing(2)
