@@ -7,7 +7,8 @@ Facts are edited in batches, one batch after another, by the sequential protocol
 run of run.py, in a process of its own, in a store. What is finished is not done again, and what was cut short goes on:
 the first command can be stopped and given again. It writes the data when all is done; with --write, of what there is.
 At the start it says how long it will take. What the data file has and the store has not is kept, with the settings
-that were chosen, so that a method can be added where the store of the others is gone; --anew forgets it.
+that were chosen, so that a method or an order can be added where the store of the others is gone (with --lacking
+nothing is run again that the file has); --anew forgets it.
 `pages.py` says more of the two steps.
 """
 
@@ -341,6 +342,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", type=Path, default=ROOT / "outputs" / NAME)
     parser.add_argument("--minutes", type=float, default=None, help="stop after so long, to go on another time")
     parser.add_argument("--write", action="store_true", help="run nothing, write what there is")
+    parser.add_argument("--lacking", action="store_true", help="run nothing that the data file has already")
     keeping_option(parser)
     parser.add_argument("overrides", nargs="*", help="of the configuration, for all runs, e.g. eval.max_new_tokens=10")
 
@@ -354,7 +356,8 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
     found = tasks(arguments)
     if not arguments.write:
         store = Store(arguments.store)
-        open_tasks = [task for task in found if not ended(task, store)]
+        there = earlier.figures["data"] if earlier and arguments.lacking else {}
+        open_tasks = [task for task in found if not ended(task, store) and not has(there, task)]
         print(estimate(open_tasks, arguments), flush=True)
         deadline = time.monotonic() + 60 * arguments.minutes if arguments.minutes else None
         if not all(run([*task.overrides, *size_of(task, found, store)], store, deadline) for task in open_tasks):
@@ -396,17 +399,24 @@ def chosen(given: str, known: Mapping[str, Any], what: str) -> list[str]:
 
 
 def write_facts(facts: FactSet, data: str, t: int, folder: Path) -> dict[str, Path]:
-    """Writes the facts to edit, the fixed locality set, and others for the editors that learn from some.
-
-    Without the prompts for fluency: sampled texts are a large part of the time and none of the question.
-    """
-    plain = FactSet(data, tuple(replace(fact, generation=()) for fact in facts))
+    """Writes the facts to edit, the fixed locality set, and others for the editors that learn from some."""
+    plain = without_generation(facts)
     edited, fixed, others = plain[:t], plain[t : t + FIXED], plain[t + FIXED : t + FIXED + OTHERS]
     paths = {"facts": folder / f"{data}.jsonl", "fixed": folder / f"{data}-after-{t}.jsonl"}
     # The same text whatever T is: a run of other orders is of the first of these facts.
     for path, some in ((paths["facts"], plain), (paths["fixed"], fixed)):
-        write_text(path, "".join(json.dumps(one.to_dict(), ensure_ascii=False) + "\n" for one in some))
+        write_lines(path, some)
     return paths | {"others": write_others(others, edited, list(fixed), folder / f"{data}-others-{t}.jsonl")}
+
+
+def without_generation(facts: FactSet) -> FactSet:
+    """Without the prompts for fluency: sampled texts are a large part of the time and none of the question."""
+    return FactSet(facts.name, tuple(replace(fact, generation=()) for fact in facts))
+
+
+def write_lines(path: Path, facts: FactSet) -> None:
+    """Writes facts as `data=facts` reads them."""
+    write_text(path, "".join(json.dumps(one.to_dict(), ensure_ascii=False) + "\n" for one in facts))
 
 
 def asked(arguments: argparse.Namespace, name: str, paths: Mapping[str, Path], order: int | None, t: int) -> list[str]:
@@ -459,6 +469,13 @@ def sequence_of(task: Task, store: Store) -> list[StoredRun]:
 def ended(task: Task, store: Store) -> bool:
     """Whether a task is done."""
     return any(run.state == "finished" for run in runs_of(task, store))
+
+
+def has(data: Mapping[str, Any], task: Task) -> bool:
+    """Whether the figures of a data file have all of a task."""
+    method = data.get(task.data, {}).get(task.method, nothing())
+    points = method["points"] if task.order is None else method["orders"].get(str(task.order), [])
+    return any(point["t"] >= task.t for point in points)
 
 
 def size_of(task: Task, others: Sequence[Task], store: Store) -> list[str]:
@@ -631,10 +648,10 @@ def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
     return [path, *pictures]
 
 
-def headings() -> dict[str, str]:
+def headings(keys: Sequence[str] = KEYS) -> dict[str, str]:
     """What the metrics are called in tables of curves."""
     known = curve_columns() | SHORT
-    return {key: known.get(key, METRICS[key.rpartition(".")[2]].title) for key in KEYS}
+    return {key: known.get(key, METRICS[key.rpartition(".")[2]].title) for key in keys}
 
 
 def introduction(figures: Mapping[str, Any]) -> list[str]:
@@ -749,7 +766,11 @@ def told(point: Mapping[str, Any], key: str) -> str:
 
 def tested(left: Mapping[str, Any], right: Mapping[str, Any], t: int, key: str) -> float | None:
     """The p-value of a paired test of two methods at T; None where they have few facts in common."""
-    one, other = left["facts"].get(str(t)), right["facts"].get(str(t))
+    return paired(left["facts"].get(str(t)), right["facts"].get(str(t)), key)
+
+
+def paired(one: Mapping[str, Any] | None, other: Mapping[str, Any] | None, key: str) -> float | None:
+    """The p-value of a paired test of two of `facts_at`; None where one is lacking, or few facts are common."""
     if one is None or other is None:
         return None
     common = [id_ for id_ in one["columns"] if id_ in other["columns"]]

@@ -6,20 +6,17 @@ import importlib
 import json
 import shutil
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import program
 import pytest
-import tiny
 
 from corrigenda.files import write_json
-from corrigenda.runs.store import Store
 
 ROOT = Path(__file__).parents[3]
-SUBJECTS = ["Thomas", "Danielle", "Ben", "river", "tower", "piano", "Rome", "Berlin", "red", "blue", "seven", "north"]
 SMALL = ("editor.text.tokens=640", "editor.text.length=16", "editor.prefix_lengths=[[2,2]]", "editor.value.steps=3")
 CLOSED = (*SMALL, "editor.layers=[1,2]", "editor.tokens_per_coefficient=0", "editor.value.lr=0.2")
 CHANGES: dict[str, tuple[str, ...]] = {
@@ -31,11 +28,10 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "finetune": ("editor.layer=1", "editor.steps=2", "editor.epochs=2"),
     "random": (),
 }
-RUNS: list[list[str]] = []
 
 
 @pytest.fixture
-def report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+def report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, run_here: Callable[..., bool]) -> ModuleType:
     """The script, with small editors, and its runs in this process."""
     monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
     monkeypatch.syspath_prepend(str(ROOT / "docs" / "reports"))
@@ -51,47 +47,23 @@ def report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     monkeypatch.setattr(module, "FIXED", 2)
     monkeypatch.setattr(module, "SETTINGS", ("eval.max_new_tokens=4", "eval.perplexity_windows=3"))
     monkeypatch.setattr(module, "MIN_FACTS", 3)
-    RUNS.clear()
 
-    def run(overrides: list[str], store: Store, deadline: float | None) -> bool:
-        if deadline is not None:
-            return False
-        RUNS.append(overrides)
-        program.call(tmp_path, *overrides)
-        return True
-
-    monkeypatch.setattr(module, "run", run)
+    monkeypatch.setattr(module, "run", run_here)
     return module
 
 
 @pytest.fixture
-def arguments(tmp_path: Path) -> list[str]:
-    tiny.build("llama").save_pretrained(tmp_path / "model")
-    facts = [
-        {
-            "id": f"fact-{number}",
-            "subject": subject,
-            "prompt": "the city of {} is",
-            "target_new": "Rome" if number % 2 else "Berlin",
-            "target_true": "Paris",
-            "paraphrases": [f"{subject} stands in"],
-            "neighbourhood": ["the city of green is"],
-            "generation": [f"{subject} is"],
-        }
-        for number, subject in enumerate(SUBJECTS)
-    ]
-    (tmp_path / "counterfact.json").write_text(json.dumps(facts))
+def arguments(few_facts: list[str]) -> list[str]:
     return [
         *("--t", "8", "--batch", "2", "--scored", "4", "--checkpoints", "2,4", "--order-t", "4", "--orders", "2"),
-        *("--data", "counterfact", "--files", str(tmp_path), "--model", "own", "--store", str(tmp_path / "store")),
-        *("--docs", str(tmp_path / "docs"), f"model.name={tmp_path / 'model'}", "model.device=cpu"),
+        *few_facts,
     ]
 
 
-@pytest.mark.slow
 def test_collect_and_page(
     report: ModuleType,
     arguments: list[str],
+    runs: list[list[str]],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -104,8 +76,8 @@ def test_collect_and_page(
     # All but the controls in the other order, too.
     assert "12 sequences are left, about 0.1 hours" in said
     report.REPORT.main(collect)
-    assert len(RUNS) == 12
-    [like] = [one for overrides in RUNS for one in overrides if one.startswith("editor.like.run=")]
+    assert len(runs) == 12
+    [like] = [one for overrides in runs for one in overrides if one.startswith("editor.like.run=")]
     assert str(tmp_path / "store" / "rome") in like
     data = json.loads((tmp_path / "docs" / "data" / "many_facts.json").read_text())
     figures = data["figures"]
@@ -125,7 +97,7 @@ def test_collect_and_page(
     assert methods["memit"]["points"][-1]["metrics"] != methods["memit_plain"]["points"][-1]["metrics"]
     # Nothing is done twice, and the page needs no model.
     report.REPORT.main(collect)
-    assert len(RUNS) == 12
+    assert len(runs) == 12
     monkeypatch.setattr(report, "load", None)
     report.REPORT.main(["page", "--docs", str(tmp_path / "docs")])
     page = (tmp_path / "docs" / "many_facts.md").read_text()
@@ -138,7 +110,9 @@ def test_collect_and_page(
 
 
 @pytest.mark.slow
-def test_a_method_that_goes_further(report: ModuleType, arguments: list[str], tmp_path: Path) -> None:
+def test_a_method_that_goes_further(
+    report: ModuleType, arguments: list[str], runs: list[list[str]], tmp_path: Path
+) -> None:
     """A longer run adds its points to those of the shorter one; its own at the same T are not taken."""
     path = tmp_path / "docs" / "data" / "many_facts.json"
 
@@ -150,7 +124,7 @@ def test_a_method_that_goes_further(report: ModuleType, arguments: list[str], tm
     arguments.append("job.sequential.ends=2")
     short = collected("--methods", "none,memit", "--t", "4", "--checkpoints", "2,4")
     collected("--methods", "memit", "--t", "8", "--checkpoints", "4,8")
-    assert len(RUNS) == 3
+    assert len(runs) == 3
     both = collected("--methods", "none,memit", "--t", "8", "--write")
     assert both["none"] == short["none"]
     assert [point["t"] for point in both["memit"]["points"]] == [2, 4, 8]
@@ -164,7 +138,7 @@ def test_a_method_that_goes_further(report: ModuleType, arguments: list[str], tm
 
 @pytest.mark.slow
 def test_methods_are_added_to_the_data_of_a_store_that_is_gone(
-    report: ModuleType, arguments: list[str], tmp_path: Path
+    report: ModuleType, arguments: list[str], runs: list[list[str]], tmp_path: Path
 ) -> None:
     path, store = tmp_path / "docs" / "data" / "many_facts.json", tmp_path / "store"
 
@@ -181,7 +155,7 @@ def test_methods_are_added_to_the_data_of_a_store_that_is_gone(
     both = collected("memit_plain,finetune", "--orders", "2")
     # What was chosen for MEMIT is known without its store: MEMIT, plain, takes it.
     assert both["figures"]["tuning"] == tuning
-    assert all("editor.ratio=3" in one for one in RUNS if "editor=memit_plain" in one)
+    assert all("editor.ratio=3" in one for one in runs if "editor=memit_plain" in one)
     methods = both["figures"]["data"]["counterfact"]
     assert list(methods) == ["none", "memit", "memit_plain", "finetune"]
     for name in ("none", "memit"):
@@ -193,6 +167,13 @@ def test_methods_are_added_to_the_data_of_a_store_that_is_gone(
     report.REPORT.main(["page", "--docs", str(tmp_path / "docs")])
     page = " ".join((tmp_path / "docs" / "many_facts.md").read_text().split())
     assert f"Made by `{first['command']}`, then `{both['command']}`" in page
+    # With --lacking only the order that the file does not have is run.
+    runs.clear()
+    other = collected("none,memit", "--orders", "2", "--lacking")
+    assert ["data.order=1" in one for one in runs] == [True]
+    of_memit = other["figures"]["data"]["counterfact"]["memit"]
+    assert {**of_memit, "orders": {}} == methods["memit"]
+    assert [len(points) for points in of_memit["orders"].values()] == [2]
     with pytest.raises(SystemExit, match=r"many_facts.json is of scored 4: give --anew"):
         collected("none", "--orders", "1", "--scored", "3")
     assert set(collected("none", "--orders", "1", "--scored", "3", "--anew")["figures"]["data"]["counterfact"]) == {

@@ -1,0 +1,225 @@
+"""docs/rounds.md: why the facts of an edit are written more than once, and how often.
+
+    python docs/reports/rounds.py collect [--variants 1,2,3] [--minutes 30]
+    python docs/reports/rounds.py page
+
+All facts are written in one edit of the unedited model, by an ordinary run of run.py for each variant, in a store. What
+is finished is not done again, and what was cut short goes on. What the data file has and the store has not is kept;
+--anew forgets it. `pages.py` says more of the two steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from contexts import chance
+from layers import paragraph
+from leaderboard import finished, how_made, run
+from many_facts import (
+    DATA,
+    TOGETHER,
+    after,
+    chosen,
+    facts_at,
+    headings,
+    paired,
+    points_of,
+    without_generation,
+    write_lines,
+)
+from pages import ROOT, Collected, Report, keeping_option, kept, provenance
+
+from corrigenda import Fact
+from corrigenda.data import FactSet, read_facts
+from corrigenda.files import write_text
+from corrigenda.runs.store import Store
+from eval import METRICS
+from eval.protocols.curves import curve_markdown
+from eval.statistics.paired import holm
+
+NAME = "rounds"
+SCRIPT = "rounds.py"
+FACTS = "332-400,441-671"
+"""Of zsRE's file, none of them on docs/many_facts.md: the ways below were chosen among on these."""
+SCORED = 100
+SETTINGS = ("eval.max_new_tokens=20",)
+"""As on docs/many_facts.md."""
+KEYS = (
+    "token_accuracy",
+    "paraphrase_token_accuracy",
+    "free_generation_strict",
+    "paraphrase_free_generation_strict",
+    "preservation",
+    "locality_kl",
+    "perplexity_drift",
+)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A way to write the facts.
+
+    Attributes:
+        title: in tables.
+        settings: what differs from `editor=memit_rounds`.
+    """
+
+    title: str
+    settings: tuple[str, ...] = ()
+
+
+ONCE = ("editor.rounds=1",)
+VARIANTS: dict[str, Variant] = {
+    "1": Variant("one round", ONCE),
+    "2": Variant("two rounds", ("editor.rounds=2",)),
+    "3": Variant("three rounds", ("editor.rounds=3",)),
+    "ratio-1": Variant("one round, a tenth of the weight of the text", (*ONCE, "editor.ratio=1")),
+    "ratio-30": Variant("one round, three times that weight", (*ONCE, "editor.ratio=30")),
+    "layers-3": Variant("one round, three layers", (*ONCE, "editor.number=3")),
+    "layers-1": Variant("one round, one layer", (*ONCE, "editor.number=1")),
+}
+"""By the name of its folder. All have their last layer in common, and so the targets of the first round."""
+
+COMPARISONS = (
+    ("2", "1"),
+    ("3", "2"),
+    ("ratio-1", "1"),
+    ("ratio-30", "1"),
+    ("layers-3", "1"),
+    ("layers-1", "1"),
+)
+"""Which one is compared with which."""
+
+
+# -- the first step
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """The first step's options."""
+    parser.add_argument("--model", default="smollm2-135m", help="its name in conf/model")
+    parser.add_argument("--data", default="zsre", choices=tuple(DATA))
+    parser.add_argument("--files", type=Path, default=ROOT.parent / "shared" / "data", help="folder of the data files")
+    parser.add_argument("--facts", default=FACTS, help="which of the file's, the first is 1")
+    parser.add_argument("--scored", type=int, default=SCORED, help="the most facts scored: the first and the latest")
+    parser.add_argument("--variants", default="", help=f"comma-separated, of {', '.join(VARIANTS)}; by default all")
+    parser.add_argument("--store", type=Path, default=ROOT / "outputs" / NAME)
+    parser.add_argument("--minutes", type=float, default=None, help="stop after so long, to go on another time")
+    keeping_option(parser)
+    parser.add_argument("overrides", nargs="*", help="of the configuration, for all runs")
+
+
+def collect(arguments: argparse.Namespace) -> Collected | None:
+    """All edits; None where the time was up before all was done."""
+    deadline = time.monotonic() + 60 * arguments.minutes if arguments.minutes else None
+    path = arguments.files / DATA[arguments.data][0]
+    facts = picked(read_facts(path, on_error="skip"), arguments.facts)
+    about = {
+        "model": arguments.model,
+        "data": path.name,
+        "facts": arguments.facts,
+        "n": len(facts),
+        "scored": min(arguments.scored, len(facts)),
+    }
+    earlier = kept(NAME, arguments)
+    if earlier and (other := [key for key, value in about.items() if earlier.figures[key] != value]):
+        raise SystemExit(f"the data file differs in {', '.join(other)}: give --anew to write it again")
+    store = arguments.store.resolve()
+    written = store / "facts.jsonl"
+    write_lines(written, without_generation(facts))
+    variants: dict[str, Any] = {}
+    runs = {}
+    for name in chosen(arguments.variants, VARIANTS, "variant"):
+        place = Store(store / name)
+        overrides = [
+            *("mode=sequential", "data=facts", f"data.path={written}", f"data.limit={len(facts)}"),
+            *(f"model={arguments.model}", "editor=memit_rounds", *VARIANTS[name].settings),
+            *(*TOGETHER, f"job.sequential.checkpoints=[{len(facts)}]", "job.sequential.after_each=edited"),
+            *(f"job.sequential.scored={arguments.scored}", "job.most_failures=1"),
+            *(f"store={place.root}", f"before={store / 'before'}", *SETTINGS, *arguments.overrides),
+        ]
+        if not finished(place) and not run(overrides, place, deadline):
+            return None
+        for stored in finished(place)[:1]:
+            [point] = [point for point in points_of(stored.path) if point["t"] == len(facts)]
+            by_key = {key: facts_at(stored, len(facts), key) for key in KEYS if not METRICS[key].one_value}
+            variants[name] = {"points": [point], "facts": by_key}
+            runs[name] = how_made(stored)
+    if not variants:
+        raise SystemExit(f"{store}: no edit succeeded")
+    if earlier:
+        variants, runs = earlier.figures["variants"] | variants, {**earlier.runs, **runs}
+    return Collected(about | {"variants": variants}, runs, earlier.earlier if earlier else ())
+
+
+def picked(facts: FactSet, ranges: str) -> FactSet:
+    """The facts of some ranges, as "3-5,8-9": the third to the fifth, the eighth and the ninth.
+
+    Raises:
+        SystemExit: a range is not one, or goes beyond the file.
+    """
+    found: list[Fact] = []
+    for part in ranges.split(","):
+        first, _, last = part.partition("-")
+        if not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last) <= len(facts)):
+            raise SystemExit(f"--facts {part}: write FIRST-LAST, of the {len(facts)} facts of the file")
+        found += facts[int(first) - 1 : int(last)]
+    return FactSet(facts.name, tuple(found))
+
+
+# -- the second step
+
+
+def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
+    """The page."""
+    path = docs / f"{NAME}.md"
+    write_text(path, "\n".join(text(data)).rstrip() + "\n")
+    return [path]
+
+
+def text(data: Mapping[str, Any]) -> Iterator[str]:
+    """The page's lines."""
+    figures = data["figures"]
+    variants = {name: figures["variants"][name] for name in VARIANTS if name in figures["variants"]}
+    yield from ("# Facts written more than once", "")
+    yield from provenance(NAME, data, SCRIPT, timed=True)
+    yield from paragraph(
+        f"{figures['n']} facts (of {figures['data']}, {figures['facts'].replace(',', ' and ')}) are written into",
+        f"{figures['model']} in one edit, by `editor=memit_rounds` and with what the lines name. In a further round",
+        "the same facts are written again, with targets of the model with what was written so far.",
+        f"{figures['scored']} facts are scored, the first and the last. The number of rounds was chosen on these",
+        "facts, so that these figures say how it was chosen, not how good it is: [many_facts.md](many_facts.md) has",
+        "facts that nothing was chosen on. Rates in %, KL and drift in nats, with 95 % intervals over subjects (drift:",
+        "over windows of the held-out texts).",
+    )
+    yield ""
+    curves = {VARIANTS[name].title: found["points"] for name, found in variants.items()}
+    yield from curve_markdown(curves, [*KEYS, "seconds_per_edit"], named=headings(KEYS))
+    for left, right in COMPARISONS:
+        if left in variants and right in variants:
+            yield from ("", f"## {VARIANTS[left].title.capitalize()}, against {VARIANTS[right].title}", "")
+            yield from comparison(variants[left], variants[right])
+
+
+def comparison(left: Mapping[str, Any], right: Mapping[str, Any]) -> Iterator[str]:
+    """How two variants differ, with paired permutation tests of what each fact has, corrected by Holm."""
+    tests = {key: paired(left["facts"].get(key), right["facts"].get(key), key) for key in KEYS}
+    known = {key: p for key, p in tests.items() if p is not None}
+    corrected = dict(zip(known, holm(list(known.values())), strict=True))
+    yield "| | difference | p, Holm |"
+    yield "|---|---|---|"
+    for key, heading in headings(KEYS).items():
+        values = [after(side["points"][0], key) for side in (left, right)]
+        if values[0] is not None and values[1] is not None:
+            p = chance(corrected[key]) if key in corrected else ""
+            yield f"| {heading} | {METRICS[key].written.text(values[0] - values[1])} | {p} |"
+
+
+REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, page)
+
+if __name__ == "__main__":
+    REPORT.main()

@@ -1,0 +1,59 @@
+"""What the tests of reports of ordinary runs share: a tiny model with facts, and runs in this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import program
+import pytest
+import tiny
+
+from corrigenda.runs.store import Store
+
+SUBJECTS = ("Thomas", "Danielle", "Ben", "river", "tower", "piano", "Rome", "Berlin", "red", "blue", "seven", "north")
+
+
+@pytest.fixture
+def few_facts(tmp_path: Path) -> list[str]:
+    """Writes a tiny model and twelve facts (counterfact.json); how a command of docs/reports is told of both."""
+    tiny.build("llama").save_pretrained(tmp_path / "model")
+    facts = [
+        {
+            "id": f"fact-{number}",
+            "subject": subject,
+            "prompt": "the city of {} is",
+            "target_new": "Rome" if number % 2 else "Berlin",
+            "target_true": "Paris",
+            "paraphrases": [f"{subject} stands in"],
+            "neighbourhood": ["the city of green is"],
+            "generation": [f"{subject} is"],
+        }
+        for number, subject in enumerate(SUBJECTS)
+    ]
+    (tmp_path / "counterfact.json").write_text(json.dumps(facts))
+    return [
+        *("--data", "counterfact", "--files", str(tmp_path), "--model", "own", "--store", str(tmp_path / "store")),
+        *("--docs", str(tmp_path / "docs"), f"model.name={tmp_path / 'model'}", "model.device=cpu"),
+    ]
+
+
+@pytest.fixture
+def runs() -> list[list[str]]:
+    """The overrides of the runs that `run_here` made."""
+    return []
+
+
+@pytest.fixture
+def run_here(tmp_path: Path, runs: list[list[str]]) -> Callable[[list[str], Store, float | None], bool]:
+    """What stands in for `leaderboard.run`: makes a run in this process, where there is no deadline."""
+
+    def run(overrides: list[str], store: Store, deadline: float | None) -> bool:
+        if deadline is not None:
+            return False
+        runs.append(overrides)
+        program.call(tmp_path, *overrides)
+        return True
+
+    return run
