@@ -78,6 +78,7 @@ VARIANTS: dict[str, Variant] = {
     "1": Variant("one round", ONCE),
     "2": Variant("two rounds", ("editor.rounds=2",)),
     "3": Variant("three rounds", ("editor.rounds=3",)),
+    "4": Variant("four rounds", ("editor.rounds=4",)),
     "ratio-1": Variant("one round, a tenth of the weight of the text", (*ONCE, "editor.ratio=1")),
     "ratio-30": Variant("one round, three times that weight", (*ONCE, "editor.ratio=30")),
     "layers-3": Variant("one round, three layers", (*ONCE, "editor.number=3")),
@@ -88,6 +89,7 @@ VARIANTS: dict[str, Variant] = {
 COMPARISONS = (
     ("2", "1"),
     ("3", "2"),
+    ("4", "3"),
     ("ratio-1", "1"),
     ("ratio-30", "1"),
     ("layers-3", "1"),
