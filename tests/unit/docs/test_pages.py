@@ -13,7 +13,7 @@ import pytest
 
 SCRIPTS = (
     *("contexts", "ffn_lens", "keys", "knowledge_base", "layers", "leaderboard", "many_facts", "neurons", "sequential"),
-    "tuned",
+    *("rounds", "tuned"),
 )
 
 WAITING: dict[str, str] = {}
