@@ -188,7 +188,7 @@ def text(data: Mapping[str, Any]) -> Iterator[str]:
     figures = data["figures"]
     variants = {name: figures["variants"][name] for name in VARIANTS if name in figures["variants"]}
     yield from ("# Facts written more than once", "")
-    yield from provenance(NAME, data, SCRIPT, timed=True)
+    yield from provenance(NAME, data, SCRIPT)
     yield from paragraph(
         f"{figures['n']} facts (of {figures['data']}, {figures['facts'].replace(',', ' and ')}) are written into",
         f"{figures['model']} in one edit, by `editor=memit_rounds` and with what the lines name. In a further round",
@@ -200,7 +200,7 @@ def text(data: Mapping[str, Any]) -> Iterator[str]:
     )
     yield ""
     curves = {VARIANTS[name].title: found["points"] for name, found in variants.items()}
-    yield from curve_markdown(curves, [*KEYS, "seconds_per_edit"], named=headings(KEYS))
+    yield from curve_markdown(curves, KEYS, named=headings(KEYS))
     for left, right in COMPARISONS:
         if left in variants and right in variants:
             yield from ("", f"## {VARIANTS[left].title.capitalize()}, against {VARIANTS[right].title}", "")
