@@ -20,7 +20,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -38,6 +38,8 @@ MADE = "made.json"
 UNKNOWN = "unknown"
 SPARE_LOAD = 0.5
 """How much more than a command's own threads the load average of an idle machine may be."""
+HERE = ("--docs", "--files", "--store", "--minutes")
+"""Options that say where things lie on one machine, or how long one call may take; each takes a value."""
 
 Made = list[dict[str, Any]]
 """How a run was made: an entry for each time that a command worked on it."""
@@ -97,8 +99,20 @@ class Report:
         if found is None:
             print("not finished yet; give the same command again to go on")
             sys.exit(3)
-        command = " ".join([f"python docs/reports/{self.script}", *given])
+        command = " ".join([f"python docs/reports/{self.script}", *anywhere(given)])
         print(write_data(self.name, command, found, options.docs))
+
+
+def anywhere(given: Sequence[str]) -> list[str]:
+    """A command's arguments without those that hold for one machine or one call alone (`HERE`)."""
+    found: list[str] = []
+    words = iter(given)
+    for word in words:
+        if word in HERE:
+            next(words, None)
+        elif word.partition("=")[0] not in HERE:
+            found.append(word)
+    return found
 
 
 @contextmanager

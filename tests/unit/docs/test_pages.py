@@ -171,9 +171,15 @@ def test_the_steps_of_a_command(tmp_path: Path, quiet: dict[str, Any], capsys: p
         toy.main(["collect", "--n", "0", *docs])
     assert stopped.value.code == 3
     assert not (tmp_path / "data").exists()
-    toy.main(["collect", "--n", "7", *docs])
+    toy.main(["collect", *docs, "--n", "7"])
     data = json.loads((tmp_path / "data" / "toy.json").read_text())
-    assert data["command"].startswith("python docs/reports/toy.py collect --n 7")
+    assert data["command"] == "python docs/reports/toy.py collect --n 7"  # not where it lay
     toy.main(["page", *docs])
     assert (tmp_path / "toy.md").read_text() == "n is 7"
     assert capsys.readouterr().out.splitlines()[-1].endswith("toy.md")
+
+
+def test_a_command_is_told_as_it_runs_anywhere() -> None:
+    given = ["collect", "--store", "/here/runs", "--t", "300", "--files=/here/data", "--minutes", "5", "--write"]
+    assert pages.anywhere(given) == ["collect", "--t", "300", "--write"]
+    assert pages.anywhere(["collect", "--store"]) == ["collect"]
