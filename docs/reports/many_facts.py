@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from layers import paragraph
@@ -34,7 +35,7 @@ from corrigenda.runs.store import Store, StoredRun
 from editing import EDITORS
 from eval import METRICS, Case
 from eval.protocols.curves import cell, curve_columns, curve_markdown, draw_curves, value_at
-from eval.protocols.orders import over_orders
+from eval.protocols.orders import order_interval, over_orders
 from eval.protocols.settings import SequentialSettings
 from eval.statistics.paired import MIN_FACTS, holm, paired_test
 
@@ -238,6 +239,17 @@ SHORT = {
 }
 """Headings of this page, where those of all curves are long or say less."""
 FIGURES = ("seconds_per_edit", "peak_memory_mb")
+BETWEEN_ORDERS = (
+    "score",
+    "token_accuracy",
+    "first.token_accuracy",
+    "latest.token_accuracy",
+    "free_generation_strict",
+    "paraphrase_free_generation_strict",
+    "preservation",
+    "perplexity_drift",
+)
+"""What methods are compared by order by order: with few orders, that much more than a test on the facts of one."""
 
 
 class Pair(NamedTuple):
@@ -717,9 +729,9 @@ def times(methods: Mapping[str, Any]) -> list[int]:
     return sorted({int(point["t"]) for found in methods.values() for point in found["points"]}, reverse=True)
 
 
-def point_at(found: Mapping[str, Any], t: int) -> Mapping[str, Any] | None:
-    """A method's point at T."""
-    return next((point for point in found["points"] if point["t"] == t), None)
+def point_at(points: Sequence[Mapping[str, Any]], t: int) -> Mapping[str, Any] | None:
+    """The point of a curve at T."""
+    return next((point for point in points if point["t"] == t), None)
 
 
 def after(point: Mapping[str, Any], key: str) -> float | None:
@@ -738,7 +750,7 @@ def best(name: str, methods: Mapping[str, Any], batch: int) -> Iterator[str]:
     yield f"Which is best for how many facts, by {title}:"
     yield ""
     for t in reversed(times(methods)):
-        points = {m: point for m, found in methods.items() if (point := point_at(found, t))}
+        points = {m: point for m, found in methods.items() if (point := point_at(found["points"], t))}
         values = {m: value for m, point in points.items() if (value := after(point, key)) is not None}
         edited = {m: value for m, value in values.items() if not METHODS[m].control and not METHODS[m].afterwards}
         if not edited:
@@ -797,7 +809,7 @@ def aims(name: str, methods: Mapping[str, Any]) -> Iterator[str]:
     """What was asked for beforehand of the best closed form, and whether it is met."""
     key = DATA[name][1]
     for t, wanted in AIMS.get(name, {}).items():
-        found = {m: p for m, one in methods.items() if METHODS[m].shares and (p := point_at(one, t))}
+        found = {m: p for m, one in methods.items() if METHODS[m].shares and (p := point_at(one["points"], t))}
         values = {m: value for m, point in found.items() if (value := after(point, key)) is not None}
         before_others = {m: value for m, value in values.items() if not METHODS[m].afterwards}
         if not before_others:
@@ -837,7 +849,7 @@ def first_and_latest(methods: Mapping[str, Any]) -> Iterator[str]:
     for t in times(methods):
         rows = []
         for key, found in methods.items():
-            point = point_at(found, t)
+            point = point_at(found["points"], t)
             if point is not None and "first" in point and not METHODS[key].control:
                 cells = [cell(value_at(point, f"{part}.{one}"), one) for one in keys for part in ("first", "latest")]
                 rows.append(f"| {METHODS[key].title} | {' | '.join(cells)} |")
@@ -860,6 +872,39 @@ def orders(methods: Mapping[str, Any], keys: Sequence[str]) -> Iterator[str]:
         yield ""
         yield from curve_markdown(curves, keys, [last], headings())
         yield ""
+        yield from between_orders(methods, last)
+
+
+def between_orders(methods: Mapping[str, Any], t: int) -> Iterator[str]:
+    """The planned comparisons order by order: what one method has more than the other in the same order, at T."""
+    named = headings(BETWEEN_ORDERS)
+    rows = []
+    for left, right, *_ in PAIRS:
+        one, other = (methods.get(name, nothing()) for name in (left, right))
+        if one["orders"] and other["orders"]:
+            curves = [({"": found["points"]} | found["orders"]) for found in (one, other)]
+            common = [(curves[0][order], curves[1][order]) for order in curves[0] if order in curves[1]]
+            pairs = [(point_at(a, t), point_at(b, t)) for a, b in common]
+            known = [(a, b) for a, b in pairs if a is not None and b is not None]
+            cells = [gap_over_orders(known, key) for key in BETWEEN_ORDERS]
+            rows.append(f"| {METHODS[left].title} less {METHODS[right].title} | {' | '.join(cells)} |")
+    if rows:
+        yield "What one has more than the other in the same order (means, with 95 % t intervals over orders):"
+        yield from ("", f"| methods | {' | '.join(named[key] for key in BETWEEN_ORDERS)} |")
+        yield from ("|---" * (1 + len(BETWEEN_ORDERS)) + "|", *rows, "")
+
+
+def gap_over_orders(pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], key: str) -> str:
+    """The difference of two methods' points of the same orders, as a cell; empty where one has no figure."""
+    values = [(after(one, key), after(other, key)) for one, other in pairs]
+    # Rounded, since `order_interval` has none for gaps that are all the same.
+    gaps = [round(one - other, 12) for one, other in values if one is not None and other is not None]
+    if not gaps or len(gaps) < len(values):
+        return ""
+    written = METRICS[key.rpartition(".")[2]].written
+    bounds = order_interval(gaps)
+    between = "" if bounds is None else f" [{', '.join(map(written.text, bounds))}]"
+    return f"{written.text(fmean(gaps))}{between}"
 
 
 def same_as(tuning: Mapping[str, Any]) -> str:

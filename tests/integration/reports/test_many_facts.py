@@ -242,3 +242,26 @@ def test_what_the_best_is_compared_by(report: ModuleType) -> None:
     assert any(history in line for line in said)
     # In the first batch there is nothing earlier to keep.
     assert not any(history in line for line in report.best("zsre", methods, batch=40))
+
+
+def test_the_differences_of_the_same_orders(report: ModuleType) -> None:
+    """By hand: gaps of 10, 10 and 20 points have a mean of 13.3, and t(2) = 4.303 makes 14.3 of their spread."""
+
+    def points(share: float, key: str = "free_generation_strict") -> list[dict[str, Any]]:
+        value = {"before": 0.0, "after": share, "low": share, "high": share, "n": 40}
+        return [{"t": 20, "metrics": {key: value | {"after": 1.0}}}, {"t": 40, "metrics": {key: value}}]
+
+    def method(own: float, *others: float) -> dict[str, Any]:
+        orders = {str(order): points(share) for order, share in enumerate(others, start=1)}
+        return {"points": points(own), "facts": {}, "orders": orders}
+
+    memit, plain = method(0.9, 0.8, 0.7), method(0.8, 0.7, 0.5)
+    said = list(report.between_orders({"memit": memit, "memit_plain": plain, "alphaedit": method(0.1)}, 40))
+    assert said[-2] == "| MEMIT less MEMIT, plain |  |  |  |  | 13.3 [-1.0, 27.7] |  |  |  |"
+    assert sum("less" in line for line in said) == 1, "AlphaEdit has one order"
+    # Where one has fewer orders, those of both count; where a figure is lacking in one of them, none is told.
+    del plain["orders"]["2"]
+    assert "| 10.0 |" in list(report.between_orders({"memit": memit, "memit_plain": plain}, 40))[-2]
+    plain["orders"]["1"] = points(0.7, "efficacy_success")
+    assert "0" not in list(report.between_orders({"memit": memit, "memit_plain": plain}, 40))[-2]
+    assert list(report.between_orders({"memit": memit}, 40)) == []
