@@ -18,7 +18,7 @@ READY := $(VENV)/.ready
 UNFINISHED := $(VENV)/.unfinished
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo unit test lint format bench leaderboard pages notebooks site clean
+.PHONY: help setup demo unit test nightly lint format bench leaderboard pages notebooks site clean
 
 help: ## list the targets
 	@echo "usage: make TARGET [ARGS=\"...\"] [PYTHON=python3.12]"
@@ -35,6 +35,9 @@ unit: $(READY) ## run the tests that take seconds (tiny models, in-process)
 
 test: $(READY) ## run all tests, e.g. make test ARGS="-m 'not slow' -k rome"
 	$(BIN)/python -m pytest $(WORKERS) $(ARGS)
+
+nightly: $(READY) ## run the deep versions of property tests and fault injections alone (an hour or two)
+	$(BIN)/python -m pytest --nightly $(WORKERS) $(ARGS)
 
 lint: $(READY) ## check style (ruff) and types (mypy)
 	@status=0; for check in "ruff check ." "ruff format --check ." mypy; do \

@@ -23,28 +23,26 @@ SIDE_BY_SIDE = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 if SIDE_BY_SIDE > 1:
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // SIDE_BY_SIDE)))
 
-QUICK = "--quick"
+QUICK, NIGHTLY = "--quick", "--nightly"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--quick``, which ``make unit`` gives: of tests over all model families, one family of each kind of block."""
+    """``--quick``, which ``make unit`` gives, and ``--nightly``, which ``make nightly`` gives."""
     parser.addoption(QUICK, action="store_true", help="tests over all model families: one of each kind of block only")
+    parser.addoption(NIGHTLY, action="store_true", help="the tests that are marked nightly, and no other")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what ``--quick`` leaves out."""
-    if not config.getoption(QUICK):
-        return
-    import tiny
+    """Leaves out the tests of another time of day, and what ``--quick`` leaves out."""
+    nightly: bool = config.getoption(NIGHTLY)
+    out = [item for item in items if (item.get_closest_marker("nightly") is not None) != nightly]
+    if config.getoption(QUICK):
+        import tiny
 
-    others = {*tiny.CONFIGS, *tiny.MIXTURES} - {*tiny.KINDS, *tiny.MIXTURE_KINDS}
-    kept: list[pytest.Item] = []
-    out: list[pytest.Item] = []
-    for item in items:
-        of_another = isinstance(item, pytest.Function) and bool(others & set(_texts(item)))
-        (out if of_another else kept).append(item)
+        others = {*tiny.CONFIGS, *tiny.MIXTURES} - {*tiny.KINDS, *tiny.MIXTURE_KINDS}
+        out += [item for item in items if isinstance(item, pytest.Function) and others & set(_texts(item))]
     config.hook.pytest_deselected(items=out)
-    items[:] = kept
+    items[:] = [item for item in items if item not in set(out)]
 
 
 def _texts(item: pytest.Function) -> list[str]:
