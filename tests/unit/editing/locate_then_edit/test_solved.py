@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny
@@ -22,6 +23,20 @@ MEMIT = Memit(layers=(1, 2), prefixes=PREFIXES, value=VALUE, refuse_norm=1e9, mo
 ALPHA = AlphaEdit(
     layers=(1, 2), prefixes=PREFIXES, value=VALUE, refuse_norm=1e9, most_per_coefficient=1.0, energy=0.5, batch_size=2
 )
+
+
+OTHER_VALUES: tuple[dict[str, Any], ...] = (
+    {"steps": 3},
+    {"lr": 0.1},
+    {"weight_decay": 0.5},
+    {"clamp_norm_factor": 0.5},
+    {"kl_factor": 0.5},
+    {"kl_prompt": "the city {}"},
+    {"kl_position": "last"},
+    {"early_stop_loss": 1e-3},
+    {"confident_steps": 1},
+)
+"""Each setting of the solver, by a value that is not the one in `VALUE`."""
 
 
 @pytest.fixture
@@ -109,29 +124,49 @@ def targets(lm: LanguageModel, solving: Solving, layer: int = 1) -> None:
     solving.targets(lm, [Batch(facts, prompts)], [layer])
 
 
-def test_what_a_target_depends_on(lm: LanguageModel, solves: list[int]) -> None:
-    """Each change solves anew, and going back to what was does not."""
-    solving = Solving(PREFIXES, VALUE, "block", True)
-    targets(lm, solving)
-    for other in (
-        dataclasses.replace(solving, prefixes=PREFIXES[:1]),
-        dataclasses.replace(solving, settings=dataclasses.replace(VALUE, lr=0.1)),
-        dataclasses.replace(solving, site="ffn"),
-    ):
-        targets(lm, other)
-    targets(lm, solving, layer=2)
-    targets(tiny.build("llama", seed=1, scale=8.0), solving)
+SOLVING = Solving(PREFIXES, VALUE, "block", True)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"prefixes": PREFIXES[:1]},
+        {"site": "ffn"},
+        *({"settings": setting} for setting in OTHER_VALUES),
+    ],
+    ids=str,
+)
+def test_a_target_is_of_how_it_is_solved_for(lm: LanguageModel, solves: list[int], changed: dict[str, Any]) -> None:
+    """One change solves anew, and going back to what was does not."""
+    targets(lm, SOLVING)
+    if "settings" in changed:
+        changed = {"settings": dataclasses.replace(VALUE, **changed["settings"])}
+    targets(lm, dataclasses.replace(SOLVING, **changed))
+    assert solves == [1, 1]
+    targets(lm, SOLVING)
+    assert solves == [1, 1]
+
+
+def test_every_setting_of_the_solver_is_changed_once() -> None:
+    assert sorted(name for one in OTHER_VALUES for name in one) == sorted(f.name for f in dataclasses.fields(VALUE))
+    assert all(getattr(VALUE, name) != value for one in OTHER_VALUES for name, value in one.items())
+
+
+def test_a_target_is_of_a_layer_of_a_model_as_it_is(lm: LanguageModel, solves: list[int]) -> None:
     edit = MEMIT.edit(lm, FACTS[1:])
-    del solves[5:]
+    solves.clear()
+    targets(lm, SOLVING)
+    targets(lm, SOLVING, layer=2)
+    targets(tiny.build("llama", seed=1, scale=8.0), SOLVING)
+    assert solves == [1] * 3
     for applied in (edit, ContextEdit(Origin(lm.name, lm.fingerprint, "x"), "Rome is in Italy . ")):
         with applied.applied(lm):
-            targets(lm, solving)
-            n_solved = len(solves)
-            targets(lm, solving)
-            assert len(solves) == n_solved
-    assert len(solves) == 7
-    targets(lm, solving)
-    assert len(solves) == 7
+            solves.clear()
+            targets(lm, SOLVING)
+            targets(lm, SOLVING)
+            assert solves == [1]
+    targets(lm, SOLVING)
+    assert solves == [1]
 
 
 @pytest.mark.parametrize("damage", ["bytes", "cut", "value"])

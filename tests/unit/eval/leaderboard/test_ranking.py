@@ -94,6 +94,22 @@ def test_a_small_table_whose_intervals_reach_the_ceiling(tmp_path: Path, make_ru
     assert any(note.startswith("No ranking: free generation on paraphrases") for note in board.notes)
 
 
+def test_marks_and_ranks_are_of_the_corrected_tests(tmp_path: Path, make_run: Any) -> None:
+    """7 of 40 pairs differ, all in one way: p = 2 / 2^7, which is below 0.05 alone and above it after Holm."""
+    make_run("rome", share(30))
+    make_run("memit", share(23))
+    make_run("finetune", share(4))
+    board = only_board(tmp_path)
+    [test] = [
+        one for one in board.tests if one.metric == board.ranked_by and {one.left, one.right} == {"rome", "memit"}
+    ]
+    assert test.comparison.p < 0.05 < test.p_holm
+    rows = {row.label: row for row in board.rows}
+    assert (rows["rome"].rank, rows["memit"].rank, rows["finetune"].rank) == (1, 1, 3)
+    marks = [rows[name].cells[board.ranked_by].mark for name in ("rome", "memit", "finetune")]
+    assert marks == ["best", "tied", ""]
+
+
 def test_what_does_not_edit_does_not_lift_the_ceiling(tmp_path: Path, make_run: Any) -> None:
     make_run("none", share(0, 100), schema="zsre")
     keeps_of([(100, 80), (99, 40)], make_run, "zsre")

@@ -162,9 +162,10 @@ def test_the_same_tokens() -> None:
 
 
 def test_divergence() -> None:
-    """KL([1/2, 1/4, 1/4], [1/4, 1/2, 1/4]) = (1/2 - 1/4) ln 2."""
-    p, q = torch.tensor([0.5, 0.25, 0.25]).log(), torch.tensor([0.25, 0.5, 0.25]).log()
-    assert kl_divergence(p, q) == pytest.approx(0.25 * math.log(2))
+    """KL([1/2, 1/2], [1/4, 3/4]) = ln 2 - (ln 3) / 2, and the other way (3/4) ln 3 - ln 2."""
+    p, q = torch.tensor([0.5, 0.5]).log(), torch.tensor([0.25, 0.75]).log()
+    assert kl_divergence(p, q) == pytest.approx(math.log(2) - math.log(3) / 2)
+    assert kl_divergence(q, p) == pytest.approx(0.75 * math.log(3) - math.log(2))
     found = Measurement({"neighbourhood": [ScoredPrompt("x", kl=0.1), ScoredPrompt("y", kl=0.3), ScoredPrompt("z")]})
     assert value("neighbourhood_kl", found) == pytest.approx(0.2)
     assert value("locality_kl", found) is None

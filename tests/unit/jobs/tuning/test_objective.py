@@ -17,6 +17,8 @@ def test_the_value() -> None:
     assert objective.value(FIGURES | {"preservation": 0.0}) == pytest.approx(2 / (1 / 0.6 + 100))
     # Above the bound: below all that keep within it, and the less harm the better.
     assert objective.value(FIGURES | {"perplexity_drift": 0.4}) == pytest.approx(-0.3)
+    # Texts that are more likely than before are no harm, however much.
+    assert objective.value(FIGURES | {"perplexity_drift": -0.4}) == pytest.approx(0.4)
     assert Objective(("score", "preservation"), None).value(FIGURES | {"perplexity_drift": 9.0}) == pytest.approx(0.4)
 
 

@@ -91,6 +91,25 @@ def brute_force(lm: LanguageModel, fact: Fact, settings: CausalTrace, answer: li
     return scores
 
 
+def test_the_corrupted_run_of_an_answer_of_several_tokens() -> None:
+    """The mean over draws of the joint probability; not the joint of mean probabilities, which is another number."""
+    lm = tiny.build("llama", scale=8.0)
+    with torch.no_grad():
+        lm.model.get_output_embeddings().weight.mul_(5)  # probabilities that differ from draw to draw
+    trace = CausalTrace(noise=replace(NOISE, samples=4)).find(lm, FACT, "French guitar")
+    span = slice(*trace.subject)
+    ids = torch.tensor([[*lm.tokens(FACT.statement), *trace.answer_ids[:-1]]])
+    each = []
+    for noise in replace(NOISE, samples=4).draw(2.0, span.stop - span.start, 32):
+        embedded = lm.model.get_input_embeddings()(ids).detach().clone()
+        embedded[:, span] += noise
+        logits = lm.model(inputs_embeds=embedded).logits[0, -len(trace.answer_ids) :]
+        each.append(logits.softmax(-1)[torch.arange(len(trace.answer_ids)), list(trace.answer_ids)])
+    probabilities = torch.stack(each)
+    assert trace.p_corrupted == pytest.approx(float(probabilities.prod(1).mean()), rel=1e-3)
+    assert trace.p_corrupted != pytest.approx(float(probabilities.mean(0).prod()), rel=0.2)
+
+
 @pytest.mark.parametrize("site", ["block", "ffn"])
 def test_answer_of_several_tokens(site: str) -> None:
     lm = tiny.build("llama")
