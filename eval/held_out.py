@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from corrigenda import ContextLengthError, LanguageModel
+from corrigenda.chat import chat_text
 from corrigenda.data.embedded import dialogues, held_out_texts
 from corrigenda.edits.routed import activated
 from corrigenda.forward.shared import SharedStart
@@ -130,13 +130,10 @@ def _in_template(lm: LanguageModel, text: str) -> str:
     Without what the tokenizer puts before any text, which some templates write, too: it stands before each window
     anyway, and within one before every further dialogue, where no text of a conversation has it.
     """
-    if not getattr(lm.tokenizer, "chat_template", None):
-        return text
     opening = str(lm.tokenizer.decode(_specials(lm)))
-    # Some templates write today's date where none is given.
-    template: dict[str, Any] = {"tokenize": False, "date_string": "01 Jan 2025"}
-    found = (str(lm.tokenizer.apply_chat_template(turns, **template)) for turns in dialogues(text))
-    return "".join(one.removeprefix(opening) for one in found)
+    conversations = [[(turn["role"], turn["content"]) for turn in turns] for turns in dialogues(text)]
+    found = [chat_text(lm.tokenizer, turns, answer=False) for turns in conversations]
+    return text if None in found else "".join(str(one).removeprefix(opening) for one in found)
 
 
 def _specials(lm: LanguageModel) -> list[int]:

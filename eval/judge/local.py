@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from corrigenda import LanguageModel, load
+from corrigenda.chat import chat_tokens
 from corrigenda.forward.generation import decode
 from corrigenda.progress import track
-from eval.chat import chat_tokens
 from eval.scoring import batches
 
 _MOST_TOKENS = 4096

@@ -31,7 +31,7 @@ FLOORS: list[set[str]] = [
     {"settings"},
     {"facts", "files", "hub", "intervals", "lazy", "progress", "texts"},
     {"data", "indices", "prompts", "workers"},
-    {"models"},
+    {"chat", "models"},
     {"forward"},
     {"edits"},
     {"language_model", "runs"},

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from corrigenda import LanguageModel
+from corrigenda.chat import chat_tokens
 from corrigenda.data import read_facts
 from corrigenda.data.embedded import unrelated_prompts
 from corrigenda.files import cache_folder, read_kept, write_checked
@@ -88,7 +89,8 @@ class Unrelated:
             **{kind: [encode(lm.tokenizer, prompt) for prompt in found] for kind, found in self._prompts().items()},
         }
         if self.prompts and lm.tokenizer.chat_template:
-            kinds["chat"] = [_turn(lm, prompt) for prompt in unrelated_prompts()[::EVERY]]
+            turns = [("user", prompt) for prompt in unrelated_prompts()[::EVERY]]
+            kinds["chat"] = [chat_tokens(lm.tokenizer, [turn]) or [] for turn in turns]
         longer = {kind: [ids for ids in found if len(ids) > 1] for kind, found in kinds.items()}
         if not any(longer.values()):
             raise ValueError("there is no unrelated prompt of two tokens or more: give longer texts, or prompts=true")
@@ -104,12 +106,6 @@ class Unrelated:
         if self.same_form:
             kinds["facts"] = [fact.statement for fact in facts]
         return kinds
-
-
-def _turn(lm: LanguageModel, prompt: str) -> list[int]:
-    """A user's turn, with what opens the answer."""
-    turn = [{"role": "user", "content": prompt}]
-    return list(lm.tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_dict=False))
 
 
 def unrelated_coefficients(lm: LanguageModel, layer: int, unrelated: Unrelated) -> dict[str, list[Tensor]]:

@@ -1,0 +1,49 @@
+"""Turns of a conversation as a tokenizer's chat template writes them, the same on every day."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import date
+
+from transformers import PreTrainedTokenizerBase
+
+from corrigenda.prompts import encode_plain
+
+Turn = tuple[str, str]
+"""Who speaks ("user", "assistant"), and what."""
+
+DAY = date(2025, 1, 1)
+"""What templates that write today's date are told. Else the prompts before an edit and after it, or those of a run that
+goes on, would differ where midnight lies between them."""
+
+_TODAY = re.compile(r"strftime_now\(\s*(['\"])(.*?)\1\s*\)")
+
+
+def chat_text(tokenizer: PreTrainedTokenizerBase, turns: Sequence[Turn], answer: bool = True) -> str | None:
+    """The text of a conversation; None where the tokenizer has no chat template.
+
+    Args:
+        tokenizer: the model's.
+        turns: the turns so far.
+        answer: whether what opens the model's next turn stands at the end.
+    """
+    if not getattr(tokenizer, "chat_template", None):
+        return None
+    messages = [{"role": role, "content": content} for role, content in turns]
+    template = _TODAY.sub(lambda call: repr(DAY.strftime(call[2])), tokenizer.get_chat_template())
+    return str(
+        tokenizer.apply_chat_template(
+            messages,
+            chat_template=template,
+            tokenize=False,
+            add_generation_prompt=answer,
+            date_string=DAY.strftime("%d %b %Y"),  # what Llama's templates ask for first
+        )
+    )
+
+
+def chat_tokens(tokenizer: PreTrainedTokenizerBase, turns: Sequence[Turn]) -> list[int] | None:
+    """The tokens of `chat_text`; the template has all special tokens in it already."""
+    text = chat_text(tokenizer, turns)
+    return None if text is None else encode_plain(tokenizer, text)
