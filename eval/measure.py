@@ -13,7 +13,7 @@ from dataclasses import replace
 from corrigenda import Fact, LanguageModel
 from corrigenda.facts import as_facts
 from corrigenda.settings import check_class
-from eval.changes import compare_with_before
+from eval.changes import compare_with_before, drop_ties
 from eval.fitting import not_measured, too_long
 from eval.free_answers import answer_freely
 from eval.held_out import read_held_out
@@ -65,6 +65,7 @@ def measure(
         kept = METRICS.kinds("kept_answers", without=settings.without) if before is None else frozenset[str]()
         wanted = METRICS.kinds("free_answers", "sampled_text", without=settings.without)
         answer_freely(lm, facts, measurements, wanted, kept, settings)
+        drop_ties(lm, measurements, settings)
         if settings.real_use is not None:
             asked = METRICS.kinds("questions", without=settings.without)
             ask_in_real_use(lm, facts, measurements, asked, settings.real_use, settings.max_tokens)

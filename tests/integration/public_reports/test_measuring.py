@@ -1,0 +1,202 @@
+"""Public reports on figures that were not what their name says; each test names the report and the fault."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+import random
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import program
+import pytest
+import tiny
+import torch
+from public_reports import DANIELLE, EIFFEL, log_probs, model, pieces, rome
+
+from corrigenda import Fact, LanguageModel
+from corrigenda.data import FactSet, read_facts
+from corrigenda.data.factset import RecordError
+from corrigenda.facts import Probe
+from corrigenda.runs.folder import RunFolder
+from eval import EditRun, EvalSettings, SequentialSettings, evaluate, measure, run_sequential, run_single
+
+SHORT = EvalSettings(perplexity_windows=0, max_new_tokens=6, fluency_tokens=6)
+NEIGHBOURS = ("the city of London is in", "Big Ben is in the city of")
+
+
+@pytest.fixture
+def lm() -> LanguageModel:
+    return LanguageModel(model(), tiny.tokenizer(), "tiny")
+
+
+def run_of(lm: LanguageModel, folder: Path, *facts: Fact, **more: Any) -> EditRun:
+    return EditRun(lm, FactSet("some", facts), rome(), SHORT, RunFolder(folder), **more)
+
+
+def bits(lm: LanguageModel) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in lm.model.state_dict().items()}
+
+
+def test_each_fact_with_its_own_target(lm: LanguageModel) -> None:
+    """EleutherAI/lm-evaluation-harness#337, #942, zjunlp/EasyEdit#253: the last token of a target was not scored, or
+    all facts were scored with the tokens of one."""
+    facts = [dataclasses.replace(EIFFEL, target_new="Rome and Paris"), DANIELLE]
+    for fact, case in zip(facts, evaluate(lm, facts, SHORT).cases, strict=True):
+        [record] = case.after.scored("prompt")
+        for target, found in ((fact.target_new, record.log_probs_new), (fact.target_true, record.log_probs_true)):
+            ids, whole = lm.tokens(fact.statement), lm.tokens(f"{fact.statement} {target}")
+            assert found == pytest.approx(log_probs(lm, whole, len(ids)), abs=1e-5)
+
+
+def test_each_fact_from_the_clean_model(lm: LanguageModel, tmp_path: Path) -> None:
+    """zjunlp/EasyEdit#659, #363, #391: the weights were not put back, so that each edit and each figure "before" was of
+    the model with all earlier edits."""
+    clean, found = bits(lm), []
+    for number, facts in enumerate(((EIFFEL, DANIELLE), (DANIELLE, EIFFEL))):
+        run = run_of(lm, tmp_path / str(number), *facts)
+        run_single(run)
+        found.append({id_: (case.before, case.after, case.edit) for id_, case in run.cases.items()})
+        assert all(torch.equal(tensor, clean[name]) for name, tensor in lm.model.state_dict().items())
+    assert found[0] == found[1]
+
+
+def test_a_sequence_against_the_unedited_model(lm: LanguageModel, tmp_path: Path) -> None:
+    """zjunlp/EasyEdit#643, #687: locality was measured against the model with the earlier edits, and all facts were
+    scored in its last state only."""
+    facts = [dataclasses.replace(fact, neighbourhood=NEIGHBOURS) for fact in (EIFFEL, DANIELLE)]
+    run = run_of(lm, tmp_path, *facts)
+    run_sequential(run, SequentialSettings(checkpoints=(2,)))
+    unedited = measure(lm, facts, SHORT)
+    first = rome().edit(lm, facts[:1])
+    with first.applied(lm):
+        right_after = measure(lm, facts[:1], SHORT, unedited[:1])[0]
+        with rome().edit(lm, facts[1:]).applied(lm):
+            second = measure(lm, facts[1:], SHORT, unedited[1:])[0]
+    for fact, wanted in zip(facts, (right_after, second), strict=True):
+        for key in ("efficacy_magnitude", "neighbourhood_kl", "preservation"):
+            assert run.cases[fact.id].after.values[key] == pytest.approx(wanted.values[key], abs=1e-6)
+    assert second.values["neighbourhood_kl"] > 0
+
+
+def test_a_right_answer_is_not_asked_for_where_it_should_stay(lm: LanguageModel) -> None:
+    """zjunlp/EasyEdit#308, #396: whether a locality prompt is kept is not whether the model answers it rightly."""
+    fact = dataclasses.replace(EIFFEL, locality=(Probe("the river of London is", "piano"),), neighbourhood=NEIGHBOURS)
+    before = measure(lm, [fact], SHORT)
+    [after] = measure(lm, [fact], SHORT, before)
+    assert after.values["preservation"] == after.values["locality_token_agreement"] == 1
+    assert after.probes("locality")[0].token_accuracy == 0
+    assert after.values["neighbourhood_kl"] == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_without_an_edit_everything_stays(dtype: torch.dtype) -> None:
+    """huggingface/transformers#25420, #31267: in half precision decoding with a cache and a forward over the whole row
+    take different tokens where two are equally likely; without any edit some answers counted as changed."""
+    lm, draw = LanguageModel(model().to(dtype), tiny.tokenizer(), "tiny"), random.Random(0)
+    prompts = [" ".join([*draw.choices(tiny.WORDS, k=draw.randint(2, 9)), "is"]) for _ in range(120)]
+    facts = [
+        dataclasses.replace(EIFFEL, id=str(begin), neighbourhood=tuple(prompts[begin : begin + 10]))
+        for begin in range(0, 120, 10)
+    ]
+    before = measure(lm, facts, SHORT)
+    n_left = sum(len(one.continuations) for one in before)
+    assert 100 <= n_left < 120  # those that cannot be told are left out, and there are some
+    for fact, old in zip(facts, before, strict=True):
+        [after] = measure(lm, [fact], SHORT, [old])
+        assert after.values["preservation"] == 1
+
+
+def test_an_answer_that_is_shorter_than_the_target(lm: LanguageModel) -> None:
+    """zjunlp/EasyEdit#467: fewer tokens than the target has were generated, and the comparison failed."""
+    lm.model.lm_head.weight.data[2] *= 50  # the end token, or what is far from it
+    facts = [dataclasses.replace(EIFFEL, target_new="Rome and Paris and London"), DANIELLE]
+    for case in evaluate(lm, facts, SHORT).cases:
+        assert not case.error
+        [record] = case.after.scored("prompt")
+        assert record.strict is False
+        assert len(record.log_probs_new or ()) == len(tiny.tokenizer()(case.fact.target_new)["input_ids"])
+
+
+def test_facts_with_other_kinds_of_prompts(lm: LanguageModel) -> None:
+    """zjunlp/EasyEdit#294: a group of probes that one fact lacks ended the summary; a mean over none was NaN."""
+    alias = Probe("the river of Rome is", "red", group="alias")
+    hop = Probe("the tower in Berlin is", "blue", group="hop")
+    facts = [
+        dataclasses.replace(EIFFEL, portability=(alias, hop)),
+        DANIELLE,
+        Fact("Big Ben", "{} stands in", "Berlin", portability=(hop,)),
+    ]
+    found = evaluate(lm, facts, SHORT).metrics
+    counts = {key: found[f"portability_{key}token_accuracy"]["n"] for key in ("", "alias_", "hop_")}
+    assert counts == {"": 2, "alias_": 1, "hop_": 2}
+    assert found["efficacy_success"]["n"] == 2  # the third has no old object
+    assert "neighbourhood_success" not in found
+    assert all(value == value for summary in found.values() for value in summary.values())
+
+
+def test_facts_of_one_id(lm: LanguageModel, tmp_path: Path) -> None:
+    """huggingface/datasets#2333: keys that come twice; the second record took the place of the first."""
+    twice = tuple(dataclasses.replace(fact, id="x") for fact in (EIFFEL, DANIELLE))
+    with pytest.raises(ValueError, match="two facts with the id 'x'"):
+        FactSet("some", twice)
+    path = tmp_path / "facts.jsonl"
+    path.write_text("".join(f"{json.dumps(fact.to_dict())}\n" for fact in twice))
+    with pytest.raises(RecordError, match=r"line 2.*repeats the id 'x' of line 1"):
+        read_facts(path)
+    assert [case.fact for case in evaluate(lm, twice, SHORT).cases] == list(twice)
+
+
+@pytest.mark.parametrize("name", ["train.jsonl", "train.jsonl.gz"])
+def test_a_file_that_changed_since_it_was_read(name: str, tmp_path: Path) -> None:
+    """huggingface/datasets#2956, #444: the old content came back from a cache."""
+    found = []
+    for target in ("Rome", "Berlin"):
+        line = f"{json.dumps({'subject': 'Ben', 'prompt': '{} is in', 'target_new': target})}\n".encode()
+        (tmp_path / name).write_bytes(gzip.compress(line) if name.endswith("gz") else line)
+        found += [fact.target_new for fact in read_facts(tmp_path)]
+    assert found == ["Rome", "Berlin"]
+
+
+def test_the_harness_reads_what_its_own_wrapper_reads() -> None:
+    """EleutherAI/lm-evaluation-harness#1455, #4012: without the beginning token Gemma's figures are noise; a space at
+    the context's end belongs to the continuation."""
+    harness = pytest.importorskip("lm_eval.models.huggingface", reason="needs the package lm_eval (the extra harness)")
+    from lm_eval.api.instance import Instance
+
+    from eval.lm_eval.model import EditedModel
+
+    tokenizer = pieces("first", bos=True)
+    lm = LanguageModel(model("gemma2", vocab_size=len(tokenizer)), tokenizer, "tiny")
+    asked = [
+        Instance("loglikelihood", {}, pair, 0)
+        for pair in [("the tower is", " Rome and Paris"), ("the tower is ", "Rome"), ("the city of London :", " piano")]
+    ]
+    theirs = harness.HFLM(pretrained=lm.model, tokenizer=tokenizer, batch_size=1, add_bos_token=True)
+    ours = EditedModel(lm).loglikelihood(asked)
+    for (value, greedy), (wanted, also) in zip(ours, theirs.loglikelihood(asked), strict=True):
+        assert value == pytest.approx(wanted, abs=1e-4)
+        assert greedy == also
+    ids = lm.tokens("the tower is Rome and Paris")
+    assert ids[0] == tokenizer.bos_token_id
+    assert ours[0][0] == pytest.approx(sum(log_probs(lm, ids, 4)), abs=1e-4)
+
+
+@pytest.mark.parametrize("argument", ["editor=rome,memit", "data.limit=2,3"])
+def test_values_to_sweep_over_without_a_sweep(argument: str, tmp_path: Path) -> None:
+    """hydra-ecosystem/hydra#126, #573: "rome,memit" was taken for one name."""
+    said = program.call(tmp_path, argument, succeeds=False)
+    assert "--multirun" in said
+    assert argument in said
+    assert "Traceback" not in said
+
+
+def test_mean_of_a_target_not_its_sum(lm: LanguageModel) -> None:
+    """zjunlp/EasyEdit#518: figures of one name differ by how a target's tokens are taken together. P is exp of the mean
+    of their log-probabilities, whatever their number."""
+    [case] = evaluate(lm, [dataclasses.replace(EIFFEL, target_new="Rome and Paris")], SHORT).cases
+    [record] = case.after.scored("prompt")
+    assert record.log_probs_new is not None
+    assert record.p_new == pytest.approx(float(torch.tensor(fmean(record.log_probs_new)).exp()), rel=1e-5)

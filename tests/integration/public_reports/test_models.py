@@ -1,0 +1,99 @@
+"""Public reports on how models are run: batches, caches, positions, wrappers; each test names its report."""
+
+from __future__ import annotations
+
+import pytest
+import tiny
+import torch
+from public_reports import IDS, log_probs, model
+
+from corrigenda import Fact, LanguageModel
+from corrigenda.models.families import UnsupportedModelError
+from eval import EvalSettings, evaluate
+from eval.scoring import score
+from locate.lens.logit_lens import logit_lens
+
+PROMPTS = ["the tower", "in the city of London the river is", "a", "the mother tongue of Danielle Darrieux is the"]
+
+
+@pytest.mark.parametrize("family", [*tiny.KINDS[1:], *tiny.MIXTURE_KINDS])
+@pytest.mark.parametrize("pad", ["<pad>", "</s>", None])
+def test_several_prompts_at_once(family: str, pad: str | None) -> None:
+    """TransformerLens#1005, huggingface/transformers#22707, #25790: a prompt is answered otherwise beside a longer one,
+    and where the padding is the end token, or there is none."""
+    lm = tiny.build(family)
+    lm.tokenizer.pad_token = pad
+    assert lm.generate(PROMPTS, 6) == [lm.generate(prompt, 6) for prompt in PROMPTS]
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_the_kind_of_attention(attention: str) -> None:
+    """pytorch/pytorch#103749, huggingface/transformers#30652: a padded row gives NaN in one kind of attention, and a
+    row is not masked at all in another."""
+    made = model()
+    made.set_attn_implementation(attention)
+    lm = LanguageModel(made, tiny.tokenizer(), "tiny")
+    targets = ["Rome and Paris", "Big Ben"]
+    for prompt, found in zip(PROMPTS, score(lm, [(prompt, targets) for prompt in PROMPTS]), strict=True):
+        ids = lm.tokens(prompt)
+        for target, scored in zip(targets, found.targets, strict=True):
+            whole = lm.tokens(f"{prompt} {target}")
+            assert scored.log_probs == pytest.approx(log_probs(lm, whole, len(ids)), abs=1e-5)
+
+
+def test_scores_in_half_precision() -> None:
+    """genlm/genlm-backend#66, Modalities/modalities#464: the softmax was taken in bfloat16, which loses the tail."""
+    lm = LanguageModel(model().bfloat16(), tiny.tokenizer(), "tiny")
+    [found] = score(lm, [("the tower is", ["Rome"])], keep_distributions=True)
+    plain = lm.model(input_ids=torch.tensor([lm.tokens("the tower is")])).logits[0, -1].float().log_softmax(-1)
+    assert found.next_token is not None
+    assert torch.equal(found.next_token, plain)
+    assert float(found.next_token.exp().sum()) == pytest.approx(1, abs=1e-6)
+
+
+def test_text_that_is_longer_than_the_positions() -> None:
+    """huggingface/evaluate#532, huggingface/transformers#530: an index error, or a text that was cut without a word."""
+    lm = tiny.build("gpt2")
+    long = Fact("the Eiffel tower", "red " * 70 + "{} is in", "Rome", "Paris", id="long")
+    short = Fact("Big Ben", "{} is in", "Rome", "London", id="short")
+    cases = evaluate(lm, [long, short], EvalSettings(perplexity_windows=0, generate=False)).cases
+    assert "75 tokens" in cases[0].after.error
+    assert cases[1].after.values == pytest.approx(
+        evaluate(lm, [short], EvalSettings(perplexity_windows=0, generate=False)).cases[0].after.values
+    )
+
+
+@pytest.mark.parametrize("family", ["gemma2", "cohere", "granite", "bloom", "phi", "gpt2"])
+def test_what_follows_the_last_state(family: str) -> None:
+    """TransformerLens#693, #828: soft caps, scales and norms between the last state and the logits were left out."""
+    lm = tiny.build(family)
+    grid = logit_lens(lm, PROMPTS[1], token="Rome")
+    plain = lm.model(input_ids=torch.tensor([lm.tokens(PROMPTS[1])])).logits[0].float().softmax(-1)
+    torch.testing.assert_close(grid.top_probabilities[-1], plain.max(-1).values, atol=1e-5, rtol=1e-4)
+
+
+def test_the_norm_of_a_state_in_the_middle() -> None:
+    """TransformerLens#1076: the lens normalised each layer's state with the size of the last one's."""
+    lm = LanguageModel(model(), tiny.tokenizer(), "tiny")
+    grid = logit_lens(lm, PROMPTS[1], token="Rome")
+    with torch.no_grad():
+        given = lm.model(input_ids=torch.tensor([lm.tokens(PROMPTS[1])]), output_hidden_states=True)
+        states = given.hidden_states[2][0]  # after the second layer
+        size = states.square().mean(-1, keepdim=True).add(lm.model.config.rms_norm_eps).rsqrt()
+        wanted = (lm.model.model.norm.weight * states * size) @ lm.model.lm_head.weight.T
+    torch.testing.assert_close(grid.top_probabilities[1], wanted.softmax(-1).max(-1).values, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", tiny.KINDS[1:])
+def test_what_a_layer_adds(family: str) -> None:
+    """TransformerLens#1639: what was called the FFN's output was the state with it added (BLOOM)."""
+    lm = tiny.build(family)
+    with lm.memory(1).capture() as seen:
+        lm.model(input_ids=IDS)
+    torch.testing.assert_close(lm.memory(1).read(seen.coefficients), seen.output, atol=1e-4, rtol=1e-4)
+
+
+def test_a_model_without_a_head() -> None:
+    """zjunlp/EasyEdit#288: AutoModel instead of AutoModelForCausalLM: there are no logits."""
+    with pytest.raises(UnsupportedModelError, match="LlamaModel"):
+        LanguageModel(model().model, tiny.tokenizer(), "tiny")

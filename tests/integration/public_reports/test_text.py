@@ -1,0 +1,172 @@
+"""Public reports on how text becomes tokens and tokens become text; each test names the report and the fault in it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from public_reports import bytes_in_pairs, log_probs, model, pieces, reading, rome, wrapped
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import ByT5Tokenizer
+
+from corrigenda import Fact, LanguageModel, load
+from corrigenda.prompts import encode, encode_plain, encode_target, subject_span
+from editing.locate_then_edit.prompts import build_prompts
+from eval.scoring import score
+from locate.lens.logit_lens import logit_lens
+from locate.question import ask
+
+PROMPT = "the Eiffel tower is located in the city of"
+SOME = " ".join(tiny.WORDS) + " the city of 北京 and 東京 , a naïve café 😀 tower ."
+
+
+@pytest.mark.parametrize("scheme", ["always", "first", "never"])
+def test_the_space_that_sentencepiece_puts_before_a_text(scheme: str) -> None:
+    """huggingface/transformers#29625, #28622, EasyEdit#302: a target encoded alone gets another first token, or a lone
+    space before it."""
+    tokenizer = pieces(scheme)
+    ids, target = encode(tokenizer, PROMPT), encode_target(tokenizer, PROMPT, "Rome and Paris")
+    assert tokenizer.convert_ids_to_tokens(target) == ["▁Rome", "▁and", "▁Paris"]
+    assert ids + target == tokenizer(f"{PROMPT} Rome and Paris")["input_ids"]
+    lm = reading(tokenizer)
+    [[scored]] = [found.targets for found in score(lm, [(PROMPT, ["Rome and Paris"])])]
+    assert scored.log_probs == pytest.approx(log_probs(lm, ids + target, len(ids)), abs=1e-5)
+
+
+def test_a_beginning_token_before_the_target() -> None:
+    """zjunlp/EasyEdit#247: the target was encoded with its own beginning token, which was then trained and scored."""
+    tokenizer = pieces("first", bos=True)
+    assert encode(tokenizer, PROMPT)[0] == tokenizer.bos_token_id
+    assert encode_target(tokenizer, PROMPT, "Rome") == tokenizer.convert_tokens_to_ids(["▁Rome"])
+    prompts = build_prompts(
+        reading(tokenizer), [Fact("the Eiffel tower", "{} is in", "Rome")], ("",), "{} is", "subject"
+    )
+    assert tokenizer.bos_token_id not in prompts.targets.tolist()
+
+
+def test_a_tokenizer_without_a_beginning_token_loses_none() -> None:
+    """TransformerLens#1628: the first token was taken for the beginning token and dropped."""
+    tokenizer = tiny.tokenizer()
+    tokenizer.bos_token = None
+    lm = LanguageModel(model(), tokenizer, "tiny")
+    assert len(lm.tokens(PROMPT)) == len(PROMPT.split())
+    fact = Fact("the Eiffel tower", "{} is located in the city of", "Rome")
+    assert ask(lm, fact, "Rome").subject == (0, 3)
+
+
+@pytest.mark.parametrize("subject", ["北京", "café", "naïve café", "😀 tower"])
+@pytest.mark.parametrize("template", ["the city of {} is in", "{} is in", "by {} , {} again"])
+def test_a_character_in_several_tokens(subject: str, template: str) -> None:
+    """huggingface/tokenizers#156, #663: offsets of a character that is split into bytes, and of what follows."""
+    tokenizer = bytes_in_pairs([SOME])
+    prompt = template.replace("{}", subject)
+    first, last = subject_span(tokenizer, prompt, subject, template.index("{}"))
+    ids = tokenizer(prompt)["input_ids"]
+    assert tokenizer.decode(ids[first:last]).strip() == subject
+    assert tokenizer.decode(ids[:last]) == prompt[: template.index("{}") + len(subject)]
+
+
+def test_a_space_with_the_place_of_the_character_after_it() -> None:
+    """huggingface/tokenizers#1775, #1018: the token of a space has the offsets of the character that follows it."""
+    words = Tokenizer(models.Unigram([(word, -1.0) for word in ("<unk>", "▁", "北京", "▁is", "▁in")], unk_id=0))
+    words.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    tokenizer = wrapped(words)
+    ids = tokenizer("北京 is in")["input_ids"]
+    _, end = subject_span(tokenizer, "北京 is in", "北京")
+    assert tokenizer.convert_ids_to_tokens(ids[:end]) == ["▁", "北京"]
+
+
+@pytest.mark.parametrize("prompt", ["Otto is in", "the café of 北京 is in", "by Otto , 北京 plays"])
+def test_a_tokenizer_without_offsets(prompt: str) -> None:
+    """zjunlp/EasyEdit#390: with a slow tokenizer the subject's last token was another one."""
+    tokenizer = ByT5Tokenizer()
+    assert not tokenizer.is_fast
+    subject = "北京" if "北京" in prompt else "Otto"
+    first, last = subject_span(tokenizer, prompt, subject)
+    assert tokenizer.decode(encode(tokenizer, prompt)[first:last]).strip() == subject
+    assert encode_target(tokenizer, prompt, "Oslo") == [byte + 3 for byte in b" Oslo"]
+
+
+def test_truncation_that_was_saved_with_the_tokenizer(tmp_path: Path) -> None:
+    """elixir-nx/tokenizers#46, daulet/tokenizers#30: tokenizer.json holds a truncation and a padding, and texts are cut
+    and filled up without a word."""
+    tokenizer = tiny.tokenizer()
+    tokenizer.backend_tokenizer.enable_truncation(4)
+    tokenizer.backend_tokenizer.enable_padding(length=12)
+    model().save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "tokenizer.json").read_text())["truncation"]["max_length"] == 4
+    lm = load(tmp_path)
+    assert lm.tokens(PROMPT) == encode_plain(lm.tokenizer, PROMPT) == tiny.tokenizer()(PROMPT)["input_ids"]
+    assert len(encode_target(lm.tokenizer, PROMPT, "Big Ben , London and the river")) == 7
+
+
+def test_a_merge_over_the_border_of_prompt_and_target() -> None:
+    """EleutherAI/lm-evaluation-harness#1053: ": C" is one token, and the continuation was left without any."""
+    tokenizer = bytes_in_pairs(["answer: Rome now. " * 50], splits=False)
+    prompt, whole = tokenizer("answer:")["input_ids"], tokenizer("answer: Rome")["input_ids"]
+    assert whole[: len(prompt)] != prompt  # the border is inside a token
+    target = encode_target(tokenizer, "answer:", "Rome")
+    assert tokenizer.decode(target) == " Rome"
+    lm = reading(tokenizer)
+    [[scored]] = [found.targets for found in score(lm, [("answer:", ["Rome"])])]
+    assert scored.log_probs == pytest.approx(log_probs(lm, prompt + target, len(prompt)), abs=1e-5)
+
+
+def test_more_embeddings_than_tokens() -> None:
+    """QwenLM/Qwen#553: the model has rows for tokens that the tokenizer does not know; here it says one of them."""
+    made = model(vocab_size=200)
+    made.lm_head.weight.data[150] *= 20
+    lm = LanguageModel(made, tiny.tokenizer(), "tiny")
+    assert lm.generate("the tower is", 3) == ""
+    grid = logit_lens(lm, "the tower is", token="Rome")
+    assert int(grid.top_ids[-1, -1]) == 150
+    assert len(grid.words[-1]) == 3
+
+
+def test_spaces_before_punctuation_stay() -> None:
+    """huggingface/transformers#32575, #42913: decoding takes spaces out, so that a text is not what was generated."""
+    tokenizer = bytes_in_pairs([SOME])
+    tokenizer.clean_up_tokenization_spaces = True
+    text = " ' s it . does n't , not ? no !"
+    assert reading(tokenizer).text(tokenizer(text)["input_ids"]) == text
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["in the {city} of {} the river is", "Rome and {} and Rome are", "{} , tower of Rome , is", "Rome , {} is"],
+)
+def test_braces_and_another_subject(template: str) -> None:
+    """arnab-api/romba#1: braces in a context were filled as if it were a prompt. And a subject that stands in a prompt
+    and a context several times: its place is the slot's."""
+    lm, prefixes = LanguageModel(model(), tiny.tokenizer(), "tiny"), ("", "Rome {} and {0} . ")
+    fact = Fact("Rome", template, "London")
+    prompts = build_prompts(lm, [fact], prefixes, "{} is a Rome", "last")
+    for row in prompts.rewriting.nonzero()[:, 0].tolist():
+        before = prefixes[int(prompts.prefix[row])] + template[: template.index("{}")]
+        assert int(prompts.subject[row]) == len(tiny.tokenizer()(before)["input_ids"])
+        assert lm.tokenizer.decode(prompts.batch.input_ids[row]).startswith(lm.tokenizer.decode(lm.tokens(before)))
+    assert ask(lm, fact, "London").subject[0] == len(tiny.tokenizer()(template[: template.index("{}")])["input_ids"])
+
+
+def test_the_side_of_the_padding() -> None:
+    """zjunlp/EasyEdit#365, #390, huggingface/transformers#29419: with the padding on the other side the edit and the
+    figures were others."""
+    found = []
+    for side in ("right", "left"):
+        tokenizer = tiny.tokenizer()
+        tokenizer.padding_side = side
+        lm = LanguageModel(model(), tokenizer, "tiny")
+        facts = [Fact("the Eiffel tower", "{} is located in the city of", "Rome"), Fact("Ben", "{} is in", "Paris")]
+        edit = rome().edit(lm, facts)
+        with edit.applied(lm):
+            scores = score(lm, [(PROMPT, ["Rome and Paris", "Rome"]), ("Ben is in", ["Paris"])])
+            found.append((edit.factors[1], scores, lm.generate([PROMPT, "Ben is in"], 5)))
+    (left, right), scores, said = found[0]
+    assert torch.equal(left, found[1][0][0])
+    assert torch.equal(right, found[1][0][1])
+    assert scores == found[1][1]
+    assert said == found[1][2]
