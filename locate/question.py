@@ -20,6 +20,10 @@ Answer = str | Sequence[int] | None
 """Which answer counts: its text or its tokens; None and "top" as in `ask`."""
 
 
+SPACES = ("▁", "Ġ", " ")
+"""What tokenizers call a space that is a token of its own."""
+
+
 class UnknownFactError(ValueError):
     """A fact that the model does not know, and that therefore cannot be located in it."""
 
@@ -68,7 +72,8 @@ def ask(lm: LanguageModel, fact: Fact, answer: Answer = None) -> Question:
         fact: the fact; its statement is the prompt.
         answer: None for the model's own most likely next token, which has to be what the fact's true object begins
             with (where the fact names one); "top" for that token whatever it is; or any text or tokens, all of which
-            then count.
+            then count. Where that token is a space alone, which many tokenizers put before every number, the one after
+            it counts, too.
 
     Raises:
         UnknownFactError: the model's answer is not the fact's true object.
@@ -100,13 +105,14 @@ def ask(lm: LanguageModel, fact: Fact, answer: Answer = None) -> Question:
             if place < span[0]:
                 span = (span[0] + len(given) - 1, span[1] + len(given) - 1)
     n_prompt = len(ids)
-    if given is not None and not masked:
-        ids = ids + given[:-1]
-    lm.require_room(len(ids), f"the prompt {quoted(prompt)}")
+    lm.require_room(n_prompt, f"the prompt {quoted(prompt)}")
     if given is None:
-        given = [_top(lm, ids, place)]
+        given = _says(lm, ids, place)
         if answer is None and fact.target_true is not None:
-            _require_known(lm, fact, prompt, given[0])
+            _require_known(lm, fact, prompt, given)
+    if not masked:
+        ids = ids + given[:-1]
+        lm.require_room(len(ids), f"the prompt {quoted(prompt)}")
     return Question(
         prompt=prompt,
         ids=tuple(ids),
@@ -132,16 +138,23 @@ def require_numbers(lm: LanguageModel, question: Question, found: Iterable[Tenso
 
 
 @torch.no_grad()
+def _says(lm: LanguageModel, ids: list[int], place: int) -> list[int]:
+    """The most likely next token; where it is a space alone, with the one after it."""
+    found = [_top(lm, ids, place)]
+    if lm.architecture.goes_on and lm.tokenizer.convert_ids_to_tokens(found[0]) in SPACES:
+        found.append(_top(lm, ids + found, place + 1))
+    return found
+
+
 def _top(lm: LanguageModel, ids: list[int], place: int) -> int:
     batch = lm.batch([ids])
     return int(forward_logits(lm, batch, torch.tensor([place], device=batch.lengths.device))[0].argmax())
 
 
-def _require_known(lm: LanguageModel, fact: Fact, prompt: str, top: int) -> None:
+def _require_known(lm: LanguageModel, fact: Fact, prompt: str, says: list[int]) -> None:
     assert fact.target_true is not None
-    wanted = encode_target(lm.tokenizer, prompt, fact.target_true)[0]
-    if top != wanted:
+    if says != encode_target(lm.tokenizer, prompt, fact.target_true)[: len(says)]:
         raise UnknownFactError(
             f"{lm.name} does not know that {fact.statement!r} ends in {fact.target_true!r}: it says "
-            f"{lm.text([top])!r}; another answer can be traced with answer=..., or 'top' for what it says"
+            f"{lm.text(says)!r}; another answer can be traced with answer=..., or 'top' for what it says"
         )

@@ -9,7 +9,7 @@ import pytest
 import tiny
 import torch
 from public_reports import bytes_in_pairs, log_probs, model, pieces, reading, rome, wrapped
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import ByT5Tokenizer
 
 from corrigenda import Fact, LanguageModel, load
@@ -17,7 +17,7 @@ from corrigenda.prompts import encode, encode_plain, encode_target, subject_span
 from editing.locate_then_edit.prompts import build_prompts
 from eval.scoring import score
 from locate.lens.logit_lens import logit_lens
-from locate.question import ask
+from locate.question import UnknownFactError, ask
 
 PROMPT = "the Eiffel tower is located in the city of"
 SOME = " ".join(tiny.WORDS) + " the city of 北京 and 東京 , a naïve café 😀 tower ."
@@ -125,6 +125,34 @@ def test_more_embeddings_than_tokens() -> None:
     grid = logit_lens(lm, "the tower is", token="Rome")
     assert int(grid.top_ids[-1, -1]) == 150
     assert len(grid.words[-1]) == 3
+
+
+def test_a_space_alone_before_the_answer() -> None:
+    """allenai/catwalk#156, huggingface/transformers#28010: the space before an answer is a token of its own, which is
+    what any answer begins with: a model that says "1789" was taken to know "1995", and P(space) was traced."""
+    vocabulary = ["▁the", "▁tower", "▁is", "▁of", "▁", *"0123456789"]
+    words = Tokenizer(models.WordLevel({"<unk>": 0} | {w: 1 + i for i, w in enumerate(vocabulary)}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Metaspace(prepend_scheme="first"), pre_tokenizers.Digits(individual_digits=True)]
+    )
+    words.decoder = decoders.Metaspace(prepend_scheme="first")
+    tokenizer = wrapped(words)
+    fact = Fact("tower", "the {} is of", "1889", "1995")
+    assert tokenizer.convert_ids_to_tokens(encode_target(tokenizer, fact.statement, "1995")) == ["▁", *"1995"]
+    lm = reading(tokenizer, tie_word_embeddings=False)
+    space, one, seven = tokenizer.convert_tokens_to_ids(["▁", "1", "7"])
+    with torch.no_grad():
+        states = lm.model.model(input_ids=torch.tensor([[*lm.tokens(fact.statement), space]])).last_hidden_state[0]
+        others = states[-1] - (states[-1] @ states[-2]) / (states[-2] @ states[-2]) * states[-2]
+        lm.model.lm_head.weight.data[space] = 100 * states[-2]
+        lm.model.lm_head.weight.data[one] = 1000 * others
+    found = ask(lm, fact)
+    assert (found.answer, found.answer_ids, len(found.predicting)) == ("1", (space, one), 2)
+    assert found.ids[-1] == space
+    with torch.no_grad():
+        lm.model.lm_head.weight.data[seven] = 2000 * others
+    with pytest.raises(UnknownFactError, match="'1995': it says '7'"):
+        ask(lm, fact)
 
 
 def test_spaces_before_punctuation_stay() -> None:
