@@ -1,6 +1,45 @@
-"""Texts as messages show them: cut where they are long, since prompts and targets may be pages."""
+"""Texts as people are shown them: cut where they are long, and without what acts on a terminal or a spreadsheet."""
 
 from __future__ import annotations
+
+import re
+
+# Control characters but tab and line break, line separators, what changes the direction of the text that follows (its
+# end is not bound to the text's own), and halves of characters, which no output can encode.
+_ACTING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+# What a spreadsheet takes for the beginning of a formula, the wide forms as well (OWASP, CSV Injection).
+_MARK = "'"
+_FORMULA = "=+-@\t\r\n\uff0b\uff0d\uff1d\uff20"
+
+
+def printable(text: str, lines: bool = False) -> str:
+    r"""A text in which nothing acts on a terminal: escape sequences and the like are shown as ``\x1b``.
+
+    Args:
+        text: the text.
+        lines: whether its line breaks are kept; else they are shown as ``\n``.
+    """
+    shown = _ACTING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return shown if lines else shown.replace("\n", "\\n")
+
+
+def in_spreadsheet(cell: object) -> object:
+    """A cell of a CSV file that no spreadsheet computes: ``'`` stands before a text that begins like a formula.
+
+    It stands before one that begins with ``'``, too, so that the text is always what follows it. Numbers, and texts
+    that are numbers, stay what they are.
+    """
+    if not isinstance(cell, str):
+        return cell
+    return f"{_MARK * _begins_formula(cell)}{printable(cell)}"
+
+
+def _begins_formula(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return text.startswith((*_FORMULA, _MARK))
+    return False
 
 
 def shortened(text: str, length: int = 100) -> str:

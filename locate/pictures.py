@@ -9,6 +9,8 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from corrigenda.texts import printable
+
 SUFFIXES = (".png", ".pdf", ".svg")
 
 
@@ -60,8 +62,11 @@ def ticks_at_layers(axes: Axes, layers: Sequence[int]) -> None:
 
 
 def as_drawn(text: str, limit: int) -> str:
-    """A text of at most so many characters, in which a dollar sign begins no formula."""
-    return (text if len(text) <= limit else f"{text[: limit - 1]}…").replace("$", r"\$")
+    """A text of at most so many characters, in which a dollar sign begins no formula, and a low line hides nothing."""
+    shown = printable(text)
+    shown = shown if len(shown) <= limit else f"{shown[: limit - 1]}…"
+    # Matplotlib leaves what begins with a low line out of its legends.
+    return f"{' ' * shown.startswith('_')}{shown}".replace("$", r"\$")
 
 
 def token_label(token: str, limit: int = 24) -> str:

@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from corrigenda.files import write_json, write_text
 from corrigenda.names import model_title
+from corrigenda.texts import in_spreadsheet, printable
 from eval.leaderboard.boards import Cell, Leaderboard
 from eval.leaderboard.columns import Column, axes
 from eval.leaderboard.marks import ALPHA
@@ -117,7 +118,9 @@ def markdown(view: Mapping[str, Any]) -> str:
     units = [f"{c.short}: {c.title} ({c.unit})" for c in used.values()]
     parts += ["## Columns", "\n".join(f"- {_escaped(text)}" for text in units)]
     if view["left_out"]:
-        listed = "\n".join(f"- `{Path(run['path']).name}`: {_escaped(run['why'])}" for run in view["left_out"])
+        listed = "\n".join(
+            f"- `{printable(Path(run['path']).name)}`: {_escaped(run['why'])}" for run in view["left_out"]
+        )
         parts += ["## Runs left out", listed]
     return "\n\n".join(parts) + "\n"
 
@@ -135,9 +138,9 @@ def table_csv(view: Mapping[str, Any]) -> str:
             ]
             for name, cell in row["cells"].items():
                 figures = [cell[key] for key in ("before", "value", "low", "high", "n", "mark")]
-                writer.writerow([*about, name, *figures])
+                writer.writerow(map(in_spreadsheet, [*about, name, *figures]))
             if not row["cells"]:
-                writer.writerow([*about, *[""] * 7])
+                writer.writerow(map(in_spreadsheet, [*about, *[""] * 7]))
     return text.getvalue()
 
 
@@ -196,4 +199,4 @@ def _escaped(text: str) -> str:
     """Text that Markdown leaves as it is, also inside a table."""
     for character in "\\|*_`<[]":
         text = text.replace(character, f"\\{character}")
-    return text.replace("\n", " ")
+    return printable(text.replace("\n", " "))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from corrigenda.texts import printable
 from eval.proof.page import figures
 from eval.records import finite
 from eval.templating import environment
@@ -31,7 +32,7 @@ def page(explanation: Mapping[str, Any]) -> str:
         .get_template("fact.html.j2")
         .render(
             said=explanation,
-            data=_rounded(finite(explanation)),
+            data=_shown(finite(explanation)),
             sections=[once, *sections],
             kinds=KINDS,
             erased=ERASED,
@@ -40,10 +41,12 @@ def page(explanation: Mapping[str, Any]) -> str:
     )
 
 
-def _rounded(value: Any) -> Any:
-    """A nested value with its figures at `DIGITS` significant digits."""
+def _shown(value: Any) -> Any:
+    """A nested value with its figures at `DIGITS` significant digits, and without control characters in its texts."""
     if isinstance(value, Mapping):
-        return {key: _rounded(part) for key, part in value.items()}
+        return {key: _shown(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_rounded(part) for part in value]
+        return [_shown(part) for part in value]
+    if isinstance(value, str):
+        return printable(value, lines=True)
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value

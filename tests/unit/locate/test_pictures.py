@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pytest
 import torch
 from matplotlib.figure import Figure
 
+from corrigenda.texts import printable
 from locate.neurons.plots import plot_layers
+from locate.pictures import as_drawn
 from locate.tracing.pictures import curves, heat_map
 
 
@@ -45,3 +48,20 @@ def test_ticks_are_at_layers(draw: Any, n_layers: int, drawn: list[Figure]) -> N
     assert set(ticks) <= set(map(float, range(n_layers)))
     assert ticks[0] == 0
     assert min(n_layers, 2) <= len(ticks) <= 20
+
+
+@pytest.mark.parametrize(
+    "text", ["$x$", "costs $5", "$", r"\$", r"$\frac{$", r"C:\new", "_low", "a_b^c", "{}%&#", "\x1b[31m\r"]
+)
+def test_texts_are_drawn_as_they_are(text: str) -> None:
+    """Neither taken for a formula, which may be a broken one, nor left out of the legend, nor a control character."""
+    figure = Figure()
+    axes = figure.subplots()
+    axes.plot([0, 1], label=as_drawn(text, 40))
+    axes.set_title(as_drawn(text, 40))
+    [shown] = axes.legend().get_texts()
+    figure.savefig(io.BytesIO())
+    for drawn in (shown, axes.title):
+        literal, formula = drawn._preprocess_math(drawn.get_text())
+        assert not formula
+        assert literal.strip() == printable(text)

@@ -13,6 +13,7 @@ import tiny
 import torch
 
 from corrigenda import ContextEdit, Edit, EditRefusedError, Fact, LanguageModel, LowRankEdit, Origin
+from corrigenda.texts import printable
 from eval import EvalSettings, evaluate
 from jobs import ExplainSettings, Explanation, explain
 from jobs.explaining.grids import Field, Grid
@@ -207,7 +208,7 @@ def test_a_page_loads_nothing_and_takes_texts_for_texts(lm: LanguageModel, tmp_p
     html = (tmp_path / "fact.html").read_text(encoding="utf-8")
     assert "<img" not in html
     assert html.count("<script") == html.count("</script>") == 2
-    assert data_of(html)["fact"]["subject"] == bad
+    assert data_of(html)["fact"]["subject"] == printable(bad)
     assert "&lt;img src=x onerror=alert(1)&gt;" in html
     own = html.replace(bad, "")
     assert not re.search(r"https?://|url\(|@import|<link|<iframe|\bsrc=(?!x)|\bfetch\(|XMLHttp", own)
