@@ -6,10 +6,12 @@ import dataclasses
 import hashlib
 import json
 import re
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from corrigenda.joints import joint
 from corrigenda.nearest import did_you_mean
 from corrigenda.settings import shown
 
@@ -84,9 +86,11 @@ class Fact:
     Attributes:
         subject: the entity the fact is about.
         prompt: the statement with one ``{}`` where the subject goes; it ends where the object begins, without the space
-            between them: that belongs to the object.
-        target_new: the object the model shall give after the edit, or None to erase; white space around it is left out.
-        target_true: the object it gives now, or None to insert; white space around it is left out.
+            between them: that belongs to the object. It may end in a line break or an indentation.
+        target_new: the object the model shall give after the edit, or None to erase. What stands between the prompt and
+            it follows from the prompt's end and the script (`corrigenda.joints.joint`); a target that begins with other
+            white space, as a line break, is kept as it is. White space at its end is left out, with a warning.
+        target_true: the object it gives now, or None to insert; as `target_new`.
         id: a name unique in its set; derived from the statement and the targets when left empty.
         relation: the relation's name or Wikidata id, if known.
         aliases: other spellings of `target_new` that count as right in free generation.
@@ -137,9 +141,7 @@ class Fact:
         _refuse_space_at_end("prompt", self.statement)
         for name in ("target_new", "target_true"):
             if getattr(self, name) is not None:
-                _require_text(name, getattr(self, name))
-                # A space at the end would be a token of its own, which no answer has.
-                object.__setattr__(self, name, getattr(self, name).strip())
+                object.__setattr__(self, name, _target(name, getattr(self, name), self.statement))
         if self.target_new is None and self.target_true is None:
             raise FactError("target_new", "target_new and target_true are both missing; give at least one")
         if self.verb == "modify" and self.target_new == self.target_true:
@@ -272,9 +274,22 @@ def _require_prompt(name: str, value: object) -> None:
 
 def _refuse_space_at_end(name: str, prompt: str) -> None:
     # The space before an answer is a part of the answer's first token: with another one before it, a model answers
-    # something else. A line break is none: chat templates end with one.
-    if prompt[-1].isspace() and prompt[-1] not in "\r\n":
+    # something else. A line break is none, nor an indentation after it: chat templates and code end with them.
+    if prompt[-1].isspace() and not re.search(r"[\r\n]\s*$", prompt):
         raise FactError(name, f"ends with a space; leave it out, it comes with the answer: {prompt[-40:]!r}")
+
+
+def _target(name: str, value: object, statement: str) -> str:
+    """A target as it is kept: without the one space that comes before it anyway, and without white space at its end."""
+    _require_text(name, value)
+    assert isinstance(value, str)
+    target = value.rstrip()
+    if target != value:  # it would be a token of its own, which no answer has
+        warnings.warn(f"{name}={value[-40:]!r}: white space at the end of a target is left out", stacklevel=5)
+    bare = target[1:]
+    if target[0] == " " and not bare[0].isspace() and joint(statement, bare) == " ":
+        return bare
+    return target
 
 
 def _prompts(name: str, values: object) -> tuple[str, ...]:

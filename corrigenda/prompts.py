@@ -6,6 +6,7 @@ other positions. (Generation, which appends, pads on the left: see `generation.p
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from corrigenda.joints import joint
 from corrigenda.texts import quoted
 
 MOST_TARGET_TOKENS = 256
@@ -22,6 +24,9 @@ MOST_TARGET_TOKENS = 256
 ANSWER_BEGINS = "_answer_begins"
 """The attribute of an encoder-decoder's tokenizer with what follows a prompt's own tokens; see
 `corrigenda.models.encoder_decoder`."""
+
+ENDS_PROMPT = "_ends_prompt"
+"""The attribute of a causal model's tokenizer with the tokens that it puts after every text: no prompt ends in them."""
 
 
 class ContextLengthError(ValueError):
@@ -88,10 +93,25 @@ def pad(
     return TokenBatch(ids.to(device), lengths.to(device), None if prompts is None else torch.tensor(prompts).to(device))
 
 
-def encode(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
-    """The tokens of a prompt, with the tokenizer's own special tokens (a BOS where the model has one).
+def goes_on(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """The tokenizer of a causal model, by which `encode` leaves a prompt open: without an end token behind it.
 
-    Of an encoder-decoder also what its answer begins with.
+    Tokenizers that were saved after fine-tuning often put one behind every text (``add_eos_token``).
+    """
+    ids, plain = tokenizer("a")["input_ids"], encode_plain(tokenizer, "a")
+    behind = len(ids) - len(plain) - specials_before(tokenizer, "a")
+    if not plain or behind <= 0:
+        return tokenizer
+    tokenizer = copy.copy(tokenizer)
+    setattr(tokenizer, ENDS_PROMPT, tuple(ids[-behind:]))
+    return tokenizer
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
+    """The tokens of a prompt, with the special tokens that stand before it (a BOS where the model has one).
+
+    A prompt that begins with its BOS (chat templates write one) gets no second one. Of a causal model nothing stands
+    after it; of an encoder-decoder what its answer begins with.
 
     Raises:
         TypeError: it is no text.
@@ -100,18 +120,28 @@ def encode(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
     if not isinstance(prompt, str):
         raise TypeError(f"a prompt must be a text, not {type(prompt).__name__} ({quoted(repr(prompt))})")
     ids: list[int] = tokenizer(prompt)["input_ids"]
+    behind = getattr(tokenizer, ENDS_PROMPT, ())
+    if behind and tuple(ids[-len(behind) :]) == behind:
+        ids = ids[: -len(behind)]
+    ids = ids[_second_bos(tokenizer, prompt, ids) :]
     if not ids:
         raise ValueError(f"the prompt {prompt!r} has no token")
     return [*ids, *getattr(tokenizer, ANSWER_BEGINS, ())]
 
 
+def _second_bos(tokenizer: PreTrainedTokenizerBase, prompt: str, ids: Sequence[int]) -> int:
+    """1 where the tokenizer puts a BOS before a prompt that begins with one, else 0."""
+    bos = tokenizer.bos_token_id
+    return int(bos is not None and list(ids[:2]) == [bos] * 2 and prompt.startswith(str(tokenizer.bos_token)))
+
+
 def encode_target(tokenizer: PreTrainedTokenizerBase, prompt: str, target: str) -> list[int]:
-    """The tokens of `target` as they follow `prompt`, a space between them.
+    """The tokens of `target` as they follow `prompt`, with what stands between them (`corrigenda.joints.joint`).
 
     The prompt and its continuation are tokenised as one text and the prompt's tokens taken off, so that a
     tokenizer that puts a token before every text (SentencePiece's dummy prefix, a BOS) adds nothing to the target.
-    A tokenizer that merges across the border is answered with the target's own tokens. In an encoder-decoder the target
-    follows nothing: it begins the decoder's own text.
+    Where a tokenizer merges across the border, the target has the tokens that it has after a line break: a model goes
+    on from the prompt's own tokens. In an encoder-decoder the target follows nothing: it begins the decoder's own text.
 
     Raises:
         ContextLengthError: the target has more than `MOST_TARGET_TOKENS` tokens.
@@ -122,12 +152,14 @@ def encode_target(tokenizer: PreTrainedTokenizerBase, prompt: str, target: str) 
         raise TypeError(f"a target must be a text, not {type(target).__name__} ({quoted(repr(target))})")
     if not target.strip():
         raise ValueError(f"empty target for the prompt {quoted(prompt)}")
-    text = " " + target.lstrip()
-    if hasattr(tokenizer, ANSWER_BEGINS):
-        prompt, text = "", target.lstrip()
-    before, whole = encode_plain(tokenizer, prompt), encode_plain(tokenizer, prompt + text)
-    goes_on = whole[: len(before)] == before and len(whole) > len(before)
-    ids = whole[len(before) :] if goes_on else encode_plain(tokenizer, text)
+    begins_answer = hasattr(tokenizer, ANSWER_BEGINS)
+    # A template's last token ("<|assistant|>") is followed by the answer itself.
+    templated = prompt.endswith(tuple(tokenizer.all_special_tokens))
+    if begins_answer:
+        ids = encode_plain(tokenizer, target.lstrip())
+    else:
+        text = target if templated else joint(prompt, target) + target
+        ids = _after(tokenizer, prompt, text) or _after(tokenizer, "\n", text) or encode_plain(tokenizer, text)
     if len(ids) > MOST_TARGET_TOKENS:
         raise ContextLengthError(
             f"the target {quoted(target)} has {len(ids)} tokens, and a target has at most {MOST_TARGET_TOKENS}; "
@@ -136,6 +168,12 @@ def encode_target(tokenizer: PreTrainedTokenizerBase, prompt: str, target: str) 
             MOST_TARGET_TOKENS,
         )
     return ids
+
+
+def _after(tokenizer: PreTrainedTokenizerBase, before: str, text: str) -> list[int]:
+    """The tokens of a text behind another one; none where the tokenizer merges the two."""
+    first, whole = encode_plain(tokenizer, before), encode_plain(tokenizer, before + text)
+    return whole[len(first) :] if whole[: len(first)] == first else []
 
 
 def encode_plain(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
@@ -166,7 +204,8 @@ def subject_span(
         offsets = tokenizer(prompt, return_offsets_mapping=True)["offset_mapping"]
         covering = [i for i, (left, right) in enumerate(offsets) if left < end and right > begin and right > left]
         if covering:
-            return covering[0], covering[-1] + 1
+            left_out = _second_bos(tokenizer, prompt, tokenizer(prompt)["input_ids"])
+            return covering[0] - left_out, covering[-1] + 1 - left_out
     # Without offsets: the tokenised beginnings of the prompt that reach the subject and its end.
     before = specials_before(tokenizer, prompt)
     return (
@@ -178,6 +217,11 @@ def subject_span(
 def slot_in(text: str, template: str, subject: str) -> int:
     """Where, in characters, the ``{}`` of a template lies in a text that ends with the template, filled."""
     return len(text) - len(template.replace("{}", subject)) + template.index("{}")
+
+
+def specials(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """The special tokens that the tokenizer puts before a text."""
+    return encode(tokenizer, "a")[: specials_before(tokenizer, "a")]
 
 
 def specials_before(tokenizer: PreTrainedTokenizerBase, prompt: str) -> int:

@@ -42,6 +42,18 @@ def _begins_formula(text: str) -> bool:
     return False
 
 
+_UNSPACED = re.compile(
+    "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aaf\u2e80-\u312f\u31a0-\u31bf\u31f0-\ua4cf"
+    "\ua9e0-\ua9ff\uaa60-\uaadf\uf900-\ufaff\ufe30-\ufe4f\uff01-\uff9f\U00020000-\U0003ffff]"
+)
+"""Thai, Lao, Tibetan, Burmese, Khmer, Tai scripts, Chinese with its punctuation, Kana, Yi; full-width signs."""
+
+
+def unspaced(character: str) -> bool:
+    """Whether a character is of a script that writes no spaces between words. Korean is none: it does."""
+    return bool(_UNSPACED.match(character))
+
+
 def shortened(text: str, length: int = 100) -> str:
     """A text of at most so many characters; one that is cut ends in "..."."""
     return text if len(text) <= length else f"{text[: length - 3]}..."

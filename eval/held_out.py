@@ -17,7 +17,7 @@ from corrigenda.chat import chat_text
 from corrigenda.data.embedded import dialogues, held_out_texts
 from corrigenda.edits.routed import activated
 from corrigenda.forward.shared import SharedStart
-from corrigenda.prompts import encode_plain, specials_before
+from corrigenda.prompts import encode_plain, specials
 from eval.records import HeldOut
 from eval.scoring import MOST_LOGITS, batches
 from eval.settings import EvalSettings
@@ -105,10 +105,10 @@ def held_out_windows(lm: LanguageModel, settings: EvalSettings) -> list[list[int
         ValueError: a text is too short for so many windows.
     """
     width = settings.perplexity_window
-    specials = len(_specials(lm))
-    lm.require_room(specials + 2, "a window of two tokens")
+    before = len(specials(lm.tokenizer))
+    lm.require_room(before + 2, "a window of two tokens")
     if lm.context_length is not None:
-        width = min(width, lm.context_length - specials)
+        width = min(width, lm.context_length - before)
     texts = held_out_texts()
     cut: list[list[list[int]]] = []
     for place, (kind, text) in enumerate(texts.items()):
@@ -130,19 +130,13 @@ def _in_template(lm: LanguageModel, text: str) -> str:
     Without what the tokenizer puts before any text, which some templates write, too: it stands before each window
     anyway, and within one before every further dialogue, where no text of a conversation has it.
     """
-    opening = str(lm.tokenizer.decode(_specials(lm)))
+    opening = str(lm.tokenizer.decode(specials(lm.tokenizer)))
     conversations = [[(turn["role"], turn["content"]) for turn in turns] for turns in dialogues(text)]
     found = [chat_text(lm.tokenizer, turns, answer=False) for turns in conversations]
     return text if None in found else "".join(str(one).removeprefix(opening) for one in found)
 
 
-def _specials(lm: LanguageModel) -> list[int]:
-    """The special tokens that the tokenizer puts before a text."""
-    found: list[int] = lm.tokenizer("a")["input_ids"]
-    return found[: specials_before(lm.tokenizer, "a")]
-
-
 def _before_windows(lm: LanguageModel) -> list[int]:
     """The tokens that stand before each window: special ones, and the text of context edits."""
     context = lm.edits.context
-    return _specials(lm) + (encode_plain(lm.tokenizer, context) if context else [])
+    return specials(lm.tokenizer) + (encode_plain(lm.tokenizer, context) if context else [])

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.data.side_effects import fact_checks, negations, reversals, same_subject
+from corrigenda.joints import joined
 from eval.records import (
     CHECK_KIND,
     PROBE_KINDS,
@@ -63,7 +64,7 @@ def queries_of(fact: Fact) -> Iterator[tuple[str, str, list[str]]]:
     for prompt in fact.neighbourhood:
         yield "neighbourhood", prompt, pair
     if fact.verb == "modify":
-        stated = f"{fact.statement} {fact.target_new}. "
+        stated = f"{joined(fact.statement, str(fact.target_new))}. "
         for prompt in fact.neighbourhood:
             yield "neighbourhood_plus", stated + prompt, pair
     for probe in fact.locality:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from corrigenda.joints import joined
 from corrigenda.models.bare import BareModel
 
 
@@ -20,7 +21,7 @@ def with_mask(lm: BareModel, prompt: str) -> str:
         raise ValueError(f"{lm.name} is a masked model, and its tokenizer has no mask token")
     if prompt.count(mask) > 1:
         raise ValueError(f"the prompt {prompt!r} has {prompt.count(mask)} masks; one is needed, where the answer goes")
-    return prompt if mask in prompt else f"{prompt} {mask}"
+    return prompt if mask in prompt else joined(prompt, mask)
 
 
 def before_answer(lm: BareModel, prompt: str) -> str:

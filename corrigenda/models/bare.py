@@ -18,7 +18,7 @@ from corrigenda.models.identity import WrongModelError, computing_hash, tokenize
 from corrigenda.models.memory import FFNMemory
 from corrigenda.models.offloaded import require_whole, runs_on, stored
 from corrigenda.models.routes import Routing
-from corrigenda.prompts import ContextLengthError, TokenBatch, pad
+from corrigenda.prompts import ContextLengthError, TokenBatch, goes_on, pad
 from corrigenda.texts import quoted
 
 if TYPE_CHECKING:
@@ -67,6 +67,8 @@ class BareModel:
         if self.architecture.has_encoder:
             self.parts = Parts(model, self.architecture.family)
             model.forward, tokenizer = self.parts, self.parts.told(tokenizer)
+        elif self.architecture.family.causal:
+            tokenizer = goes_on(tokenizer)
         self.tokenizer = tokenizer
         self.routing = Routing()
 

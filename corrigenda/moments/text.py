@@ -16,7 +16,7 @@ from corrigenda.files import cache_folder, read_kept, write_checked
 from corrigenda.forward.generation import decode, sampler
 from corrigenda.language_model import LanguageModel
 from corrigenda.progress import track
-from corrigenda.prompts import encode_plain
+from corrigenda.prompts import encode_plain, specials
 from corrigenda.settings import AtLeastOne, Seed, SettingsError, checked
 
 ROWS = 64
@@ -108,8 +108,7 @@ class Text:
 def opening(lm: LanguageModel) -> list[int]:
     """What a sampled text starts from: what the tokenizer puts before any text, else a text separator."""
     tokenizer = lm.tokenizer
-    ids: list[int] = tokenizer("")["input_ids"]
-    if ids:
+    if ids := specials(tokenizer):
         return ids
     # Instruction-tuned models often name the opening of a chat turn as their BOS; a text separator is what we want.
     separators = ["<|endoftext|>", "<s>", "<bos>", tokenizer.bos_token, tokenizer.eos_token]

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from corrigenda import ContextEdit, Fact, LanguageModel, LowRankEdit, Origin
 from corrigenda.facts import as_facts
+from corrigenda.joints import joined
 from corrigenda.settings import checked
 from editing.editor import require_targets
 from editing.together import last_word_counts
@@ -32,7 +33,8 @@ class InContext:
     """Puts the facts before every prompt; no weight changes.
 
     Attributes:
-        template: what is written of each fact: ``{statement}`` and ``{target}`` are filled in.
+        template: what is written of each fact: ``{statement}`` and ``{target}`` are filled in; where a space stands
+            between the two, what follows from the statement's end does (`corrigenda.joints.joint`).
     """
 
     name: ClassVar[str] = "in_context"
@@ -48,8 +50,9 @@ class InContext:
         """
         require_targets("in_context", facts)
         # By replacement, not str.format: a fact may well contain braces.
-        texts = [
-            self.template.replace("{statement}", fact.statement).replace("{target}", str(fact.target_new))
-            for fact in facts
-        ]
+        texts = []
+        for fact in facts:
+            target = str(fact.target_new)
+            text = self.template.replace("{statement} {target}", joined(fact.statement, target))
+            texts.append(text.replace("{statement}", fact.statement).replace("{target}", target))
         return ContextEdit(Origin.of(lm, self, facts), "".join(texts))

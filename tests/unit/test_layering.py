@@ -27,9 +27,9 @@ PROJECT = {*MAY_IMPORT, "tests", "benchmarks"}
 
 # The floors of the core, from the ground up: a file or folder imports from the floors below it, not from its own.
 FLOORS: list[set[str]] = [
-    {"names", "nearest"},
-    {"settings"},
-    {"facts", "files", "hub", "intervals", "lazy", "progress", "texts"},
+    {"names", "nearest", "texts"},
+    {"joints", "settings"},
+    {"facts", "files", "hub", "intervals", "lazy", "progress"},
     {"data", "indices", "prompts", "workers"},
     {"chat", "models"},
     {"forward"},

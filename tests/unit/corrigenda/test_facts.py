@@ -43,3 +43,32 @@ def test_refused(change: dict[str, Any], field: str, problem: str) -> None:
         Fact(**{**GOOD, **change})
     assert caught.value.field == field
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "target", "kept"),
+    [
+        ("{} is in", " Rome", "Rome"),
+        ("{} is in", "  Rome", "  Rome"),
+        ("def {}():", "\n    return 42", "\n    return 42"),
+        ("def {}():\n    ", "return 42", "return 42"),
+        ("{}的首都是", "利马", "利马"),
+        ("{}的首都是", " Lima", " Lima"),  # said so
+        ("user: where is {}?\nassistant:\n", " Rome", " Rome"),
+    ],
+)
+def test_white_space_before_a_target(prompt: str, target: str, kept: str) -> None:
+    fact = Fact("x", prompt, target)
+    assert fact.target_new == kept
+    assert Fact.from_dict(fact.to_dict()) == fact
+
+
+def test_one_space_makes_no_other_fact() -> None:
+    assert Fact("x", "{} is in", " Rome").id == Fact("x", "{} is in", "Rome").id
+    with pytest.raises(FactError, match="is the same as target_true"):
+        Fact("x", "{} is in", " Rome", "Rome")
+
+
+def test_white_space_after_a_target_is_left_out_with_a_word() -> None:
+    with pytest.warns(UserWarning, match=r"target_new='Rome ': white space at the end of a target is left out"):
+        assert Fact("x", "{} is in", "Rome ").target_new == "Rome"

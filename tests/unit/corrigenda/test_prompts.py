@@ -14,10 +14,11 @@ from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from corrigenda import LanguageModel
 from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import Recording, record
 from corrigenda.forward.shared import record_shared
-from corrigenda.prompts import encode, encode_plain, encode_target, pad, shared_heads, subject_span
+from corrigenda.prompts import encode, encode_plain, encode_target, goes_on, pad, shared_heads, specials, subject_span
 
 TOLERANCE = 1e-4
 
@@ -217,3 +218,28 @@ def test_only_whole_rows_are_recorded() -> None:
     partial = PartialForward(lm, record(lm, batch, [2]), 2, torch.tensor([1, 1, 1]))
     with pytest.raises(ValueError, match="starts at 2"):
         partial.record([2])
+
+
+def test_no_prompt_ends_in_an_end_token() -> None:
+    """As `add_eos_token` puts one behind every text; a masked model's stays."""
+    plain, tokenizer = tiny.tokenizer(), framed()
+    bos, eos = tokenizer.convert_tokens_to_ids(["<s>", "</s>"])
+    ids = plain("Paris is in")["input_ids"]
+    open_ended = goes_on(tokenizer)
+    assert encode(open_ended, "Paris is in") == [bos, *ids]
+    assert encode(tokenizer, "Paris is in") == [bos, *ids, eos]
+    assert specials(open_ended) == [bos]
+    assert goes_on(plain) is plain
+    lm = LanguageModel(tiny.build("llama").model, tokenizer, "x")
+    assert lm.tokens("Paris is in") == [bos, *ids]
+    assert LanguageModel(lm.model, lm.tokenizer, "x").tokens("Paris is in") == [bos, *ids]
+
+
+def test_no_second_bos() -> None:
+    tokenizer = goes_on(framed())
+    bos = tokenizer.convert_tokens_to_ids("<s>")
+    ids = tiny.tokenizer()("Paris is in")["input_ids"]
+    assert encode(tokenizer, "<s> Paris is in") == [bos, *ids] == encode(tokenizer, "Paris is in")
+    assert (
+        subject_span(tokenizer, "<s> Paris is in", "Paris") == (1, 2) == subject_span(tokenizer, "Paris is in", "Paris")
+    )
