@@ -99,8 +99,8 @@ def goes_on(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
     Tokenizers that were saved after fine-tuning often put one behind every text (``add_eos_token``).
     """
     ids, plain = tokenizer("a")["input_ids"], encode_plain(tokenizer, "a")
-    behind = len(ids) - len(plain) - specials_before(tokenizer, "a")
-    if not plain or behind <= 0:
+    behind = len(ids) - len(plain) - (specials_before(tokenizer, "a") if plain else 0)
+    if not behind or not plain:
         return tokenizer
     tokenizer = copy.copy(tokenizer)
     setattr(tokenizer, ENDS_PROMPT, tuple(ids[-behind:]))
