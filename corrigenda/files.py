@@ -117,8 +117,21 @@ def write_file(path: Path, write: Callable[[Path], object]) -> None:
         raise
 
 
+def expanded(path: str | Path) -> Path:
+    """A path with the user's home for a ``~`` at its beginning; ``~name`` stays where there is nobody of this name."""
+    return Path(os.path.expanduser(path))
+
+
 def cache_folder() -> Path:
-    """Where Corrigenda keeps what it fetched or computed: ``$CORRIGENDA_CACHE``, else the user's cache folder."""
+    """Where Corrigenda keeps what it fetched or computed: ``$CORRIGENDA_CACHE``, else the user's cache folder.
+
+    Raises:
+        ValueError: the variable names the home of a user that there is not.
+    """
     import platformdirs
 
-    return Path(os.environ.get("CORRIGENDA_CACHE") or platformdirs.user_cache_dir("corrigenda")).expanduser()
+    asked = os.environ.get("CORRIGENDA_CACHE") or platformdirs.user_cache_dir("corrigenda")
+    found = expanded(asked)
+    if found.parts[0].startswith("~"):
+        raise ValueError(f"CORRIGENDA_CACHE={asked}: there is no user {found.parts[0][1:]!r}; name another folder")
+    return found

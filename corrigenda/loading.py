@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from corrigenda.files import expanded
 from corrigenda.hub import offline, why_unreachable
 from corrigenda.language_model import LanguageModel
 from corrigenda.models import embedded, packed
@@ -69,7 +70,7 @@ def load(
         raise ValueError("give either device or device_map, not both")
     _refuse_parts_of_the_cpu(device_map)
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
-    path = Path(name).expanduser()
+    path = expanded(name)
     source: str | Path = name
     unreachable = ""
     if str(name) in embedded.EMBEDDED:

@@ -29,7 +29,7 @@ from jobs.logs import remove_if_unused
 from jobs.outside import import_plugins
 from jobs.settings import PluginSettings, check, check_shared
 from jobs.tuned import take_tuned
-from jobs.words import OWN
+from jobs.words import OWN, setting
 
 if TYPE_CHECKING:
     from corrigenda import LanguageModel
@@ -96,7 +96,7 @@ def interruptible(folder: RunFolder) -> Iterator[None]:
     except KeyboardInterrupt:
         if folder.config is None:
             raise RunInterrupted("nothing was begun yet: give the same command again") from None
-        raise RunInterrupted(f"what is finished is kept; go on with resume={folder.path}") from None
+        raise RunInterrupted(f"what is finished is kept; go on with {setting('resume', folder.path)}") from None
 
 
 def require_settings(config: DictConfig) -> None:
@@ -183,7 +183,7 @@ def configuration(config: DictConfig, folder: RunFolder) -> DictConfig:
         OmegaConf.resolve(config)
         if config.force or _kept(config) != _kept(stored):
             raise FileExistsError(
-                f"{folder.path} holds a run; go on with it (resume={folder.path}) or use another folder"
+                f"{folder.path} holds a run; use another folder, or go on with it: {setting('resume', folder.path)}"
             )
     else:
         _require_same(config, stored)

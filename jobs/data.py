@@ -15,6 +15,7 @@ from corrigenda.data.parts import overlaps, require_disjoint, take_part
 from corrigenda.runs.records import records_in
 from corrigenda.runs.store import read_run
 from jobs.base import choices
+from jobs.words import setting
 
 logger = logging.getLogger(__name__)
 
@@ -45,12 +46,12 @@ def _warn_of_tuned(source: str, facts: FactSet) -> None:
         fact, what = found[0]
         logger.warning(
             "%d of %d facts are among those on which the model's settings were tuned (the first: %s, %s); figures on "
-            "them are too good (data.disjoint_from=%s makes this an error)",
+            "them are too good (%s makes this an error)",
             len(found),
             len(facts),
             fact.id,
             what,
-            source,
+            setting("data.disjoint_from", source),
         )
 
 

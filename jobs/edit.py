@@ -17,6 +17,7 @@ from rich.text import Text
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.data import FactSet
+from corrigenda.files import expanded
 from corrigenda.names import model_title
 from corrigenda.progress import LINE_SECONDS, counted, line, now_and_then, stage
 from corrigenda.runs.folder import RunFolder
@@ -36,6 +37,7 @@ from jobs.data import fixed_locality, read_data
 from jobs.errors import RunFailedError
 from jobs.logs import log_to
 from jobs.settings import AutoLayerSettings, LocalitySettings, check, made, made_editor, workers_of
+from jobs.words import setting
 
 logger = logging.getLogger(__name__)
 
@@ -107,8 +109,8 @@ def _none_crashed(folder: Path, crashes: Sequence[Case], total: int) -> None:
         first = crashes[0]
         raise RunFailedError(
             f"{folder}: {len(crashes)} of {total} edits crashed, and the run is not finished; the first: "
-            f"{first.fact.id}: {first.error.removeprefix(CRASHED)}; run.log there says where; resume={folder} tries "
-            "these again"
+            f"{first.fact.id}: {first.error.removeprefix(CRASHED)}; run.log there says where; these are tried again "
+            f"by {setting('resume', folder)}"
         )
 
 
@@ -219,7 +221,7 @@ def _identity(config: DictConfig, lm: LanguageModel, facts: FactSet, fixed: list
     worked_on = FactSet(facts.name, tuple(fixed)).fingerprint + found["data_fingerprint"] + files_named(plain["editor"])
     tasks = plain["eval"].get("harness_folder")  # of the harness's own tasks, with whatever they include
     if tasks is not None:
-        worked_on += files_named(sorted(map(str, Path(tasks).expanduser().rglob("*"))))
+        worked_on += files_named(sorted(map(str, expanded(tasks).rglob("*"))))
     return found | {"id": run_id(plain, worked_on, found["model_fingerprint"], code)}
 
 

@@ -20,8 +20,9 @@ from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseExceptio
 from corrigenda.nearest import did_you_mean
 from corrigenda.runs.locks import LockedError
 from corrigenda.runs.sources import PACKAGES
+from corrigenda.texts import printable
 from editing.registry import EDITORS
-from jobs.words import OWN, program
+from jobs.words import OWN, program, setting
 
 SWITCH = "HYDRA_FULL_ERROR"
 """The environment variable that, set to 1, makes the program show the traceback of every error."""
@@ -54,7 +55,7 @@ def told(error: BaseException, arguments: Sequence[str]) -> tuple[str, int] | No
     if isinstance(error, KeyboardInterrupt):
         return _line(f"interrupted; {error}" if str(error) else "interrupted"), 130
     if isinstance(error, OverrideParseException):
-        return _line(f"{error.override}: this is no setting; {_instead_of(error.override or '')}"), 2
+        return _line(_unread(error.override or "", arguments)), 2
     found = _cause(error)
     if isinstance(found, ConfigCompositionException):
         return _line(_composition(found, arguments)), 1
@@ -75,9 +76,25 @@ def told(error: BaseException, arguments: Sequence[str]) -> tuple[str, int] | No
     return _line(text if chosen else f"{text} ({type(found).__name__}; {SWITCH}=1 shows where)"), 1
 
 
-def _instead_of(argument: str) -> str:
-    """What to write instead of an argument that is no setting."""
-    return _as_facts(argument) if _is_table(argument) else f"write NAME=VALUE ({program()} --help lists them)"
+def _unread(argument: str, arguments: Iterable[str]) -> str:
+    """The line on an argument that Hydra cannot read."""
+    name, equals, value = argument.partition("=")
+    named = re.fullmatch(r"[+~]{0,2}[A-Za-z_][\w.@/-]*", name) is not None
+    if named and equals and not Path(argument).is_file():
+        # The advice ends the line, so that all that follows can be typed.
+        return f"{argument}: signs such as = , # [ and quotes have a meaning here; {_as_text(name, value, arguments)}"
+    advice = _as_facts(argument) if _is_table(argument) else f"write NAME=VALUE ({program()} --help lists them)"
+    return f"{argument}: this is no setting; {advice}"
+
+
+def _as_text(name: str, value: str, arguments: Iterable[str]) -> str:
+    """How a setting is typed whose value is a text, whatever is in it."""
+    if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
+        value = value[1:-1]
+    if name == "data.path":
+        chosen = next((each for each in arguments if re.fullmatch(r"data=\w+", each)), "data=facts")
+        return f"in quotes it is one text: {chosen} {setting(name, value)}"
+    return f"in quotes it is one text: {setting(name, value)}"
 
 
 def _is_table(name: str) -> bool:
@@ -85,12 +102,11 @@ def _is_table(name: str) -> bool:
 
 
 def _as_facts(path: str) -> str:
-    path = path if re.fullmatch(r"[\w./-]+", path) else repr(path)
-    return f"A file of facts is given as data=facts data.path={path}"
+    return f"A file of facts is given as data=facts {setting('data.path', path)}"
 
 
 def _line(text: str) -> str:
-    return " ".join(text.split())
+    return printable(" ".join(part.strip() for part in text.splitlines()))
 
 
 def _cause(error: BaseException) -> BaseException:
@@ -149,8 +165,12 @@ def _composition(error: ConfigCompositionException, arguments: Sequence[str]) ->
             return EDITORS.unknown(name)
         said = f"{group}={name}: there is no such choice; {_near(name, options)}The choices are {', '.join(options)}"
         if group == "model":
-            return f"{said}. Any other model is model=own model.name={name}"
+            return f"{said}. Any other model is model=own {setting('model.name', name)}"
         return f"{said}. {_as_facts(name)}" if group == "data" and _is_table(name) else said
+    several = next((each for each in arguments if f" '{each}'" in str(error)), None)
+    if several is not None and "override" not in str(error):  # a value with a comma in it
+        name, _, value = several.partition("=")
+        return f"{several}: several values are several runs, which need -m; {_as_text(name, value, arguments)}"
     key = re.search(r"Could not override '([^']+)'", str(error))
     if key is None:
         return str(error)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from omegaconf import DictConfig
 
+from corrigenda.files import expanded
 from jobs.base import load_model, say
 from jobs.data import read_data
 from jobs.explaining.explanation import explain, html_path
@@ -29,7 +28,7 @@ class Job(StoreJob):
         found = explain(load_model(config), facts[0], editor, settings)
         found.write(path)
         if asked.data is not None:
-            found.save(Path(asked.data).expanduser())
+            found.save(expanded(asked.data))
         if len(facts) > 1:
             say(f"the page is of the first of {len(facts)} facts; data.offset= chooses another")
         if found.error:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from pathlib import Path
 
 from omegaconf import DictConfig
 
+from corrigenda.files import expanded
 from corrigenda.progress import counted
 from jobs.base import say
 from jobs.job import StoreJob
@@ -26,7 +26,7 @@ class Job(StoreJob):
             ValueError: an edit is not in the weights, and so not in a model's folder.
         """
         asked = check(ExportSettings, config.job)
-        folder = Path(asked.to).expanduser()
+        folder = expanded(asked.to)
         if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
             raise FileExistsError(f"job.to={asked.to}: there is something already; name a new folder")
         edits = read_edits(asked.edit)

@@ -7,7 +7,9 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from corrigenda import Edit, LanguageModel
+from corrigenda.files import expanded
 from jobs.base import load_model, overridden
+from jobs.words import setting
 
 
 def read_edits(asked: str | tuple[str, ...] | None) -> list[Edit]:
@@ -18,7 +20,7 @@ def read_edits(asked: str | tuple[str, ...] | None) -> list[Edit]:
         ValueError: it holds several, or a damaged one.
     """
     names = () if asked is None else (asked,) if isinstance(asked, str) else asked
-    return [Edit.load(_folder(Path(name).expanduser())) for name in names]
+    return [Edit.load(_folder(expanded(name))) for name in names]
 
 
 def _folder(folder: Path) -> Path:
@@ -33,8 +35,8 @@ def _folder(folder: Path) -> Path:
     if not found:
         raise FileNotFoundError(f"job.edit={folder}: there is no edit in this folder (no edit.json, no edits/)")
     if len(found) > 1:
-        some = ", ".join(str(path) for path in found[:3]) + (", ..." if len(found) > 3 else "")
-        raise ValueError(f"job.edit={folder}: there are {len(found)} edits; name one of them, or a list: {some}")
+        one, some = setting("job.edit", found[0]), setting("job.edit", found[:3])
+        raise ValueError(f"job.edit={folder}: there are {len(found)} edits; name one of them, {one}, or a list, {some}")
     return found[0]
 
 

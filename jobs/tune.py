@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -49,6 +50,7 @@ from jobs.tuning.objective import Objective, objective_for
 from jobs.tuning.page import in_words, write_page
 from jobs.tuning.search import Axis, Proposal, axes_of, best_of, proposed, require_optuna, settings_of, start_of
 from jobs.tuning.settings import TuneSettings
+from jobs.words import setting
 from locate import average, suggest_layers
 
 logger = logging.getLogger(__name__)
@@ -96,7 +98,8 @@ class Job(job.Job):
         if taken.state == "running":
             logger.warning("%s: another process is at this run (%s); it is left to it", taken.path, taken.id)
             return None
-        say(f"finished already: {taken.path} (resume={taken.path} job.trials=N tries more; force=true runs it again)")
+        more = f"{setting('resume', taken.path)} job.trials=N"
+        say(f"finished already: {taken.path} ({more} tries more; force=true runs it again)")
         value = taken.summary.get("value")
         return None if value is None else float(value)
 
@@ -318,14 +321,14 @@ class Tuning:
             "settings": best["settings"],
             "value": best["value"],
             "model_config": str(path),
-            "later": f"--config-dir {conf} model={name} editor={editor}",
+            "later": f"--config-dir {shlex.quote(str(conf))} model={name} editor={editor}",
             "seconds": traced["seconds"] + sum(trial["seconds"] for trial in trials),
         }
         write_page(self.folder.path, found)
         self.folder.finish(found)
         say(f"the best is trial {best['number']} ({best['value']:.3f}): {in_words(best['settings'])}")
         say(f"what was tried: {self.folder.path / 'tuning.md'}")
-        say(f"later runs take it: {found['later']} data.disjoint_from={self.folder.path}")
+        say(f"later runs take it: {found['later']} {setting('data.disjoint_from', self.folder.path)}")
         return float(best["value"])
 
     def _told(self, best: Mapping[str, Any], trials: list[dict[str, Any]]) -> str:

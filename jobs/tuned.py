@@ -26,7 +26,7 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from corrigenda.files import write_text
+from corrigenda.files import expanded, write_text
 from corrigenda.names import model_title
 from corrigenda.settings import SettingsError
 
@@ -111,7 +111,7 @@ def write_tuned(
         FileExistsError: there is a file of this name that is of another model.
     """
     path = folder / "model" / f"{name}.yaml"
-    place = Path(str(model.name)).expanduser()
+    place = expanded(str(model.name))
     found: dict[str, Any] = {"defaults": ["own", "_self_"]}
     plain: Any = OmegaConf.to_container(model)
     kept = {key: plain[key] for key in ("dtype", "revision", "trust_remote_code") if key in plain}  # not this machine's

@@ -7,19 +7,25 @@ prompt is no part of Hydra's grammar. This is the one place that knows the short
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import Literal
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Quote, QuotedString
+from hydra.errors import HydraException
 
-OWN: Mapping[str, Mapping[str, bool]] = {
-    "ask": {"prompt": True, "edit": True, "max_new_tokens": False},
-    "export": {"edit": True, "to": True, "form": False},
+OWN: Mapping[str, Mapping[str, Literal["text", "path", "other"]]] = {
+    "ask": {"prompt": "text", "edit": "path", "max_new_tokens": "other"},
+    "export": {"edit": "path", "to": "path", "form": "other"},
 }
-"""By job its own settings, the one that needs no name first; and whether each is a text, which is put into quotes."""
+"""By job its own settings, the one that needs no name first. Texts and paths are put into quotes; a path may be in
+Hydra's quotes already."""
 
 
 _SETTING = re.compile(r"[+~]{0,2}[A-Za-z_][\w.@]*=\S*")
@@ -54,7 +60,7 @@ def spelt_out(arguments: Sequence[str]) -> list[str]:
         arguments: without the program's name; any that do not begin with a job's name are given back as they are.
     """
     if not arguments or re.fullmatch(r"[A-Za-z_]\w*", arguments[0]) is None:
-        return list(arguments)
+        return list(map(_at_home, arguments))
     if arguments[0] == "help":
         return ["--help", *arguments[1:]]
     job, rest = arguments[0], list(arguments[1:])
@@ -71,12 +77,16 @@ def spelt_out(arguments: Sequence[str]) -> list[str]:
     for argument in rest:
         key = _key(argument)
         if key is None or key not in own:
-            found.append(argument)
+            found.append(_at_home(argument))
             continue
         value = argument.partition("=")[2]
-        # A list is Hydra's own: edit=[first,second].
-        found.append(f"job.{key}={quoted(value) if own[key] and not value.startswith('[') else value}")
+        found.append(f"job.{key}={quoted(value) if own[key] != 'other' and not _hydras(value, own[key]) else value}")
     return found
+
+
+def _hydras(value: str, kind: str) -> bool:
+    """Whether a value is written in Hydra's grammar: a list (edit=[first,second]), and a path in quotes."""
+    return value.startswith("[") or (kind == "path" and isinstance(_parsed(value), QuotedString))
 
 
 def flags_last(arguments: Sequence[str]) -> list[str]:
@@ -95,12 +105,56 @@ def flags_last(arguments: Sequence[str]) -> list[str]:
     return settings + flags
 
 
-def quoted(text: str) -> str:
+def quoted(text: str, quote: Quote = Quote.single) -> str:
     """A text as a value on Hydra's command line that stands for exactly this text."""
     # "${" would be a reference to another setting: a backslash before it says that it is none, and backslashes that
     # stand before it already are doubled.
     plain = re.sub(r"(\\*)\$\{", lambda match: rf"{match[1] * 2}\${{", text)
-    return QuotedString(plain, Quote.single).with_quotes()
+    return QuotedString(plain, quote).with_quotes()
+
+
+def setting(name: str, value: str | Path | Sequence[Path]) -> str:
+    """A setting as a message says it: typed into a shell like this, the program reads exactly this value."""
+    if isinstance(value, (str, Path)):
+        text = str(value)
+        return f"{name}={_for_shell(text if _reads(text) else quoted(text, Quote.double))}"
+    listed = ",".join(quoted(str(one), Quote.double) for one in value)
+    return f"{name}={_for_shell(f'[{listed}]')}"
+
+
+def _for_shell(text: str) -> str:
+    """A word of a shell's command line; control characters are written as escapes, for a message is one line."""
+    if text.isprintable():
+        return shlex.quote(text)
+    return f"$'{''.join(map(_escaped, text))}'"
+
+
+def _escaped(character: str) -> str:
+    if character in "'\\":
+        return f"\\{character}"
+    return character if character.isprintable() else "".join(f"\\x{byte:02x}" for byte in os.fsencode(character))
+
+
+def _reads(text: str) -> bool:
+    """Whether Hydra reads a text, where it stands behind a setting's name, as that text."""
+    found = _parsed(text)
+    return isinstance(found, str) and found == text and "${" not in text and text != "???"
+
+
+def _parsed(value: str) -> object:
+    """What Hydra's grammar makes of what stands behind a setting's name; None where it is wrong there."""
+    try:
+        return OverridesParser.create().parse_override(f"name={value}")._value
+    except HydraException:
+        return None
+
+
+def _at_home(argument: str) -> str:
+    """A setting, with the user's home in place of a ``~/`` that a path begins with: Hydra cannot read that."""
+    name, equals, value = argument.partition("=")
+    if not equals or not value.startswith("~/") or "," in value:
+        return argument
+    return f"{name}={quoted(os.path.expanduser(value))}"
 
 
 def _key(argument: str) -> str | None:

@@ -12,6 +12,7 @@ from typing import Literal
 from corrigenda.data.csv_records import table_rows
 from corrigenda.data.repository import folder_records, hub_file, hub_records
 from corrigenda.data.strict_json import parse, problem_in
+from corrigenda.files import expanded
 
 _HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+")
 _HUB_FILE = re.compile(r"hf://datasets/(\w[\w.-]*/[\w.-]+)(?:@([\w.-]+))?/(.+)")
@@ -80,7 +81,7 @@ def open_source(source: str | Path, split: str, config: str | None) -> Source:
             raise ValueError(f"{label}: give a .json, .jsonl or .csv file of the data set, or only its id, {hub_id!r}")
         path = hub_file(hub_id, name, revision)
     else:
-        path = Path(source).expanduser()
+        path = expanded(source)
     if path.is_dir():
         return Source(path.resolve().name, label, "record", _numbered(folder_records(path, split, config)))
     if path.is_file():

@@ -23,7 +23,7 @@ from corrigenda.data.read import read_facts
 from corrigenda.data.requests import Request, normalised, standing
 from corrigenda.edits.edit import Edit
 from corrigenda.facts import Fact, as_fact, as_facts
-from corrigenda.files import write_text
+from corrigenda.files import expanded, write_text
 from corrigenda.knowledge.database import Database, KnowledgeBaseError
 from corrigenda.knowledge.entries import Compiler, Entry, Solver, request_hash, require_fit
 from corrigenda.knowledge.stored import Solved, StoredEntries
@@ -64,7 +64,7 @@ class KnowledgeBase:
             FileNotFoundError: there is none, and it is not to be made.
             KnowledgeBaseError: the file is no knowledge base, damaged, or cannot be read or written.
         """
-        return cls(Database(Path(path).expanduser(), create))
+        return cls(Database(expanded(path), create))
 
     def close(self) -> None:
         """Closes the files."""

@@ -8,11 +8,10 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
-from corrigenda.files import cache_folder, read_kept, write_checked
+from corrigenda.files import cache_folder, expanded, read_kept, write_checked
 from corrigenda.forward.generation import decode, sampler
 from corrigenda.language_model import LanguageModel
 from corrigenda.progress import track
@@ -69,13 +68,13 @@ class Text:
         """A name for caches: equal for equal text. A local file goes by its content."""
         source = self.source
         if self._is_file:
-            source = hashlib.sha256(Path(source).expanduser().read_bytes()).hexdigest()[:16]
+            source = hashlib.sha256(expanded(source).read_bytes()).hexdigest()[:16]
         top_k = "" if self.top_k is None else f"-top{self.top_k}"
         return f"{source.replace('/', '--')}-{self.tokens}x{self.length}-{self.seed}{top_k}"
 
     @property
     def _is_file(self) -> bool:
-        return Path(self.source).expanduser().is_file()
+        return expanded(self.source).is_file()
 
     def sequences(self, lm: LanguageModel) -> list[list[int]]:
         """The text as token sequences of `length`.
@@ -88,7 +87,7 @@ class Text:
         if self.source == "self":
             return sample(lm, self)
         if self._is_file:
-            paragraphs: Iterable[str] = Path(self.source).expanduser().read_text(encoding="utf-8").split("\n\n")
+            paragraphs: Iterable[str] = expanded(self.source).read_text(encoding="utf-8").split("\n\n")
         elif self.source in HUB or (_HUB_ID.fullmatch(self.source) and not self.source.endswith(".txt")):
             paragraphs = _stream(self.source)
         else:

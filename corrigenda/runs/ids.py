@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from corrigenda.files import expanded
 from corrigenda.runs.sources import Sources
 
 # Not in the id: where things are kept and who is told, how the work is spread, and what the fingerprints say.
@@ -91,7 +92,7 @@ def files_named(config: Any) -> str:
     if not isinstance(config, str) or not config:
         return ""
     try:
-        path = Path(config).expanduser()
+        path = expanded(config)
         found = [path] if path.is_file() else sorted(path.glob("edits/*/edit.json"))
     except (OSError, RuntimeError):  # a text that is no path, or of nobody's home
         return ""

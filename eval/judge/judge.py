@@ -7,11 +7,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from corrigenda.files import cache_folder
+from corrigenda.files import cache_folder, expanded
 from corrigenda.settings import AtLeastOne, Count, NotNegative, Positive, Seed, SettingsError, checked, shown
 from eval.judge.endpoint import Endpoint
 from eval.judge.replies import Replies
@@ -149,7 +148,7 @@ class Judge:
 
     @cached_property
     def _kept(self) -> Replies:
-        folder = cache_folder() / "verdicts" if self.cache is None else Path(self.cache).expanduser()
+        folder = cache_folder() / "verdicts" if self.cache is None else expanded(self.cache)
         if self.local is not None:
             return Replies(folder, {**self._asked.identity, "max_tokens": self.max_tokens})
         return Replies(folder, {"url": self.url, **self._asked_with})

@@ -11,7 +11,7 @@ from typing import Any
 
 from corrigenda import ContextLengthError, Edit, EditRefusedError, Fact, LanguageModel
 from corrigenda.facts import as_fact
-from corrigenda.files import write_json, write_text
+from corrigenda.files import expanded, write_json, write_text
 from corrigenda.progress import track
 from corrigenda.settings import check_class
 from corrigenda.texts import on_one_line
@@ -134,7 +134,7 @@ def html_path(path: str | Path) -> Path:
     Raises:
         ValueError: it does not end in .html.
     """
-    path = Path(path).expanduser()
+    path = expanded(path)
     if path.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"{path}: a fact's page is written as HTML; name a file that ends in .html")
     if path.is_dir():

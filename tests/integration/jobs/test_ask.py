@@ -71,7 +71,7 @@ def test_without_an_edit(home: Path, lm: LanguageModel) -> None:
     [
         (["edit=nowhere"], "job.edit=nowhere: there is no such folder"),
         (["edit=model"], "job.edit=model: there is no edit in this folder"),
-        (["edit=two"], "job.edit=two: there are 2 edits; name one of them, or a list: two/edits/0000-a"),
+        (["edit=two"], "job.edit=two: there are 2 edits; name one of them, job.edit=two/edits/0000-a"),
         (["edit=beside", "model=own", "model.name=model/none/x"], "there is no model folder"),
     ],
 )
