@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from corrigenda import ContextLengthError, Fact, LanguageModel
-from eval.free_answers import jobs_of, longest
+from eval.free_answers import jobs_of, longest, room_for
 from eval.metrics import METRICS
 from eval.real_use.questions import questions_of
 from eval.records import QUESTION_KIND, AskedQuestion, Measurement, ScoredProbe, ScoredPrompt
@@ -35,16 +35,16 @@ def too_long(lm: LanguageModel, fact: Fact, settings: EvalSettings) -> str:
             answered = METRICS.kinds("free_answers", "sampled_text", without=settings.without)
             kept = METRICS.kinds("kept_answers", without=settings.without)
             for job in jobs_of(lm, 0, fact, answered, kept, settings):
-                kind, limit = job.kind, longest(job, settings)
+                kind, limit = job.kind, longest(lm, job, settings)
                 lm.require_room(
                     len(lm.tokens(job.prompt)) + max(limit - 1, 0), f"a prompt with up to {limit} new tokens"
                 )
         if settings.generate and settings.real_use is not None:
-            limit = settings.real_use.max_new_tokens
             for one in questions_of(
                 lm, 0, fact, METRICS.kinds("questions", without=settings.without), settings.real_use
             ):
                 kind = f"a question in real use ({one.setting})"
+                limit = room_for(lm, one.prompt, fact.answers, settings.real_use.max_new_tokens)
                 lm.require_room(len(one.tokens) + limit - 1, f"a question with up to {limit} new tokens")
     except ContextLengthError as error:
         return f"too long: fact {fact.id!r}, {kind}: {error}"

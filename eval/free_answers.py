@@ -18,6 +18,7 @@ from corrigenda import Fact, LanguageModel
 from corrigenda.data.side_effects import same_subject
 from corrigenda.forward.generation import Choose, Greedy, decode, greedy, never, sampler
 from corrigenda.forward.shared import SharedStart
+from corrigenda.prompts import encode_target
 from eval.records import SUBJECT_KIND, TEXT_KIND, Measurement, SampledText, ScoredProbe, ScoredPrompt
 from eval.settings import EvalSettings
 
@@ -37,12 +38,19 @@ class Job:
         kind: of the prompt, or `_KEPT`.
         prompt: the prompt.
         choose: how the next token is chosen.
+        targets: what the answer is compared with, where it is judged.
     """
 
     number: int
     kind: str
     prompt: str
     choose: Choose
+    targets: tuple[str, ...] = ()
+
+    @property
+    def several_lines(self) -> bool:
+        """Whether a target has several lines, so that a line break does not end the answer."""
+        return any("\n" in target for target in self.targets)
 
 
 def answer_freely(
@@ -74,20 +82,25 @@ def answer_freely(
     jobs.sort(key=lambda job: len(tokens_of[job.prompt]))
     for begin in range(0, len(jobs), rows):
         part = jobs[begin : begin + rows]
-        limits = [longest(job, settings) for job in part]
+        limits = [longest(lm, job, settings) for job in part]
         stop_at = {TEXT_KIND: lm.is_end, _KEPT: never}
-        stops = [stop_at.get(job.kind, lm.ends_answer) for job in part]
+        stops = [stop_at.get(job.kind, lm.is_end if job.several_lines else lm.ends_answer) for job in part]
         chosen_by = [job.choose for job in part]
         added = decode(lm, [tokens_of[job.prompt] for job in part], limits, chosen_by, stops, start)
         for job, tokens in zip(part, added, strict=True):
             _note(lm, measurements[job.number], job, tokens)
 
 
-def longest(job: Job, settings: EvalSettings) -> int:
-    """The most tokens that are added to a prompt."""
-    return {TEXT_KIND: settings.fluency_tokens, _KEPT: settings.preservation_tokens}.get(
-        job.kind, settings.max_new_tokens
-    )
+def longest(lm: LanguageModel, job: Job, settings: EvalSettings) -> int:
+    """The most tokens that are added to a prompt: of an answer that is judged never fewer than its target has."""
+    given = {TEXT_KIND: settings.fluency_tokens, _KEPT: settings.preservation_tokens}.get(job.kind)
+    return room_for(lm, job.prompt, job.targets, settings.max_new_tokens) if given is None else given
+
+
+def room_for(lm: LanguageModel, prompt: str, targets: Sequence[str], least: int) -> int:
+    """How many tokens an answer may have in which each target has room: `least`, or more where one is longer."""
+    long = (target for target in targets if len(target.encode()) > least)  # no token is shorter than a byte
+    return max([least, *(len(encode_target(lm.tokenizer, prompt, target)) for target in long)])
 
 
 def jobs_of(
@@ -102,10 +115,16 @@ def jobs_of(
     prompts: dict[str, Sequence[str]] = {}
     if fact.target_new is not None:
         prompts |= {"prompt": (fact.statement,), "paraphrases": fact.paraphrases}
-    prompts["portability"] = [probe.prompt for probe in fact.portability]
     for kind, wanted in prompts.items():
         if kind in kinds:
-            yield from (Job(number, kind, prompt, greedy) for prompt in wanted)
+            yield from (Job(number, kind, prompt, greedy, fact.answers) for prompt in wanted)
+    if "portability" in kinds:
+        # Probes of one prompt have one answer, with room for the longest of their targets.
+        targets = {
+            one.prompt: tuple(a for p in fact.portability if p.prompt == one.prompt for a in p.answers)
+            for one in fact.portability
+        }
+        yield from (Job(number, "portability", prompt, greedy, answers) for prompt, answers in targets.items())
     neighbours = fact.neighbourhood if "neighbourhood" in kept else ()
     elsewhere = [probe.prompt for probe in fact.locality] if "locality" in kept else []
     subject = same_subject(fact) if SUBJECT_KIND in kept else ()

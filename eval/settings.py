@@ -20,7 +20,7 @@ class EvalSettings:
     Attributes:
         generate: whether to let the model answer freely (free-generation accuracy, preservation, fluency): the
             expensive part.
-        max_new_tokens: the longest free answer.
+        max_new_tokens: the longest free answer, where no target is longer: each has room in it.
         preservation_tokens: how many tokens the model goes on for where its answer should stay, end tokens barred: all
             of them have to be the same to count as preserved. (Fifty tokens of small talk differ after any change at
             all; what the answer is shows in its first few.)

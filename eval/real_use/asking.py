@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.forward.generation import decode
+from eval.free_answers import room_for
 from eval.judge.judge import Judge
 from eval.judge.verdicts import judge_prompt
 from eval.real_use.questions import questions_of
@@ -38,9 +39,10 @@ def ask_in_real_use(
     """
     questions = [one for number, fact in enumerate(facts) for one in questions_of(lm, number, fact, kinds, settings)]
     answers: dict[int, str] = {}
-    lengths = [len(one.tokens) + settings.max_new_tokens for one in questions]
+    limits = [room_for(lm, one.prompt, facts[one.number].answers, settings.max_new_tokens) for one in questions]
+    lengths = [len(one.tokens) + limit for one, limit in zip(questions, limits, strict=True)]
     for group in batches(range(len(questions)), lengths, max_tokens):
-        added = decode(lm, [questions[i].tokens for i in group], settings.max_new_tokens)
+        added = decode(lm, [questions[i].tokens for i in group], [limits[i] for i in group])
         answers |= {i: lm.text(tokens) for i, tokens in zip(group, added, strict=True)}
     records = [
         AskedQuestion(one.prompt, one.kind, one.setting, one.asked, answers[i]) for i, one in enumerate(questions)

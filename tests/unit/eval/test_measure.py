@@ -18,6 +18,7 @@ from corrigenda.facts import Probe
 from corrigenda.settings import SettingsError
 from eval import METRICS, Case, EvalSettings, Evaluation, Measurement, evaluate, measure, teacher_forcing
 from eval.evaluation import NOT_FINITE, judged
+from eval.free_answers import jobs_of
 from eval.metrics.fluency import ngram_entropy
 from eval.metrics.free_generation import matches_leniently, matches_strictly
 from eval.scoring import PromptScore, TargetScore
@@ -277,6 +278,22 @@ def test_free_generation() -> None:
         lenient = [matches_leniently(answer, fact.answers) for answer in answers]
         assert values["paraphrase_free_generation_strict"] == sum(strict) / 2
         assert values["paraphrase_free_generation_lenient"] == sum(lenient) / 2
+
+
+def test_a_target_longer_than_an_answer_has_room_in_it() -> None:
+    lm = build()
+    long = lm.generate(EIFFEL.statement, 2 * SMALL.max_new_tokens).strip()
+    fact = dataclasses.replace(EIFFEL, target_new=long, portability=(Probe(EIFFEL.statement, long),))
+    (found,) = measure(lm, [fact], SMALL)
+    assert found.values["free_generation_strict"] == found.values["portability_free_generation_strict"] == 1
+
+
+def test_where_an_answer_of_several_lines_ends() -> None:
+    """At the end token alone: a line break ends an answer only where no target has one."""
+    fact = Fact("f", "def {}():", "\n    return 42", aliases=("x",))
+    jobs = list(jobs_of(build(), 0, fact, {"prompt"}, (), SMALL))
+    assert [job.several_lines for job in jobs] == [True]
+    assert not any(job.several_lines for job in jobs_of(build(), 0, EIFFEL, {"prompt"}, (), SMALL))
 
 
 def test_portability_probes_with_one_prompt_have_their_own_answers() -> None:
