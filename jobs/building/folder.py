@@ -6,9 +6,11 @@ facts.jsonl                  the list that they were built from
 report.json report.html      the proof
 .before/                     what the unedited model does with the facts, for the next proof
 
-A new build is written beside the earlier one, into ``.new``. Once it is whole it is called ``.ready``, and its parts
-take the places of the earlier ones. A process that is killed before that leaves the earlier build as it was; one that
-is killed while the parts are moved leaves the rest of it to the next process (`recover`).
+A new build is written beside the earlier one, into ``.new``. Once it is whole, one rename to ``.ready`` makes it the
+build of the folder, and its parts take the places of the earlier ones: first of all the earlier report.json goes, and
+last of all the new one comes. So where there is a report.json, all parts beside it are of one build, also after a kill
+at any moment. While ``.ready`` is there, what is read here is read from it, and the next process moves the rest
+(`recover`).
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from corrigenda.runs.folder import read_object
 from corrigenda.runs.locks import LockedError, locked
 from eval.proof.report import FORMAT
 
-PARTS = ("model", "adapter", "edit", "facts.jsonl", "report.json", "report.html")
+REPORT = "report.json"
+PARTS = ("model", "adapter", "edit", "facts.jsonl", REPORT, "report.html")
 """What a build is made of; a build of some kinds of edits lacks some."""
 
 NEW, READY, OLD, WHOLE, LOCK = ".new", ".ready", ".old", "whole.json", ".lock"
@@ -63,7 +66,7 @@ class BuildFolder:
         Raises:
             RecordError: the file is damaged.
         """
-        path = self.path / "facts.jsonl"
+        path = self._part("facts.jsonl")
         return read_facts(path, schema="plain").facts if path.is_file() else ()
 
     @property
@@ -73,7 +76,7 @@ class BuildFolder:
         Raises:
             ValueError: the file is damaged, or of another version.
         """
-        path = self.path / "report.json"
+        path = self._part(REPORT)
         if not path.is_file():
             return None
         remedy = "delete it to build without a look at the last build"
@@ -81,6 +84,11 @@ class BuildFolder:
         if report.get("format") != FORMAT:
             raise ValueError(f"{path}: has format {report.get('format')!r}, and this version writes {FORMAT}; {remedy}")
         return report
+
+    def _part(self, name: str) -> Path:
+        """Where a part of the build lies, while the parts are moved, too."""
+        ready = self.path / READY / name
+        return ready if ready.exists() else self.path / name
 
     def require_own(self, source: str | None) -> None:
         """Refuses a folder in which a build would take the place of something else.
@@ -169,16 +177,22 @@ class BuildFolder:
         ready, old = self.path / READY, self.path / OLD
         old.mkdir(exist_ok=True)
         there = json.loads((ready / WHOLE).read_text(encoding="utf-8"))
-        for name in PARTS:
+        if (ready / REPORT).exists() or REPORT not in there:
+            self._put_away(REPORT)
+        for name in (*(name for name in PARTS if name != REPORT), REPORT):
             if name in there and not (ready / name).exists():
                 continue  # it was moved before a kill
-            if (self.path / name).exists():
-                _remove(old / name)
-                os.replace(self.path / name, old / name)
+            self._put_away(name)
             if name in there:
                 os.replace(ready / name, self.path / name)
         _remove(old / READY)
         os.replace(ready, old / READY)  # at once: without its list of parts nobody could go on with it
+
+    def _put_away(self, name: str) -> None:
+        """Moves a part of the earlier build out of the way."""
+        if (self.path / name).exists():
+            _remove(self.path / OLD / name)
+            os.replace(self.path / name, self.path / OLD / name)
 
 
 def _to_disk(path: Path) -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -13,7 +17,7 @@ from corrigenda import Fact
 from corrigenda.knowledge.plan import Plan
 from corrigenda.settings import SettingsError
 from jobs.building.acceptance import AcceptSettings, judged
-from jobs.building.folder import NEW, OLD, PARTS, READY, BuildFolder
+from jobs.building.folder import NEW, OLD, PARTS, READY, REPORT, BuildFolder
 from jobs.building.plan import MOST, in_words
 
 
@@ -38,35 +42,74 @@ def content(folder: Path) -> dict[str, str]:
     return found
 
 
-def test_a_kill_at_any_moment_leaves_one_build_or_the_other(tmp_path: Path) -> None:
-    """Every rename, one after the other, is the last thing that a process does; then the next one comes."""
-    real = os.replace
-    for last in range(20):
-        folder = BuildFolder(tmp_path / str(last))
-        with folder.held():
-            folder.replace(a_build("old"))  # type: ignore[arg-type]
-        left = [last]
+class Killed(BaseException):
+    """Nothing that the code under test expects."""
 
-        def replace(*places: Path, left: list[int] = left) -> None:
+
+def killed_at(last: int, do: Callable[[], object]) -> bool:
+    """Does something of which so many steps on the disk come about, and no more; says whether it came to its end."""
+    left = [last]
+
+    def counting(real: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*arguments: Any, **options: Any) -> Any:
             if left[0] == 0:
-                raise KeyboardInterrupt
+                raise Killed
             left[0] -= 1
-            real(*places)
+            return real(*arguments, **options)
 
-        fewer = tuple(name for name in PARTS if name != "adapter")
-        with mock.patch("jobs.building.folder.os.replace", replace):
-            try:
-                with folder.held():
-                    folder.replace(a_build("new", fewer))  # type: ignore[arg-type]
-                done = True
-            except KeyboardInterrupt:
-                done = False
+        return step
+
+    steps = ((os, "replace"), (shutil, "rmtree"), (Path, "mkdir"), (Path, "unlink"), (Path, "write_text"))
+    with ExitStack() as patched:
+        for place, name in steps:
+            patched.enter_context(mock.patch.object(place, name, counting(getattr(place, name))))
+        try:
+            do()
+        except Killed:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("again", [False, pytest.param(True, marks=pytest.mark.nightly)])
+def test_a_kill_at_any_moment_leaves_one_build_or_the_other(tmp_path: Path, again: bool) -> None:
+    """Every step on the disk, one after the other, is the last thing that a process does; then the next one comes.
+
+    `again`: the next one is killed, too, at each of its steps.
+    """
+    old, fewer = dict.fromkeys(PARTS, "old"), dict.fromkeys((name for name in PARTS if name != "adapter"), "new")
+
+    def build(folder: BuildFolder) -> None:
+        with folder.held():
+            folder.replace(a_build("new", tuple(fewer)))  # type: ignore[arg-type]
+
+    def hold(folder: BuildFolder) -> None:
         with folder.held():
             pass
+
+    def check(folder: BuildFolder) -> None:
+        """With a report all is of one build; and what this program reads is, always."""
         found = content(folder.path)
-        assert found == (dict.fromkeys(PARTS, "old") if last == 0 else dict.fromkeys(fewer, "new"))
-        assert not [name for name in (NEW, OLD, READY) if (folder.path / name).exists()]
+        assert found in (old, fewer) or REPORT not in found, found
+        read = {name: folder._part(name).read_text() for name in ("facts.jsonl", REPORT)}
+        assert set(read.values()) in ({"old"}, {"new"})
+
+    for last in range(100):
+        for second in range(100 if again else 1):
+            folder = BuildFolder(tmp_path / f"{last}-{second}")
+            with folder.held():
+                folder.replace(a_build("old"))  # type: ignore[arg-type]
+            done = killed_at(last, lambda folder=folder: build(folder))  # type: ignore[misc]
+            check(folder)
+            healed = not again or killed_at(second, lambda folder=folder: hold(folder))  # type: ignore[misc]
+            check(folder)
+            hold(folder)
+            found = content(folder.path)
+            assert found in (old, fewer)
+            assert not [name for name in (NEW, OLD, READY) if (folder.path / name).exists()]
+            if healed:
+                break
         if done:
+            assert found == fewer
             assert last > len(PARTS)
             return
     raise AssertionError("it never came to its end")
