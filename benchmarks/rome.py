@@ -65,6 +65,7 @@ def plain(
     def hook(_module: object, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
         if "v0" not in seen:
             seen["v0"] = output[0, subject[0]].detach().clone()
+            seen["norms"] = output[range(n), subject[:n]].detach().norm(dim=1)
             seen["keys"] = torch.stack([args[0][row, at] for row, at in enumerate(subject[:n])]).detach()
         output = output.clone()
         for row, at in enumerate(subject):
@@ -97,7 +98,7 @@ def plain(
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-        bound = settings.clamp_norm_factor * v0.norm()
+        bound = settings.clamp_norm_factor * seen["norms"].quantile(0.5)
         with torch.no_grad():
             if delta.norm() > bound:
                 delta.mul_(bound / delta.norm())

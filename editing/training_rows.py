@@ -16,6 +16,7 @@ from corrigenda.forward.recording import Recording, record
 from corrigenda.models.routes import Routes
 from corrigenda.prompts import encode, encode_target
 from editing.editor import EditRefusedError, FactRefusedError, refusing_long, require_room
+from editing.outliers import outliers
 
 RECORD_TOKENS = 2048
 """How many tokens, padding included, are run at once when rows are recorded."""
@@ -103,6 +104,10 @@ class Rows:
         """Some of the rows."""
         parts = (self.ids, self.prompts, self.coefficients, self.states)
         return Rows(*(tuple(part[row] for row in rows) for part in parts))  # type: ignore[arg-type]
+
+    def outlier(self, row: int) -> bool:
+        """Whether the state at the last token of a row's prompt, which its answer is learned at, is an outlier."""
+        return outliers([self.states[row].float().norm(dim=-1)[None]], [self.prompts[row] - 1])[0]
 
     def tensors(self) -> dict[str, Tensor]:
         """The rows one after another, for `Edit.save`; `from_tensors` reads them back."""

@@ -18,9 +18,10 @@ from torch import Tensor
 from corrigenda import Edit, Fact, LanguageModel, Origin, ValueEdit
 from corrigenda.edits.weights import require_writable
 from corrigenda.settings import AtLeastOne, NotNegative, Positive, Seed, checked
-from editing.editor import EditRefusedError, require_targets
+from editing.editor import EditRefusedError, FactRefusedError, require_targets
 from editing.extending import check_previous, without
 from editing.layers import OneLayer
+from editing.outliers import WHY
 from editing.together import last_word_counts, refused_alone
 from editing.training_rows import Rows, RowsForward, SideLayer, target_rows
 
@@ -87,8 +88,8 @@ class FineTune(OneLayer):
             facts: what is to be learned now.
 
         Raises:
-            EditRefusedError: a fact asks for an erasure; `previous` is no such edit of this model and layer; or the
-                loss is not finite.
+            EditRefusedError: a fact asks for an erasure; its prompt ends in an outlier state; `previous` is no such
+                edit of this model and layer; or the loss is not finite.
             UnsupportedModelError: the model is a masked one; or the layer's values are quantised.
         """
         require_targets("fine-tuning", facts)
@@ -99,6 +100,9 @@ class FineTune(OneLayer):
             side = SideLayer(lm, self.resolved_layer(lm))
             start = self._start(lm, side, previous)
             rows = side.run([self._row(lm, fact) for fact in facts])
+            for number, fact in enumerate(facts):
+                if rows.outlier(number):
+                    raise FactRefusedError(fact, WHY)
             delta, figures = self._learn(side, rows, start, facts, within)
         before = () if previous is None else previous.origin.facts
         reports = () if previous is None else previous.origin.report

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from corrigenda import EditRefusedError, Fact, LanguageModel
 from corrigenda.forward.gradients import output_gradients
+from editing.editor import FactRefusedError
+from editing.outliers import WHY, norms_of, outliers, reading_states
 from editing.training_rows import groups_of, target_rows
 
 
@@ -42,7 +44,7 @@ def answer_tokens(lm: LanguageModel, facts: Sequence[Fact], layers: Collection[i
         end: whether the end token is a part of the target.
 
     Raises:
-        EditRefusedError: a fact is too long, or its loss or gradient is not finite.
+        EditRefusedError: a fact is too long; its prompt ends in an outlier state; its loss or gradient is not finite.
     """
     rows = [target_rows(lm, fact, end=end) for fact in facts]
     parts: dict[int, list[Tensor]] = {}  # by fact, layer after layer: keys, outputs and gradients
@@ -69,7 +71,11 @@ def answer_tokens(lm: LanguageModel, facts: Sequence[Fact], layers: Collection[i
             nll.index_add_(0, owner, means.detach().to(nll))
             return means.sum()
 
-        seen = output_gradients(lm, batch, predicts, layers, loss)
+        with reading_states(lm, layers) as states:
+            seen = output_gradients(lm, batch, predicts, layers, loss)
+        for number, norms in zip(group, norms_of(states, batch.lengths.tolist()), strict=True):
+            if outliers([norms], [rows[number][1] - 1])[0]:
+                raise FactRefusedError(facts[number], WHY)
         losses[group] = nll.cpu()
         counts = n_tokens.tolist()
         columns = [

@@ -7,7 +7,6 @@ which are solved for (`solved`); and the writing of the layers (`writing`), in w
 
 from __future__ import annotations
 
-import warnings
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
@@ -34,7 +33,7 @@ from editing.locate_then_edit.joined import Written, beside, edit_of, finished, 
 from editing.locate_then_edit.keys import group_weights
 from editing.locate_then_edit.least_squares import Factors
 from editing.locate_then_edit.passes import SubjectRows
-from editing.locate_then_edit.prompts import build_prompts
+from editing.locate_then_edit.prompts import build_prompts, warn_of_contexts
 from editing.locate_then_edit.solved import Batch, Solving
 from editing.locate_then_edit.spread import Rule, spread
 from editing.locate_then_edit.targets import Site, ValueSettings
@@ -327,19 +326,17 @@ class ClosedForm:
     def _batches(self, lm: LanguageModel, facts: Sequence[Fact]) -> list[Batch]:
         """The facts' prompts, in the batches in which they are solved for."""
         prefixes, _ = self._contexts(lm)
-        batches = [
-            Batch(part, build_prompts(lm, part, prefixes, self.value.kl_prompt, self.value.kl_position))
-            for part in (facts[n : n + self.batch_size] for n in range(0, len(facts), self.batch_size))
-        ]
-        at_start = [start for batch in batches for start in batch.prompts.at_start]
-        if any(at_start):
-            named = ", ".join(repr(fact.id) for fact, start in zip(facts, at_start, strict=True) if start)
-            warnings.warn(
-                f"{self.name}: the subjects of these facts end at the very first token, and they hold only where "
-                f"something precedes it: {named}",
-                stacklevel=4,
-            )
+        batches = list[Batch]()
+        for begin in range(0, len(facts), self.batch_size):
+            part = facts[begin : begin + self.batch_size]
+            prompts = build_prompts(lm, part, prefixes, self.value.kl_prompt, self.value.kl_position)
+            batches.append(Batch(part, prompts.ordinary(lm, part, self._aims(self.resolved_layers(lm)))))
+        warn_of_contexts(self.name, facts, [batch.prompts for batch in batches])
         return batches
+
+    def _aims(self, layers: Sequence[int]) -> Sequence[int]:
+        """The layers whose output is solved for."""
+        return layers if self.ends_only else layers[-1:]
 
     def _targets(
         self, lm: LanguageModel, batches: Sequence[Batch], layers: Sequence[int], told: str | None
@@ -347,9 +344,9 @@ class ClosedForm:
         """By layer the targets; and for each fact what there is to report."""
         prefixes, _ = self._contexts(lm)
         solving = Solving(prefixes, self.value, self.resolved_site(lm), self.keep_targets, self.workers, told)
-        targets, report = solving.targets(lm, batches, layers if self.ends_only else layers[-1:])
-        at_start = [bool(start) for batch in batches for start in batch.prompts.at_start]
-        return targets, [one | {"subject_at_start": start} for one, start in zip(report, at_start, strict=True)]
+        targets, report = solving.targets(lm, batches, self._aims(layers))
+        contexts = [said for batch in batches for said in batch.prompts.report()]
+        return targets, [one | said for one, said in zip(report, contexts, strict=True)]
 
     def _writing(self, lm: LanguageModel, layers: Sequence[int], moments: Mapping[int, Moment]) -> Writing:
         """How the layers are written."""

@@ -6,10 +6,11 @@ taken from the run, each without knowing of the other (`keys`, `targets`).
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -22,7 +23,8 @@ from corrigenda.forward.shared import Beginnings, record_shared
 from corrigenda.models import positions
 from corrigenda.models.sites import Site
 from corrigenda.prompts import TokenBatch, encode, encode_target, slot_in, subject_span
-from editing.editor import EditRefusedError, refusing_long, require_room
+from editing.editor import EditRefusedError, FactRefusedError, refusing_long, require_room
+from editing.outliers import WHY, outliers, state_norms
 
 MOST_LOGITS = 2**30
 """So many logits are computed at once at most: 4 GiB in float32."""
@@ -43,6 +45,7 @@ class Prompts:
         targets: (n,), those tokens, in the order of `predicts`; -1 where the distribution is to be kept.
         rewriting: (row,), False for the rows about what is to be kept.
         at_start: (fact,), whether the subject ends at the very first token of the bare prompt.
+        outlying: (fact,), how many prompts are left out because the subject's state is an outlier (`ordinary`).
     """
 
     batch: TokenBatch
@@ -53,6 +56,7 @@ class Prompts:
     targets: Tensor
     rewriting: Tensor
     at_start: Tensor
+    outlying: Tensor
 
     @property
     def n_facts(self) -> int:
@@ -61,29 +65,83 @@ class Prompts:
 
     @property
     def bare(self) -> Tensor:
-        """(fact,), the first row of each fact: its bare prompt, unless that is left out (see `build_prompts`)."""
+        """(fact,), the first row of each fact: its bare prompt, unless that is left out (see `bare_out`)."""
         first = torch.ones_like(self.fact, dtype=torch.bool)
         first[1:] = self.fact[1:] != self.fact[:-1]
         return (first & self.rewriting).nonzero()[:, 0]
+
+    @property
+    def bare_out(self) -> list[bool]:
+        """Whether each fact's bare prompt is left out, where it has others: by `build_prompts` or by `ordinary`."""
+        return (self.prefix[self.bare] > 0).tolist()
+
+    def report(self) -> list[dict[str, Any]]:
+        """What an edit's report says of the contexts of each fact."""
+        return [
+            {"subject_at_start": start, **({"outlier_contexts": left_out} if left_out else {})}
+            for start, left_out in zip(self.at_start.tolist(), self.outlying.tolist(), strict=True)
+        ]
 
     def of_facts(self, facts: Sequence[int]) -> Prompts:
         """The rows of some of the facts, in ascending order."""
         place = torch.full((self.n_facts,), -1, device=self.fact.device)
         place[list(facts)] = torch.arange(len(facts), device=place.device)
-        keep = place[self.fact] >= 0
+        found = self._rows(place[self.fact] >= 0)
+        chosen = list(facts)
+        return replace(found, fact=place[found.fact], at_start=self.at_start[chosen], outlying=self.outlying[chosen])
+
+    def _rows(self, keep: Tensor) -> Prompts:
+        """Some of the rows, where `keep`, (row,), is True."""
         rows = keep.nonzero()[:, 0]
         owner = keep.repeat_interleave(self.predicts.sum(1))
         batch = self.batch.rows(rows)
-        return Prompts(
-            batch,
-            place[self.fact[rows]],
-            self.prefix[rows],
-            self.subject[rows],
-            self.predicts[rows, : batch.input_ids.shape[1]],
-            self.targets[owner],
-            self.rewriting[rows],
-            self.at_start[list(facts)],
+        return replace(
+            self,
+            batch=batch,
+            fact=self.fact[rows],
+            prefix=self.prefix[rows],
+            subject=self.subject[rows],
+            predicts=self.predicts[rows, : batch.input_ids.shape[1]],
+            targets=self.targets[owner],
+            rewriting=self.rewriting[rows],
         )
+
+    def ordinary(self, lm: LanguageModel, facts: Sequence[Fact], layers: Collection[int]) -> Prompts:
+        """The rows without those in which the subject's state after one of the layers is an outlier.
+
+        Args:
+            lm: the model.
+            facts: the facts that the rows are of.
+            layers: those whose output is solved for.
+
+        Raises:
+            FactRefusedError: a fact has no other prompt.
+        """
+        norms, subjects = state_norms(lm, self.batch, layers), self.subject.tolist()
+        keep, outlying = torch.ones_like(self.rewriting), self.outlying.clone()
+        for number, fact in enumerate(facts):
+            rows = (self.fact == number).nonzero()[:, 0].tolist()
+            for row, out in zip(rows, outliers([norms[n] for n in rows], [subjects[n] for n in rows]), strict=True):
+                keep[row] = not out
+                outlying[number] += out and bool(self.rewriting[row])
+            if not bool((keep & self.rewriting)[rows].any()):
+                raise FactRefusedError(fact, WHY)
+        return self if bool(keep.all()) else replace(self._rows(keep), outlying=outlying)
+
+
+def warn_of_contexts(editor: str, facts: Sequence[Fact], prompts: Sequence[Prompts]) -> None:
+    """Names the facts whose bare prompts are left out, or end their subject at the very first token."""
+    parts = [part for one in prompts for part in zip(one.at_start.tolist(), one.bare_out, strict=True)]
+    for which, what in (
+        ([start for start, _ in parts], "the subjects of these facts end at the very first token"),
+        (
+            [out and not start for start, out in parts],
+            "at the subjects of these facts the state is an outlier (a massive activation) without words before it",
+        ),
+    ):
+        named = ", ".join(repr(fact.id) for fact, one in zip(facts, which, strict=True) if one)
+        if named:
+            warnings.warn(f"{editor}: {what}, and they hold only where something precedes it: {named}", stacklevel=5)
 
 
 def build_prompts(
@@ -157,6 +215,7 @@ def build_prompts(
         targets=torch.tensor([token for _, tokens in predicted for token in tokens], device=device),
         rewriting=torch.arange(len(rows), device=device) < n_rewriting,
         at_start=torch.tensor(at_start),
+        outlying=torch.zeros(len(facts), dtype=torch.long),
     )
 
 

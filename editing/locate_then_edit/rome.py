@@ -5,7 +5,6 @@ Meng, Bau, Andonian and Belinkov 2022, "Locating and Editing Factual Association
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -27,7 +26,7 @@ from editing.locate_then_edit.guards import Guards, agreement
 from editing.locate_then_edit.joined import edit_of
 from editing.locate_then_edit.keys import bare_keys, mean_keys
 from editing.locate_then_edit.least_squares import equality_update, norms_alone
-from editing.locate_then_edit.prompts import Prompts, build_prompts, run_prompts
+from editing.locate_then_edit.prompts import Prompts, build_prompts, run_prompts, warn_of_contexts
 from editing.locate_then_edit.targets import ValueSettings, solve_target_values
 from editing.together import last_word_counts, refused_alone
 
@@ -135,10 +134,13 @@ class Rome(OneLayer):
         guards = Guards("ROME", self.flag_norm, self.refuse_norm)
 
         parts, report = [], []
-        batches = [
-            build_prompts(lm, facts[n : n + self.batch_size], prefixes, self.value.kl_prompt, self.value.kl_position)
-            for n in range(0, len(facts), self.batch_size)
-        ]
+        batches = list[Prompts]()
+        for begin in range(0, len(facts), self.batch_size):
+            part = facts[begin : begin + self.batch_size]
+            prompts = build_prompts(lm, part, prefixes, self.value.kl_prompt, self.value.kl_position)
+            batches.append(prompts.ordinary(lm, part, [layer]))
+        warn_of_contexts("ROME", facts, batches)
+        bare_out = [out for prompts in batches for out in prompts.bare_out]
         told: Iterable[Prompts] = batches
         if len(batches) > 1:  # one batch takes seconds, and who asked for it tells of it
             told = track(batches, f"Solving for the target values of {counted(len(facts), 'fact')}", bar=False)
@@ -146,8 +148,7 @@ class Rome(OneLayer):
             run = run_prompts(lm, prompts, [layer])
             solved = solve_target_values(lm, run, layer, self.value)
             parts.append((mean_keys(run, layer), bare_keys(run, layer), solved.values))
-            at_start = prompts.at_start.tolist()
-            report += [figures | {"subject_at_start": at_start[n]} for n, figures in enumerate(solved.report())]
+            report += [one | said for one, said in zip(solved.report(), prompts.report(), strict=True)]
         keys, bare, wanted = (torch.cat(part) for part in zip(*parts, strict=True))
 
         directions, bare_directions = moment.solve(keys, self.ridge), moment.solve(bare, self.ridge)
@@ -159,12 +160,6 @@ class Rome(OneLayer):
             figures["agreement"] = float(agreements[number])
             figures["relative_norm"] = float(alone[number]) / scale
             guards.judge(fact.id, figures)
-            if figures["subject_at_start"]:
-                warnings.warn(
-                    f"ROME: the subject of fact {fact.id!r} ends at the very first token; the edit holds only where "
-                    "something precedes it",
-                    stacklevel=3,
-                )
         kept = [number for number, figures in enumerate(report) if "refused" not in figures]
         if not kept:
             raise EditRefusedError(
@@ -176,7 +171,11 @@ class Rome(OneLayer):
             likeness = agreement(bare, bare_directions, keys, directions).tolist()
             for number in kept:
                 report[number]["bare_agreement"] = likeness[number]
-            own = [n for n in kept if likeness[n] < self.bare_agreement and not report[n]["subject_at_start"]]
+            own = [
+                n
+                for n in kept
+                if likeness[n] < self.bare_agreement and not (report[n]["subject_at_start"] or bare_out[n])
+            ]
         factors = equality_update(
             torch.cat([asked[kept], bare[own]]),
             torch.cat([directions[kept], bare_directions[own]]),

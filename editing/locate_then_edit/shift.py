@@ -14,13 +14,12 @@ import torch
 from torch import Tensor
 
 from corrigenda import Fact, LanguageModel, LowRankEdit, Origin
-from corrigenda.forward.interventions import Read, intervene
-from corrigenda.models.sites import Site
 from corrigenda.prompts import encode, encode_target
 from corrigenda.settings import Positive, checked
 from editing.directions import raising
-from editing.editor import refusing_long, require_room, require_targets
+from editing.editor import FactRefusedError, refusing_long, require_room, require_targets
 from editing.layers import OneLayer
+from editing.outliers import WHY, norms_of, outliers, reading_states
 from editing.together import last_word_counts, refused_alone
 
 
@@ -84,8 +83,11 @@ class Shift(OneLayer):
         batch = lm.batch([[*ids, *target[:-1]]])
         at = torch.zeros_like(batch.input_ids, dtype=torch.bool)
         at[0, len(ids) - 1 :] = True
-        with lm.memory(layer).capture(at) as seen, intervene(lm, Site("block", layer), Read(), at) as after:
+        with lm.memory(layer).capture(at) as seen, reading_states(lm, [layer]) as after:
             [directions] = raising(lm, batch, at, [torch.tensor(target)])
-        coefficients, lengths = seen.coefficients.detach().float(), after.value.detach().float().norm(dim=1)
+        [norms] = norms_of(after, batch.lengths.tolist())
+        if outliers([norms], [len(ids) - 1])[0]:
+            raise FactRefusedError(fact, WHY)
+        coefficients, lengths = seen.coefficients.detach().float(), norms[0, len(ids) - 1 :]
         steps = self.strength * lengths / coefficients.square().sum(1)
         return coefficients.T, steps[:, None] * directions

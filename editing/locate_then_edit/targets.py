@@ -47,7 +47,9 @@ class ValueSettings:
         steps: forwards; the last one only measures, so there are at most ``steps - 1`` updates.
         lr: Adam's learning rate.
         weight_decay: weight of |delta| / |v0|^2.
-        clamp_norm_factor: the bound on |delta|, in units of |v0|.
+        clamp_norm_factor: the bound on |delta|, in units of `clamp_norm`.
+        clamp_norm: the median of |v0| over the fact's contexts, or that of its first (the bare prompt's), as the
+            authors' code has it.
         kl_factor: weight of the KL divergence on `kl_prompt`.
         kl_prompt: a prompt about the subject that asks for no fact, with one ``{}``.
         kl_position: where on it the KL is taken: at the subject's last token, as the authors' code does, or at the
@@ -61,6 +63,7 @@ class ValueSettings:
     lr: Positive = 0.5
     weight_decay: NotNegative = 0.5
     clamp_norm_factor: Positive = 4.0
+    clamp_norm: Literal["median", "bare"] = "median"
     kl_factor: NotNegative = 0.0625
     kl_prompt: str = "{} is a"
     kl_position: Literal["subject", "last"] = "subject"
@@ -124,14 +127,14 @@ def solve_target_values(
     Raises:
         ValueError: the run was not asked for this layer; or it is the output of the last block.
     """
-    old = _old_of_parts(run, layer, site)
+    old = _outputs(run, layer, site)[run.prompts.bare]
     n_facts, device = run.prompts.n_facts, old.device
     every = torch.arange(len(run.prompts.fact), device=device)
     groups = _groups(lm, run, layer, site, every)
 
     delta = torch.zeros_like(old, requires_grad=True)
     optimiser = torch.optim.Adam([delta], lr=settings.lr)
-    bound = settings.clamp_norm_factor * old.norm(dim=2, keepdim=True)
+    bound = settings.clamp_norm_factor * _clamp_norms(run, layer, site, settings)
     open_facts = torch.ones(n_facts, dtype=torch.bool, device=device)
     in_groups = open_facts.nonzero()[:, 0]
     before: dict[int, Tensor] = {}  # by fact, the KL prompt's distribution without delta
@@ -231,16 +234,24 @@ class _Group:
 
 def old_values(run: PromptRun, layer: int, site: Site = "ffn") -> Tensor:
     """v0, (fact, d_model): the output at the subject's last token of each fact's first row (`Prompts.bare`)."""
-    outputs = run.block_outputs(layer) if site == "block" else run.ffn_outputs(layer)
-    return outputs[run.prompts.bare]
+    return _outputs(run, layer, site)[run.prompts.bare, -1]
 
 
-def _old_of_parts(run: PromptRun, layer: int, site: Site) -> Tensor:
-    """What a delta is added to, (fact, part, d_model)."""
-    parts = [old_values(run, layer, site)]
+def _outputs(run: PromptRun, layer: int, site: Site) -> Tensor:
+    """What deltas are added to, (row, part, d_model)."""
+    parts = [run.block_outputs(layer) if site == "block" else run.ffn_outputs(layer)]
     if site == "attention_and_ffn":
-        parts.insert(0, run.attention_outputs(layer)[run.prompts.bare])
+        parts.insert(0, run.attention_outputs(layer))
     return torch.stack(parts, 1)
+
+
+def _clamp_norms(run: PromptRun, layer: int, site: Site, settings: ValueSettings) -> Tensor:
+    """The norms that bounds are in units of, (fact, part, 1)."""
+    norms, prompts = _outputs(run, layer, site).norm(dim=2, keepdim=True), run.prompts
+    if settings.clamp_norm == "bare":
+        return norms[prompts.bare]
+    rows = [(prompts.rewriting & (prompts.fact == number)).nonzero()[:, 0] for number in range(prompts.n_facts)]
+    return torch.stack([norms[one].quantile(0.5, dim=0) for one in rows])
 
 
 def _groups(lm: LanguageModel, run: PromptRun, layer: int, site: Site, rows: Tensor) -> list[_Group]:

@@ -24,6 +24,7 @@ from corrigenda.settings import AtLeastOne, NotNegative, Positive, checked
 from editing.editor import EditRefusedError, require_targets
 from editing.extending import check_previous, state_of, without
 from editing.layers import OneLayer
+from editing.outliers import WHY
 from editing.training_rows import Rows, RowsForward, SideLayer, target_rows
 
 
@@ -175,6 +176,8 @@ class Grace(OneLayer):
 
     def _add(self, side: SideLayer, book: _Book, row: Rows, fact: Fact) -> tuple[dict[str, Any], int | None]:
         """Adds one fact; returns its report and its entry. The codebook is as it was where the fact is refused."""
+        if row.outlier(0):
+            return {"refused": WHY}, None
         forward = RowsForward(side, row)
         key = row.coefficients[0][row.prompts[0] - 1].to(side.memory.weight.device)
         label = str(fact.target_new).strip()

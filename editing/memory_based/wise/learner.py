@@ -24,6 +24,7 @@ from editing.memory_based.wise.other_subjects import OtherSubject, other_subject
 from editing.memory_based.wise.settings import CANDIDATES, WiseSettings
 from editing.memory_based.wise.state import WiseState
 from editing.memory_based.wise.unrelated import Kinds, draw_evenly
+from editing.outliers import WHY
 from editing.training_rows import Rows, RowsForward, SideLayer, target_rows, thinned
 
 
@@ -78,7 +79,11 @@ class Learner:
         """
         self.reports += [dict(self.notes[number]) for number in self.new]
         todo = [number for number in self.new if "repeats" not in self.notes[number]]
-        rows, others = self._run(todo), self._run_other_subjects(todo)
+        rows = self._run(todo)
+        for number in [number for number in todo if rows[number].outlier(0)]:
+            self._refuse(number, WHY)
+            todo.remove(number)
+        others = self._run_other_subjects(todo)
         stopped = ""
         for batch in self._batches(todo):
             if stopped:

@@ -30,6 +30,7 @@ OTHER_VALUES: tuple[dict[str, Any], ...] = (
     {"lr": 0.1},
     {"weight_decay": 0.5},
     {"clamp_norm_factor": 0.5},
+    {"clamp_norm": "bare"},
     {"kl_factor": 0.5},
     {"kl_prompt": "the city {}"},
     {"kl_position": "last"},

@@ -1,0 +1,162 @@
+"""Outlier states: contexts in which an edit is not computed, and facts that have no other."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from torch import Tensor
+
+import editing.locate_then_edit.closed_form
+import editing.locate_then_edit.rome
+from corrigenda import EditRefusedError, Fact, LanguageModel
+from corrigenda.moments.second_moment import SecondMoment
+from corrigenda.moments.text import Text
+from editing import AlphaEdit, CrispEdit, Emmet, FineTune, Grace, Memit, Rome, Shift, UltraEdit, ValueSettings, Wise
+from editing.editor import Editor
+from editing.knowledge.how import how_named
+from editing.locate_then_edit.prompts import build_prompts
+from editing.outliers import outliers, state_norms
+
+SINK = 1
+"""The position whose state is massive in `with_sink`."""
+AT_SINK = Fact("Danielle Darrieux", "{} is located in the city of", "Rome", "Paris")
+ELSEWHERE = Fact("the Eiffel tower", "{} is located in the city of", "London", "Paris")
+ENDS_AT_SINK = Fact("Danielle Darrieux", "{}", "the English language", "French")
+CONTEXTS = ("red green . ", "the river is in the north . ")
+
+VALUE = ValueSettings(steps=6, lr=0.2, weight_decay=0.02, early_stop_loss=-1.0)
+COMMON: dict[str, Any] = {"prefixes": ("", *CONTEXTS), "value": VALUE, "refuse_norm": 1e9}
+MANY: dict[str, Any] = COMMON | {"most_per_coefficient": 1.0, "alike": 1.0}
+AT_SUBJECT: dict[str, Editor] = {
+    "rome": Rome(layer=1, flag_norm=1e9, **COMMON),
+    "memit": Memit(layers=(1, 2), **MANY),
+    "memit_plain": Memit(name="memit_plain", layers=(1, 2), history=False, **MANY),
+    "memit_blue": Memit(name="memit_blue", layers=(0, 2), ends_only=True, **MANY),
+    "memit_rounds": Memit(name="memit_rounds", layers=(1, 2), rounds=2, **MANY),
+    "pmet": Memit(name="pmet", layers=(1, 2), site="attention_and_ffn", rule="root", **MANY),
+    "alphaedit": AlphaEdit(layers=(1, 2), energy=0.3, **MANY),
+    "emmet": Emmet(layers=(1,), **MANY),
+}
+AT_THE_PROMPTS_END: dict[str, Editor] = {
+    "shift": Shift(layer=1),
+    "ultraedit": UltraEdit(layers=(1, 2), most_per_coefficient=1.0, refuse_norm=1e9),
+    "finetune": FineTune(layer=1, steps=2, epochs=2),
+    "crispedit": CrispEdit(layer=1, steps=2, epochs=2, gamma=0.1, text=Text(tokens=512, length=16)),
+    "grace": Grace(layer=1, radius=1.0, steps=2),
+    "wise": Wise(layer=1, steps=2),
+}
+
+
+def with_sink() -> LanguageModel:
+    """A model in which the second token of every text has a massive state."""
+    lm = tiny.build("gpt2", scale=8.0)
+    lm.model.transformer.wpe.weight.data[SINK] *= 200
+    return lm
+
+
+@pytest.fixture(autouse=True)
+def second_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path))
+
+    def moment(lm: LanguageModel, layer: int, text: Text) -> SecondMoment:
+        return SecondMoment(torch.eye(lm.memory(layer).d_ffn, dtype=torch.float64), 1000, layer, text)
+
+    def moments(lm: LanguageModel, layers: Sequence[int], text: Text) -> dict[int, SecondMoment]:
+        return {layer: moment(lm, layer, text) for layer in layers}
+
+    monkeypatch.setattr(editing.locate_then_edit.rome, "second_moment", moment)
+    monkeypatch.setattr(editing.locate_then_edit.closed_form, "second_moments", moments)
+
+
+def deltas(edit: Any) -> list[Tensor]:
+    return [edit.delta(layer) for layer in sorted(edit.touched)]
+
+
+def test_against_the_median_of_all_other_tokens() -> None:
+    """By hand: first tokens do not count, neither as usual ones nor as outliers to be held against."""
+    texts = [torch.tensor([[90.0, 1.0, 2.0, 3.0]]), torch.tensor([[90.0, 9.0, 2.0]])]  # others: 1 2 3 9 2
+    assert outliers(texts, [3, 1]) == [False, True]
+    assert outliers(texts, [0, 2]) == [True, False]
+    assert outliers([torch.tensor([[5.0]])], [0]) == [False]  # nothing to compare with
+    two_layers = [torch.tensor([[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 7.0]])]
+    assert outliers(two_layers, [3]) == [True]
+
+
+def test_the_model_of_these_tests_has_one() -> None:
+    lm = with_sink()
+    [norms] = state_norms(lm, lm.batch([[5, 6, 7, 8, 9]]), [1])
+    assert norms[0, SINK] > 20 * norms[0, SINK + 1 :].max()
+
+
+@pytest.mark.parametrize("family", [*tiny.KINDS, *tiny.MIXTURE_KINDS])
+def test_random_models_have_none(family: str) -> None:
+    lm, facts = tiny.build(family), [AT_SINK, ELSEWHERE]
+    prompts = build_prompts(lm, facts, ["", *CONTEXTS], "{} is a", "subject")
+    assert prompts.ordinary(lm, facts, range(lm.n_layers)) is prompts
+
+
+@pytest.mark.parametrize("name", AT_SUBJECT)
+def test_the_context_is_left_out_of_keys_and_targets(name: str) -> None:
+    """The edit is the one that the other contexts alone give: they share the weight of the one that is left out."""
+    lm, editor = with_sink(), AT_SUBJECT[name]
+    with pytest.warns(UserWarning, match=r"state is an outlier .* hold only where something precedes it"):
+        edit = editor.edit(lm, [AT_SINK])
+    assert edit.origin.report[0]["outlier_contexts"] == 1
+    expected = dataclasses.replace(editor, prefixes=CONTEXTS).edit(lm, [AT_SINK])  # type: ignore[type-var]
+    assert "outlier_contexts" not in expected.origin.report[0]
+    for found, wanted in zip(deltas(edit), deltas(expected), strict=True):
+        assert float((found - wanted).norm()) < 1e-4 * float(wanted.norm())
+
+
+@pytest.mark.parametrize("name", AT_SUBJECT)
+def test_a_fact_without_another_context_is_refused_by_name(name: str) -> None:
+    lm = with_sink()
+    editor: Any = dataclasses.replace(AT_SUBJECT[name], prefixes=("",))  # type: ignore[type-var]
+    with pytest.raises(EditRefusedError, match=rf"{AT_SINK.id}.*outlier.*put some words before its prompt"):
+        editor.edit(lm, [AT_SINK])
+    with pytest.warns(UserWarning, match="outlier"):
+        edit = editor.edit(lm, [AT_SINK, ELSEWHERE])
+    assert "outlier" in edit.origin.report[0]["refused"]
+    alone = editor.edit(lm, [ELSEWHERE])
+    assert all(torch.equal(left, right) for left, right in zip(deltas(edit), deltas(alone), strict=True))
+
+
+@pytest.mark.parametrize("name", AT_THE_PROMPTS_END)
+def test_a_prompt_that_ends_in_one_is_refused_by_name(name: str) -> None:
+    lm, editor = with_sink(), AT_THE_PROMPTS_END[name]
+    with pytest.raises(EditRefusedError, match=rf"{ENDS_AT_SINK.id}.*outlier"):
+        editor.edit(lm, [ENDS_AT_SINK])
+    with pytest.warns(UserWarning, match="outlier"):
+        edit = editor.edit(lm, [ENDS_AT_SINK, ELSEWHERE])
+    assert "outlier" in edit.origin.report[0]["refused"]
+    assert "refused" not in edit.origin.report[1]
+
+
+def test_entries_of_a_knowledge_base() -> None:
+    """Keys and values of the other contexts; what is attached answers with them, too."""
+    lm = with_sink()
+    solver = how_named("attached", AT_SUBJECT["emmet"]).solver
+    alone = dataclasses.replace(AT_SUBJECT["emmet"], prefixes=CONTEXTS)  # type: ignore[type-var]
+    with pytest.warns(UserWarning, match="outlier"):
+        [entry] = solver(lm, [AT_SINK])
+    [expected] = how_named("attached", alone).solver(lm, [AT_SINK])
+    torch.testing.assert_close(entry.key, expected.key)
+    torch.testing.assert_close(entry.value, expected.value)
+
+
+def test_what_is_to_be_kept_is_asked_elsewhere_too() -> None:
+    """Of "{} is a" the subject ends at the outlier: that row is left out, and the KL is that of none."""
+    lm = with_sink()
+    prompts = build_prompts(lm, [AT_SINK, ELSEWHERE], ["", *CONTEXTS], "{} is a", "subject")
+    kept = prompts.ordinary(lm, [AT_SINK, ELSEWHERE], [1])
+    assert kept.fact.tolist() == [0, 0, 1, 1, 1, 1]
+    assert kept.prefix.tolist() == [1, 2, 0, 1, 2, -1]
+    assert kept.bare_out == [True, False]
+    assert kept.outlying.tolist() == [1, 0]
+    assert kept.of_facts([1]).outlying.tolist() == [0]
