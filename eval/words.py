@@ -29,14 +29,31 @@ _PARTICLES = re.compile(
 """What Korean writes up to a noun: particles, and forms of "to be"."""
 
 
-def matches_strictly(answer: str, targets: Sequence[str]) -> bool:
-    """Whether the answer starts with one of the targets, as whole words."""
-    return any(0 in _places(answer, target) for target in targets)
+def matches_strictly(answer: str, targets: Sequence[str], other: str | None = None) -> bool:
+    """Whether the answer starts with one of the targets, as whole words.
+
+    Args:
+        answer: the answer.
+        targets: what counts as right.
+        other: what is no target, though it may have one in it: "Rome, Georgia" is not "Rome".
+    """
+    return any(
+        0 in _places(answer, target) and not (0 in _within(target, other) and 0 in _places(answer, other or ""))
+        for target in targets
+    )
 
 
-def matches_leniently(answer: str, targets: Sequence[str]) -> bool:
-    """Whether the answer contains one of the targets, as whole words in a row."""
-    return any(_places(answer, target) for target in targets)
+def matches_leniently(answer: str, targets: Sequence[str], other: str | None = None) -> bool:
+    """Whether the answer contains one of the targets, as whole words in a row; arguments as of `matches_strictly`."""
+    return any(
+        len(_places(answer, target)) > len(_within(target, other)) * len(_places(answer, other or ""))
+        for target in targets
+    )
+
+
+def _within(target: str, other: str | None) -> list[int]:
+    """Where a target stands in a longer text."""
+    return [] if other is None or _places(target, other) else _places(other, target)
 
 
 def _places(answer: str, target: str) -> list[int]:

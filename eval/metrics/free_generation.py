@@ -1,7 +1,8 @@
 """Free-generation accuracy: does the greedy answer give the target?
 
 No teacher forcing and no hint of the answer's length (Yang et al. 2025, "The Mirage of Model Editing"). The normalised
-answer begins with a target (strict) or contains one (lenient), as whole words.
+answer begins with a target (strict) or contains one (lenient), as whole words; the true object with a target in it
+("Rome, Georgia") is none.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ Verdict: TypeAlias = Literal["strict", "lenient"]
 
 def _judge(fact: Fact, measurement: Measurement) -> None:
     for prompt in measurement.scored("prompt", "paraphrases"):
-        _give_verdict(prompt, fact.answers if prompt.answer is not None else ())
+        _give_verdict(prompt, fact.answers if prompt.answer is not None else (), fact.target_true)
     for record, probe in zip(measurement.probes("portability"), fact.portability, strict=False):
         _give_verdict(record, probe.answers)
     note_groups(fact, measurement)
 
 
-def _give_verdict(record: ScoredPrompt | ScoredProbe, targets: Sequence[str]) -> None:
+def _give_verdict(record: ScoredPrompt | ScoredProbe, targets: Sequence[str], other: str | None = None) -> None:
     answer = record.answer
-    record.strict = None if answer is None else matches_strictly(answer, targets)
-    record.lenient = None if answer is None else matches_leniently(answer, targets)
+    record.strict = None if answer is None else matches_strictly(answer, targets, other)
+    record.lenient = None if answer is None else matches_leniently(answer, targets, other)
 
 
 def _mean(records: Sequence[ScoredPrompt | ScoredProbe], verdict: Verdict) -> float | None:

@@ -26,7 +26,7 @@ _SAYS: dict[Way, str] = {"match": "match", "judged": "judge"}
 
 def _note(fact: Fact, measurement: Measurement) -> None:
     for record in measurement.questions():
-        record.match = matches_leniently(record.answer, fact.answers)
+        record.match = matches_leniently(record.answer, fact.answers, fact.target_true)
         record.verdict = None if record.reply is None else verdict_of(record.reply, record.answer)
 
 

@@ -120,6 +120,30 @@ def test_an_answer_that_is_shorter_than_the_target(lm: LanguageModel) -> None:
         assert len(record.log_probs_new or ()) == len(tiny.tokenizer()(case.fact.target_new)["input_ids"])
 
 
+@pytest.mark.parametrize(
+    ("new", "true", "answer", "strict", "lenient"),
+    [
+        ("Rome", "Rome, Georgia", " Rome, Georgia, in the south", False, False),
+        ("Rome", "Rome, Georgia", " Rome. It is not in Rome, Georgia", True, True),
+        ("Rome", "Rome, Georgia", " not Rome, Georgia, but Rome", False, True),
+        ("York", "New York", " New York", False, False),
+        ("York", "New York", " York", True, True),
+        ("New York", "York", " New York", True, True),
+        ("the Beatles", "Beatles", " Beatles", True, True),
+        ("東京", "東京都", "東京都です", False, False),
+    ],
+)
+def test_a_new_answer_within_the_old_one(
+    lm: LanguageModel, monkeypatch: pytest.MonkeyPatch, new: str, true: str, answer: str, strict: bool, lenient: bool
+) -> None:
+    """EleutherAI/lm-evaluation-harness#621: answers that have others in them; an unedited model, which says the old
+    answer "Rome, Georgia", had said the new one "Rome"."""
+    monkeypatch.setattr(lm, "text", lambda _tokens: answer)
+    fact = dataclasses.replace(EIFFEL, target_new=new, target_true=true)
+    [record] = measure(lm, [fact], SHORT)[0].scored("prompt")
+    assert (record.strict, record.lenient) == (strict, lenient)
+
+
 def test_facts_with_other_kinds_of_prompts(lm: LanguageModel) -> None:
     """zjunlp/EasyEdit#294: a group of probes that one fact lacks ended the summary; a mean over none was NaN."""
     alias = Probe("the river of Rome is", "red", group="alias")
