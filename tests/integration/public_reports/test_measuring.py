@@ -212,7 +212,7 @@ def test_the_harness_reads_what_its_own_wrapper_reads() -> None:
 def test_values_to_sweep_over_without_a_sweep(argument: str, tmp_path: Path) -> None:
     """hydra-ecosystem/hydra#126, #573: "rome,memit" was taken for one name."""
     said = program.call(tmp_path, argument, succeeds=False)
-    assert "--multirun" in said
+    assert " -m;" in said
     assert argument in said
     assert "Traceback" not in said
 
