@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -13,6 +12,7 @@ from omegaconf import DictConfig
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.files import write_json
+from corrigenda.plain_data import read_json
 from corrigenda.progress import track
 from jobs.base import console
 from jobs.settings import AutoLayerSettings, check, made
@@ -55,7 +55,7 @@ def _located(
         why = "restoring FFN windows around it at the last subject token recovers the answer most"
         found = best[0] if field == "layer" else sorted(best)
         write_json(path, {field: found, "why": why, "facts": [trace.fact.id for trace in traces]})
-    chosen: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    chosen: dict[str, Any] = read_json(path)
     shown = str(chosen[field]).strip("[]")
     told = f"editor.{field}=auto: {field} {shown}: {chosen['why']} ({len(chosen['facts'])} facts traced)"
     console.print(told, highlight=False, soft_wrap=True)

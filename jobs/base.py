@@ -28,6 +28,7 @@ from jobs.job import Job, StoreJob, find_job, stored_config
 from jobs.logs import remove_if_unused
 from jobs.outside import import_plugins
 from jobs.settings import PluginSettings, check, check_shared
+from jobs.trust import require_trusted
 from jobs.tuned import take_tuned
 from jobs.words import OWN, setting
 
@@ -169,7 +170,8 @@ def configuration(config: DictConfig, folder: RunFolder) -> DictConfig:
     Raises:
         FileNotFoundError: there is no run to go on with.
         FileExistsError: the folder holds another run.
-        ValueError: a setting has no value, or the command line asks for something else than the run was begun with.
+        ValueError: a setting has no value, the command line asks for something else than the run was begun with, or
+            the run's configuration would run code that the command line does not name.
     """
     several = HydraConfig.get().mode == RunMode.MULTIRUN
     if config.resume is not None and several:
@@ -186,6 +188,7 @@ def configuration(config: DictConfig, folder: RunFolder) -> DictConfig:
                 f"{folder.path} holds a run; use another folder, or go on with it: {setting('resume', folder.path)}"
             )
     else:
+        require_trusted(stored, config, f"resume={config.resume}")
         _require_same(config, stored)
     for key in overridden():
         if key in FREE and key != "resume":

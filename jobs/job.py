@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corrigenda.nearest import did_you_mean
+from corrigenda.plain_data import read_yaml
 from jobs.words import program
 
 if TYPE_CHECKING:
@@ -117,11 +118,31 @@ _MOVED = {
 }
 
 
-def _with_moved_classes(text: str) -> str:
-    """The text of a configuration, with classes at their present places: runs begun earlier go on."""
-    for old, new in _MOVED.items():
-        text = text.replace(f"_target_: {old}\n", f"_target_: {new}\n")
-    return text
+def _with_moved_classes(value: Any) -> Any:
+    """A configuration with classes at their present places: runs begun earlier go on."""
+    if isinstance(value, dict):
+        return {
+            key: _MOVED.get(str(part), part) if key == "_target_" else _with_moved_classes(part)
+            for key, part in value.items()
+        }
+    return [_with_moved_classes(part) for part in value] if isinstance(value, list) else value
+
+
+def _interpolated(path: str, value: Any) -> str:
+    """Where the first text stands that OmegaConf would put something else in the place of; empty where there is none.
+
+    What a run was begun with was resolved before it was written.
+    """
+    if isinstance(value, dict):
+        found = [
+            _interpolated(f"{path}.{name}".lstrip("."), part) or _interpolated(path, name)
+            for name, part in value.items()
+        ]
+    elif isinstance(value, list):
+        found = [_interpolated(f"{path}[{number}]", part) for number, part in enumerate(value)]
+    else:
+        found = [path] if isinstance(value, str) and "${" in value else []
+    return next(filter(None, found), "")
 
 
 def stored_config(folder: Path, asked: str) -> DictConfig:
@@ -135,28 +156,35 @@ def stored_config(folder: Path, asked: str) -> DictConfig:
         FileNotFoundError: there is none.
         ValueError: it is damaged, or that of something else.
     """
-    import yaml
-    from omegaconf import DictConfig, OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
+    from omegaconf import OmegaConf
 
     path = folder / "config.yaml"
     if not path.is_file():
         what = "this is a file" if folder.is_file() else "there is no run in this folder (no config.yaml)"
         raise FileNotFoundError(f"{asked}: {what}; name the folder of a run ({program()} runs lists them)")
     try:
-        found = OmegaConf.create(_with_moved_classes(path.read_text(encoding="utf-8")))
-    except (ValueError, yaml.YAMLError, OmegaConfBaseException) as error:
+        found = _with_moved_classes(read_yaml(path))
+    except ValueError as error:
         problem = str(error).splitlines()[0]
         raise ValueError(f"{asked}: config.yaml there is damaged ({problem}); begin a new run") from None
-    lacking = [key for key in _PARTS if not isinstance(found, DictConfig) or key not in found]
-    if lacking or not isinstance(found, DictConfig):
+    lacking = [key for key in _PARTS if not isinstance(found, dict) or key not in found]
+    if lacking:
         raise ValueError(
             f"{asked}: config.yaml there is cut off, or not that of a run (it lacks {', '.join(lacking)}); "
             "begin a new run"
         )
-    return found
+    odd = [group for group in _GROUPS if not isinstance(found[group], dict)]
+    if odd:
+        raise ValueError(f"{asked}: config.yaml there: {', '.join(odd)} should hold named values; begin a new run")
+    if place := _interpolated("", found):
+        raise ValueError(
+            f"{asked}: config.yaml there has ${{...}} in {place}, which no stored configuration has; begin a new run"
+        )
+    return OmegaConf.create(found)
 
 
+_GROUPS = ("model", "data", "editor", "eval", "logger", "job", "choices")
+"""Those of its parts that are named values."""
 _PARTS = ("model", "data", "editor", "eval", "logger", "job", "mode", "seed", "choices")
 """What the configuration of every run has; the last stands at its end."""
 

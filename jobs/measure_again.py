@@ -14,6 +14,7 @@ from eval.protocols.kept import measure_kept
 from jobs.base import load_model, say
 from jobs.job import StoreJob, stored_config
 from jobs.settings import MeasureAgainSettings, check, made
+from jobs.trust import require_trusted
 
 
 class Job(StoreJob):
@@ -26,6 +27,7 @@ class Job(StoreJob):
             raise ValueError("job=measure_again needs job.run=FOLDER, a run that kept its edits, and job.t=, a T of it")
         folder = Path(asked.run)
         stored = stored_config(folder, f"job.run={asked.run}")
+        require_trusted(stored, config, f"job.run={asked.run}")
         settings = made(config.eval)
         lm = load_model(stored)
         found = measure_kept(lm, RunFolder(folder), asked.t, settings)

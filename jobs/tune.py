@@ -29,6 +29,7 @@ from omegaconf import DictConfig, OmegaConf
 from corrigenda import EditRefusedError, LanguageModel
 from corrigenda.data import FactSet, read_facts
 from corrigenda.files import write_json, write_text
+from corrigenda.plain_data import read_json
 from corrigenda.progress import counted
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.ids import code_version, run_id, targets
@@ -168,7 +169,7 @@ class Tuning:
         if not kept.is_file():
             given = [name.removeprefix("editor.") for name in overridden() if name.startswith("editor.")]
             write_json(kept, {"fixed": given})
-        fixed: list[str] = json.loads(kept.read_text(encoding="utf-8"))["fixed"]
+        fixed: list[str] = read_json(kept)["fixed"]
         return fixed
 
     def _traced(self) -> dict[str, Any]:
@@ -179,7 +180,7 @@ class Tuning:
         """
         path = self.folder.path / "traced.json"
         if path.is_file():
-            kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            kept: dict[str, Any] = read_json(path)
             return kept
         begin = time.perf_counter()
         found: dict[str, Any] = {"layers": [], "facts": [], "why": "nothing was traced (job.traced=0)"}
@@ -268,7 +269,7 @@ class Tuning:
         """A trial's folder; what other settings left there is taken away (another version of Optuna draws others)."""
         path = self.folder.path / "trials" / f"{number:04d}"
         kept = path / "settings.json"
-        if not kept.is_file() or json.loads(kept.read_text(encoding="utf-8")) != settings:
+        if not kept.is_file() or read_json(kept) != settings:
             shutil.rmtree(path, ignore_errors=True)
             write_json(kept, settings)
         return RunFolder(path)
@@ -346,4 +347,4 @@ def _objective_of(trials: Sequence[Mapping[str, Any]]) -> str:
 def _seconds(folder: RunFolder) -> float:
     """What an earlier part of the run spent on a trial."""
     path = folder.path / "seconds.json"
-    return float(json.loads(path.read_text(encoding="utf-8"))["seconds"]) if path.is_file() else 0.0
+    return float(read_json(path)["seconds"]) if path.is_file() else 0.0

@@ -23,11 +23,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from corrigenda.files import expanded, write_text
 from corrigenda.names import model_title
+from corrigenda.plain_data import yaml_text, yaml_value
 from corrigenda.settings import SettingsError
 
 logger = logging.getLogger(__name__)
@@ -119,7 +119,7 @@ def write_tuned(
     comments: list[str] = []
     if path.is_file():
         text = path.read_text(encoding="utf-8")
-        earlier = yaml.safe_load(text) or {}
+        earlier = yaml_value(text) or {}
         if earlier.get("name") != found["name"]:
             raise FileExistsError(f"{path} is of the model {earlier.get('name')}; give job.model= another name")
         found[KEY] |= earlier.get(KEY) or {}
@@ -135,5 +135,5 @@ def write_tuned(
         *comments,
         f"# editor={choice}: {' '.join(told.split())}",
     ]
-    write_text(path, "\n".join(head) + "\n" + yaml.safe_dump(found, sort_keys=False, allow_unicode=True))
+    write_text(path, "\n".join(head) + "\n" + yaml_text(found))
     return path

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from corrigenda.files import write_json, write_tensors
+from corrigenda.plain_data import read_json
 
 
 def save_result(folder: Path, name: str, fields: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
@@ -34,7 +34,7 @@ def load_result(folder: Path, name: str) -> tuple[dict[str, Any], dict[str, Tens
         if not file.is_file():
             raise FileNotFoundError(f"{folder} holds no {name}: there is no {file.name} in it")
     try:
-        read = dict(json.loads(path.read_text(encoding="utf-8")))
+        read = dict(read_json(path))
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path} is damaged: {error}") from None
     if hashlib.sha256(tensors.read_bytes()).hexdigest() != read.pop("tensors_sha256", None):

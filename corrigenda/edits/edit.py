@@ -21,6 +21,7 @@ from corrigenda.facts import Fact
 from corrigenda.files import write_json, write_tensors
 from corrigenda.models.bare import BareModel, Place
 from corrigenda.models.identity import WrongModelError as WrongModelError
+from corrigenda.plain_data import read_json
 
 FORMAT = 1
 """The version of the files that `Edit.save` writes."""
@@ -230,7 +231,7 @@ class Edit(ABC):
         if not path.is_file():
             raise FileNotFoundError(f"{folder} holds no edit: there is no {path.name} in it")
         try:
-            description = json.loads(path.read_text(encoding="utf-8"))
+            description = read_json(path)
             kind, version = str(description["kind"]), description["format"]
             raw = dict(description["origin"])
             named = description.get("description_sha256")  # edits saved by earlier versions have none

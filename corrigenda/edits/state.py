@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from corrigenda.files import write_json, write_tensors
+from corrigenda.plain_data import read_json
 
 FORMAT = 1
 """The version of the files that `write_state` writes."""
@@ -126,7 +127,7 @@ def read_state(folder: Path, named: Mapping[str, Any]) -> EditorState | StoredSt
         return None
     if _hash(path) != named.get("sha256"):
         raise ValueError(f"{path} is damaged: its SHA-256 is not the one that edit.json names")
-    found = json.loads(path.read_text(encoding="utf-8"))
+    found = read_json(path)
     if found["format"] != FORMAT:
         raise ValueError(f"{path}: format {found['format']!r}; this version reads format {FORMAT}")
     if _hash(tensors) != found["tensors_sha256"]:

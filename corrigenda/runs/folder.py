@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corrigenda.files import write_json, write_text
+from corrigenda.plain_data import read_json
 from corrigenda.runs.environment import machine, versions
 from corrigenda.runs.locks import locked
 from corrigenda.runs.records import DIGESTS, RECORDS, records_in, write_digests
@@ -153,8 +154,8 @@ def read_object(path: Path, remedy: str) -> dict[str, Any]:
         ValueError: it cannot be read as such.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
+        found = read_json(path)
+    except ValueError as error:
         raise ValueError(f"{path}: damaged ({error}); {remedy}") from None
     if not isinstance(found, dict):
         raise ValueError(f"{path}: damaged (holds {type(found).__name__}, not named values); {remedy}")

@@ -8,7 +8,6 @@ by a process that was killed.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,8 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
+from corrigenda.plain_data import read_json, read_yaml
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.locks import is_locked, locked
 from corrigenda.runs.records import count_records, records_in
@@ -29,7 +27,6 @@ BEGINNING_TAKES = 60.0
 """Seconds that one waits for another process to begin its run (it reads the store and writes a few small files)."""
 
 _MARKS = {"config.yaml", "identity.json", "summary.json", "cases.jsonl", "cases.parquet"}
-_SUMMARY_KEYS = ("editor", "model", "data", "mode", "n_facts")
 _GROUPS = ("choices", "model", "editor", "data", "eval", "job")
 _PICTURES = (".png", ".svg", ".jpg", ".jpeg", ".webp")
 
@@ -71,10 +68,10 @@ class StoredRun:
     def when(self) -> datetime:
         """When the run was begun, in local time."""
         try:
-            versions = json.loads((self.path / "versions.json").read_text(encoding="utf-8"))
+            versions = read_json(self.path / "versions.json")
             begun = datetime.fromisoformat(versions["begun"])
             return begun if begun.tzinfo is None else begun.astimezone().replace(tzinfo=None)
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, OverflowError, ValueError, KeyError, TypeError):
             marks = [self.path / name for name in sorted(_MARKS) if (self.path / name).is_file()]
             return datetime.fromtimestamp(min(path.stat().st_mtime for path in marks or [self.path]))
 
@@ -167,18 +164,26 @@ class Store:
 
 def read_run(path: Path) -> StoredRun:
     """A run's folder, read without changing it; what cannot be read makes it a damaged one."""
+    from corrigenda.runs.forms import problem_of_config, problem_of_summary
+
     found: dict[str, Any] = {}
     try:
-        config = _mapping(path / "config.yaml", yaml.safe_load)
+        config = _mapping(path / "config.yaml", read_yaml)
         odd = [group for group in _GROUPS if not isinstance(config.get(group) or {}, dict)]
         found["config"] = {name: value for name, value in config.items() if name not in odd}
         if odd:
             raise ValueError(f"config.yaml: {', '.join(odd)} should hold named values")
-        found["identity"] = _mapping(path / "identity.json", json.loads)
-        found["summary"] = _mapping(path / "summary.json", json.loads)
+        if problem := problem_of_config(config):
+            found["config"] = {}
+            raise ValueError(problem)
+        found["identity"] = _mapping(path / "identity.json", read_json)
+        summary = _mapping(path / "summary.json", read_json)
+        if summary and (problem := problem_of_summary(summary, _job(config) == "edit")):
+            raise ValueError(problem)
+        found["summary"] = summary
         found["done"] = count_records(path)
-        if found["summary"]:
-            if _job(found["config"]) == "edit":
+        if summary:
+            if _job(config) == "edit":
                 _check(path, found)
             return StoredRun(path, "finished", **found)
     except (ValueError, OSError) as error:
@@ -191,12 +196,12 @@ def _job(config: Mapping[str, Any]) -> str:
     return str(job.get("name", "edit")) if isinstance(job, Mapping) else "edit"
 
 
-def _mapping(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
+def _mapping(path: Path, read: Callable[[Path], Any]) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        value = parse(path.read_text(encoding="utf-8"))
-    except (ValueError, yaml.YAMLError, OSError) as error:
+        value = read(path)
+    except (ValueError, OSError) as error:
         raise ValueError(f"{path.name} cannot be read: {str(error).splitlines()[0]}") from None
     if not isinstance(value, dict):
         raise ValueError(f"{path.name} holds {type(value).__name__} in the place of named values")
@@ -206,11 +211,8 @@ def _mapping(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
 def _check(path: Path, found: Mapping[str, Any]) -> None:
     """Whether a finished run has what its summary says."""
     summary = found["summary"]
-    missing = [key for key in _SUMMARY_KEYS if key not in summary]
     if not found["config"]:
         raise ValueError("config.yaml is missing")
-    if missing:
-        raise ValueError(f"summary.json lacks {', '.join(missing)}")
     done = found.get("done", 0)
     if done != summary["n_facts"]:
         raise ValueError(f"summary.json is of {summary['n_facts']} facts, but there are records of {done}")

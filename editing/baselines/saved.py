@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +10,7 @@ from typing import ClassVar
 
 from corrigenda import Edit, Fact, LanguageModel
 from corrigenda.facts import as_facts
+from corrigenda.plain_data import read_json
 from corrigenda.settings import checked
 from editing.editor import EditRefusedError
 
@@ -69,6 +69,6 @@ class Saved:
         """Where the edits lie, by the ids of their facts."""
         found = {}
         for path in sorted((Path(self.run) / "edits").glob("*/edit.json")):
-            origin = json.loads(path.read_text(encoding="utf-8"))["origin"]
+            origin = read_json(path)["origin"]
             found[tuple(record["id"] for record in origin["facts"])] = path.parent
         return found

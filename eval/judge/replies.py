@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from corrigenda.files import write_json
+from corrigenda.plain_data import read_json
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +31,8 @@ class Replies:
         """The reply to a prompt; None where there is none, or its file is damaged."""
         path = self._path(prompt)
         try:
-            kept = json.loads(path.read_text(encoding="utf-8"))
-            if kept["prompt"] == prompt and isinstance(kept["reply"], str):
+            kept = read_json(path)
+            if (kept["judge"], kept["prompt"]) == (self._judge, prompt) and isinstance(kept["reply"], str):
                 return str(kept["reply"])
         except FileNotFoundError:
             return None

@@ -14,6 +14,7 @@ from corrigenda.data.requests import left_out, standing
 from corrigenda.runs.ids import essential
 from corrigenda.runs.store import StoredRun
 from eval.evaluation import Case
+from eval.leaderboard.case_view import case_view
 from eval.records import Measurement
 
 Unit = tuple[str, int]
@@ -110,8 +111,9 @@ def collect(runs: Iterable[StoredRun]) -> tuple[dict[TableKey, list[Entry]], lis
             continue
         try:
             cases = _cases(run)
-        except (ValueError, LookupError, TypeError, AssertionError) as error:
-            left_out.append(LeftOut(run.path, f"damaged: {error!s}"))
+        except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # Its records are those that were written, and not of the form that they have to be of.
+            left_out.append(LeftOut(run.path, f"damaged: {str(error) or type(error).__name__}"))
             continue
         key = (table_key(run), str(run.summary["editor"]), _canonical(_settings(run)), "submission" in run.config)
         place = (_seed(run), str(run.summary.get("data_fingerprint", "")))
@@ -186,11 +188,31 @@ def _cases(run: StoredRun) -> dict[str, Case]:
         if left_out(record["edit"]):  # of a batch: another fact of it stands in its place
             continue
         case = Case.from_dict(record)
+        _require_form(case)
+        case_view(record, seconds[record["id"]], None)  # the page will show it
         before = None if case.before is None else _without_prompts(case.before)
         after = _without_prompts(case.after)
         light = replace(case, before=before, after=after, edit=None, seconds=seconds[case.fact.id])
         cases[fact_key(case.fact)] = light
     return cases
+
+
+def _require_form(case: Case) -> None:
+    """Checks that a case's values are numbers that can be averaged, and its error a text.
+
+    Raises:
+        ValueError: one is not.
+    """
+    found = dict(case.after.values) | ({} if case.seconds is None else {"seconds": case.seconds})
+    for name, value in (*found.items(), *(() if case.before is None else case.before.values.items())):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= LARGEST:
+            raise ValueError(f"the record of {case.fact.id!r}: {name} is no number: {value!r:.40}")
+    if not isinstance(case.error, str):
+        raise ValueError(f"the record of {case.fact.id!r}: error is no text: {case.error!r:.40}")
+
+
+LARGEST = 1e100
+"""A value above that is none that was measured, and its square would be infinite."""
 
 
 def _without_prompts(measurement: Measurement) -> Measurement:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError, WrapValidator
 from pydantic_core import PydanticCustomError
 
+from eval.leaderboard.entries import LARGEST
 from eval.records import LOG_PROBS
 
 SCHEMA = "corrigenda-submission/1"
@@ -102,7 +103,7 @@ def _log_probs(value: Any, fits: Callable[[Any], list[float | None]]) -> list[fl
     return _possible(found)
 
 
-_Number = Annotated[float, Strict(), Field(allow_inf_nan=False)]
+_Number = Annotated[float, Strict(), Field(allow_inf_nan=False, ge=-LARGEST, le=LARGEST)]
 _Object = _of_kind("an object", dict)
 Text = Annotated[str, Strict(), _must_be("a text")]
 Name = Annotated[str, Strict(), Field(min_length=1), _must_be("a text that is not empty")]

@@ -15,10 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
 from corrigenda import Fact
+from corrigenda.plain_data import MOST_YAML, read_json, yaml_text
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.store import Store, StoredRun
 from eval.evaluation import NOT_FINITE, Case, Evaluation
@@ -54,12 +52,11 @@ def add_submission(path: Path, store: Store) -> Path:
     """
     if not path.is_file():
         raise FileNotFoundError(f"add={path}: there is no such file")
-    content = path.read_bytes()
-    number = hashlib.sha256(content).hexdigest()[:16]
     try:
-        submission = json.loads(content, parse_constant=_refuse)
+        submission = read_json(path)
     except ValueError as error:
-        raise SubmissionError(str(path), [f"not JSON: {error}"]) from None
+        raise SubmissionError(str(path), [f"not JSON of plain values: {error}"]) from None
+    number = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
     cases, peer = validate(submission, store.runs(), str(path))
     folder = RunFolder(store.root / "submissions" / number)
     if (folder.path / "summary.json").is_file():
@@ -80,8 +77,10 @@ def validate(
         SubmissionError: something is wrong with it; all of it is said.
     """
     form = form_problems(submission)
-    if not form or all(problem.case is not None for problem in form):
-        form += _config_problems(submission)
+    if not any(problem.case is None for problem in form):
+        size = len(json.dumps(_config(submission, None)))
+        if size > MOST_YAML // 4:
+            form.append(Problem(("config",), f"and what is said beside it have {size:,} characters; shorten them"))
     problems = [problem.text() for problem in form if problem.case is None]
     if problems:
         raise SubmissionError(source, problems)
@@ -131,18 +130,6 @@ def validate(
     # In the data set's order, on which it depends which of two contradicting requests of a sequence holds.
     order = {name: place for place, name in enumerate(known)}
     return [case.to_dict() for case in sorted(cases, key=lambda case: order[case.fact.id])], peer
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not a number; null stands for it after an edit that failed")
-
-
-def _config_problems(submission: Mapping[str, Any]) -> list[Problem]:
-    try:
-        OmegaConf.to_yaml(OmegaConf.create(_config(submission, None)), resolve=True)
-    except (OmegaConfBaseException, ValueError, TypeError) as error:
-        return [Problem(("config",), f"cannot be written as a configuration: {error}".splitlines()[0])]
-    return []
 
 
 def _case(fact: Fact, record: Mapping[str, Any]) -> Case:
@@ -198,7 +185,7 @@ def _write(
     """Puts a checked submission into a run's folder."""
     config = _config(submission, peer)
     config["submission"] = {"number": number, **config["submission"]}
-    folder.begin(OmegaConf.to_yaml(OmegaConf.create(config)))
+    folder.begin(yaml_text(config))
     prints = {name: str(peer.summary.get(name, "")) for name in ("model_fingerprint", "data_fingerprint")}
     folder.identify(id=number, code="submitted", **prints)
     kept = {"cases": list(cases)}

@@ -11,10 +11,9 @@ from typing import Any
 from corrigenda.runs.ids import essential
 from corrigenda.runs.store import StoredRun
 from eval.leaderboard.boards import Board, Cell, Leaderboard, Row
+from eval.leaderboard.case_view import case_view
 from eval.leaderboard.columns import Column, columns
 from eval.leaderboard.entries import flat
-
-_PROBES = ("paraphrases", "portability", "neighbourhood", "locality")
 
 
 def leaderboard_view(found: Leaderboard, folder: Path) -> dict[str, Any]:
@@ -106,38 +105,8 @@ def case_views(row: Row) -> list[dict[str, Any]]:
         own = {record["id"]: record for record in run.cases()}
         records = run.cases("retention") if run.summary["mode"] == "sequential" else list(own.values())
         seed = run.config.get("seed", 0)
-        views += [_case_view(record, own[record["id"]].get("seconds"), seed) for record in records]
+        views += [case_view(record, own[record["id"]].get("seconds"), seed) for record in records]
     return views
-
-
-def _case_view(record: Mapping[str, Any], seconds: float | None, seed: Any) -> dict[str, Any]:
-    fact = record["fact"]
-    before = (record["before"] or {}).get("prompts", {})
-    after = record["after"]["prompts"]
-    old = (before.get("prompt") or [{}])[0]
-    new = (after.get("prompt") or [{}])[0]
-    view = {
-        "id": record["id"],
-        "seed": seed,
-        "asked": fact["prompt"].replace("{}", fact["subject"]),
-        "true": fact.get("target_true"),
-        "new": fact.get("target_new"),
-        "p": [_rounded(state.get(name)) for state in (old, new) for name in ("p_new", "p_true")],
-        "before": old.get("answer"),
-        "after": new.get("answer"),
-        "right": False if record.get("error") else new.get("lenient"),
-        "seconds": _rounded(seconds),
-        "error": record.get("error") or "",
-        "probes": [],
-    }
-    for kind in _PROBES:
-        earlier = before.get(kind) or [{}] * len(after.get(kind, []))
-        for first, last in zip(earlier, after.get(kind, []), strict=False):
-            kept = last.get("preserved")
-            verdict = kept if kept is not None else last.get("lenient")
-            if "answer" in first or "answer" in last or verdict is not None:
-                view["probes"].append([kind, last["prompt"], first.get("answer"), last.get("answer"), verdict])
-    return view
 
 
 def cell_text(cell: Cell | None, column: Column) -> str:
@@ -156,10 +125,6 @@ def figure_text(value: float, column: Column) -> str:
     return text.removeprefix("-") if float(text) == 0 else text  # no "-0.000"
 
 
-def _rounded(value: float | None) -> float | None:
-    """Four digits that matter, for reading; the records themselves have all of them."""
-    return None if value is None else float(f"{value:.4g}")
-
-
 def _relative(path: Path, folder: Path) -> str:
-    return Path(os.path.relpath(path.resolve(), folder.resolve())).as_posix()
+    found = Path(os.path.relpath(path.resolve(), folder.resolve())).as_posix()
+    return f"./{found}" if ":" in found.partition("/")[0] else found  # as a link it would be an address

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import nullcontext
 from pathlib import Path
 
 from corrigenda import Edit
 from corrigenda.data.requests import left_out, reports_together, standing
 from corrigenda.files import write_json
+from corrigenda.plain_data import read_json
 from corrigenda.progress import track
 from eval.evaluation import judged
 from eval.held_out import read_held_out
@@ -64,7 +64,7 @@ def _outcome(path: Path) -> Attempt | None:
     if not path.is_file():
         return None
     try:
-        seconds, error = json.loads(path.read_text(encoding="utf-8"))
+        seconds, error = read_json(path)
     except (ValueError, TypeError) as problem:
         raise ValueError(f"{path}: damaged ({problem}); delete it to make the edit again") from None
     return Attempt(None if error else Edit.load(path.parent), seconds, error)

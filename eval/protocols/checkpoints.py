@@ -10,7 +10,6 @@ fine-tuned on unrelated text, and the same facts scored once more (`eval.protoco
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -21,6 +20,7 @@ from typing import Any
 from corrigenda import Fact
 from corrigenda.data.requests import Standing, standing
 from corrigenda.files import write_json, write_text
+from corrigenda.plain_data import read_json
 from corrigenda.progress import counted, stage, track
 from corrigenda.runs.environment import peak_memory_mb
 from corrigenda.runs.folder import read_object
@@ -90,7 +90,7 @@ class Checkpoints:
     def curve(self) -> list[dict[str, Any]]:
         """The points that are done, in the order of T (see `_point`)."""
         paths = [self._path(t) for t in self.due]
-        return [json.loads(path.read_text(encoding="utf-8")) for path in paths if path.is_file()]
+        return [read_json(path) for path in paths if path.is_file()]
 
     @property
     def retention(self) -> Evaluation:

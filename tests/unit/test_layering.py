@@ -30,6 +30,7 @@ FLOORS: list[set[str]] = [
     {"names", "nearest", "texts"},
     {"joints", "settings"},
     {"facts", "files", "hub", "intervals", "lazy", "progress"},
+    {"plain_data"},
     {"data", "indices", "prompts", "workers"},
     {"chat", "models"},
     {"forward"},

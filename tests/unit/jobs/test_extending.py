@@ -126,7 +126,11 @@ def test_a_locator_is_one_file_and_one_configuration(home: Path) -> None:
     assert len(saved) == tiny.DEPTH
     (results / "0000-fact-0/norms.json").write_text(json.dumps([9.0] * tiny.DEPTH))
     (home / "found/summary.json").unlink()
-    call(home, "resume=found")
+    # A stranger's run could name anything: what is not of this project has to stand in the command, too.
+    said = call(home, "resume=found", succeeds=False)
+    added_words = said.rpartition("if you trust that run, add ")[2].split()
+    assert added_words == ["++job.locator._target_=toy_locator.ValueNorms", "++job.result=toy_locator.Norms"]
+    call(home, "resume=found", *added_words)
     assert json.loads((results / "0000-fact-0/norms.json").read_text()) == [9.0] * tiny.DEPTH
     assert json.loads((results / "0001-fact-1/norms.json").read_text()) == saved
     assert "times must be positive" in call(

@@ -78,5 +78,5 @@ def test_runs_that_begin_in_the_same_second_get_folders_of_their_own(
     there = tmp_path / "there"
     there.mkdir()
     parts = ("model", "data", "editor", "eval", "logger", "job", "mode", "seed", "choices")
-    (there / "config.yaml").write_text("".join(f"{part}: 0\n" for part in parts))
+    (there / "config.yaml").write_text("".join(f"{part}: {{a: 0}}\n" for part in parts))
     assert run_folder(str(there), str(tmp_path), {"name": "edit"}) == str(there)
