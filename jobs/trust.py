@@ -7,6 +7,7 @@ What would run other code, or send a key away, has to stand in the command, too.
 from __future__ import annotations
 
 import importlib
+import shlex
 from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 from typing import Any
@@ -18,6 +19,7 @@ from corrigenda.settings import is_checked
 from editing.registry import ENTRY_POINTS as EDITORS
 from jobs.job import Job, StoreJob
 from jobs.outside import JOBS, LOCATORS
+from jobs.words import setting
 
 _ACTING = {
     "plugins": "imports modules",
@@ -43,7 +45,7 @@ def require_trusted(stored: DictConfig, command: DictConfig, asked: str) -> None
     found = {path: said for path, said in _acting(there).items() if path not in known or known[path][0] != said[0]}
     if found:
         path, (name, what) = next(iter(found.items()))
-        words = " ".join(f"{'' if path in given else '++'}{path}={name}" for path, (name, _) in found.items())
+        words = " ".join(_typed(path if path in given else f"++{path}", said) for path, (said, _) in found.items())
         raise ValueError(f"{asked}: {path}={name} in config.yaml there {what}; if you trust that run, add {words}")
 
 
@@ -59,6 +61,10 @@ def _acting(leaves: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
         ):
             found[path] = str(value), "is code from outside this project"
     return found
+
+
+def _typed(name: str, said: str) -> str:
+    return shlex.quote(f"{name}={said}") if name == "plugins" else setting(name, said)
 
 
 def _listed(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,7 @@ def test_code_of_others_has_to_stand_in_the_command(
     found = stored(tmp_path, **parts)
     with pytest.raises(ValueError, match=f"resume=x: .* in config.yaml there {said}") as caught:
         require_trusted(found, command, "resume=x")
-    assert str(caught.value).partition("if you trust that run, add ")[2].split() == words
+    assert shlex.split(str(caught.value).partition("if you trust that run, add ")[2]) == words
     for word in words:
         name, _, value = word.lstrip("+").partition("=")
         OmegaConf.update(command, name, yaml.safe_load(value), force_add=True) if ".0." not in name else None
