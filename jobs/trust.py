@@ -64,11 +64,11 @@ def _acting(leaves: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
 
 
 def _typed(name: str, said: str) -> str:
-    return shlex.quote(f"{name}={said}") if name == "plugins" else setting(name, said)
+    return shlex.quote(f"{name}={said}") if name == "plugins" or said == "true" else setting(name, said)
 
 
 def _listed(value: Any) -> str:
-    return f"[{','.join(map(str, value))}]" if isinstance(value, (list, tuple)) else str(value)
+    return "true" if value is True else f"[{','.join(map(str, value))}]" if isinstance(value, list) else str(value)
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:

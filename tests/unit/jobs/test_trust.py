@@ -76,7 +76,7 @@ def test_a_group_that_is_none(tmp_path: Path) -> None:
         ),
         ({"plugins": ["a", "b"]}, "imports modules", ["plugins=[a,b]"]),
         ({"data": {"schema": "stranger.parse"}}, "is code from outside", ["data.schema=stranger.parse"]),
-        ({"model": {"trust_remote_code": True}}, "runs code that comes with", ["model.trust_remote_code=True"]),
+        ({"model": {"trust_remote_code": True}}, "runs code that comes with", ["model.trust_remote_code=true"]),
         ({"job": {"result": "os.path"}}, "is code from outside", ["++job.result=os.path"]),
         (
             {"eval": {"real_use": {"judge": {"url": "http://x", "key": "HOME"}}}},
