@@ -37,12 +37,14 @@ TEXT_KIND = "generation"
 QUESTION_KIND = "questions"
 """The kind of questions as a person asks them."""
 
-DEFINITIONS = 2
+DEFINITIONS = 3
 """The number of the definitions by which records and values are made; a run's summary holds it as ``definitions``.
 
 1 (runs that name none): where an answer should stay, the answer ended at the end token or at a line break, so that two
 blank ones were the same; P was the joint probability where both objects had the same number of tokens. 2: continuations
-of a given length, end tokens barred, are compared; P is exp of the mean log-probability of the object's tokens.
+of a given length, end tokens barred, are compared; P is exp of the mean log-probability of the object's tokens. 3: what
+whole words are is known for every script, and signs count ("C" does not give "C++"); a free answer is as long as its
+object needs.
 """
 
 _R = TypeVar("_R", bound="Record")

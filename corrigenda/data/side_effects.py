@@ -13,6 +13,7 @@ from typing import Final, Literal
 
 from corrigenda.facts import SLOT, Fact
 from corrigenda.joints import joined
+from corrigenda.words import places
 
 YES: Final = "Yes"
 NO: Final = "No"
@@ -109,10 +110,10 @@ def same_subject(fact: Fact) -> tuple[str, ...]:
     """
     if fact.same_subject:
         return fact.same_subject
-    named = re.compile(rf"(?<!\w){re.escape(fact.subject)}(?!\w)")
     edited = {fact.statement, *fact.paraphrases}
-    if given := [probe.prompt for probe in fact.locality if named.search(probe.prompt) and probe.prompt not in edited]:
-        return tuple(dict.fromkeys(given))
+    others = dict.fromkeys(probe.prompt for probe in fact.locality if probe.prompt not in edited)
+    if given := [prompt for prompt in others if fact.subject in prompt and places(prompt, fact.subject)]:
+        return tuple(given)
     subject = _inside(fact.subject)
     return (
         f"The name {fact.subject} begins with the letter",

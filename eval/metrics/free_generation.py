@@ -1,8 +1,8 @@
 """Free-generation accuracy: does the greedy answer give the target?
 
 No teacher forcing and no hint of the answer's length (Yang et al. 2025, "The Mirage of Model Editing"). The normalised
-answer begins with a target (strict) or contains one (lenient), as whole words; the true object with a target in it
-("Rome, Georgia") is none.
+answer begins with a target (strict) or contains one (lenient), as whole words (`corrigenda.words` says what these are);
+the true object with a target in it ("Rome, Georgia") is none.
 """
 
 from __future__ import annotations
@@ -12,12 +12,39 @@ from statistics import fmean
 from typing import Literal, TypeAlias
 
 from corrigenda import Fact
+from corrigenda.words import places
 from eval.metrics.groups import note_groups
 from eval.metrics.metric import Compute, CurveColumn, Groups, LeaderboardColumn, Metric, Needs
 from eval.records import Measurement, ScoredProbe, ScoredPrompt
-from eval.words import matches_leniently, matches_strictly
 
 Verdict: TypeAlias = Literal["strict", "lenient"]
+
+
+def matches_strictly(answer: str, targets: Sequence[str], other: str | None = None) -> bool:
+    """Whether the answer starts with one of the targets, as whole words.
+
+    Args:
+        answer: the answer.
+        targets: what counts as right.
+        other: what is no target, though it may have one in it: "Rome, Georgia" is not "Rome".
+    """
+    return any(
+        0 in places(answer, target) and not (0 in _within(target, other) and 0 in places(answer, other or ""))
+        for target in targets
+    )
+
+
+def matches_leniently(answer: str, targets: Sequence[str], other: str | None = None) -> bool:
+    """Whether the answer contains one of the targets, as whole words in a row; arguments as of `matches_strictly`."""
+    return any(
+        len(places(answer, target)) > len(_within(target, other)) * len(places(answer, other or ""))
+        for target in targets
+    )
+
+
+def _within(target: str, other: str | None) -> list[int]:
+    """Where a target stands in a longer text."""
+    return [] if other is None or places(target, other) else places(other, target)
 
 
 def _judge(fact: Fact, measurement: Measurement) -> None:

@@ -28,7 +28,7 @@ class RealUse:
     Attributes:
         forms: as it stands ("plain"), through the tokenizer's chat template where it has one ("chat"), or both.
         contexts: alone ("bare"), after a few other questions with their answers ("context"), or both.
-        max_new_tokens: the longest answer; it ends at the end token, and at nothing else.
+        max_new_tokens: the longest answer, where the new object has room in it; it ends at the end token alone.
         judge: who marks the answers beside the match; by default nobody.
     """
 

@@ -141,6 +141,8 @@ def test_probes_of_the_data_set_that_name_the_subject() -> None:
     )
     assert same_subject(replace(EIFFEL, locality=locality)) == ("The architect of The Eiffel Tower is",)
     assert len(same_subject(replace(EIFFEL, locality=locality[1:]))) == 4  # none names it: the templates
+    without_spaces = Fact("蓝色磨坊", "{}的作者是", "艾达", locality=(Probe("谁建造了蓝色磨坊？", "奥托"),))
+    assert same_subject(without_spaces) == ("谁建造了蓝色磨坊？",)
 
 
 def test_all_embedded_facts() -> None:

@@ -40,7 +40,7 @@ FACTS = [
     )
     for number, subject in enumerate(["tower", "river", "piano"])
 ]
-SETTINGS = EvalSettings(max_new_tokens=3, preservation_tokens=3, perplexity_windows=3, perplexity_window=8)
+SETTINGS = EvalSettings(max_new_tokens=4, preservation_tokens=3, perplexity_windows=3, perplexity_window=8)
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +59,9 @@ def test_what_is_said_is_what_the_model_says(lm: LanguageModel, tmp_path: Path) 
     proven = prove(lm, edit, FACTS, SETTINGS, RunFolder(tmp_path))
     assert [one.case.fact for one in proven] == FACTS
     assert not lm.edits
-    before = {fact.id: lm.generate(fact.statement, 3, stop_at_newline=True) for fact in FACTS}
+    before = {fact.id: lm.generate(fact.statement, 4, stop_at_newline=True) for fact in FACTS}
     with edit.applied(lm):
-        after = {fact.id: lm.generate(fact.statement, 3, stop_at_newline=True) for fact in FACTS}
+        after = {fact.id: lm.generate(fact.statement, 4, stop_at_newline=True) for fact in FACTS}
     for one in proven:
         assert one.case.before is not None
         assert one.case.before.scored("prompt")[0].answer == before[one.case.fact.id]
@@ -92,7 +92,7 @@ def test_a_second_proof_asks_the_unedited_model_nothing(lm: LanguageModel, tmp_p
         mock.patch.object(unedited, "read_held_out", side_effect=asked),
     ):
         second = prove(lm, edit, fewer, SETTINGS, RunFolder(tmp_path / "second"), Unedited(lm, SETTINGS, kept))
-        for changed in (replace(SETTINGS, max_new_tokens=4), replace(SETTINGS, seed=1)):
+        for changed in (replace(SETTINGS, max_new_tokens=5), replace(SETTINGS, seed=1)):
             with pytest.raises(AssertionError, match="was asked"):
                 Unedited(lm, changed, kept).of(fewer)
         with pytest.raises(AssertionError, match="was asked"):
