@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from corrigenda.joints import joint
+from corrigenda.joints import joined, joint
 from corrigenda.nearest import did_you_mean
 from corrigenda.settings import shown
 
@@ -51,7 +51,7 @@ class Probe:
 
     Attributes:
         prompt: a complete prompt, with no placeholder, that ends where the answer begins (without the space between).
-        answer: the expected answer.
+        answer: the expected answer; white space as of a fact's `target_new`.
         aliases: other answers that count as right in free generation.
         group: what the probe tests, where a benchmark tells kinds of probes apart ("subject_aliasing"): a name in lower
             case, digits and underscores. Groups are measured separately too.
@@ -64,7 +64,7 @@ class Probe:
 
     def __post_init__(self) -> None:
         _require_prompt("prompt", self.prompt)
-        _require_text("answer", self.answer)
+        object.__setattr__(self, "answer", _target("answer", self.answer, self.prompt))
         object.__setattr__(self, "aliases", _texts("aliases", self.aliases))
         # It becomes a part of metrics' names.
         if not isinstance(self.group, str) or not re.fullmatch(r"[a-z0-9_]*", self.group):
@@ -105,6 +105,8 @@ class Fact:
         reversals: complete prompts that name the new object and ask for the subject.
         same_subject: prompts about other things of the subject, which the edit must leave alone; a ``{}`` in one is
             filled with the subject.
+        joint: what stands between a prompt and the fact's objects, white space or nothing, where it is not what follows
+            from the prompt's end and the script.
 
     Raises:
         FactError: a field has the wrong type, is empty where it must not be, or contradicts another.
@@ -125,6 +127,7 @@ class Fact:
     negations: tuple[str, ...] = ()
     reversals: tuple[str, ...] = ()
     same_subject: tuple[str, ...] = ()
+    joint: str | None = None
 
     def __post_init__(self) -> None:
         _require_text("subject", self.subject)
@@ -139,9 +142,11 @@ class Fact:
                 found += f"; did you mean {self.prompt.replace(self.subject, SLOT, 1)!r}?"
             raise FactError("prompt", f"needs exactly one '{SLOT}' for the subject, {found}")
         _refuse_space_at_end("prompt", self.statement)
+        if self.joint is not None and (not isinstance(self.joint, str) or self.joint.strip()):
+            raise FactError("joint", f"must be white space or empty, got {self.joint!r}; words belong to the prompt")
         for name in ("target_new", "target_true"):
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, _target(name, getattr(self, name), self.statement))
+                object.__setattr__(self, name, _target(name, getattr(self, name), self.statement, self.joint))
         if self.target_new is None and self.target_true is None:
             raise FactError("target_new", "target_new and target_true are both missing; give at least one")
         if self.verb == "modify" and self.target_new == self.target_true:
@@ -162,13 +167,26 @@ class Fact:
         if self.id:
             _require_text("id", self.id)
         else:
-            key = json.dumps([self.subject, self.prompt, self.target_new, self.target_true])
+            said = [] if self.joint is None else [self.joint]
+            key = json.dumps([self.subject, self.prompt, self.target_new, self.target_true, *said])
             object.__setattr__(self, "id", hashlib.sha256(key.encode()).hexdigest()[:12])
 
     @property
     def statement(self) -> str:
         """The prompt with the subject in its place, e.g. "The Eiffel Tower is located in the city of"."""
         return self.prompt.replace(SLOT, self.subject)
+
+    @property
+    def claim(self) -> str:
+        """The statement with the new object after it; the bare statement of an erasure."""
+        return self.statement if self.target_new is None else joined(self.statement, self.target_new, self.joint)
+
+    @property
+    def request(self) -> dict[str, str | None]:
+        """What is asked for, by name, with the claim where its joint is no space: what is kept on disk goes by this."""
+        asked = {"subject": self.subject, "prompt": self.prompt, "target_new": self.target_new}
+        usual = self.target_new is None or self.claim == f"{self.statement} {self.target_new}"
+        return asked if usual else {**asked, "claim": self.claim}
 
     @property
     def verb(self) -> Verb:
@@ -188,7 +206,8 @@ class Fact:
         for probe in values["locality"] + values["portability"]:
             if not probe["group"]:
                 del probe["group"]
-        return {name: value for name, value in values.items() if value not in (None, [], "")}
+        kept = {name: value for name, value in values.items() if value not in (None, [], "")}
+        return kept if self.joint != "" else {**kept, "joint": ""}
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Fact:
@@ -279,15 +298,19 @@ def _refuse_space_at_end(name: str, prompt: str) -> None:
         raise FactError(name, f"ends with a space; leave it out, it comes with the answer: {prompt[-40:]!r}")
 
 
-def _target(name: str, value: object, statement: str) -> str:
+def _target(name: str, value: object, prompt: str, between: str | None = None) -> str:
     """A target as it is kept: without the one space that comes before it anyway, and without white space at its end."""
     _require_text(name, value)
     assert isinstance(value, str)
     target = value.rstrip()
     if target != value:  # it would be a token of its own, which no answer has
         warnings.warn(f"{name}={value[-40:]!r}: white space at the end of a target is left out", stacklevel=5)
+    if between is not None and target[0].isspace():
+        raise FactError(
+            name, f"begins with white space, and joint={between!r} is given; leave one out: {target[:40]!r}"
+        )
     bare = target[1:]
-    if target[0] == " " and not bare[0].isspace() and joint(statement, bare) == " ":
+    if target[0] == " " and not bare[0].isspace() and joint(prompt, bare) == " ":
         return bare
     return target
 

@@ -11,7 +11,7 @@ from corrigenda.edits.stack import AppliedEdits
 from corrigenda.forward import generation
 from corrigenda.models.bare import changed_by_hand
 from corrigenda.models.families import Family
-from corrigenda.prompts import encode
+from corrigenda.prompts import encode, put_before
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -51,7 +51,7 @@ class LanguageModel(Editable):
 
     def reads(self, prompt: str) -> str:
         """A prompt as this model reads it now: after the text that context edits put before it."""
-        return self.edits.context + prompt
+        return put_before(self.tokenizer, self.edits.context, prompt)
 
     def tokens(self, prompt: str) -> list[int]:
         """The tokens of a prompt as this model reads it now."""

@@ -7,6 +7,7 @@ other positions. (Generation, which appends, pads on the left: see `generation.p
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from corrigenda.joints import joint
+from corrigenda.joints import joined
 from corrigenda.texts import quoted
 
 MOST_TARGET_TOKENS = 256
@@ -135,13 +136,16 @@ def _second_bos(tokenizer: PreTrainedTokenizerBase, prompt: str, ids: Sequence[i
     return int(bos is not None and list(ids[:2]) == [bos] * 2 and prompt.startswith(str(tokenizer.bos_token)))
 
 
-def encode_target(tokenizer: PreTrainedTokenizerBase, prompt: str, target: str) -> list[int]:
-    """The tokens of `target` as they follow `prompt`, with what stands between them (`corrigenda.joints.joint`).
+def encode_target(
+    tokenizer: PreTrainedTokenizerBase, prompt: str, target: str, between: str | None = None
+) -> list[int]:
+    """The tokens of `target` as they follow `prompt`, with what stands `between` them (`corrigenda.joints.joined`).
 
     The prompt and its continuation are tokenised as one text and the prompt's tokens taken off, so that a
     tokenizer that puts a token before every text (SentencePiece's dummy prefix, a BOS) adds nothing to the target.
-    Where a tokenizer merges across the border, the target has the tokens that it has after a line break: a model goes
-    on from the prompt's own tokens. In an encoder-decoder the target follows nothing: it begins the decoder's own text.
+    Where a tokenizer merges across the border, the target has the tokens that it has after a line break or a full stop:
+    a model goes on from the prompt's own tokens. In an encoder-decoder the target follows nothing: it begins the
+    decoder's own text.
 
     Raises:
         ContextLengthError: the target has more than `MOST_TARGET_TOKENS` tokens.
@@ -152,14 +156,12 @@ def encode_target(tokenizer: PreTrainedTokenizerBase, prompt: str, target: str) 
         raise TypeError(f"a target must be a text, not {type(target).__name__} ({quoted(repr(target))})")
     if not target.strip():
         raise ValueError(f"empty target for the prompt {quoted(prompt)}")
-    begins_answer = hasattr(tokenizer, ANSWER_BEGINS)
-    # A template's last token ("<|assistant|>") is followed by the answer itself.
-    templated = prompt.endswith(tuple(tokenizer.all_special_tokens))
-    if begins_answer:
-        ids = encode_plain(tokenizer, target.lstrip())
+    if hasattr(tokenizer, ANSWER_BEGINS):
+        ids = encode_plain(tokenizer, (between or "") + re.sub(r"^ (?=\S)", "", target))
     else:
-        text = target if templated else joint(prompt, target) + target
-        ids = _after(tokenizer, prompt, text) or _after(tokenizer, "\n", text) or encode_plain(tokenizer, text)
+        if between is None and prompt.endswith(tuple(tokenizer.all_special_tokens)):
+            between = ""  # a template's last token is followed by the answer itself
+        ids = _after(tokenizer, prompt, joined(prompt, target, between)[len(prompt) :])
     if len(ids) > MOST_TARGET_TOKENS:
         raise ContextLengthError(
             f"the target {quoted(target)} has {len(ids)} tokens, and a target has at most {MOST_TARGET_TOKENS}; "
@@ -170,10 +172,13 @@ def encode_target(tokenizer: PreTrainedTokenizerBase, prompt: str, target: str) 
     return ids
 
 
-def _after(tokenizer: PreTrainedTokenizerBase, before: str, text: str) -> list[int]:
-    """The tokens of a text behind another one; none where the tokenizer merges the two."""
-    first, whole = encode_plain(tokenizer, before), encode_plain(tokenizer, before + text)
-    return whole[len(first) :] if whole[: len(first)] == first else []
+def _after(tokenizer: PreTrainedTokenizerBase, prompt: str, text: str) -> list[int]:
+    """The tokens of a text behind a prompt."""
+    for before in (prompt, "\n", "."):
+        first, whole = encode_plain(tokenizer, before), encode_plain(tokenizer, before + text)
+        if (first or not before) and len(whole) > len(first) and whole[: len(first)] == first:
+            return whole[len(first) :]
+    return encode_plain(tokenizer, text)
 
 
 def encode_plain(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
@@ -212,6 +217,14 @@ def subject_span(
         before + len(encode_plain(tokenizer, prompt[:begin].rstrip())),
         before + len(encode_plain(tokenizer, prompt[:end])),
     )
+
+
+def put_before(tokenizer: PreTrainedTokenizerBase, text: str, prompt: str) -> str:
+    """A text before a prompt; behind the BOS, where the prompt begins with the one that stands before every text."""
+    opening = str(tokenizer.decode(specials(tokenizer))) if text else ""
+    if opening and prompt.startswith(opening):
+        return opening + text.removeprefix(opening) + prompt[len(opening) :]
+    return text + prompt
 
 
 def slot_in(text: str, template: str, subject: str) -> int:

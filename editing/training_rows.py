@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -51,7 +52,7 @@ def target_rows(lm: LanguageModel, fact: Fact, prompt: str | None = None, end: b
         raise FactRefusedError(fact, f"the prompt {prompt!r} has one token only; nothing to route by")
     ended = [end_token(lm)] if end else []
     with refusing_long(fact):
-        target = encode_target(lm.tokenizer, prompt, fact.target_new)
+        target = encode_target(lm.tokenizer, prompt, fact.target_new, fact.joint)
     require_room(lm, fact, len(ids) + len(target) + len(ended))
     return [*ids, *target, *ended], len(ids)
 
@@ -63,13 +64,14 @@ def thinned(fact: Fact, share: float, draw: random.Random) -> str:
     like this make what is learned hang on the subject and on few of the other words, as a paraphrase needs it.
     """
     left, right = fact.prompt.split("{}")
-    parts = [" ".join(word for word in part.split() if draw.random() >= share) for part in (left, right)]
+    before = "".join(word for word in re.findall(r"\s*\S+\s*", left) if draw.random() >= share)
+    after = "".join(word for word in re.findall(r"\s*\S+", right) if draw.random() >= share)
     if left and not left[-1].isspace():
-        parts[0] = left
+        before = left
     if right and not right[0].isspace():
-        parts[1] = right
-    before = parts[0] + " " if parts[0] and parts[0] != left else parts[0]
-    after = " " + parts[1] if parts[1] and parts[1] != right else parts[1]
+        after = right
+    elif ends := right[len(right.rstrip()) :]:  # the line break of a template belongs to the answer's place
+        after += ends
     return before + fact.subject + after
 
 

@@ -11,7 +11,7 @@ from eval.real_use.questions import questions_of
 from eval.records import QUESTION_KIND, AskedQuestion, Measurement, ScoredProbe, ScoredPrompt
 from eval.scoring import PromptScore, TargetScore, tokens_of
 from eval.settings import EvalSettings
-from eval.teacher_forcing import queries_of, record_of
+from eval.teacher_forcing import joint_of, queries_of, record_of
 
 
 def too_long(lm: LanguageModel, fact: Fact, settings: EvalSettings) -> str:
@@ -30,7 +30,7 @@ def too_long(lm: LanguageModel, fact: Fact, settings: EvalSettings) -> str:
         wanted = METRICS.kinds("probabilities", "distributions", without=settings.without)
         for kind, prompt, targets in queries_of(fact):
             if kind in wanted:
-                tokens_of(lm, prompt, targets)
+                tokens_of(lm, prompt, targets, joint_of(fact, kind))
         if settings.generate:
             answered = METRICS.kinds("free_answers", "sampled_text", without=settings.without)
             kept = METRICS.kinds("kept_answers", without=settings.without)

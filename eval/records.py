@@ -44,7 +44,7 @@ DEFINITIONS = 3
 blank ones were the same; P was the joint probability where both objects had the same number of tokens. 2: continuations
 of a given length, end tokens barred, are compared; P is exp of the mean log-probability of the object's tokens. 3: what
 whole words are is known for every script, and signs count ("C" does not give "C++"); a free answer is as long as its
-object needs.
+object needs; what stands between a prompt and a target follows from both (`corrigenda.joints`), not always a space.
 """
 
 _R = TypeVar("_R", bound="Record")

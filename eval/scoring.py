@@ -78,6 +78,7 @@ def score(
     queries: Sequence[tuple[str, Sequence[str]]],
     keep_distributions: bool = False,
     max_tokens: int = 4096,
+    joints: Sequence[str | None] | None = None,
 ) -> list[PromptScore]:
     """Scores targets after prompts.
 
@@ -89,6 +90,7 @@ def score(
         queries: prompts, each with its targets (there may be none).
         keep_distributions: whether to keep the whole next-token distributions (on the CPU, in float32).
         max_tokens: how many tokens, padding included, run at once.
+        joints: for each query what stands between its prompt and its targets, or None for what follows from both.
 
     Raises:
         ContextLengthError: a prompt with its target is longer than the model reads, or a target than is scored.
@@ -97,16 +99,15 @@ def score(
     if not lm.architecture.family.causal:
         raise ValueError(f"{lm.name} is a masked model; targets are scored after prompts in causal models only")
     prompts = list(dict.fromkeys(prompt for prompt, _ in queries))
-    wanted: dict[str, dict[str, None]] = {prompt: {} for prompt in prompts}
-    for prompt, targets in queries:
-        wanted[prompt].update(dict.fromkeys(targets))
+    wanted: dict[str, dict[tuple[int, ...], None]] = {prompt: {} for prompt in prompts}
     tokens: dict[str, list[int]] = {}
     # All of them before anything is run: what is too long is refused while it costs nothing.
-    target_ids: dict[tuple[str, str], list[int]] = {}
-    for prompt in prompts:
-        tokens[prompt], of_targets = tokens_of(lm, prompt, list(wanted[prompt]))
-        target_ids |= {(prompt, target): ids for target, ids in zip(wanted[prompt], of_targets, strict=True)}
-    found: dict[tuple[str, str], TargetScore] = {}
+    asked: list[list[tuple[int, ...]]] = []  # for each query the tokens of its targets
+    for (prompt, targets), between in zip(queries, joints or [None] * len(queries), strict=True):
+        tokens[prompt], of_targets = tokens_of(lm, prompt, targets, between)
+        asked.append([tuple(ids) for ids in of_targets])
+        wanted[prompt].update(dict.fromkeys(asked[-1]))
+    found: dict[tuple[str, tuple[int, ...]], TargetScore] = {}
     distributions: dict[str, Tensor] = {}
     start_of_all = SharedStart(lm, list(tokens.values()))
     for group in batches(prompts, [start_of_all.weight(len(tokens[prompt])) for prompt in prompts], max_tokens):
@@ -115,41 +116,42 @@ def score(
         assert recording.logits is not None
         first = recording.logits.float().log_softmax(-1)
         best = first.argmax(-1)
-        longer = []  # (row, target, its tokens)
+        longer = []  # (row, the target's tokens)
         for row, prompt in enumerate(group):
             if keep_distributions:
                 distributions[prompt] = first[row].clone().cpu()  # not a view of the whole batch
-            for target in wanted[prompt]:
-                ids = target_ids[prompt, target]
+            for ids in wanted[prompt]:
                 most = int(best[row])
-                found[prompt, target] = TargetScore((float(first[row, ids[0]]),), (most == ids[0],), (most,))
+                found[prompt, ids] = TargetScore((float(first[row, ids[0]]),), (most == ids[0],), (most,))
                 if len(ids) > 1:
-                    longer.append((row, target, ids))
+                    longer.append((row, ids))
         for part in _in_pieces(longer, min(max_tokens, MOST_LOGITS // first.shape[1])):
-            rows = torch.tensor([row for row, _, _ in part], device=batch.lengths.device)
-            whole = lm.batch([tokens[group[row]] + ids[:-1] for row, _, ids in part])
+            rows = torch.tensor([row for row, _ in part], device=batch.lengths.device)
+            whole = lm.batch([[*tokens[group[row]], *ids[:-1]] for row, ids in part])
             partial = PartialForward(lm, recording, 0, batch.lengths[rows], rows, whole)
             last = partial.logits().float().log_softmax(-1)
-            for place, (row, target, ids) in enumerate(part):
+            for place, (row, ids) in enumerate(part):
                 # 0, or the prompt's length where the model had to run that again
                 begin = int(batch.lengths[row] - partial.start[place])
                 logs = last[place, begin : begin + len(ids) - 1]
                 follow = torch.tensor(ids[1:], device=logs.device)
                 most_likely = logs.argmax(-1)
-                start = found[group[row], target]
-                found[group[row], target] = TargetScore(
+                start = found[group[row], ids]
+                found[group[row], ids] = TargetScore(
                     start.log_probs + tuple(logs.gather(1, follow[:, None])[:, 0].tolist()),
                     start.hits + tuple((most_likely == follow).tolist()),
                     start.best + tuple(most_likely.tolist()),
                 )
     return [
-        PromptScore(tuple(found[prompt, target] for target in targets), distributions.get(prompt))
-        for prompt, targets in queries
+        PromptScore(tuple(found[prompt, ids] for ids in of_targets), distributions.get(prompt))
+        for (prompt, _), of_targets in zip(queries, asked, strict=True)
     ]
 
 
-def tokens_of(lm: LanguageModel, prompt: str, targets: Sequence[str]) -> tuple[list[int], list[list[int]]]:
-    """The tokens of a prompt, as the model reads it now, and of targets after it.
+def tokens_of(
+    lm: LanguageModel, prompt: str, targets: Sequence[str], between: str | None = None
+) -> tuple[list[int], list[list[int]]]:
+    """The tokens of a prompt, as the model reads it now, and of targets after it, with what stands `between` them.
 
     Raises:
         ContextLengthError: the prompt with a target is longer than the model reads, or a target than is scored.
@@ -159,17 +161,17 @@ def tokens_of(lm: LanguageModel, prompt: str, targets: Sequence[str]) -> tuple[l
     lm.require_room(len(ids), f"the prompt {quoted(prompt)}")
     found = []
     for target in targets:
-        found.append(encode_target(lm.tokenizer, lm.reads(prompt), target))
+        found.append(encode_target(lm.tokenizer, lm.reads(prompt), target, between))
         both = f"the prompt {quoted(prompt)} with the target {quoted(target)}"
         lm.require_room(len(ids) + len(found[-1]) - 1, both)
     return ids, found
 
 
 def _in_pieces(
-    longer: Sequence[tuple[int, str, list[int]]], max_tokens: int
-) -> Iterator[Sequence[tuple[int, str, list[int]]]]:
+    longer: Sequence[tuple[int, tuple[int, ...]]], max_tokens: int
+) -> Iterator[Sequence[tuple[int, tuple[int, ...]]]]:
     """Targets of several tokens, as many at once as have at most `max_tokens` logits' positions when padded."""
-    lengths = [len(ids) - 1 for _, _, ids in longer]
+    lengths = [len(ids) - 1 for _, ids in longer]
     if not longer or len(longer) * max(lengths) <= max_tokens:
         return iter([longer] if longer else [])
     return batches(longer, lengths, max_tokens)

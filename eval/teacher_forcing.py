@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterator, Sequence
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.data.side_effects import fact_checks, negations, reversals, same_subject
-from corrigenda.joints import joined
 from eval.records import (
     CHECK_KIND,
+    PAIRED_KINDS,
     PROBE_KINDS,
     SUBJECT_KIND,
     Measurement,
@@ -46,7 +46,8 @@ def score_targets(
         if kind in kinds
     ]
     queries = [(prompt, targets) for _, _, prompt, targets in plan]
-    scores = score(lm, queries, keep_distributions=True, max_tokens=settings.max_tokens)
+    joints = [joint_of(facts[number], kind) for number, kind, _, _ in plan]
+    scores = score(lm, queries, keep_distributions=True, max_tokens=settings.max_tokens, joints=joints)
     for (number, kind, prompt, _), found in zip(plan, scores, strict=True):
         measurement = measurements[number]
         measurement.prompts.setdefault(kind, []).append(record_of(facts[number], kind, prompt, found))
@@ -64,7 +65,7 @@ def queries_of(fact: Fact) -> Iterator[tuple[str, str, list[str]]]:
     for prompt in fact.neighbourhood:
         yield "neighbourhood", prompt, pair
     if fact.verb == "modify":
-        stated = f"{joined(fact.statement, str(fact.target_new))}. "
+        stated = f"{fact.claim}. "
         for prompt in fact.neighbourhood:
             yield "neighbourhood_plus", stated + prompt, pair
     for probe in fact.locality:
@@ -79,6 +80,11 @@ def queries_of(fact: Fact) -> Iterator[tuple[str, str, list[str]]]:
         yield "reversals", prompt, [fact.subject]
     for prompt in same_subject(fact):
         yield SUBJECT_KIND, prompt, []
+
+
+def joint_of(fact: Fact, kind: str) -> str | None:
+    """What a fact says that stands before the targets of a kind of prompts: it speaks of its own objects."""
+    return fact.joint if kind in PAIRED_KINDS else None
 
 
 def record_of(fact: Fact, kind: str, prompt: str, found: PromptScore) -> Record:

@@ -22,6 +22,8 @@ Answer = str | Sequence[int] | None
 
 SPACES = ("▁", "Ġ", " ")
 """What tokenizers call a space that is a token of its own."""
+MOST_OF_A_LETTER = 5
+"""A letter may be of so many tokens: a space and four bytes."""
 
 
 class UnknownFactError(ValueError):
@@ -72,8 +74,8 @@ def ask(lm: LanguageModel, fact: Fact, answer: Answer = None) -> Question:
         fact: the fact; its statement is the prompt.
         answer: None for the model's own most likely next token, which has to be what the fact's true object begins
             with (where the fact names one); "top" for that token whatever it is; or any text or tokens, all of which
-            then count. Where that token is a space alone, which many tokenizers put before every number, the one after
-            it counts, too.
+            then count. Where that token is no word yet, a space alone (which many tokenizers put before every number)
+            or a part of a letter, those after it count, too.
 
     Raises:
         UnknownFactError: the model's answer is not the fact's true object.
@@ -92,7 +94,7 @@ def ask(lm: LanguageModel, fact: Fact, answer: Answer = None) -> Question:
     given: list[int] | None = None
     if answer is not None and answer != "top":
         if isinstance(answer, str):
-            given = encode_target(lm.tokenizer, answering.before_answer(lm, prompt), answer)
+            given = encode_target(lm.tokenizer, answering.before_answer(lm, prompt), answer, fact.joint)
         else:
             given = list(answer)
             if given and max(given) >= lm.model.config.get_text_config().vocab_size:
@@ -139,10 +141,13 @@ def require_numbers(lm: LanguageModel, question: Question, found: Iterable[Tenso
 
 @torch.no_grad()
 def _says(lm: LanguageModel, ids: list[int], place: int) -> list[int]:
-    """The most likely next token; where it is a space alone, with the one after it."""
+    """The most likely next token; where it is a space alone or a part of a letter, with those after it."""
     found = [_top(lm, ids, place)]
-    if lm.architecture.goes_on and lm.tokenizer.convert_ids_to_tokens(found[0]) in SPACES:
-        found.append(_top(lm, ids + found, place + 1))
+    while lm.architecture.goes_on and len(found) < MOST_OF_A_LETTER and not lm.is_end(found[-1]):
+        space = lm.tokenizer.convert_ids_to_tokens(found[-1]) in SPACES
+        if not space and not str(lm.tokenizer.decode(found)).endswith("\ufffd"):
+            break
+        found.append(_top(lm, ids + found, place + len(found)))
     return found
 
 
@@ -153,7 +158,8 @@ def _top(lm: LanguageModel, ids: list[int], place: int) -> int:
 
 def _require_known(lm: LanguageModel, fact: Fact, prompt: str, says: list[int]) -> None:
     assert fact.target_true is not None
-    if says != encode_target(lm.tokenizer, prompt, fact.target_true)[: len(says)]:
+    before = answering.before_answer(lm, prompt)
+    if says != encode_target(lm.tokenizer, before, fact.target_true, fact.joint)[: len(says)]:
         raise UnknownFactError(
             f"{lm.name} does not know that {fact.statement!r} ends in {fact.target_true!r}: it says "
             f"{lm.text(says)!r}; another answer can be traced with answer=..., or 'top' for what it says"

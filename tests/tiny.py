@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
+from tokenizers import Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import BPE, WordLevel
 from tokenizers.pre_tokenizers import Whitespace
+from tokenizers.trainers import BpeTrainer
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -96,6 +99,8 @@ WORDS = [
     "west",
 ]
 WIDTH, DEPTH, VOCABULARY = 32, 4, len(WORDS) + 4
+BYTES = 400
+"""The size of the vocabulary over bytes."""
 
 _SIZES = {
     "hidden_size": WIDTH,
@@ -222,6 +227,37 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(
         tokenizer_object=words, pad_token="<pad>", bos_token="<s>", eos_token="</s>", unk_token="<unk>"
     )
+
+
+@functools.cache
+def _bytes() -> Tokenizer:
+    bpe = Tokenizer(BPE())
+    bpe.pre_tokenizer, bpe.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    texts = [
+        "The capital of France is the city of Paris (Rome).",
+        "def f():\n    return 42\n",
+        "中国的首都是北京。",
+    ] * 3
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    bpe.train_from_iterator(texts, BpeTrainer(vocab_size=BYTES, initial_alphabet=alphabet, show_progress=False))
+    return bpe
+
+
+def byte_level() -> PreTrainedTokenizerFast:
+    """A small BPE over bytes, as GPT-2's and SmolLM's: every text can be written with it, and read back."""
+    return PreTrainedTokenizerFast(tokenizer_object=_bytes())
+
+
+def build_byte_level(family: str = "llama") -> LanguageModel:
+    """A model of the family that reads bytes and what a small BPE makes of them."""
+    config = AutoConfig.for_model(family, **(CONFIGS[family] | {"vocab_size": BYTES, "eos_token_id": BYTES - 1}))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config)
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.data.mul_(3.0)
+    return LanguageModel(model, byte_level(), f"tiny-{family}-bytes")
 
 
 def build(family: str, seed: int = 0, scale: float = 3.0) -> LanguageModel:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corrigenda.data.fields import Record, fields_named, identifier, optional_text, text, texts, texts_about
+from corrigenda.data.fields import Record, fields_named, identifier, optional_text, target, text, texts, texts_about
 from corrigenda.facts import Fact
 
 _NAMES = {
@@ -40,8 +40,8 @@ def parse(record: Record) -> Fact:
         return Fact(
             subject=subject,
             prompt=text(record, _NAMES["prompt"]),
-            target_new=text(record, _NAMES["target_new"]).strip(),
-            target_true=text(record, _NAMES["target_true"]).strip(),
+            target_new=target(record, _NAMES["target_new"]),
+            target_true=target(record, _NAMES["target_true"]),
             id=identifier(record, _NAMES["id"]),
             relation=optional_text(record, _NAMES["relation"]),
             paraphrases=texts_about(record, _NAMES["paraphrases"], subject),

@@ -44,6 +44,19 @@ def text(record: Record, path: str) -> str:
     return _checked_text(value, path)
 
 
+def target(record: Record, path: str) -> str:
+    """The string at `path` as a target, without the spaces before it, by which data sets join it to any prompt.
+
+    Other white space, as a line break, says what stands before it, and is kept.
+    """
+    return as_target(text(record, path))
+
+
+def as_target(value: str) -> str:
+    """A text as `target` gives it."""
+    return re.sub(r"^ +(?=\S)", "", value)
+
+
 def optional_text(record: Record, path: str) -> str | None:
     """Like `text`, but None where the field is absent or null."""
     return None if lookup(record, path) is None else text(record, path)

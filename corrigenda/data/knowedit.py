@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from corrigenda.data.fields import Record, fields_named, lookup, objects, shown, template, text, under
+from corrigenda.data.fields import Record, fields_named, lookup, objects, shown, target, template, text, under
 from corrigenda.data.probes import answers_in, group_name, probe
 from corrigenda.facts import Fact, FactError, Probe
 
@@ -36,9 +36,9 @@ def parse(record: Record) -> Fact:
             schema.
     """
     subject = text(record, "subject")
-    target_new = text(record, "target_new").strip()
+    target_new = target(record, "target_new")
     truths = answers_in(lookup(record, "ground_truth"), "ground_truth")
-    if target_new in truths:
+    if target_new.strip() in map(str.strip, truths):
         problem = f"is one of the right answers ({target_new!r} in {list(truths)}), so there is nothing to change"
         raise FactError("target_new", problem)
     prompt = template(record, "prompt", subject)
@@ -66,7 +66,7 @@ def parse_biography(record: Record) -> Fact:
     """
     subject = text(record, "concept")
     prompt = template(record, "text", subject)
-    target_new = text(record, "labels").strip()
+    target_new = target(record, "labels")
     with fields_named(_BIOGRAPHY_NAMES):
         return Fact(
             subject=subject,

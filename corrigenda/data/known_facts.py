@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corrigenda.data.fields import Record, fields_named, identifier, optional_text, template, text
+from corrigenda.data.fields import Record, fields_named, identifier, optional_text, target, template, text
 from corrigenda.facts import Fact
 
 _NAMES = {"prompt": "prompt", "target_true": "attribute", "id": "known_id", "relation": "relation_id"}
@@ -25,7 +25,7 @@ def parse(record: Record) -> Fact:
             subject=subject,
             prompt=template(record, "prompt", subject),
             target_new=None,
-            target_true=text(record, "attribute").strip(),
+            target_true=target(record, "attribute"),
             id=identifier(record, "known_id"),
             relation=optional_text(record, "relation_id"),
         )

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from corrigenda.data.fields import Record, fields_named, identifier, objects, optional_text, text, texts, under
+from corrigenda.data.fields import (
+    Record,
+    as_target,
+    fields_named,
+    identifier,
+    objects,
+    optional_text,
+    target,
+    text,
+    texts,
+    under,
+)
 from corrigenda.data.probes import probe
 from corrigenda.facts import Fact, FactError, Probe
 
@@ -41,21 +52,21 @@ def parse(record: Record) -> Fact:
         rewrite = rewrites[0]
         subject = text(rewrite, "subject")
         prompt = text(rewrite, "prompt")
-        target_new = text(rewrite, "target_new.str").strip()
+        target_new = target(rewrite, "target_new.str")
         target_true = optional_text(rewrite, "target_true.str")
         relation = optional_text(rewrite, "relation_id")
         question = optional_text(rewrite, "question")
     questions = texts(record, "questions")
     if not questions:
         raise FactError("questions", "is missing or has no question")
-    answers = (text(record, "new_answer").strip(), *texts(record, "new_answer_alias"))
+    answers = (target(record, "new_answer"), *texts(record, "new_answer_alias"))
     changed = {prompt.replace("{}", subject), question}
     with fields_named(_NAMES):
         return Fact(
             subject=subject,
             prompt=prompt,
             target_new=target_new,
-            target_true=None if target_true is None else target_true.strip(),
+            target_true=None if target_true is None else as_target(target_true),
             id=identifier(record, "case_id"),
             relation=relation,
             paraphrases=() if question is None else (question,),
@@ -70,5 +81,5 @@ def _links(record: Record, changed: set[str | None]) -> tuple[Probe, ...]:
         with under(f"new_single_hops[{number}]"):
             question, cloze = text(hop, "question"), optional_text(hop, "cloze")
             if not {question, cloze} & (changed - {None}):
-                probes += probe(cloze or question, (text(hop, "answer").strip(), *texts(hop, "answer_alias")))
+                probes += probe(cloze or question, (target(hop, "answer"), *texts(hop, "answer_alias")))
     return tuple(probes)

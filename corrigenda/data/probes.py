@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from corrigenda.data.fields import shown
+from corrigenda.data.fields import as_target, shown
 from corrigenda.facts import FactError, Probe
 
 
@@ -22,7 +22,7 @@ def answers_in(value: object, path: str) -> tuple[str, ...]:
     if isinstance(value, int) and not isinstance(value, bool):
         return (str(value),)
     if isinstance(value, str):
-        return (value.strip(),) if value.strip() else ()
+        return (as_target(value),) if value.strip() else ()
     if isinstance(value, (list, tuple)):
         return tuple(answer for i, part in enumerate(value) for answer in answers_in(part, f"{path}[{i}]"))
     raise FactError(path, f"must be an answer or a list of answers, got {shown(value)}")

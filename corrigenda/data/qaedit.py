@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from corrigenda.data.fields import Record, fields_named, identifier, objects, optional_text, template, text, under
+from corrigenda.data.fields import (
+    Record,
+    fields_named,
+    identifier,
+    objects,
+    optional_text,
+    target,
+    template,
+    text,
+    under,
+)
 from corrigenda.data.probes import probe
 from corrigenda.facts import Fact, Probe
 
@@ -21,18 +31,18 @@ def parse(record: Record) -> Fact:
     """
     subject = text(record, "subject")
     prompt = template(record, "prompt", subject)
-    target = text(record, "target").strip()
+    new = target(record, "target")
     rephrase = optional_text(record, "rephrase")
     source = optional_text(record, "source")
     locality: list[Probe] = []
     for number, item in enumerate(objects(record, "locality")):
         with under(f"locality[{number}]"):
-            locality += probe(text(item, "loc"), [text(item, "loc_ans").strip()])
+            locality += probe(text(item, "loc"), [target(item, "loc_ans")])
     with fields_named(_NAMES):
         return Fact(
             subject=subject,
             prompt=prompt,
-            target_new=target,
+            target_new=new,
             id=identifier(record, "id"),
             relation=source,
             paraphrases=() if rephrase is None else (rephrase,),

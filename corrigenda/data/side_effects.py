@@ -89,7 +89,7 @@ def reversals(fact: Fact) -> tuple[str, ...]:
     """
     if fact.reversals or fact.target_new is None:
         return fact.reversals
-    whole = _ended(joined(_beginning(fact.prompt.replace(SLOT, GAP)), fact.target_new))
+    whole = _ended(joined(_beginning(fact.prompt.replace(SLOT, GAP)), fact.target_new, fact.joint))
     found = [f"Fill in the gap. {whole} The gap stands for"]
     predicate = fact.prompt.removeprefix(f"{SLOT} ")
     if _is_clause(fact) and predicate != fact.prompt:
@@ -131,10 +131,10 @@ def _questions(fact: Fact, target: str) -> list[tuple[str, str]]:
             (f'{question} Is "{target}" the right answer?', f'{question} Is "{target}" a wrong answer?'),
             (f'{question} Is it "{target}"?', f'{question} Is it something other than "{target}"?'),
         ]
-    claim = _ended(joined(_beginning(fact.statement), target))
+    claim = _ended(joined(_beginning(fact.statement), target, fact.joint))
     found = [(f"{claim} Is this true?", f"{claim} Is this false?")]
     if _is_clause(fact):
-        inside = joined(_inside(fact.statement), target)
+        inside = joined(_inside(fact.statement), target, fact.joint)
         found.append((f"Is it true that {inside}?", f"Is it false that {inside}?"))
     return found
 

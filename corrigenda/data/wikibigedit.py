@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corrigenda.data.fields import Record, fields_named, optional_text, template, text
+from corrigenda.data.fields import Record, fields_named, optional_text, target, template, text
 from corrigenda.data.probes import probe
 from corrigenda.facts import Fact, Probe
 
@@ -30,7 +30,7 @@ def parse(record: Record) -> Fact:
     record = {name: value for name, value in record.items() if name in required or not _is_blank(value)}
     subject = text(record, "subject")
     prompt = template(record, "update", subject)
-    answer = text(record, "ans").strip()
+    answer = target(record, "ans")
     rephrase = optional_text(record, "rephrase")
     personas = optional_text(record, "personas")
     relation = optional_text(record, "relation")
@@ -53,7 +53,7 @@ def _pair(record: Record, name: str, group: str) -> tuple[Probe, ...]:
     """The probe of a question and its answer, which are both there or both not."""
     if optional_text(record, name) is None and optional_text(record, f"{name}_ans") is None:
         return ()
-    return probe(text(record, name), [text(record, f"{name}_ans").strip()], group)
+    return probe(text(record, name), [target(record, f"{name}_ans")], group)
 
 
 def _is_blank(value: object) -> bool:

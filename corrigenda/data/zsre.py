@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from corrigenda.data.fields import Record, fields_named, require_subject, shown, template, text, texts
+from corrigenda.data.fields import (
+    Record,
+    as_target,
+    fields_named,
+    require_subject,
+    shown,
+    target,
+    template,
+    text,
+    texts,
+)
 from corrigenda.facts import Fact, FactError, Probe
 
 _LOCALITY_PREFIX = "nq question: "
@@ -31,11 +41,11 @@ def parse(record: Record) -> Fact:
             schema.
     """
     subject = text(record, "subject")
-    answers = tuple(answer.strip() for answer in texts(record, "answers"))
+    answers = tuple(map(as_target, texts(record, "answers")))
     if not answers:
         raise FactError("answers", "is missing or has no answer")
-    alt = text(record, "alt").strip()
-    if alt in answers:
+    alt = target(record, "alt")
+    if alt.strip() in map(str.strip, answers):
         problem = f"is one of the right answers ({alt!r} in {list(answers)}), so there is nothing to change"
         raise FactError("alt", problem)
     rephrase = text(record, "rephrase")
@@ -47,7 +57,7 @@ def parse(record: Record) -> Fact:
             target_new=alt,
             target_true=answers[0],
             paraphrases=(rephrase,),
-            locality=(Probe(prompt=_locality_prompt(record), answer=text(record, "loc_ans").strip()),),
+            locality=(Probe(prompt=_locality_prompt(record), answer=target(record, "loc_ans")),),
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from corrigenda.joints import joined
+from corrigenda.joints import joint
 from corrigenda.models.bare import BareModel
 
 
@@ -21,12 +21,12 @@ def with_mask(lm: BareModel, prompt: str) -> str:
         raise ValueError(f"{lm.name} is a masked model, and its tokenizer has no mask token")
     if prompt.count(mask) > 1:
         raise ValueError(f"the prompt {prompt!r} has {prompt.count(mask)} masks; one is needed, where the answer goes")
-    return prompt if mask in prompt else joined(prompt, mask)
+    return prompt if mask in prompt else prompt + joint(prompt, "a") + mask  # a word is to be there
 
 
 def before_answer(lm: BareModel, prompt: str) -> str:
-    """The part of a prompt from `with_mask` that stands before the answer."""
-    return prompt if lm.architecture.family.causal else prompt.split(lm.tokenizer.mask_token)[0]
+    """The part of a prompt from `with_mask` that stands before the answer, without the space that comes with it."""
+    return prompt if lm.architecture.family.causal else prompt.split(lm.tokenizer.mask_token)[0].removesuffix(" ")
 
 
 def position(lm: BareModel, ids: Sequence[int]) -> int:

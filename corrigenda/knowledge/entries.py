@@ -94,7 +94,7 @@ class Compiler(Protocol):
 
 def request_hash(fact: Fact) -> str:
     """A hash of what an entry is solved for: an entry is of no use once it is another."""
-    asked = json.dumps([fact.subject, fact.prompt, fact.target_new])
+    asked = json.dumps(list(fact.request.values()))
     return hashlib.sha256(asked.encode()).hexdigest()
 
 

@@ -53,6 +53,6 @@ class InContext:
         texts = []
         for fact in facts:
             target = str(fact.target_new)
-            text = self.template.replace("{statement} {target}", joined(fact.statement, target))
+            text = self.template.replace("{statement} {target}", joined(fact.statement, target, fact.joint))
             texts.append(text.replace("{statement}", fact.statement).replace("{target}", target))
         return ContextEdit(Origin.of(lm, self, facts), "".join(texts))

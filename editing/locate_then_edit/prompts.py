@@ -22,7 +22,7 @@ from corrigenda.forward.recording import Recording, routes_of
 from corrigenda.forward.shared import Beginnings, record_shared
 from corrigenda.models import positions
 from corrigenda.models.sites import Site
-from corrigenda.prompts import TokenBatch, encode, encode_target, slot_in, subject_span
+from corrigenda.prompts import TokenBatch, encode, encode_target, put_before, slot_in, subject_span
 from editing.editor import EditRefusedError, FactRefusedError, refusing_long, require_room
 from editing.outliers import WHY, outliers, state_norms
 
@@ -178,10 +178,10 @@ def build_prompts(
         at_start.append(end == 1)
         first = 1 if end == 1 and len(prefixes) > 1 else 0
         for place, prefix in enumerate(prefixes[first:], start=first):
-            prompt = lm.reads(prefix + fact.statement)
+            prompt = lm.reads(put_before(lm.tokenizer, prefix, fact.statement))
             ids = encode(lm.tokenizer, prompt)
             with refusing_long(fact):
-                target = encode_target(lm.tokenizer, prompt, fact.target_new)
+                target = encode_target(lm.tokenizer, prompt, fact.target_new, fact.joint)
             require_room(lm, fact, len(ids) + len(target) - 1)
             rows.append(ids + target[:-1])
             owner.append(number)

@@ -78,7 +78,7 @@ class Shift(OneLayer):
         prompt = lm.reads(fact.statement)
         ids = encode(lm.tokenizer, prompt)
         with refusing_long(fact):
-            target = encode_target(lm.tokenizer, prompt, fact.target_new)
+            target = encode_target(lm.tokenizer, prompt, fact.target_new, fact.joint)
         require_room(lm, fact, len(ids) + len(target))
         batch = lm.batch([[*ids, *target[:-1]]])
         at = torch.zeros_like(batch.input_ids, dtype=torch.bool)

@@ -109,9 +109,7 @@ class Solving:
         asked = {
             "format": FORMAT,
             "model": state,
-            "subject": fact.subject,
-            "prompt": fact.prompt,
-            "target_new": fact.target_new,
+            **fact.request,
             "prefixes": list(self.prefixes),
             "settings": dataclasses.asdict(self.settings),
             "site": self.site,

@@ -180,7 +180,7 @@ class Grace(OneLayer):
             return {"refused": WHY}, None
         forward = RowsForward(side, row)
         key = row.coefficients[0][row.prompts[0] - 1].to(side.memory.weight.device)
-        label = str(fact.target_new).strip()
+        label = fact.claim.removeprefix(fact.statement).removeprefix(" ")
         figures: dict[str, Any] = {}
         entry, distance = book.nearest(key)
         start = side.memory.read(key[None])[0].float()

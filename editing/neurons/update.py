@@ -93,7 +93,7 @@ def _read(lm: LanguageModel, fact: Fact, layers: Sequence[int]) -> tuple[dict[in
     place = torch.tensor([at], device=batch.lengths.device)
     before = answering.before_answer(lm, prompt)
     tokens = [
-        None if target is None else torch.tensor(encode_target(lm.tokenizer, before, target)[:1])
+        None if target is None else torch.tensor(encode_target(lm.tokenizer, before, target, fact.joint)[:1])
         for target in (fact.target_true, fact.target_new)
     ]
     with ExitStack() as stack:

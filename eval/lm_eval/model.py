@@ -99,8 +99,11 @@ class EditedModel(TemplateLM):
         windows: list[tuple[None, list[int], list[int]]] = []
         owner: list[int] = []
         for number, request in enumerate(requests):
+            tokens = self.tok_encode(request.args[0], add_special_tokens=False)
             rolling = get_rolling_token_windows(
-                token_list=self.tok_encode(request.args[0], add_special_tokens=False if context else None),
+                token_list=tokens[
+                    tokens[:1] == [self.prefix_token_id] :
+                ],  # which stands before the first window anyway
                 prefix_token=self.prefix_token_id,
                 max_seq_len=self.max_length - len(context),
                 context_len=1,

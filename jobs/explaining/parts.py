@@ -58,8 +58,10 @@ class Asked:
         """The first tokens of the new and of the old object, of those that there are; each once."""
         prompt = self.lm.reads(self.fact.statement)
         objects = (self.fact.target_new, self.fact.target_true)
-        found = (encode_target(self.lm.tokenizer, prompt, each)[0] for each in objects if each is not None)
-        return tuple(dict.fromkeys(found))
+        encoded = (
+            encode_target(self.lm.tokenizer, prompt, each, self.fact.joint) for each in objects if each is not None
+        )
+        return tuple(dict.fromkeys(ids[0] for ids in encoded))
 
 
 @dataclass(frozen=True)

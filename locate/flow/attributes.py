@@ -24,9 +24,11 @@ from corrigenda import Fact, LanguageModel
 from corrigenda.facts import as_fact
 from corrigenda.forward.interventions import Read, intervene
 from corrigenda.forward.recording import forward_logits
+from corrigenda.joints import joined
 from corrigenda.models.sites import Site, SiteName
 from corrigenda.prompts import encode_plain
 from corrigenda.settings import AtLeastOne, check_value
+from corrigenda.texts import unspaced
 from locate.lens.words import rank_of, read_states, read_static, token_texts
 from locate.question import Answer, ask, require_numbers
 from locate.saving import load_result, save_result
@@ -108,7 +110,7 @@ class AttributeFlow:
             "what the FFN adds": self.ffn_ranks,
             "the state": self.state_ranks,
         }
-        ranks_by_layer(path, ranks, self.answer, self.rates, f"{self.prompt} {self.answer}")
+        ranks_by_layer(path, ranks, self.answer, self.rates, joined(self.prompt, self.answer))
 
     def save(self, folder: str | Path) -> None:
         """Writes ``attributes.json`` and ``attributes.safetensors``; `AttributeFlow.load` reads them back."""
@@ -200,7 +202,7 @@ def attribute_tokens(lm: LanguageModel, texts: Iterable[str]) -> frozenset[int]:
             word = raw.strip(".,;:!?()[]\"'“”‘’")
             if len(word) < 3 or word.lower() in COMMON:
                 continue
-            first = encode_plain(lm.tokenizer, f" {word}")[:1]
+            first = encode_plain(lm.tokenizer, word if unspaced(word[0]) else f" {word}")[:1]
             if first and first[0] != lm.tokenizer.unk_token_id and len(token_texts(lm, first)[0].strip()) >= 3:
                 found.add(first[0])
     return frozenset(found)

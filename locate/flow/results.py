@@ -17,6 +17,7 @@ from torch import Tensor
 
 from corrigenda import Fact
 from corrigenda.intervals import interval
+from corrigenda.joints import joined
 from corrigenda.progress import counted
 from locate.saving import load_result, save_result
 
@@ -79,7 +80,7 @@ class Knockout:
         from locate.flow.pictures import knockout_curves
 
         curves = {source: (change, None, None) for source, change in zip(self.sources, self.changes, strict=True)}
-        knockout_curves(path, curves, self.reader, self.window, f"{self.prompt} {self.answer}")
+        knockout_curves(path, curves, self.reader, self.window, joined(self.prompt, self.answer))
 
     def save(self, folder: str | Path) -> None:
         """Writes ``knockout.json`` and ``knockout.safetensors``; `Knockout.load` reads them back."""

@@ -147,7 +147,7 @@ class EditLens:
             wanted = fact.target_new if fact.target_new is not None else fact.target_true
             assert wanted is not None
             prompt = lm.reads(fact.statement)
-            token = encode_target(lm.tokenizer, prompt, wanted)[0]
+            token = encode_target(lm.tokenizer, prompt, wanted, fact.joint)[0]
             weights, read_off = [], []
             for right in rights:
                 scores = read_static(lm, right)

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 
+from corrigenda.joints import joined
 from locate.lens.words import Words
 from locate.saving import load_result, save_result
 
@@ -191,7 +192,7 @@ class EditReading:
 
         if not self.facts:
             raise ValueError(f"the edit by {self.editor} names no fact with an object, so there are no ranks to draw")
-        ranks = {f"{fact.statement} {fact.object}": fact.written_ranks for fact in self.facts}
+        ranks = {joined(fact.statement, fact.object): fact.written_ranks for fact in self.facts}
         title = f"The object in what {self.editor} writes at its prompt"
         object_ranks(path, [each.layer for each in self.layers], ranks, self.vocabulary, title)
 

@@ -21,7 +21,7 @@ from corrigenda.models.architecture import whole_number
 from corrigenda.models.families import UnsupportedModelError, name_of
 from corrigenda.models.sites import leaving, skipped, state_entering
 from corrigenda.prompts import encode_plain
-from corrigenda.texts import quoted
+from corrigenda.texts import quoted, unspaced
 
 ROWS = 256
 """States that are read at once; what is needed for them beside the result is (256, vocabulary)."""
@@ -181,7 +181,7 @@ def token_id(lm: LanguageModel, token: str | int) -> int:
     if not token:
         raise UnknownTokenError("an empty text is no token; name one of the vocabulary")
     spaced = [f" {word}", word]
-    ways = spaced if token.startswith(" ") or word[:1].isalnum() else spaced[::-1]
+    ways = spaced if token.startswith(" ") or (word[:1].isalnum() and not unspaced(word[0])) else spaced[::-1]
     tried = [encode_plain(lm.tokenizer, way) for way in (ways if word else [token])]
     for ids in tried:
         if len(ids) == 1 and ids[0] != lm.tokenizer.unk_token_id:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.facts import as_fact
+from corrigenda.joints import joined
 from corrigenda.models.neurons import Neuron
 from corrigenda.settings import AtLeastOne, Count, check_value
 from locate.neurons.attribution import Method, Rule, attribute
@@ -133,7 +134,7 @@ class KnowledgeNeurons:
             self.layers,
             self.counts(threshold),
             self.by_layer().tolist(),
-            title=f"{self.question.prompt} {self.question.answer}",
+            title=joined(self.question.prompt, self.question.answer),
             sums_label="sum of attributions",
         )
 

@@ -12,6 +12,7 @@ import torch
 from rich.markup import escape
 from rich.table import Table
 
+from corrigenda.joints import joined
 from corrigenda.models.neurons import Neuron, in_common
 from locate.neurons.knowledge_neurons import KnowledgeNeurons
 from locate.neurons.plots import plot_layers
@@ -96,7 +97,7 @@ class RefinedNeurons:
             self.layers,
             self.by_layer(),
             (sums / len(self.results)).tolist(),
-            title=f"{first.question.prompt} {first.question.answer} ({len(self.results)} prompts)",
+            title=f"{joined(first.question.prompt, first.question.answer)} ({len(self.results)} prompts)",
             counts_label="neurons kept",
             sums_label="sum of attributions",
         )

@@ -6,6 +6,7 @@ import math
 import random
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from corrigenda import Fact
 from corrigenda.data.requests import history
-from corrigenda.prompts import encode
+from corrigenda.prompts import encode, put_before
 from editing.contexts import sampled_prefixes
 from editing.editor import EditRefusedError
 from editing.memory_based.wise.coordinates import Coordinates
@@ -68,7 +69,8 @@ class Learner:
         for number in self.new:
             # A fact's own random numbers: its rows are the same whatever else is edited in the same call.
             fact, rng = self.facts[number], random.Random(f"{settings.seed} {number}")
-            prompts = [context + fact.statement for context in ("", *rng.sample(pool, settings.prefixes))]
+            put = partial(put_before, side.lm.tokenizer)
+            prompts = [put(context, fact.statement) for context in ("", *rng.sample(pool, settings.prefixes))]
             self.prompts[number] = prompts + [self._thinned(fact, rng) for _ in range(settings.thinned)]
 
     def learn(self) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from corrigenda import Fact, FactError
+from corrigenda.facts import Probe
 
 GOOD: dict[str, Any] = {"subject": "Kyoto", "prompt": "{} is a city in", "target_new": "Brazil", "target_true": "Japan"}
 
@@ -72,3 +73,31 @@ def test_one_space_makes_no_other_fact() -> None:
 def test_white_space_after_a_target_is_left_out_with_a_word() -> None:
     with pytest.warns(UserWarning, match=r"target_new='Rome ': white space at the end of a target is left out"):
         assert Fact("x", "{} is in", "Rome ").target_new == "Rome"
+
+
+def test_a_fact_may_say_its_joint() -> None:
+    plain, close = Fact("x", "{} is in", "Rome", "Paris"), Fact("x", "{} is in", "Rome", "Paris", joint="")
+    assert (plain.claim, close.claim) == ("x is in Rome", "x is inRome")
+    assert plain.id != close.id
+    assert "joint" not in plain.to_dict()
+    assert Fact.from_dict(close.to_dict()) == close
+    assert Fact("x", "{}\n", "Rome", joint=" ").claim == "x\n Rome"
+    with pytest.raises(FactError, match="field 'joint': must be white space or empty, got 'is'"):
+        Fact("x", "{} is in", "Rome", joint="is")
+    with pytest.raises(FactError, match="begins with white space, and joint='' is given"):
+        Fact("x", "{} is in", "\nRome", joint="")
+
+
+def test_what_is_kept_on_disk_goes_by_the_joint() -> None:
+    """Values that were solved for with a space are not those of a fact that has none, whatever said so."""
+    assert Fact("x", "{} is in", "Rome").request == {"subject": "x", "prompt": "{} is in", "target_new": "Rome"}
+    assert Fact("x", "{} is in", None, "Rome").request["target_new"] is None
+    assert Fact("中国", "{}的首都是", "利马").request["claim"] == "中国的首都是利马"
+    assert Fact("x", "{} is in", "Rome", joint="\n").request["claim"] == "x is in\nRome"
+
+
+def test_probes_answers_as_targets() -> None:
+    assert Probe("People speak", " French").answer == "French"
+    assert Probe("def f():", "\n    pass").answer == "\n    pass"
+    with pytest.warns(UserWarning, match=r"answer='French ': white space at the end"):
+        assert Probe("People speak", "French ").answer == "French"

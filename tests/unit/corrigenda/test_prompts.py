@@ -8,17 +8,28 @@ import warnings
 import pytest
 import tiny
 import torch
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from corrigenda import LanguageModel
+from corrigenda import ContextEdit, LanguageModel, Origin
 from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import Recording, record
 from corrigenda.forward.shared import record_shared
-from corrigenda.prompts import encode, encode_plain, encode_target, goes_on, pad, shared_heads, specials, subject_span
+from corrigenda.joints import joint
+from corrigenda.prompts import (
+    encode,
+    encode_plain,
+    encode_target,
+    goes_on,
+    pad,
+    put_before,
+    shared_heads,
+    specials,
+    subject_span,
+)
 
 TOLERANCE = 1e-4
 
@@ -243,3 +254,62 @@ def test_no_second_bos() -> None:
     assert (
         subject_span(tokenizer, "<s> Paris is in", "Paris") == (1, 2) == subject_span(tokenizer, "Paris is in", "Paris")
     )
+
+
+def with_dummy_prefix() -> PreTrainedTokenizerFast:
+    """As SentencePiece: "▁" for a space, and one put before every text; it merges "是北" and "▁R"."""
+    signs = ["<unk>", "▁", "是", "北", "京", "R", "o", "(", ".", "是北", "▁R"]
+    model = BPE({sign: n for n, sign in enumerate(signs)}, [("是", "北"), ("▁", "R")], unk_token="<unk>")
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=False)
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme="always", split=False)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
+
+
+@pytest.mark.parametrize("target", ["Paris", "\n    return 42", "北京", " Rome", "42", ")"])
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        *("The capital of France is", "<|im_start|>assistant\n", "def f():", "def f():\n    ", "中国的首都是"),
+        *("the city (", 'He said "', "它叫「", "costs $"),
+    ],
+)
+def test_tokens_say_prompt_joint_and_target(prompt: str, target: str) -> None:
+    tokenizer = tiny.byte_level()
+    ids = encode(tokenizer, prompt) + encode_target(tokenizer, prompt, target)
+    assert tokenizer.decode(ids) == prompt + joint(prompt, target) + target
+    forced = encode(tokenizer, prompt) + encode_target(tokenizer, prompt, target, "\t")
+    assert tokenizer.decode(forced) == f"{prompt}\t{target}"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "target", "signs"),
+    [
+        ("是", "北京", ["北", "京"]),  # merged across the border, and no dummy prefix of its own
+        ("是 (", "Ro", ["R", "o"]),
+        ("Ro", "Ro", ["▁R", "o"]),
+        ("是", " Ro", ["▁R", "o"]),
+    ],
+)
+def test_a_dummy_prefix_is_no_part_of_a_target(prompt: str, target: str, signs: list[str]) -> None:
+    tokenizer = with_dummy_prefix()
+    assert tokenizer.convert_ids_to_tokens(encode_target(tokenizer, prompt, target)) == signs
+
+
+def test_an_encoder_decoder_begins_with_the_target() -> None:
+    tokenizer = tiny.build("t5").parts.told(tiny.byte_level())  # type: ignore[union-attr]
+    for target, said in {"Paris": "Paris", " Paris": "Paris", "\n  x": "\n  x"}.items():
+        assert tokenizer.decode(encode_target(tokenizer, "The capital is", target)) == said
+
+
+def test_what_is_put_before_a_prompt_stands_behind_its_bos() -> None:
+    tokenizer = goes_on(framed())
+    assert put_before(tokenizer, "Rome. ", "<s> Paris is in") == "<s>Rome.  Paris is in"
+    assert put_before(tokenizer, "", "<s> Paris is in") == "<s> Paris is in"
+    assert put_before(tokenizer, "Rome. ", "Paris is in") == "Rome. Paris is in"
+    # A template's own opening is none, where the tokenizer puts nothing before a text.
+    assert put_before(tiny.tokenizer(), "Rome. ", "<s> Paris is in") == "Rome. <s> Paris is in"
+    lm = LanguageModel(tiny.build("llama").model, framed(), "x")
+    wanted = lm.tokens("the city . Paris is in")
+    with ContextEdit(Origin("x", lm.fingerprint, "x"), "the city . ").applied(lm):
+        assert lm.tokens("<s> Paris is in") == lm.tokens("Paris is in") == wanted

@@ -9,8 +9,9 @@ import tiny
 import torch
 from torch import Tensor
 
-from corrigenda import ContextEdit, LanguageModel, LowRankEdit, Origin
+from corrigenda import ContextEdit, Fact, LanguageModel, LowRankEdit, Origin
 from corrigenda.forward.generation import Greedy, decode, never
+from eval import EvalSettings, evaluate
 from eval.scoring import TargetScore, continues_as, probabilities, score
 
 TOLERANCE = 1e-4
@@ -89,6 +90,38 @@ def test_distributions_only_where_wanted() -> None:
 def test_masked_models_are_refused() -> None:
     with pytest.raises(ValueError, match="causal"):
         score(tiny.build("bert"), TINY_QUERIES)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "target"),
+    [
+        ("user: capital?\nassistant:\n", "Paris"),
+        ("中国的首都是", "北京"),
+        ("def f():", "\n    return 42"),
+        ("def f():\n    ", "return 42"),
+        ("the city (", "Rome"),
+    ],
+)
+def test_what_is_scored_is_what_a_model_says(prompt: str, target: str) -> None:
+    """The prompt's tokens, then those that say the target as it stands there: with no space."""
+    lm = tiny.build_byte_level()
+    head, ids = lm.tokenizer(prompt)["input_ids"], lm.tokenizer(target)["input_ids"]
+    logs = plain(lm, head + ids)
+    by_hand = [float(logs[len(head) - 1 + place, token]) for place, token in enumerate(ids)]
+    assert score(lm, [(prompt, [target])])[0].targets[0].log_probs == pytest.approx(by_hand, abs=TOLERANCE)
+
+
+def test_a_joint_that_a_fact_says_is_scored() -> None:
+    lm = tiny.build_byte_level()
+    fact = Fact("France", "The capital of {} is", "Rome", "Paris", paraphrases=["Of {} it is"], joint="\n")
+    case = evaluate(lm, [fact], EvalSettings(perplexity_windows=0, generate=False)).cases[0].after
+    for kind, prompt in (("prompt", fact.statement), ("paraphrases", fact.paraphrases[0])):
+        wanted = score(lm, [(prompt, ["\nRome", "\nParis"])])[0].targets
+        record = case.scored(kind)[0]
+        for found, target in zip((record.log_probs_new, record.log_probs_true), wanted, strict=True):
+            assert found == pytest.approx(target.log_probs, abs=TOLERANCE)
+    both = score(lm, [(fact.statement, ["Rome"])] * 2, joints=[None, "\n"])
+    assert both[0].targets[0].log_probs != both[1].targets[0].log_probs
 
 
 def test_token_accuracy() -> None:

@@ -557,7 +557,12 @@ def test_bad_field(tmp_path: Path, name: str, changed_field: str, value: object,
 
 
 def test_answers_in() -> None:
-    assert answers_in([["Berlin", " Berlin, Germany "], [""], "no", 3], "a") == ("Berlin", "Berlin, Germany", "no", "3")
+    assert answers_in([["Berlin", " Berlin, Germany "], [""], "no", 3], "a") == (
+        "Berlin",
+        "Berlin, Germany ",
+        "no",
+        "3",
+    )
     assert answers_in(None, "a") == answers_in("  ", "a") == answers_in([[]], "a") == ()
 
 

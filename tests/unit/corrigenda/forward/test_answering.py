@@ -22,7 +22,7 @@ def test_a_masked_model_answers_at_its_mask() -> None:
     lm.tokenizer.mask_token = "?"
     assert answering.with_mask(lm, "the city of") == "the city of ?"
     assert answering.with_mask(lm, "the ? of Rome") == "the ? of Rome"
-    assert answering.before_answer(lm, "the ? of Rome") == "the "
+    assert answering.before_answer(lm, "the ? of Rome") == "the"  # the space comes with the answer
     assert answering.position(lm, [5, lm.tokenizer.mask_token_id, 7]) == 1
     with pytest.raises(ValueError, match="has 2 masks"):
         answering.with_mask(lm, "the ? of ?")

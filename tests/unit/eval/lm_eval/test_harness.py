@@ -15,6 +15,7 @@ import pytest
 import tiny
 import torch
 from tasks import CHOICE_TASK
+from tokenizers.processors import TemplateProcessing
 
 from corrigenda import ContextEdit, Edit, LanguageModel, LowRankEdit, Origin
 from corrigenda.edits.coefficients import CoefficientEdit
@@ -212,6 +213,20 @@ def test_a_text_before_the_prompt_is_read(lm: LanguageModel) -> None:
     assert [value for value, _ in found] == pytest.approx(expected, abs=1e-4)
     assert rolling == pytest.approx([whole], abs=1e-4)
     assert said == told
+
+
+def test_no_second_bos_in_running_text() -> None:
+    """The window has one before it; that is no token of the text, and is not counted."""
+    tokenizer = tiny.tokenizer()
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    lm = LanguageModel(tiny.build("llama", scale=8.0).model, tokenizer, "with-bos")
+    ids = lm.tokens(QUESTIONS[0])
+    with torch.no_grad():
+        logs = lm.model(input_ids=torch.tensor([ids])).logits[0].double().log_softmax(-1)
+    whole = sum(float(logs[place, token]) for place, token in enumerate(ids[1:]))
+    texts = [(QUESTIONS[0],), (f"<s> {QUESTIONS[0]}",)]
+    found = edited_model(lm).loglikelihood_rolling(requests("loglikelihood_rolling", texts))
+    assert found == pytest.approx([whole, whole], abs=1e-4)
 
 
 def test_a_side_memory_answers_where_the_prompt_says(lm: LanguageModel) -> None:

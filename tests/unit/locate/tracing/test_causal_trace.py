@@ -15,7 +15,9 @@ import torch
 from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
-from locate import ROLES, AverageTrace, CausalTrace, Noise, Trace, UnknownFactError, average, causal_trace
+from corrigenda.prompts import encode_target
+from locate import ROLES, AverageTrace, CausalTrace, Noise, Trace, UnknownFactError, average, causal_trace, question
+from locate.question import ask
 from locate.tracing.noise import embedding_spread
 
 FACT = Fact("Danielle Darrieux", "the mother tongue of {} is the", "English")
@@ -353,3 +355,17 @@ def test_a_prompt_longer_than_the_context() -> None:
     fact = Fact("Paris", "the city " * 40 + "{} is", "Rome")
     with pytest.raises(ValueError, match="has 82 tokens, and tiny-llama reads at most 64"):
         causal_trace(tiny.build("llama"), fact, "top")
+
+
+def test_an_answer_is_a_whole_letter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over bytes a Chinese letter has several tokens; the first alone is none, and says of no fact that it is known."""
+    lm = tiny.build_byte_level()
+    ids = encode_target(lm.tokenizer, "中国的首都是", "东")
+    assert len(ids) == 3  # not in the tokenizer's texts
+    says = iter([*ids, 0])
+    monkeypatch.setattr(question, "_top", lambda *_: next(says))
+    asked = ask(lm, Fact("中国", "{}的首都是", "罗马", "东京"))
+    assert (asked.answer, asked.answer_ids) == ("东", tuple(ids))
+    says = iter([*ids[:2], ids[0], ids[1], ids[2]])
+    with pytest.raises(UnknownFactError, match="does not know"):
+        ask(lm, Fact("中国", "{}的首都是", "罗马", "东京"))

@@ -559,4 +559,7 @@ def test_thinned_prompts_keep_the_subject() -> None:
         assert [word for word in words if word in text.split()] == text.split()
     assert thinned(fact, 1e-9, draw) == fact.statement
     assert thinned(fact, 1.0, draw) == "Big Ben"
+    chat = Fact("Ben", "user\nWhere is {} ?\nassistant\n", "Rome")
+    assert thinned(chat, 1e-9, draw) == chat.statement
+    assert thinned(chat, 1.0, draw) == "Ben\n"
     assert thinned(Fact("Ben", "Who is {}'s mother?", "A", "B"), 1.0, draw) == "Ben's mother?"
