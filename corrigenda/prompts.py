@@ -124,16 +124,17 @@ def encode(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
     behind = getattr(tokenizer, ENDS_PROMPT, ())
     if behind and tuple(ids[-len(behind) :]) == behind:
         ids = ids[: -len(behind)]
-    ids = ids[_second_bos(tokenizer, prompt, ids) :]
+    ids = ids[_second_opening(tokenizer, prompt, ids) :]
     if not ids:
         raise ValueError(f"the prompt {prompt!r} has no token")
     return [*ids, *getattr(tokenizer, ANSWER_BEGINS, ())]
 
 
-def _second_bos(tokenizer: PreTrainedTokenizerBase, prompt: str, ids: Sequence[int]) -> int:
-    """1 where the tokenizer puts a BOS before a prompt that begins with one, else 0."""
-    bos = tokenizer.bos_token_id
-    return int(bos is not None and list(ids[:2]) == [bos] * 2 and prompt.startswith(str(tokenizer.bos_token)))
+def _second_opening(tokenizer: PreTrainedTokenizerBase, prompt: str, ids: Sequence[int]) -> int:
+    """How many special tokens (a BOS) the tokenizer puts before a prompt that begins with them itself."""
+    twice = [n for n in range(1, 4) if ids[:n] == ids[n : 2 * n]]
+    own = encode_plain(tokenizer, prompt) if twice else []
+    return next((n for n in twice if ids[n : n + len(own)] == own and ids[:n] == own[:n]), 0)
 
 
 def encode_target(
@@ -199,7 +200,7 @@ def subject_span(
         begin: where, in characters; None for its last occurrence.
 
     Raises:
-        ValueError: the subject does not stand there.
+        ValueError: the subject does not stand there, or has no token.
     """
     begin = prompt.rfind(subject) if begin is None else begin
     if begin < 0 or not prompt.startswith(subject.rstrip(), begin):
@@ -209,14 +210,14 @@ def subject_span(
         offsets = tokenizer(prompt, return_offsets_mapping=True)["offset_mapping"]
         covering = [i for i, (left, right) in enumerate(offsets) if left < end and right > begin and right > left]
         if covering:
-            left_out = _second_bos(tokenizer, prompt, tokenizer(prompt)["input_ids"])
+            left_out = _second_opening(tokenizer, prompt, tokenizer(prompt)["input_ids"])
             return covering[0] - left_out, covering[-1] + 1 - left_out
     # Without offsets: the tokenised beginnings of the prompt that reach the subject and its end.
     before = specials_before(tokenizer, prompt)
-    return (
-        before + len(encode_plain(tokenizer, prompt[:begin].rstrip())),
-        before + len(encode_plain(tokenizer, prompt[:end])),
-    )
+    left, whole = encode_plain(tokenizer, prompt[:begin].rstrip()), encode_plain(tokenizer, prompt[:end])
+    if left == whole:
+        raise ValueError(f"the subject {subject!r} has no token in {prompt!r}: the tokenizer leaves it out")
+    return before + min(len(left), len(whole) - 1), before + len(whole)  # it may end within a token that began before
 
 
 def put_before(tokenizer: PreTrainedTokenizerBase, text: str, prompt: str) -> str:

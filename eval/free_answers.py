@@ -120,7 +120,8 @@ def jobs_of(
         prompts |= {"prompt": (fact.statement,), "paraphrases": fact.paraphrases}
     for kind, wanted in prompts.items():
         if kind in kinds:
-            yield from (Job(number, kind, prompt, greedy, fact.answers) for prompt in wanted)
+            said = tuple(f"{fact.joint or ''}{answer}" for answer in fact.answers)
+            yield from (Job(number, kind, prompt, greedy, said) for prompt in wanted)
     if "portability" in kinds:
         # Probes of one prompt have one answer, with room for the longest of their targets.
         targets = {

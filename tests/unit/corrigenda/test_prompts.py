@@ -8,7 +8,7 @@ import warnings
 import pytest
 import tiny
 import torch
-from tokenizers import Tokenizer, decoders, pre_tokenizers
+from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.processors import TemplateProcessing
 from torch import Tensor
@@ -313,3 +313,31 @@ def test_what_is_put_before_a_prompt_stands_behind_its_bos() -> None:
     wanted = lm.tokens("the city . Paris is in")
     with ContextEdit(Origin("x", lm.fingerprint, "x"), "the city . ").applied(lm):
         assert lm.tokens("<s> Paris is in") == lm.tokens("Paris is in") == wanted
+
+
+def test_no_second_opening_of_several_tokens() -> None:
+    """As GLM's "[gMASK]<sop>", which has no BOS by name; words that are said twice stay."""
+    tokenizer = tiny.tokenizer()
+    post = TemplateProcessing(single="<pad> <s> $A", special_tokens=[("<pad>", 0), ("<s>", 1)])
+    tokenizer.backend_tokenizer.post_processor = post
+    tokenizer.bos_token = None
+    ids = tiny.tokenizer()("the the tower")["input_ids"]
+    assert encode(tokenizer, "<pad><s>the the tower") == [0, 1, *ids] == encode(tokenizer, "the the tower")
+    assert encode(tiny.tokenizer(), "the the tower") == ids
+    assert encode(tokenizer, "<pad><s>") == [0, 1]
+
+
+def test_a_subject_that_the_tokenizer_leaves_out() -> None:
+    tokenizer = tiny.tokenizer()
+    tokenizer.backend_tokenizer.normalizer = normalizers.Replace("Rome", "")
+    assert subject_span(tokenizer, "Paris is not Rome", "Paris") == (0, 1)
+    with pytest.raises(ValueError, match="'Rome' has no token in 'the city of Rome': the tokenizer leaves it out"):
+        subject_span(tokenizer, "the city of Rome", "Rome")
+
+
+def test_a_subject_in_a_prompt_that_the_tokenizer_writes_anew() -> None:
+    """Lower case, wide letters, no accents: the places are those of the text that was given."""
+    tokenizer = tiny.tokenizer()
+    names = [normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()]
+    tokenizer.backend_tokenizer.normalizer = normalizers.Sequence(names)
+    assert subject_span(tokenizer, "the ﬁrst CITÝ of Two Ｔhree in", "Two Ｔhree") == (4, 6)
