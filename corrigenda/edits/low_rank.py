@@ -26,11 +26,13 @@ class LowRankEdit(WeightEdit):
         factors: for each layer A, (d_ffn, rank), and B, (rank, d_model), in float32 on the CPU.
         modules: for each layer the name of the module that holds the values.
         transposed: whether those modules store V itself (Conv1D) and not its transpose (Linear).
+        seq2seq: whether the model is an encoder-decoder.
     """
 
     factors: Mapping[int, tuple[Tensor, Tensor]]
     modules: Mapping[int, str]
     transposed: bool
+    seq2seq: bool = False
     kind: ClassVar[str] = "low_rank"
 
     def __post_init__(self) -> None:
@@ -63,6 +65,7 @@ class LowRankEdit(WeightEdit):
             {memory.layer: factors[layer] for layer, memory in memories.items()},
             {memory.layer: memory.path for memory in memories.values()},
             any(memory.transposed for memory in memories.values()),
+            lm.architecture.has_encoder,
         )
 
     @property
@@ -78,6 +81,9 @@ class LowRankEdit(WeightEdit):
     def to_peft(self, folder: str | Path) -> None:
         """Writes the edit as a LoRA adapter that `peft.PeftModel.from_pretrained(base, folder)` loads.
 
+        It names its base as the model was named when the edit was made: a folder, or a hub id. An embedded model's name
+        is one for `load` alone.
+
         Raises:
             FileExistsError: there is a file where the folder should be.
             ValueError: the edit changes no layer.
@@ -88,8 +94,11 @@ class LowRankEdit(WeightEdit):
         from peft import LoraConfig  # takes a second or two
 
         ranks = {self.modules[layer]: left.shape[1] for layer, (left, _) in self.factors.items()}
+        base = Path(self.origin.model).expanduser()
         config = LoraConfig(
-            task_type="CAUSAL_LM",
+            task_type="SEQ_2_SEQ_LM" if self.seq2seq else "CAUSAL_LM",
+            # What lies in a folder is found from anywhere.
+            base_model_name_or_path=str(base.resolve()) if base.is_dir() else self.origin.model,
             target_modules=list(ranks),
             r=max(ranks.values()),
             lora_alpha=max(ranks.values()),  # alpha / r scales the update; it is written down whole
@@ -122,9 +131,10 @@ class LowRankEdit(WeightEdit):
         }
 
     def _settings(self) -> dict[str, Any]:
-        return {"modules": {str(layer): name for layer, name in self.modules.items()}, "transposed": self.transposed}
+        said = {"modules": {str(layer): name for layer, name in self.modules.items()}, "transposed": self.transposed}
+        return said | ({"seq2seq": True} if self.seq2seq else {})
 
     @classmethod
     def _restore(cls, origin: Origin, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> LowRankEdit:
         factors = {int(layer): (tensors[f"{layer}.A"], tensors[f"{layer}.B"]) for layer in settings["modules"]}
-        return cls(origin, factors, settings["modules"], bool(settings["transposed"]))
+        return cls(origin, factors, settings["modules"], bool(settings["transposed"]), bool(settings.get("seq2seq")))

@@ -12,6 +12,7 @@ from torch import Tensor
 from corrigenda.forward.recording import model_logits, takes_position_ids
 from corrigenda.forward.shared import SharedStart
 from corrigenda.models.bare import BareModel
+from corrigenda.models.condition import settle
 from corrigenda.models.routes import Routes
 from corrigenda.settings import Count, SettingsError, check_value
 from corrigenda.texts import quoted
@@ -98,6 +99,7 @@ def decode(
     """
     if not lm.architecture.family.causal:
         raise ValueError(f"{lm.name} is a masked model; it cannot generate text")
+    settle(lm.model, lm.name)
     if not prompts or not all(len(prompt) for prompt in prompts):
         raise ValueError("generation needs at least one prompt, and every prompt at least one token")
     if isinstance(max_new_tokens, Sequence):

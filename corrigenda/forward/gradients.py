@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from corrigenda.forward.differentiable import differentiable
 from corrigenda.forward.recording import forward_logits
 from corrigenda.models.bare import BareModel
 from corrigenda.prompts import TokenBatch
@@ -31,7 +32,7 @@ class OutputGradients:
     gradients: Tensor
 
 
-@torch.enable_grad()
+@differentiable()
 def output_gradients(
     lm: BareModel, batch: TokenBatch, at: Tensor, layers: Collection[int], loss: Callable[[Tensor], Tensor]
 ) -> dict[int, OutputGradients]:

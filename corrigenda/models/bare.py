@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import xxhash
 
 from corrigenda.files import bytes_of
 from corrigenda.models.architecture import Architecture
+from corrigenda.models.condition import settle, taken
 from corrigenda.models.encoder_decoder import Parts
 from corrigenda.models.experts import MixtureMemory, memory_of
 from corrigenda.models.families import Family
@@ -60,7 +61,8 @@ class BareModel:
         family: Family | None = None,
     ) -> None:
         require_whole(model)
-        self.model = model.eval().requires_grad_(False)
+        model = taken(model)
+        self.model: Any = model
         self.name = name or model.config.name_or_path or type(model).__name__
         self.architecture = Architecture(model, family)
         self.parts: Parts | None = None
@@ -166,6 +168,7 @@ class BareModel:
             ContextLengthError: one is longer than the model reads.
             ValueError: no sequence, an empty one, or one with a token that the model does not embed.
         """
+        settle(self.model, self.name)
         rows, room = list(sequences), self.context_length
         for ids in rows:
             if room is not None and len(ids) > room:

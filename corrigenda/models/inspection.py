@@ -78,7 +78,8 @@ def inspect_family(model: PreTrainedModel) -> Family:
             name
             for name, module in blocks[0].get_submodule(attention[0]).named_modules()
             if "norm" in type(module).__name__.lower()
-            and getattr(module, "weight", torch.empty(0)).shape == (width,)
+            and isinstance(weight := getattr(module, "weight", None), torch.Tensor)
+            and weight.shape == (width,)
             and not name.rpartition(".")[2].lower().startswith(("q", "k"))
         ]
         if norms:

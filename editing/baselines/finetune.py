@@ -17,6 +17,7 @@ from torch import Tensor
 
 from corrigenda import Edit, Fact, LanguageModel, Origin, ValueEdit
 from corrigenda.edits.weights import require_writable
+from corrigenda.forward.differentiable import differentiable
 from corrigenda.settings import AtLeastOne, NotNegative, Positive, Seed, checked
 from editing.editor import EditRefusedError, FactRefusedError, require_targets
 from editing.extending import check_previous, without
@@ -125,7 +126,7 @@ class FineTune(OneLayer):
         ids, prompt = target_rows(lm, fact)
         return (ids, prompt) if self.end_token else (ids[:-1], prompt)
 
-    @torch.enable_grad()
+    @differentiable()
     def _learn(
         self, side: SideLayer, rows: Rows, start: Tensor, facts: Sequence[Fact], within: Projection | None
     ) -> tuple[Tensor, list[dict[str, Any]]]:

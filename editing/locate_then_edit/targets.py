@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from corrigenda import LanguageModel
+from corrigenda.forward.differentiable import differentiable
 from corrigenda.forward.interventions import Add, intervene
 from corrigenda.forward.partial import PartialForward
 from corrigenda.models import positions, sites
@@ -111,7 +112,7 @@ class TargetValues:
         ]
 
 
-@torch.enable_grad()
+@differentiable()
 def solve_target_values(
     lm: LanguageModel, run: PromptRun, layer: int, settings: ValueSettings, site: Site = "ffn"
 ) -> TargetValues:

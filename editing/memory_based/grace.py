@@ -19,6 +19,7 @@ from corrigenda import Edit, Fact, LanguageModel, Origin
 from corrigenda.data.requests import history
 from corrigenda.edits.codebook import CodebookEdit, Replace, nearest_keys, replaced
 from corrigenda.edits.state import EditorState, StoredState
+from corrigenda.forward.differentiable import differentiable
 from corrigenda.moments.text import Text
 from corrigenda.settings import AtLeastOne, NotNegative, Positive, checked
 from editing.editor import EditRefusedError, require_targets
@@ -219,6 +220,7 @@ class Grace(OneLayer):
             book.radii[entry] = others
         return figures, book.append(key, value, radius, label)
 
+    @differentiable()
     def _learn(self, forward: RowsForward, side: SideLayer, start: Tensor) -> tuple[Tensor, list[float]]:
         """The best value, and the losses before each step and at the end; the last is not finite if that stopped it."""
         old = side.memory.read(forward.coefficients).float()

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import torch
 
 from corrigenda import LanguageModel
+from corrigenda.forward.differentiable import differentiable
 from corrigenda.moments.text import Text
 from corrigenda.progress import track
 from corrigenda.settings import AtLeastOne, Count, Positive, Seed, checked
@@ -106,7 +107,7 @@ def finetuned(lm: LanguageModel, settings: SurvivalSettings) -> Iterator[list[fl
     kept = [(parameter, parameter.detach().clone(), parameter.requires_grad) for parameter in lm.model.parameters()]
     try:
         # The adapters' first values come from torch's own generator.
-        with torch.random.fork_rng(), torch.enable_grad(), ExitStack() as stack:
+        with torch.random.fork_rng(), differentiable(), ExitStack() as stack:
             torch.manual_seed(settings.seed)
             if settings.weights == "lora":
                 stack.callback(_adapted(lm, settings))

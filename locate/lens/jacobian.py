@@ -20,6 +20,7 @@ from torch import Tensor
 
 from corrigenda import LanguageModel
 from corrigenda.files import cache_folder, read_kept, write_checked
+from corrigenda.forward.differentiable import differentiable
 from corrigenda.forward.interventions import Add, Read, intervene
 from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import record
@@ -133,7 +134,7 @@ def position_jacobians(lm: LanguageModel, ids: Sequence[int]) -> Tensor:
         at = forward.local(last)
         # Nothing is added; but it asks for gradients, and its gradient is that of the state it joins.
         added = [torch.zeros(len(rows), width, dtype=lm.dtype, device=lm.device, requires_grad=True) for _ in range(n)]
-        with torch.enable_grad(), ExitStack() as stack:
+        with differentiable(), ExitStack() as stack:
             for layer in range(n):
                 stack.enter_context(intervene(lm, Site("block", layer), Add(added[layer]), at))
             seen = stack.enter_context(intervene(lm, Site("block", -1), Read(), at))

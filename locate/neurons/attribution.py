@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from corrigenda import LanguageModel
+from corrigenda.forward.differentiable import differentiable
 from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import Recording, record
 from locate.question import Question
@@ -198,7 +199,7 @@ class _Group:
                     totals[number].index_add_(0, self._places(batch).to(gradient.device), gradient)
         return [total / len(scales) for total in totals]
 
-    @torch.enable_grad()
+    @differentiable()
     def _run(self, pairs: Sequence[Pair], numbers: Sequence[int]) -> list[Tensor]:
         """One batch up through the model and back.
 

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
+from corrigenda.forward.differentiable import differentiable
 from corrigenda.forward.interventions import Add, Read, Replace, Seen, intervene
 from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import Recording, forward_logits, record
@@ -267,7 +268,7 @@ class _Runs:
 
     # -- the approximate grid
 
-    @torch.enable_grad()
+    @differentiable()
     def attributed(self) -> Tensor:
         """P(answer) with each state restored, to first order: (layer, position)."""
         site = self.settings.site

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from corrigenda import Fact
 from corrigenda.data.requests import history
+from corrigenda.forward.differentiable import differentiable
 from corrigenda.prompts import encode, put_before
 from editing.contexts import sampled_prefixes
 from editing.editor import EditRefusedError
@@ -156,6 +157,7 @@ class Learner:
 
     # -- steps
 
+    @differentiable()
     def _learn_batch(
         self, numbers: Sequence[int], rows: Mapping[int, Rows], others: Mapping[int, Sequence[OtherSubject]]
     ) -> list[int]:

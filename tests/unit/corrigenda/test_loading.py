@@ -580,3 +580,21 @@ def test_generate_nothing(llama: LanguageModel) -> None:
         llama.generate([])
     with pytest.raises(ValueError, match="masked model"):
         tiny.build("bert").generate("the tower")
+
+
+def test_an_exported_edit_is_loaded_by_its_folder_alone(tmp_path: Path) -> None:
+    """By this project, and as people load adapters: the base is named in it, from wherever it is called."""
+    from peft import AutoPeftModelForCausalLM
+
+    tiny.build("llama").save_pretrained(tmp_path / "base")
+    lm = load(tmp_path / "base")
+    draw = torch.Generator().manual_seed(0)
+    left, right = torch.randn(48, 2, generator=draw), torch.randn(2, 32, generator=draw)
+    edit = LowRankEdit.of(lm, Origin(lm.name, lm.fingerprint, "x"), {1: (left, right)})
+    edit.to_peft(tmp_path / "adapter")
+    ids = torch.tensor([lm.tokens("Paris is")])
+    with edit.applied(lm):
+        wanted = lm.model(input_ids=ids).logits.detach()
+    found = AutoPeftModelForCausalLM.from_pretrained(tmp_path / "adapter")(input_ids=ids).logits.detach()
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-4)
+    torch.testing.assert_close(load(tmp_path / "adapter").model(input_ids=ids).logits, wanted, rtol=0, atol=1e-4)

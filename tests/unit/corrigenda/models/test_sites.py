@@ -143,9 +143,17 @@ def test_a_family_whose_heads_are_not_known() -> None:
     with intervene(lm, site("heads"), Read()) as seen:
         lm.model(input_ids=IDS)
     assert seen.value.shape == (2, 6, 4, 8)
+
+    class Wrapped(torch.nn.Module):
+        def __init__(self, inside: torch.nn.Module) -> None:
+            super().__init__()
+            self.unlike_any_other = inside
+
+        def forward(self, states: torch.Tensor) -> torch.Tensor:
+            return self.unlike_any_other(states)
+
     for layer in lm.architecture.blocks:
-        layer.self_attn.unlike_any_other = layer.self_attn.o_proj
-        del layer.self_attn.o_proj
+        layer.self_attn.o_proj = Wrapped(layer.self_attn.o_proj)
     unknown = LanguageModel(lm.model, lm.tokenizer, "unknown")
     with (
         pytest.raises(UnsupportedModelError, match=r"output projection.*attention_output"),
@@ -155,7 +163,7 @@ def test_a_family_whose_heads_are_not_known() -> None:
     unknown.model.config.num_attention_heads = 5
     unknown.architecture.family = lm.architecture.family
     for layer in lm.architecture.blocks:
-        layer.self_attn.o_proj = layer.self_attn.unlike_any_other
+        layer.self_attn.o_proj = layer.self_attn.o_proj.unlike_any_other
     with pytest.raises(UnsupportedModelError, match="num_attention_heads=5"):
         unknown.architecture.n_heads(0)
 

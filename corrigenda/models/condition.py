@@ -1,0 +1,82 @@
+"""The condition that a model has to be in: what others may have done to it before it is taken, or in between."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import Any
+
+import torch
+from torch import nn
+
+from corrigenda.models.families import UnsupportedModelError
+
+
+def taken(model: Any) -> Any:
+    """A model as it is looked into and edited: without compiled code, in evaluation mode, out of autograd.
+
+    What was wrapped by `torch.compile` is taken out; compiled in place it runs uncompiled from now on, since hooks do
+    nothing in compiled code. Weights that were made under `torch.inference_mode` are made anew as ordinary ones.
+
+    Raises:
+        UnsupportedModelError: an adapter is inside.
+    """
+    model = getattr(model, "_orig_mod", model)
+    for module in model.modules():
+        if module._compiled_call_impl is not None:
+            warnings.warn(
+                f"{type(module).__name__} was compiled in place (compile()); it runs uncompiled from now on: edits and "
+                "readings do not reach compiled code",
+                stacklevel=4,
+            )
+            module._compiled_call_impl = None
+    require_no_adapter(model)
+    with torch.inference_mode(False):
+        _leave_inference(model)
+        return model.eval().requires_grad_(False)
+
+
+def _leave_inference(model: nn.Module) -> None:
+    made: dict[int, Any] = {}  # tied weights stay tied
+    for module in model.modules():
+        for tensors in (module._parameters, module._buffers):
+            for name, tensor in tensors.items():
+                if tensor is not None and tensor.is_inference():
+                    if id(tensor) not in made:
+                        plain = tensor.clone()
+                        made[id(tensor)] = nn.Parameter(plain, False) if isinstance(tensor, nn.Parameter) else plain
+                    tensors[name] = made[id(tensor)]
+
+
+def settle(model: nn.Module, name: str) -> None:
+    """Puts a model that somebody trained meanwhile back into evaluation mode, which is said.
+
+    Dropout would make every figure another one at each call.
+
+    Raises:
+        UnsupportedModelError: an adapter was put inside.
+    """
+    require_no_adapter(model, name)
+    if any(module.training for module in model.modules()):
+        model.eval()
+        warnings.warn(f"{name} was in train mode (dropout acts there); it is put into eval mode", stacklevel=4)
+
+
+def require_no_adapter(model: nn.Module, name: str = "") -> None:
+    """Refuses a model with a PEFT adapter inside.
+
+    Its values are not the FFN's alone, and what writes the model would write the adapter and leave the edit out.
+
+    Raises:
+        UnsupportedModelError: it has one.
+    """
+    tuners = sys.modules.get("peft.tuners.tuners_utils")  # without it there is no adapter
+    if tuners is None:
+        return
+    found = next((path for path, module in model.named_modules() if isinstance(module, tuners.BaseTunerLayer)), None)
+    if found is not None or hasattr(model, "merge_and_unload"):
+        at = f" (at {found.removeprefix('base_model.model.')})" if found else ""
+        raise UnsupportedModelError(
+            f"{name or type(model).__name__} has a PEFT adapter inside{at}, which edits would miss and saving would "
+            "lose them for: merge it first, model = peft_model.merge_and_unload(), or give the adapter's folder to load"
+        )

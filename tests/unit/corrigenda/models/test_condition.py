@@ -1,0 +1,108 @@
+"""What others did to a model before it is taken, or in between: adapters, training, compiled code, inference mode."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from peft import LoraConfig, get_peft_model
+
+from corrigenda import DamagedModelError, Fact, LanguageModel, UnsupportedModelError, load
+from corrigenda.forward.differentiable import InferenceModeError
+from editing import Shift
+
+FACT = Fact("Paris", "{} is the city of", "Rome")
+PROMPT = "Paris is the city of"
+
+
+def logits(lm: LanguageModel) -> torch.Tensor:
+    return lm.model(input_ids=torch.tensor([lm.tokens(PROMPT)])).logits.detach()
+
+
+def lora(model: torch.nn.Module) -> torch.nn.Module:
+    torch.manual_seed(0)
+    config = LoraConfig(r=2, target_modules=["down_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
+    return get_peft_model(model, config)  # type: ignore[arg-type]
+
+
+def test_a_model_with_an_adapter_inside_is_refused() -> None:
+    lm = tiny.build("llama")
+    inside = r"has a PEFT adapter inside .*merge it first, model = peft_model\.merge_and_unload\(\)"
+    wrapped = lora(lm.model)
+    for model in (wrapped, wrapped.base_model.model):
+        with pytest.raises(UnsupportedModelError, match=inside):
+            LanguageModel(model, lm.tokenizer)  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedModelError, match=inside):  # put inside after the model was taken
+        lm.generate(PROMPT, 2)
+    merged = LanguageModel(wrapped.merge_and_unload(), lm.tokenizer)  # type: ignore[operator]
+    assert merged.generate(PROMPT, 2)
+
+
+def test_a_folder_of_an_adapter_is_loaded_merged(tmp_path: Path) -> None:
+    lm = tiny.build("llama")
+    lm.save_pretrained(tmp_path / "base")
+    wrapped = lora(lm.model)
+    wrapped.peft_config["default"].base_model_name_or_path = str(tmp_path / "base")  # type: ignore[union-attr, index]
+    wrapped.save_pretrained(tmp_path / "adapter")  # type: ignore[operator]
+    wanted = wrapped(input_ids=torch.tensor([lm.tokens(PROMPT)])).logits.detach()
+    found = load(tmp_path / "adapter")
+    assert found.name == str(tmp_path / "adapter")
+    torch.testing.assert_close(logits(found), wanted, rtol=0, atol=1e-5)
+    assert not torch.allclose(logits(load(tmp_path / "base")), wanted, atol=1e-3)
+
+
+def test_a_folder_of_an_adapter_that_cannot_be_loaded(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    with pytest.raises(DamagedModelError, match="does not say which model it is for"):
+        load(tmp_path)
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "x"}')
+    with pytest.raises(DamagedModelError, match=r"has no adapter_model\.safetensors"):
+        load(tmp_path)
+    with pytest.raises(ValueError, match="names a version of a hub repository"):
+        load(tmp_path, revision="main")
+
+
+def test_train_mode_is_left_and_said() -> None:
+    lm = tiny.build("gpt2")
+    for module in lm.model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.5
+    wanted = lm.generate(PROMPT, 5)
+    lm.model.transformer.h[1].train()  # a part is enough
+    with pytest.warns(UserWarning, match="was in train mode"):
+        assert lm.generate(PROMPT, 5) == wanted
+    assert not any(module.training for module in lm.model.modules())
+    lm.model.train()
+    with pytest.warns(UserWarning, match="was in train mode"):
+        lm.batch([[1, 2]])
+
+
+def test_compiled_code_is_left() -> None:
+    lm = tiny.build("llama")
+    wanted = logits(lm)
+    assert LanguageModel(torch.compile(lm.model, backend="eager"), lm.tokenizer).model is lm.model  # type: ignore[arg-type]
+    lm.model.compile(backend="eager")
+    with pytest.warns(UserWarning, match=r"was compiled in place .*runs uncompiled from now on"):
+        again = LanguageModel(lm.model, lm.tokenizer)
+    assert torch.equal(logits(again), wanted)
+
+
+def test_gradients_under_inference_mode_and_without_gradients() -> None:
+    wanted = Shift().edit(tiny.build("llama"), [FACT])
+    with torch.inference_mode():
+        lm = tiny.build("llama")
+        with pytest.raises(InferenceModeError, match="leave its block"):
+            Shift().edit(lm, [FACT])
+    with torch.no_grad():
+        found = Shift().edit(lm, [FACT])  # its weights were made in inference mode
+    assert torch.equal(found.delta(found.touched[0]), wanted.delta(wanted.touched[0]))
+
+
+def test_nothing_is_said_of_a_model_as_it_should_be() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        lm = tiny.build("llama")
+        assert lm.generate(PROMPT, 2)
