@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -51,6 +52,14 @@ class LanguageModel(Editable):
         self.kept = {}
         check_itself(self)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> LanguageModel:
+        """A copy with a model of its own, and the same edits applied to it."""
+        with self.alone:
+            memo[id(self)] = twin = type(self).__new__(type(self))
+            twin.__dict__.update({name: copy.deepcopy(value, memo) for name, value in self.__dict__.items()})
+            twin.edits.copied(twin, self.edits)
+            return twin
+
     def reads(self, prompt: str) -> str:
         """A prompt as this model reads it now: after the text that context edits put before it."""
         return put_before(self.tokenizer, self.edits.context, prompt)
@@ -86,7 +95,8 @@ class LanguageModel(Editable):
             raise TypeError(f"prompts must be a text or a list of texts, not {type(prompts).__name__} {prompts!r:.80}")
         texts = [prompts] if isinstance(prompts, str) else list(prompts)
         stop = self.ends_answer if stop_at_newline else self.is_end
-        added = generation.decode(self, [self.tokens(text) for text in texts], max_new_tokens, stop=stop)
+        with self.alone:
+            added = generation.decode(self, [self.tokens(text) for text in texts], max_new_tokens, stop=stop)
         continuations = [self.text(tokens) for tokens in added]
         return continuations[0] if isinstance(prompts, str) else continuations
 

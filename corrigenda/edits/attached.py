@@ -197,6 +197,10 @@ class AttachedEdit(HookedEdit):
         """The layers that have entries, or could have."""
         return tuple(layer.layer for layer in self.layers)
 
+    def decides(self, lm: Editable) -> bool:
+        """Whether it has entries."""
+        return any(map(len, self.layers))
+
     @contextmanager
     def _hooks(self, lm: Editable) -> Iterator[None]:
         now: list[Passage] = []

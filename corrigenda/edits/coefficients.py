@@ -109,6 +109,10 @@ class CoefficientEdit(HookedEdit):
             how,
         )
 
+    def decides(self, lm: Editable) -> bool:
+        """Whether it has to know where a prompt ends."""
+        return self.positions == "predicting" and lm.architecture.family.causal
+
     @contextmanager
     def _hooks(self, lm: Editable) -> Iterator[None]:
         now: list[Passage] = []
@@ -124,8 +128,7 @@ class CoefficientEdit(HookedEdit):
 
         with ExitStack() as stack:
             if self.positions == "predicting":
-                causal = lm.architecture.family.causal
-                stack.enter_context(passages(lm, now) if causal else entering(lm.model, begin))
+                stack.enter_context(passages(lm, now) if self.decides(lm) else entering(lm.model, begin))
             for layer, (neurons, factors) in self.scales.items():
                 memory = lm.memory(layer)
                 if self.how == "scale":

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from corrigenda.edits.edit import Edit, Editable, Origin
+from corrigenda.edits.edit import Edit, Origin
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,15 +19,9 @@ class ContextEdit(Edit):
         text: what stands before the prompt, its last space included.
     """
 
-    text: str
+    text: str  # `LanguageModel.reads` puts it there
     kind: ClassVar[str] = "context"
     in_weights: ClassVar[bool] = False
-
-    def _install(self, lm: Editable) -> None:
-        """Nothing to do: `LanguageModel.tokens` asks for the context."""
-
-    def _remove(self, lm: Editable) -> None:
-        """Nothing to do."""
 
     def _summary(self) -> str:
         return f"the prompt is preceded by {self.text!r}"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import logging
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -26,9 +28,23 @@ from corrigenda.plain_data import read_json
 FORMAT = 1
 """The version of the files that `Edit.save` writes."""
 
+logger = logging.getLogger(__name__)
+
 
 class EditRefusedError(ValueError):
     """An editor will not make an edit: what is asked for is beyond it, or what it computed would wreck the model."""
+
+
+@contextmanager
+def beside(error: BaseException) -> Iterator[None]:
+    """What fails inside the ``with`` block is said beside an error that is to be seen, and not in its place."""
+    try:
+        yield
+    except BaseException as second:
+        said = f"then, while the model was brought back: {second!r}; the next apply or revert finishes it"
+        logger.error("after %r: %s", error, said)
+        if sys.version_info >= (3, 11):
+            error.add_note(said)
 
 
 @dataclass(frozen=True)
@@ -80,13 +96,9 @@ def require_finite(kind: str, tensors: Mapping[str, Tensor]) -> None:
 
 
 class Stack(Protocol):
-    """What an edit needs of the stack of applied ones (`corrigenda.edits.stack`).
+    """What an edit needs of the stack of applied ones (`corrigenda.edits.stack`)."""
 
-    Attributes:
-        open: what the applied edits that act through hooks hold open.
-    """
-
-    open: MutableMapping[Edit, AbstractContextManager[Any]]
+    def __contains__(self, edit: object) -> bool: ...
 
     def push(self, edit: Edit) -> None:
         """Applies an edit on top."""
@@ -96,9 +108,6 @@ class Stack(Protocol):
 
     def require_unchanged(self, layers: Sequence[Place]) -> None:
         """Refuses layers whose values were changed otherwise than by edits."""
-
-    def rebuild(self, layers: Sequence[Place]) -> None:
-        """Sets the values of some layers to what the applied edits make of them."""
 
 
 class Editable(BareModel):
@@ -147,28 +156,32 @@ class Edit(ABC):
             TypeError: it is no model.
             WrongModelError: it is another model, or the values of a layer that the edit acts on were changed by hand
                 after loading, and `strict`; or its shapes do not fit.
+            EditRefusedError: what it makes of the model's values is not finite in the precision of the weights.
             ValueError: this very edit is applied already.
         """
         _require_model(lm)
-        if strict and self.origin.fingerprint != lm.fingerprint:
-            raise WrongModelError(
-                f"this edit was made on {self.origin.model} (weights {self.origin.fingerprint[:12]}), not on {lm.name} "
-                f"(weights {lm.fingerprint[:12]}); pass strict=False to apply it all the same"
-            )
-        self._check(lm)
-        if strict:
-            lm.edits.require_unchanged(self.touched)
-        lm.edits.push(self)
+        with lm.alone:
+            if strict and self.origin.fingerprint != lm.fingerprint:
+                raise WrongModelError(
+                    f"this edit was made on {self.origin.model} (weights {self.origin.fingerprint[:12]}), not on "
+                    f"{lm.name} (weights {lm.fingerprint[:12]}); pass strict=False to apply it all the same"
+                )
+            self._check(lm)
+            if strict:
+                lm.edits.require_unchanged(self.touched)
+            lm.edits.push(self)
 
     def revert(self, lm: Editable) -> None:
         """Takes the edit out again; others that are applied stay.
 
         Raises:
+            EditRefusedError: what the others make of the model's values is not finite in the precision of the weights.
             TypeError: it is no model.
             ValueError: it is not applied.
         """
         _require_model(lm)
-        lm.edits.remove(self)
+        with lm.alone:
+            lm.edits.remove(self)
 
     @property
     def touched(self) -> tuple[Place, ...]:
@@ -177,12 +190,19 @@ class Edit(ABC):
 
     @contextmanager
     def applied(self, lm: Model, strict: bool = True) -> Iterator[Model]:
-        """The model with the edit applied, inside a ``with`` block."""
-        self.apply(lm, strict)
-        try:
-            yield lm
-        finally:
-            self.revert(lm)
+        """The model with the edit applied, inside a ``with`` block; other threads wait until it ends."""
+        _require_model(lm)
+        with lm.alone:
+            already = self in lm.edits
+            try:
+                self.apply(lm, strict)
+                yield lm
+                self.revert(lm)
+            except BaseException as error:
+                with beside(error):
+                    if self in lm.edits and not already:
+                        self.revert(lm)
+                raise
 
     def save(self, folder: str | Path) -> None:
         """Writes the edit as ``edit.json`` and ``edit.safetensors``; `Edit.load` reads them back.
@@ -293,14 +313,6 @@ class Edit(ABC):
 
     def _check(self, lm: Editable) -> None:  # noqa: B027 - most kinds fit every model
         """Raises WrongModelError where the edit cannot fit the model, whatever `strict` says."""
-
-    @abstractmethod
-    def _install(self, lm: Editable) -> None:
-        """Puts the change into the model; `lm.edits` holds it already."""
-
-    @abstractmethod
-    def _remove(self, lm: Editable) -> None:
-        """Takes it out; `lm.edits` does not hold it any more."""
 
     @abstractmethod
     def _summary(self) -> str: ...

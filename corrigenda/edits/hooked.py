@@ -14,7 +14,7 @@ from corrigenda.edits.edit import Edit, Editable
 class HookedEdit(Edit):
     """An edit that acts on activations while the model runs and leaves the weights alone.
 
-    A kind says what it does by `_hooks`; it acts as long as that is open.
+    A kind says what it does by `_hooks`; it acts as long as that is open, which the stack of applied edits sees to.
     """
 
     in_weights: ClassVar[bool] = False
@@ -23,12 +23,6 @@ class HookedEdit(Edit):
     def _hooks(self, lm: Editable) -> AbstractContextManager[Any]:
         """What changes the model's forwards while it is open."""
 
-    def _install(self, lm: Editable) -> None:
-        hooks = self._hooks(lm)
-        hooks.__enter__()
-        lm.edits.open[self] = hooks
-
-    def _remove(self, lm: Editable) -> None:
-        hooks = lm.edits.open.pop(self, None)
-        if hooks is not None:
-            hooks.__exit__(None, None, None)
+    def decides(self, lm: Editable) -> bool:
+        """Whether it decides on a prompt whether it acts, and holds to that in what follows."""
+        return False

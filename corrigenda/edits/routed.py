@@ -4,19 +4,23 @@ A side memory or a codebook is beside the model, and something has to say when i
 of a batch by itself, when the row's prompt is seen, and then holds for all that follows this prompt: generated tokens,
 tokens under teacher forcing, forwards that start in the middle of a recorded text.
 
-Where a prompt ends is told by who runs the forward (`Routes.prompts`, from `TokenBatch.prompts`). A forward that nobody
-told anything, such as those of transformers' own `generate`, is read like this: with an empty cache or none, all its
-tokens are the prompt; with a filled cache it continues the rows of that cache.
+Where a prompt ends is told by who runs the forward (`Routes.prompts`, from `TokenBatch.prompts`), and in transformers'
+own ``lm.model.generate`` by what that is called with: its rows are its prompts, with a cache or without. A forward that
+nobody told anything, ``lm.model(...)``, is read like this: with an empty cache or none, all its tokens are the prompt;
+with a cache that such a forward filled it continues the rows of that cache. What cannot be read so is refused.
 
 `activated` tells in which rows the edits that are applied to a model answered.
 """
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
+from types import MethodType
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -25,7 +29,7 @@ from torch import Tensor
 
 from corrigenda.edits.edit import Editable, WrongModelError
 from corrigenda.edits.hooked import HookedEdit
-from corrigenda.models.routes import MAIN, Activations, Passage, Routes
+from corrigenda.models.routes import MAIN, Activations, Passage, Routes, fitted
 from corrigenda.models.sites import entering, leaving
 
 
@@ -99,7 +103,7 @@ class RoutedLayer(ABC):
                     route = self._route(placed, coefficients.detach(), passage).cpu()
                 passage.routes.decided[self] = route
                 lm.routing.decided(passage.routes)
-            route = _fitted(route, len(output))
+            route = fitted(route, len(output))
             memories = [number for number in route.unique().tolist() if number != MAIN]
             if not memories:
                 return None
@@ -147,6 +151,10 @@ class RoutedEdit(RoutedLayer, HookedEdit):
         """The one layer."""
         return (self.layer,)
 
+    def decides(self, lm: Editable) -> bool:
+        """Always."""
+        return True
+
     @contextmanager
     def _hooks(self, lm: Editable) -> Iterator[None]:
         now: list[Passage] = []
@@ -158,34 +166,41 @@ class RoutedEdit(RoutedLayer, HookedEdit):
 def passages(lm: Editable, now: list[Passage]) -> Iterator[None]:
     """Inside the block a list holds the passage that the model runs, for what acts inside its forward."""
     by_cache: WeakKeyDictionary[Any, Routes] = WeakKeyDictionary()
+    without_cache: list[Tensor] = []
 
     def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        now[:] = [_passage(lm.routing.current, by_cache, args, kwargs)]
+        now[:] = [_passage(lm.routing.current, by_cache, without_cache, args, kwargs)]
 
     def end(output: Any) -> None:
-        # The cache that a forward made by itself: a later one may go on from it.
+        # The cache that a forward filled: a later one may go on from it.
         cache = getattr(output, "past_key_values", None)
-        if cache is not None and lm.routing.current is None and cache not in by_cache:
+        if cache is not None and cache not in by_cache:
             by_cache[cache] = now[0].routes
 
-    with ExitStack() as stack:
-        stack.enter_context(lm.routing.deciding())
-        stack.enter_context(entering(lm.model, begin))
-        stack.enter_context(leaving(lm.model, end))
+    with entering(lm.model, begin), leaving(lm.model, end):
         yield
 
 
 def _passage(
-    told: Routes | None, by_cache: WeakKeyDictionary[Any, Routes], args: tuple[Any, ...], kwargs: dict[str, Any]
+    told: Routes | None,
+    by_cache: WeakKeyDictionary[Any, Routes],
+    without_cache: list[Tensor],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> Passage:
     """What a forward of the model runs, from the arguments of its call and what its caller told."""
-    tokens = args[0] if args else kwargs.get("input_ids")
-    if tokens is None:
-        tokens = kwargs["inputs_embeds"]
+    tokens = next(found for found in (*args[:1], *map(kwargs.get, ("input_ids", "inputs_embeds"))) if found is not None)
     batch, width = tokens.shape[:2]
     cache = kwargs.get("past_key_values")
     past = 0 if cache is None else int(cache.get_seq_length())
-    mask = kwargs.get("attention_mask")
+    mask, places = kwargs.get("attention_mask"), kwargs.get("position_ids")
+    if kwargs.get("cu_seq_lens_q") is not None or (
+        mask is None and places is not None and places.ndim == 2 and bool((places.diff(dim=1) != 1).any())
+    ):
+        raise ValueError(
+            "a forward runs several texts in one row, and an edit is applied that is routed by the prompt of a row; "
+            "give each text a row of its own (of transformers' generate_batch: use generate)"
+        )
     if mask is None:
         mask = torch.ones(batch, past + width, dtype=torch.long, device=tokens.device)
     elif not isinstance(mask, Tensor) or mask.ndim != 2:
@@ -195,25 +210,92 @@ def _passage(
         )
     if told is not None:
         routes = told
-    elif cache is None:
+    elif not past:
         routes = Routes()
+        if cache is not None:
+            by_cache[cache] = routes
+        elif tokens.ndim == 2:
+            _say_if_stepping(without_cache, tokens)
+            without_cache[:] = [tokens]
+    elif (known := by_cache.get(cache)) is None:
+        raise ValueError(
+            f"a forward goes on from a cache of {past} tokens that was filled before an edit that is routed by the "
+            "prompt was applied, or is a copy; run the prompt again, whole, with an empty cache"
+        )
     else:
-        known = by_cache.get(cache) if past else None
-        routes = by_cache[cache] = Routes() if known is None else known
+        routes = known
+        if width > 1:
+            warnings.warn(
+                f"{width} tokens at once go on from a cache: an edit that is routed by the prompt takes them for the "
+                "answer to what is in the cache; run a prompt whole, in one forward, if they are a part of it",
+                stacklevel=2,
+            )
     return Passage(routes, mask.long(), width, past > 0)
 
 
-def _fitted(route: Tensor, batch: int) -> Tensor:
-    """The routes of a batch whose rows were multiplied since (several continuations of each prompt).
-
-    Raises:
-        ValueError: rows were left out, and nothing says which.
-    """
-    if len(route) == batch:
-        return route
-    if batch % len(route):
-        raise ValueError(
-            f"a forward continues {batch} rows with a cache of {len(route)} prompts; which prompt a row belongs to is "
-            "not known"
+def _say_if_stepping(before: list[Tensor], tokens: Tensor) -> None:
+    """Says where a forward without a cache seems to be the one before it with a token more."""
+    if not before or before[0].shape[1] + 1 != tokens.shape[1] or before[0].device != tokens.device:
+        return
+    if bool((tokens[:, None, :-1] == before[0][None]).all(-1).any(1).all()):
+        warnings.warn(
+            "a forward without a cache runs the tokens of the one before and one more: an edit that is routed by the "
+            "prompt takes all of them for a prompt of its own; to decode token by token pass the cache on, or use "
+            "generate",
+            stacklevel=2,
         )
-    return route.repeat_interleave(batch // len(route))
+
+
+# -- transformers' own generate
+
+
+def decide_on_prompts(lm: Editable, active: bool) -> None:
+    """Says whether an applied edit is routed by the prompt; the model's `generate` then tells where its prompts end."""
+    lm.routing.active = active
+    own = lm.model.__dict__.get("generate")
+    before = own.__func__.before if isinstance(getattr(own, "__func__", None), _Generate) else own
+    if active:
+        lm.model.generate = MethodType(_Generate(lm, before), lm.model)
+    elif before is not None:
+        lm.model.generate = before
+    else:
+        lm.model.__dict__.pop("generate", None)
+
+
+@dataclass(frozen=True, eq=False)
+class _Generate:
+    """`generate` of a model that routed edits are applied to: what it is called with are the prompts.
+
+    Attributes:
+        lm: the model.
+        before: what was put in the place of its class's `generate`; None for nothing.
+    """
+
+    lm: Editable
+    before: Any
+
+    def __call__(self, model: Any, *args: Any, **kwargs: Any) -> Any:
+        """As the class's own.
+
+        Raises:
+            ValueError: the prompts do not run whole, in the first forward.
+        """
+        given = dict(zip(("inputs", "generation_config"), args, strict=False)) | kwargs
+        cache = given.get("past_key_values")
+        config = given.get("generation_config") or model.generation_config
+        if cache is not None and (length := cache.get_seq_length()):
+            raise ValueError(
+                f"generate was given a cache of {length} tokens, and an edit is applied that is routed by the whole "
+                "prompt; call it without past_key_values"
+            )
+        if given.get("prefill_chunk_size", getattr(config, "prefill_chunk_size", None)) is not None:
+            raise ValueError(
+                "generate was told to run the prompt in pieces, and an edit is applied that is routed by the whole "
+                "prompt; call it without prefill_chunk_size"
+            )
+        named = (given.get(name) for name in ("inputs", "input_ids", "inputs_embeds"))
+        prompts = next((found for found in named if found is not None), None)
+        routes = Routes(columns=None if prompts is None else prompts.shape[1])
+        generate = partial(type(model).generate, model) if self.before is None else self.before
+        with self.lm.alone, self.lm.routing.told(routes):
+            return generate(*args, **kwargs)

@@ -48,12 +48,6 @@ class WeightEdit(Edit):
                     f"layer {layer}: the edit changes values of shape {shape}, {lm.name} has {tuple(values.shape)}"
                 )
 
-    def _install(self, lm: Editable) -> None:
-        lm.edits.rebuild(list(self.changed))
-
-    def _remove(self, lm: Editable) -> None:
-        lm.edits.rebuild(list(self.changed))
-
 
 def memories_of(lm: BareModel, layers: Collection[int]) -> dict[int, FFNMemory]:
     """The memory of each layer, by the number it was named by; negative ones count from the end.

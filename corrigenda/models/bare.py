@@ -10,6 +10,7 @@ import torch
 import xxhash
 
 from corrigenda.files import bytes_of
+from corrigenda.models.alone import OneThread
 from corrigenda.models.architecture import Architecture
 from corrigenda.models.condition import settle, taken
 from corrigenda.models.encoder_decoder import Parts
@@ -48,6 +49,7 @@ class BareModel:
         parts: what runs an encoder-decoder on rows of tokens, in the place of the model's own `forward`; it changes
             nothing for other calls of the model. None for other models.
         routing: what forwards and routed edits tell each other (`corrigenda.models.routes`).
+        alone: the model's lock (`corrigenda.models.alone`).
 
     Raises:
         UnsupportedModelError: its parts were not found, or its matrices are split over processes.
@@ -73,6 +75,7 @@ class BareModel:
             tokenizer = goes_on(tokenizer)
         self.tokenizer = tokenizer
         self.routing = Routing()
+        self.alone = OneThread()
 
     def __repr__(self) -> str:
         kind = self.model.config.model_type

@@ -27,15 +27,33 @@ class Routes:
             prompt.
         decided: for each routed edit its route of each row, (row,), on the CPU: `MAIN`, or which of the edit's
             memories answers.
+        columns: where `prompts` is None, how many of the first forward's positions are prompts; None for all.
     """
 
     prompts: Tensor | None = None
     decided: dict[Any, Tensor] = field(default_factory=dict)
+    columns: int | None = None
 
     def rows(self, rows: Tensor) -> Routes:
         """The same for some of the rows, (n,) indices, in that order."""
         prompts = None if self.prompts is None else self.prompts[rows.to(self.prompts.device)]
         return Routes(prompts, {edit: route[rows.cpu()] for edit, route in self.decided.items()})
+
+
+def fitted(rows: Tensor, batch: int) -> Tensor:
+    """What is known of the prompts, (row,), for a batch of several continuations of each.
+
+    Raises:
+        ValueError: rows were left out, and nothing says which.
+    """
+    if len(rows) == batch:
+        return rows
+    if batch % len(rows):
+        raise ValueError(
+            f"a forward continues {batch} rows with a cache of {len(rows)} prompts; which prompt a row belongs to is "
+            "not known"
+        )
+    return rows.repeat_interleave(batch // len(rows))
 
 
 class Passage:
@@ -54,7 +72,7 @@ class Passage:
         self._mask = mask
         self._width = width
         if routes.prompts is None:
-            routes.prompts = mask.sum(1)
+            routes.prompts = mask[:, : routes.columns].sum(1)
 
     @cached_property
     def place(self) -> Tensor:
@@ -74,7 +92,7 @@ class Passage:
     @property
     def _lengths(self) -> Tensor:
         assert self.routes.prompts is not None
-        return self.routes.prompts.to(self.place.device)[:, None]
+        return fitted(self.routes.prompts, len(self._mask)).to(self.place.device)[:, None]
 
 
 class Activations:
@@ -110,26 +128,13 @@ class Routing:
 
     Attributes:
         current: what who runs a forward says of its rows (`told`); None where nobody says anything.
+        active: whether an applied edit is routed by the prompt: rows that begin alike may then go different ways.
     """
 
     def __init__(self) -> None:
         self.current: Routes | None = None
-        self._deciders = 0
+        self.active = False
         self._watching: list[Activations] = []
-
-    @property
-    def active(self) -> bool:
-        """Whether an applied edit is routed by the prompt: rows that begin alike may then go different ways."""
-        return self._deciders > 0
-
-    @contextmanager
-    def deciding(self) -> Iterator[None]:
-        """Inside the ``with`` block one more edit decides on rows."""
-        self._deciders += 1
-        try:
-            yield
-        finally:
-            self._deciders -= 1
 
     @contextmanager
     def told(self, routes: Routes | None) -> Iterator[None]:

@@ -28,13 +28,14 @@ when its ``with`` block ends, also when the block raises.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from corrigenda.models.architecture import Architecture
 from corrigenda.models.mixtures import Choice
@@ -228,23 +229,52 @@ def entering(
             them as they are.
         first: whether it comes before those that are open already, and not after them.
     """
-    handle = module.register_forward_pre_hook(
-        lambda _module, args, kwargs: change(args, kwargs), prepend=first, with_kwargs=True
-    )
-    try:
+
+    def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return change(args, kwargs)
+
+    try:  # from before it is registered: an interruption may come at any time
+        module.register_forward_pre_hook(hook, prepend=first, with_kwargs=True)
         yield
     finally:
-        handle.remove()
+        _remove_from(module, {number for number, other in module._forward_pre_hooks.items() if other is hook})
 
 
 @contextmanager
 def leaving(module: nn.Module, change: Callable[[Any], Any]) -> Iterator[None]:
     """Inside the block a function sees what a module returns; what it returns stands in its place, but None."""
-    handle = module.register_forward_hook(lambda _module, _args, output: change(output))
+
+    def hook(_module: nn.Module, _args: Any, output: Any) -> Any:
+        return change(output)
+
     try:
+        module.register_forward_hook(hook)
         yield
     finally:
-        handle.remove()
+        _remove_from(module, {number for number, other in module._forward_hooks.items() if other is hook})
+
+
+def next_hook() -> int:
+    """The number that the next hook gets, on whichever module."""
+    return RemovableHandle.next_id
+
+
+def remove_hooks(model: nn.Module, first: int, end: int | None = None) -> None:
+    """Takes what is hooked onto a model's parts under the numbers from `first` to before `end`, or all later ones."""
+    for module in model.modules():
+        numbers = {*module._forward_pre_hooks, *module._forward_hooks}
+        _remove_from(module, {number for number in numbers if first <= number and (end is None or number < end)})
+
+
+def _remove_from(module: nn.Module, numbers: Collection[int]) -> None:
+    for number in numbers:
+        for hooks in (
+            module._forward_pre_hooks,
+            module._forward_hooks,
+            module._forward_pre_hooks_with_kwargs,
+            module._forward_hooks_with_kwargs,
+        ):
+            hooks.pop(number, None)
 
 
 def looked_into(module: nn.Module) -> bool:
