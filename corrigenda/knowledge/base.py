@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,10 @@ from corrigenda.facts import Fact, as_fact, as_facts
 from corrigenda.files import expanded, write_text
 from corrigenda.knowledge.database import Database, KnowledgeBaseError
 from corrigenda.knowledge.entries import Compiler, Entry, Solver, request_hash, require_fit
-from corrigenda.knowledge.stored import Solved, StoredEntries
+from corrigenda.knowledge.stored import Solved, StoredEntries, fact_of
 from corrigenda.knowledge.vectors import WIDTH
 from corrigenda.language_model import LanguageModel
-from corrigenda.progress import track
+from corrigenda.progress import counted, track
 from corrigenda.settings import AtLeastOne, Share, check_value
 
 
@@ -51,6 +52,19 @@ class KnowledgeBase:
         self.path = database.path
         self._database = database
         self._entries = StoredEntries(Path(f"{database.path}.vectors"))
+        try:
+            with database.reading() as connection:
+                is_earlier = self._entries.is_earlier(connection)
+            if is_earlier:
+                with database.changing() as connection:
+                    self._entries.upgrade(connection)
+                with database.changing() as connection:
+                    self._entries.forget_others(connection)
+            with database.reading() as connection:
+                self._entries.vectors(connection)
+        except BaseException:
+            database.close()
+            raise
 
     @classmethod
     def open(cls, path: str | Path, create: bool = True) -> KnowledgeBase:
@@ -62,7 +76,8 @@ class KnowledgeBase:
 
         Raises:
             FileNotFoundError: there is none, and it is not to be made.
-            KnowledgeBaseError: the file is no knowledge base, damaged, or cannot be read or written.
+            KnowledgeBaseError: the file is no knowledge base, damaged, or cannot be read or written; or the vectors
+                beside it are another's.
         """
         return cls(Database(expanded(path), create))
 
@@ -107,7 +122,7 @@ class KnowledgeBase:
         where = f"WHERE {' AND '.join(asked)} " if asked else ""
         with self._database.reading() as connection:
             rows = connection.execute(f"SELECT record FROM facts {where}ORDER BY place", [*asked.values()]).fetchall()
-        return tuple(_fact(record) for (record,) in rows)
+        return tuple(fact_of(record) for (record,) in rows)
 
     def insert(
         self, facts: Sequence[Fact], lm: LanguageModel | None = None, solver: Solver | None = None
@@ -192,7 +207,7 @@ class KnowledgeBase:
                 raise self._unknown(id)
             connection.execute("DELETE FROM facts WHERE id = ?", (id,))
             self._entries.delete(connection, id)
-        return _fact(row[0])
+        return fact_of(row[0])
 
     def replace(self, facts: Sequence[Fact]) -> None:
         """Makes these the facts of the base, in this order; whatever else it has goes, with its entries.
@@ -264,10 +279,9 @@ class KnowledgeBase:
         """
         with self._database.reading() as connection:
             solved = self._entries.solved_on(connection, lm.fingerprint, settings)
-            requests = dict(connection.execute("SELECT id, request FROM facts").fetchall())
         of = self.facts if facts is None else facts
         in_force = [of[number] for number in standing(of).in_force]
-        return tuple(fact for fact in in_force if fact.id not in solved or requests.get(fact.id) != request_hash(fact))
+        return tuple(fact for fact in in_force if solved.get(fact.id) != request_hash(fact))
 
     def solve(
         self,
@@ -279,6 +293,7 @@ class KnowledgeBase:
     ) -> int:
         """Solves the facts that are in force and have no entry for this model's weights, and keeps the entries.
 
+        An entry that is damaged counts as none, which a warning says.
         What is solved is kept batch by batch, so that a process that was killed goes on where it was. A fact that
         another process changed meanwhile is left to the next call.
 
@@ -297,7 +312,7 @@ class KnowledgeBase:
             ValueError: the solver gave what does not fit.
         """
         check_value("KnowledgeBase.solve", "batch", batch, AtLeastOne)
-        facts = self.in_force if anew else self.unsolved(lm, settings)
+        facts = self.in_force if anew else self._without_entries(lm, settings)
         batches = [facts[start : start + batch] for start in range(0, len(facts), batch)]
         for part in track(batches, f"Solving facts of {self.path.name}") if batches else ():
             solved = self._solved(lm, solver, part)
@@ -309,9 +324,9 @@ class KnowledgeBase:
         """The entries of some facts for this model's weights, fact by fact and layer by layer.
 
         Raises:
-            KnowledgeBaseError: the vectors are damaged or missing.
+            KnowledgeBaseError: an entry or its vectors are damaged or missing.
             WrongModelError: a fact was solved on other weights only.
-            ValueError: a fact was not solved.
+            ValueError: a fact was not solved, or its text in the file is another than the one that was solved for.
         """
         looked_into: int | None = None
         while True:
@@ -361,7 +376,8 @@ class KnowledgeBase:
         Raises:
             KnowledgeBaseError: the vectors are damaged or missing.
             WrongModelError: the base was solved on other weights.
-            ValueError: a fact was not solved, or two were solved with different settings.
+            ValueError: a fact was not solved, or not as it stands in the file now; or two were solved with different
+                settings.
         """
         facts = sorted(self.in_force, key=lambda fact: fact.id)
         entries = self.entries(lm, facts)
@@ -390,6 +406,21 @@ class KnowledgeBase:
         for entry in entries:
             by_fact.setdefault(entry.fact, []).append(entry)
         return [(fact, by_fact[fact.id]) for fact in facts]
+
+    def _without_entries(self, lm: LanguageModel, settings: Mapping[str, Any] | None) -> tuple[Fact, ...]:
+        """The facts in force that have to be solved, those whose entries are damaged among them."""
+        unsolved = {fact.id for fact in self.unsolved(lm, settings)}
+        damaged = dict[str, str]()
+        for fact in self.in_force:
+            if fact.id not in unsolved:
+                try:
+                    self.entries(lm, [fact])
+                except KnowledgeBaseError as error:
+                    damaged[fact.id] = str(error)
+        if damaged:
+            first = next(iter(damaged.values()))
+            warnings.warn(f"{counted(len(damaged), 'fact')} to solve anew: {first}", stacklevel=3)
+        return tuple(fact for fact in self.in_force if fact.id in unsolved or fact.id in damaged)
 
     def _say(self, connection: sqlite3.Connection, fact: Fact) -> dict[str, str]:
         """Writes a fact after all others, and tells what it is to the latest earlier one about the same thing."""
@@ -428,7 +459,7 @@ class KnowledgeBase:
             row = connection.execute("SELECT record FROM facts WHERE id = ?", (id,)).fetchone()
         if row is None:
             raise self._unknown(id)
-        return _fact(row[0])
+        return fact_of(row[0])
 
     def _require_new(self, ids: Sequence[str]) -> None:
         with self._database.reading() as connection:
@@ -441,7 +472,3 @@ class KnowledgeBase:
 
     def _unknown(self, id: str) -> LookupError:
         return LookupError(f"{self.path}: no fact has the id {id!r}; find() lists them")
-
-
-def _fact(record: str) -> Fact:
-    return Fact.from_dict(json.loads(record))

@@ -6,6 +6,7 @@ also when its process is killed. WAL needs shared memory, so the file must lie o
 
 from __future__ import annotations
 
+import glob
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -16,8 +17,9 @@ PATIENCE = 60.0
 """Seconds that a writer waits for another."""
 APPLICATION = 0x436F7272
 """Marks the file as a knowledge base ("Corr")."""
-FORMAT = 2
-"""The version of the tables. 1 had no generation of the vectors: they were never written anew."""
+FORMAT = 3
+"""The version of the tables. 1 had no generation of the vectors: they were never written anew. Up to 2 an entry did not
+say what it was solved for, and the file of vectors not whose it is."""
 
 # Facts keep the order in which they were last said (`place`). subject, relation, prompt and object are as
 # `corrigenda.data.requests` compares them.
@@ -45,12 +47,26 @@ CREATE TABLE entries (
     checksum TEXT NOT NULL,
     settings TEXT NOT NULL,
     made TEXT NOT NULL,
+    request TEXT NOT NULL DEFAULT '',
     PRIMARY KEY (fact, fingerprint, layer)
 ) WITHOUT ROWID;
-CREATE TABLE vectors (numbers INTEGER NOT NULL, generation INTEGER NOT NULL DEFAULT 0);
-INSERT INTO vectors (numbers) VALUES (0);
+CREATE TABLE vectors (
+    numbers INTEGER NOT NULL,
+    generation INTEGER NOT NULL DEFAULT 0,
+    identity TEXT NOT NULL DEFAULT ''
+);
+INSERT INTO vectors (numbers, identity) VALUES (0, lower(hex(randomblob(16))));
 """
-_FROM_1 = "ALTER TABLE vectors ADD COLUMN generation INTEGER NOT NULL DEFAULT 0"
+_FROM_1 = "ALTER TABLE vectors ADD COLUMN generation INTEGER NOT NULL DEFAULT 0;"
+# Without an identity the vectors are as they were: `StoredEntries` writes them anew.
+_FROM_2 = """
+ALTER TABLE vectors ADD COLUMN identity TEXT NOT NULL DEFAULT '';
+ALTER TABLE entries ADD COLUMN request TEXT NOT NULL DEFAULT '';
+UPDATE entries SET request = coalesce((SELECT request FROM facts WHERE id = fact), '');
+"""
+
+
+DAMAGED = "it is damaged: take an earlier copy, or import the facts into a new one"
 
 
 class KnowledgeBaseError(RuntimeError):
@@ -73,14 +89,18 @@ class Database:
         self.path = path
         if path.is_dir():
             raise KnowledgeBaseError(f"{path} is a folder, and a knowledge base is a file: name a file in it")
+        # Looked for before the base: another process that makes one writes them last.
+        vectors = any(map(_has_content, path.parent.glob(f"{glob.escape(path.name)}.vectors*")))
         if not path.exists() and not create:
             raise FileNotFoundError(f"no knowledge base at {path}; name another file, or open it with create=True")
+        if vectors and not _has_content(path):
+            raise self._lost()
         with self._in_words():
             path.parent.mkdir(parents=True, exist_ok=True)
             self.connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
         try:
             with self._in_words():
-                self._prepare()
+                self._prepare(vectors)
         except BaseException:
             self.connection.close()
             raise
@@ -117,7 +137,13 @@ class Database:
         """Closes the file."""
         self.connection.close()
 
-    def _prepare(self) -> None:
+    def _lost(self) -> KnowledgeBaseError:
+        return KnowledgeBaseError(
+            f"{self.path} has nothing in it, and there are the vectors of a knowledge base beside it "
+            f"({self.path.name}.vectors): put its file back from a copy; or delete the vectors, too, to begin a new one"
+        )
+
+    def _prepare(self, vectors: bool) -> None:
         # Refuses another program's file before anything in it is changed.
         with self.reading() as connection:
             marks = self._marks()
@@ -125,6 +151,8 @@ class Database:
         new = empty and marks == (0, 0)
         if not new:
             self._require(marks)
+        elif vectors:
+            raise self._lost()
         self._use_wal()
         self.connection.execute("PRAGMA synchronous=FULL")
         if not new:
@@ -143,9 +171,10 @@ class Database:
         if version == FORMAT:
             return
         with self.changing() as connection:
-            if self._marks()[1] != FORMAT:  # nobody else has done it meanwhile
-                connection.execute(_FROM_1)
-                connection.execute(f"PRAGMA user_version={FORMAT}")
+            version = self._marks()[1]  # perhaps somebody else has done it meanwhile
+            for statement in f"{_FROM_1 if version < 2 else ''}{_FROM_2 if version < 3 else ''}".split(";"):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version={FORMAT}")
 
     def _marks(self) -> tuple[int, int]:
         """Whose file it is, and of which version; zeros where it is new."""
@@ -187,11 +216,17 @@ class Database:
             yield
         except sqlite3.DatabaseError as error:
             raise KnowledgeBaseError(f"{self.path}: {_WHAT_TO_DO.get(_code(error), str(error))}") from error
+        except TypeError as error:  # in a damaged file any cell may hold a value of any type
+            raise KnowledgeBaseError(f"{self.path}: {DAMAGED}") from error
         except OSError as error:
             if isinstance(error, FileNotFoundError):
                 raise
             where = error.filename or self.path
             raise KnowledgeBaseError(f"{where}: {error.strerror or error}; nothing was changed") from error
+
+
+def _has_content(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size > 0
 
 
 def _code(error: sqlite3.DatabaseError) -> str:
@@ -206,5 +241,5 @@ _WHAT_TO_DO = {
     "SQLITE_CANTOPEN": "it cannot be opened: you may not read or write it, or its folder",
     "SQLITE_BUSY": f"another process has been writing it for {PATIENCE:.0f} s; nothing was changed: try again",
     "SQLITE_NOTADB": "it is no SQLite file, and so no knowledge base: name another file",
-    "SQLITE_CORRUPT": "it is damaged: take an earlier copy, or import the facts into a new one",
+    "SQLITE_CORRUPT": DAMAGED,
 }

@@ -6,18 +6,21 @@ import glob
 import json
 import re
 import sqlite3
-from collections.abc import Mapping, Sequence
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from corrigenda.edits.edit import WrongModelError
 from corrigenda.facts import Fact
-from corrigenda.knowledge.database import KnowledgeBaseError
+from corrigenda.knowledge.database import DAMAGED, KnowledgeBaseError
 from corrigenda.knowledge.entries import Entry, canonical, request_hash
-from corrigenda.knowledge.vectors import VectorFile, checksum
+from corrigenda.knowledge.vectors import ForeignFileError, VectorFile, checksum
 from corrigenda.language_model import LanguageModel
 
 Solved = Sequence[tuple[Fact, Sequence[Entry]]]
@@ -26,6 +29,38 @@ Solved = Sequence[tuple[Fact, Sequence[Entry]]]
 
 AT_ONCE = 1024
 """So many entries are copied at once."""
+
+
+class _Row(NamedTuple):
+    """A row of the table of entries.
+
+    Its checksum is of the vectors, of all that stands here but `start`, and of how many entries the fact has.
+    """
+
+    fact: str
+    fingerprint: str
+    layer: int
+    start: int
+    d_ffn: int
+    d_model: int
+    checksum: str
+    settings: str
+    made: str
+    request: str
+
+    @property
+    def width(self) -> int:
+        return self.d_ffn + self.d_model
+
+    @property
+    def place(self) -> tuple[str, str, int]:
+        """The key of the table."""
+        return self.fact, self.fingerprint, self.layer
+
+    def sealed(self, n: int, *vectors: Tensor) -> _Row:
+        """The row with the checksum that it has for some vectors, as one of so many of its fact."""
+        about = [n, *(getattr(self, name) for name in self._fields if name not in ("start", "checksum"))]
+        return self._replace(checksum=checksum(*vectors, about=json.dumps(about)))
 
 
 class StoredEntries:
@@ -40,29 +75,49 @@ class StoredEntries:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = (0, VectorFile(path))
+        self._file: tuple[int, VectorFile] | None = None
 
     def vectors(self, connection: sqlite3.Connection) -> VectorFile:
-        """The file with the keys and values."""
-        generation = self.generation(connection)
-        if self._file[0] != generation:
-            self._file = (generation, VectorFile(self._of(generation)))
+        """The file with the keys and values.
+
+        Raises:
+            KnowledgeBaseError: it is of another knowledge base.
+        """
+        _, generation, identity = self._state(connection)
+        if self._file is None or self._file[0] != generation:
+            try:
+                self._file = (generation, VectorFile(self._of(generation), identity))
+            except ForeignFileError as error:
+                raise KnowledgeBaseError(
+                    f"{error}, and not of {self._path.stem} beside it: put its own in its place; or delete it, and "
+                    "solve() solves all facts anew"
+                ) from None
         return self._file[1]
+
+    def _state(self, connection: sqlite3.Connection) -> tuple[int, int, str]:
+        """How many numbers there are, how many times they were written anew, and the identity."""
+        row = connection.execute("SELECT numbers, generation, identity FROM vectors").fetchone()
+        if row is None or [type(one) for one in row] != [int, int, str]:
+            raise KnowledgeBaseError(f"{self._path.with_suffix('')}: {DAMAGED}")
+        return int(row[0]), int(row[1]), str(row[2])
 
     def generation(self, connection: sqlite3.Connection) -> int:
         """How many times the vectors were written anew."""
-        [generation] = connection.execute("SELECT generation FROM vectors").fetchone()
-        return int(generation)
+        return self._state(connection)[1]
+
+    def is_earlier(self, connection: sqlite3.Connection) -> bool:
+        """Whether the vectors are of a format without an identity, and to be given one by `upgrade`."""
+        return not self._state(connection)[2]
 
     def close(self) -> None:
         """Lets go of the file."""
-        self._file[1].close()
+        if self._file is not None:
+            self._file[1].close()
 
     def used(self, connection: sqlite3.Connection) -> tuple[int, int]:
         """How many numbers of the vectors are of entries, and how many there are."""
-        [numbers] = connection.execute("SELECT numbers FROM vectors").fetchone()
         [used] = connection.execute("SELECT total(d_ffn + d_model) FROM entries").fetchone()
-        return int(used), int(numbers)
+        return int(used), self._state(connection)[0]
 
     def compact(self, connection: sqlite3.Connection) -> None:
         """Writes the vectors that are in use into a file of the next generation, and counts on that.
@@ -70,35 +125,56 @@ class StoredEntries:
         Raises:
             KnowledgeBaseError: the vectors are damaged or missing.
         """
-        generation = self.generation(connection)
-        rows = connection.execute(
-            "SELECT fact, fingerprint, layer, start, d_ffn + d_model, checksum FROM entries ORDER BY start"
-        ).fetchall()
-        new = VectorFile(self._of(generation + 1))
+        self._write_anew(connection, lambda row, n: self._vector(connection, row, n))
+
+    def upgrade(self, connection: sqlite3.Connection) -> None:
+        """Writes vectors of an earlier format anew: with an identity, and with checksums of all that an entry says.
+
+        An entry whose vectors are damaged is taken out, so that its fact is solved anew; a warning says so.
+        """
+        if not self.is_earlier(connection):
+            return  # another process has done it meanwhile
+        old = VectorFile(self._of(self.generation(connection)), "")
+        for row in self._rows(connection):
+            try:
+                whole = checksum(old.read(row.start, row.width)) == row.checksum
+            except ValueError:
+                whole = False
+            if not whole:
+                where = f"fact {row.fact!r} at layer {row.layer}"
+                warnings.warn(f"{old.path} is damaged at the entry of {where}: it is solved anew", stacklevel=2)
+                connection.execute("DELETE FROM entries WHERE fact = ? AND fingerprint = ?", row.place[:2])
+        connection.execute("UPDATE vectors SET identity = lower(hex(randomblob(16)))")
+        self._write_anew(connection, lambda row, n: old.read(row.start, row.width))
+
+    def _rows(self, connection: sqlite3.Connection) -> list[_Row]:
+        """All entries, in the order of their vectors."""
+        found = connection.execute(f"SELECT {', '.join(_Row._fields)} FROM entries ORDER BY start").fetchall()
+        return [_Row(*row) for row in found]
+
+    def _write_anew(self, connection: sqlite3.Connection, read: Callable[[_Row, int], Tensor]) -> None:
+        _, generation, identity = self._state(connection)
+        path = self._of(generation + 1)
         try:
-            end = self._copied(connection, rows, new)
+            new = VectorFile(path, identity, anew=True)
+            rows = self._rows(connection)
+            end, rest, n = 0, iter(rows), Counter(row.place[:2] for row in rows)
+            while part := list(islice(rest, AT_ONCE)):
+                found = [read(row, n[row.place[:2]]) for row in part]
+                moved = []
+                first = end
+                for row, vector in zip(part, found, strict=True):
+                    moved.append((end, row.sealed(n[row.place[:2]], vector).checksum, *row.place))
+                    end += len(vector)
+                new.append(found, first)
+                connection.executemany(
+                    "UPDATE entries SET start = ?, checksum = ? WHERE fact = ? AND fingerprint = ? AND layer = ?", moved
+                )
         except BaseException:
             with suppress(OSError):  # half of it would take room on a disk that may be full
-                new.path.unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
             raise
         connection.execute("UPDATE vectors SET numbers = ?, generation = ?", (end, generation + 1))
-
-    def _copied(self, connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]], new: VectorFile) -> int:
-        """Copies the vectors of entries into a file, notes where they lie in it, and says where it ends."""
-        end = 0
-        new.truncate()  # a process that was killed may have left something there
-        for first in range(0, len(rows), AT_ONCE):
-            part = rows[first : first + AT_ONCE]
-            found = [self._vector(connection, fact, layer, *where) for fact, _, layer, *where in part]
-            places = []
-            for (fact, fingerprint, layer, *_), vector in zip(part, found, strict=True):
-                places.append((end, fact, fingerprint, layer))
-                end += len(vector)
-            new.append(found, places[0][0])
-            connection.executemany(
-                "UPDATE entries SET start = ? WHERE fact = ? AND fingerprint = ? AND layer = ?", places
-            )
-        return end
 
     def forget_others(self, connection: sqlite3.Connection) -> None:
         """Removes the files of other generations; who reads one has it until the end of what it reads."""
@@ -117,55 +193,71 @@ class StoredEntries:
 
         Those of facts that are not in the database as they were solved are left out: somebody changed these meanwhile.
         """
-        [end] = connection.execute("SELECT numbers FROM vectors").fetchone()
         vectors: list[Tensor] = []
-        rows: list[tuple[object, ...]] = []
-        place = end
+        rows: list[_Row] = []
+        place = end = self._state(connection)[0]
         for fact, entries in solved:
-            row = connection.execute("SELECT request FROM facts WHERE id = ?", (fact.id,)).fetchone()
-            if row is None or row[0] != request_hash(fact):
+            request = request_hash(fact)
+            row = connection.execute("SELECT record FROM facts WHERE id = ?", (fact.id,)).fetchone()
+            if row is None or request_hash(fact_of(row[0])) != request:
                 continue
             for fingerprint in {entry.fingerprint for entry in entries}:
                 connection.execute("DELETE FROM entries WHERE fact = ? AND fingerprint = ?", (fact.id, fingerprint))
             for entry in entries:
-                widths, content = (len(entry.key), len(entry.value)), checksum(entry.key, entry.value)
-                rows.append((fact.id, entry.fingerprint, entry.layer, place, *widths, content, entry.said, entry.made))
+                widths, how = (len(entry.key), len(entry.value)), (entry.said, entry.made, request)
+                new = _Row(fact.id, entry.fingerprint, entry.layer, place, *widths, "", *how)
+                rows.append(new.sealed(len(entries), entry.key, entry.value))
                 vectors += [entry.key, entry.value]
-                place += sum(widths)
+                place += new.width
         if not rows:
             return
         end = self.vectors(connection).append(vectors, end)
-        connection.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        named = f"({', '.join(_Row._fields)}) VALUES ({', '.join('?' * len(_Row._fields))})"
+        connection.executemany(f"INSERT INTO entries {named}", rows)
         connection.execute("UPDATE vectors SET numbers = ?", (end,))
 
     def read(self, connection: sqlite3.Connection, lm: LanguageModel, fact: Fact) -> list[Entry]:
         """A fact's entries for a model's weights, layer by layer.
 
         Raises:
-            KnowledgeBaseError: the vectors are damaged or missing.
+            KnowledgeBaseError: an entry or its vectors are damaged or missing.
             WrongModelError: it was solved on other weights only.
-            ValueError: it was not solved.
+            ValueError: it was not solved, or solved as another text.
         """
         rows = connection.execute(
-            "SELECT layer, start, d_ffn, d_model, checksum, settings, made FROM entries "
-            "WHERE fact = ? AND fingerprint = ? ORDER BY layer",
+            f"SELECT {', '.join(_Row._fields)} FROM entries WHERE fact = ? AND fingerprint = ? ORDER BY layer",
             (fact.id, lm.fingerprint),
         ).fetchall()
         if not rows:
             raise self._not_solved(connection, lm, fact)
         found = []
-        for layer, start, d_ffn, d_model, content, settings, made in rows:
-            both = self._vector(connection, fact.id, layer, start, d_ffn + d_model, content)
-            found.append(Entry(fact.id, layer, both[:d_ffn], both[d_ffn:], lm.fingerprint, json.loads(settings), made))
+        for row in map(_Row._make, rows):
+            both = self._vector(connection, row, len(rows))
+            if row.request != request_hash(fact):
+                raise ValueError(
+                    f"fact {fact.id!r} ({fact.statement!r:.80}) was solved for when its text was another: solve() "
+                    "solves it anew"
+                )
+            settings = json.loads(row.settings)
+            key, value = both[: row.d_ffn], both[row.d_ffn :]
+            found.append(Entry(fact.id, row.layer, key, value, lm.fingerprint, settings, row.made))
         return found
 
     def solved_on(
         self, connection: sqlite3.Connection, fingerprint: str, settings: Mapping[str, Any] | None = None
-    ) -> set[str]:
-        """The ids of the facts that have entries for some weights, solved with some settings (None: with any)."""
-        rows = connection.execute("SELECT DISTINCT fact, settings FROM entries WHERE fingerprint = ?", (fingerprint,))
+    ) -> dict[str, str]:
+        """By id the facts that have entries for some weights, and the hash of what these were solved for.
+
+        Args:
+            connection: to the database.
+            fingerprint: of the weights.
+            settings: with which they were solved; None for any.
+        """
+        rows = connection.execute(
+            "SELECT DISTINCT fact, settings, request FROM entries WHERE fingerprint = ?", (fingerprint,)
+        )
         wanted = None if settings is None else canonical(settings)
-        return {fact for fact, said in rows if wanted is None or said == wanted}
+        return {fact: request for fact, said, request in rows if wanted is None or said == wanted}
 
     def fingerprints(self, connection: sqlite3.Connection) -> frozenset[str]:
         """Of which weights there are entries."""
@@ -175,18 +267,16 @@ class StoredEntries:
         """Takes out a fact's entries for all weights; its vectors stay in the file, unused, until `compact`."""
         connection.execute("DELETE FROM entries WHERE fact = ?", (fact,))
 
-    def _vector(
-        self, connection: sqlite3.Connection, fact: str, layer: int, start: int, width: int, content: str
-    ) -> Tensor:
-        solve, vectors = "solve(..., anew=True) writes it anew", self.vectors(connection)
+    def _vector(self, connection: sqlite3.Connection, row: _Row, n: int) -> Tensor:
+        vectors, of = self.vectors(connection), f"the entry of fact {row.fact!r} at layer {row.layer}"
+        solve = "solve() solves it anew"
         try:
-            both = vectors.read(start, width)
-        except ValueError as error:
-            raise KnowledgeBaseError(f"{error} for the entry of fact {fact!r} at layer {layer}: {solve}") from None
-        if checksum(both) != content:
-            raise KnowledgeBaseError(
-                f"{vectors.path} is damaged at the entry of fact {fact!r} at layer {layer}: {solve}"
-            )
+            both = vectors.read(row.start, row.width)
+            whole = row.sealed(n, both) == row
+        except (ValueError, TypeError) as error:  # a damaged row has whatever in it
+            raise KnowledgeBaseError(f"{error} for {of}: {solve}") from None
+        if not whole:
+            raise KnowledgeBaseError(f"{vectors.path} is damaged at {of}, or the entry itself is: {solve}")
         return both
 
     def _not_solved(self, connection: sqlite3.Connection, lm: LanguageModel, fact: Fact) -> ValueError:
@@ -198,3 +288,15 @@ class StoredEntries:
             f"{said} was solved on the weights {row[0][:12]}, and {lm.name} has {lm.fingerprint[:12]}: solve() solves "
             "it for these, too"
         )
+
+
+def fact_of(record: str) -> Fact:
+    """A fact as the database has it.
+
+    Raises:
+        KnowledgeBaseError: it is damaged.
+    """
+    try:
+        return Fact.from_dict(json.loads(record))
+    except (ValueError, TypeError, KeyError) as error:
+        raise KnowledgeBaseError(f"a fact in the base is damaged ({error}): {DAMAGED}") from None

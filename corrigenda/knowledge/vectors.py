@@ -1,7 +1,8 @@
 """`VectorFile`: float32 vectors one after the other in a file that only grows, read through a memory map.
 
 Where a vector lies, and where the file ends, its owner knows (the database). What was written beyond that end, by a
-process that was killed before its owner took note, is written over by the next one.
+process that was killed before its owner took note, is written over by the next one. The file begins with its owner's
+identity, so that no other's is read or written over.
 """
 
 from __future__ import annotations
@@ -16,6 +17,11 @@ from torch import Tensor
 
 WIDTH = 4
 """Bytes of a number."""
+MARK = b"corr-kb3"
+
+
+class ForeignFileError(ValueError):
+    """The file is of another owner."""
 
 
 class VectorFile:
@@ -23,10 +29,27 @@ class VectorFile:
 
     Args:
         path: of the file; it is made by the first `append`.
+        identity: of the owner, 32 hexadecimal digits; empty for a file of the time when there was none in it.
+        anew: whether it begins empty, whatever is there; memory maps of it must be of other files.
+
+    Raises:
+        ForeignFileError: the file is there, and of another owner.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, identity: str, anew: bool = False) -> None:
         self.path = path
+        begin = MARK + bytes.fromhex(identity)
+        self._header = begin + xxhash.xxh3_64_digest(begin) if identity else b""
+        if anew:
+            with self.path.open("wb"):
+                pass
+            _sync_folder(self.path.parent)
+        elif identity and self.path.exists():
+            with self.path.open("rb") as file:
+                found = file.read(len(self._header))
+            whole = len(found) == len(self._header) and xxhash.xxh3_64_digest(found[:-8]) == found[-8:]
+            if whole and found != self._header:
+                raise ForeignFileError(f"{path} is of another knowledge base")
         self._mapped: np.ndarray | None = None
 
     def append(self, vectors: list[Tensor], end: int) -> int:
@@ -49,7 +72,8 @@ class VectorFile:
             return end
         new = not self.path.exists()
         with self.path.open("xb" if new else "r+b") as file:
-            file.seek(end * WIDTH)
+            file.write(self._header)
+            file.seek(len(self._header) + end * WIDTH)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -65,28 +89,22 @@ class VectorFile:
         """
         mapped = self._mapped
         if mapped is None or start + width > len(mapped):
-            size = self.path.stat().st_size // WIDTH if self.path.exists() else 0
+            size = (self.path.stat().st_size - len(self._header)) // WIDTH if self.path.exists() else 0
             if start + width > size:
                 what = f"has {size} numbers where {start + width} are needed" if self.path.exists() else "is missing"
                 raise ValueError(f"{self.path} {what}")
             # Copy-on-write: a tensor of it may be written to, and the file stays as it is.
-            self._mapped = mapped = np.memmap(self.path, dtype="<f4", mode="c", shape=(size,))
+            self._mapped = mapped = np.memmap(self.path, dtype="<f4", mode="c", offset=len(self._header), shape=(size,))
         return torch.from_numpy(np.asarray(mapped[start : start + width]))
-
-    def truncate(self) -> None:
-        """Empties the file, and makes it if need be; memory maps of it must be of other files."""
-        with self.path.open("wb"):
-            pass
-        _sync_folder(self.path.parent)
 
     def close(self) -> None:
         """Lets go of the memory map; it stays as long as there are tensors of it."""
         self._mapped = None
 
 
-def checksum(*vectors: Tensor) -> str:
-    """A hash of the numbers' bytes, one vector after the other."""
-    digest = xxhash.xxh3_64()
+def checksum(*vectors: Tensor, about: str = "") -> str:
+    """A hash of the numbers' bytes, one vector after the other, and of what they are of."""
+    digest = xxhash.xxh3_64(about.encode())
     for vector in vectors:
         digest.update(vector.numpy().astype("<f4", copy=False).tobytes())
     return digest.hexdigest()

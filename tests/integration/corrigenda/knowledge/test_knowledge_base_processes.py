@@ -121,7 +121,7 @@ def test_a_kill_while_vectors_are_written_anew(tmp_path: Path, where: str) -> No
         kb.compact()
         require_whole(kb)
         [vectors] = tmp_path.glob("facts.kb.vectors*")
-        assert vectors.stat().st_size == 3 * len(LAYERS) * (48 + 32) * 4
+        assert vectors.stat().st_size == 32 + 3 * len(LAYERS) * (48 + 32) * 4
 
 
 def test_vectors_are_written_anew_while_others_read_and_write(tmp_path: Path) -> None:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import json
 import os
+import random
 import sqlite3
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from unittest import mock
 
 import pytest
 import tiny
 import torch
+import xxhash
 from made_entries import LAYERS, MadeUp, a_fact
 
 from corrigenda import Fact, KnowledgeBase, KnowledgeBaseError, LanguageModel, WrongModelError
@@ -21,6 +26,9 @@ from corrigenda.knowledge import vectors
 from corrigenda.knowledge.entries import Entry
 
 FACTS = [a_fact(number) for number in range(4)]
+
+HEADER = 32
+"""Bytes before the first vector."""
 
 
 @pytest.fixture
@@ -139,20 +147,20 @@ def test_what_a_killed_writer_left_is_written_over(kb: KnowledgeBase, lm: Langua
     with vectors.open("ab") as file:
         file.write(b"half a vec")
     kb.insert(FACTS[1:2], lm, MadeUp())
-    assert vectors.stat().st_size == 2 * size
+    assert vectors.stat().st_size == 2 * size - HEADER
     assert same(kb.entries(lm, FACTS[:2]), MadeUp()(lm, FACTS[:2]))
 
 
 def test_vectors_are_written_anew(kb: KnowledgeBase, lm: LanguageModel) -> None:
     kb.insert([a_fact(number) for number in range(4)], lm, MadeUp())
-    before, size = kb.entries(lm, kb.facts), Path(f"{kb.path}.vectors").stat().st_size
+    before, size = kb.entries(lm, kb.facts), Path(f"{kb.path}.vectors").stat().st_size - HEADER
     assert kb.compact() == 0
     kb.delete("fact-1")
     assert kb.compact(unused=0.5) == 0
     assert kb.compact(unused=0.25) == size // 4
     [left] = kb.path.parent.glob(f"{kb.path.name}.vectors*")
     assert left.name == f"{kb.path.name}.vectors.1"
-    assert left.stat().st_size == 3 * size // 4
+    assert left.stat().st_size == HEADER + 3 * size // 4
     after = kb.entries(lm, kb.facts)
     kept = [entry for entry in before if entry.fact != "fact-1"]  # read before, from a file that is gone
     for one, other in zip(kept, after, strict=True):
@@ -189,18 +197,51 @@ def test_files_that_are_not_the_bases_stay(kb: KnowledgeBase, lm: LanguageModel)
     assert all(path.read_bytes() == b"somebody's copy" for path in others)
 
 
-def test_a_base_of_the_first_format_is_read(kb: KnowledgeBase, lm: LanguageModel) -> None:
-    kb.insert([a_fact(number) for number in range(2)], lm, MadeUp())
-    expected = [entry.value for entry in kb.entries(lm, kb.facts)]
+def as_of_format(kb: KnowledgeBase, version: int) -> None:
+    """Makes a base what an earlier version would have written."""
     kb.close()
     connection = sqlite3.connect(kb.path, isolation_level=None)
-    connection.execute("ALTER TABLE vectors DROP COLUMN generation")
-    connection.execute("PRAGMA user_version=1")
+    file = Path(f"{kb.path}.vectors")
+    content = file.read_bytes()[HEADER:]
+    file.write_bytes(content)
+    rows = connection.execute("SELECT fact, layer, start, d_ffn + d_model FROM entries").fetchall()
+    for fact, layer, start, width in rows:
+        digest = xxhash.xxh3_64_hexdigest(content[4 * start : 4 * (start + width)])
+        where = (digest, fact, layer)
+        connection.execute("UPDATE entries SET checksum = ? WHERE fact = ? AND layer = ?", where)
+    connection.execute("ALTER TABLE entries DROP COLUMN request")
+    connection.execute("ALTER TABLE vectors DROP COLUMN identity")
+    if version == 1:
+        connection.execute("ALTER TABLE vectors DROP COLUMN generation")
+    connection.execute(f"PRAGMA user_version={version}")
     connection.close()
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_base_of_an_earlier_format_is_read_and_gets_an_identity(
+    kb: KnowledgeBase, lm: LanguageModel, version: int
+) -> None:
+    kb.insert([a_fact(number) for number in range(2)], lm, MadeUp())
+    expected = MadeUp()(lm, kb.facts)
+    as_of_format(kb, version)
     for _ in range(2):
         with KnowledgeBase.open(kb.path) as again:
-            found = [entry.value for entry in again.entries(lm, again.facts)]
-            assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
+            assert same(again.entries(lm, again.facts), expected)
+            assert not again.unsolved(lm)
+    [file] = kb.path.parent.glob("*.vectors*")
+    assert file.name == f"{kb.path.name}.vectors.1"
+
+
+def test_what_is_damaged_in_an_earlier_format_is_solved_anew(kb: KnowledgeBase, lm: LanguageModel) -> None:
+    kb.insert([a_fact(number) for number in range(2)], lm, MadeUp())
+    as_of_format(kb, 2)
+    file = Path(f"{kb.path}.vectors")
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.warns(UserWarning, match=r"damaged at the entry of fact 'fact-1' at layer 2"):
+        again = KnowledgeBase.open(kb.path)
+    with again:
+        assert ids(again.unsolved(lm)) == ["fact-1"]
 
 
 def test_each_model_has_its_own_entries(kb: KnowledgeBase, lm: LanguageModel) -> None:
@@ -341,9 +382,86 @@ class TestFilesThatCannotBeUsed:
         assert other.read_bytes() == before
 
     def test_a_later_version(self, kb: KnowledgeBase) -> None:
-        kb._database.connection.execute("PRAGMA user_version=3")
-        with pytest.raises(KnowledgeBaseError, match="has format 3; this version of Corrigenda reads up to 2"):
+        kb._database.connection.execute("PRAGMA user_version=4")
+        with pytest.raises(KnowledgeBaseError, match="has format 4; this version of Corrigenda reads up to 3"):
             KnowledgeBase.open(kb.path)
+
+    def test_an_emptied_base_beside_its_vectors(self, kb: KnowledgeBase, lm: LanguageModel) -> None:
+        """It would begin anew, and write over vectors that may be all that is left."""
+        kb.insert(FACTS, lm, MadeUp())
+        kb.close()
+        vectors = Path(f"{kb.path}.vectors")
+        content = vectors.read_bytes()
+        for left in (b"", None):
+            kb.path.unlink(missing_ok=True)
+            if left is not None:
+                kb.path.write_bytes(left)
+            with pytest.raises(KnowledgeBaseError, match=r"facts\.kb has nothing in it, .*delete the vectors, too"):
+                KnowledgeBase.open(kb.path)
+        empty = sqlite3.connect(kb.path)
+        empty.execute("PRAGMA journal_mode=WAL")
+        empty.close()
+        with pytest.raises(KnowledgeBaseError, match="has nothing in it"):
+            KnowledgeBase.open(kb.path)
+        assert vectors.read_bytes() == content
+        vectors.unlink()
+        with KnowledgeBase.open(kb.path) as new:
+            assert not new.facts
+
+    def test_the_vectors_of_another_base(self, kb: KnowledgeBase, lm: LanguageModel, tmp_path: Path) -> None:
+        """Of as many facts, with as many numbers: neither read nor written over."""
+        kb.insert(FACTS, lm, MadeUp())
+        with KnowledgeBase.open(tmp_path / "other.kb") as other:
+            other.insert(FACTS, lm, MadeUp())
+        own, others = Path(f"{kb.path}.vectors"), tmp_path / "other.kb.vectors"
+        content = others.read_bytes()
+        kb.close()
+        own.write_bytes(content)
+        with pytest.raises(KnowledgeBaseError, match=r"vectors is of another knowledge base, and not of facts\.kb"):
+            KnowledgeBase.open(kb.path)
+        assert own.read_bytes() == content
+
+    def test_a_text_that_was_changed_in_the_file(self, kb: KnowledgeBase, lm: LanguageModel) -> None:
+        """What was solved for another text is not compiled under it, and is solved anew."""
+        kb.insert(FACTS, lm, MadeUp())
+        changed = a_fact(1, "Oslo")
+        record = json.dumps(changed.to_dict())
+        kb._database.connection.execute("UPDATE facts SET record = ? WHERE id = 'fact-1'", (record,))
+        assert ids(kb.unsolved(lm)) == ["fact-1"]
+        with pytest.raises(ValueError, match=r"'fact-1' \('Tower 1 is in'\) was solved for when its text was another"):
+            kb.compile(lm, lambda *_: pytest.fail("compiled"))
+        assert kb.solve(lm, MadeUp()) == 1
+        assert not kb.unsolved(lm)
+        assert same(kb.entries(lm, [changed]), MadeUp()(lm, [changed]))
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            "fact = 'fact-x' WHERE fact = 'fact-1' AND layer = 1",
+            "layer = 3 WHERE fact = 'fact-1' AND layer = 2",
+            "settings = '{}' WHERE fact = 'fact-1'",
+            "request = (SELECT request FROM entries WHERE fact = 'fact-2') WHERE fact = 'fact-1'",
+            "d_ffn = d_ffn + 1, d_model = d_model - 1 WHERE fact = 'fact-1'",
+            "start = NULL WHERE fact = 'fact-1'",
+            "start = (SELECT min(start) FROM entries WHERE fact = 'fact-2') WHERE fact = 'fact-1'",
+        ],
+    )
+    def test_an_entry_that_says_something_else_is_not_compiled(
+        self, kb: KnowledgeBase, lm: LanguageModel, change: str
+    ) -> None:
+        kb.insert(FACTS, lm, MadeUp())
+        connection = kb._database.connection
+        if "NULL" in change:
+            connection.execute("PRAGMA writable_schema=ON")
+            connection.execute("UPDATE sqlite_master SET sql = replace(sql, 'start INTEGER NOT NULL', 'start INTEGER')")
+            connection.execute("PRAGMA writable_schema=RESET")
+        connection.execute(f"UPDATE entries SET {change}")
+        with pytest.raises(KnowledgeBaseError, match="'fact-1'"):
+            kb.entries(lm, FACTS)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "1 fact to solve anew")  # where the text itself says that it is another
+            assert kb.solve(lm, MadeUp()) == 1
+        assert same(kb.entries(lm, FACTS), MadeUp()(lm, FACTS))
 
     def test_damaged_vectors(self, kb: KnowledgeBase, lm: LanguageModel) -> None:
         kb.insert(FACTS, lm, MadeUp())
@@ -363,7 +481,67 @@ class TestFilesThatCannotBeUsed:
             again.entries(lm, FACTS)
         vectors.unlink()
         with KnowledgeBase.open(kb.path) as again:
-            with pytest.raises(KnowledgeBaseError, match=r"is missing for the entry of fact 'fact-0'.*anew=True"):
+            with pytest.raises(KnowledgeBaseError, match=r"is missing for the entry of fact 'fact-0'.*solve"):
                 again.entries(lm, FACTS)
-            again.solve(lm, MadeUp(), anew=True)
+            with pytest.warns(UserWarning, match=r"4 facts to solve anew: .*vectors is missing"):
+                assert again.solve(lm, MadeUp()) == 4
             assert same(again.entries(lm, FACTS), MadeUp()(lm, FACTS))
+
+
+def damaged(content: bytes, draw: random.Random) -> bytes:
+    """A file with a page of zeros or noise, a bit that is another, or without its end."""
+    page = 4096 * draw.randrange(max(1, len(content) // 4096))
+    kind = draw.choice(["zeros", "noise", "bit", "end", "swapped"])
+    if kind == "zeros":
+        return content[:page] + bytes(4096) + content[page + 4096 :]
+    if kind == "noise":
+        return content[:page] + draw.randbytes(4096) + content[page + 4096 :]
+    if kind == "swapped":
+        other = 4096 * draw.randrange(max(1, len(content) // 4096))
+        return content[:page] + content[other : other + 4096] + content[page + 4096 :]
+    place = draw.randrange(len(content))
+    return content[:place] if kind == "end" else content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+
+
+@pytest.mark.parametrize("times", [30, pytest.param(2_000, marks=pytest.mark.nightly)])
+def test_a_damaged_base_says_so_in_one_line_and_compiles_nothing_false(
+    tmp_path: Path, lm: LanguageModel, times: int
+) -> None:
+    """Whatever is wrong in the two files: each verb answers in one line, and what is read was solved for the facts."""
+    path = tmp_path / "facts.kb"
+    with KnowledgeBase.open(path) as kb:
+        kb.insert([a_fact(number, paraphrases=["x" * 300]) for number in range(12)], lm, MadeUp())
+        kb._database.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    files = {name: (tmp_path / name).read_bytes() for name in ("facts.kb", "facts.kb.vectors")}
+
+    def proven(kb: KnowledgeBase) -> None:
+        facts = kb.in_force
+        assert same(kb.entries(lm, facts), MadeUp()(lm, facts))
+
+    verbs: list[Callable[[KnowledgeBase], object]] = [
+        proven,
+        lambda kb: kb.find(subject="Tower 3"),
+        lambda kb: kb.unsolved(lm),
+        lambda kb: kb.compact(),
+        lambda kb: kb.delete("fact-5"),
+        lambda kb: kb.update(a_fact(6, "Oslo")),
+        lambda kb: kb.insert([a_fact(77)], lm, MadeUp()),
+        lambda kb: kb.solve(lm, MadeUp()),
+        proven,
+    ]
+    for seed in range(times):
+        draw = random.Random(seed)
+        for old in tmp_path.iterdir():
+            old.unlink()
+        hit = draw.choice(sorted(files))
+        for name, content in files.items():
+            (tmp_path / name).write_bytes(damaged(content, draw) if name == hit else content)
+        try:
+            with suppress(KnowledgeBaseError), KnowledgeBase.open(path) as kb, warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                kb._database.connection.execute("PRAGMA synchronous=OFF")
+                for verb in verbs:
+                    with suppress(KnowledgeBaseError, ValueError, LookupError):
+                        verb(kb)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {hit}") from error
