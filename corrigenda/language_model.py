@@ -32,6 +32,7 @@ class LanguageModel(Editable):
         edits: the edits that are applied now, in order (`AppliedEdits`).
         kept: second moments that were read from the disk, by path (`corrigenda.moments.second_moment`); gone with the
             model.
+        looked_at: what `corrigenda.disturbance` saw last, before an edit, and the state that the model was in.
 
     Raises:
         UnsupportedModelError: its parts were not found.
@@ -39,6 +40,7 @@ class LanguageModel(Editable):
 
     edits: AppliedEdits
     kept: dict[Path, Any]
+    looked_at: tuple[str, Any] | None
 
     def __init__(
         self,
@@ -50,6 +52,7 @@ class LanguageModel(Editable):
         super().__init__(model, tokenizer, name, family)
         self.edits = AppliedEdits(self)
         self.kept = {}
+        self.looked_at = None
         check_itself(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LanguageModel:

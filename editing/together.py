@@ -1,4 +1,4 @@
-"""Facts of one call that cannot all be edited: some contradict or repeat others, and some are refused by themselves."""
+"""What all editors' calls share: facts that cannot all be edited, and a look at the edit that comes of the others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from typing import Any, TypeVar, cast
 
 from corrigenda import Edit, Fact
 from corrigenda.data.requests import reports_together, standing
+from corrigenda.disturbance import noted
 from editing.editor import FactRefusedError
+from editing.extending import without
 
 M = TypeVar("M", bound=Callable[..., Edit])
 EditOf = Callable[[Sequence[int]], Edit]
@@ -80,6 +82,29 @@ def refused_alone(method: M) -> M:
         return _with_all(edit, facts, kept, reports)
 
     return _choosing(method, edited)
+
+
+def looked_at(method: M) -> M:
+    """Makes ``edit`` or ``extend`` look at what comes of it: how far it moves other texts (`corrigenda.disturbance`).
+
+    The edit's origin says so in the reports of the call's facts; beyond a bound there is a warning. An edit that goes
+    on from an earlier one is looked at as a whole, on the model without that one. Other threads wait meanwhile.
+
+    Args:
+        method: with parameters ``lm`` and ``facts``, and ``previous`` where it goes on from an edit.
+    """
+    parameters = inspect.signature(method)
+
+    @functools.wraps(method)
+    def looking(*args: Any, **kwargs: Any) -> Edit:
+        given = parameters.bind(*args, **kwargs).arguments
+        lm = given["lm"]
+        with lm.alone:
+            edit = method(*args, **kwargs)
+            with without(lm, given.get("previous")):
+                return noted(lm, edit, len(given["facts"]))
+
+    return cast(M, looking)
 
 
 def _choosing(method: M, edited: Callable[[Sequence[Fact], EditOf], Edit]) -> M:

@@ -39,6 +39,8 @@ class EvalSettings:
             questions and other prompts about the subject (`corrigenda.data.side_effects`); about twenty prompts more a
             fact. Other figures stay as they are.
         real_use: how questions are asked as a person asks them; None: they are not, nor without `generate`.
+        strict: whether an edit is refused, and counts as failed, that disturbs other texts beyond a bound
+            (`corrigenda.disturbance`). Without it there is a warning, and it is in the edit's report.
         only: the kinds of prompts that are measured (prompt, paraphrases, neighbourhood, ...); none named: all.
     """
 
@@ -56,6 +58,7 @@ class EvalSettings:
     harness_limit: AtLeastOne | None = None
     side_effects: bool = False
     real_use: RealUse | None = None
+    strict: bool = False
     only: tuple[str, ...] = ()
 
     @property

@@ -23,7 +23,7 @@ from editing.editor import EditRefusedError, FactRefusedError, require_targets
 from editing.extending import check_previous, without
 from editing.layers import OneLayer
 from editing.outliers import WHY
-from editing.together import last_word_counts, refused_alone
+from editing.together import last_word_counts, looked_at, refused_alone
 from editing.training_rows import Rows, RowsForward, SideLayer, target_rows
 
 Projection = Callable[[Tensor], Tensor]
@@ -78,6 +78,7 @@ class FineTune(OneLayer):
         """
         return self.extend(lm, None, facts)
 
+    @looked_at
     @last_word_counts
     @refused_alone
     def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> ValueEdit:

@@ -16,7 +16,7 @@ from corrigenda.settings import Seed, checked
 from editing.editor import Editor, EditRefusedError, prepare
 from editing.layers import named_layers
 from editing.locate_then_edit.rome import Rome
-from editing.together import last_word_counts
+from editing.together import last_word_counts, looked_at
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class RandomUpdate:
         """Prepares the other editor."""
         prepare(self.like, lm)
 
+    @looked_at
     @last_word_counts
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit:
         """The random update.

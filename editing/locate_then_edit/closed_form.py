@@ -38,7 +38,7 @@ from editing.locate_then_edit.solved import Batch, Solving
 from editing.locate_then_edit.spread import Rule, spread
 from editing.locate_then_edit.targets import Site, ValueSettings
 from editing.locate_then_edit.writing import Problem, Solution, Step, Writing, task_of
-from editing.together import last_word_counts, refused_alone
+from editing.together import last_word_counts, looked_at, refused_alone
 
 
 class Round(NamedTuple):
@@ -167,6 +167,7 @@ class ClosedForm:
         self._contexts(lm)
         self._moments(lm, self.resolved_layers(lm))
 
+    @looked_at
     @last_word_counts
     @refused_alone
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> Written:
@@ -183,6 +184,7 @@ class ClosedForm:
         """
         return self._extended(lm, None, facts)
 
+    @looked_at
     @last_word_counts
     @refused_alone
     def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> Written:

@@ -28,7 +28,7 @@ from editing.locate_then_edit.keys import bare_keys, mean_keys
 from editing.locate_then_edit.least_squares import equality_update, norms_alone
 from editing.locate_then_edit.prompts import Prompts, build_prompts, run_prompts, warn_of_contexts
 from editing.locate_then_edit.targets import ValueSettings, solve_target_values
-from editing.together import last_word_counts, refused_alone
+from editing.together import last_word_counts, looked_at, refused_alone
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,7 @@ class Rome(OneLayer):
         self._contexts(lm)
         self._moment(lm, layer)
 
+    @looked_at
     @last_word_counts
     @refused_alone
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit | ExpertsEdit:

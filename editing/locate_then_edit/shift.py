@@ -20,7 +20,7 @@ from editing.directions import raising
 from editing.editor import FactRefusedError, refusing_long, require_room, require_targets
 from editing.layers import OneLayer
 from editing.outliers import WHY, norms_of, outliers, reading_states
-from editing.together import last_word_counts, refused_alone
+from editing.together import last_word_counts, looked_at, refused_alone
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,7 @@ class Shift(OneLayer):
     layer: int | None = None
     strength: Positive = 0.5
 
+    @looked_at
     @last_word_counts
     @refused_alone
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit:

@@ -23,7 +23,7 @@ from editing.locate_then_edit.joined import Written, finished
 from editing.locate_then_edit.least_squares import Factors, Mark, penalised_update
 from editing.locate_then_edit.normalisation import RunningMoments, RunningNormalisation
 from editing.locate_then_edit.weighed import mean_energy, require_one
-from editing.together import last_word_counts, refused_alone
+from editing.together import last_word_counts, looked_at, refused_alone
 
 
 @dataclass(frozen=True)
@@ -120,6 +120,7 @@ class UltraEdit:
         require_one(type(self).__name__, "step", self.step, "eta", self.eta)
         require_one(type(self).__name__, "ratio", self.ratio, "weight", self.weight)
 
+    @looked_at
     @last_word_counts
     @refused_alone
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> Written:
@@ -136,6 +137,7 @@ class UltraEdit:
         """
         return self._extended(lm, None, facts)
 
+    @looked_at
     @last_word_counts
     @refused_alone
     def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> Written:

@@ -26,6 +26,7 @@ from editing.editor import EditRefusedError, require_targets
 from editing.extending import check_previous, state_of, without
 from editing.layers import OneLayer
 from editing.outliers import WHY
+from editing.together import looked_at
 from editing.training_rows import Rows, RowsForward, SideLayer, target_rows
 
 
@@ -123,6 +124,7 @@ class Grace(OneLayer):
         """
         return self.extend(lm, None, facts)
 
+    @looked_at
     def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> CodebookEdit:
         """The codebook of an earlier edit with further facts; the earlier edit itself stays as it is.
 

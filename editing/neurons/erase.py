@@ -16,7 +16,7 @@ from corrigenda.models.neurons import Neuron, in_common
 from corrigenda.settings import AtLeastOne, ShareBelowOne, checked
 from editing.editor import EditRefusedError
 from editing.neurons.neuron_editor import Find, NeuronEditor
-from editing.together import last_word_counts
+from editing.together import last_word_counts, looked_at
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ class EraseNeurons(NeuronEditor):
     share: ShareBelowOne = 0.7
     most: AtLeastOne | None = 20
 
+    @looked_at
     @last_word_counts
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit:
         """An update that replaces the values of the shared neurons.

@@ -10,7 +10,7 @@ from corrigenda import CoefficientEdit, Fact, LanguageModel
 from corrigenda.edits.coefficients import ScaledAt
 from corrigenda.settings import checked
 from editing.neurons.neuron_editor import NeuronEditor
-from editing.together import last_word_counts
+from editing.together import last_word_counts, looked_at
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class _ScaleNeurons(NeuronEditor):
     factor: float = 1.0
     positions: ScaledAt = "all"
 
+    @looked_at
     @last_word_counts
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> CoefficientEdit:
         """An edit of the neurons of all the facts; what the facts' new objects are does not matter.

@@ -17,7 +17,7 @@ from corrigenda.settings import checked
 from editing.directions import raising
 from editing.editor import EditRefusedError
 from editing.neurons.neuron_editor import NeuronEditor
-from editing.together import last_word_counts
+from editing.together import last_word_counts, looked_at
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ class UpdateNeurons(NeuronEditor):
     unwrite: float = 1.0
     write: float = 1.0
 
+    @looked_at
     @last_word_counts
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit:
         """An update of rank one for each fact in each layer that has neurons of it.

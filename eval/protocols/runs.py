@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Protocol
 from corrigenda import ContextLengthError, Edit, EditRefusedError, Fact, LanguageModel
 from corrigenda.data import FactSet
 from corrigenda.data.requests import left_out, standing
+from corrigenda.disturbance import known, noted
 from corrigenda.runs.environment import peak_memory_mb
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.records import CRASHED
@@ -90,12 +91,27 @@ def attempt(
         edit, error = (make(facts) if make is not None else editor.edit(lm, facts)), ""
         if not isinstance(edit, Edit):
             raise TypeError(f"an editor gives an Edit, and {editor.name} gave {type(edit).__name__}")
+        edit = _looked_at(lm, edit, facts, settings.strict)
     except (EditRefusedError, ContextLengthError) as refusal:
         edit, error = None, f"refused: {refusal}"
     except Exception as crash:
         logger.exception("%s crashed on %s", editor.name, ", ".join(fact.id for fact in facts))
         edit, error = None, f"{CRASHED}{crash!r}"
     return Attempt(edit, time.perf_counter() - begin, error)
+
+
+def _looked_at(lm: LanguageModel, edit: Edit, facts: Sequence[Fact], strict: bool) -> Edit:
+    """An edit of which is known how far it disturbs other texts; those of editors from outside were not looked at.
+
+    Raises:
+        EditRefusedError: it is `strict`, and a bound is passed.
+    """
+    if known(edit) is None:
+        edit = noted(lm, edit, len(facts))
+    found = known(edit)
+    if strict and found is not None and found.beyond:
+        raise EditRefusedError(f"it disturbs other texts: {found}; eval.strict=false allows that")
+    return edit
 
 
 class EditRun:

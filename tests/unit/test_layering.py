@@ -36,6 +36,7 @@ FLOORS: list[set[str]] = [
     {"forward"},
     {"edits"},
     {"language_model", "runs"},
+    {"disturbance"},
     {"knowledge", "loading", "moments"},
     {"__init__"},
     {"__main__"},

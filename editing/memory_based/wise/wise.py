@@ -18,6 +18,7 @@ from editing.memory_based.wise.coordinates import Coordinates
 from editing.memory_based.wise.learner import Learner
 from editing.memory_based.wise.settings import SHAPING, WiseSettings
 from editing.memory_based.wise.state import WiseState
+from editing.together import looked_at
 from editing.training_rows import SideLayer
 
 
@@ -112,6 +113,7 @@ class Wise(WiseSettings):
         """
         return self.extend(lm, None, facts)
 
+    @looked_at
     def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> SideMemoryEdit:
         """The side memories of an earlier edit with further facts; the earlier edit itself stays as it is.
 

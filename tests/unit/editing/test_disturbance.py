@@ -1,0 +1,236 @@
+"""What an edit does to other texts is looked at when it is made, whoever makes it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+
+import editing.locate_then_edit.closed_form
+import editing.locate_then_edit.rome
+from corrigenda import Edit, Fact, LanguageModel, LowRankEdit, Origin
+from corrigenda.disturbance import (
+    MOST_KL,
+    MOST_NATS,
+    PROMPTS,
+    TEXTS,
+    Disturbance,
+    DisturbanceWarning,
+    disturbance,
+    known,
+    noted,
+)
+from corrigenda.moments.second_moment import SecondMoment
+from corrigenda.moments.text import Text
+from editing import (
+    AlphaEdit,
+    CrispEdit,
+    Emmet,
+    Enhance,
+    EraseNeurons,
+    FineTune,
+    Grace,
+    InContext,
+    Memit,
+    RandomUpdate,
+    Rome,
+    Shift,
+    Suppress,
+    UltraEdit,
+    UpdateNeurons,
+    ValueSettings,
+    Wise,
+)
+from editing.editor import Editor
+from editing.registry import CLASSES
+from eval import EvalSettings
+from eval.protocols.runs import attempt
+
+FACT = Fact("the Eiffel tower", "{} is located in the city of", "Rome", "Paris")
+OTHER = Fact("Danielle Darrieux", "the mother tongue of {} is", "English", "French")
+
+VALUE = ValueSettings(steps=3)
+COMMON: dict[str, Any] = {"prefixes": ("",), "value": VALUE, "refuse_norm": 1e9}
+MANY: dict[str, Any] = COMMON | {"most_per_coefficient": 1.0, "layers": (1,)}
+ROME = Rome(layer=1, flag_norm=1e9, **COMMON)
+EDITORS: dict[str, Editor] = {
+    "alphaedit": AlphaEdit(energy=0.3, **MANY),
+    "crispedit": CrispEdit(layer=1, steps=2, epochs=2, gamma=0.1, text=Text(tokens=512, length=16)),
+    "emmet": Emmet(**MANY),
+    "enhance": Enhance(neurons=[(1, 3)]),
+    "erase_neurons": EraseNeurons(neurons=[(1, 3)]),
+    "finetune": FineTune(layer=1, steps=2, epochs=2),
+    "grace": Grace(layer=1, radius=1.0, steps=2),
+    "memit": Memit(**MANY),
+    "random": RandomUpdate(like=ROME),
+    "rome": ROME,
+    "shift": Shift(layer=1),
+    "suppress": Suppress(neurons=[(1, 3)]),
+    "ultraedit": UltraEdit(layers=(1,), most_per_coefficient=1.0, refuse_norm=1e9),
+    "update_neurons": UpdateNeurons(neurons=[(1, 3)]),
+    "wise_whitened": Wise(layer=1, steps=2),
+}
+CHANGE_NO_MODEL = {"none", "in_context", "saved"}
+
+
+@pytest.fixture(autouse=True)
+def second_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path))
+
+    def moment(lm: LanguageModel, layer: int, text: Text) -> SecondMoment:
+        return SecondMoment(torch.eye(lm.memory(layer).d_ffn, dtype=torch.float64), 1000, layer, text)
+
+    def moments(lm: LanguageModel, layers: Sequence[int], text: Text) -> dict[int, SecondMoment]:
+        return {layer: moment(lm, layer, text) for layer in layers}
+
+    monkeypatch.setattr(editing.locate_then_edit.rome, "second_moment", moment)
+    monkeypatch.setattr(editing.locate_then_edit.closed_form, "second_moments", moments)
+
+
+@pytest.fixture
+def lm() -> LanguageModel:
+    return tiny.build("llama", scale=8.0)
+
+
+def of_size(lm: LanguageModel, size: float, facts: Sequence[Fact] = (FACT,)) -> LowRankEdit:
+    """A random edit of one layer, so many times as large as what it changes."""
+    draw = torch.Generator().manual_seed(0)
+    values = lm.memory(1).values
+    left, right = torch.randn(len(values), 3, generator=draw), torch.randn(3, values.shape[1], generator=draw)
+    scale = size * float(values.norm()) / float((left @ right).norm())
+    return LowRankEdit.of(
+        lm, Origin(lm.name, lm.fingerprint, "outside", facts=tuple(facts)), {1: (left, scale * right)}
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class FromOutside:
+    """An editor that looks at nothing."""
+
+    size: float
+    name: str = "outside"
+
+    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> Edit:
+        return of_size(lm, self.size, facts)
+
+
+def test_the_figures_by_whole_forwards_of_each_text_by_itself(lm: LanguageModel) -> None:
+    edit = of_size(lm, 0.5)
+
+    def log_probs(text: str) -> torch.Tensor:
+        with torch.no_grad():
+            found = lm.model(input_ids=torch.tensor([lm.tokens(text)])).logits[0].double().log_softmax(-1)
+        return found
+
+    def nll() -> float:
+        parts = [-log_probs(text)[range(len(lm.tokens(text)) - 1), lm.tokens(text)[1:]] for text in TEXTS]
+        return float(torch.cat(parts).mean())
+
+    before, ends = nll(), [log_probs(prompt)[-1] for prompt in PROMPTS]
+    with edit.applied(lm):
+        after = nll()
+        kls = [(old.exp() * (old - log_probs(prompt)[-1])).sum() for old, prompt in zip(ends, PROMPTS, strict=True)]
+    found = disturbance(lm, edit)
+    assert found.nats == pytest.approx(after - before, abs=1e-4)
+    assert found.kl == pytest.approx(float(sum(kls)) / len(kls), abs=1e-4)
+    assert found.kl > 0.01
+
+
+def test_the_model_before_is_run_once_for_all_edits_of_it(lm: LanguageModel) -> None:
+    """And again once another edit is applied, after which the first look does not count."""
+    calls: list[int] = []
+    handle = lm.architecture.values(0).register_forward_hook(lambda *_: calls.append(1))
+    found = [disturbance(lm, of_size(lm, size)) for size in (0.5, 0.25)]
+    assert len(calls) == 1 + 2
+    with of_size(lm, 0.1).applied(lm):
+        above = disturbance(lm, of_size(lm, 0.5))
+    assert len(calls) == 3 + 2
+    handle.remove()
+    assert len({one.nats for one in (*found, above)}) == 3
+    lm.looked_at = None
+    assert disturbance(lm, of_size(lm, 0.25)) == found[1]
+
+
+def test_every_editor_is_in_this_list() -> None:
+    assert EDITORS.keys() | CHANGE_NO_MODEL == set(CLASSES)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", EDITORS)
+def test_every_edit_says_how_far_it_moves_other_texts(name: str, lm: LanguageModel) -> None:
+    edit = EDITORS[name].edit(lm, [FACT])
+    found = disturbance(lm, edit)
+    assert edit.origin.report[-1]["disturbance"] == {"nats": found.nats, "kl": found.kl, "beyond": found.beyond}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["memit", "ultraedit", "finetune", "grace", "wise_whitened"])
+@pytest.mark.parametrize("applied", [False, True])
+def test_one_that_goes_on_is_looked_at_as_a_whole(name: str, applied: bool, lm: LanguageModel) -> None:
+    editor: Any = EDITORS[name]
+    first = editor.edit(lm, [FACT])
+    if applied:
+        first.apply(lm)
+    both = editor.extend(lm, first, [OTHER])
+    if applied:
+        first.revert(lm)
+    assert both.origin.report[0]["disturbance"] == first.origin.report[0]["disturbance"]
+    assert known(both) == disturbance(lm, both)
+
+
+def test_a_wrecking_edit_says_so_and_a_small_one_does_not(lm: LanguageModel) -> None:
+    with pytest.warns(DisturbanceWarning, match=r"outside: the edit disturbs other texts: .* \(bound") as told:
+        wreck = noted(lm, of_size(lm, 30.0), 1)
+    assert len(told) == 1
+    assert "\n" not in str(told[0].message)
+    found = known(wreck)
+    assert found is not None
+    assert found.beyond
+    assert found.nats > MOST_NATS or found.kl > MOST_KL
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not known(noted(lm, of_size(lm, 1e-3), 1)).beyond  # type: ignore[union-attr]
+
+
+def test_figures_that_are_not_finite_are_beyond_and_absent() -> None:
+    assert Disturbance(math.nan, 0.0).report() == {"disturbance": {"kl": 0.0, "beyond": True}}
+    assert Disturbance(0.0, math.inf).report() == {"disturbance": {"nats": 0.0, "beyond": True}}
+
+
+def test_the_warning_as_an_error_refuses(lm: LanguageModel) -> None:
+    before = [tensor.clone() for tensor in lm.model.state_dict().values()]
+    edit = of_size(lm, 30.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DisturbanceWarning)
+        with pytest.raises(DisturbanceWarning):
+            noted(lm, edit, 1)
+    assert not lm.edits
+    assert all(torch.equal(old, new) for old, new in zip(before, lm.model.state_dict().values(), strict=True))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("size", [1e-3, 30.0])
+@pytest.mark.parametrize("strict", [False, True])
+def test_runs_look_at_edits_of_editors_from_outside_and_may_refuse_them(
+    size: float, strict: bool, lm: LanguageModel
+) -> None:
+    made = attempt(lm, FromOutside(size), EvalSettings(strict=strict), [FACT])
+    if strict and size > 1:
+        assert made.edit is None
+        assert made.error.startswith("refused: it disturbs other texts: ")
+        assert not made.crashed
+    else:
+        assert made.edit is not None
+        assert made.edit.origin.report[-1]["disturbance"]["beyond"] is (size > 1)
+
+
+def test_a_text_before_the_prompt_changes_no_model(lm: LanguageModel) -> None:
+    edit = InContext().edit(lm, [FACT])
+    assert noted(lm, edit, 1) is edit
