@@ -54,29 +54,32 @@ class Disturbance:
     """How far an edit moves other texts.
 
     Attributes:
-        nats: by how much the log-perplexity of `TEXTS` rises.
+        nats: by how much the log-perplexity of `TEXTS` rises; None of an encoder-decoder, which gives no text a
+            probability.
         kl: the mean of KL(before, after) of the next token's distribution over `PROMPTS`, in nats.
     """
 
-    nats: float
+    nats: float | None
     kl: float
 
     @property
     def beyond(self) -> bool:
         """Whether a bound is passed, or a figure is not finite."""
-        return not (self.nats <= MOST_NATS and self.kl <= MOST_KL)
+        return not ((self.nats or 0.0) <= MOST_NATS and self.kl <= MOST_KL)
 
     def report(self) -> dict[str, Any]:
         """For an edit's report; a figure that is not finite is absent."""
         figures = {"nats": self.nats, "kl": self.kl}
-        finite = {name: value for name, value in figures.items() if math.isfinite(value)}
+        finite = {name: value for name, value in figures.items() if value is not None and math.isfinite(value)}
         return {"disturbance": finite | {"beyond": self.beyond}}
 
     def __str__(self) -> str:
-        return (
-            f"the log-perplexity of plain texts rises by {self.nats:.3g} nats (bound {MOST_NATS:g}) and the next token "
-            f"of sentences about other things moves by a KL of {self.kl:.3g} nats (bound {MOST_KL:g})"
+        moved = (
+            f"the next token of sentences about other things moves by a KL of {self.kl:.3g} nats (bound {MOST_KL:g})"
         )
+        if self.nats is None:
+            return moved
+        return f"the log-perplexity of plain texts rises by {self.nats:.3g} nats (bound {MOST_NATS:g}) and {moved}"
 
 
 def noted(lm: LanguageModel, edit: Edit, n_facts: int) -> Edit:
@@ -108,7 +111,7 @@ def known(edit: Edit) -> Disturbance | None:
     """What was found of an edit when it was made; None where nobody looked."""
     for report in reversed(edit.origin.report):
         if said := report.get("disturbance"):
-            return Disturbance(said.get("nats", math.nan), said.get("kl", math.nan))
+            return Disturbance(said.get("nats", math.nan if said["beyond"] else None), said.get("kl", math.nan))
     return None
 
 
@@ -118,10 +121,10 @@ def disturbance(lm: LanguageModel, edit: Edit) -> Disturbance:
     with edit.applied(lm):
         after = _seen(lm)
     kl = (before[1].exp() * (before[1] - after[1])).sum(1).mean()
-    return Disturbance(float(after[0] - before[0]), float(kl))
+    return Disturbance(None if before[0] is None or after[0] is None else float(after[0] - before[0]), float(kl))
 
 
-def _before(lm: LanguageModel) -> tuple[Tensor, Tensor]:
+def _before(lm: LanguageModel) -> tuple[Tensor | None, Tensor]:
     """`_seen`, once for all edits that are made on the model as it is."""
     try:
         state = f"{lm.cache_key} {lm.edits.content_hash()}"
@@ -133,14 +136,17 @@ def _before(lm: LanguageModel) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def _seen(lm: LanguageModel) -> tuple[Tensor, Tensor]:
+def _seen(lm: LanguageModel) -> tuple[Tensor | None, Tensor]:
     """The mean of -log P of the texts' tokens, and log P of all tokens after the prompts, (prompt, vocabulary)."""
-    texts, prompts = ([encode(lm.tokenizer, text)[: lm.context_length] for text in part] for part in (TEXTS, PROMPTS))
+    read = ((), PROMPTS) if lm.parts is not None else (TEXTS, PROMPTS)
+    texts, prompts = ([encode(lm.tokenizer, text)[: lm.context_length] for text in part] for part in read)
     batch = lm.batch([*texts, *prompts])
     at = torch.zeros_like(batch.input_ids, dtype=torch.bool)
     for row, length in enumerate(batch.lengths.tolist()):
         at[row, 0 if row < len(texts) else length - 1 : length - (row < len(texts))] = True
     log_probs = forward_logits(lm, batch, at).float().log_softmax(-1)
+    if not texts:
+        return None, log_probs
     n = int(at[: len(texts)].sum())
     targets = batch.input_ids.roll(-1, 1)[: len(texts)][at[: len(texts)]]
     return -log_probs[:n].gather(1, targets[:, None].to(log_probs.device)).mean(), log_probs[n:]

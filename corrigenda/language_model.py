@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 class LanguageModel(Editable):
     """A language model that can be looked into and edited.
 
+    It is used by one thread at a time: edits, locators, evaluation, generation, and a ``with edit.applied(lm)`` block as a
+    whole hold its lock, and other threads wait. Who calls ``lm.model`` itself from several threads holds ``lm.alone``.
+
     Args:
         model: as for `BareModel` (`corrigenda.models.bare`).
         tokenizer: its tokenizer.

@@ -16,6 +16,7 @@ from corrigenda import Fact, LanguageModel
 from corrigenda.data.requests import standing
 from corrigenda.facts import as_facts
 from corrigenda.intervals import interval
+from corrigenda.models.alone import one_thread
 from corrigenda.runs.records import CRASHED
 from corrigenda.settings import check_class
 from eval.measure import measure
@@ -223,6 +224,7 @@ def over_windows(metric: Metric, cases: Sequence[Case]) -> tuple[float, float] |
     return interval([values], windows, shares=metric.is_share)
 
 
+@one_thread
 def evaluate(lm: LanguageModel, facts: Sequence[Fact], settings: EvalSettings | None = None) -> Evaluation:
     """Measures the model with the edits that are applied now, and without them for comparison.
 

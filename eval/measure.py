@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.facts import as_facts
+from corrigenda.models.alone import one_thread
 from corrigenda.settings import check_class
 from eval.changes import compare_with_before, drop_ties
 from eval.fitting import not_measured, too_long
@@ -24,6 +25,7 @@ from eval.settings import EvalSettings
 from eval.teacher_forcing import score_targets
 
 
+@one_thread
 def measure(
     lm: LanguageModel,
     facts: Sequence[Fact],

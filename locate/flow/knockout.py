@@ -22,6 +22,7 @@ from corrigenda import Fact, LanguageModel
 from corrigenda.forward.knockout import knocked_out
 from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import record
+from corrigenda.models.alone import one_thread
 from corrigenda.settings import AtLeastOne, SettingsError, checked
 from locate.flow.results import Knockout
 from locate.question import Question, ask, require_numbers
@@ -70,6 +71,7 @@ class AttentionKnockout:
         """
         lm.architecture.require_one_text("attention knockout")
 
+    @one_thread
     def find(self, lm: LanguageModel, fact: Fact, answer: str | None = None) -> Knockout:
         """Knocks out the edges of one fact's statement.
 

@@ -28,6 +28,7 @@ from torch import Tensor
 from corrigenda import Fact, LanguageModel
 from corrigenda.facts import as_fact
 from corrigenda.forward.gradients import output_gradients
+from corrigenda.models.alone import one_thread
 from corrigenda.models.sites import state_entering
 from corrigenda.settings import AtLeastOne, checked
 from corrigenda.texts import quoted
@@ -58,6 +59,7 @@ class BackwardLens:
         """
         self._layers(lm)
 
+    @one_thread
     def find(self, lm: LanguageModel, fact: Fact, answer: str | None = None) -> GradientLens:
         """Takes the gradient of one fact's loss apart.
 

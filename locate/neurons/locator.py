@@ -8,6 +8,7 @@ from functools import partial
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.facts import as_fact
+from corrigenda.models.alone import one_thread
 from corrigenda.models.neurons import Neuron
 from corrigenda.settings import AtLeastOne, Count, ShareBelowOne, checked
 from locate.neurons.attribution import Method, Rule
@@ -56,6 +57,7 @@ class Neurons:
         """
         chosen_layers(lm, self.layers)
 
+    @one_thread
     def find(self, lm: LanguageModel, fact: Fact, answer: str | None = None) -> RefinedNeurons:
         """The neurons of one fact.
 

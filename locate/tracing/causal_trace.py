@@ -25,6 +25,7 @@ from corrigenda.forward.differentiable import differentiable
 from corrigenda.forward.interventions import Add, Read, Replace, Seen, intervene
 from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import Recording, forward_logits, record
+from corrigenda.models.alone import one_thread
 from corrigenda.models.sites import Site
 from corrigenda.settings import AtLeastOne, SettingsError, checked
 from locate.question import Question, ask, require_numbers
@@ -74,6 +75,7 @@ class CausalTrace:
                 "CausalTrace: severed tracing restores block outputs by the exact method (site='block')"
             )
 
+    @one_thread
     def find(self, lm: LanguageModel, fact: Fact, answer: str | None = None) -> Trace:
         """Traces one fact.
 

@@ -1,0 +1,71 @@
+"""A model is used by one thread at a time: the others wait, and each gets what it would get alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import tiny
+import torch
+
+from corrigenda import Fact, LanguageModel
+from corrigenda.moments.text import Text
+from editing import Rome, ValueSettings
+from eval import EvalSettings, evaluate
+from locate import CausalTrace, Noise
+
+PROMPTS = ["Paris is the city of", "the Eiffel tower is in", "Rome is in the", "the capital of France is"]
+FACTS = [Fact("Paris", "the city of {} is in", "Rome"), Fact("Eiffel tower", "the {} is in", "Italy")]
+ROME = Rome(
+    layer=1,
+    prefixes=("", "red green . "),
+    value=ValueSettings(steps=6),
+    text=Text(tokens=512, length=16),
+    flag_norm=1e9,
+    refuse_norm=1e9,
+)
+
+
+def at_once(function: Callable[[Any], Any], items: list[Any]) -> list[Any]:
+    with ThreadPoolExecutor(4) as threads:
+        return list(threads.map(function, items))
+
+
+def edited(lm: LanguageModel, fact: Fact) -> torch.Tensor:
+    return ROME.edit(lm, [fact]).delta(1)
+
+
+def test_answers_edits_measures_and_traces_of_threads_are_those_of_one() -> None:
+    lm = tiny.build("llama", scale=8.0)
+    lm.fingerprint  # noqa: B018 - taken before the threads start
+    alone = [lm.generate(prompt, 6) for prompt in PROMPTS]
+    deltas = [edited(lm, fact) for fact in FACTS]
+    settings = EvalSettings(perplexity_windows=0, generate=False)
+    figures = [evaluate(lm, [fact], settings).cases[0].after.values for fact in FACTS]
+    trace = CausalTrace(noise=Noise(samples=2, sigma=1.0))
+    scores = [trace.find(lm, fact, "top").scores for fact in FACTS]
+
+    assert at_once(lambda prompt: lm.generate(prompt, 6), PROMPTS * 5) == alone * 5
+    for found, wanted in zip(at_once(lambda fact: edited(lm, fact), FACTS * 2), deltas * 2, strict=True):
+        assert torch.equal(found, wanted)
+    assert at_once(lambda fact: evaluate(lm, [fact], settings).cases[0].after.values, FACTS * 2) == figures * 2
+    for found, wanted in zip(at_once(lambda fact: trace.find(lm, fact, "top").scores, FACTS), scores, strict=True):
+        assert torch.equal(found, wanted)
+
+
+def test_applied_in_two_threads() -> None:
+    lm = tiny.build("llama", scale=8.0)
+    before = {name: tensor.clone() for name, tensor in lm.model.state_dict().items()}
+    edits = [ROME.edit(lm, [fact]) for fact in FACTS]
+    alone = []
+    for edit in edits:
+        with edit.applied(lm):
+            alone.append(lm.generate(PROMPTS[0], 6))
+
+    def inside(number: int) -> str:
+        with edits[number].applied(lm):
+            return lm.generate(PROMPTS[0], 6)
+
+    assert at_once(inside, [0, 1] * 10) == alone * 10
+    assert all(torch.equal(before[name], tensor) for name, tensor in lm.model.state_dict().items())
