@@ -9,9 +9,11 @@ Installed, the program is called `corrigenda` (`corrigenda/__main__.py`).
 from __future__ import annotations
 
 import functools
+import io
 import os
 import sys
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
 import hydra
@@ -19,7 +21,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from jobs.errors import SWITCH, told
+from jobs.errors import SWITCH, ended_by_signals, told
 from jobs.job import new_folder, run_folder
 from jobs.outside import add_choices, importable_last
 from jobs.words import flags_last, spelt_out, version
@@ -41,9 +43,12 @@ def task(config: DictConfig) -> float | None:
 def main() -> None:
     """The program: `task` with the configuration of the command line.
 
-    It exits with 1 after an error (2 where the command could not be read, 130 after Ctrl-C), of which it says one line.
-    HYDRA_FULL_ERROR=1 shows the traceback instead.
+    It exits with 1 after an error (2 where the command could not be read; 130 after Ctrl-C, 143 after SIGTERM, 129
+    after SIGHUP), of which it says one line. HYDRA_FULL_ERROR=1 shows the traceback instead.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what an output cannot encode is shown as an escape
+            stream.reconfigure(errors="backslashreplace")
     if sys.argv[1:] == ["--version"]:  # Hydra's own answer is Hydra's version
         sys.stdout.write(f"{version()}\n")
         return
@@ -64,10 +69,15 @@ def main() -> None:
 
     try:
         add_choices()
-        with importable_last(Path.cwd()):
+        with importable_last(Path.cwd()), ended_by_signals():
             hydra.main(version_base="1.3", config_path="conf", config_name="config")(kept)()
         if errors:
             raise errors[0]
+        sys.stdout.flush()
+    except BrokenPipeError:  # who reads the output has seen enough
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)  # 128 + SIGPIPE, as a shell says it
     except (Exception, KeyboardInterrupt) as error:
         said = None if asked == "1" else told(error, sys.argv[1:])
         if said is None:

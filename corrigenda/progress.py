@@ -14,7 +14,10 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import track as _track
+
+from corrigenda.texts import printable
 
 T = TypeVar("T")
 
@@ -36,7 +39,7 @@ def track(items: Iterable[T], description: str, bar: bool = True, total: int | N
     total = len(items) if isinstance(items, Sized) else total
     console = Console(stderr=True)
     if console.is_terminal:
-        return _track(items, description, total, console=console, transient=True) if bar else items
+        return _track(items, escape(printable(description)), total, console=console, transient=True) if bar else items
     return _lines(items, description, total)
 
 
@@ -61,7 +64,7 @@ def stage(description: str, at_once: bool = True, bar: bool = True) -> Iterator[
         with _told(description, at_once=at_once):
             yield
     elif bar:
-        with console.status(description):
+        with console.status(escape(printable(description))):
             yield
     else:
         yield
@@ -69,7 +72,7 @@ def stage(description: str, at_once: bool = True, bar: bool = True) -> Iterator[
 
 def line(text: str) -> None:
     """Writes one line to standard error, however long it is."""
-    Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
+    Console(stderr=True).print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
 
 def how_far(done: int, total: int, seconds: float) -> str:

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from corrigenda.texts import printable
 from jobs.job import StoreJob
 from jobs.saved_edits import model_of, read_edits
 from jobs.settings import AskSettings, check
@@ -27,7 +28,7 @@ class Job(StoreJob):
         before = lm.generate(prompts, asked.max_new_tokens)
         if not edits:
             for prompt, answer in zip(prompts, before, strict=True):
-                printer.print(Text(f"{prompt}{answer}"), soft_wrap=True)
+                printer.print(Text(printable(f"{prompt}{answer}", lines=True)), soft_wrap=True)
             return
         with ExitStack() as applied:
             for edit in edits:
@@ -35,7 +36,7 @@ class Job(StoreJob):
             after = lm.generate(prompts, asked.max_new_tokens)
         table = Table("prompt", "before", "after", title=Text(lm.name), title_justify="left", show_lines=True)
         for row in zip(prompts, before, after, strict=True):
-            table.add_row(*(Text(text.strip()) for text in row))
+            table.add_row(*(Text(printable(text.strip(), lines=True)) for text in row))
         printer.print(table)
         for edit in edits:
             printer.print(Text(edit.describe()), soft_wrap=True)

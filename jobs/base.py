@@ -22,6 +22,7 @@ from rich.console import Console
 from corrigenda.progress import stage
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.trackers import Tracker, tracker
+from corrigenda.texts import printable
 from corrigenda.workers import Workers
 from jobs.errors import RunInterrupted
 from jobs.job import Job, StoreJob, find_job, stored_config
@@ -234,7 +235,7 @@ def begin_tracker(config: DictConfig, folder: RunFolder) -> Tracker:
 
 def say(text: str) -> None:
     """Writes a line to standard output as it is, not broken at a pipe's 80 columns."""
-    Console().print(text, markup=False, highlight=False, soft_wrap=True)
+    Console().print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
 
 def wide_console() -> Console:

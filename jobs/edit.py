@@ -24,7 +24,7 @@ from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.ids import code_version, files_named, run_id, targets
 from corrigenda.runs.records import CRASHED, records_in
 from corrigenda.runs.store import Store, StoredRun, read_run
-from corrigenda.texts import on_one_line
+from corrigenda.texts import on_one_line, printable
 from corrigenda.workers import Workers
 from editing import Editor, prepare
 from eval import Case, EditRun, SequentialRun, SequentialSettings, run_batch, run_sequential, run_single
@@ -268,7 +268,7 @@ def _print(config: DictConfig, run: EditRun, sequence: SequentialRun | None, sum
         printer.print(f"stopped by the alarm: {summary['stopped']['why']}; {total} were asked for", style="red")
     for case in run.evaluation.failures:  # texts as they are: what is in square brackets is no style
         said = f"failed: {case.fact.id}: {on_one_line(case.fact.statement)}: {case.error}"
-        printer.print(Text(said, style="red"), soft_wrap=True)
+        printer.print(Text(printable(said), style="red"), soft_wrap=True)
     if run.facts.skipped:
         printer.print(f"{len(run.facts.skipped)} bad records were skipped; summary.json lists them")
     seconds = summary["seconds_per_edit"]
@@ -319,7 +319,7 @@ class _Progress:
         text = f"[{self.done}/{self._total}] {asked}"
         took = "" if case.seconds is None else f"{case.seconds:.1f} s"
         said = f"{text}  {on_one_line(case.error, 200) or change}  {took}"
-        self._bar.console.print(said, markup=False, highlight=False, soft_wrap=True)
+        self._bar.console.print(printable(said), markup=False, highlight=False, soft_wrap=True)
 
 
 def _target(target: str | None) -> str:

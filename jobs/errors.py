@@ -6,9 +6,11 @@ This file is light: it is imported before anything is done.
 from __future__ import annotations
 
 import re
+import signal
+import threading
 import traceback
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,35 @@ class RunFailedError(RuntimeError):
 
 
 class RunInterrupted(KeyboardInterrupt):
-    """Ctrl-C during a job; the text says how to go on."""
+    """Ctrl-C, or another signal that ends a program, during a job; the text says how to go on."""
+
+
+class _Ended(KeyboardInterrupt):
+    """A signal that ends a program, where Ctrl-C would interrupt it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """In the block SIGTERM and SIGHUP do as Ctrl-C does: what is finished is kept, and how to go on is said."""
+
+    def end(number: int, _frame: object) -> None:
+        raise _Ended(number)
+
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    main = threading.current_thread() is threading.main_thread()
+    # Ignored ones (nohup) stay ignored, and what has a handler already keeps it.
+    taken = [number for number in numbers if main and signal.getsignal(number) is signal.SIG_DFL]
+    for number in taken:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
 
 
 EXPECTED = (ValueError, OSError, MemoryError, LockedError, RunFailedError, HydraException, OmegaConfBaseException)
@@ -53,7 +83,7 @@ def told(error: BaseException, arguments: Sequence[str]) -> tuple[str, int] | No
         arguments: those of the command line.
     """
     if isinstance(error, KeyboardInterrupt):
-        return _line(f"interrupted; {error}" if str(error) else "interrupted"), 130
+        return _line(f"interrupted; {error}" if str(error) else "interrupted"), 128 + _signal(error)
     if isinstance(error, OverrideParseException):
         return _line(_unread(error.override or "", arguments)), 2
     found = _cause(error)
@@ -74,6 +104,13 @@ def told(error: BaseException, arguments: Sequence[str]) -> tuple[str, int] | No
     if not text:
         text = type(found).__name__
     return _line(text if chosen else f"{text} ({type(found).__name__}; {SWITCH}=1 shows where)"), 1
+
+
+def _signal(error: BaseException) -> int:
+    """The signal that an interruption came from."""
+    cause = error.__context__
+    found = error if isinstance(error, _Ended) else cause if isinstance(cause, _Ended) else None
+    return int(signal.SIGINT) if found is None else found.number
 
 
 def _unread(argument: str, arguments: Iterable[str]) -> str:
@@ -139,8 +176,11 @@ def _call(text: str) -> str:
 
 
 def _out_of_memory(error: BaseException) -> bool:
-    """Whether it is the error of this kind that torch has; torch is not imported for it."""
-    return type(error).__name__ == "OutOfMemoryError"
+    """Whether it is one of torch's errors of this kind, or the system's; torch is not imported for it."""
+    said = str(error)
+    return type(error).__name__ == "OutOfMemoryError" or (
+        isinstance(error, RuntimeError) and ("can't start new thread" in said or "can't allocate memory" in said)
+    )
 
 
 def _in_our_words(error: BaseException) -> bool:

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from corrigenda import KnowledgeBase
-from corrigenda.texts import on_one_line
+from corrigenda.texts import on_one_line, printable
 from jobs.base import say, wide_console
 from jobs.building.folder import BuildFolder
 from jobs.job import StoreJob
@@ -49,10 +49,13 @@ class Job(StoreJob):
             )
             holds = {True: Text("yes", "green"), False: Text("no", "red")}.get(row.get("holds"), Text(""))
             table.add_row(
-                *(Text(part) for part in (fact.id, fact.statement, fact.target_new or "", fact.target_true or "")),
+                *(
+                    Text(printable(part))
+                    for part in (fact.id, fact.statement, fact.target_new or "", fact.target_true or "")
+                ),
                 Text(state if built else f"{state}, not built yet"),
                 holds if built else Text(""),
-                Text(on_one_line(row.get("now") or "") if built else ""),
+                Text(printable(on_one_line(row.get("now") or "")) if built else ""),
             )
         wide_console().print(table)
         if not found:
