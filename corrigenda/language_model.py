@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 class LanguageModel(Editable):
     """A language model that can be looked into and edited.
 
-    It is used by one thread at a time: edits, locators, evaluation, generation, and a ``with edit.applied(lm)`` block as a
-    whole hold its lock, and other threads wait. Who calls ``lm.model`` itself from several threads holds ``lm.alone``.
+    It is used by one thread at a time: edits, locators, evaluation, generation, and a ``with edit.applied(lm)`` block
+    as a whole hold its lock, and other threads wait. Who calls ``lm.model`` itself from several threads holds
+    ``lm.alone``.
 
     Args:
         model: as for `BareModel` (`corrigenda.models.bare`).
@@ -103,7 +104,7 @@ class LanguageModel(Editable):
         stop = self.ends_answer if stop_at_newline else self.is_end
         with self.alone:
             added = generation.decode(self, [self.tokens(text) for text in texts], max_new_tokens, stop=stop)
-        continuations = [self.text(tokens) for tokens in added]
+        continuations = [self.continuation(tokens) for tokens in added]
         return continuations[0] if isinstance(prompts, str) else continuations
 
     def _weights_hash(self) -> str:

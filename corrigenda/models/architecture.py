@@ -53,6 +53,23 @@ class Architecture:
             self.attention(layer)
             if layer not in self._experts:
                 self.values(layer), self.keys(layer)
+        self._require_own_values()
+
+    def _require_own_values(self) -> None:
+        """Refuses layers that are one module, or have one matrix of values: what is done to one is done to both.
+
+        Raises:
+            UnsupportedModelError: there are such.
+        """
+        first: dict[int, int] = {}
+        for layer, block in enumerate(self.blocks):
+            for part in (block,) if layer in self._experts else (block, self.values(layer).weight):
+                other = first.setdefault(id(part), layer)
+                if other != layer:
+                    raise UnsupportedModelError(
+                        f"{name_of(self.model)}: layers {other} and {layer} share their weights, so that an edit of "
+                        "one would be one of both; give each its own (copy.deepcopy of the block)"
+                    )
 
     @property
     def has_encoder(self) -> bool:

@@ -98,11 +98,18 @@ class BareModel:
 
     @property
     def context_length(self) -> int | None:
-        """The most tokens a text may have, where the model's configuration says it."""
+        """The most tokens a text may have, where the model's configuration says it.
+
+        With LongRoPE (Phi-3) so many as the short factors are for: a longer row would change the rotary frequencies of
+        all rows that run with it, and would not fit what a cache holds.
+        """
         config = self.model.config.get_text_config()
+        rope = getattr(config, "rope_parameters", None) or {}
+        kinds = [rope, *(kind for kind in rope.values() if isinstance(kind, Mapping))]
+        short = [int(kind["original_max_position_embeddings"]) for kind in kinds if kind.get("rope_type") == "longrope"]
         for name in ("max_position_embeddings", "n_positions", "seq_length"):
             if getattr(config, name, None) is not None:
-                return int(getattr(config, name))
+                return min([int(getattr(config, name)), *short])
         return None
 
     def memory(self, layer: int, expert: int | Literal["shared"] | None = None) -> FFNMemory:
@@ -163,6 +170,16 @@ class BareModel:
         """The text of generated tokens, without special ones."""
         known = [token for token in tokens if token < self._n_embedded] if self.parts else list(tokens)
         return str(self.tokenizer.decode(known, skip_special_tokens=True))
+
+    def continuation(self, tokens: Sequence[int]) -> str:
+        """The text of generated tokens as it follows their prompt.
+
+        SentencePiece's decoders take the space from the beginning of a text, also where the text goes on.
+        """
+        text = self.text(tokens)
+        if self.parts is not None or not tokens or text.startswith(" "):
+            return text
+        return f" {text}" if str(self.tokenizer.convert_ids_to_tokens(tokens[0])).startswith("▁") else text
 
     def batch(self, sequences: Iterable[Sequence[int]], prompts: Sequence[int] | None = None) -> TokenBatch:
         """Token sequences as a batch on the model's device; `prompts` says how many tokens of each are its prompt.

@@ -41,11 +41,15 @@ def runs_on(module: nn.Module) -> torch.device:
 
 
 def require_whole(model: nn.Module) -> None:
-    """Refuses a model whose matrices are split over processes (tensor-parallel): each sees a part of its coefficients.
+    """Refuses a model in a wrapper that runs copies of it, and one whose matrices are split over processes.
+
+    Of a split one (tensor-parallel) each process sees a part of its coefficients.
 
     Raises:
-        UnsupportedModelError: it is one.
+        UnsupportedModelError: it is one of them.
     """
+    if not hasattr(model, "config") and hasattr(model, "module"):
+        raise UnsupportedModelError(f"the model is wrapped in {type(model).__name__}; give what it wraps: model.module")
     for name, weight in model.named_parameters():
         if getattr(weight, "device_mesh", None) is not None:  # a DTensor; its module takes a second to import
             raise UnsupportedModelError(

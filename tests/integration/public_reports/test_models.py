@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
+
 import pytest
 import tiny
 import torch
-from public_reports import IDS, log_probs, model
+from public_reports import IDS, log_probs, low_rank, model
 
-from corrigenda import Fact, LanguageModel
+from corrigenda import ContextLengthError, Fact, LanguageModel
 from corrigenda.models.families import UnsupportedModelError
 from eval import EvalSettings, evaluate
 from eval.scoring import score
@@ -49,6 +52,36 @@ def test_scores_in_half_precision() -> None:
     assert found.next_token is not None
     assert torch.equal(found.next_token, plain)
     assert float(found.next_token.exp().sum()) == pytest.approx(1, abs=1e-6)
+
+
+LONG = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
+
+
+def long_rope() -> LanguageModel:
+    rope = LONG | {"original_max_position_embeddings": 10}
+    return LanguageModel(
+        model("phi3", rope_parameters=rope, original_max_position_embeddings=10), tiny.tokenizer(), "tiny"
+    )
+
+
+def test_a_longer_row_beside_one() -> None:
+    """huggingface/transformers#33129, QwenLM/Qwen#401: the longest row of a batch chose the rotary frequencies of all,
+    and what a cache held was of other frequencies than what followed."""
+    lm = long_rope()
+    assert lm.context_length == 10
+    fits, long = (
+        ("the tower is in", ["Rome and Paris", "Big Ben"]),
+        ("in the city of London the river is the", ["Rome"]),
+    )
+    both = score(lm, [fits, long])
+    for (prompt, targets), found in zip((fits, long), both, strict=True):
+        for target, scored in zip(targets, found.targets, strict=True):
+            whole = lm.tokens(f"{prompt} {target}")
+            assert scored.log_probs == pytest.approx(log_probs(lm, whole, len(lm.tokens(prompt))), abs=1e-5)
+    with pytest.raises(ContextLengthError, match="12 tokens, and tiny reads at most 10"):
+        score(lm, [fits, (long[0], ["Rome and Paris of"])])
+    with pytest.raises(ContextLengthError, match="reads at most 10"):
+        lm.generate(fits[0], 12)
 
 
 def test_text_that_is_longer_than_the_positions() -> None:
@@ -93,7 +126,34 @@ def test_what_a_layer_adds(family: str) -> None:
     torch.testing.assert_close(lm.memory(1).read(seen.coefficients), seen.output, atol=1e-4, rtol=1e-4)
 
 
+def test_a_model_in_a_wrapper() -> None:
+    """zjunlp/EasyEdit#394: in DistributedDataParallel the layers have other names, which were not found."""
+    with pytest.raises(UnsupportedModelError, match=r"wrapped in DataParallel.*model\.module"):
+        LanguageModel(torch.nn.DataParallel(model()), tiny.tokenizer(), "tiny")  # type: ignore[arg-type]
+
+
 def test_a_model_without_a_head() -> None:
     """zjunlp/EasyEdit#288: AutoModel instead of AutoModelForCausalLM: there are no logits."""
     with pytest.raises(UnsupportedModelError, match="LlamaModel"):
         LanguageModel(model().model, tiny.tokenizer(), "tiny")
+
+
+@pytest.mark.parametrize("shared", ["block", "matrix"])
+def test_layers_that_share_their_weights(shared: str) -> None:
+    """ggml-org/llama.cpp#4718, huggingface/peft#2018: of two places that hold one matrix both were changed; here taking
+    the edits back left one of them in the weights."""
+    made = model()
+    layers: Sequence[torch.nn.Module] = made.model.layers
+    if shared == "block":
+        made.model.layers[2] = layers[1]
+    else:
+        layers[2].mlp.down_proj.weight = layers[1].mlp.down_proj.weight
+    with pytest.raises(UnsupportedModelError, match="layers 1 and 2 share their weights"):
+        LanguageModel(made, tiny.tokenizer(), "tiny")
+    made.model.layers[2] = copy.deepcopy(layers[1])
+    lm = LanguageModel(made, tiny.tokenizer(), "tiny")
+    before = [lm.memory(layer).values.clone() for layer in (1, 2)]
+    edit = low_rank(lm, {1: 1, 2: 1})
+    edit.apply(lm)
+    edit.revert(lm)
+    assert all(torch.equal(lm.memory(layer).values, old) for layer, old in zip((1, 2), before, strict=True))

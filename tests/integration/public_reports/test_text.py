@@ -127,6 +127,19 @@ def test_more_embeddings_than_tokens() -> None:
     assert len(grid.words[-1]) == 3
 
 
+@pytest.mark.parametrize("scheme", ["always", "first", "never"])
+def test_the_space_between_a_prompt_and_its_continuation(scheme: str) -> None:
+    """huggingface/transformers#22710: what a Llama says after a prompt comes without the space before it."""
+    tokenizer = pieces(scheme)
+    made = model(vocab_size=len(tokenizer))
+    for word in ("▁Rome", "Rome"):
+        lm = LanguageModel(made, tokenizer, "tiny")
+        state = lm.model.model(input_ids=torch.tensor([lm.tokens("the city of")])).last_hidden_state[0, -1]
+        made.lm_head.weight.data[tokenizer.convert_tokens_to_ids(word)] = state * 100  # so that it is said next
+        assert "the city of" + lm.generate("the city of", 1) == "the city of" + word.replace("▁", " ")
+        made.lm_head.weight.data[tokenizer.convert_tokens_to_ids(word)] = 0
+
+
 def test_a_space_alone_before_the_answer() -> None:
     """allenai/catwalk#156, huggingface/transformers#28010: the space before an answer is a token of its own, which is
     what any answer begins with: a model that says "1789" was taken to know "1995", and P(space) was traced."""
