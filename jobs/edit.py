@@ -158,6 +158,9 @@ def _edit(
             progress.advance(case)
             watcher.case(run.numbers[case.fact.id], case.to_dict())
 
+        for case in run.cases.values():  # of a run that goes on: a tracker begins anew, and would show the rest alone
+            if run.is_done(case.fact):
+                watcher.case(run.numbers[case.fact.id], case.to_dict())
         start = time.perf_counter()
         prepare(editor, lm)
         prepared = time.perf_counter() - start

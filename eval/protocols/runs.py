@@ -132,7 +132,8 @@ class EditRun:
         most_memory_mb: the most that one of its workers has held (MiB), where there are any.
 
     Raises:
-        ValueError: the folder holds a run of another model or other facts.
+        ValueError: the folder holds a run of another model or other facts; or edits are applied to the model, which
+            would be in what is measured after the run's own edits and not in what is measured before.
     """
 
     def __init__(
@@ -146,6 +147,11 @@ class EditRun:
         notify: Notify = lambda case: None,
         before: Path | None = None,
     ) -> None:
+        if lm.edits:
+            kinds = ", ".join(edit.kind for edit in lm.edits)
+            raise ValueError(
+                f"a run begins with the unedited model, and {lm.name} has edits applied ({kinds}): revert them"
+            )
         self.lm = lm
         self.facts = facts
         self.editor = editor

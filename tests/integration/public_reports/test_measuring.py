@@ -14,7 +14,7 @@ import program
 import pytest
 import tiny
 import torch
-from public_reports import DANIELLE, EIFFEL, log_probs, model, pieces, rome
+from public_reports import DANIELLE, EIFFEL, log_probs, low_rank, model, pieces, rome
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.data import FactSet, read_facts
@@ -61,6 +61,14 @@ def test_each_fact_from_the_clean_model(lm: LanguageModel, tmp_path: Path) -> No
         found.append({id_: (case.before, case.after, case.edit) for id_, case in run.cases.items()})
         assert all(torch.equal(tensor, clean[name]) for name, tensor in lm.model.state_dict().items())
     assert found[0] == found[1]
+
+
+def test_a_run_on_a_model_that_is_edited(lm: LanguageModel, tmp_path: Path) -> None:
+    """zjunlp/EasyEdit#643: an edit that was applied already was in the figures after, and not in those before."""
+    edit = low_rank(lm, {1: 2, 2: 2})
+    with edit.applied(lm), pytest.raises(ValueError, match=r"tiny has edits applied \(low_rank\): revert them"):
+        run_of(lm, tmp_path, EIFFEL)
+    run_single(run_of(lm, tmp_path, EIFFEL))
 
 
 def test_a_sequence_against_the_unedited_model(lm: LanguageModel, tmp_path: Path) -> None:
@@ -224,3 +232,35 @@ def test_mean_of_a_target_not_its_sum(lm: LanguageModel) -> None:
     [record] = case.after.scored("prompt")
     assert record.log_probs_new is not None
     assert record.p_new == pytest.approx(float(torch.tensor(fmean(record.log_probs_new)).exp()), rel=1e-5)
+
+
+class Told:
+    """A tracker that notes the numbers of the cases that it is told, and stops the program at one of them."""
+
+    def __init__(self, stop_at: int | None = None) -> None:
+        self.cases: list[int] = []
+        self.stop_at = stop_at
+
+    def case(self, number: int, record: Any) -> None:
+        self.cases.append(number)
+        if number == self.stop_at:
+            raise KeyboardInterrupt
+
+    def finish(self, summary: Any) -> None:
+        pass
+
+
+def test_a_tracker_of_a_run_that_goes_on(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """wandb/wandb#2971, allenai/tango#152: a run that was gone on with showed its later part alone."""
+    lm.save_pretrained(tmp_path / "model")
+    facts = [Fact(subject, "the city of {} is", "Rome", "Paris") for subject in ("Big Ben", "the tower", "the river")]
+    (tmp_path / "facts.jsonl").write_text("".join(f"{json.dumps(fact.to_dict())}\n" for fact in facts))
+    run = tmp_path / "run"
+    common = ["model=own", f"model.name={tmp_path / 'model'}", "model.device=cpu", "data=facts", "editor=none"]
+    common += [f"data.path={tmp_path / 'facts.jsonl'}", "eval=probabilities", "eval.perplexity_windows=0"]
+    told = [Told(stop_at=1), Told()]
+    for watcher, more in zip(told, ([f"hydra.run.dir={run}"], [f"resume={run}"]), strict=True):
+        monkeypatch.setattr("jobs.edit.begin_tracker", lambda *_, watcher=watcher: watcher)
+        program.call(tmp_path, *common, *more, succeeds=watcher.stop_at is None)
+    assert told[0].cases == [0, 1]
+    assert told[1].cases == [0, 1, 2]
