@@ -22,6 +22,7 @@ from corrigenda.edits.state import EditorState, StoredState, read_state, write_s
 from corrigenda.facts import Fact
 from corrigenda.files import write_json, write_tensors
 from corrigenda.models.bare import BareModel, Place
+from corrigenda.models.condition import require_own_precision
 from corrigenda.models.identity import WrongModelError as WrongModelError
 from corrigenda.plain_data import read_json
 
@@ -153,6 +154,7 @@ class Edit(ABC):
             strict: whether to refuse a model whose unedited weights are not those the edit was made on.
 
         Raises:
+            RuntimeError: torch computes in another precision (`models.condition.require_own_precision`).
             TypeError: it is no model.
             WrongModelError: it is another model, or the values of a layer that the edit acts on were changed by hand
                 after loading, and `strict`; or its shapes do not fit.
@@ -160,6 +162,7 @@ class Edit(ABC):
             ValueError: this very edit is applied already.
         """
         _require_model(lm)
+        require_own_precision(lm.model, lm.name)
         with lm.alone:
             if strict and self.origin.fingerprint != lm.fingerprint:
                 raise WrongModelError(

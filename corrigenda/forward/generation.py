@@ -94,6 +94,7 @@ def decode(
 
     Raises:
         ContextLengthError: a prompt with the tokens that may be added is longer than the model reads.
+        RuntimeError: torch computes in another precision (`models.condition.settle`).
         ValueError: the model is not causal, or there is no prompt.
         SettingsError: a number of tokens is negative, or no whole number.
     """

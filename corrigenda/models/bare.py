@@ -186,6 +186,7 @@ class BareModel:
 
         Raises:
             ContextLengthError: one is longer than the model reads.
+            RuntimeError: torch computes in another precision (`models.condition.settle`).
             ValueError: no sequence, an empty one, or one with a token that the model does not embed.
         """
         settle(self.model, self.name)

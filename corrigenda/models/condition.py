@@ -54,12 +54,33 @@ def settle(model: nn.Module, name: str) -> None:
     Dropout would make every figure another one at each call.
 
     Raises:
+        RuntimeError: torch computes in another precision (`require_own_precision`).
         UnsupportedModelError: an adapter was put inside.
     """
     require_no_adapter(model, name)
+    require_own_precision(model, name)
     if any(module.training for module in model.modules()):
         model.eval()
         warnings.warn(f"{name} was in train mode (dropout acts there); it is put into eval mode", stacklevel=4)
+
+
+def require_own_precision(model: nn.Module, name: str) -> None:
+    """Refuses what makes torch compute in another precision than that of the weights and of what is kept on disk.
+
+    Raises:
+        RuntimeError: ``torch.autocast`` is on, or torch's default dtype is not float32.
+    """
+    own = next(model.parameters())
+    if torch.is_autocast_enabled(own.device.type):
+        raise RuntimeError(
+            f"torch.autocast is on: {name} would be run, and edits be written, in another precision than {own.dtype}; "
+            "leave its block, and load the model in the precision that you want (dtype=...)"
+        )
+    if torch.get_default_dtype() is not torch.float32:
+        raise RuntimeError(
+            f"torch's default dtype is {torch.get_default_dtype()} (a loading that failed may have left it): call "
+            "torch.set_default_dtype(torch.float32), and load the model in the precision that you want (dtype=...)"
+        )
 
 
 def require_no_adapter(model: nn.Module, name: str = "") -> None:

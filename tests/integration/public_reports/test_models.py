@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import pytest
 import tiny
 import torch
-from public_reports import IDS, log_probs, low_rank, model
+from public_reports import EIFFEL, IDS, log_probs, low_rank, model, rome
 
 from corrigenda import ContextLengthError, Fact, LanguageModel
 from corrigenda.models.families import UnsupportedModelError
+from corrigenda.moments.second_moment import second_moment
+from corrigenda.moments.text import Text
 from eval import EvalSettings, evaluate
 from eval.scoring import score
 from locate.lens.logit_lens import logit_lens
@@ -82,6 +86,42 @@ def test_a_longer_row_beside_one() -> None:
         score(lm, [fits, (long[0], ["Rome and Paris of"])])
     with pytest.raises(ContextLengthError, match="reads at most 10"):
         lm.generate(fits[0], 12)
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        (lambda: torch.autocast("cpu", dtype=torch.bfloat16), "torch.autocast is on"),
+        (lambda: default_dtype(torch.bfloat16), "default dtype is torch.bfloat16"),
+    ],
+)
+def test_a_precision_that_torch_is_set_to(setting: Callable[[], AbstractContextManager[Any]], said: str) -> None:
+    """huggingface/peft#971, huggingface/transformers#28461: under autocast, or with a default dtype that a failed
+    loading left behind, weights were written and moments kept in another precision than the model's."""
+    lm = LanguageModel(model(), tiny.tokenizer(), "tiny")
+    edit = low_rank(lm, {1: 2})
+    clean = lm.memory(1).values.clone()
+    with setting():
+        for act in (
+            lambda: edit.apply(lm),
+            lambda: rome().edit(lm, [EIFFEL]),
+            lambda: score(lm, [("the tower", ["Rome"])]),
+            lambda: lm.generate("the tower", 2),
+            lambda: second_moment(lm, 1, Text(tokens=64, length=16, seed=7)),
+        ):
+            with pytest.raises(RuntimeError, match=said):
+                act()
+    assert not len(lm.edits)
+    assert torch.equal(lm.memory(1).values, clean)
 
 
 def test_text_that_is_longer_than_the_positions() -> None:
