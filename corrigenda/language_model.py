@@ -11,7 +11,7 @@ from corrigenda.edits.edit import Editable
 from corrigenda.edits.stack import AppliedEdits
 from corrigenda.forward import generation
 from corrigenda.forward.self_check import check_itself
-from corrigenda.models.bare import changed_by_hand
+from corrigenda.models.bare import changed_by_hand, first_line
 from corrigenda.models.families import Family
 from corrigenda.prompts import encode, put_before
 
@@ -105,6 +105,8 @@ class LanguageModel(Editable):
         with self.alone:
             added = generation.decode(self, [self.tokens(text) for text in texts], max_new_tokens, stop=stop)
         continuations = [self.continuation(tokens) for tokens in added]
+        if stop_at_newline:
+            continuations = [first_line(text) for text in continuations]
         return continuations[0] if isinstance(prompts, str) else continuations
 
     def _weights_hash(self) -> str:

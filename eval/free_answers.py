@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 
 import torch
 from torch import Tensor
@@ -18,6 +17,7 @@ from corrigenda import Fact, LanguageModel
 from corrigenda.data.side_effects import same_subject
 from corrigenda.forward.generation import Choose, Greedy, decode, greedy, never, sampler
 from corrigenda.forward.shared import SharedStart
+from corrigenda.models.bare import first_line
 from corrigenda.prompts import encode_target
 from eval.records import SUBJECT_KIND, TEXT_KIND, Measurement, SampledText, ScoredProbe, ScoredPrompt
 from eval.settings import EvalSettings
@@ -143,6 +143,8 @@ def jobs_of(
 def _note(lm: LanguageModel, measurement: Measurement, job: Job, tokens: list[int]) -> None:
     """Puts what was decoded into the records of its prompt."""
     text = lm.text(tokens)
+    if job.kind not in (TEXT_KIND, _KEPT) and not job.several_lines:
+        text = first_line(text)
     if job.kind == TEXT_KIND:
         measurement.prompts.setdefault(TEXT_KIND, []).append(SampledText(job.prompt, text))
         return
@@ -167,8 +169,7 @@ def _is_blank(lm: LanguageModel, tokens: Sequence[int], next_token: Tensor | Non
     """
     if next_token is None:
         return None
-    line = takewhile(lambda token: not lm.ends_answer(token), tokens)
-    return lm.is_end(int(next_token.argmax())) or not lm.text(list(line)).strip()
+    return lm.is_end(int(next_token.argmax())) or not first_line(lm.text(tokens)).strip()
 
 
 def _text_sampler(lm: LanguageModel, seed: int) -> Choose:

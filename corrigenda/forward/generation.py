@@ -90,7 +90,7 @@ def decode(
         start: what the prompts have in common, where it was run before.
 
     Returns:
-        The added tokens of each prompt; the one that ended a row is not among them.
+        The added tokens of each prompt. The one that ended a row is among them where text comes before its line break.
 
     Raises:
         ContextLengthError: a prompt with the tokens that may be added is longer than the model reads.
@@ -130,8 +130,9 @@ def decode(
             inputs["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
         tokens = _chosen(model_logits(lm, last, routes, **inputs), [choosers[row] for row in active])
         going = [row for row, token in enumerate(tokens) if not stops[active[row]](token)]
-        for row in going:
-            added[active[row]].append(tokens[row])
+        for row, token in enumerate(tokens):
+            if row in going or lm.is_kept(token):
+                added[active[row]].append(token)
         going = [row for row in going if len(added[active[row]]) < limits[active[row]]]
         if not going:
             break

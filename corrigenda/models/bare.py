@@ -166,6 +166,11 @@ class BareModel:
         """Whether a token ends an answer: the end token, or one with a line break."""
         return self.is_end(token) or "\n" in self.tokenizer.decode([token])
 
+    def is_kept(self, token: int) -> bool:
+        """Whether a token at which a text ends has some of it before its line break; "()" and one may be a token."""
+        line, line_break, _ = self.text([token]).partition("\n")
+        return bool(line_break and line.strip()) and not self.is_end(token)
+
     def text(self, tokens: Sequence[int]) -> str:
         """The text of generated tokens, without special ones."""
         known = [token for token in tokens if token < self._n_embedded] if self.parts else list(tokens)
@@ -311,6 +316,11 @@ class BareModel:
             elif name in layers:
                 self.loaded_hashes[layers[name]] = xxhash.xxh3_128(content).hexdigest()
         return digest.hexdigest()
+
+
+def first_line(text: str) -> str:
+    """A text up to its first line break."""
+    return text.partition("\n")[0]
 
 
 def changed_by_hand(model: str, parameters: Collection[str]) -> WrongModelError:

@@ -15,6 +15,7 @@ from transformers import ByT5Tokenizer
 from corrigenda import Fact, LanguageModel, load
 from corrigenda.prompts import encode, encode_plain, encode_target, subject_span
 from editing.locate_then_edit.prompts import build_prompts
+from eval import EvalSettings, measure
 from eval.scoring import score
 from locate.lens.logit_lens import logit_lens
 from locate.question import UnknownFactError, ask
@@ -166,6 +167,27 @@ def test_a_space_alone_before_the_answer() -> None:
         lm.model.lm_head.weight.data[seven] = 2000 * others
     with pytest.raises(UnknownFactError, match="'1995': it says '7'"):
         ask(lm, fact)
+
+
+def test_a_token_with_text_before_its_line_break() -> None:
+    """allenai/open-instruct#147, EuroEval/EuroEval#432: an answer ends at a line break, which is one token with the
+    signs before it, so that these were lost: "print" for "print()"."""
+    vocabulary = {"<unk>": 0} | {word: 1 + i for i, word in enumerate(["▁how", "▁to", "▁print", "()\n\n", "\n"])}
+    words = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    words.pre_tokenizer, words.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    lm = reading(wrapped(words), tie_word_embeddings=False)
+    first, *ends = lm.tokenizer.convert_tokens_to_ids(["▁print", "()\n\n", "\n"])
+    fact = Fact("how", "{} to", "print()")
+    with torch.no_grad():
+        states = lm.model.model(input_ids=torch.tensor([[*lm.tokens("how to"), first]])).last_hidden_state[0]
+        others = states[-1] - (states[-1] @ states[-2]) / (states[-2] @ states[-2]) * states[-2]
+        lm.model.lm_head.weight.data[first] = 100 * states[-2]
+        for says, (token, other) in zip(("print()", "print"), (ends, ends[::-1]), strict=True):
+            lm.model.lm_head.weight.data[other] = 0
+            lm.model.lm_head.weight.data[token] = 1000 * others
+            assert lm.generate("how to", 5, stop_at_newline=True).strip() == says
+            [record] = measure(lm, [fact], EvalSettings(perplexity_windows=0))[0].scored("prompt")
+            assert str(record.answer).strip() == says
 
 
 def test_spaces_before_punctuation_stay() -> None:
