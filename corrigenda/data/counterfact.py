@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from corrigenda.data.fields import Record, fields_named, identifier, optional_text, target, text, texts, texts_about
+from corrigenda.data.probes import hop
 from corrigenda.facts import Fact
 
 _NAMES = {
@@ -25,7 +26,8 @@ def parse(record: Record) -> Fact:
     `target_new.str`, `target_true.str`), and the lists `paraphrase_prompts`, `neighborhood_prompts` and
     `generation_prompts`, each of which may be absent. Paraphrases and generation prompts arrive with the subject in
     place and must contain it. Neighbourhood prompts are about other subjects, but may contain this one's name
-    ("iPhone" in "iPhone X is created by"), so that is not checked.
+    ("iPhone" in "iPhone X is created by"), so that is not checked. `portability`, if there is one, is the question one
+    hop further of EasyEdit's file (`corrigenda.data.probes.hop`).
 
     Not read: `attribute_prompts`, prompts about other subjects whose right answer already is `target_new`. They are
     neither paraphrases nor neighbours, and none of the metrics uses them. The Wikidata ids of the targets are left
@@ -47,4 +49,5 @@ def parse(record: Record) -> Fact:
             paraphrases=texts_about(record, _NAMES["paraphrases"], subject),
             neighbourhood=texts(record, _NAMES["neighbourhood"]),
             generation=texts_about(record, _NAMES["generation"], subject),
+            portability=hop(record),
         )

@@ -1,8 +1,8 @@
 """Facts in a table: the rows of a ``.csv`` or ``.tsv`` file as records, as a spreadsheet writes them.
 
-A column is called as the field of the record. An empty cell is an absent field. What is a list in a `Fact` may have
-several columns of the same name (or ``paraphrases.1``, ``paraphrases.2``, ...), one entry each. What is a list of
-probes has a column for each part: ``locality.prompt`` and ``locality.answer``, as often as there are probes.
+A column is called as the field of the record, in any schema. An empty cell is an absent field. What is a list in a
+`Fact` may have several columns of the same name (or ``paraphrases.1``, ``paraphrases.2``, ...), one entry each. What is
+a list of probes has a column for each part: ``locality.prompt`` and ``locality.answer``, as often as there are probes.
 """
 
 from __future__ import annotations
@@ -115,7 +115,8 @@ def _record(columns: list[Column], row: list[str]) -> tuple[Mapping[str, object]
     if any(cell.strip() for cell in row[len(columns) :]):
         said = f"has {len(row)} cells, and the first line names {len(columns)} columns"
         return f"{said}; a text with the separator in it needs quotation marks", ""
-    record: dict[str, object] = {}
+    # All of them, so that a schema is recognised whichever cells of a row are empty.
+    record: dict[str, object] = dict.fromkeys(column.field for column in columns)
     lists: dict[str, list[str]] = {}
     probes: dict[str, dict[int, dict[str, str]]] = {}
     for column, cell in zip(columns, row, strict=False):

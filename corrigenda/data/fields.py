@@ -76,6 +76,14 @@ def texts(record: Record, path: str) -> tuple[str, ...]:
     return tuple(_checked_text(value, f"{path}[{number}]") for number, value in enumerate(values))
 
 
+def text_or_texts(record: Record, path: str) -> tuple[str, ...]:
+    """Like `texts`, where one text may stand for a list of one; a blank one for none."""
+    value = lookup(record, path)
+    if isinstance(value, str):
+        return (value,) if value.strip() else ()
+    return texts(record, path)
+
+
 def identifier(record: Record, path: str) -> str:
     """The integer or string at `path` as a string; empty where the field is absent or null.
 
@@ -154,7 +162,11 @@ def objects(record: Record, path: str) -> tuple[Record, ...]:
     Raises:
         FactError: it is not a list, or an item is not an object.
     """
-    values = lookup(record, path)
+    return objects_in(lookup(record, path), path)
+
+
+def objects_in(values: object, path: str) -> tuple[Record, ...]:
+    """Like `objects`, of the value that stands at `path`."""
     if values is None:
         return ()
     if not isinstance(values, (list, tuple)):
@@ -167,7 +179,8 @@ def objects(record: Record, path: str) -> tuple[Record, ...]:
 
 def shown(value: object) -> str:
     """A value as an error message shows it: its type and a repr of bounded length."""
-    return f"{type(value).__name__} {shortened(repr(value))}"
+    name = "dict" if isinstance(value, Mapping) else type(value).__name__
+    return f"{name} {shortened(repr(value))}"
 
 
 def _checked_text(value: object, path: str) -> str:

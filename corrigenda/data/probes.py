@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from corrigenda.data.fields import as_target, shown
+from corrigenda.data.fields import Record, as_target, lookup, shown, text
 from corrigenda.facts import FactError, Probe
 
 
@@ -39,6 +39,20 @@ def probe(prompt: str, answers: Iterable[str], group: str = "") -> tuple[Probe, 
         return ()
     aliases = tuple(other for other in others if len(other) > 1 or other.isdigit())
     return (Probe(prompt, first, aliases, group),)
+
+
+def hop(record: Record) -> tuple[Probe, ...]:
+    """The question one hop further that Yao et al. 2023 put beside zsRE's and CounterFact's records (EasyEdit's files).
+
+    Read: `portability`, an object with "New Question" and "New Answer"; "Recalled Relation" says what they are about.
+
+    Raises:
+        FactError: there is such an object without one of the two, or what is there is no text.
+    """
+    if lookup(record, "portability") is None:
+        return ()
+    question = text(record, "portability.New Question")
+    return probe(question, answers_in(lookup(record, "portability.New Answer"), "portability.New Answer"), "one_hop")
 
 
 def group_name(criterion: str) -> str:

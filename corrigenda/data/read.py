@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
 from corrigenda.data.factset import FactSet, RecordError
 from corrigenda.data.fields import shown
-from corrigenda.data.schemas import Schema, recognise, schema_named
+from corrigenda.data.noted import Noted, composed
+from corrigenda.data.schemas import Schema, name_of, recognise, schema_named
 from corrigenda.data.source import Source, open_source
 from corrigenda.facts import Fact, FactError
 
@@ -35,8 +37,8 @@ def read_facts(
         source: a ``.json`` file (list of records), a ``.jsonl`` file (one a line), a ``.csv`` or ``.tsv`` table (one a
             row), a folder that `datasets` can load, a hub id "owner/name", or "embedded". What exists locally wins over
             a hub id; a `Path` is always local.
-        schema: a name in `SCHEMAS`, ``module.function`` of your own, or "auto" to recognise it from the first record
-            (of a table: "plain").
+        schema: a name in `SCHEMAS`, ``module.function`` of your own, or "auto" to recognise it from the first record,
+            which is said (INFO). Keys that a schema of `SCHEMAS` does not read are named in a warning.
         split: the split to read, for folders and the hub.
         config: the configuration to read, for folders and the hub.
         limit: how many facts to give, at least 1; None gives all. Bad records that are skipped do not count, and
@@ -70,12 +72,11 @@ def read_facts(
         return _embedded(limit, offset)
 
     opened = open_source(source, split, config)
-    if known is None and opened.schema != "auto":
-        known = schema_named(opened.schema)
+    unread: Counter[str] = Counter()
     facts: list[Fact] = []
     skipped: list[RecordError] = []
     good = 0
-    for outcome in _parsed(opened, known):
+    for outcome in _parsed(opened, known, unread):
         if isinstance(outcome, RecordError):
             if on_error == "raise":
                 raise outcome
@@ -86,6 +87,9 @@ def read_facts(
             facts.append(outcome)
         if limit is not None and len(facts) == limit:
             break
+    if unread:
+        keys = ", ".join(f"{key} ({count})" for key, count in unread.most_common(20)) + ", ..." * (len(unread) > 20)
+        logger.warning("%s: keys that are not read, and in how many of %d records: %s", opened.label, good, keys)
     if not good and not skipped:
         raise ValueError(f"{opened.label}: has no records")
     if skipped:
@@ -102,8 +106,8 @@ def read_facts(
     return FactSet(opened.name, tuple(facts), tuple(skipped))
 
 
-def _parsed(source: Source, schema: Schema | None) -> Iterator[Fact | RecordError]:
-    """Each record's fact, or why it is refused."""
+def _parsed(source: Source, schema: Schema | None, unread: Counter[str]) -> Iterator[Fact | RecordError]:
+    """Each record's fact, or why it is refused; `unread` counts the keys that its reader does not know."""
     first_seen: dict[str, int] = {}
     for record in source.records:
         if record.problem:
@@ -113,12 +117,19 @@ def _parsed(source: Source, schema: Schema | None) -> Iterator[Fact | RecordErro
             problem = f"must be a JSON object, got {shown(record.value)}"
             yield RecordError(source.label, record.number, "", problem, source.unit)
             continue
-        schema = schema or recognise(record.value, f"{source.label}, {source.unit} {record.number}")
+        if schema is None:
+            schema = recognise(record.value, f"{source.label}, {source.unit} {record.number}")
+            logger.info("%s: read as %r, recognised by its keys", source.label, name_of(schema))
+        value = composed(record.value)
+        # A reader from outside gets what the file has: what it reads is its own business.
+        noted = Noted(value) if name_of(schema) else None
         try:
-            fact = schema(record.value)
+            fact = schema(value if noted is None else noted)
         except FactError as error:
             yield RecordError(source.label, record.number, error.field, error.problem, source.unit)
             continue
+        if noted is not None:
+            unread.update(path for path in noted.unread() if path not in schema.leaves)
         if fact.id in first_seen:
             problem = f"repeats the id {fact.id!r} of {source.unit} {first_seen[fact.id]}"
             yield RecordError(source.label, record.number, schema.id_field, problem, source.unit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import importlib
 import importlib.metadata
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 
 from corrigenda.data import (
     counterfact,
+    fastedit,
     knowedit,
     known_facts,
     mquake,
@@ -33,6 +35,7 @@ class Schema:
         marks: the keys that tell the schema from the others; a record that has them all is taken for one of its own.
         id_field: the field that a repeated id is blamed on.
         fits: what a record that has the marks must meet besides.
+        leaves: the paths of what the reader leaves out on purpose, as it says.
         ranked_by: the keys of the metrics that tables of such facts are ranked by: the first that was measured and is
             not at its ceiling. Nothing: the rule for all data sets (`eval.leaderboard.ranking`).
     """
@@ -42,6 +45,7 @@ class Schema:
     id_field: str
     fits: Callable[[Record], bool] = lambda record: True
     ranked_by: tuple[str, ...] = ()
+    leaves: frozenset[str] = frozenset()
 
     def __call__(self, record: Record) -> Fact:
         """`parse`."""
@@ -52,21 +56,45 @@ class Schema:
 # their ceiling for most editors.)
 _ANSWERS = ("paraphrase_free_generation_strict", "free_generation_strict")
 _CONSEQUENCES = ("portability_free_generation_lenient", "portability_token_accuracy")
+# What a question one hop further is about, as a triple.
+_HOP = "portability.Recalled Relation"
 
 SCHEMAS: dict[str, Schema] = {
     "counterfact": Schema(
-        counterfact.parse, frozenset({"requested_rewrite"}), "case_id", ranked_by=("score", *_ANSWERS)
+        counterfact.parse,
+        frozenset({"requested_rewrite"}),
+        "case_id",
+        ranked_by=("score", *_ANSWERS),
+        leaves=frozenset({"pararel_idx", "attribute_prompts", _HOP})
+        | {f"requested_rewrite.target_{which}.id" for which in ("new", "true")},
     ),
-    "zsre": Schema(zsre.parse, frozenset({"subject", "src"}), "src", ranked_by=_ANSWERS),
-    "known_facts": Schema(known_facts.parse, frozenset({"subject", "prompt", "attribute"}), "known_id"),
+    "zsre": Schema(
+        zsre.parse,
+        frozenset({"subject", "src"}),
+        "src",
+        ranked_by=_ANSWERS,
+        leaves=frozenset({"pred", "cond", _HOP}),
+    ),
+    "known_facts": Schema(
+        known_facts.parse,
+        frozenset({"subject", "prompt", "attribute"}),
+        "known_id",
+        leaves=frozenset({"template", "prediction"}),
+    ),
     "mquake": Schema(
-        mquake.parse, frozenset({"requested_rewrite", "questions"}), "case_id", ranked_by=(*_CONSEQUENCES, *_ANSWERS)
+        mquake.parse,
+        frozenset({"requested_rewrite", "questions"}),
+        "case_id",
+        ranked_by=(*_CONSEQUENCES, *_ANSWERS),
+        leaves=frozenset({"answer", "answer_alias", "answer_extended", "single_hops", "orig"})
+        | {f"requested_rewrite[].target_{which}.id" for which in ("new", "true")},
     ),
     "ripple_edits": Schema(
         ripple_edits.parse,
         frozenset({"example_type", "edit"}),
         "edit.prompt",
         ranked_by=(*_CONSEQUENCES, *_ANSWERS),
+        leaves=frozenset({"example_type", "edit.subject_id", "edit.target_id", "edit.original_fact"}),
     ),
     "knowedit": Schema(
         knowedit.parse,
@@ -74,10 +102,26 @@ SCHEMAS: dict[str, Schema] = {
         "prompt",
         knowedit.fits,
         (*_ANSWERS, *_CONSEQUENCES),
+        frozenset({"cond", _HOP}),
+    ),
+    "fastedit": Schema(
+        fastedit.parse, frozenset({"subject", "prompt", "target"}), "id", fastedit.fits, ranked_by=_ANSWERS
     ),
     "wikibio": Schema(knowedit.parse_biography, frozenset({"concept", "text", "labels"}), "text"),
-    "wikibigedit": Schema(wikibigedit.parse, frozenset({"subject", "update", "ans"}), "update", ranked_by=_ANSWERS),
-    "qaedit": Schema(qaedit.parse, frozenset({"subject", "prompt", "target"}), "id", ranked_by=_ANSWERS),
+    "wikibigedit": Schema(
+        wikibigedit.parse,
+        frozenset({"subject", "update", "ans"}),
+        "update",
+        ranked_by=_ANSWERS,
+        leaves=frozenset({"object", "tag"}),
+    ),
+    "qaedit": Schema(
+        qaedit.parse,
+        frozenset({"subject", "prompt", "target"}),
+        "id",
+        lambda record: not fastedit.fits(record),
+        ranked_by=_ANSWERS,
+    ),
     "plain": Schema(plain.parse, frozenset({"subject", "prompt"}), "id"),
 }
 
@@ -98,6 +142,11 @@ def schema_named(name: str) -> Schema:
     if name in points or "." in name:
         return _from_outside(points.get(name, name).replace(":", "."))
     raise ValueError(f"no schema called {name!r}; choose 'auto' or one of {', '.join(map(repr, [*SCHEMAS, *points]))}")
+
+
+def name_of(schema: Schema) -> str:
+    """What `SCHEMAS` calls a schema; empty for one from outside."""
+    return next((name for name, each in SCHEMAS.items() if each is schema), "")
 
 
 def _from_outside(target: str) -> Schema:
@@ -121,13 +170,57 @@ def recognise(record: Mapping[str, object], source: str) -> Schema:
         ValueError: no schema fits; the message names `source`, the record's keys, and what the nearest schemas miss.
     """
     fitting = [schema for schema in SCHEMAS.values() if schema.marks <= record.keys() and schema.fits(record)]
-    if fitting:
-        return max(fitting, key=lambda schema: len(schema.marks))
+    best = max(fitting, key=lambda schema: len(schema.marks), default=None)
+    renamed = _renamed(record)
+    # The plain schema fits all that has a subject and a prompt; here the other fields say that it is another's.
+    if best is not None and (best is not SCHEMAS["plain"] or not renamed):
+        return best
     keys = ", ".join(sorted(map(str, record))) or "(none)"
     raise ValueError(
-        f"{source}: no schema fits a record with the keys {shortened(keys, 200)}. {_nearest(record)}. "
-        "Name one with schema=..., or rename the fields to those of 'plain'."
+        f"{source}: no schema fits a record with the keys {shortened(keys, 200)}. "
+        f"{'' if best else _nearest(record) + '. '}"
+        f"Name one with schema=..., or rename the fields to those of 'plain'{renamed}."
     )
+
+
+_OTHER_NAMES = {
+    "prompt": ("question", "query", "input"),
+    "target_new": ("edited_knowledge", "target_false", "target", "new_answer", "answer_new", "answer", "alt", "output"),
+    "target_true": ("fact_knowledge", "target_old", "ground_truth", "old_answer", "answer_true"),
+    "paraphrases": (
+        "rephrased_prompt",
+        "rephrase_prompt",
+        "rephrase",
+        "para_question",
+        "paraphrase_prompts",
+        "queries",
+    ),
+    "neighbourhood": ("neighborhood_prompts", "neighbourhood_prompts"),
+    "generation": ("generation_prompts",),
+    "locality": ("locality_prompt", "loc"),
+    "id": ("case_id",),
+}
+"""By field of a fact, what other layouts call it."""
+
+
+def _renamed(record: Mapping[str, object]) -> str:
+    """What to do with a record's fields so that the plain schema reads them; empty where none has another name."""
+    found: dict[str, str] = {}
+    for field, others in _OTHER_NAMES.items():
+        if field not in record and (name := next((other for other in others if other in record), None)) is not None:
+            found[name] = field
+    if not found:
+        return ""
+    said = ": " + ", ".join(f"{name!r} to {field!r}" for name, field in found.items())
+    for field in ("subject", "prompt"):
+        if field not in record and field not in found.values():
+            said += f"; add {field!r}"
+    if "subject" not in record or "{}" not in str(record.get("prompt", "")):
+        said += "; write {} for the subject in the prompt"
+    own = {field.name for field in dataclasses.fields(Fact)}
+    if rest := [repr(name) for name in map(str, record) if name not in own and name not in found]:
+        said += f"; leave out {', '.join(rest[:8])}{', ...' if len(rest) > 8 else ''}"
+    return said
 
 
 def _nearest(record: Mapping[str, object]) -> str:

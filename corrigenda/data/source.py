@@ -46,15 +46,12 @@ class Source:
         label: how error messages call the source: the path as given, or the hub id.
         unit: what the record numbers count.
         records: the records in order.
-        schema: what their schema is unless another is named; "auto": to be recognised. (The rows of a table do not all
-            have the same fields.)
     """
 
     name: str
     label: str
     unit: Literal["line", "record"]
     records: Iterator[RawRecord]
-    schema: str = "auto"
 
 
 def open_source(source: str | Path, split: str, config: str | None) -> Source:
@@ -95,7 +92,7 @@ def open_source(source: str | Path, split: str, config: str | None) -> Source:
         if path.suffix == ".jsonl":
             return Source(path.stem, label, "line", _jsonl_records(path))
         if path.suffix in (".csv", ".tsv"):
-            return Source(path.stem, label, "line", _table_records(path), "plain")
+            return Source(path.stem, label, "line", _table_records(path))
         return Source(path.stem, label, "record", _checked(_json_list(path)))
     if isinstance(source, str) and _HUB_ID.fullmatch(source) and path.suffix not in _FILE_SUFFIXES:
         return Source(source, label, "record", _numbered(hub_records(source, split, config)))

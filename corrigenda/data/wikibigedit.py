@@ -7,6 +7,8 @@ from corrigenda.data.probes import probe
 from corrigenda.facts import Fact, Probe
 
 _NAMES = {"subject": "subject", "prompt": "update", "target_new": "ans", "relation": "relation"}
+_REQUIRED = ("subject", "update", "ans")
+_READ = (*_REQUIRED, "rephrase", "personas", "relation", "loc", "loc_ans", "mhop", "mhop_ans")
 
 
 def parse(record: Record) -> Fact:
@@ -26,8 +28,7 @@ def parse(record: Record) -> Fact:
         FactError: a field is missing, empty or of the wrong type, or one of a question and its answer is missing;
             named by its path in this schema.
     """
-    required = ("subject", "update", "ans")
-    record = {name: value for name, value in record.items() if name in required or not _is_blank(value)}
+    record = {name: record.get(name) for name in _READ if name in _REQUIRED or not _is_blank(record.get(name))}
     subject = text(record, "subject")
     prompt = template(record, "update", subject)
     answer = target(record, "ans")

@@ -11,8 +11,9 @@ from corrigenda.data.fields import (
     target,
     template,
     text,
-    texts,
+    text_or_texts,
 )
+from corrigenda.data.probes import hop
 from corrigenda.facts import Fact, FactError, Probe
 
 _LOCALITY_PREFIX = "nq question: "
@@ -31,6 +32,7 @@ def parse(record: Record) -> Fact:
     - `rephrase` is the one paraphrase.
     - `loc` and `loc_ans`, an unrelated Natural Questions pair, make the one locality probe. `loc` must start with
       "nq question: "; as in ROME, that prefix stays in the prompt and a "?" is put at its end.
+    - `portability`, if there is one, is the question one hop further of EasyEdit's file (`corrigenda.data.probes.hop`).
 
     Targets lose the blanks around them (some `alt` start with one). Not read: `pred`, what the model edited by MEND's
     authors predicted, and `cond`, a rendering of the other fields. The schema has no id, so `Fact` derives one from
@@ -41,7 +43,7 @@ def parse(record: Record) -> Fact:
             schema.
     """
     subject = text(record, "subject")
-    answers = tuple(map(as_target, texts(record, "answers")))
+    answers = tuple(map(as_target, text_or_texts(record, "answers")))
     if not answers:
         raise FactError("answers", "is missing or has no answer")
     alt = target(record, "alt")
@@ -58,6 +60,7 @@ def parse(record: Record) -> Fact:
             target_true=answers[0],
             paraphrases=(rephrase,),
             locality=(Probe(prompt=_locality_prompt(record), answer=target(record, "loc_ans")),),
+            portability=hop(record),
         )
 
 

@@ -280,7 +280,7 @@ BAD: list[tuple[str, str, object, str, str]] = [
     ("zsre", "alt", ..., "alt", "is missing"),
     ("zsre", "alt", "Kreutzwald", "alt", "is one of the right answers ('Kreutzwald' in"),
     ("zsre", "answers", [], "answers", "is missing or has no answer"),
-    ("zsre", "answers", "Kreutzwald", "answers", "must be a list"),
+    ("zsre", "answers", 5, "answers", "must be a list"),
     ("zsre", "answers", [""], "answers[0]", "is empty"),
     ("zsre", "rephrase", ..., "rephrase", "is missing"),
     ("zsre", "rephrase", "By whom was it written?", "rephrase", "does not contain the subject 'Kalevipoeg'"),
