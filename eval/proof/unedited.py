@@ -15,19 +15,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-
 from corrigenda import Fact, LanguageModel
-from corrigenda.files import write_json
+from corrigenda.files import read_kept, write_checked
 from corrigenda.runs.ids import code_version
 from eval.held_out import read_held_out
 from eval.measure import measure
 from eval.records import HeldOut, Measurement
 from eval.settings import EvalSettings
-from eval.stored import stored_measurements, write_measurements
-
-_DAMAGED = (OSError, ValueError, LookupError, TypeError, StopIteration, SafetensorError)
-"""What reading a file that is cut off, or lacks its other half, may raise: then it is measured anew."""
+from eval.stored import AGAIN, file_of, stored_measurements, write_measurements
 
 
 class Unedited:
@@ -50,14 +45,15 @@ class Unedited:
     def held_out(self) -> HeldOut | None:
         """What it gives to the held-out texts; None where no window is asked for."""
         if self._held_out is None:
-            path = self._folder / f"{self._name('held-out texts')}.json"
-            try:
-                self._held_out = HeldOut.from_dict(json.loads(path.read_text(encoding="utf-8")))
-            except _DAMAGED:
+            path = file_of(self._folder, self._name("held-out texts"))
+            kept = read_kept(path, AGAIN)
+            if kept is not None:
+                self._held_out = HeldOut.from_dict(json.loads(kept[1]["held_out"]))
+            else:
                 with self._lm.edits.suspended():
                     self._held_out = read_held_out(self._lm, self._settings)
                 if self._held_out is not None:
-                    write_json(path, self._held_out.to_dict())
+                    write_checked(path, {}, {"held_out": json.dumps(self._held_out.to_dict(), allow_nan=False)})
         return self._held_out
 
     def of(self, facts: Sequence[Fact]) -> list[Measurement]:
@@ -81,10 +77,7 @@ class Unedited:
                 path.unlink(missing_ok=True)
 
     def _kept(self, fact: Fact) -> Measurement | None:
-        try:
-            found = stored_measurements(self._folder, self._name(fact.to_dict()))
-        except _DAMAGED:
-            return None
+        found = stored_measurements(self._folder, self._name(fact.to_dict()))
         return None if found is None else found[0]
 
     def _name(self, asked: Any) -> str:

@@ -16,7 +16,7 @@ from eval.held_out import read_held_out
 from eval.measure import measure
 from eval.records import HeldOut, Measurement
 from eval.settings import EvalSettings
-from eval.stored import stored_measurements, write_measurements
+from eval.stored import file_of, stored_measurements, write_measurements
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Baseline:
         if self._folder is None:
             return []
         numbers = self.chunks[: -(-n_facts // self._size)]
-        return [number for number in numbers if not (self._folder / f"{number:04d}.json").is_file()]
+        return [number for number in numbers if not file_of(self._folder, f"{number:04d}").is_file()]
 
     def complete(self, n_facts: int, stop: Callable[[], bool]) -> bool:
         """Measures what is not measured yet of the first so many facts; False if it was stopped before the end."""
