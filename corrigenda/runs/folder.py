@@ -12,7 +12,6 @@ summary.json    the figures; written last
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -21,11 +20,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corrigenda.files import write_json, write_text
+from corrigenda.files import write_file, write_json, write_text
 from corrigenda.plain_data import read_json
 from corrigenda.runs.environment import machine, versions
 from corrigenda.runs.locks import locked
-from corrigenda.runs.records import DIGESTS, RECORDS, records_in, write_digests
+from corrigenda.runs.records import DIGESTS, RECORDS, check_digest, read_lines, records_in, sealed, write_digests
 
 if TYPE_CHECKING:
     from corrigenda.edits.edit import Edit
@@ -91,15 +90,16 @@ class RunFolder:
 
         A value that JSON has no word for (NaN) is an error here and not a surprise later.
         """
-        line = json.dumps(case, ensure_ascii=False, allow_nan=False) + "\n"
+        path = self.path / f"{to}.jsonl"
+        line = sealed(case, path.stat().st_size if path.is_file() else 0)
         (self.path / DIGESTS).unlink(missing_ok=True)  # what is added was not there when the run was finished
-        with (self.path / f"{to}.jsonl").open("a", encoding="utf-8", newline="\n") as file:
+        with path.open("ab") as file:
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
 
     def cases(self, of: str = "cases") -> Iterator[dict[str, Any]]:
-        """The finished cases. A last line that was cut off in the writing is taken off the file.
+        """The finished cases. What is damaged in the file of a run that is under way is taken out of it.
 
         Raises:
             ValueError: the records are damaged.
@@ -111,6 +111,14 @@ class RunFolder:
             if whole != len(content):
                 with path.open("r+b") as file:
                     file.truncate(whole)
+            if not check_digest(self.path, of):
+                kept = list(read_lines(path, repair=True))
+                if len(kept) != content.count(b"\n"):
+                    begin, lines = 0, []
+                    for record in kept:
+                        lines.append(sealed(record, begin))
+                        begin += len(lines[-1])
+                    write_file(path, lambda scratch: scratch.write_bytes(b"".join(lines)))
         yield from records_in(self.path, of)
 
     def edit_path(self, number: int, name: str) -> Path:
@@ -129,7 +137,7 @@ class RunFolder:
             ValueError: the records are damaged.
         """
         for of in RECORDS:
-            for _ in self.cases(of):
+            for _ in records_in(self.path, of):
                 pass
         write_digests(self.path)
         write_json(self.path / "summary.json", dict(summary))

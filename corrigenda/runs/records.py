@@ -9,6 +9,9 @@ on; its new line comes later in the file and takes the earlier one's place. For 
 
     pandas.json_normalize(list(records_in(folder)), max_level=2)["after.values.efficacy_success"]
 
+Each line ends with a seal: a digest of its record and of where the line begins in the file. A line that was changed,
+copied or moved while the run was under way is named, and its case is done again.
+
 Finished runs of version 0.1 have Parquet files, which are read as well (`corrigenda.runs.parquet`).
 """
 
@@ -16,7 +19,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +31,9 @@ RECORDS = ("cases", "retention")
 
 CRASHED = "crashed: "
 """How the error of a case begins that is not final: the program failed at it, not the method."""
+
+SEAL = "seal"
+"""The last entry of a line, which no record has."""
 
 DIGESTS = "records.sha256"
 """The file with the digests of a finished run's records."""
@@ -88,21 +95,59 @@ def _key(record: dict[str, Any]) -> str:
     return json.dumps([record.get("id"), record.get("t")])
 
 
-def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The records of a file of JSON lines; a last line that was cut off in the writing is passed over.
+def read_lines(path: Path, repair: bool = False) -> Iterator[dict[str, Any]]:
+    """The records of a file of JSON lines, without their seals. A last line that was cut off is passed over.
+
+    A file of an earlier version has no seals, and its lines are taken as they are.
+
+    Args:
+        path: of the file.
+        repair: whether a line that is not what was written there is passed over, with a warning.
 
     Raises:
-        ValueError: another line is damaged.
+        ValueError: there is one, and not `repair`.
     """
     # Not splitlines(): a text may hold characters that it takes for the end of a line.
-    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
-        try:
-            record = json.loads(line)
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path}, line {number}: damaged ({error}); take the line out to go on") from None
-        if not isinstance(record, dict):
-            raise ValueError(f"{path}, line {number}: damaged (not an object); take the line out to go on")
+    lines, begin, sealed_file = path.read_bytes().split(b"\n")[:-1], 0, None
+    for number, line in enumerate(lines, 1):
+        record, problem = _record_of(line, begin)
+        begin += len(line) + 1
+        if sealed_file is None:
+            sealed_file = b'"%s"' % SEAL.encode() in line
+        if record is None or (problem and sealed_file):
+            if not repair:
+                raise ValueError(f"{path}, line {number}: damaged ({problem}); go on with the run, which does it again")
+            warnings.warn(f"{path}, line {number}: damaged ({problem}); that case is done again", stacklevel=3)
+            continue
         yield record
+
+
+def sealed(record: Mapping[str, Any], begin: int) -> bytes:
+    """The line of a record that begins at a byte of its file.
+
+    Raises:
+        ValueError: a value that JSON has no word for (NaN).
+    """
+    said = json.dumps(record, ensure_ascii=False, allow_nan=False).encode()
+    return said[:-1] + b", " * (len(said) > 2) + _seal(said, begin) + b"\n"
+
+
+def _seal(said: bytes, begin: int) -> bytes:
+    return f'"{SEAL}": "{hashlib.sha256(b"%d " % begin + said).hexdigest()[:16]}"}}'.encode()
+
+
+def _record_of(line: bytes, begin: int) -> tuple[dict[str, Any] | None, str]:
+    """A line's record without its seal, None where there is none; and what is wrong with it."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return None, str(error)
+    if not isinstance(record, dict):
+        return None, "not an object"
+    if record.pop(SEAL, None) is None:
+        return record, "no seal"
+    said = line[: line.rfind(b'"%s"' % SEAL.encode())].removesuffix(b", ") + b"}"
+    return record, "" if line.endswith(_seal(said, begin)) else "not the line that was written there"
 
 
 def write_digests(folder: Path) -> None:

@@ -6,6 +6,7 @@ import io
 import json
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +157,7 @@ def test_a_run_with_damaged_records_is_not_finished(tmp_path: Path) -> None:
     folder = begun(tmp_path, {"id": "1"}, 2)
     lines = (tmp_path / "cases.jsonl").read_bytes()
     (tmp_path / "cases.jsonl").write_bytes(lines[:20] + lines[30:])
-    with pytest.raises(ValueError, match=r"cases.jsonl, line 1: damaged"):
+    with pytest.raises(ValueError, match=r"cases\.jsonl, line 1: damaged"):
         folder.finish({})
     assert not (tmp_path / "summary.json").exists()
 
@@ -402,3 +403,53 @@ def test_the_table_of_runs(tmp_path: Path) -> None:
     text = console.file.getvalue()  # type: ignore[attr-defined]
     for part in ("3/3 │ finished", "1 │ unfinished", "damaged: summary.json cannot be read"):
         assert part in text
+
+
+def changed_number(lines: list[bytes]) -> list[bytes]:
+    return [lines[0], lines[1].replace(b"1", b"2", 1), *lines[2:]]
+
+
+def copied(lines: list[bytes]) -> list[bytes]:
+    return [*lines, lines[1]]
+
+
+def swapped(lines: list[bytes]) -> list[bytes]:
+    return [lines[0], lines[2], lines[1], *lines[3:]]
+
+
+def without_fields(lines: list[bytes]) -> list[bytes]:
+    return [lines[0], b"{}\n", *lines[2:]]
+
+
+def no_json(lines: list[bytes]) -> list[bytes]:
+    return [lines[0], lines[1][:9] + b"\n", *lines[2:]]
+
+
+@pytest.mark.parametrize("damage", [changed_number, copied, swapped, without_fields, no_json])
+def test_a_damaged_line_of_a_run_under_way_is_named_and_done_again(
+    tmp_path: Path, damage: Callable[[list[bytes]], list[bytes]]
+) -> None:
+    folder = RunFolder(tmp_path / "a")
+    cases = [{"id": str(n), "value": 10 + n} for n in range(4)]
+    for case in cases:
+        folder.append(case)
+    path = folder.path / "cases.jsonl"
+    path.write_bytes(b"".join(damage(path.read_bytes().splitlines(keepends=True))))
+    with pytest.raises(ValueError, match=r"cases\.jsonl, line \d: damaged \(.*\); go on with the run"):
+        folder.finish({})
+    with pytest.warns(UserWarning, match=r"cases\.jsonl, line \d: damaged \(.*\); that case is done again"):
+        left = list(folder.cases())
+    assert cases[0] in left
+    assert all(case in cases for case in left)
+    for case in cases:
+        if case not in left:
+            folder.append(case)
+    assert sorted(folder.cases(), key=lambda case: case["id"]) == cases
+    folder.finish({})
+    assert sorted(records_in(folder.path), key=lambda case: case["id"]) == cases
+
+
+def test_lines_of_an_earlier_version_are_taken_as_they_are(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    (tmp_path / "cases.jsonl").write_text('{"id": "1"}\n{"id": "2"}\n')
+    assert [case["id"] for case in folder.cases()] == ["1", "2"]
