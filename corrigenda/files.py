@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import hashlib
 import json
@@ -178,8 +179,12 @@ def write_file(path: Path, write: Callable[[Path], object]) -> None:
         os.umask(umask)
         scratch.chmod(0o666 & ~umask)  # mkstemp's files are private; what it becomes should be an ordinary file
         os.replace(scratch, path)
-    except BaseException:
+    except BaseException as error:
         scratch.unlink(missing_ok=True)
+        # Libraries that write for us have errors of their own for that, and none names the file.
+        if getattr(error, "errno", None) == errno.ENOSPC or "(os error 28)" in str(error):
+            said = "no space left on the disk; make room and give the same command again, which goes on"
+            raise OSError(errno.ENOSPC, said, str(path)) from error
         raise
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -14,8 +15,10 @@ def folder_records(path: Path, split: str, config: str | None) -> Iterator[objec
 
     Raises:
         FileNotFoundError: the folder holds no data files.
-        ValueError: there is no such split or configuration, or a file cannot be parsed.
+        ValueError: there is no such split or configuration, a file cannot be parsed, or the folder holds too much
+            for a data set.
     """
+    _require_small(path)
     from datasets.exceptions import DatasetsError
 
     try:
@@ -26,6 +29,21 @@ def folder_records(path: Path, split: str, config: str | None) -> Iterator[objec
         ) from error
     except (ValueError, RuntimeError, DatasetsError) as error:
         raise ValueError(f"{path}, split {split!r}, config {config!r}: {error}") from error
+
+
+MOST_ENTRIES = 5000
+"""A folder with more files and folders in it is no data set, and looking through it takes minutes."""
+
+
+def _require_small(path: Path) -> None:
+    n_entries = 0
+    for _, folders, files in os.walk(path):
+        n_entries += len(folders) + len(files)
+        if n_entries > MOST_ENTRIES:
+            raise ValueError(
+                f"{path}: has more than {MOST_ENTRIES} files and folders in it; name the file, or the folder, that "
+                "holds the data"
+            )
 
 
 def hub_records(hub_id: str, split: str, config: str | None) -> Iterator[object]:

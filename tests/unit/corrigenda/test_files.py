@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors import SafetensorError
 
 from corrigenda import files
 from corrigenda.files import (
@@ -129,3 +130,17 @@ def test_a_prepared_folder_holds_what_was_written_down(tmp_path: Path) -> None:
     for text in ("{", "[]", '{"of": "a", "files": 1}'):
         (tmp_path / files.CONTENTS).write_text(text)
         assert "is damaged" in problem_of_contents(tmp_path, "a")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OSError(28, "No space left on device"), SafetensorError("I/O error: No space left on device (os error 28)")],
+)
+def test_a_full_disk_names_the_file_and_what_to_do(tmp_path: Path, error: Exception) -> None:
+    def full(_scratch: Path) -> None:
+        raise error
+
+    with pytest.raises(OSError, match="no space left on the disk; make room and give the same command again") as caught:
+        files.write_file(tmp_path / "x.safetensors", full)
+    assert caught.value.filename == str(tmp_path / "x.safetensors")
+    assert list(tmp_path.iterdir()) == []

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from corrigenda import Probe
-from corrigenda.data import read_facts
+from corrigenda.data import read_facts, repository
 
 EASYEDIT = {
     "case_id": 7,
@@ -92,3 +92,11 @@ def test_letters_are_composed(tmp_path: Path) -> None:
     assert fact.subject == "Málaga"
     whole = EASYEDIT | {"subject": unicodedata.normalize("NFD", "Ötto"), "prompt": "The home of Ötto is"}
     assert read_facts(written(tmp_path, whole))[0].prompt == "The home of {} is"
+
+
+def test_a_folder_that_is_no_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repository, "MOST_ENTRIES", 3)
+    for number in range(4):
+        (tmp_path / f"{number}.txt").touch()
+    with pytest.raises(ValueError, match="has more than 3 files and folders in it; name the file"):
+        read_facts(tmp_path)
