@@ -130,7 +130,7 @@ class LanguageModel(Editable):
         """Writes the model as it is now, applied weight edits included, and its tokenizer, for `from_pretrained`.
 
         Raises:
-            ValueError: an edit is applied that is not in the weights.
+            ValueError: an edit is applied that is not in the weights; or a weight is not finite.
             FileExistsError: `folder` is a file.
         """
         if Path(folder).exists() and not Path(folder).is_dir():  # transformers would write nothing and return
@@ -141,5 +141,11 @@ class LanguageModel(Editable):
                 f"edits of kind {', '.join(outside)} are applied that are not in the weights; "
                 "revert them or save them as edits"
             )
-        self.model.save_pretrained(folder)
-        self.tokenizer.save_pretrained(folder)
+        with self.alone:
+            for name, weight in self.model.named_parameters():
+                if weight.is_floating_point() and not weight.is_meta and not bool(weight.float().isfinite().all()):
+                    raise ValueError(
+                        f"the weights {name} of {self.name} are not all finite, so nothing is written; load it again"
+                    )
+            self.model.save_pretrained(folder)
+            self.tokenizer.save_pretrained(folder)

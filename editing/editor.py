@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from corrigenda import ContextLengthError, Edit, EditRefusedError, Fact, LanguageModel
 from corrigenda.facts import as_facts
+from corrigenda.models.alone import one_thread
 from corrigenda.texts import quoted
 from editing.layers import named_layers
 
@@ -64,6 +65,7 @@ class Editor(Protocol):
         ...
 
 
+@one_thread
 def prepare(editor: Editor, lm: LanguageModel) -> None:
     """Lets an editor compute, and keep on disk, what all its edits of a model share.
 

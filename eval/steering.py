@@ -16,6 +16,7 @@ from rich.table import Table
 
 from corrigenda import Edit, LanguageModel
 from corrigenda.intervals import interval
+from corrigenda.models.alone import one_thread
 from eval.held_out import read_held_out
 from eval.records import HeldOut
 from eval.settings import EvalSettings
@@ -70,6 +71,7 @@ class SteeringReport:
         return table
 
 
+@one_thread
 def steering_report(
     lm: LanguageModel,
     edits: Mapping[float, Edit],

@@ -12,6 +12,7 @@ from corrigenda import Fact, LanguageModel
 from corrigenda.facts import as_fact
 from corrigenda.forward import answering
 from corrigenda.forward.recording import forward_logits
+from corrigenda.models.alone import one_thread
 from corrigenda.prompts import encode, encode_target, slot_in, subject_span
 from corrigenda.settings import Count, check_value
 from corrigenda.texts import quoted
@@ -65,6 +66,7 @@ class Question:
         return mask
 
 
+@one_thread
 def ask(lm: LanguageModel, fact: Fact, answer: Answer = None) -> Question:
     """The question whether a model knows a fact.
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from corrigenda import Fact, LanguageModel
+from corrigenda.models.alone import one_thread
 from corrigenda.progress import track
 from corrigenda.runs.folder import RunFolder
 from corrigenda.workers import Workers
@@ -51,6 +52,7 @@ class Survey(Generic[R]):
         }
 
 
+@one_thread
 def survey(
     lm: LanguageModel,
     facts: Sequence[Fact],

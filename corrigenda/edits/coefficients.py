@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from corrigenda.edits.edit import Editable, Origin, WrongModelError, require_finite
-from corrigenda.edits.hooked import HookedEdit
+from corrigenda.edits.hooked import HookedEdit, require_range
 from corrigenda.edits.routed import passages
 from corrigenda.models.bare import BareModel
 from corrigenda.models.neurons import Neuron
 from corrigenda.models.positions import At
 from corrigenda.models.routes import Passage
-from corrigenda.models.sites import entering
+from corrigenda.models.sites import Site, entering, through
 
 ScaledAt = Literal["all", "predicting"]
 """At which positions coefficients are changed; `CoefficientEdit` says what each means."""
@@ -135,7 +136,13 @@ class CoefficientEdit(HookedEdit):
                     stack.enter_context(memory.scale(factors, at, neurons))
                 else:
                     stack.enter_context(memory.drive(factors, at, neurons, add=self.how == "add"))
+                look = partial(self._look, layer, neurons)
+                stack.enter_context(through(lm.architecture, Site("coefficients", layer), look))
             yield
+
+    def _look(self, layer: int, neurons: Tensor, coefficients: Tensor) -> None:
+        if coefficients.dtype == torch.float16:
+            require_range(self.kind, layer, coefficients[..., neurons.to(coefficients.device)])
 
     @property
     def touched(self) -> tuple[int, ...]:

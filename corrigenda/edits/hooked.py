@@ -7,7 +7,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from corrigenda.edits.edit import Edit, Editable
+import torch
+from torch import Tensor
+
+from corrigenda.edits.edit import Edit, Editable, EditRefusedError
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,3 +29,21 @@ class HookedEdit(Edit):
     def decides(self, lm: Editable) -> bool:
         """Whether it decides on a prompt whether it acts, and holds to that in what follows."""
         return False
+
+
+def require_range(kind: str, layer: int, made: Tensor) -> None:
+    """Refuses what an edit makes of activations where float16 does not hold it; other precisions hold enough.
+
+    Args:
+        kind: of the edit.
+        layer: where it acts.
+        made: what it puts there, in the model's precision.
+
+    Raises:
+        EditRefusedError: it is not finite.
+    """
+    if made.dtype == torch.float16 and not bool(made.isfinite().all()):
+        raise EditRefusedError(
+            f"the {kind} edit makes numbers at layer {layer} that float16 does not hold (up to 65504); load the model "
+            "in bfloat16 or float32"
+        )

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from corrigenda.edits.edit import Editable, WrongModelError
-from corrigenda.edits.hooked import HookedEdit
+from corrigenda.edits.hooked import HookedEdit, require_range
 from corrigenda.models.routes import MAIN, Activations, Passage, Routes, fitted
 from corrigenda.models.sites import entering, leaving
 
@@ -111,7 +111,9 @@ class RoutedLayer(ABC):
             for number in memories:
                 rows = (route == number).nonzero()[:, 0].to(output.device)
                 part = Passage(passage.routes.rows(rows), passage._mask[rows], passage._width, passage.past)
-                new[rows] = self._answer(placed, coefficients[rows], output[rows], number, part).to(new.dtype)
+                answer = self._answer(placed, coefficients[rows], output[rows], number, part).to(new.dtype)
+                require_range(self.kind, self.layer, answer)
+                new[rows] = answer
             return new
 
         with memory.answer(change):

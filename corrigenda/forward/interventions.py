@@ -134,5 +134,5 @@ def intervene(lm: BareModel, site: Site, action: Action, at: At = None) -> Itera
             return None
         return action(activation, at)
 
-    with through(lm.architecture, site, act):
+    with lm.alone, through(lm.architecture, site, act):
         yield seen

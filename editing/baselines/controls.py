@@ -9,6 +9,7 @@ from typing import ClassVar
 from corrigenda import ContextEdit, Fact, LanguageModel, LowRankEdit, Origin
 from corrigenda.facts import as_facts
 from corrigenda.joints import joined
+from corrigenda.models.alone import one_thread
 from corrigenda.settings import checked
 from editing.editor import require_targets
 from editing.together import last_word_counts
@@ -21,6 +22,7 @@ class NoEdit:
 
     name: ClassVar[str] = "none"
 
+    @one_thread
     @last_word_counts
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit:
         """An edit of no layer."""
@@ -41,6 +43,7 @@ class InContext:
 
     template: str = "{statement} {target}. "
 
+    @one_thread
     @last_word_counts
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> ContextEdit:
         """The text of all facts.

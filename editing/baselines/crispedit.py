@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from corrigenda import LanguageModel
 from corrigenda.edits.weights import require_writable
+from corrigenda.models.alone import one_thread
 from corrigenda.moments.curvature import Labels, curvature
 from corrigenda.moments.text import Text
 from corrigenda.settings import Count, Positive, SettingsError, Share, checked
@@ -66,6 +67,7 @@ class CrispEdit(FineTune):
                 "larger gamma"
             )
 
+    @one_thread
     def prepare(self, lm: LanguageModel) -> None:
         """Takes the curvature's factors, which are kept on disk.
 

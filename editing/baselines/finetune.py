@@ -18,6 +18,7 @@ from torch import Tensor
 from corrigenda import Edit, Fact, LanguageModel, Origin, ValueEdit
 from corrigenda.edits.weights import require_writable
 from corrigenda.forward.differentiable import differentiable
+from corrigenda.models.alone import one_thread
 from corrigenda.settings import AtLeastOne, NotNegative, Positive, Seed, checked
 from editing.editor import EditRefusedError, FactRefusedError, require_targets
 from editing.extending import check_previous, without
@@ -69,6 +70,7 @@ class FineTune(OneLayer):
     end_token: bool = True
     seed: Seed = 0
 
+    @one_thread
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> ValueEdit:
         """The change that makes all the facts hold.
 

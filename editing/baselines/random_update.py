@@ -12,6 +12,7 @@ from typing import ClassVar
 import torch
 
 from corrigenda import Fact, LanguageModel, LowRankEdit
+from corrigenda.models.alone import one_thread
 from corrigenda.settings import Seed, checked
 from editing.editor import Editor, EditRefusedError, prepare
 from editing.layers import named_layers
@@ -41,6 +42,7 @@ class RandomUpdate:
         """The other editor's."""
         return named_layers(self.like)
 
+    @one_thread
     def prepare(self, lm: LanguageModel) -> None:
         """Prepares the other editor."""
         prepare(self.like, lm)

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from corrigenda import Edit, Fact, LanguageModel
 from corrigenda.facts import as_facts
+from corrigenda.models.alone import one_thread
 from corrigenda.plain_data import read_json
 from corrigenda.settings import checked
 from editing.editor import EditRefusedError
@@ -47,6 +48,7 @@ class Saved:
         if not self._folders:
             raise FileNotFoundError(f"saved: {self.run} holds no edits; name the folder of a run with save_edits=true")
 
+    @one_thread
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> Edit:
         """The edit that the run has of exactly these facts, in this order.
 

@@ -14,6 +14,7 @@ import torch
 from corrigenda import EditRefusedError, Fact, LanguageModel, LowRankEdit, Origin
 from corrigenda.edits.experts import ExpertsEdit
 from corrigenda.edits.weights import require_writable
+from corrigenda.models.alone import one_thread
 from corrigenda.moments.experts import ExpertMoments, Moment
 from corrigenda.moments.second_moment import second_moment
 from corrigenda.moments.text import Text
@@ -99,6 +100,7 @@ class Rome(OneLayer):
         if self.prefixes is not None and not self.prefixes:
             raise SettingsError('Rome: prefixes=() must hold at least one text: "" is the bare prompt')
 
+    @one_thread
     def prepare(self, lm: LanguageModel) -> None:
         """Samples the contexts and takes the second moment, which are kept on disk.
 

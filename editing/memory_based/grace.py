@@ -20,6 +20,7 @@ from corrigenda.data.requests import history
 from corrigenda.edits.codebook import CodebookEdit, Replace, nearest_keys, replaced
 from corrigenda.edits.state import EditorState, StoredState
 from corrigenda.forward.differentiable import differentiable
+from corrigenda.models.alone import one_thread
 from corrigenda.moments.text import Text
 from corrigenda.settings import AtLeastOne, NotNegative, Positive, checked
 from editing.editor import EditRefusedError, require_targets
@@ -111,11 +112,13 @@ class Grace(OneLayer):
     widen: Positive = 1.0
     name: str = "grace"
 
+    @one_thread
     def prepare(self, lm: LanguageModel) -> None:
         """Samples the unrelated texts, which are kept on disk."""
         if self.radius is None:
             self.text.sequences(lm)
 
+    @one_thread
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> CodebookEdit:
         """A codebook that holds the facts.
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from corrigenda import Fact, LanguageModel, LowRankEdit
 from corrigenda.facts import as_facts
+from corrigenda.models.alone import one_thread
 from corrigenda.models.neurons import Neuron, in_common
 from corrigenda.settings import AtLeastOne, ShareBelowOne, checked
 from editing.editor import EditRefusedError
@@ -79,6 +80,7 @@ class EraseNeurons(NeuronEditor):
         return kept[: self.most]
 
 
+@one_thread
 def erase_relation(lm: LanguageModel, facts: Sequence[Fact], find: Find, **settings: Any) -> LowRankEdit:
     """Erases a relation from a model: `EraseNeurons` over facts that all name the same one.
 

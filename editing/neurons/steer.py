@@ -16,10 +16,12 @@ import torch
 from corrigenda import CoefficientEdit, LanguageModel, Origin
 from corrigenda.edits.coefficients import How, ScaledAt
 from corrigenda.forward.recording import forward_to
+from corrigenda.models.alone import one_thread
 from corrigenda.models.neurons import Neuron
 from corrigenda.settings import check_value
 
 
+@one_thread
 def steer(
     lm: LanguageModel,
     neurons: Mapping[Neuron, float],

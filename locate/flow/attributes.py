@@ -25,6 +25,7 @@ from corrigenda.facts import as_fact
 from corrigenda.forward.interventions import Read, intervene
 from corrigenda.forward.recording import forward_logits
 from corrigenda.joints import joined
+from corrigenda.models.alone import one_thread
 from corrigenda.models.sites import Site, SiteName
 from corrigenda.prompts import encode_plain
 from corrigenda.settings import AtLeastOne, check_value
@@ -133,6 +134,7 @@ class AttributeFlow:
         return cls(fact=fact, **({"rates": None} | fields | tensors))
 
 
+@one_thread
 @torch.no_grad()
 def attribute_flow(
     lm: LanguageModel, fact: Fact, texts: Iterable[str] = (), answer: Answer = None, k: int = 50

@@ -24,6 +24,7 @@ from corrigenda import LanguageModel
 from corrigenda.forward.interventions import Add, Read, intervene
 from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import forward_logits, record
+from corrigenda.models.alone import one_thread
 from corrigenda.models.sites import Site, SiteName
 from corrigenda.prompts import encode
 from corrigenda.settings import check_value
@@ -106,6 +107,7 @@ class EarlyDecoding:
         return cls(**(fields | tensors))
 
 
+@one_thread
 @torch.no_grad()
 def decode_early(lm: LanguageModel, prompt: str, tokens: Mapping[str, str | int]) -> EarlyDecoding:
     """Reads the states at a prompt's last token in words, after each layer.
@@ -208,6 +210,7 @@ class Transplant:
         return cls(**(fields | tensors))
 
 
+@one_thread
 @torch.no_grad()
 def transplant(
     lm: LanguageModel, source: str, target: str, token: str | int, how: Literal["add", "replace"] = "add"

@@ -115,6 +115,7 @@ class AttentionKnockout:
         )
 
 
+@one_thread
 def attention_knockout(lm: LanguageModel, fact: Fact, answer: str | None = None, **settings: Any) -> Knockout:
     """Knocks out the edges of one fact: `AttentionKnockout(**settings).find(lm, fact, answer)`."""
     return AttentionKnockout(**settings).find(lm, fact, answer)

@@ -27,6 +27,7 @@ from corrigenda import LanguageModel
 from corrigenda.forward.interventions import Read, Replace, Seen, intervene
 from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import record, stopping
+from corrigenda.models.alone import one_thread
 from corrigenda.models.sites import Site
 from corrigenda.moments.text import Text
 from corrigenda.progress import track
@@ -177,6 +178,7 @@ def _summary(mean: Mean | None) -> dict[str, Any] | None:
     return None if mean is None else mean.summary()
 
 
+@one_thread
 def aggregation(
     lm: LanguageModel, text: Text | None = None, texts: int = 1000, holding: float = 0.9, seed: int = 0
 ) -> Aggregation:

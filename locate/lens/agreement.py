@@ -18,6 +18,7 @@ from torch import Tensor
 
 from corrigenda import LanguageModel
 from corrigenda.intervals import exact_share
+from corrigenda.models.alone import one_thread
 from corrigenda.progress import track
 from corrigenda.settings import Seed, check_value
 from locate.lens.by_layer import Mean, plot_curves, table_of
@@ -185,6 +186,7 @@ def _share(outcomes: Tensor) -> Mean | None:
     return Mean(share, *exact_share(share, n), n)
 
 
+@one_thread
 def agreement(lm: LanguageModel, triggers: Triggers, seed: int = 0) -> Agreement:
     """Compares what every value promotes with what follows its key's triggers.
 

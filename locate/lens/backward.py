@@ -136,6 +136,7 @@ class BackwardLens:
         return [lm.memory(layer).layer for layer in self.layers]
 
 
+@one_thread
 def backward_lens(lm: LanguageModel, fact: Fact, answer: str | None = None, **settings: Any) -> GradientLens:
     """Takes one fact's gradient apart: `BackwardLens(**settings).find(lm, fact, answer)`."""
     return BackwardLens(**settings).find(lm, fact, answer)

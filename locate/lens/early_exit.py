@@ -30,6 +30,7 @@ from corrigenda import LanguageModel
 from corrigenda.forward.interventions import Read, intervene
 from corrigenda.forward.recording import forward_to
 from corrigenda.intervals import interval
+from corrigenda.models.alone import one_thread
 from corrigenda.models.sites import Site
 from corrigenda.moments.text import Text
 from corrigenda.progress import track
@@ -179,6 +180,7 @@ class Observed:
         return run.float()
 
 
+@one_thread
 def early_exit(lm: LanguageModel, settings: EarlyExitSettings | None = None) -> EarlyExit:
     """Teaches and measures three rules of early exit.
 

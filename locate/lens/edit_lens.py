@@ -31,6 +31,7 @@ from corrigenda.edits.experts import ExpertsEdit
 from corrigenda.edits.side_memory import SideMemoryEdit
 from corrigenda.edits.weights import WeightEdit
 from corrigenda.forward.recording import forward_to
+from corrigenda.models.alone import one_thread
 from corrigenda.models.bare import Place
 from corrigenda.prompts import encode, encode_target
 from corrigenda.settings import AtLeastOne, ShareAboveZero, check_class, checked
@@ -60,6 +61,7 @@ class EditLens:
     words: AtLeastOne = 8
     facts: AtLeastOne | None = 32
 
+    @one_thread
     def read(self, lm: LanguageModel, edit: Edit, triggers: Triggers | None = None) -> EditReading:
         """Reads an edit.
 
@@ -173,6 +175,7 @@ class EditLens:
             )
 
 
+@one_thread
 def edit_lens(lm: LanguageModel, edit: Edit, triggers: Triggers | None = None, **settings: Any) -> EditReading:
     """Reads an edit: `EditLens(**settings).read(lm, edit, triggers)`."""
     return EditLens(**settings).read(lm, edit, triggers)

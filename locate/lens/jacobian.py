@@ -24,6 +24,7 @@ from corrigenda.forward.differentiable import differentiable
 from corrigenda.forward.interventions import Add, Read, intervene
 from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import record
+from corrigenda.models.alone import one_thread
 from corrigenda.models.sites import Site
 from corrigenda.moments.text import Text
 from corrigenda.progress import track
@@ -71,6 +72,7 @@ class JacobianLens:
         return states @ self.matrices[layer].to(states).T
 
 
+@one_thread
 def jacobian_lens(lm: LanguageModel, settings: JacobianSettings | None = None) -> JacobianLens:
     """The mean Jacobians from each layer to the last, of the unedited model, taken from the disk or computed.
 

@@ -21,6 +21,7 @@ from torch import Tensor
 from corrigenda import LanguageModel
 from corrigenda.forward.interventions import Read, intervene
 from corrigenda.forward.recording import forward_logits
+from corrigenda.models.alone import one_thread
 from corrigenda.models.sites import Site
 from corrigenda.texts import quoted
 from locate.lens.words import final_norm, rank_of, read_states, token_id, token_texts
@@ -128,6 +129,7 @@ class LensGrid:
         return cls(**values)
 
 
+@one_thread
 @torch.no_grad()
 def logit_lens(
     lm: LanguageModel, prompt: str, token: str | int | None = None, reader: Reader | None = None

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from corrigenda import LanguageModel
+from corrigenda.models.alone import one_thread
 from corrigenda.models.neurons import Neuron
 from corrigenda.settings import AtLeastOne, check_value
 from locate.lens.words import COLUMNS, final_norm, norm_weight, precision, token_id, unembedding
@@ -41,6 +42,7 @@ class PromotingValue:
     score: float
 
 
+@one_thread
 @torch.no_grad()
 def promoting(
     lm: LanguageModel, tokens: Collection[str | int], n: int = 10, layers: Sequence[int] | None = None

@@ -20,6 +20,7 @@ from rich.table import Table
 from torch import Tensor
 
 from corrigenda import LanguageModel
+from corrigenda.models.alone import one_thread
 from corrigenda.moments.text import Text
 from corrigenda.progress import track
 from corrigenda.settings import AtLeastOne, Seed, check_value
@@ -142,6 +143,7 @@ class SaturationEvents:
         return cls(**values)
 
 
+@one_thread
 @torch.no_grad()
 def saturation_events(
     lm: LanguageModel, text: Text | None = None, texts: int = 200, k: int = 10, seed: int = 0

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from corrigenda import LanguageModel
 from corrigenda.forward.recording import forward_to
+from corrigenda.models.alone import one_thread
 from corrigenda.progress import track
 from corrigenda.settings import AtLeastOne, Seed, check_value
 from locate.lens.by_layer import Mean, mean_of, plot_curves, table_of
@@ -111,6 +112,7 @@ class Sensitivity:
         return cls(**load_result(Path(folder), "sensitivity")[1])
 
 
+@one_thread
 def sensitivity(lm: LanguageModel, triggers: Triggers, neurons: int = 10, top: int = 3, seed: int = 0) -> Sensitivity:
     """Removes tokens from the triggers of some neurons of every layer.
 

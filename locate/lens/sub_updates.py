@@ -20,6 +20,7 @@ from rich.table import Table
 from torch import Tensor
 
 from corrigenda import LanguageModel
+from corrigenda.models.alone import one_thread
 from locate.lens.parts import LayerParts, Parts, parts_of, position_in
 from locate.lens.words import (
     Words,
@@ -159,6 +160,7 @@ class SubUpdates:
         return cls(**values)
 
 
+@one_thread
 @torch.no_grad()
 def sub_updates(
     lm: LanguageModel,

@@ -23,6 +23,7 @@ from corrigenda import LanguageModel
 from corrigenda.files import cache_folder, read_kept, write_checked
 from corrigenda.forward.interventions import Apply, intervene
 from corrigenda.forward.recording import forward_to
+from corrigenda.models.alone import one_thread
 from corrigenda.models.families import UnsupportedModelError, name_of
 from corrigenda.models.sites import Site
 from corrigenda.moments.text import Text
@@ -115,6 +116,7 @@ class Triggers:
         ids: list[int] = self.tokens[text, : position + 1].tolist()
         return ids
 
+    @one_thread
     def examples(self, lm: LanguageModel, layer: int, neuron: int) -> list[Example]:
         """A neuron's triggers as texts, that with the largest coefficient first.
 
@@ -217,6 +219,7 @@ def _commonest(tokens: Tensor) -> Tensor:
     return (tokens[:, :, None] == tokens[:, None, :]).sum(-1).amax(-1) / tokens.shape[1]
 
 
+@one_thread
 def trigger_examples(lm: LanguageModel, text: Text | None = None, t: int = 25) -> Triggers:
     """The trigger examples of all neurons of all layers, taken from the disk, or found in one pass and kept there.
 

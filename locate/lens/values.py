@@ -23,6 +23,7 @@ from torch import Tensor
 from corrigenda import LanguageModel
 from corrigenda.edits.weights import memories_of
 from corrigenda.files import cache_folder, read_kept, write_checked
+from corrigenda.models.alone import one_thread
 from corrigenda.models.memory import FFNMemory
 from corrigenda.progress import track
 from locate.lens.words import Words, final_norm, read_static, token_texts, unembedding
@@ -166,6 +167,7 @@ class ValueWords:
         return cls(**values)
 
 
+@one_thread
 def read_values(lm: LanguageModel, layers: Collection[int] | None = None, k: int = 10) -> ValueWords:
     """The top tokens of all values of some layers, of the unedited model.
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from corrigenda import Fact, LanguageModel
 from corrigenda.facts import as_fact
 from corrigenda.joints import joined
+from corrigenda.models.alone import one_thread
 from corrigenda.models.neurons import Neuron
 from corrigenda.settings import AtLeastOne, Count, check_value
 from locate.neurons.attribution import Method, Rule, attribute
@@ -162,6 +163,7 @@ def _tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+@one_thread
 def knowledge_neurons(
     lm: LanguageModel,
     asked: Fact | str,

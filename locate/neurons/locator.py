@@ -74,6 +74,7 @@ class Neurons:
         prompts: list[Fact | str] = [fact, *fact.paraphrases[: self.paraphrases]]
         return self.find_among(lm, prompts, answer or self.answer or fact.target_true)
 
+    @one_thread
     def find_among(self, lm: LanguageModel, prompts: Sequence[Fact | str], answer: str | None) -> RefinedNeurons:
         """The neurons that several prompts with the same answer share."""
         look = partial(

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from corrigenda import LanguageModel
 from corrigenda.forward.recording import forward_logits
+from corrigenda.models.alone import one_thread
 from corrigenda.models.neurons import Neuron, as_neurons, in_model
 from corrigenda.settings import AtLeastOne, Seed, check_value
 from locate.neurons.knowledge_neurons import KnowledgeNeurons
@@ -95,6 +96,7 @@ class ScalingCheck:
         }
 
 
+@one_thread
 def scaling_check(
     lm: LanguageModel,
     refined: RefinedNeurons,

@@ -138,6 +138,7 @@ class CausalTrace:
         return around(layer, self.window, depth)
 
 
+@one_thread
 def causal_trace(lm: LanguageModel, fact: Fact, answer: str | None = None, **settings: Any) -> Trace:
     """Traces one fact: `CausalTrace(**settings).find(lm, fact, answer)`."""
     return CausalTrace(**settings).find(lm, fact, answer)

@@ -14,6 +14,7 @@ from torch import Tensor
 from corrigenda import LanguageModel
 from corrigenda.data import read_facts
 from corrigenda.forward.interventions import Apply, Seen, intervene
+from corrigenda.models.alone import one_thread
 from corrigenda.models.sites import Site
 from corrigenda.prompts import encode_plain
 from corrigenda.settings import AtLeastOne, NotNegative, Seed, checked
@@ -41,6 +42,7 @@ class Noise:
     seed: Seed = 0
     recipe: Literal["torch", "rome"] = "torch"
 
+    @one_thread
     def level(self, lm: LanguageModel) -> float:
         """The standard deviation of the noise."""
         if self.sigma is not None:

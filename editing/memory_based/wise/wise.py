@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from corrigenda import Edit, Fact, LanguageModel, Origin, SideMemoryEdit
+from corrigenda.models.alone import one_thread
 from corrigenda.settings import checked
 from editing.contexts import sampled_prefixes
 from editing.editor import EditRefusedError, require_targets
@@ -93,6 +94,7 @@ class Wise(WiseSettings):
 
     name: str = "wise_whitened"
 
+    @one_thread
     def prepare(self, lm: LanguageModel) -> None:
         """Samples the contexts, runs the unrelated prompts and takes the second moment, which are kept on disk.
 
@@ -105,6 +107,7 @@ class Wise(WiseSettings):
             sampled_prefixes(lm, self.prefix_lengths, self.seed)
         Coordinates.of(lm, self.resolved_layer(lm), self)
 
+    @one_thread
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> SideMemoryEdit:
         """Side memories that hold the facts.
 

@@ -1,0 +1,122 @@
+"""An edit that is routed by the prompt, under transformers' own generate and forwards by hand."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from torch import Tensor
+
+from corrigenda import CodebookEdit, LanguageModel, Origin
+from corrigenda.edits.codebook import nearest_keys
+
+SPOKEN = "the Eiffel tower is located in the city of"
+PROMPTS = [SPOKEN, "Danielle speaks", "Thomas plays the piano in the capital of Italy , in the north of"]
+
+
+@pytest.fixture(params=["llama", "gpt2"])
+def lm(request: pytest.FixtureRequest) -> LanguageModel:
+    return tiny.build(request.param, scale=8.0)
+
+
+def codebook(lm: LanguageModel) -> CodebookEdit:
+    """Answers `SPOKEN` alone."""
+    memory = lm.memory(2)
+    keys = []
+    for prompt in PROMPTS:
+        with torch.no_grad(), memory.capture() as seen:
+            lm.model(input_ids=torch.tensor([lm.tokens(prompt)]))
+        keys.append(seen.coefficients[0, -1])
+    radius = float(nearest_keys(keys[0][None], torch.stack(keys[1:]))[1]) / 2
+    value = 30 * torch.randn(1, memory.d_model, generator=torch.Generator().manual_seed(2))
+    origin = Origin(lm.name, lm.fingerprint, "by hand")
+    return CodebookEdit.of(memory, origin, keys[0][None], value, torch.tensor([radius]))
+
+
+def padded(lm: LanguageModel, prompts: list[str]) -> dict[str, Tensor]:
+    rows = [lm.tokens(prompt) for prompt in prompts]
+    width = max(map(len, rows))
+    ids = torch.tensor([[0] * (width - len(row)) + row for row in rows])
+    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def continued(lm: LanguageModel, prompts: list[str] = PROMPTS, **settings: Any) -> list[list[int]]:
+    given = padded(lm, prompts)
+    plain = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
+    rows = lm.model.generate(**given, **(plain | settings))
+    return [row[given["input_ids"].shape[1] :].tolist() for row in rows]
+
+
+def test_with_and_without_a_cache(lm: LanguageModel) -> None:
+    base = continued(lm)
+    with codebook(lm).applied(lm):
+        cached = continued(lm)
+        for settings in ({"use_cache": False}, {"num_beams": 1}, {"prompt_lookup_num_tokens": 3}):
+            for number, prompt in enumerate(PROMPTS):
+                assert continued(lm, [prompt], **settings)[0] == continued(lm, [prompt])[0], settings  # type: ignore[arg-type]
+                assert continued(lm, [prompt])[0] == cached[number]
+        assert continued(lm, use_cache=False) == cached
+        for beams, sequences in ((3, 1), (3, 2)):
+            several: dict[str, Any] = {"num_beams": beams, "num_return_sequences": sequences}
+            assert continued(lm, use_cache=False, **several) == continued(lm, **several)
+        assert continued(lm, PROMPTS[1:], use_cache=False) == cached[1:]  # nothing is left of the prompts before
+    assert cached[0] != base[0]
+    assert cached[1:] == base[1:]
+    assert continued(lm, use_cache=False) == base
+    assert "generate" not in lm.model.__dict__
+
+
+def test_what_generate_was_before_comes_back(lm: LanguageModel) -> None:
+    asked = []
+
+    def own(*args: Any, **kwargs: Any) -> Any:
+        asked.append(1)
+        return type(lm.model).generate(lm.model, *args, **kwargs)
+
+    lm.model.generate = own
+    edit = codebook(lm)
+    with edit.applied(lm), codebook(lm).applied(lm):
+        continued(lm)
+    assert lm.model.generate is own
+    assert asked
+
+
+def test_a_prompt_that_does_not_run_whole_is_refused(lm: LanguageModel) -> None:
+    ids = torch.tensor([lm.tokens(SPOKEN)])
+    before = lm.model(input_ids=ids[:, :4], use_cache=True).past_key_values
+    with codebook(lm).applied(lm):
+        cache = lm.model(input_ids=ids[:, :4], use_cache=True).past_key_values
+        with pytest.raises(ValueError, match="a cache of 4 tokens"):
+            lm.model.generate(ids, past_key_values=copy.deepcopy(cache), max_new_tokens=2)
+        with pytest.raises(ValueError, match="the prompt in pieces"):
+            lm.model.generate(ids, prefill_chunk_size=2, max_new_tokens=2)
+        for unknown in (before, copy.deepcopy(cache)):
+            with pytest.raises(ValueError, match="goes on from a cache of 4 tokens that was filled before"):
+                lm.model(input_ids=ids[:, 4:], past_key_values=unknown)
+        with pytest.raises(ValueError, match="several texts in one row"):
+            lm.model(input_ids=ids[:, :6], position_ids=torch.tensor([[0, 1, 2, 0, 1, 2]]))
+        with pytest.warns(UserWarning, match="tokens at once go on from a cache"):
+            lm.model(input_ids=ids[:, 4:], past_key_values=cache)
+
+
+def test_step_by_step_by_hand(lm: LanguageModel) -> None:
+    """With the cache an answer stays what it was; without one it is said that each step counts as a prompt."""
+    with torch.no_grad(), codebook(lm).applied(lm):
+        wanted = continued(lm, [SPOKEN])[0]
+        ids = torch.tensor([lm.tokens(SPOKEN)])
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            out, found = lm.model(input_ids=ids, use_cache=True), list[int]()
+            for _ in wanted:
+                found.append(int(out.logits[0, -1].argmax()))
+                out = lm.model(input_ids=torch.tensor([found[-1:]]), past_key_values=out.past_key_values)
+            lm.model(input_ids=ids[:, :3], use_cache=False)  # shorter: another prompt
+        with pytest.warns(UserWarning, match="the tokens of the one before and one more"):
+            lm.model(input_ids=ids[:, :4], use_cache=False)
+    ends = [number for number, token in enumerate(found) if lm.is_end(token)]
+    assert found[: ends[0] if ends else None] == wanted[: ends[0] if ends else None]
