@@ -24,7 +24,18 @@ from corrigenda.files import write_file, write_json, write_text
 from corrigenda.plain_data import read_json
 from corrigenda.runs.environment import machine, versions
 from corrigenda.runs.locks import locked
-from corrigenda.runs.records import DIGESTS, RECORDS, check_digest, read_lines, records_in, sealed, write_digests
+from corrigenda.runs.records import (
+    DIGESTS,
+    RECORDS,
+    check_digest,
+    last_line,
+    read_lines,
+    records_in,
+    seal_of,
+    sealed,
+    sealed_lines,
+    write_digests,
+)
 
 if TYPE_CHECKING:
     from corrigenda.edits.edit import Edit
@@ -91,7 +102,12 @@ class RunFolder:
         A value that JSON has no word for (NaN) is an error here and not a surprise later.
         """
         path = self.path / f"{to}.jsonl"
-        line = sealed(case, path.stat().st_size if path.is_file() else 0)
+        above = last_line(path)
+        if above and not seal_of(above):  # of an earlier version: from now on all of its lines are sealed
+            content = sealed_lines(read_lines(path))
+            write_file(path, lambda scratch: scratch.write_bytes(content))
+            above = last_line(path)
+        line = sealed(case, seal_of(above))
         (self.path / DIGESTS).unlink(missing_ok=True)  # what is added was not there when the run was finished
         with path.open("ab") as file:
             file.write(line)
@@ -114,11 +130,7 @@ class RunFolder:
             if not check_digest(self.path, of):
                 kept = list(read_lines(path, repair=True))
                 if len(kept) != content.count(b"\n"):
-                    begin, lines = 0, []
-                    for record in kept:
-                        lines.append(sealed(record, begin))
-                        begin += len(lines[-1])
-                    write_file(path, lambda scratch: scratch.write_bytes(b"".join(lines)))
+                    write_file(path, lambda scratch: scratch.write_bytes(sealed_lines(kept)))
         yield from records_in(self.path, of)
 
     def edit_path(self, number: int, name: str) -> Path:

@@ -9,8 +9,8 @@ on; its new line comes later in the file and takes the earlier one's place. For 
 
     pandas.json_normalize(list(records_in(folder)), max_level=2)["after.values.efficacy_success"]
 
-Each line ends with a seal: a digest of its record and of where the line begins in the file. A line that was changed,
-copied or moved while the run was under way is named, and its case is done again.
+Each line ends with a seal: a digest of its record and of the seal above it. A line that was changed, copied or moved
+while the run was under way is named, and its case is done again; so is the one below a line that is gone.
 
 Finished runs of version 0.1 have Parquet files, which are read as well (`corrigenda.runs.parquet`).
 """
@@ -19,8 +19,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +53,12 @@ def records_in(folder: Path, of: str = "cases") -> Iterator[dict[str, Any]]:
     Raises:
         ValueError: a file is damaged.
     """
-    check_digest(folder, of)
+    finished = check_digest(folder, of)  # which covers the seals, too
     lines, old = folder / f"{of}.jsonl", folder / f"{of}.parquet"
     if not old.is_file():
         if lines.is_file():
-            yield from _latest(lines) if _some_crashed(lines.read_bytes()) else read_lines(lines)
+            records = read_lines(lines, seals=not finished)
+            yield from _latest(records) if _some_crashed(lines.read_bytes()) else records
         return
     from corrigenda.runs.parquet import read_parquet
 
@@ -86,68 +89,107 @@ def _some_crashed(content: bytes) -> bool:
     return json.dumps({"error": CRASHED})[1:-2].encode() in content
 
 
-def _latest(lines: Path) -> Iterator[dict[str, Any]]:
+def _latest(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """The last record of each case, in the order of the first ones."""
-    return iter({_key(record): record for record in read_lines(lines)}.values())
+    return iter({_key(record): record for record in records}.values())
 
 
 def _key(record: dict[str, Any]) -> str:
     return json.dumps([record.get("id"), record.get("t")])
 
 
-def read_lines(path: Path, repair: bool = False) -> Iterator[dict[str, Any]]:
+def read_lines(path: Path, repair: bool = False, seals: bool = True) -> Iterator[dict[str, Any]]:
     """The records of a file of JSON lines, without their seals. A last line that was cut off is passed over.
 
-    A file of an earlier version has no seals, and its lines are taken as they are.
+    A file of an earlier version has no seals at all, and its lines are taken as they are.
 
     Args:
         path: of the file.
         repair: whether a line that is not what was written there is passed over, with a warning.
+        seals: whether the seals are looked at.
 
     Raises:
         ValueError: there is one, and not `repair`.
     """
     # Not splitlines(): a text may hold characters that it takes for the end of a line.
-    lines, begin, sealed_file = path.read_bytes().split(b"\n")[:-1], 0, None
+    lines = path.read_bytes().split(b"\n")[:-1]
+    sealed_file = seals and any(map(seal_of, lines))
+    above, sound = b"", b""  # the seal that stands above a line, and that of the last line that was as written
     for number, line in enumerate(lines, 1):
-        record, problem = _record_of(line, begin)
-        begin += len(line) + 1
-        if sealed_file is None:
-            sealed_file = b'"%s"' % SEAL.encode() in line
-        if record is None or (problem and sealed_file):
+        record, problem = _record_of(line)
+        if not problem and sealed_file:
+            said, seal = line[:-_SEAL_LENGTH].removesuffix(b", ") + b"}", seal_of(line)
+            if not seal:
+                problem = "no seal"
+            elif seal not in (_seal(said, above), _seal(said, sound)):
+                problem = "not the line that was written there"
+        above = seal_of(line) or above
+        if problem or record is None:
             if not repair:
                 raise ValueError(f"{path}, line {number}: damaged ({problem}); go on with the run, which does it again")
             warnings.warn(f"{path}, line {number}: damaged ({problem}); that case is done again", stacklevel=3)
             continue
+        sound = seal_of(line)
         yield record
 
 
-def sealed(record: Mapping[str, Any], begin: int) -> bytes:
-    """The line of a record that begins at a byte of its file.
+def sealed(record: Mapping[str, Any], above: bytes) -> bytes:
+    """The line of a record, given the seal of the line above (empty for the first).
 
     Raises:
         ValueError: a value that JSON has no word for (NaN).
     """
     said = json.dumps(record, ensure_ascii=False, allow_nan=False).encode()
-    return said[:-1] + b", " * (len(said) > 2) + _seal(said, begin) + b"\n"
+    return said[:-1] + b", " * (len(said) > 2) + b'"%s": "%s"}\n' % (SEAL.encode(), _seal(said, above))
 
 
-def _seal(said: bytes, begin: int) -> bytes:
-    return f'"{SEAL}": "{hashlib.sha256(b"%d " % begin + said).hexdigest()[:16]}"}}'.encode()
+def sealed_lines(records: Iterable[Mapping[str, Any]]) -> bytes:
+    """The lines of some records, from the first one of a file."""
+    lines: list[bytes] = []
+    for record in records:
+        lines.append(sealed(record, seal_of(lines[-1].rstrip(b"\n")) if lines else b""))
+    return b"".join(lines)
 
 
-def _record_of(line: bytes, begin: int) -> tuple[dict[str, Any] | None, str]:
-    """A line's record without its seal, None where there is none; and what is wrong with it."""
+def last_line(path: Path) -> bytes:
+    """The last whole line of a file, without reading the others; empty where there is none."""
+    if not path.is_file():
+        return b""
+    with path.open("rb") as file:
+        end, piece = file.seek(0, os.SEEK_END), 2**16
+        while True:
+            begin = max(0, end - piece)
+            file.seek(begin)
+            lines = file.read().split(b"\n")[:-1]  # what stands behind the last line's end was cut off
+            if begin == 0 or len(lines) > 1:
+                return lines[-1] if lines else b""
+            piece *= 4
+
+
+def seal_of(line: bytes) -> bytes:
+    """The seal at a line's end; empty where there is none."""
+    found = _SEALED.search(line, max(0, len(line) - _SEAL_LENGTH))
+    return found[1] if found else b""
+
+
+_SEALED = re.compile(rb'"%s": "([0-9a-f]{16})"}$' % SEAL.encode())
+_SEAL_LENGTH = len(f'"{SEAL}": "{16 * "0"}"}}')
+
+
+def _seal(said: bytes, above: bytes) -> bytes:
+    return hashlib.sha256(above + b" " + said).hexdigest()[:16].encode()
+
+
+def _record_of(line: bytes) -> tuple[dict[str, Any] | None, str]:
+    """A line's record without its seal, None where there is none; and why."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
         return None, str(error)
     if not isinstance(record, dict):
         return None, "not an object"
-    if record.pop(SEAL, None) is None:
-        return record, "no seal"
-    said = line[: line.rfind(b'"%s"' % SEAL.encode())].removesuffix(b", ") + b"}"
-    return record, "" if line.endswith(_seal(said, begin)) else "not the line that was written there"
+    record.pop(SEAL, None)
+    return record, ""
 
 
 def write_digests(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -339,3 +340,14 @@ def test_sampled_text_is_that_of_the_unedited_model(lm: LanguageModel, cache: Pa
     for path in kept(cache, "texts"):
         path.unlink()
     assert TEXT.sequences(lm) == edited
+
+
+def test_the_moment_of_another_layer_is_not_used(lm: LanguageModel, file: Path, cache: Path) -> None:
+    """A valid file, put into the place of another."""
+    text = replace(TEXT, source=str(file))
+    own, others = (second_moment(lm, layer, text).matrix.clone() for layer in (0, 1))  # not what the file maps
+    assert not torch.equal(own, others)
+    [mine], [theirs] = ([*(cache / "moments").glob(f"*-layer{layer}-*.safetensors")] for layer in (0, 1))
+    shutil.copy(theirs, mine)
+    with pytest.warns(UserWarning, match="in the place of another file"):
+        assert torch.equal(second_moment(tiny.build("llama"), 0, text).matrix, own)

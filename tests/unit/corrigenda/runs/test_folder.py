@@ -425,7 +425,44 @@ def no_json(lines: list[bytes]) -> list[bytes]:
     return [lines[0], lines[1][:9] + b"\n", *lines[2:]]
 
 
-@pytest.mark.parametrize("damage", [changed_number, copied, swapped, without_fields, no_json])
+def no_seal_above(lines: list[bytes]) -> list[bytes]:
+    """Whether lines are looked at does not hang on the first one."""
+    return [lines[0][: lines[0].rfind(b', "seal"')] + b"}\n", lines[1].replace(b"1", b"2", 1), *lines[2:]]
+
+
+@pytest.mark.parametrize("damage", [changed_number, copied, without_fields, no_json])
+def test_what_stands_beside_a_damaged_line_is_kept(
+    tmp_path: Path, damage: Callable[[list[bytes]], list[bytes]]
+) -> None:
+    """Also where the line is shorter or longer than it was, or there is one more.
+
+    Where its seal is gone, nothing says any more that the next line stood below it.
+    """
+    folder = RunFolder(tmp_path)
+    cases = [{"id": str(n), "value": 10 + n} for n in range(5)]
+    for case in cases:
+        folder.append(case)
+    path = tmp_path / "cases.jsonl"
+    path.write_bytes(b"".join(damage(path.read_bytes().splitlines(keepends=True))))
+    with pytest.warns(UserWarning, match="that case is done again") as said:
+        left = list(folder.cases())
+    lost = {copied: [], changed_number: [1]}.get(damage, [1, 2])
+    assert left == [case for n, case in enumerate(cases) if n not in lost]
+    assert len(said) == max(1, len(lost))
+
+
+def test_of_lines_where_one_is_gone_the_next_is_done_again(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    for n in range(5):
+        folder.append({"id": str(n)})
+    path = tmp_path / "cases.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:1] + lines[2:]))
+    with pytest.warns(UserWarning, match="line 2: damaged"):
+        assert [case["id"] for case in folder.cases()] == ["0", "3", "4"]
+
+
+@pytest.mark.parametrize("damage", [changed_number, copied, swapped, without_fields, no_json, no_seal_above])
 def test_a_damaged_line_of_a_run_under_way_is_named_and_done_again(
     tmp_path: Path, damage: Callable[[list[bytes]], list[bytes]]
 ) -> None:
@@ -439,7 +476,7 @@ def test_a_damaged_line_of_a_run_under_way_is_named_and_done_again(
         folder.finish({})
     with pytest.warns(UserWarning, match=r"cases\.jsonl, line \d: damaged \(.*\); that case is done again"):
         left = list(folder.cases())
-    assert cases[0] in left
+    assert cases[0] in left or damage is no_seal_above
     assert all(case in cases for case in left)
     for case in cases:
         if case not in left:
@@ -453,3 +490,9 @@ def test_lines_of_an_earlier_version_are_taken_as_they_are(tmp_path: Path) -> No
     folder = RunFolder(tmp_path)
     (tmp_path / "cases.jsonl").write_text('{"id": "1"}\n{"id": "2"}\n')
     assert [case["id"] for case in folder.cases()] == ["1", "2"]
+    folder.append({"id": "3"})  # and are sealed when the run goes on
+    assert [case["id"] for case in folder.cases()] == ["1", "2", "3"]
+    path = tmp_path / "cases.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"2"', b'"4"', 1))
+    with pytest.warns(UserWarning, match="line 2: damaged"):
+        assert [case["id"] for case in folder.cases()] == ["1", "3"]

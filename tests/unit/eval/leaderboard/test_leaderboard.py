@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from made_runs import runs_in
 
+from corrigenda.runs.folder import RunFolder
+from corrigenda.runs.records import sealed_lines
 from corrigenda.runs.store import Store
 from eval.leaderboard import leaderboard, write_leaderboard
 from eval.leaderboard.boards import Board, Leaderboard, Row
@@ -65,10 +67,10 @@ def test_the_figures_come_from_the_records_and_not_from_the_summary(tmp_path: Pa
 
 def test_score_is_not_shown_without_what_would_tell(tmp_path: Path, make_run: Any) -> None:
     folder = make_run("rome", [True] * 30, finish=False)
-    records = [json.loads(line) for line in (folder / "cases.jsonl").read_text().splitlines()]
+    records = list(RunFolder(folder).cases())
     for record in records:
         del record["after"]["values"]["perplexity_drift"]
-    (folder / "cases.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (folder / "cases.jsonl").write_bytes(sealed_lines(records))
     summary = {"editor": "rome", "model": "tiny", "data": "facts", "mode": "single", "n_facts": 30}
     (folder / "summary.json").write_text(json.dumps(summary))
     cells = rows_of(only_board(tmp_path))["rome"].cells
@@ -190,8 +192,8 @@ def test_a_small_run_does_not_shrink_the_table(tmp_path: Path, make_run: Any) ->
 def test_facts_with_other_prompts_are_other_facts(tmp_path: Path, make_run: Any) -> None:
     make_run("rome", [True] * 40)
     folder = make_run("memit", [True] * 40, finish=False)
-    text = (folder / "cases.jsonl").read_text().replace("lives in the city of", "resides in the city of", 1)
-    (folder / "cases.jsonl").write_text(text)
+    text = json.dumps(list(RunFolder(folder).cases())).replace("lives in the city of", "resides in the city of", 1)
+    (folder / "cases.jsonl").write_bytes(sealed_lines(json.loads(text)))
     shutil.copy(folder.parent / "rome-0-0-single" / "summary.json", folder / "summary.json")
     summary = (folder / "summary.json").read_text().replace('"rome"', '"memit"')
     (folder / "summary.json").write_text(summary)
@@ -403,8 +405,8 @@ def test_the_page_loads_nothing(written: Path) -> None:
 def test_a_record_cannot_end_its_script_element(tmp_path: Path, make_run: Any) -> None:
     folder = make_run("rome", [True] * 30, finish=False)
     shutil.copy(make_run("rome", [True] * 30, name="other") / "summary.json", folder / "summary.json")
-    text = (folder / "cases.jsonl").read_text().replace('" Rome"', '"</script><img src=x onerror=alert(1)><!--"')
-    (folder / "cases.jsonl").write_text(text)
+    text = json.dumps(list(RunFolder(folder).cases())).replace('" Rome"', '"</script><img src=x onerror=alert(1)><!--"')
+    (folder / "cases.jsonl").write_bytes(sealed_lines(json.loads(text)))
     shutil.rmtree(tmp_path / "outputs" / "other")
     page = write_leaderboard(leaderboard(Store(tmp_path / "outputs").runs()), tmp_path / "board")[3].read_text()
     assert "\\u003c/script\\u003e" in page
