@@ -157,8 +157,8 @@ DAMAGE: dict[str, tuple[str, str | None, str]] = {
     ),
     "cases-missing": ("cases.jsonl", None, "cases.jsonl beside it has records of only 0 of them"),
     "cases-cut": ("cases.jsonl", '{"id": "red", "fa', "cases.jsonl beside it has records of only 0 of them"),
-    "cases-damaged": ("cases.jsonl", '{"id": \n', "cases.jsonl, line 1: damaged"),
-    "cases-list": ("cases.jsonl", "[1]\n", "cases.jsonl, line 1: damaged (not an object)"),
+    "cases-damaged": ("cases.jsonl", '{"id": \n', "cases.jsonl beside it has records of only 0 of them"),
+    "cases-list": ("cases.jsonl", "[1]\n", "cases.jsonl beside it has records of only 0 of them"),
 }
 """What is done to a file of a sequence that was cut short, and what going on with it says."""
 
