@@ -8,7 +8,7 @@ import unicodedata
 from corrigenda.texts import unspaced
 
 # What ends a word or a clause, a closing bracket or quotation mark, "'s"; but ".NET", ":smile:" and "-5" are words.
-_ENDS_WORD = re.compile(r"[,;:!?.…%°]+(?![^\s\"'”’)])|[)\]}”»›]|['’](?:s|re|ve|ll|d|m)\b")
+_ENDS_WORD = re.compile(r"[,;:!?.…%°]+(?![^\s\"'”’)])|[)\]}”»›]|['’](?:s|re|ve|ll|d|m)(?![\w-])")
 _SENTENCE_ENDS = re.compile(r"[.!?]\s+|[\n\u3002\uff01\uff1f]")
 _QUOTATION = ('"“”„«»', "'‘’‚‹›", "`")
 """Quotation marks, double and single, and that of code."""

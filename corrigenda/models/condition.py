@@ -11,6 +11,9 @@ from torch import nn
 
 from corrigenda.models.families import UnsupportedModelError
 
+OWN_ADAPTER = "corrigenda"
+"""The name of an adapter that this project itself puts inside for a while."""
+
 
 def taken(model: Any) -> Any:
     """A model as it is looked into and edited: without compiled code, in evaluation mode, out of autograd.
@@ -94,7 +97,8 @@ def require_no_adapter(model: nn.Module, name: str = "") -> None:
     tuners = sys.modules.get("peft.tuners.tuners_utils")  # without it there is no adapter
     if tuners is None:
         return
-    found = next((path for path, module in model.named_modules() if isinstance(module, tuners.BaseTunerLayer)), None)
+    layers = ((path, each) for path, each in model.named_modules() if isinstance(each, tuners.BaseTunerLayer))
+    found = next((path for path, each in layers if OWN_ADAPTER not in each.active_adapters), None)
     if found is not None or hasattr(model, "merge_and_unload"):
         at = f" (at {found.removeprefix('base_model.model.')})" if found else ""
         raise UnsupportedModelError(

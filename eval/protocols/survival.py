@@ -18,6 +18,7 @@ import torch
 
 from corrigenda import LanguageModel
 from corrigenda.forward.differentiable import differentiable
+from corrigenda.models.condition import OWN_ADAPTER
 from corrigenda.moments.text import Text
 from corrigenda.progress import track
 from corrigenda.settings import AtLeastOne, Count, Positive, Seed, checked
@@ -163,7 +164,7 @@ def _adapted(lm: LanguageModel, settings: SurvivalSettings) -> Callable[[], None
 
     model: Any = lm.model
     config = LoraConfig(r=settings.rank, lora_alpha=2 * settings.rank, target_modules="all-linear")
-    adapted: Any = get_peft_model(model, config)
+    adapted: Any = get_peft_model(model, config, adapter_name=OWN_ADAPTER)
 
     def merge() -> None:
         adapted.merge_and_unload()

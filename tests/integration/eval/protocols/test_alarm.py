@@ -108,15 +108,6 @@ def test_perplexity_stops(lm: LanguageModel, tmp_path: Path) -> None:
         assert [p["t"] for p in run.curve] == [t for t in (2, 4, 6) if expected is None or t <= expected]
 
 
-def test_a_model_without_numbers_stops(lm: LanguageModel, tmp_path: Path) -> None:
-    """All at once there is no taking back: the figure that is watched cannot be computed."""
-    alarm = AlarmSettings(perplexity_drift=100.0)
-    more = STEPS | {"regime": "together"}
-    run = sequence(lm, plain(6), Nudge(wrecks="3"), tmp_path, measured=WITH_PERPLEXITY, alarm=alarm, **more)
-    assert run.stopped is not None
-    assert (run.stopped["t"], run.stopped["value"]) == (4, None)
-
-
 def test_a_crash_before_the_alarm_is_tried_again(lm: LanguageModel, tmp_path: Path) -> None:
     alarm = AlarmSettings(reliability=0.01)
     broken = sequence(lm, plain(6), Nudge(crashes="01"), tmp_path / "a", alarm=alarm, **STEPS)

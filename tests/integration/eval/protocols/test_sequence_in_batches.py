@@ -11,9 +11,10 @@ import tiny
 from sequences import QUICK, GrowingNudge, Nudge, facts_about, plain, records, sequence, timeless
 
 from corrigenda import LanguageModel
+from corrigenda.disturbance import noted
 from corrigenda.runs.folder import RunFolder
 from eval import EditRun, EvalSettings, SequentialSettings, judged, measure, run_batch
-from eval.evaluation import NOT_FINITE, Evaluation
+from eval.evaluation import Evaluation
 from eval.protocols.choice import chosen
 from eval.protocols.runs import reports_of
 
@@ -23,6 +24,11 @@ def lm() -> LanguageModel:
     return tiny.build("llama")
 
 
+def said(report: Any) -> dict[str, Any]:
+    """A report without what is looked at in every edit."""
+    return {name: value for name, value in report.items() if name != "disturbance"}
+
+
 @pytest.mark.parametrize("editor", [Nudge, GrowingNudge])
 def test_each_batch_is_one_call_on_what_the_earlier_ones_left(lm: LanguageModel, tmp_path: Path, editor: Any) -> None:
     asked: list[tuple[str, str]] = []
@@ -30,7 +36,7 @@ def test_each_batch_is_one_call_on_what_the_earlier_ones_left(lm: LanguageModel,
     clean = editor is GrowingNudge  # an editor that extends is given the clean model
     assert asked == [("" if clean else before, ids) for before, ids in (("", "012"), ("012", "345"), ("012345", "6"))]
     assert [point["t"] for point in run.curve] == [3, 7]
-    assert [case.edit for case in run.run.evaluation.cases] == [{"noted": fact.id} for fact in plain(7)]
+    assert [said(case.edit) for case in run.run.evaluation.cases] == [{"noted": fact.id} for fact in plain(7)]
 
 
 def test_checkpoints_inside_a_batch_are_moved_and_said(
@@ -52,7 +58,7 @@ def test_one_by_one_is_what_it_says(lm: LanguageModel, tmp_path: Path) -> None:
     before = [one for chunk in chunks for one in chunk]
     cases = []
     for fact, old in zip(some, before, strict=True):
-        edit = editor.edit(lm, [fact])
+        edit = noted(lm, editor.edit(lm, [fact]), 1)
         edit.apply(lm)
         [new] = measure(lm, [fact], QUICK, [old])
         cases.append(judged(fact, old, new, reports_of(edit)[fact.id]).to_dict())
@@ -80,7 +86,7 @@ def test_what_supersedes_what_inside_a_batch_and_across(lm: LanguageModel, tmp_p
     )
     run = sequence(lm, some, Nudge(asked=asked), tmp_path, batch=2, checkpoints=(2, 4, 6))
     assert [ids for _, ids in asked] == ["1", "3", "67"]
-    assert [run.run.cases[fact.id].edit for fact in some] == [
+    assert [said(run.run.cases[fact.id].edit) for fact in some] == [
         {"superseded_by": "1"},
         {"noted": "1", "contradicts": "0"},
         {"repeats": "1"},
@@ -111,7 +117,7 @@ def test_a_batch_that_wrecks_the_model_is_taken_back(lm: LanguageModel, tmp_path
     some = facts_about(("Ben", "Rome"), ("red", "Rome"), ("Ben", "Rome"), ("blue", "Rome"), ("six", "Rome"))
     run = sequence(lm, some, editor(wrecks="3"), tmp_path, batch=2, checkpoints=(2, 4))
     errors = [run.run.cases[fact.id].error for fact in some]
-    assert [error[: len(NOT_FINITE)] for error in errors] == ["", "", "", NOT_FINITE, ""]
+    assert [error[:8] for error in errors] == ["", "", "", "refused:", ""]
     assert run.run.cases["2"].edit == {"repeats": "0"}
     # What it left alone is measured without it.
     assert run.run.cases["2"].after.values["efficacy_magnitude"] == pytest.approx(
@@ -119,7 +125,7 @@ def test_a_batch_that_wrecks_the_model_is_taken_back(lm: LanguageModel, tmp_path
     )
     both = sequence(lm, plain(4), editor(wrecks="3"), tmp_path / "c", batch=2)
     said = [both.run.cases[id_].error for id_ in "23"]
-    assert all(error.startswith(NOT_FINITE) for error in said)
+    assert all(error.startswith("refused:") for error in said)
     assert both.summary()["metrics"]["efficacy_success"]["after"] <= 0.5
     assert len(both.edits) == 1
     # All figures of the batch are those of the model without it, also of the fact that did not wreck it.
