@@ -39,10 +39,11 @@ PROMPTS = (
 )
 """The beginnings of sentences whose next token is looked at."""
 
-MOST_NATS = 0.1
-"""The bound on the rise of the log-perplexity of `TEXTS`."""
-MOST_KL = 0.5
-"""The bound on the mean KL divergence, in nats, of the next token of `PROMPTS`."""
+MOST_NATS = 0.5
+"""The bound on the rise of the log-perplexity of `TEXTS`: ROME's edit of 100 CounterFact facts in SmolLM2 has 0.22, the
+most of the ordinary edits that were looked at, and the mildest of those that wrecked a model 2.7."""
+MOST_KL = 2.0
+"""The bound on the mean KL divergence, in nats, of the next token of `PROMPTS`: 1.0 and 4.5 of the same edits."""
 
 
 class DisturbanceWarning(UserWarning):
