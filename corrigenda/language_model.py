@@ -12,6 +12,7 @@ from corrigenda.edits.stack import AppliedEdits
 from corrigenda.forward import generation
 from corrigenda.forward.self_check import check_itself
 from corrigenda.models.bare import changed_by_hand, first_line
+from corrigenda.models.condition import require_no_adapter
 from corrigenda.models.families import Family
 from corrigenda.prompts import encode, put_before
 
@@ -132,7 +133,9 @@ class LanguageModel(Editable):
         Raises:
             ValueError: an edit is applied that is not in the weights; or a weight is not finite.
             FileExistsError: `folder` is a file.
+            UnsupportedModelError: an adapter was put inside the model: it alone would be written.
         """
+        require_no_adapter(self.model, self.name)
         if Path(folder).exists() and not Path(folder).is_dir():  # transformers would write nothing and return
             raise FileExistsError(f"{folder} is a file; name a folder to write the model into")
         outside = [edit.kind for edit in self.edits if not edit.in_weights]

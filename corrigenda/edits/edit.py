@@ -22,7 +22,7 @@ from corrigenda.edits.state import EditorState, StoredState, read_state, write_s
 from corrigenda.facts import Fact
 from corrigenda.files import write_json, write_tensors
 from corrigenda.models.bare import BareModel, Place
-from corrigenda.models.condition import require_own_precision
+from corrigenda.models.condition import require_no_adapter, require_own_precision
 from corrigenda.models.identity import WrongModelError as WrongModelError
 from corrigenda.plain_data import read_json
 
@@ -159,10 +159,12 @@ class Edit(ABC):
             WrongModelError: it is another model, or the values of a layer that the edit acts on were changed by hand
                 after loading, and `strict`; or its shapes do not fit.
             EditRefusedError: what it makes of the model's values is not finite in the precision of the weights.
+            UnsupportedModelError: an adapter was put inside the model, which its edits would be lost for.
             ValueError: this very edit is applied already.
         """
         _require_model(lm)
         require_own_precision(lm.model, lm.name)
+        require_no_adapter(lm.model, lm.name)
         with lm.alone:
             if strict and self.origin.fingerprint != lm.fingerprint:
                 raise WrongModelError(

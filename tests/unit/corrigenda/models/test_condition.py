@@ -41,6 +41,20 @@ def test_a_model_with_an_adapter_inside_is_refused() -> None:
     assert merged.generate(PROMPT, 2)
 
 
+def test_no_edit_is_lost_for_an_adapter_that_came_later(tmp_path: Path) -> None:
+    """Writing such a model writes the adapter alone."""
+    lm = tiny.build("llama")
+    edit = Shift().edit(lm, [FACT])
+    edit.apply(lm)
+    lora(lm.model)
+    with pytest.raises(UnsupportedModelError, match="has a PEFT adapter inside"):
+        lm.save_pretrained(tmp_path / "lost")
+    assert not (tmp_path / "lost").exists()
+    edit.revert(lm)
+    with pytest.raises(UnsupportedModelError, match="has a PEFT adapter inside"):
+        edit.apply(lm)
+
+
 def test_a_folder_of_an_adapter_is_loaded_merged(tmp_path: Path) -> None:
     lm = tiny.build("llama")
     lm.save_pretrained(tmp_path / "base")
