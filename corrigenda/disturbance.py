@@ -108,9 +108,15 @@ def noted(lm: LanguageModel, edit: Edit, n_facts: int) -> Edit:
     return dataclasses.replace(edit, origin=dataclasses.replace(origin, report=said))
 
 
-def known(edit: Edit) -> Disturbance | None:
-    """What was found of an edit when it was made; None where nobody looked."""
-    for report in reversed(edit.origin.report):
+def known(edit: Edit, n_facts: int | None = None) -> Disturbance | None:
+    """What was found of an edit when it was made; None where nobody looked.
+
+    Args:
+        edit: the edit.
+        n_facts: how many of its facts are new, None for all; of the others an earlier edit was looked at.
+    """
+    begin = 0 if n_facts is None else max(len(edit.origin.facts) - n_facts, 0)
+    for report in reversed(edit.origin.report[begin:]):
         if said := report.get("disturbance"):
             return Disturbance(said.get("nats", math.nan if said["beyond"] else None), said.get("kl", math.nan))
     return None

@@ -146,12 +146,21 @@ def _contents(folder: Path) -> dict[str, str]:
     found = {}
     for path in sorted(folder.iterdir()):
         if path.name != CONTENTS:
-            digest = xxhash.xxh3_128()
-            with path.open("rb") as file:
-                while piece := file.read(2**20):
-                    digest.update(piece)
-            found[path.name] = digest.hexdigest()
+            found[path.name] = digest_of(path, xxhash.xxh3_128())
     return found
+
+
+def digest_of(path: Path, digest: Any) -> str:
+    """The digest of a file, in hexadecimal, read piece by piece: it may be larger than memory.
+
+    Args:
+        path: the file.
+        digest: a fresh one of `hashlib` or `xxhash`.
+    """
+    with path.open("rb") as file:
+        while piece := file.read(2**20):
+            digest.update(piece)
+    return str(digest.hexdigest())
 
 
 def bytes_of(tensor: Tensor) -> Any:

@@ -12,7 +12,7 @@ from corrigenda.edits.stack import AppliedEdits
 from corrigenda.forward import generation
 from corrigenda.forward.self_check import check_itself
 from corrigenda.models.bare import changed_by_hand, first_line
-from corrigenda.models.condition import require_no_adapter
+from corrigenda.models.condition import not_finite, require_no_adapter
 from corrigenda.models.families import Family
 from corrigenda.prompts import encode, put_before
 
@@ -145,10 +145,9 @@ class LanguageModel(Editable):
                 "revert them or save them as edits"
             )
         with self.alone:
-            for name, weight in self.model.named_parameters():
-                if weight.is_floating_point() and not weight.is_meta and not bool(weight.float().isfinite().all()):
-                    raise ValueError(
-                        f"the weights {name} of {self.name} are not all finite, so nothing is written; load it again"
-                    )
+            if found := not_finite(self.model):
+                raise ValueError(
+                    f"the weights {found[0]} of {self.name} are not all finite, so nothing is written; load it again"
+                )
             self.model.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)

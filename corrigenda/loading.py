@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import warnings
 from collections.abc import Iterator, Mapping
@@ -16,7 +15,9 @@ from corrigenda.files import expanded
 from corrigenda.hub import offline, why_unreachable
 from corrigenda.language_model import LanguageModel
 from corrigenda.models import embedded, packed
+from corrigenda.models.condition import not_finite
 from corrigenda.models.families import FAMILIES, UnsupportedModelError, unknown_encoder_decoder
+from corrigenda.plain_data import read_json
 
 if TYPE_CHECKING:
     from corrigenda.models.families import Family
@@ -150,7 +151,7 @@ def _with_adapter(path: Path, **options: Any) -> LanguageModel:
         DamagedModelError: the adapter does not say what it is for, or does not fit that.
     """
     with _reading(path, f"adapter ({ADAPTER})"):
-        said = json.loads((path / ADAPTER).read_text(encoding="utf-8"))
+        said = read_json(path / ADAPTER)
         base = said.get("base_model_name_or_path") if isinstance(said, dict) else None
     if not isinstance(base, str) or not base:
         raise DamagedModelError(
@@ -227,10 +228,8 @@ def _refuse_misfits(name: str | Path, model: Any, tokenizer: Any) -> None:
             f"the tokenizer of the model {str(name)!r} has tokens up to number {largest}, and the model embeds "
             f"{embedding}: they do not belong together"
         )
-    for path, parameter in model.named_parameters():
-        # A sum is one pass and makes nothing as large as the weights; in a narrow type a sum of good ones may overflow.
-        if parameter.is_meta or bool(parameter.detach().sum().isfinite()) or bool(parameter.isfinite().all()):
-            continue
+    if found := not_finite(model):
+        path, parameter = found
         n_bad = int((~parameter.detach().isfinite()).sum())
         raise DamagedModelError(
             f"the model {str(name)!r} is damaged: {n_bad} of the {parameter.numel()} numbers of {path} are NaN or "

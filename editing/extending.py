@@ -92,16 +92,8 @@ def without(lm: LanguageModel, edit: Edit | None) -> Iterator[None]:
     if edit is None or edit not in lm.edits:
         yield
         return
-    edits = list(lm.edits)
-    with lm.edits.suspended():
-        others = [other for other in edits if other is not edit]
-        for other in others:
-            lm.edits.push(other)
-        try:
-            yield
-        finally:
-            for other in reversed(others):
-                lm.edits.remove(other)
+    with lm.edits.suspended(edit):
+        yield
 
 
 @contextmanager

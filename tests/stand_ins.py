@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import editing.locate_then_edit.closed_form
+import editing.locate_then_edit.rome
 from corrigenda import Fact, LanguageModel
 from corrigenda.moments.second_moment import SecondMoment
 from corrigenda.moments.text import Text
@@ -30,3 +31,17 @@ def without_text(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     """Gives the closed forms `diagonal_moments`, and an empty cache."""
     monkeypatch.setenv("CORRIGENDA_CACHE", str(cache))
     monkeypatch.setattr(editing.locate_then_edit.closed_form, "second_moments", diagonal_moments)
+
+
+def identity_moments(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    """Gives ROME and the closed forms the identity for C, and an empty cache."""
+    monkeypatch.setenv("CORRIGENDA_CACHE", str(cache))
+
+    def moment(lm: LanguageModel, layer: int, text: Text) -> SecondMoment:
+        return SecondMoment(torch.eye(lm.memory(layer).d_ffn, dtype=torch.float64), 1000, layer, text)
+
+    def moments(lm: LanguageModel, layers: Sequence[int], text: Text) -> dict[int, SecondMoment]:
+        return {layer: moment(lm, layer, text) for layer in layers}
+
+    monkeypatch.setattr(editing.locate_then_edit.rome, "second_moment", moment)
+    monkeypatch.setattr(editing.locate_then_edit.closed_form, "second_moments", moments)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from corrigenda.edits.state import EditorState, StoredState, read_state, write_state
 from corrigenda.facts import Fact
-from corrigenda.files import write_json, write_tensors
+from corrigenda.files import digest_of, write_json, write_tensors
 from corrigenda.models.bare import BareModel, Place
 from corrigenda.models.condition import require_no_adapter, require_own_precision
 from corrigenda.models.identity import WrongModelError as WrongModelError
@@ -228,7 +228,7 @@ class Edit(ABC):
         description = {
             "format": FORMAT,
             "kind": self.kind,
-            "tensors_sha256": _file_digest(path),
+            "tensors_sha256": digest_of(path, hashlib.sha256()),
             "settings": self._settings(),
             "origin": origin,
         }
@@ -275,7 +275,7 @@ class Edit(ABC):
         tensors_path = folder / "edit.safetensors"
         if not tensors_path.is_file():
             raise FileNotFoundError(f"{folder} holds half an edit: {tensors_path.name} is missing")
-        if _file_digest(tensors_path) != description.get("tensors_sha256"):
+        if digest_of(tensors_path, hashlib.sha256()) != description.get("tensors_sha256"):
             raise ValueError(f"{tensors_path} is damaged: its SHA-256 is not the one that {path.name} names")
         try:
             tensors = load_file(tensors_path)
@@ -359,12 +359,3 @@ def _digest(description: Mapping[str, Any]) -> str:
     said = {name: value for name, value in description.items() if name != "description_sha256"}
     plain = json.loads(json.dumps(said, allow_nan=False))  # as it is read back: keys are texts, tuples lists
     return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def _file_digest(path: Path) -> str:
-    """The SHA-256 of a file, read piece by piece: the tensors of a million entries need not be in memory for it."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()

@@ -67,6 +67,15 @@ def settle(model: nn.Module, name: str) -> None:
         warnings.warn(f"{name} was in train mode (dropout acts there); it is put into eval mode", stacklevel=4)
 
 
+def not_finite(model: nn.Module) -> tuple[str, nn.Parameter] | None:
+    """The first parameter with NaN or infinite numbers, by its name; None where all are finite."""
+    for name, weight in model.named_parameters():
+        # A sum is one pass and makes nothing as large as the weights; in a narrow type a sum of good ones may overflow.
+        if not (weight.is_meta or bool(weight.detach().sum().isfinite()) or bool(weight.isfinite().all())):
+            return name, weight
+    return None
+
+
 def require_own_precision(model: nn.Module, name: str) -> None:
     """Refuses what makes torch compute in another precision than that of the weights and of what is kept on disk.
 
@@ -97,10 +106,11 @@ def require_no_adapter(model: nn.Module, name: str = "") -> None:
     tuners = sys.modules.get("peft.tuners.tuners_utils")  # without it there is no adapter
     if tuners is None:
         return
-    layers = ((path, each) for path, each in model.named_modules() if isinstance(each, tuners.BaseTunerLayer))
-    found = next((path for path, each in layers if OWN_ADAPTER not in each.active_adapters), None)
+    layers = (each for each in model.modules() if isinstance(each, tuners.BaseTunerLayer))
+    found = next((each for each in layers if OWN_ADAPTER not in each.active_adapters), None)
     if found is not None or hasattr(model, "merge_and_unload"):
-        at = f" (at {found.removeprefix('base_model.model.')})" if found else ""
+        named = next((path for path, each in model.named_modules() if each is found), "")
+        at = f" (at {named.removeprefix('base_model.model.')})" if named else ""
         raise UnsupportedModelError(
             f"{name or type(model).__name__} has a PEFT adapter inside{at}, which edits would miss and saving would "
             "lose them for: merge it first, model = peft_model.merge_and_unload(), or give the adapter's folder to load"

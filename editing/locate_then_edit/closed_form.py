@@ -33,8 +33,7 @@ from editing.locate_then_edit.joined import Written, beside, edit_of, finished, 
 from editing.locate_then_edit.keys import group_weights
 from editing.locate_then_edit.least_squares import Factors
 from editing.locate_then_edit.passes import SubjectRows
-from editing.locate_then_edit.prompts import build_prompts, warn_of_contexts
-from editing.locate_then_edit.solved import Batch, Solving
+from editing.locate_then_edit.solved import Batch, Solving, batches_of
 from editing.locate_then_edit.spread import Rule, spread
 from editing.locate_then_edit.targets import Site, ValueSettings
 from editing.locate_then_edit.writing import Problem, Solution, Step, Writing, task_of
@@ -328,13 +327,8 @@ class ClosedForm:
     def _batches(self, lm: LanguageModel, facts: Sequence[Fact]) -> list[Batch]:
         """The facts' prompts, in the batches in which they are solved for."""
         prefixes, _ = self._contexts(lm)
-        batches = list[Batch]()
-        for begin in range(0, len(facts), self.batch_size):
-            part = facts[begin : begin + self.batch_size]
-            prompts = build_prompts(lm, part, prefixes, self.value.kl_prompt, self.value.kl_position)
-            batches.append(Batch(part, prompts.ordinary(lm, part, self._aims(self.resolved_layers(lm)))))
-        warn_of_contexts(self.name, facts, [batch.prompts for batch in batches])
-        return batches
+        aims = self._aims(self.resolved_layers(lm))
+        return batches_of(self.name, lm, facts, self.batch_size, prefixes, self.value, aims)
 
     def _aims(self, layers: Sequence[int]) -> Sequence[int]:
         """The layers whose output is solved for."""

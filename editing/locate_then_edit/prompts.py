@@ -141,7 +141,7 @@ def warn_of_contexts(editor: str, facts: Sequence[Fact], prompts: Sequence[Promp
     ):
         named = ", ".join(repr(fact.id) for fact, one in zip(facts, which, strict=True) if one)
         if named:
-            warnings.warn(f"{editor}: {what}, and they hold only where something precedes it: {named}", stacklevel=5)
+            warnings.warn(f"{editor}: {what}, and they hold only where something precedes it: {named}", stacklevel=6)
 
 
 def build_prompts(

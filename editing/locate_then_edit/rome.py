@@ -27,7 +27,8 @@ from editing.locate_then_edit.guards import Guards, agreement
 from editing.locate_then_edit.joined import edit_of
 from editing.locate_then_edit.keys import bare_keys, mean_keys
 from editing.locate_then_edit.least_squares import equality_update, norms_alone
-from editing.locate_then_edit.prompts import Prompts, build_prompts, run_prompts, warn_of_contexts
+from editing.locate_then_edit.prompts import Prompts, run_prompts
+from editing.locate_then_edit.solved import batches_of
 from editing.locate_then_edit.targets import ValueSettings, solve_target_values
 from editing.together import last_word_counts, looked_at, refused_alone
 
@@ -137,12 +138,8 @@ class Rome(OneLayer):
         guards = Guards("ROME", self.flag_norm, self.refuse_norm)
 
         parts, report = [], []
-        batches = list[Prompts]()
-        for begin in range(0, len(facts), self.batch_size):
-            part = facts[begin : begin + self.batch_size]
-            prompts = build_prompts(lm, part, prefixes, self.value.kl_prompt, self.value.kl_position)
-            batches.append(prompts.ordinary(lm, part, [layer]))
-        warn_of_contexts("ROME", facts, batches)
+        made = batches_of("ROME", lm, facts, self.batch_size, prefixes, self.value, [layer])
+        batches = [batch.prompts for batch in made]
         bare_out = [out for prompts in batches for out in prompts.bare_out]
         told: Iterable[Prompts] = batches
         if len(batches) > 1:  # one batch takes seconds, and who asked for it tells of it

@@ -24,7 +24,7 @@ from corrigenda import EditRefusedError, Fact, LanguageModel
 from corrigenda.files import cache_folder, read_kept, write_checked
 from corrigenda.progress import counted, track
 from corrigenda.workers import Workers
-from editing.locate_then_edit.prompts import Prompts, run_prompts
+from editing.locate_then_edit.prompts import Prompts, build_prompts, run_prompts, warn_of_contexts
 from editing.locate_then_edit.targets import Site, ValueSettings, solve_target_values
 
 FORMAT = 2
@@ -37,6 +37,38 @@ class Batch:
 
     facts: Sequence[Fact]
     prompts: Prompts
+
+
+def batches_of(
+    editor: str,
+    lm: LanguageModel,
+    facts: Sequence[Fact],
+    size: int,
+    prefixes: Sequence[str],
+    settings: ValueSettings,
+    layers: Sequence[int],
+) -> list[Batch]:
+    """Facts in batches of a size, with their prompts but for those at an outlier state; what is left out is said.
+
+    Args:
+        editor: its name, for the warning.
+        lm: the model.
+        facts: the facts.
+        size: facts of a batch.
+        prefixes: the contexts.
+        settings: of the solver.
+        layers: those whose output is solved for.
+
+    Raises:
+        FactRefusedError: a fact is too long, or has no prompt that is no outlier.
+    """
+    batches = []
+    for begin in range(0, len(facts), size):
+        part = facts[begin : begin + size]
+        prompts = build_prompts(lm, part, prefixes, settings.kl_prompt, settings.kl_position)
+        batches.append(Batch(part, prompts.ordinary(lm, part, layers)))
+    warn_of_contexts(editor, facts, [batch.prompts for batch in batches])
+    return batches
 
 
 @dataclass(frozen=True)

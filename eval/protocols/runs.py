@@ -106,9 +106,9 @@ def _looked_at(lm: LanguageModel, edit: Edit, facts: Sequence[Fact], strict: boo
     Raises:
         EditRefusedError: it is `strict`, and a bound is passed.
     """
-    if known(edit) is None:
+    if known(edit, len(facts)) is None:
         edit = noted(lm, edit, len(facts))
-    found = known(edit)
+    found = known(edit, len(facts))
     if strict and found is not None and found.beyond:
         raise EditRefusedError(f"it disturbs other texts: {found}; eval.strict=false allows that")
     return edit

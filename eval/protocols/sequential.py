@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from corrigenda import Edit, EditRefusedError, Fact
+from corrigenda import Edit, Fact
 from corrigenda.data.requests import standing
 from corrigenda.runs.records import CRASHED
 from eval.evaluation import NOT_FINITE, Case, Evaluation, judged
@@ -267,15 +267,9 @@ class SequentialRun:
         if previous is not None:
             previous.revert(lm)
         made = self.run.attempt(facts, lambda wanted: editor.extend(lm, previous, wanted))
-        try:
-            current = made.edit if made.edit is not None else previous
-            if current is not None:
-                current.apply(lm)
-        except EditRefusedError as refusal:  # what was not looked at when it was made
-            current, made = previous, Attempt(None, made.seconds, f"refused: {refusal}")
-            if current is not None:
-                current.apply(lm)
+        current = made.edit if made.edit is not None else previous
         if current is not None:
+            current.apply(lm)
             position.edits[:] = [current]
         return made
 

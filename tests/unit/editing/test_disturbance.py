@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from stand_ins import identity_moments
 
-import editing.locate_then_edit.closed_form
-import editing.locate_then_edit.rome
 from corrigenda import Edit, Fact, LanguageModel, LowRankEdit, Origin
 from corrigenda.disturbance import (
     MOST_KL,
@@ -27,7 +26,6 @@ from corrigenda.disturbance import (
     known,
     noted,
 )
-from corrigenda.moments.second_moment import SecondMoment
 from corrigenda.moments.text import Text
 from editing import (
     AlphaEdit,
@@ -82,16 +80,7 @@ CHANGE_NO_MODEL = {"none", "in_context", "saved"}
 
 @pytest.fixture(autouse=True)
 def second_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path))
-
-    def moment(lm: LanguageModel, layer: int, text: Text) -> SecondMoment:
-        return SecondMoment(torch.eye(lm.memory(layer).d_ffn, dtype=torch.float64), 1000, layer, text)
-
-    def moments(lm: LanguageModel, layers: Sequence[int], text: Text) -> dict[int, SecondMoment]:
-        return {layer: moment(lm, layer, text) for layer in layers}
-
-    monkeypatch.setattr(editing.locate_then_edit.rome, "second_moment", moment)
-    monkeypatch.setattr(editing.locate_then_edit.closed_form, "second_moments", moments)
+    identity_moments(monkeypatch, tmp_path)
 
 
 @pytest.fixture

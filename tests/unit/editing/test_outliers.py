@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny
 import torch
+from stand_ins import identity_moments
 from torch import Tensor
 
-import editing.locate_then_edit.closed_form
-import editing.locate_then_edit.rome
 from corrigenda import EditRefusedError, Fact, LanguageModel
-from corrigenda.moments.second_moment import SecondMoment
 from corrigenda.moments.text import Text
 from editing import AlphaEdit, CrispEdit, Emmet, FineTune, Grace, Memit, Rome, Shift, UltraEdit, ValueSettings, Wise
 from editing.editor import Editor
@@ -62,16 +59,7 @@ def with_sink() -> LanguageModel:
 
 @pytest.fixture(autouse=True)
 def second_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path))
-
-    def moment(lm: LanguageModel, layer: int, text: Text) -> SecondMoment:
-        return SecondMoment(torch.eye(lm.memory(layer).d_ffn, dtype=torch.float64), 1000, layer, text)
-
-    def moments(lm: LanguageModel, layers: Sequence[int], text: Text) -> dict[int, SecondMoment]:
-        return {layer: moment(lm, layer, text) for layer in layers}
-
-    monkeypatch.setattr(editing.locate_then_edit.rome, "second_moment", moment)
-    monkeypatch.setattr(editing.locate_then_edit.closed_form, "second_moments", moments)
+    identity_moments(monkeypatch, tmp_path)
 
 
 def deltas(edit: Any) -> list[Tensor]:
