@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,12 @@ RUN = Path(__file__).resolve().parents[3] / "run.py"
 
 
 @pytest.mark.parametrize(("name", "status"), [("SIGTERM", 143), ("SIGHUP", 129), ("SIGINT", 130)])
-def test_a_signal_says_how_to_go_on(tmp_path: Path, name: str, status: int) -> None:
+def test_a_signal_says_how_to_go_on(request: pytest.FixtureRequest, tmp_path: Path, name: str, status: int) -> None:
     folder = RunFolder(tmp_path / "lr=3, run")
     folder.begin("a: 1\n")
+    # Whatever who runs the tests, or another test, has made of the signal, here it is as in a program that begins.
+    usual = signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL
+    request.addfinalizer(partial(signal.signal, getattr(signal, name), signal.signal(getattr(signal, name), usual)))
     before = signal.getsignal(getattr(signal, name))
     with pytest.raises(KeyboardInterrupt) as ended, ended_by_signals(), interruptible(folder):
         os.kill(os.getpid(), getattr(signal, name))
