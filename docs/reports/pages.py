@@ -263,7 +263,7 @@ def kept(name: str, arguments: argparse.Namespace) -> Collected | None:
 
 
 def provenance(name: str, data: Mapping[str, Any], script: str, timed: bool = False) -> list[str]:
-    """The lines of a page that say where its figures come from.
+    """The last section of a page: how its figures were made, in short; the data file has the whole of it.
 
     Args:
         name: of the page.
@@ -271,31 +271,31 @@ def provenance(name: str, data: Mapping[str, Any], script: str, timed: bool = Fa
         script: the command's file.
         timed: whether the page has seconds, so that it matters whether the machine was idle.
     """
-    commands = ", then ".join(f"`{command}`" for command in (*data.get("earlier", ()), data["command"]))
     parts = [
-        f"Made by {commands}, which runs the models and writes [data/{name}.json](data/{name}.json), and "
-        f"`python docs/reports/{script} page`, which makes this page from it.",
+        f"[data/{name}.json](data/{name}.json) has the figures, and for each run the command, the code version, the "
+        f"packages, the machine and its load. `python docs/reports/{script} page` makes this page from it.",
         versions_text(data),
     ]
     if timed:
         parts.append(idle_text(data))
-    return [" ".join(parts), ""]
+    return ["", "## How these figures were made", "", " ".join(parts)]
 
 
 def versions_text(data: Mapping[str, Any]) -> str:
-    """Which code, packages and machine the figures are of; says so where they are of several, or of unknown ones."""
-    by_code: dict[str, list[str]] = {}
-    for run, entries in data["runs"].items():
-        for code in dict.fromkeys(data["made"][entry["made"]]["code"] for entry in entries) or (UNKNOWN,):
-            by_code.setdefault(code, []).append(run)
-    commits = list(dict.fromkeys(way["commit"] for way in data["made"]))
-    if len(by_code) == 1 and UNKNOWN not in by_code:
-        code = f"Code version {next(iter(by_code))} (commit {', '.join(commits)})."
+    """How many versions of the code the figures are of, and on which machine; the data say which run is of which."""
+    codes = {
+        code
+        for entries in data["runs"].values()
+        for code in ({data["made"][entry["made"]]["code"] for entry in entries} or {UNKNOWN})
+    }
+    if codes <= {UNKNOWN}:
+        code = "**The code version of the figures is not known.**"
+    elif UNKNOWN in codes:
+        code = "**Of some figures the code version is not known**; the data say of which."
+    elif len(codes) == 1:
+        code = f"Code version {codes.pop()}."
     else:
-        listed = "; ".join(f"{code}: {', '.join(runs)}" for code, runs in by_code.items())
-        code = f"**The figures are of {len(by_code)} versions of the code** ({listed}; commits {', '.join(commits)})."
-        if set(by_code) <= {UNKNOWN}:
-            code = "**The code version of the figures is not known.**"
+        code = f"**The figures are of {len(codes)} versions of the code**; the data say which is of which."
     places = list(dict.fromkeys(_place(way) for way in data["made"]))
     return f"{code} {'; '.join(place[:1].upper() + place[1:] for place in places)}{'.' * bool(places)}".strip()
 
