@@ -66,13 +66,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--site", default="block", choices=["block", "ffn", "attention"])
-    parser.add_argument("--prompts", type=int, default=3, help="how many of the built-in prompts")
+    parser.add_argument("--prompts", type=int, default=len(PROMPTS), help="how many of the built-in prompts")
     parser.add_argument("--every", type=int, default=7, help="the plain way runs every so-many-th cell")
     arguments = parser.parse_args()
     lm = load(arguments.model)
     settings = CausalTrace(site=arguments.site, noise=Noise(samples=10))
     approximate = CausalTrace(site=arguments.site, noise=Noise(samples=10), method="attribution")
     settings.noise.level(lm)
+    approximate.find(lm, Fact(*PROMPTS[0], "any"), "top")  # warm up, both ways
+    plain(lm, Fact(*PROMPTS[0], "any"), settings, [(0, 0)])
     rows = []
     for subject, prompt in PROMPTS[: arguments.prompts]:
         fact = Fact(subject, prompt, "any")
