@@ -48,10 +48,9 @@ format: $(READY) ## rewrite the code in the project's style
 	$(BIN)/python -m ruff check --fix .
 	$(BIN)/python -m ruff format .
 
-bench: $(READY) ## run every benchmark; each prints one JSON object as its last line
-	@set -e; for file in benchmarks/[!_]*.py; do \
-	    echo "== $$file"; $(BIN)/python "$$file" $(ARGS); \
-	done
+bench: $(READY) ## run every benchmark, and write docs/speed.md (half an hour; let nothing else run meanwhile)
+	$(BIN)/python docs/reports/speed.py collect $(ARGS)
+	$(BIN)/python docs/reports/speed.py page
 
 leaderboard: $(READY) ## make docs/leaderboard.* anew (hours on a CPU; may be stopped and given again)
 	$(BIN)/python docs/reports/leaderboard.py collect $(ARGS)

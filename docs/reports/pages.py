@@ -104,14 +104,14 @@ class Report:
 
 
 def anywhere(given: Sequence[str]) -> list[str]:
-    """A command's arguments without those that hold for one machine or one call alone (`HERE`)."""
+    """A command's arguments without those that hold for one machine or one call alone (`HERE`), and without folders."""
     found: list[str] = []
     words = iter(given)
     for word in words:
         if word in HERE:
             next(words, None)
         elif word.partition("=")[0] not in HERE:
-            found.append(word)
+            found.append(Path(word).name if Path(word).is_absolute() else word)
     return found
 
 

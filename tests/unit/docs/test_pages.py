@@ -13,7 +13,7 @@ import pytest
 
 SCRIPTS = (
     *("contexts", "ffn_lens", "keys", "knowledge_base", "layers", "leaderboard", "many_facts", "neurons", "sequential"),
-    *("rounds", "tuned"),
+    *("rounds", "speed", "tuned"),
 )
 
 WAITING: dict[str, str] = {}
@@ -37,6 +37,11 @@ def test_the_page_of_the_tradeoff_is_what_its_data_give(tmp_path: Path) -> None:
     tradeoff.write_page(tradeoff.DATA, tmp_path / "tradeoff.md")
     assert (tmp_path / "tradeoff.md").read_text() == tradeoff.PAGE.read_text()
     assert (tmp_path / "figures" / "tradeoff.png").is_file()
+
+
+def test_every_benchmark_is_on_the_page_of_speed() -> None:
+    files = {path.name for path in (pages.ROOT / "benchmarks").glob("*.py")}
+    assert files == {run.file for run in importlib.import_module("speed").RUNS.values()}
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -182,3 +187,4 @@ def test_a_command_is_told_as_it_runs_anywhere() -> None:
     given = ["collect", "--store", "/here/runs", "--t", "300", "--files=/here/data", "--minutes", "5", "--write"]
     assert pages.anywhere(given) == ["collect", "--t", "300", "--write"]
     assert pages.anywhere(["collect", "--store"]) == ["collect"]
+    assert pages.anywhere(["collect", "--facts", "/here/facts.json"]) == ["collect", "--facts", "facts.json"]
