@@ -33,6 +33,10 @@ for resolver in (new_folder, run_folder):
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
 
 
+ONLY_LISTED = {"--help", "-h", "--hydra-help", "--shell-completion", "-sc"}
+"""Flags by which choices are listed and nothing is done."""
+
+
 def task(config: DictConfig) -> float | None:
     """Does the job that the configuration names; gives what `objective` asks for."""
     from jobs.base import start  # seconds to import, which `--help` does not need
@@ -68,7 +72,7 @@ def main() -> None:
             return None
 
     try:
-        add_choices()
+        add_choices(names_alone=bool(ONLY_LISTED.intersection(sys.argv)))
         with importable_last(Path.cwd()), ended_by_signals():
             hydra.main(version_base="1.3", config_path="conf", config_name="config")(kept)()
         if errors:

@@ -1,89 +1,71 @@
-"""The names that `editor=` takes, and the class behind each.
+"""The names that `editor=` takes, and how an editor makes itself known.
+
+An editor is one file with one declaration, above its dataclass:
+
+    @register("memit", paper="Meng et al. 2023 ...", aim="many facts ...", space=Space("several", (...)))
+    @dataclass(frozen=True)
+    class Memit: ...
+
+The registry, the configuration (`editing.configuration`), what `job=tune` searches and the pages of methods follow from
+it. A preset is a file of other settings, ``conf/editor/NAME.yaml``, that begins with the editor's name in its
+``defaults``. Editors from outside declare themselves in the same way, or an installed package names their classes as
+entry points in the group ``corrigenda.editors``.
 
 This file is light: names are listed without importing an editor, and a class is imported when it is asked for.
-
-An editor of this project has one line in `CLASSES`, and one configuration, ``conf/editor/NAME.yaml``. A preset is a
-further configuration of the same class, with one line in `PRESETS`. An editor from outside is made known by `register`,
-or by an installed package's entry point in the group ``corrigenda.editors``. For the command line its configuration is
-enough: ``hydra.searchpath=[file:///a/folder]`` with the file ``editor/NAME.yaml`` there.
 """
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.metadata
+import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, TypeVar, overload
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from corrigenda.nearest import did_you_mean
+from editing.spaces import Space
 
 if TYPE_CHECKING:
     from editing.editor import Editor
 
-CLASSES: Mapping[str, str] = {
-    "alphaedit": "editing.AlphaEdit",
-    "crispedit": "editing.CrispEdit",
-    "emmet": "editing.Emmet",
-    "enhance": "editing.Enhance",
-    "erase_neurons": "editing.EraseNeurons",
-    "finetune": "editing.FineTune",
-    "grace": "editing.Grace",
-    "in_context": "editing.InContext",
-    "memit": "editing.Memit",
-    "none": "editing.NoEdit",
-    "random": "editing.RandomUpdate",
-    "rome": "editing.Rome",
-    "saved": "editing.Saved",
-    "shift": "editing.Shift",
-    "suppress": "editing.Suppress",
-    "ultraedit": "editing.UltraEdit",
-    "update_neurons": "editing.UpdateNeurons",
-    "wise_whitened": "editing.Wise",
-}
-"""The editors of this project: the dotted path of each one's class."""
-
-PRESETS: Mapping[str, str] = {
-    "alphaedit_blue": "alphaedit",
-    "ft_l": "finetune",
-    "ft_m": "finetune",  # with its very settings: another name
-    "grace_wide": "grace",
-    "memit_blue": "memit",
-    "memit_plain": "memit",
-    "memit_rounds": "memit",
-    "pmet": "memit",
-    "r_rome": "rome",  # with its very settings: the name under which users look for it
-    "wise_paper": "wise_whitened",
-    "wise_whitened_merge": "wise_whitened",
-    "wise_whitened_retrieve": "wise_whitened",
-}
-"""Configurations of other settings: by name, whose."""
-
-FORMER: Mapping[str, tuple[str, str]] = {
-    name: (
-        f"wise_whitened{name.removeprefix('wise')} (this project's variant, which {name} was)",
-        "wise_paper (the algorithm of Wang et al. 2024)",
-    )
-    for name in ("wise", "wise_merge", "wise_retrieve")
-}
-"""Names that stood for something that is called otherwise now: what they may be meant to say."""
-
 ENTRY_POINTS = "corrigenda.editors"
 """The group of entry points in which installed packages name their editors."""
+HERE = Path(__file__).parent
+PRESETS = HERE.parent / "conf" / "editor"
 
 E = TypeVar("E", bound="type[Editor]")
 
 
-class Registry(Mapping[str, "type[Editor]"]):
-    """Classes of editors by name; a class is imported when it is asked for.
+@dataclass(frozen=True)
+class Declaration:
+    """What an editor says of itself.
 
-    Args:
-        classes: dotted paths of classes by name.
-        presets: further names, each with the name that it is a preset of.
+    Attributes:
+        name: as `editor=` takes it.
+        paper: where it is published; empty for this project's own.
+        aim: what it is for, in a line.
+        space: what of it is worth tuning; or why nothing is.
+        unranked: why it is not in the leaderboard; empty where it is.
+        choices: fields of the configuration that are another group's choice, as ``{"find": "/locate: neurons"}``.
     """
 
-    def __init__(self, classes: Mapping[str, str], presets: Mapping[str, str]) -> None:
-        self._found: dict[str, str | type[Editor]] = dict(classes)
-        self._presets = dict(presets)
+    name: str
+    paper: str = ""
+    aim: str = ""
+    space: Space | str = "it is not declared what is tuned of it"
+    unranked: str = ""
+    choices: Mapping[str, str] = field(default_factory=dict)
+
+
+class Registry(Mapping[str, "type[Editor]"]):
+    """Classes of editors by name; a class is imported when it is asked for."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, str | type[Editor]] = {}
         self._looked = False
 
     def __getitem__(self, name: str) -> type[Editor]:
@@ -95,59 +77,125 @@ class Registry(Mapping[str, "type[Editor]"]):
         return found
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted({*self._targets(), *self._presets}))
+        return iter(sorted({*self._targets(), *presets()}))
 
     def __len__(self) -> int:
-        return len(self._targets()) + len(self._presets)
+        return len({*self._targets(), *presets()})
 
     def __contains__(self, name: object) -> bool:
-        return name in self._targets() or name in self._presets
+        return name in self._targets() or name in presets()
 
     def base(self, name: str) -> str:
         """The name whose preset this is; the name itself, if it is none."""
-        return self._presets.get(name, name)
+        return presets().get(name, name)
 
-    @overload
-    def register(self, name: str) -> Callable[[E], E]: ...
+    @property
+    def declared(self) -> tuple[str, ...]:
+        """The names of this project's editors, without presets."""
+        return tuple(sorted(classes()))
 
-    @overload
-    def register(self, name: str, editor: E) -> E: ...
-
-    def register(self, name: str, editor: E | None = None) -> E | Callable[[E], E]:
-        """Makes an editor from outside known: ``register("name", Class)``, or ``@register("name")`` above the class.
+    def add(self, name: str, editor: type[Editor]) -> None:
+        """Makes a class known by a name.
 
         Raises:
             TypeError: what is named has no method ``edit``.
             ValueError: the name stands for another editor.
         """
-        if editor is None:
-            return lambda decorated: self.register(name, decorated)
         if not callable(getattr(editor, "edit", None)):
             raise TypeError(f"editor {name!r}: {editor!r} has no method edit(lm, facts)")
-        if name in self and self[name] is not editor:
+        path = f"{editor.__module__}.{editor.__qualname__}"
+        if name in self and classes().get(name) != path and self[name] is not editor:
             raise ValueError(f"editor {name!r} is registered already, as {self[name].__qualname__}; take another name")
         self._found[name] = editor
-        return editor
 
     def unknown(self, name: str) -> str:
         """What to answer to a name that no editor has: what it may be meant to say, and all names there are."""
-        said = FORMER.get(name)
-        hint = did_you_mean(name, self, cutoff=0.5) if said is None else f"say which: {' or '.join(said)}."
+        hint = did_you_mean(name, self, cutoff=0.5)
         return f"editor={name}: there is no such editor; {hint}{' ' * bool(hint)}The editors are {', '.join(self)}"
 
     def _targets(self) -> Mapping[str, str | type[Editor]]:
         """What is known, with the editors of installed packages; these are looked for once, and never hide ours."""
         if not self._looked:
             self._looked = True
+            self._found = {**classes(), **self._found}
             for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
                 self._found.setdefault(point.name, point.value.replace(":", "."))
         return self._found
 
 
-EDITORS = Registry(CLASSES, PRESETS)
+@cache
+def classes() -> Mapping[str, str]:
+    """The dotted path of each editor's class, read from the declarations without importing them."""
+    found = {}
+    for path in sorted(HERE.rglob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        if "\n@register(" not in source:
+            continue
+        module = ".".join(path.relative_to(HERE.parent).with_suffix("").parts)
+        for node in ast.parse(source).body:
+            for mark in node.decorator_list if isinstance(node, ast.ClassDef) else ():
+                match mark:
+                    case ast.Call(func=ast.Name(id="register"), args=[ast.Constant(value=str(name))]):
+                        found[name] = f"{module}.{node.name}"  # type: ignore[attr-defined]
+    return found
+
+
+@cache
+def presets() -> Mapping[str, str]:
+    """The editor that each preset begins with."""
+    begins = re.compile(r"^defaults:\n  - (\w+)$", re.MULTILINE)
+    found = {path.stem: begins.search(path.read_text(encoding="utf-8")) for path in sorted(PRESETS.glob("*.yaml"))}
+    return {name: match[1] for name, match in found.items() if match}
+
+
+EDITORS = Registry()
 """Editors by the name that `editor=` takes on the command line."""
 
-register = EDITORS.register
+
+def register(
+    name: str,
+    *,
+    paper: str = "",
+    aim: str = "",
+    space: Space | str = "it is not declared what is tuned of it",
+    unranked: str = "",
+    choices: Mapping[str, str] | None = None,
+) -> Callable[[E], E]:
+    """Declares an editor: ``@register("name", ...)`` above its class. `Declaration` says what can be given.
+
+    Raises:
+        TypeError: what is named has no method ``edit``.
+        ValueError: the name stands for another editor.
+    """
+
+    def declare(cls: E) -> E:
+        EDITORS.add(name, cls)
+        declared: Any = cls
+        declared.declaration = Declaration(name, paper, aim, space, unranked, choices or {})
+        return cls
+
+    return declare
+
+
+def declaration(editor: type) -> Declaration:
+    """What a class, or one that it derives from, says of itself."""
+    found: Declaration = getattr(editor, "declaration", Declaration(editor.__name__))
+    return found
+
+
+def space_of(editor: object) -> Space:
+    """What is tuned of an editor.
+
+    Raises:
+        ValueError: nothing is declared for it; says why, or how to declare it.
+    """
+    declared = declaration(type(editor))
+    if isinstance(declared.space, Space):
+        return declared.space
+    raise ValueError(
+        f"editor={declared.name} cannot be tuned: {declared.space}; give its register(...) a space, or take one of "
+        f"{', '.join(name for name in EDITORS.declared if isinstance(declaration(EDITORS[name]).space, Space))}"
+    )
 
 
 def editor_class(name: str) -> type[Editor]:

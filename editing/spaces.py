@@ -1,19 +1,15 @@
-"""What is worth tuning of each editor: its layers, and the two or three settings that matter, with their ranges.
+"""What is worth tuning of an editor: its layers, and the two or three settings that matter, with their ranges.
 
-An editor of this project has one entry in `SPACES`. One from outside has a class attribute ``space``. The tuning itself
-is ``job=tune``.
+Each editor declares its own (`editing.registry.register`). The tuning itself is ``job=tune``.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
-
-from editing.registry import EDITORS
 
 
 @dataclass(frozen=True)
@@ -61,61 +57,8 @@ class Space:
     numbers: tuple[Number, ...]
 
 
-_CLAMP = Number("value.clamp_norm_factor", 0.4, 8.0, log=True)
-_RATIO = Number("ratio", 0.05, 30.0, log=True, after_targets=True)
-
-SPACES: Mapping[str, Space] = {
-    "alphaedit": Space(
-        "several",
-        (
-            Number("energy", 0.01, 0.5, log=True, after_targets=True),
-            Number("ratio", 0.01, 10.0, log=True, after_targets=True),
-            _CLAMP,
-        ),
-    ),
-    "crispedit": Space("one", (Number("gamma", 0.5, 0.99), Number("lr", 1e-4, 1e-2, log=True))),
-    "emmet": Space("several", (Number("eps", 1e-3, 3.0, log=True, after_targets=True), _CLAMP)),
-    "finetune": Space("one", (Number("lr", 1e-4, 1e-2, log=True), Number("stop", 0.005, 0.5, log=True))),
-    "grace": Space("one", (Number("relative_radius", 0.05, 2.0, log=True),)),
-    "memit": Space("several", (_RATIO, _CLAMP)),
-    "rome": Space("one", (_CLAMP, Number("value.kl_factor", 0.01, 1.0, log=True))),
-    "shift": Space("one", (Number("strength", 0.1, 3.0, log=True),)),
-    "ultraedit": Space("several", (Number("step", 0.03, 1.0, log=True), Number("ratio", 0.005, 0.5, log=True))),
-    "wise_whitened": Space("one", (Number("margin", 0.4), Number("weight", 1.0, 30.0, log=True))),
-}
-"""By the editor's name in `editing.registry.CLASSES`. A preset has its class's entry, and its own values to begin
-with."""
-
-UNTUNED: Mapping[str, str] = {
-    "enhance": "acts on neurons that are named or found",
-    "erase_neurons": "acts on neurons that are named or found",
-    "in_context": "has no number, and changes no weight",
-    "none": "does nothing",
-    "random": "is a control",
-    "saved": "makes no edit",
-    "suppress": "acts on neurons that are named or found",
-    "update_neurons": "acts on neurons that are named or found",
-}
-"""The editors without an entry, and why."""
-
-
-def space_of(editor: Any) -> Space:
-    """What is tuned of an editor.
-
-    Raises:
-        ValueError: nothing is declared for it.
-    """
-    own = getattr(type(editor), "space", None)
-    if isinstance(own, Space):
-        return own
-    by_class = {EDITORS[name]: space for name, space in SPACES.items()}
-    for cls in type(editor).__mro__:  # what derives from an editor has its entry
-        if cls in by_class:
-            return by_class[cls]
-    raise ValueError(
-        f"{type(editor).__name__}: it is not declared what is tuned of this editor; give its class an attribute "
-        f"space = editing.spaces.Space(...), or take one of {', '.join(SPACES)}"
-    )
+CLAMP = Number("value.clamp_norm_factor", 0.4, 8.0, log=True)
+"""How far a target may lie from where it begins: all that solve for targets have it."""
 
 
 def annotated_bounds(cls: type, setting: str) -> tuple[float | None, float | None]:

@@ -1,6 +1,7 @@
 """What comes from outside the project: a user's own files, and installed packages.
 
-The entry points of installed packages become choices on the command line, as if each had a file in ``conf/``:
+The editors of this project and the entry points of installed packages become choices on the command line, as if each
+had a file in ``conf/``:
 
     group of entry points    choice                  names
     corrigenda.editors       editor=NAME             a class of editors
@@ -24,7 +25,7 @@ from typing import Any
 
 from hydra.core.config_store import ConfigStore
 
-from editing.registry import ENTRY_POINTS as EDITORS
+from editing.registry import EDITORS, ENTRY_POINTS
 from jobs.job import job_names
 
 LOCATORS = "corrigenda.locators"
@@ -49,15 +50,24 @@ def importable_last(folder: Path) -> Iterator[None]:
         sys.path[:] = before
 
 
-def add_choices() -> None:
-    """Makes the editors, locators and jobs of installed packages choices of Hydra; a file in ``conf/`` comes first."""
+def add_choices(names_alone: bool = False) -> None:
+    """Makes editors, and what installed packages add, choices of Hydra; a file in ``conf/`` comes first.
+
+    Args:
+        names_alone: the choices shall be listed and not used, so that no editor need be imported.
+    """
     groups: tuple[tuple[str, str, Callable[[str, str], dict[str, Any]]], ...] = (
-        (EDITORS, "editor", _editor),
+        (ENTRY_POINTS, "editor", _editor),
         (LOCATORS, "job", _locator),
         (JOBS, "job", _job),
     )
+    from editing.configuration import configuration
+
     store = ConfigStore.instance()
     store.store("own", _editor("own", "???"), "editor", provider="corrigenda")  # editor=own editor._target_=my.Class
+    for name in EDITORS.declared:
+        node = _editor(name, "???") if names_alone else configuration(name)
+        store.store(name, node, "editor", provider="corrigenda")
     taken = set(job_names())
     for entry_points, group, config in groups:
         for point in importlib.metadata.entry_points(group=entry_points):

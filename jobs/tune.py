@@ -37,7 +37,8 @@ from corrigenda.runs.records import CRASHED
 from corrigenda.runs.store import Store
 from corrigenda.settings import SettingsError
 from editing import prepare
-from editing.spaces import Space, space_of
+from editing.registry import space_of
+from editing.spaces import Space
 from eval import EditRun, EvalSettings, run_batch, run_single
 from jobs import job
 from jobs.auto_layer import traces_of

@@ -1,8 +1,8 @@
 """A page for each method: what it is, when to use it, what it costs, its formula, its source, its settings.
 
-Nothing is said twice: names are those of the registry, formulas and settings those of the docstrings, defaults those of
-the settings classes, presets those of ``conf/editor/``, figures those of the leaderboard. When to use a
-method, and what it costs, is said in ``docs/methods.md``, in a section with the method's name.
+Nothing is said twice: names and aims are the editors' own declarations, formulas and settings those of the docstrings,
+defaults those of the settings classes, presets those of ``conf/editor/``, figures those of the leaderboard. When to use
+a method, and what it costs, is said in ``docs/methods.md``, in a section with the method's name.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import griffe
 import yaml
 
 from editing import EDITORS
+from editing.registry import declaration
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXTS = ROOT / "docs" / "methods.md"
@@ -89,7 +90,10 @@ def _configuration(name: str) -> str:
 
 
 def _summary(name: str) -> str:
-    """The comment at the head of the configuration."""
+    """What the editor is for, as it declares; of a preset, the comment at the head of its file."""
+    if EDITORS.base(name) == name:
+        aim = declaration(EDITORS[name]).aim
+        return f"{aim[:1].upper()}{aim[1:]}."
     head = re.match(r"(?:#.*\n)+", _configuration(name))
     return "" if head is None else re.sub(r"^# ?", "", head[0], flags=re.MULTILINE).strip()
 

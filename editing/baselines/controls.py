@@ -12,9 +12,11 @@ from corrigenda.joints import joined
 from corrigenda.models.alone import one_thread
 from corrigenda.settings import checked
 from editing.editor import require_targets
+from editing.registry import register
 from editing.together import last_word_counts
 
 
+@register("none", aim="control: the unedited model", space="it does nothing")
 @dataclass(frozen=True)
 @checked
 class NoEdit:
@@ -29,6 +31,9 @@ class NoEdit:
         return LowRankEdit.of(lm, Origin.of(lm, self, as_facts(self.name, facts)), {})
 
 
+@register(
+    "in_context", aim="control: the facts stand before every prompt", space="it has no number, and changes no weight"
+)
 @dataclass(frozen=True)
 @checked
 class InContext:

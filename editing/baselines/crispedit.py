@@ -18,8 +18,16 @@ from corrigenda.settings import Count, Positive, SettingsError, Share, checked
 from editing.baselines.finetune import FineTune, Projection
 from editing.editor import EditRefusedError
 from editing.locate_then_edit.guards import warn_of_rank
+from editing.registry import register
+from editing.spaces import Number, Space
 
 
+@register(
+    "crispedit",
+    paper="Ikram et al. 2026, CrispEdit: Low-Curvature Projections for Scalable Non-Destructive LLM Editing",
+    aim="fine-tuning of all facts at once, off the directions of high curvature",
+    space=Space("one", (Number("gamma", 0.5, 0.99), Number("lr", 1e-4, 1e-2, log=True))),
+)
 @dataclass(frozen=True)
 @checked
 class CrispEdit(FineTune):

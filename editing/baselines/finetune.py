@@ -24,6 +24,8 @@ from editing.editor import EditRefusedError, FactRefusedError, require_targets
 from editing.extending import check_previous, without
 from editing.layers import OneLayer
 from editing.outliers import WHY
+from editing.registry import register
+from editing.spaces import Number, Space
 from editing.together import last_word_counts, looked_at, refused_alone
 from editing.training_rows import Rows, RowsForward, SideLayer, target_rows
 
@@ -31,6 +33,12 @@ Projection = Callable[[Tensor], Tensor]
 """Maps a change of V, (d_ffn, d_model), to its part in a subspace."""
 
 
+@register(
+    "finetune",
+    paper="Zhu et al. 2020 (FT-L); Zhang et al. 2024 (FT-M); Yang et al. 2026 (all edits together)",
+    aim="the control that every editor has to beat",
+    space=Space("one", (Number("lr", 1e-4, 1e-2, log=True), Number("stop", 0.005, 0.5, log=True))),
+)
 @dataclass(frozen=True)
 @checked
 class FineTune(OneLayer):

@@ -17,9 +17,16 @@ from corrigenda.settings import Seed, checked
 from editing.editor import Editor, EditRefusedError, prepare
 from editing.layers import named_layers
 from editing.locate_then_edit.rome import Rome
+from editing.registry import register
 from editing.together import last_word_counts, looked_at
 
 
+@register(
+    "random",
+    aim="control: what any change of another editor's size does",
+    space="it is a control",
+    choices={"like": "/editor: rome"},
+)
 @dataclass(frozen=True)
 @checked
 class RandomUpdate:

@@ -14,6 +14,7 @@ from corrigenda.models.alone import one_thread
 from corrigenda.plain_data import read_json
 from corrigenda.settings import checked
 from editing.editor import EditRefusedError
+from editing.registry import register
 
 KINDS = (
     "corrigenda.edits.attached",
@@ -28,6 +29,12 @@ KINDS = (
 """The kinds of edits that a run may have saved. Named here, they count in a run's id (`corrigenda.runs.sources`)."""
 
 
+@register(
+    "saved",
+    aim="the edits of an earlier run, measured in another way",
+    space="it makes no edit",
+    unranked="has no edits of its own",
+)
 @dataclass(frozen=True)
 @checked
 class Saved:

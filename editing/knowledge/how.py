@@ -26,7 +26,7 @@ from editing.knowledge.solving import EntrySolver
 from editing.locate_then_edit.closed_form import ClosedForm
 from editing.locate_then_edit.emmet import Emmet
 from editing.locate_then_edit.rome import Rome
-from editing.registry import CLASSES, PRESETS
+from editing.registry import EDITORS, presets
 
 BESIDE: Mapping[str, str] = {"attached": "corrigenda.knowledge.attached.Attached"}
 """The ways that change no weight: by name, the dotted path of the compiler."""
@@ -72,12 +72,12 @@ def how_named(name: str, editor: Any = None) -> How:
     known = ways()
     if name not in known:
         hint = did_you_mean(name, known)
-        also = f"; {name} is an editor with settings of its own: name it by editor={name}" if name in PRESETS else ""
+        also = f"; {name} is an editor with settings of its own: name it by editor={name}" if name in presets() else ""
         raise SettingsError(
             f"how={name}: there is no such way to put a list to use{also}; {hint}{' ' * bool(hint)}"
             f"The ways are {', '.join(known)}"
         )
-    return how_of(_class(name)())
+    return how_of(EDITORS[name]())
 
 
 def how_of(editor: Any) -> How:
@@ -92,14 +92,8 @@ def how_of(editor: Any) -> How:
 
 def ways() -> tuple[str, ...]:
     """The names that `how_named` takes."""
-    folded = [name for name in CLASSES if name == "rome" or issubclass(_class(name), ClosedForm)]
+    folded = [name for name in EDITORS.declared if name == "rome" or issubclass(EDITORS[name], ClosedForm)]
     return (*folded, *BESIDE)
-
-
-def _class(name: str) -> type:
-    module, _, attribute = CLASSES[name].rpartition(".")
-    found: type = getattr(importlib.import_module(module), attribute)
-    return found
 
 
 def _solver(editor: Any) -> EntrySolver:

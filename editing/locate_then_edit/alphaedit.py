@@ -14,11 +14,26 @@ from corrigenda.settings import Positive, Share, checked
 from editing.locate_then_edit.least_squares import NullSpace
 from editing.locate_then_edit.weighed import Weighed, mean_energy
 from editing.locate_then_edit.writing import Problem, Solution
+from editing.registry import register
+from editing.spaces import CLAMP, Number, Space
 
 LITTLE = 0.01
 """Where less than this share of the keys' energy lies in the null space, next to nothing can be written there."""
 
 
+@register(
+    "alphaedit",
+    paper="Fang et al. 2025, AlphaEdit: Null-Space Constrained Knowledge Editing for Language Models",
+    aim="many facts, written only into directions that text hardly uses",
+    space=Space(
+        "several",
+        (
+            Number("energy", 0.01, 0.5, log=True, after_targets=True),
+            Number("ratio", 0.01, 10.0, log=True, after_targets=True),
+            CLAMP,
+        ),
+    ),
+)
 @dataclass(frozen=True)
 @checked
 class AlphaEdit(Weighed):

@@ -12,8 +12,16 @@ from editing.locate_then_edit.closed_form import ClosedForm
 from editing.locate_then_edit.least_squares import equality_update
 from editing.locate_then_edit.targets import Site, ValueSettings
 from editing.locate_then_edit.writing import Problem, Solution
+from editing.registry import register
+from editing.spaces import CLAMP, Number, Space
 
 
+@register(
+    "emmet",
+    paper="Gupta et al. 2024, A Unified Framework for Model Editing",
+    aim="many facts in one layer, met by the smallest update",
+    space=Space("several", (Number("eps", 1e-3, 3.0, log=True, after_targets=True), CLAMP)),
+)
 @dataclass(frozen=True)
 @checked
 class Emmet(ClosedForm):

@@ -12,6 +12,8 @@ from corrigenda.settings import Positive, checked
 from editing.locate_then_edit.least_squares import Penalty
 from editing.locate_then_edit.weighed import Weighed, mean_energy
 from editing.locate_then_edit.writing import Problem, Solution
+from editing.registry import register
+from editing.spaces import CLAMP, Number, Space
 
 SCALE_FACTS = 100
 """The number of facts at which a ratio of weights is meant."""
@@ -20,6 +22,12 @@ SHIPPED = 10.0
 did (docs/editing.md, docs/many_facts.md)."""
 
 
+@register(
+    "memit",
+    paper="Meng et al. 2023, Mass-Editing Memory in a Transformer",
+    aim="many facts in several layers, at once or in batches",
+    space=Space("several", (Number("ratio", 0.05, 30.0, log=True, after_targets=True), CLAMP)),
+)
 @dataclass(frozen=True)
 @checked
 class Memit(Weighed):

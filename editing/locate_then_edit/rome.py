@@ -30,9 +30,17 @@ from editing.locate_then_edit.least_squares import equality_update, norms_alone
 from editing.locate_then_edit.prompts import Prompts, run_prompts
 from editing.locate_then_edit.solved import batches_of
 from editing.locate_then_edit.targets import ValueSettings, solve_target_values
+from editing.registry import register
+from editing.spaces import CLAMP, Number, Space
 from editing.together import last_word_counts, looked_at, refused_alone
 
 
+@register(
+    "rome",
+    paper="Meng et al. 2022, Locating and Editing Factual Associations in GPT",
+    aim="one fact or a few in one layer",
+    space=Space("one", (CLAMP, Number("value.kl_factor", 0.01, 1.0, log=True))),
+)
 @dataclass(frozen=True)
 @checked
 class Rome(OneLayer):

@@ -20,9 +20,18 @@ from editing.directions import raising
 from editing.editor import FactRefusedError, refusing_long, require_room, require_targets
 from editing.layers import OneLayer
 from editing.outliers import WHY, norms_of, outliers, reading_states
+from editing.registry import register
+from editing.spaces import Number, Space
 from editing.together import last_word_counts, looked_at, refused_alone
 
 
+@register(
+    "shift",
+    paper="Katz et al. 2024, Backward Lens: Projecting Language Model Gradients into the Vocabulary Space",
+    aim="a look at what one step of a gradient writes",
+    space=Space("one", (Number("strength", 0.1, 3.0, log=True),)),
+    unranked="shows what one step of a gradient writes, with a strength that is tuned on no model",
+)
 @dataclass(frozen=True)
 @checked
 class Shift(OneLayer):

@@ -23,6 +23,8 @@ from editing.locate_then_edit.joined import Written, finished
 from editing.locate_then_edit.least_squares import Factors, Mark, penalised_update
 from editing.locate_then_edit.normalisation import RunningMoments, RunningNormalisation
 from editing.locate_then_edit.weighed import mean_energy, require_one
+from editing.registry import register
+from editing.spaces import Number, Space
 from editing.together import last_word_counts, looked_at, refused_alone
 
 
@@ -60,6 +62,12 @@ class Ridge:
         return changes
 
 
+@register(
+    "ultraedit",
+    paper="Gu et al. 2025, UltraEdit: Training-, Subject-, and Memory-Free Lifelong Editing in Language Models",
+    aim="very many facts in seconds, without solving for targets",
+    space=Space("several", (Number("step", 0.03, 1.0, log=True), Number("ratio", 0.005, 0.5, log=True))),
+)
 @dataclass(frozen=True)
 @checked
 class UltraEdit:

@@ -27,6 +27,8 @@ from editing.editor import EditRefusedError, require_targets
 from editing.extending import check_previous, state_of, without
 from editing.layers import OneLayer
 from editing.outliers import WHY
+from editing.registry import register
+from editing.spaces import Number, Space
 from editing.together import looked_at
 from editing.training_rows import Rows, RowsForward, SideLayer, target_rows
 
@@ -54,6 +56,12 @@ class GraceState(EditorState):
         return cls(tuple(stored.values["labels"]), tuple(stored.values["members"]))
 
 
+@register(
+    "grace",
+    paper="Hartvigsen et al. 2023, Aging with GRACE: Lifelong Model Editing with Discrete Key-Value Adaptors",
+    aim="beside the weights: nothing but the edited prompts changes",
+    space=Space("one", (Number("relative_radius", 0.05, 2.0, log=True),)),
+)
 @dataclass(frozen=True)
 @checked
 class Grace(OneLayer):

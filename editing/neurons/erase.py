@@ -16,10 +16,19 @@ from corrigenda.models.alone import one_thread
 from corrigenda.models.neurons import Neuron, in_common
 from corrigenda.settings import AtLeastOne, ShareBelowOne, checked
 from editing.editor import EditRefusedError
-from editing.neurons.neuron_editor import Find, NeuronEditor
+from editing.neurons.neuron_editor import FIND, Find, NeuronEditor
+from editing.registry import register
 from editing.together import last_word_counts, looked_at
 
 
+@register(
+    "erase_neurons",
+    paper="Dai et al. 2022, Knowledge Neurons in Pretrained Transformers",
+    aim="makes a model forget the facts of a relation",
+    space="it acts on neurons that are named or found",
+    unranked="erases the old object, and puts no other in its place",
+    choices=FIND,
+)
 @dataclass(frozen=True)
 @checked
 class EraseNeurons(NeuronEditor):

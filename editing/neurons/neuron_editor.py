@@ -19,6 +19,8 @@ from corrigenda.settings import SettingsError, checked
 from editing.editor import EditRefusedError
 
 Find = Callable[[LanguageModel, Fact], Iterable[Neuron]]
+FIND = {"find": "/locate: neurons"}
+"""On the command line a locator finds them, unless `editor.find=null editor.neurons=[...]` names some."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from typing import ClassVar
 from corrigenda import CoefficientEdit, Fact, LanguageModel
 from corrigenda.edits.coefficients import ScaledAt
 from corrigenda.settings import checked
-from editing.neurons.neuron_editor import NeuronEditor
+from editing.neurons.neuron_editor import FIND, NeuronEditor
+from editing.registry import register
 from editing.together import last_word_counts, looked_at
 
 
@@ -41,6 +42,14 @@ class _ScaleNeurons(NeuronEditor):
         return CoefficientEdit.of(lm, self.origin(lm, facts, found), factors, self.positions)
 
 
+@register(
+    "suppress",
+    paper="Dai et al. 2022, Knowledge Neurons in Pretrained Transformers",
+    aim="asks whether some neurons hold a fact: without them",
+    space="it acts on neurons that are named or found",
+    unranked="makes a fact less likely, and puts no other in its place",
+    choices=FIND,
+)
 @dataclass(frozen=True)
 @checked
 class Suppress(_ScaleNeurons):
@@ -51,6 +60,14 @@ class Suppress(_ScaleNeurons):
     factor: float = 0.0
 
 
+@register(
+    "enhance",
+    paper="Dai et al. 2022, Knowledge Neurons in Pretrained Transformers",
+    aim="asks whether some neurons hold a fact: with more of them",
+    space="it acts on neurons that are named or found",
+    unranked="makes a fact more likely, and puts no other in its place",
+    choices=FIND,
+)
 @dataclass(frozen=True)
 @checked
 class Enhance(_ScaleNeurons):

@@ -16,10 +16,18 @@ from corrigenda.prompts import encode, encode_target
 from corrigenda.settings import checked
 from editing.directions import raising
 from editing.editor import EditRefusedError
-from editing.neurons.neuron_editor import NeuronEditor
+from editing.neurons.neuron_editor import FIND, NeuronEditor
+from editing.registry import register
 from editing.together import last_word_counts, looked_at
 
 
+@register(
+    "update_neurons",
+    paper="Dai et al. 2022, Knowledge Neurons in Pretrained Transformers",
+    aim="writes the new object into a few neurons",
+    space="it acts on neurons that are named or found",
+    choices=FIND,
+)
 @dataclass(frozen=True)
 @checked
 class UpdateNeurons(NeuronEditor):

@@ -19,10 +19,18 @@ from editing.memory_based.wise.coordinates import Coordinates
 from editing.memory_based.wise.learner import Learner
 from editing.memory_based.wise.settings import SHAPING, WiseSettings
 from editing.memory_based.wise.state import WiseState
+from editing.registry import register
+from editing.spaces import Number, Space
 from editing.together import looked_at
 from editing.training_rows import SideLayer
 
 
+@register(
+    "wise_whitened",
+    paper="after Wang et al. 2024, WISE: Rethinking the Knowledge Memory; here this project's variant",
+    aim="beside the weights: facts under many wordings, and prompts that look like them",
+    space=Space("one", (Number("margin", 0.4), Number("weight", 1.0, 30.0, log=True))),
+)
 @dataclass(frozen=True)
 @checked
 class Wise(WiseSettings):

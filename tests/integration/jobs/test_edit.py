@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import hydra
 import program
 import pytest
 import tiny
+from composed import composed
 from omegaconf import OmegaConf
 from tasks import CHOICE_TASK
 
@@ -352,8 +352,7 @@ def test_a_data_set_without_a_home_asks_for_its_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("data", sorted(path.stem for path in (program.RUN.parent / "conf" / "data").glob("*.yaml")))
 def test_only_the_embedded_set_is_the_embedded_set(data: str) -> None:
-    with hydra.initialize_config_dir(str(program.RUN.parent / "conf"), version_base="1.3"):
-        config = hydra.compose("config", [f"data={data}"])
+    config = composed(f"data={data}")
     assert (config.data.path == "embedded") == (data == "embedded")
 
 

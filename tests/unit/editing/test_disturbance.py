@@ -47,7 +47,7 @@ from editing import (
     Wise,
 )
 from editing.editor import Editor
-from editing.registry import CLASSES
+from editing.registry import EDITORS as REGISTRY
 from eval import EvalSettings
 from eval.protocols.runs import attempt
 
@@ -150,7 +150,7 @@ def test_the_model_before_is_run_once_for_all_edits_of_it(lm: LanguageModel) -> 
 
 
 def test_every_editor_is_in_this_list() -> None:
-    assert EDITORS.keys() | CHANGE_NO_MODEL == set(CLASSES)
+    assert EDITORS.keys() | CHANGE_NO_MODEL == set(REGISTRY.declared)
 
 
 @pytest.mark.filterwarnings("ignore")

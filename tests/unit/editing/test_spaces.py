@@ -9,8 +9,8 @@ import pytest
 
 import editing
 from corrigenda.settings import Positive, Share, checked
-from editing.registry import CLASSES, EDITORS
-from editing.spaces import SPACES, UNTUNED, Number, Space, annotated_bounds, space_of
+from editing.registry import EDITORS, declaration, register, space_of
+from editing.spaces import Number, Space, annotated_bounds
 
 
 def changed(editor: Any, setting: str, value: float) -> Any:
@@ -19,14 +19,15 @@ def changed(editor: Any, setting: str, value: float) -> Any:
     return replace(editor, **{name: changed(getattr(editor, name), rest, value) if rest else value})
 
 
-def test_each_editor_has_an_entry_or_a_reason() -> None:
-    assert sorted([*SPACES, *UNTUNED]) == sorted(CLASSES)
+def test_each_editor_has_a_space_or_a_reason() -> None:
+    said = {name: declaration(EDITORS[name]).space for name in EDITORS.declared}
+    assert [name for name, space in said.items() if not space or str(space).startswith("it is not declared")] == []
 
 
-@pytest.mark.parametrize("name", SPACES)
+@pytest.mark.parametrize("name", [n for n in EDITORS.declared if isinstance(declaration(EDITORS[n]).space, Space)])
 def test_both_ends_of_each_range_are_allowed(name: str) -> None:
-    editor, space = EDITORS[name](), SPACES[name]
-    assert space_of(editor) is space
+    editor: Any = EDITORS[name]()
+    space = space_of(editor)
     assert hasattr(editor, "layer" if space.layers == "one" else "number")
     for number in space.numbers:
         low, high = number.bounds(type(editor))
@@ -47,21 +48,25 @@ def test_an_annotation_says_the_range() -> None:
         annotated_bounds(editing.Rome, "beauty")
 
 
-def test_an_editor_from_outside_has_its_own() -> None:
+def test_an_editor_from_outside_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EDITORS, "_found", dict(EDITORS._found))
+
+    @register("mine", space=Space("one", (Number("much"),)))
     @dataclass(frozen=True)
     @checked
     class Mine:
-        space = Space("one", (Number("much"),))
         name = "mine"
         layer: int | None = None
         much: Share = 0.5
         more: Positive = 1.0
+
+        def edit(self, lm: Any, facts: Any) -> Any: ...
 
     assert space_of(Mine()).numbers[0].bounds(Mine) == (0, 1)
 
     class Derived(editing.Rome):
         pass
 
-    assert space_of(Derived()) is SPACES["rome"]
-    with pytest.raises(ValueError, match="NoEdit: it is not declared what is tuned of this editor; give its class"):
+    assert space_of(Derived()) is space_of(editing.Rome())
+    with pytest.raises(ValueError, match="editor=none cannot be tuned: it does nothing; give its register"):
         space_of(editing.NoEdit())

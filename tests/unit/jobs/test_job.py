@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
+from composed import composed
 from omegaconf import DictConfig
 
 from jobs.job import Job, StoreJob, find_job, job_names
@@ -13,10 +13,9 @@ from jobs.job import Job, StoreJob, find_job, job_names
 ROOT = Path(__file__).parents[3]
 
 
-def composed(name: str) -> DictConfig:
+def of_job(name: str) -> DictConfig:
     """The group ``job`` as ``job=NAME`` makes it."""
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        settings = compose("config", [f"job={name}"]).job
+    settings = composed(f"job={name}").job
     assert isinstance(settings, DictConfig)
     return settings
 
@@ -25,7 +24,7 @@ def test_each_choice_is_a_file_with_a_job_of_that_name() -> None:
     assert {"edit", "trace", "survey", "knockout", "runs", "ask", "export"} <= set(job_names())
     for name in job_names():
         assert f"name: {name}\n" in (ROOT / "conf" / "job" / f"{name}.yaml").read_text()
-        found = find_job(composed(name))
+        found = find_job(of_job(name))
         # A locator whose results need nothing of their own together is the job of any locator.
         assert type(found).__module__ == ("jobs.survey" if name == "backward" else f"jobs.{name}")
         assert isinstance(found, Job) != isinstance(found, StoreJob)

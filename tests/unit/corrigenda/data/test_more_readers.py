@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
+from composed import composed
 
 from corrigenda.data import SCHEMAS, RecordError, read_facts
 from corrigenda.data.probes import answers_in, group_name, probe
@@ -659,6 +659,5 @@ def test_hub_file_of_another_kind() -> None:
     ],
 )
 def test_config(tmp_path: Path, config: str, name: str) -> None:
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        data = compose("config", [f"data={config}", f"data.path={write(tmp_path, RECORDS[name])}"]).data
+    data = composed(f"data={config}", f"data.path={write(tmp_path, RECORDS[name])}").data
     assert list(read_facts(data.path, schema=data.schema, on_error=data.on_error)) == [EXPECTED[name][2]]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
-from hydra import compose, initialize_config_dir
+from composed import composed
 from hydra.utils import instantiate
 from torch import Tensor
 
@@ -86,9 +86,8 @@ def test_a_locator_by_configuration(editor: Callable[..., Editor], tmp_path: Pat
 
 @pytest.mark.parametrize(("name", "editor"), list(zip(NAMES, EDITORS, strict=True)))
 def test_the_configuration_brings_locator_and_editor_together(name: str, editor: type) -> None:
-    with initialize_config_dir(str(Path(__file__).parents[4] / "conf"), version_base="1.3"):
-        located = compose("config", overrides=[f"editor={name}", "editor.find.steps=3"]).editor
-        given = compose("config", overrides=[f"editor={name}", "editor.find=null", "editor.neurons=[[1,3]]"]).editor
+    located = composed(f"editor={name}", "editor.find.steps=3").editor
+    given = composed(f"editor={name}", "editor.find=null", "editor.neurons=[[1,3]]").editor
     made = instantiate(located, _convert_="all")
     assert isinstance(made, editor)
     assert made.find == Neurons(steps=3)

@@ -12,8 +12,10 @@ import tiny
 import editing
 from corrigenda import LanguageModel
 from corrigenda.settings import SettingsError
-from editing.spaces import SPACES
+from editing.registry import space_of
 from jobs.tuning.search import LAYER, NUMBER, Axis, axes_of, best_of, proposed, settings_of, start_of
+
+ROME, MEMIT = space_of(editing.Rome()), space_of(editing.Memit())
 
 pytest.importorskip("optuna")
 
@@ -118,25 +120,25 @@ def test_it_ends_where_all_was_tried() -> None:
 
 def test_the_axes_of_editors(lm: LanguageModel) -> None:
     assert lm.n_layers == tiny.DEPTH
-    rome = {axis.name: axis for axis in axes_of(SPACES["rome"], editing.Rome(layer=1), lm, ())}
+    rome = {axis.name: axis for axis in axes_of(ROME, editing.Rome(layer=1), lm, ())}
     assert (rome[LAYER].low, rome[LAYER].high, rome[LAYER].start) == (0, 2, 1)
     clamp = rome["value.clamp_norm_factor"]
     assert (clamp.low, clamp.high, clamp.start, clamp.log) == (0.4, 8, 4, True)
     memit = editing.Memit(depth=0.5, number=2, ratio=100.0)
-    found = {axis.name: axis for axis in axes_of(SPACES["memit"], memit, lm, (tiny.DEPTH - 1,))}
+    found = {axis.name: axis for axis in axes_of(MEMIT, memit, lm, (tiny.DEPTH - 1,))}
     assert found[LAYER].start == memit.resolved_layers(lm)[-1]
     assert found[LAYER].high == tiny.DEPTH - 2  # no layer reads the output of the last block
     assert (found[NUMBER].low, found[NUMBER].start, found[NUMBER].after_targets) == (1, 2, True)
     assert found["ratio"].high == 100  # what the editor has is in the range
-    blue = {axis.name: axis for axis in axes_of(SPACES["memit"], editing.Memit(ends_only=True), lm, ())}
+    blue = {axis.name: axis for axis in axes_of(MEMIT, editing.Memit(ends_only=True), lm, ())}
     assert not blue[NUMBER].after_targets
     weight = editing.Memit(ratio=None, weight=3.0)
-    assert "ratio" not in {axis.name for axis in axes_of(SPACES["memit"], weight, lm, ())}
+    assert "ratio" not in {axis.name for axis in axes_of(MEMIT, weight, lm, ())}
 
 
 def test_what_the_command_line_gives_is_not_tuned(lm: LanguageModel) -> None:
     def names(*fixed: str) -> set[str]:
-        return {a.name for a in axes_of(SPACES["memit"], editing.Memit(), lm, (), fixed) if a.low < a.high}
+        return {a.name for a in axes_of(MEMIT, editing.Memit(), lm, (), fixed) if a.low < a.high}
 
     assert names() == {LAYER, NUMBER, "ratio", "value.clamp_norm_factor"}
     assert names("layers", "ratio") == {"value.clamp_norm_factor"}
@@ -145,12 +147,12 @@ def test_what_the_command_line_gives_is_not_tuned(lm: LanguageModel) -> None:
 
 def test_the_settings_that_stand_for_values(lm: LanguageModel) -> None:
     started = start_of(AXES)
-    assert settings_of(SPACES["memit"], started, started) == {}
-    assert settings_of(SPACES["memit"], started | {"ratio": 2.5}, started) == {"ratio": 2.5}
-    assert settings_of(SPACES["memit"], started | {LAYER: 7.0}, started) == {"layers": [3, 4, 5, 6, 7]}
-    assert settings_of(SPACES["memit"], started | {NUMBER: 8}, started) == {"layers": [0, 1, 2, 3]}
+    assert settings_of(MEMIT, started, started) == {}
+    assert settings_of(MEMIT, started | {"ratio": 2.5}, started) == {"ratio": 2.5}
+    assert settings_of(MEMIT, started | {LAYER: 7.0}, started) == {"layers": [3, 4, 5, 6, 7]}
+    assert settings_of(MEMIT, started | {NUMBER: 8}, started) == {"layers": [0, 1, 2, 3]}
     rome = {LAYER: 3.0, "value.kl_factor": 0.1}
-    assert settings_of(SPACES["rome"], rome | {LAYER: 4.0}, rome) == {"layer": 4}
+    assert settings_of(ROME, rome | {LAYER: 4.0}, rome) == {"layer": 4}
 
 
 def test_without_optuna_an_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

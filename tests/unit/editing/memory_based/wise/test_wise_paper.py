@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import tiny
 import torch
-from hydra import compose, initialize_config_module
+from composed import composed
 from hydra.utils import instantiate
 from torch import Tensor
 
@@ -39,8 +39,7 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
 
 def configured(name: str) -> Wise:
     """An editor as the command line makes it."""
-    with initialize_config_module("conf", version_base=None):
-        editor = instantiate(compose("config", [f"editor={name}"]).editor, _convert_="all")
+    editor = instantiate(composed(f"editor={name}").editor, _convert_="all")
     assert isinstance(editor, Wise)
     return editor
 

@@ -1,0 +1,54 @@
+"""The configuration of an editor, which follows from its dataclass: every setting, with its default."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import Any
+
+from editing.registry import EDITORS, declaration
+
+OF_THE_RUN = {"seed": "${seed}"}
+"""Settings that are the run's own, unless they are given."""
+
+
+def configuration(name: str) -> dict[str, Any]:
+    """What ``editor=NAME`` stands for, as Hydra reads it.
+
+    Args:
+        name: of an editor, no preset's.
+    """
+    cls = EDITORS[name]
+    choices = declaration(cls).choices
+    defaults = [{f"{group}@{field}": choice} for field, (group, _, choice) in _split(choices).items()]
+    settings = {
+        field.name: OF_THE_RUN.get(field.name, _plain(_default(field)))
+        for field in dataclasses.fields(cls)  # type: ignore[arg-type]
+        if field.name not in choices
+    }
+    return {**({"defaults": [*defaults, "_self_"]} if defaults else {}), "_target_": _exported(cls), **settings}
+
+
+def _split(choices: Any) -> dict[str, tuple[str, str, str]]:
+    return {field: choice.partition(": ") for field, choice in choices.items()}
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
+def _plain(value: Any) -> Any:
+    """A default as a configuration has it."""
+    if value is dataclasses.MISSING:
+        return "???"
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {"_target_": _exported(type(value)), **parts}
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value
+
+
+def _exported(cls: type) -> str:
+    """The shortest path by which a class can be imported: from its package where that exports it."""
+    package = cls.__module__.partition(".")[0]
+    exported = getattr(sys.modules.get(package), cls.__name__, None) is cls
+    return f"{package}.{cls.__name__}" if exported else f"{cls.__module__}.{cls.__qualname__}"
