@@ -22,6 +22,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from jobs.errors import SWITCH, ended_by_signals, told
+from jobs.help import help_on
 from jobs.job import new_folder, run_folder
 from jobs.outside import add_choices, importable_last
 from jobs.words import flags_last, spelt_out, version
@@ -72,6 +73,8 @@ def main() -> None:
             return None
 
     try:
+        if help_on(given[1:]):
+            return
         add_choices(names_alone=bool(ONLY_LISTED.intersection(sys.argv)))
         with importable_last(Path.cwd()), ended_by_signals():
             hydra.main(version_base="1.3", config_path="conf", config_name="config")(kept)()

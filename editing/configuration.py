@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from editing.registry import EDITORS, declaration
+import yaml
+
+from corrigenda.documented import shown
+from editing.registry import EDITORS, PRESETS, declaration, presets
 
 OF_THE_RUN = {"seed": "${seed}"}
 """Settings that are the run's own, unless they are given."""
@@ -27,6 +31,21 @@ def configuration(name: str) -> dict[str, Any]:
         if field.name not in choices
     }
     return {**({"defaults": [*defaults, "_self_"]} if defaults else {}), "_target_": _exported(cls), **settings}
+
+
+def preset_values(name: str) -> dict[str, str]:
+    """What a preset's file gives, by dotted name, as the file has it; nothing of an editor that is no preset."""
+    path = PRESETS / f"{name}.yaml"
+    content = yaml.safe_load(path.read_text(encoding="utf-8")) if name in presets() else {}
+    return {key: shown(value) for key, value in _flat(content) if key != "defaults"}
+
+
+def _flat(content: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in content.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", value
 
 
 def _split(choices: Any) -> dict[str, tuple[str, str, str]]:

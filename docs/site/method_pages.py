@@ -7,19 +7,19 @@ a method, and what it costs, is said in ``docs/methods.md``, in a section with t
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import griffe
-import yaml
 
+from corrigenda.documented import settings
 from editing import EDITORS
+from editing.configuration import preset_values
 from editing.registry import declaration
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -124,61 +124,18 @@ def _source(editor: type) -> str:
     return inspect.cleandoc(sys.modules[editor.__module__].__doc__ or "")
 
 
-def _meanings(settings: type) -> dict[str, str]:
-    """What the docstrings of a class, and of those that it inherits from, say of each field."""
-    found: dict[str, str] = {}
-    for documented in settings.__mro__:
-        for section in _sections(documented):
-            if section.kind is griffe.DocstringSectionKind.attributes:
-                for attribute in section.value:
-                    found.setdefault(attribute.name, " ".join(attribute.description.split()))
-    return found
-
-
-def _default(settings: Any, field: dataclasses.Field[Any]) -> Any:
-    """A field's default: of a class its own, of an object that is itself a default what stands in it."""
-    if not isinstance(settings, type):
-        return getattr(settings, field.name)
-    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-
-
-def _settings(settings: Any, before: str = "") -> Iterator[tuple[str, str, str]]:
-    """A row for each setting: its name, its default, what it is. Those of an object are named with a dot."""
-    meanings = _meanings(settings if isinstance(settings, type) else type(settings))
-    for field in dataclasses.fields(settings):
-        default, meaning = _default(settings, field), meanings.get(field.name, "")
-        if dataclasses.is_dataclass(default):
-            yield f"`{before}{field.name}`", "", meaning
-            yield from _settings(default, f"{before}{field.name}.")
-        else:
-            shown = "to be given" if default is dataclasses.MISSING else f"`{_shown(default)}`"
-            yield f"`{before}{field.name}`", shown, meaning
-
-
 def _differences(name: str, editor: type) -> Iterator[tuple[str, str, str]]:
     """A row for each setting of a preset that is not the class's own."""
-    for key, value in _flat(yaml.safe_load(_configuration(name))):
-        if key not in ("name", "defaults"):
-            default: Any = editor
-            for part in key.split("."):
-                [field] = [f for f in dataclasses.fields(default) if f.name == part]
-                default = _default(default, field)
-            yield f"`{key}`", f"`{_shown(default)}`", f"`{_shown(value)}`"
+    defaults = {setting.name: setting.default for setting in settings(editor)}
+    for key, value in preset_values(name).items():
+        if key != "name":
+            yield f"`{key}`", f"`{defaults[key]}`", f"`{value}`"
 
 
-def _flat(content: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in content.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{before}{key}.")
-        else:
-            yield f"{before}{key}", value
-
-
-def _shown(value: Any) -> str:
-    """A value as a configuration has it: lists for tuples, null for None."""
-    return (
-        yaml.safe_dump(json.loads(json.dumps(value)), default_flow_style=True, width=1000).strip().removesuffix("\n...")
-    )
+def _settings(editor: type) -> Iterator[tuple[str, str, str]]:
+    """A row for each setting: its name, its default, what it is. Those of an object are named with a dot."""
+    for name, default, meaning in settings(editor):
+        yield f"`{name}`", default if default in ("", "to be given") else f"`{default}`", meaning
 
 
 def _table(heads: tuple[str, ...], rows: Any) -> str:
