@@ -19,11 +19,13 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
+from corrigenda.documented import meanings
 from corrigenda.progress import stage
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.trackers import Tracker, tracker
 from corrigenda.texts import printable
 from corrigenda.workers import Workers
+from editing.registry import EDITORS
 from jobs.errors import RunInterrupted
 from jobs.job import Job, StoreJob, find_job, stored_config
 from jobs.logs import remove_if_unused
@@ -111,11 +113,19 @@ def require_settings(config: DictConfig) -> None:
     if missing:
         group, key = missing[0].split(".")[0], missing[0].split(".")[-1]
         chosen = choices().get(group)
-        file = Path(__file__).parents[1] / "conf" / group / f"{chosen}.yaml"  # what is chosen may have no file
-        text = file.read_text(encoding="utf-8") if file.is_file() else ""
-        what = re.search(rf"^ *{key}: \?\?\? +# (.*)$", text, re.MULTILINE)
+        what = _meaning(group, str(chosen), key)
         name = key if group == "job" and key in OWN.get(str(chosen), {}) else missing[0]
-        raise ValueError(f"{missing[0]} has no value: give {name}=...{f' ({what[1]})' if what else ''}")
+        raise ValueError(f"{missing[0]} has no value: give {name}=...{f' ({what})' if what else ''}")
+
+
+def _meaning(group: str, chosen: str, key: str) -> str:
+    """What a setting is that has to be given; empty where nothing says it."""
+    if group == "editor" and chosen in EDITORS:
+        return meanings(EDITORS[chosen]).get(key, "").partition(";")[0].rstrip(".")
+    file = Path(__file__).parents[1] / "conf" / group / f"{chosen}.yaml"  # what is chosen may have no file
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    what = re.search(rf"^ *{key}: \?\?\? +# (.*)$", text, re.MULTILINE)
+    return what[1] if what else ""
 
 
 def load_model(config: DictConfig) -> LanguageModel:

@@ -8,7 +8,6 @@ what attention (or the FFN) adds to the state that predicts the answer.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ from corrigenda.settings import AtLeastOne, check_value
 from corrigenda.texts import unspaced
 from locate.lens.words import rank_of, read_states, read_static, token_texts
 from locate.question import Answer, ask, require_numbers
-from locate.saving import load_result, save_result
+from locate.saving import SavedResult
 
 COMMON = frozenset(
     "a about after all also an and are as at be been but by can for from had has have he her his i if in into is it "
@@ -43,7 +42,7 @@ COMMON = frozenset(
 
 
 @dataclass(frozen=True, eq=False)
-class AttributeFlow:
+class AttributeFlow(SavedResult, file="attributes"):
     """The attributes of one subject, layer by layer.
 
     Attributes:
@@ -112,26 +111,6 @@ class AttributeFlow:
             "the state": self.state_ranks,
         }
         ranks_by_layer(path, ranks, self.answer, self.rates, joined(self.prompt, self.answer))
-
-    def save(self, folder: str | Path) -> None:
-        """Writes ``attributes.json`` and ``attributes.safetensors``; `AttributeFlow.load` reads them back."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        names = ("rates", "attention_ranks", "ffn_ranks", "state_ranks")
-        tensors = {name: fields.pop(name) for name in names}
-        kept = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-        save_result(Path(folder), "attributes", {**fields, "fact": self.fact.to_dict()}, kept)
-
-    @classmethod
-    def load(cls, folder: str | Path) -> AttributeFlow:
-        """Reads what `save` wrote.
-
-        Raises:
-            FileNotFoundError: the folder holds none.
-            ValueError: it is damaged.
-        """
-        fields, tensors = load_result(Path(folder), "attributes")
-        fact = Fact.from_dict(fields.pop("fact"))
-        return cls(fact=fact, **({"rates": None} | fields | tensors))
 
 
 @one_thread

@@ -8,7 +8,6 @@ another prompt that ends with another argument, it makes that one's answer.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -30,11 +29,11 @@ from corrigenda.prompts import encode
 from corrigenda.settings import check_value
 from corrigenda.texts import quoted
 from locate.lens.words import rank_of, read_states, token_id, token_texts
-from locate.saving import load_result, save_result
+from locate.saving import SavedResult
 
 
 @dataclass(frozen=True, eq=False)
-class EarlyDecoding:
+class EarlyDecoding(SavedResult, file="early"):
     """What the states at a prompt's last token say, layer by layer.
 
     Attributes:
@@ -91,21 +90,6 @@ class EarlyDecoding:
         }
         ranks_by_layer(path, ranks, "what is followed", None, self.prompt)
 
-    def save(self, folder: str | Path) -> None:
-        """Writes ``early.json`` and ``early.safetensors``; `EarlyDecoding.load` reads them back."""
-        _save(self, folder, "early")
-
-    @classmethod
-    def load(cls, folder: str | Path) -> EarlyDecoding:
-        """Reads what `save` wrote.
-
-        Raises:
-            FileNotFoundError: the folder holds none.
-            ValueError: it is damaged.
-        """
-        fields, tensors = load_result(Path(folder), "early")
-        return cls(**(fields | tensors))
-
 
 @one_thread
 @torch.no_grad()
@@ -138,7 +122,7 @@ def decode_early(lm: LanguageModel, prompt: str, tokens: Mapping[str, str | int]
 
 
 @dataclass(frozen=True, eq=False)
-class Transplant:
+class Transplant(SavedResult, file="transplant"):
     """What the FFN's update of one prompt does in another, layer by layer.
 
     Attributes:
@@ -193,21 +177,6 @@ class Transplant:
 
         title = f"updates of {quoted(self.source, 30)} in {quoted(self.target, 30)}"
         ranks_by_layer(path, {"with the layer's update": self.ranks}, self.token, None, title)
-
-    def save(self, folder: str | Path) -> None:
-        """Writes ``transplant.json`` and ``transplant.safetensors``; `Transplant.load` reads them back."""
-        _save(self, folder, "transplant")
-
-    @classmethod
-    def load(cls, folder: str | Path) -> Transplant:
-        """Reads what `save` wrote.
-
-        Raises:
-            FileNotFoundError: the folder holds none.
-            ValueError: it is damaged.
-        """
-        fields, tensors = load_result(Path(folder), "transplant")
-        return cls(**(fields | tensors))
 
 
 @one_thread
@@ -277,9 +246,3 @@ def _at_last(lm: LanguageModel, prompt: str, site: SiteName) -> Tensor:
         seen = [stack.enter_context(intervene(lm, Site(site, layer), Read(), at)) for layer in range(lm.n_layers)]
         forward_logits(lm, batch, at)
     return torch.cat([each.value for each in seen])
-
-
-def _save(result: Any, folder: str | Path, name: str) -> None:
-    fields = {f.name: getattr(result, f.name) for f in dataclasses.fields(result)}
-    tensors = {key: value for key, value in fields.items() if isinstance(value, Tensor)}
-    save_result(Path(folder), name, {key: value for key, value in fields.items() if key not in tensors}, tensors)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,11 +18,11 @@ from corrigenda import Fact
 from corrigenda.intervals import interval
 from corrigenda.joints import joined
 from corrigenda.progress import counted
-from locate.saving import load_result, save_result
+from locate.saving import SavedResult
 
 
 @dataclass(frozen=True, eq=False)
-class Knockout:
+class Knockout(SavedResult, file="knockout"):
     """What became of one answer when one group of positions could not read others.
 
     Attributes:
@@ -82,27 +81,9 @@ class Knockout:
         curves = {source: (change, None, None) for source, change in zip(self.sources, self.changes, strict=True)}
         knockout_curves(path, curves, self.reader, self.window, joined(self.prompt, self.answer))
 
-    def save(self, folder: str | Path) -> None:
-        """Writes ``knockout.json`` and ``knockout.safetensors``; `Knockout.load` reads them back."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        del fields["probabilities"]
-        tensors = {"probabilities": self.probabilities}
-        save_result(Path(folder), "knockout", {**fields, "fact": self.fact.to_dict()}, tensors)
-
-    @classmethod
-    def load(cls, folder: str | Path) -> Knockout:
-        """Reads what `save` wrote.
-
-        Raises:
-            FileNotFoundError: the folder holds none.
-            ValueError: it is damaged.
-        """
-        fields, tensors = load_result(Path(folder), "knockout")
-        return cls(**{**fields, "fact": Fact.from_dict(fields["fact"]), "probabilities": tensors["probabilities"]})
-
 
 @dataclass(frozen=True, eq=False)
-class AverageKnockout:
+class AverageKnockout(SavedResult, file="knockout_average"):
     """The mean relative change over facts, with 95 % bootstrap intervals over subjects.
 
     Attributes:
@@ -164,27 +145,6 @@ class AverageKnockout:
 
         curves = {source: (self.changes[source], self.low[source], self.high[source]) for source in self.changes}
         knockout_curves(path, curves, self.reader, self.window, f"mean of {counted(self.n_facts, 'fact')}")
-
-    def save(self, folder: str | Path) -> None:
-        """Writes ``knockout_average.json`` and ``.safetensors``; `AverageKnockout.load` reads them back."""
-        fields = {name: getattr(self, name) for name in ("reader", "window", "n_facts", "p_clean", "counts")}
-        sides = {"changes": self.changes, "low": self.low, "high": self.high}
-        tensors = {f"{side}.{source}": row for side, rows in sides.items() for source, row in rows.items()}
-        save_result(Path(folder), "knockout_average", fields, tensors)
-
-    @classmethod
-    def load(cls, folder: str | Path) -> AverageKnockout:
-        """Reads what `save` wrote.
-
-        Raises:
-            FileNotFoundError: the folder holds none.
-            ValueError: it is damaged.
-        """
-        fields, tensors = load_result(Path(folder), "knockout_average")
-        changes, low, high = (
-            {source: tensors[f"{side}.{source}"] for source in fields["counts"]} for side in ("changes", "low", "high")
-        )
-        return cls(**fields, changes=changes, low=low, high=high)
 
 
 def average_knockouts(results: Sequence[Knockout]) -> AverageKnockout:

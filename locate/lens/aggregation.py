@@ -37,14 +37,14 @@ from locate.lens.by_layer import Mean, mean_of, plot_curves, table_of
 from locate.lens.triggers import FIRST, TOKENS, require_prefixes
 from locate.lens.values import read_values
 from locate.lens.words import read_states, read_static
-from locate.saving import load_result, save_result
+from locate.saving import SavedResult
 
 CASES = ("residual", "agreement", "override", "composition")
 """What a layer's output does to the prediction; see above."""
 
 
 @dataclass(frozen=True, eq=False)
-class Aggregation:
+class Aggregation(SavedResult, file="aggregation"):
     """What each layer's memories, and each layer, said at one position of each of some texts.
 
     Attributes:
@@ -154,24 +154,6 @@ class Aggregation:
         curves = {name: self.by_layer[key] for name, key in (named | {name: name for name in CASES}).items()}
         title = f"From memories to the prediction; one position in each of {len(self.positions)} texts"
         plot_curves(path, range(self.n_layers), curves, label="share of positions", title=title, percent=True)
-
-    def save(self, folder: str | Path) -> None:
-        """Writes ``aggregation.json`` and ``aggregation.safetensors``; `Aggregation.load` reads them back."""
-        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
-        fields = {name: getattr(self, name) for name in ("source", "holding", "signed")}
-        save_result(Path(folder), "aggregation", fields, tensors)
-
-    @classmethod
-    def load(cls, folder: str | Path) -> Aggregation:
-        """Reads what `save` wrote.
-
-        Raises:
-            FileNotFoundError: the folder holds none.
-            ValueError: it is damaged.
-        """
-        fields, tensors = load_result(Path(folder), "aggregation")
-        values: dict[str, Any] = {**fields, **tensors}
-        return cls(**values)
 
 
 def _summary(mean: Mean | None) -> dict[str, Any] | None:

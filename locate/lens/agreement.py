@@ -25,7 +25,7 @@ from locate.lens.by_layer import Mean, plot_curves, table_of
 from locate.lens.sensitivity import require_same_shape
 from locate.lens.triggers import Triggers
 from locate.lens.words import rank_of, read_static
-from locate.saving import load_result, save_result
+from locate.saving import SavedResult
 
 ROWS = 256
 """Values read at once: their scores are (256, vocabulary)."""
@@ -34,7 +34,7 @@ PEAKED = 100
 
 
 @dataclass(frozen=True, eq=False)
-class Agreement:
+class Agreement(SavedResult, file="agreement"):
     """For every memory what its value promotes, beside what follows its key's triggers.
 
     Attributes:
@@ -158,23 +158,6 @@ class Agreement:
             title=f"Agreement of keys and values; {n} memories a layer",
             percent=True,
         )
-
-    def save(self, folder: str | Path) -> None:
-        """Writes ``agreement.json`` and ``agreement.safetensors``; `Agreement.load` reads them back."""
-        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
-        save_result(Path(folder), "agreement", {"n_vocabulary": self.n_vocabulary}, tensors)
-
-    @classmethod
-    def load(cls, folder: str | Path) -> Agreement:
-        """Reads what `save` wrote.
-
-        Raises:
-            FileNotFoundError: the folder holds none.
-            ValueError: it is damaged.
-        """
-        fields, tensors = load_result(Path(folder), "agreement")
-        values: dict[str, Any] = {**fields, **tensors}
-        return cls(**values)
 
 
 def _share(outcomes: Tensor) -> Mean | None:

@@ -14,7 +14,6 @@ which the gradient of the keys adds to them; the coefficients are read by what t
 
 from __future__ import annotations
 
-import dataclasses
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +34,7 @@ from corrigenda.texts import quoted
 from locate.lens.parts import require_memories
 from locate.lens.words import rank_of, read_static, token_texts, top
 from locate.question import ask, require_numbers
-from locate.saving import load_result, save_result
+from locate.saving import SavedResult
 
 
 @dataclass(frozen=True)
@@ -147,7 +146,7 @@ Texts = tuple[tuple[tuple[str, ...], ...], ...]
 
 
 @dataclass(frozen=True, eq=False)
-class GradientLens:
+class GradientLens(SavedResult, file="backward"):
     """The gradient of one fact's loss with respect to the values of some layers, as a sum of outer products.
 
     Attributes:
@@ -231,26 +230,6 @@ class GradientLens:
         from locate.lens.pictures_of_edits import gradient_grid
 
         gradient_grid(path, self.norms, self.tokens, self.layers, self.shift, quoted(self.target, 24))
-
-    def save(self, folder: str | Path) -> None:
-        """Writes ``backward.json`` and ``backward.safetensors``; `GradientLens.load` reads them back."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        tensors = {"ranks": fields.pop("ranks"), **fields.pop("factors")}
-        save_result(Path(folder), "backward", {**fields, "fact": self.fact.to_dict()}, tensors)
-
-    @classmethod
-    def load(cls, folder: str | Path) -> GradientLens:
-        """Reads what `save` wrote.
-
-        Raises:
-            FileNotFoundError: the folder holds none.
-            ValueError: it is damaged.
-        """
-        fields, tensors = load_result(Path(folder), "backward")
-        for name in ("imprint", "said", "shift"):
-            fields[name] = tuple(tuple(tuple(texts) for texts in row) for row in fields[name])
-        fact = Fact.from_dict(fields.pop("fact"))
-        return cls(fact=fact, **fields, ranks=tensors.pop("ranks"), factors=tensors)
 
 
 def _named(lm: LanguageModel, scores: Tensor, k: int) -> tuple[tuple[str, ...], ...]:

@@ -36,7 +36,7 @@ from corrigenda.moments.text import Text
 from corrigenda.progress import track
 from corrigenda.settings import AtLeastOne, Seed, ShareAboveZero, checked
 from locate.lens.words import final_norm, read_states
-from locate.saving import load_result, save_result
+from locate.saving import SavedResult
 
 RULES = ("sub_updates", "top_probability", "patience")
 POINTS = 50
@@ -68,7 +68,7 @@ class EarlyExitSettings:
 
 
 @dataclass(frozen=True, eq=False)
-class EarlyExit:
+class EarlyExit(SavedResult, file="early_exit"):
     """What three rules save, and at which accuracy.
 
     Attributes:
@@ -126,27 +126,6 @@ class EarlyExit:
         from locate.lens.pictures import exits
 
         exits(path, RULES, self.accuracy, self.saved, target=self.target, title=f"{self.model}, {self.n} positions")
-
-    def save(self, folder: str | Path) -> None:
-        """Writes ``early_exit.json`` and ``.safetensors``; `EarlyExit.load` reads them back."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in TENSORS}
-        save_result(Path(folder), "early_exit", fields, {name: getattr(self, name) for name in TENSORS})
-
-    @classmethod
-    def load(cls, folder: str | Path) -> EarlyExit:
-        """Reads what `save` wrote.
-
-        Raises:
-            FileNotFoundError: the folder holds none.
-            ValueError: it is damaged.
-        """
-        fields, tensors = load_result(Path(folder), "early_exit")
-        values: dict[str, Any] = {**fields, **tensors}
-        values["chosen"] = {
-            rule: {name: tuple(value) if isinstance(value, list) else value for name, value in figures.items()}
-            for rule, figures in values["chosen"].items()
-        }
-        return cls(**values)
 
 
 @dataclass(frozen=True, eq=False)

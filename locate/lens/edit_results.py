@@ -14,7 +14,7 @@ from torch import Tensor
 
 from corrigenda.joints import joined
 from locate.lens.words import Words
-from locate.saving import load_result, save_result
+from locate.saving import SavedResult
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class WrittenFact:
 
 
 @dataclass(frozen=True, eq=False)
-class EditReading:
+class EditReading(SavedResult, file="edit_lens"):
     """An edit in words, layer by layer.
 
     Attributes:
@@ -195,46 +195,6 @@ class EditReading:
         ranks = {joined(fact.statement, fact.object): fact.written_ranks for fact in self.facts}
         title = f"The object in what {self.editor} writes at its prompt"
         object_ranks(path, [each.layer for each in self.layers], ranks, self.vocabulary, title)
-
-    def save(self, folder: str | Path) -> None:
-        """Writes ``edit_lens.json`` and ``edit_lens.safetensors``; `EditReading.load` reads them back."""
-        tensors, layers = {}, []
-        for number, each in enumerate(self.layers):
-            layer = {name: getattr(each, name) for name in ("layer", "memory", "norm", "relative_norm")}
-            layers.append({**layer, "components": [_plain(component) for component in each.components]})
-            for side in ("left", "right"):
-                for place, component in enumerate(each.components):
-                    tensors[f"{number}.{place}.{side}"] = getattr(component, side)
-        fields = {name: getattr(self, name) for name in ("model", "editor", "kind", "vocabulary")}
-        facts = [dataclasses.asdict(fact) for fact in self.facts]
-        save_result(Path(folder), "edit_lens", {**fields, "layers": layers, "facts": facts}, tensors)
-
-    @classmethod
-    def load(cls, folder: str | Path) -> EditReading:
-        """Reads what `save` wrote.
-
-        Raises:
-            FileNotFoundError: the folder holds none.
-            ValueError: it is damaged.
-        """
-        fields, tensors = load_result(Path(folder), "edit_lens")
-        layers = []
-        for number, raw in enumerate(fields.pop("layers")):
-            components = tuple(
-                Component(
-                    strength=part["strength"],
-                    share=part["share"],
-                    neurons=tuple(NearNeuron(**_tuples(near)) for near in part["neurons"]),
-                    promoted=Words(**_tuples(part["promoted"])),
-                    eliminated=Words(**_tuples(part["eliminated"])),
-                    left=tensors[f"{number}.{place}.left"],
-                    right=tensors[f"{number}.{place}.right"],
-                )
-                for place, part in enumerate(raw.pop("components"))
-            )
-            layers.append(LayerReading(**raw, components=components))
-        facts = tuple(WrittenFact(**_tuples(fact)) for fact in fields.pop("facts"))
-        return cls(**fields, layers=tuple(layers), facts=facts)
 
 
 def _plain(component: Component) -> dict[str, Any]:

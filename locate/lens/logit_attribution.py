@@ -8,7 +8,6 @@ to later layers.
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,13 +23,13 @@ from corrigenda.models.alone import one_thread
 from corrigenda.models.families import UnsupportedModelError, name_of
 from locate.lens.parts import LayerParts, frozen, parts_of, position_in, rows_of
 from locate.lens.words import after_head, final_norm, precision, token_id, token_texts, unembedding
-from locate.saving import load_result, save_result
+from locate.saving import SavedResult
 
 TENSORS = ("attention", "heads", "attention_bias", "ffn", "neurons", "ffn_bias")
 
 
 @dataclass(frozen=True, eq=False)
-class LogitAttribution:
+class LogitAttribution(SavedResult, file="logit_attribution"):
     """A logit, or the difference of two, as a sum: ``embedding + attention.sum() + ffn.sum() + constant``.
 
     Attributes:
@@ -126,24 +125,6 @@ class LogitAttribution:
         from locate.lens.pictures import attribution
 
         attribution(path, self.attention, self.ffn, self.heads, title=f"{self.name}, {self.logit:.2f}")
-
-    def save(self, folder: str | Path) -> None:
-        """Writes ``logit_attribution.json`` and ``.safetensors``; `LogitAttribution.load` reads them back."""
-        tensors = {name: getattr(self, name) for name in TENSORS}
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in tensors}
-        save_result(Path(folder), "logit_attribution", fields, tensors)
-
-    @classmethod
-    def load(cls, folder: str | Path) -> LogitAttribution:
-        """Reads what `save` wrote.
-
-        Raises:
-            FileNotFoundError: the folder holds none.
-            ValueError: it is damaged.
-        """
-        fields, tensors = load_result(Path(folder), "logit_attribution")
-        values: dict[str, Any] = {**fields, **tensors}
-        return cls(**values)
 
 
 @one_thread

@@ -6,7 +6,6 @@ taken to where the layers above it take it on average, which reads lower layers 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from corrigenda.models.alone import one_thread
 from corrigenda.models.sites import Site
 from corrigenda.texts import quoted
 from locate.lens.words import final_norm, rank_of, read_states, token_id, token_texts
-from locate.saving import load_result, save_result
+from locate.saving import SavedResult
 
 TENSORS = ("top_ids", "top_probabilities", "probabilities", "ranks")
 
@@ -39,7 +38,7 @@ class Reader(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class LensGrid:
+class LensGrid(SavedResult, file="lens"):
     """What the states of a prompt say, after each layer.
 
     Attributes:
@@ -109,24 +108,6 @@ class LensGrid:
             bar="probability of the top token",
             title=f"{self.lens} lens: the top token after each layer",
         )
-
-    def save(self, folder: str | Path) -> None:
-        """Writes ``lens.json`` and ``lens.safetensors``; `LensGrid.load` reads them back."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in TENSORS}
-        save_result(Path(folder), "lens", fields, {name: getattr(self, name) for name in TENSORS})
-
-    @classmethod
-    def load(cls, folder: str | Path) -> LensGrid:
-        """Reads what `save` wrote.
-
-        Raises:
-            FileNotFoundError: the folder holds none.
-            ValueError: it is damaged.
-        """
-        fields, tensors = load_result(Path(folder), "lens")
-        words = tuple(tuple(row) for row in fields["words"])
-        values: dict[str, Any] = {**fields, **tensors, "words": words}
-        return cls(**values)
 
 
 @one_thread

@@ -29,14 +29,14 @@ from locate.lens.parts import Parts, parts_of_each, require_memories
 from locate.lens.sub_updates import saturation_of, scores_of, token_direction
 from locate.lens.triggers import FIRST, TOKENS, require_prefixes
 from locate.lens.words import precision, read_states
-from locate.saving import load_result, save_result
+from locate.saving import SavedResult
 
 FIGURES = ("highest", "mean", "lowest")
 """Of the static scores of the dominant sub-updates."""
 
 
 @dataclass(frozen=True, eq=False)
-class SaturationEvents:
+class SaturationEvents(SavedResult, file="saturation"):
     """What sub-updates do for the model's prediction, at one position of each of some texts.
 
     Attributes:
@@ -124,23 +124,6 @@ class SaturationEvents:
         }
         title = f"What sub-updates do for the prediction; one position in each of {len(self.events)} texts"
         plot_curves(path, range(self.n_layers), curves, label="static score", title=title)
-
-    def save(self, folder: str | Path) -> None:
-        """Writes ``saturation.json`` and ``.safetensors``; `SaturationEvents.load` reads them back."""
-        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
-        save_result(Path(folder), "saturation", {"source": self.source, "k": self.k}, tensors)
-
-    @classmethod
-    def load(cls, folder: str | Path) -> SaturationEvents:
-        """Reads what `save` wrote.
-
-        Raises:
-            FileNotFoundError: the folder holds none.
-            ValueError: it is damaged.
-        """
-        fields, tensors = load_result(Path(folder), "saturation")
-        values: dict[str, Any] = {**fields, **tensors}
-        return cls(**values)
 
 
 @one_thread

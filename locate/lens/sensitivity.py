@@ -23,14 +23,14 @@ from corrigenda.progress import track
 from corrigenda.settings import AtLeastOne, Seed, check_value
 from locate.lens.by_layer import Mean, mean_of, plot_curves, table_of
 from locate.lens.triggers import TOKENS, Triggers, require_prefixes
-from locate.saving import load_result, save_result
+from locate.saving import SavedResult
 
 REMOVED = ("first", "last", "random")
 """Which token is taken out; the random one is neither the first nor the last."""
 
 
 @dataclass(frozen=True, eq=False)
-class Sensitivity:
+class Sensitivity(SavedResult, file="sensitivity"):
     """Relative changes of coefficients, m' / m - 1, when a token of a trigger is removed.
 
     -1 where the coefficient is gone, 0 where nothing changed.
@@ -96,20 +96,6 @@ class Sensitivity:
         }
         title = f"A token of the trigger is removed; {self.neurons.shape[1]} neurons a layer"
         plot_curves(path, layers, curves, label="change of the coefficient", title=title, percent=True)
-
-    def save(self, folder: str | Path) -> None:
-        """Writes ``sensitivity.json`` and ``sensitivity.safetensors``; `Sensitivity.load` reads them back."""
-        save_result(Path(folder), "sensitivity", {}, {"neurons": self.neurons, "changes": self.changes})
-
-    @classmethod
-    def load(cls, folder: str | Path) -> Sensitivity:
-        """Reads what `save` wrote.
-
-        Raises:
-            FileNotFoundError: the folder holds none.
-            ValueError: it is damaged.
-        """
-        return cls(**load_result(Path(folder), "sensitivity")[1])
 
 
 @one_thread

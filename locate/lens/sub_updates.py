@@ -9,7 +9,6 @@ and 3, OLMo 2) is, as it was at this position.
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,13 +35,13 @@ from locate.lens.words import (
     top,
     unembedding,
 )
-from locate.saving import load_result, save_result
+from locate.saving import SavedResult
 
 TENSORS = ("dominant", "coefficients", "sizes", "scores", "share", "promotion", "elimination", "top_ids", "ranks")
 
 
 @dataclass(frozen=True, eq=False)
-class SubUpdates:
+class SubUpdates(SavedResult, file="sub_updates"):
     """The updates of all layers at one position, taken apart.
 
     Attributes:
@@ -134,30 +133,6 @@ class SubUpdates:
         from locate.lens.pictures import promotion
 
         promotion(path, self.promotion, self.elimination, self.saturation, title=f"{self.token!r} after {self.prompt}")
-
-    def save(self, folder: str | Path) -> None:
-        """Writes ``sub_updates.json`` and ``.safetensors``; `SubUpdates.load` reads them back."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in TENSORS}
-        for name in ("promoted", "eliminated"):
-            fields[name] = [[dataclasses.asdict(words) for words in row] for row in fields[name]]
-        save_result(Path(folder), "sub_updates", fields, {name: getattr(self, name) for name in TENSORS})
-
-    @classmethod
-    def load(cls, folder: str | Path) -> SubUpdates:
-        """Reads what `save` wrote.
-
-        Raises:
-            FileNotFoundError: the folder holds none.
-            ValueError: it is damaged.
-        """
-        fields, tensors = load_result(Path(folder), "sub_updates")
-        for name in ("promoted", "eliminated"):
-            fields[name] = tuple(
-                tuple(Words(*(tuple(words[part]) for part in ("ids", "texts", "scores"))) for words in row)
-                for row in fields[name]
-            )
-        values: dict[str, Any] = {**fields, **tensors}
-        return cls(**values)
 
 
 @one_thread

@@ -31,7 +31,7 @@ from corrigenda.progress import track
 from corrigenda.settings import AtLeastOne, check_value
 from locate.lens.by_layer import Curves, Mean, mean_of, plot_curves, table_of
 from locate.lens.largest import Largest
-from locate.saving import load_result, save_result
+from locate.saving import SavedResult
 
 TOKENS = 2048
 """So many tokens are run at once."""
@@ -63,7 +63,7 @@ class Example:
 
 
 @dataclass(frozen=True, eq=False)
-class Triggers:
+class Triggers(SavedResult, file="triggers"):
     """The t prefixes with the largest coefficients for every neuron of every layer.
 
     Attributes:
@@ -196,22 +196,6 @@ class Triggers:
     def tensors(self) -> dict[str, Tensor]:
         """What is kept of it, by field."""
         return {name: getattr(self, name) for name in ("coefficients", "prefixes", "tokens")}
-
-    def save(self, folder: str | Path) -> None:
-        """Writes ``triggers.json`` and ``triggers.safetensors``; `Triggers.load` reads them back."""
-        save_result(Path(folder), "triggers", {"signed": self.signed, "source": self.source}, self.tensors)
-
-    @classmethod
-    def load(cls, folder: str | Path) -> Triggers:
-        """Reads what `save` wrote.
-
-        Raises:
-            FileNotFoundError: the folder holds none.
-            ValueError: it is damaged.
-        """
-        fields, tensors = load_result(Path(folder), "triggers")
-        values: dict[str, Any] = {**fields, **tensors}
-        return cls(**values)
 
 
 def _commonest(tokens: Tensor) -> Tensor:

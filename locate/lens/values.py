@@ -9,7 +9,6 @@ and what is added is m_i v_i: so a value is read as sign(m) v. Both readings are
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +26,7 @@ from corrigenda.models.alone import one_thread
 from corrigenda.models.memory import FFNMemory
 from corrigenda.progress import track
 from locate.lens.words import Words, final_norm, read_static, token_texts, unembedding
-from locate.saving import load_result, save_result
+from locate.saving import SavedResult
 
 ROWS = 256
 """Values that are read at once: what is needed for them is twice (256, vocabulary) numbers."""
@@ -42,7 +41,7 @@ Sign = Literal[1, -1]
 
 
 @dataclass(frozen=True, eq=False)
-class ValueWords:
+class ValueWords(SavedResult, file="values"):
     """The top tokens of values.
 
     Attributes:
@@ -146,25 +145,6 @@ class ValueWords:
 
         either = self.probabilities.amax(0)
         quantiles(path, self.layers, either, label="probability of a value's top token", title=self.model)
-
-    def save(self, folder: str | Path) -> None:
-        """Writes ``values.json`` and ``values.safetensors``; `ValueWords.load` reads them back."""
-        tensors = {name: getattr(self, name) for name in ("ids", "scores", "probabilities")}
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in tensors}
-        save_result(Path(folder), "values", {**fields, "vocabulary": dict(self.vocabulary)}, tensors)
-
-    @classmethod
-    def load(cls, folder: str | Path) -> ValueWords:
-        """Reads what `save` wrote.
-
-        Raises:
-            FileNotFoundError: the folder holds none.
-            ValueError: it is damaged.
-        """
-        fields, tensors = load_result(Path(folder), "values")
-        vocabulary = {int(token): text for token, text in fields.pop("vocabulary").items()}
-        values: dict[str, Any] = {**fields, **tensors, "vocabulary": vocabulary}
-        return cls(**values)
 
 
 @one_thread

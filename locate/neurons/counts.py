@@ -17,12 +17,12 @@ from corrigenda.progress import counted
 from locate.neurons.plots import plot_layers
 from locate.neurons.refine import RefinedNeurons
 from locate.question import Question
-from locate.saving import load_result, save_result
+from locate.saving import SavedResult
 from locate.suggest import suggest_layers
 
 
 @dataclass(frozen=True, eq=False)
-class NeuronCounts:
+class NeuronCounts(SavedResult, file="counts"):
     """Refined neurons and attributions by layer, over facts.
 
     Attributes:
@@ -103,23 +103,6 @@ class NeuronCounts:
             counts_label="neurons a fact",
             sums_label="attribution",
         )
-
-    def save(self, folder: str | Path) -> None:
-        """Writes ``counts.json`` and ``counts.safetensors``; `NeuronCounts.load` reads them back."""
-        fields = {name: getattr(self, name) for name in ("layers", "per_fact", "subjects")}
-        save_result(Path(folder), "counts", fields, {"attribution": self.attribution})
-
-    @classmethod
-    def load(cls, folder: str | Path) -> NeuronCounts:
-        """Reads what `save` wrote.
-
-        Raises:
-            FileNotFoundError: the folder holds none.
-            ValueError: it is damaged.
-        """
-        fields, tensors = load_result(Path(folder), "counts")
-        per_fact = tuple(tuple(row) for row in fields["per_fact"])
-        return cls(fields["layers"], per_fact, tensors["attribution"], fields["subjects"])
 
 
 def _subject(question: Question) -> str:

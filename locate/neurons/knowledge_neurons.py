@@ -5,7 +5,6 @@ Dai, Dong, Hao, Sui, Chang and Wei 2022, "Knowledge Neurons in Pretrained Transf
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,11 +25,11 @@ from corrigenda.settings import AtLeastOne, Count, check_value
 from locate.neurons.attribution import Method, Rule, attribute
 from locate.neurons.plots import plot_layers
 from locate.question import Answer, Question, ask, require_numbers
-from locate.saving import load_result, save_result
+from locate.saving import SavedResult
 
 
 @dataclass(frozen=True, eq=False)
-class KnowledgeNeurons:
+class KnowledgeNeurons(SavedResult, file="neurons"):
     """What the coefficients of a model contribute to one answer after one prompt.
 
     Attributes:
@@ -138,25 +137,6 @@ class KnowledgeNeurons:
             title=joined(self.question.prompt, self.question.answer),
             sums_label="sum of attributions",
         )
-
-    def save(self, folder: str | Path) -> None:
-        """Writes ``neurons.json`` and ``neurons.safetensors``; `load` reads them back."""
-        fields = dataclasses.asdict(self)
-        tensors = {name: fields.pop(name) for name in ("attributions", "activations")}
-        save_result(Path(folder), "neurons", fields, tensors)
-
-    @staticmethod
-    def load(folder: str | Path) -> KnowledgeNeurons:
-        """Reads what `save` wrote.
-
-        Raises:
-            FileNotFoundError: there is no such result in the folder.
-            ValueError: it is damaged.
-        """
-        fields, tensors = load_result(Path(folder), "neurons")
-        question = Question(**{name: _tuple(value) for name, value in fields.pop("question").items()})
-        values: dict[str, Any] = {**{name: _tuple(value) for name, value in fields.items()}, **tensors}
-        return KnowledgeNeurons(question=question, **values)
 
 
 def _tuple(value: Any) -> Any:

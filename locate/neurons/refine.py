@@ -16,7 +16,7 @@ from corrigenda.joints import joined
 from corrigenda.models.neurons import Neuron, in_common
 from locate.neurons.knowledge_neurons import KnowledgeNeurons
 from locate.neurons.plots import plot_layers
-from locate.saving import load_result, save_result
+from locate.saving import SavedResult
 
 WANTED = (2, 5)
 """How many neurons the adaptive rule wants to keep, at least and at most."""
@@ -26,7 +26,7 @@ STEP = 0.05
 
 
 @dataclass(frozen=True, eq=False)
-class RefinedNeurons:
+class RefinedNeurons(SavedResult, file="refined"):
     """The neurons that the prompts of one fact share, and what each prompt says.
 
     Attributes:
@@ -100,38 +100,6 @@ class RefinedNeurons:
             title=f"{joined(first.question.prompt, first.question.answer)} ({len(self.results)} prompts)",
             counts_label="neurons kept",
             sums_label="sum of attributions",
-        )
-
-    def save(self, folder: str | Path) -> None:
-        """Writes ``refined.json`` and ``refined.safetensors``, and each prompt's result in a folder of its own."""
-        folder = Path(folder)
-        for number, result in enumerate(self.results):
-            result.save(folder / f"prompt-{number}")
-        counts = torch.tensor([[*neuron, count] for neuron, count in self.counts.items()]).view(-1, 3)
-        fields = {
-            "neurons": self.neurons,
-            "share": self.share,
-            "threshold": self.threshold,
-            "prompts": len(self.results),
-        }
-        save_result(folder, "refined", fields, {"counts": counts})
-
-    @staticmethod
-    def load(folder: str | Path) -> RefinedNeurons:
-        """Reads what `save` wrote.
-
-        Raises:
-            FileNotFoundError: there is no such result in the folder.
-            ValueError: it is damaged.
-        """
-        folder = Path(folder)
-        fields, tensors = load_result(folder, "refined")
-        return RefinedNeurons(
-            tuple((layer, neuron) for layer, neuron in fields["neurons"]),
-            {(layer, neuron): count for layer, neuron, count in tensors["counts"].tolist()},
-            fields["share"],
-            fields["threshold"],
-            tuple(KnowledgeNeurons.load(folder / f"prompt-{number}") for number in range(fields["prompts"])),
         )
 
 

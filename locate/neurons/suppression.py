@@ -27,11 +27,11 @@ from locate.neurons.knowledge_neurons import KnowledgeNeurons
 from locate.neurons.plots import plot_bars
 from locate.neurons.refine import RefinedNeurons
 from locate.question import Question
-from locate.saving import load_result, save_result
+from locate.saving import SavedResult
 
 
 @dataclass(frozen=True)
-class ScalingCheck:
+class ScalingCheck(SavedResult, file="scaling"):
     """What scaling neurons did to the probability of an answer, the mean over a fact's prompts.
 
     Attributes:
@@ -69,23 +69,6 @@ class ScalingCheck:
         """Draws the answer's probability with each set of neurons scaled, as PNG, PDF or SVG, by the path's suffix."""
         title = f"{len(self.neurons)} neurons times {self.factor:g}"
         plot_bars(path, self._compared(), title=title, label="P(answer)")
-
-    def save(self, folder: str | Path) -> None:
-        """Writes ``scaling.json`` and ``scaling.safetensors``; `ScalingCheck.load` reads them back."""
-        draws = torch.tensor(self.random_draws, dtype=torch.float64)
-        save_result(Path(folder), "scaling", {**vars(self), "random_draws": None}, {"random_draws": draws})
-
-    @classmethod
-    def load(cls, folder: str | Path) -> ScalingCheck:
-        """Reads what `save` wrote.
-
-        Raises:
-            FileNotFoundError: the folder holds none.
-            ValueError: it is damaged.
-        """
-        fields, tensors = load_result(Path(folder), "scaling")
-        neurons = as_neurons(fields["neurons"])
-        return cls(**{**fields, "neurons": neurons, "random_draws": tuple(tensors["random_draws"].tolist())})
 
     def _compared(self) -> dict[str, float]:
         return {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,14 +15,14 @@ from torch import Tensor
 
 from corrigenda.intervals import interval
 from corrigenda.progress import counted
-from locate.saving import load_result, save_result
+from locate.saving import SavedResult
 from locate.tracing.trace import ROLES, Trace
 
 LAST_SUBJECT_TOKEN = ROLES.index("last subject token")
 
 
 @dataclass(frozen=True, eq=False)
-class AverageTrace:
+class AverageTrace(SavedResult, file="average"):
     """Average indirect effects (AIE) over facts, with 95 % bootstrap intervals over subjects.
 
     Attributes:
@@ -104,24 +103,6 @@ class AverageTrace:
             window=self.window,
             title=f"{NAMES[self.site]}, {counted(self.n_facts, 'fact')}; total effect {100 * effect:.1f} %{bounds}",
         )
-
-    def save(self, folder: str | Path) -> None:
-        """Writes ``average.json`` and ``average.safetensors``; `AverageTrace.load` reads them back."""
-        tensors = {name: getattr(self, name) for name in ("effects", "low", "high")}
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in tensors}
-        save_result(Path(folder), "average", fields, tensors)
-
-    @classmethod
-    def load(cls, folder: str | Path) -> AverageTrace:
-        """Reads what `save` wrote.
-
-        Raises:
-            FileNotFoundError: the folder holds none.
-            ValueError: it is damaged.
-        """
-        fields, tensors = load_result(Path(folder), "average")
-        values: dict[str, Any] = {**fields, **tensors}
-        return cls(**values)
 
 
 def average(traces: Sequence[Trace]) -> AverageTrace:

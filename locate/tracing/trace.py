@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from rich.table import Table
 from torch import Tensor
 
 from corrigenda import Fact
-from locate.saving import load_result, save_result
+from locate.saving import SavedResult
 
 ROLES = (
     "first subject token",
@@ -27,7 +26,7 @@ ROLES = (
 
 
 @dataclass(frozen=True, eq=False)
-class Trace:
+class Trace(SavedResult, file="trace"):
     """The grid of one traced fact.
 
     Attributes:
@@ -153,19 +152,3 @@ class Trace:
             p_corrupted=self.p_corrupted,
             remarks=remarks,
         )
-
-    def save(self, folder: str | Path) -> None:
-        """Writes ``trace.json`` and ``trace.safetensors``; `Trace.load` reads them back."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("scores", "fact")}
-        save_result(Path(folder), "trace", {**fields, "fact": self.fact.to_dict()}, {"scores": self.scores})
-
-    @classmethod
-    def load(cls, folder: str | Path) -> Trace:
-        """Reads a trace that `save` wrote.
-
-        Raises:
-            FileNotFoundError: the folder holds none.
-            ValueError: it is damaged.
-        """
-        fields, tensors = load_result(Path(folder), "trace")
-        return cls(**{**fields, "fact": Fact.from_dict(fields["fact"]), "scores": tensors["scores"]})

@@ -50,8 +50,8 @@ def build(home: Path, folder: Path, source: Path, *more: str, succeeds: bool = T
     arguments = [
         *("job=build", f"job.folder={folder}", "data=facts", f"data.path={source}"),
         *("model=own", f"model.name={home / model}", "model.device=cpu"),
-        *("+editor.prefixes=['','one two .']", "editor.value.steps=8", "editor.text.tokens=640"),
-        *("editor.text.length=16", "editor.tokens_per_coefficient=0", "+editor.refuse_norm=1e9", "editor.layers=[1]"),
+        *("editor.prefixes=['','one two .']", "editor.value.steps=8", "editor.text.tokens=640"),
+        *("editor.text.length=16", "editor.tokens_per_coefficient=0", "editor.refuse_norm=1e9", "editor.layers=[1]"),
         *("eval.max_new_tokens=3", "eval.preservation_tokens=3", "eval.perplexity_windows=3"),
         "eval.perplexity_window=8",
     ]

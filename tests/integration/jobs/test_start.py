@@ -38,8 +38,8 @@ def after(what: str, folder: Path) -> dict[str, object]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("asked", ["--help", "--cfg=job"])
-def test_what_only_shows_the_configuration_imports_nothing_heavy(asked: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("asked", ["--help", "--hydra-help"])
+def test_what_only_shows_the_choices_imports_nothing_heavy(asked: str, tmp_path: Path) -> None:
     what = f"sys.argv = ['run.py', '{asked}']; runpy.run_path({str(ROOT / 'run.py')!r}, run_name='__main__')"
     assert after(what, tmp_path)["heavy"] == []
     assert not list(tmp_path.iterdir())

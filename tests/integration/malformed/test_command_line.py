@@ -30,7 +30,7 @@ LINES: dict[str, tuple[list[str], str]] = {
     "mode-null": (["mode=null"], "mode=None must be one of single, batch, sequential"),
     "saved": (
         ["editor=saved"],
-        "editor.run has no value: give editor.run=... (the run's folder)",
+        "editor.run has no value: give editor.run=... (the folder of a run with ``save_edits=true``)",
     ),
     "saved-nothing": (["editor=saved", "editor.run=."], "saved: . holds no edits"),
     "survey": (
