@@ -111,23 +111,6 @@ def run_folder(resume: str | None, store: str, settings: Mapping[str, Any]) -> s
     return str(resume)
 
 
-# Where classes are now that stored configurations name by the place where they were.
-_MOVED = {
-    "corrigenda.texts.Text": "corrigenda.moments.text.Text",
-    "locate.neurons.Neurons": "locate.neurons.locator.Neurons",
-}
-
-
-def _with_moved_classes(value: Any) -> Any:
-    """A configuration with classes at their present places: runs begun earlier go on."""
-    if isinstance(value, dict):
-        return {
-            key: _MOVED.get(str(part), part) if key == "_target_" else _with_moved_classes(part)
-            for key, part in value.items()
-        }
-    return [_with_moved_classes(part) for part in value] if isinstance(value, list) else value
-
-
 def _interpolated(path: str, value: Any) -> str:
     """Where the first text stands that OmegaConf would put something else in the place of; empty where there is none.
 
@@ -163,7 +146,7 @@ def stored_config(folder: Path, asked: str) -> DictConfig:
         what = "this is a file" if folder.is_file() else "there is no run in this folder (no config.yaml)"
         raise FileNotFoundError(f"{asked}: {what}; name the folder of a run ({program()} runs lists them)")
     try:
-        found = _with_moved_classes(read_yaml(path))
+        found = read_yaml(path)
     except ValueError as error:
         problem = str(error).splitlines()[0]
         raise ValueError(f"{asked}: config.yaml there is damaged ({problem}); begin a new run") from None

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from corrigenda.indices.index import NONE
-
 
 class Buckets:
     """Each number in one bucket.
@@ -43,11 +41,3 @@ def slots(sizes: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     bucket = torch.searchsorted(ends, slot, right=True).clamp(max=sizes.shape[1] - 1)
     within = slot - (ends - sizes).gather(1, bucket)
     return bucket, within, slot < ends[:, -1:]
-
-
-def without_repeats(numbers: Tensor) -> Tensor:
-    """Each number of a row once, (N, count), sorted; `NONE` stands for the repeats, first."""
-    numbers = numbers.sort(1).values
-    repeated = torch.zeros_like(numbers, dtype=torch.bool)
-    repeated[:, 1:] = numbers[:, 1:] == numbers[:, :-1]
-    return numbers.masked_fill(repeated, NONE)

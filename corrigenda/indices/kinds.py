@@ -9,10 +9,9 @@ from torch import Tensor
 from corrigenda.indices.index import Index
 from corrigenda.indices.inverted_lists import InvertedLists
 from corrigenda.indices.product_keys import ProductKeys
-from corrigenda.indices.sign_hashes import SignHashes
 from corrigenda.settings import check_value
 
-Kind = Literal["exact", "faiss", "product_keys", "sign_hashes"]
+Kind = Literal["exact", "faiss", "product_keys"]
 """How the nearest keys are found: by looking at all of them, or among the candidates of an index."""
 
 
@@ -26,6 +25,4 @@ def index_of(kind: Kind, keys: Tensor) -> Index | None:
     check_value("index_of", "kind", kind, Kind)
     if kind == "exact":
         return None
-    if kind == "faiss":
-        return InvertedLists(keys)
-    return ProductKeys(keys) if kind == "product_keys" else SignHashes(keys)
+    return InvertedLists(keys) if kind == "faiss" else ProductKeys(keys)

@@ -90,7 +90,7 @@ class Attached:
     width: AtLeastOne = 256
     margin: ShareBelowOne = 0.5
     activation: Activation = "step"
-    index: Literal["auto", "exact", "faiss", "product_keys", "sign_hashes"] = "auto"
+    index: Literal["auto", "exact", "faiss", "product_keys"] = "auto"
     candidates: AtLeastOne = 256
     most: AtLeastOne = 8
     seed: Seed = 0

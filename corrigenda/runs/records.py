@@ -11,8 +11,6 @@ on; its new line comes later in the file and takes the earlier one's place. For 
 
 Each line ends with a seal: a digest of its record and of the seal above it. A line that was changed, copied or moved
 while the run was under way is named, and its case is done again; so is the one below a line that is gone.
-
-Finished runs of version 0.1 have Parquet files, which are read as well (`corrigenda.runs.parquet`).
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ DIGESTS = "records.sha256"
 
 
 def records_in(folder: Path, of: str = "cases") -> Iterator[dict[str, Any]]:
-    """The records in a run's folder, whichever files hold them; nothing is changed there.
+    """The records in a run's folder; nothing is changed there.
 
     Of a case that crashed and was tried again the later record counts, in the place of the earlier one.
 
@@ -54,21 +52,10 @@ def records_in(folder: Path, of: str = "cases") -> Iterator[dict[str, Any]]:
         ValueError: a file is damaged.
     """
     finished = check_digest(folder, of)  # which covers the seals, too
-    lines, old = folder / f"{of}.jsonl", folder / f"{of}.parquet"
-    if not old.is_file():
-        if lines.is_file():
-            records = read_lines(lines, seals=not finished)
-            yield from _latest(records) if _some_crashed(lines.read_bytes()) else records
-        return
-    from corrigenda.runs.parquet import read_parquet
-
-    # Both are there when version 0.1 was killed just before it took the lines away.
-    seen = set()
-    for record in (*read_parquet(old), *(read_lines(lines) if lines.is_file() else ())):
-        key = _key(record)
-        if key not in seen:
-            seen.add(key)
-            yield record
+    lines = folder / f"{of}.jsonl"
+    if lines.is_file():
+        records = read_lines(lines, seals=not finished)
+        yield from _latest(records) if _some_crashed(lines.read_bytes()) else records
 
 
 def count_records(folder: Path, of: str = "cases") -> int:

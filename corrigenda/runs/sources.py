@@ -46,7 +46,6 @@ NO_FIGURES = (
     "corrigenda/runs/folder.py",
     "corrigenda/runs/ids.py",
     "corrigenda/runs/locks.py",
-    "corrigenda/runs/parquet.py",
     "corrigenda/runs/records.py",
     "corrigenda/runs/sources.py",
     "corrigenda/runs/store.py",

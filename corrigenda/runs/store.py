@@ -26,7 +26,7 @@ State = Literal["finished", "running", "unfinished", "damaged"]
 BEGINNING_TAKES = 60.0
 """Seconds that one waits for another process to begin its run (it reads the store and writes a few small files)."""
 
-_MARKS = {"config.yaml", "identity.json", "summary.json", "cases.jsonl", "cases.parquet"}
+_MARKS = {"config.yaml", "identity.json", "summary.json", "cases.jsonl"}
 _GROUPS = ("choices", "model", "editor", "data", "eval", "job")
 _PICTURES = (".png", ".svg", ".jpg", ".jpeg", ".webp")
 
@@ -216,5 +216,5 @@ def _check(path: Path, found: Mapping[str, Any]) -> None:
     done = found.get("done", 0)
     if done != summary["n_facts"]:
         raise ValueError(f"summary.json is of {summary['n_facts']} facts, but there are records of {done}")
-    if summary["mode"] == "sequential" and not any((path / f"retention{s}").is_file() for s in (".parquet", ".jsonl")):
+    if summary["mode"] == "sequential" and not (path / "retention.jsonl").is_file():
         raise ValueError("the records of the end of the sequence (retention) are missing")

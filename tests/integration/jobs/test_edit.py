@@ -190,18 +190,6 @@ def test_a_run_killed_before_it_knew_what_it_works_on_goes_on(home: Path, undist
     assert len(records(folder)) == 10
 
 
-def test_a_run_goes_on_whose_configuration_names_classes_where_they_were(home: Path, undisturbed: Path) -> None:
-    folder = home / "moved"
-    shutil.copytree(undisturbed, folder)
-    unfinish(folder, 8)
-    config = folder / "config.yaml"
-    old = config.read_text().replace("corrigenda.moments.text.Text", "corrigenda.texts.Text")
-    assert "corrigenda.texts.Text" in old
-    config.write_text(old)
-    run(home, f"resume={folder}")
-    assert scored(folder) == scored(undisturbed)
-
-
 def test_a_layer_that_is_none_is_no_failed_edit(home: Path) -> None:
     wrong = ["data.limit=1", "eval=probabilities"]
     assert "layer 99" in run(home, "editor=finetune", "editor.layer=99", *wrong, succeeds=False)

@@ -133,7 +133,7 @@ def test_faiss_that_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_bad_arguments() -> None:
-    with pytest.raises(ValueError, match="must be one of exact, faiss, product_keys, sign_hashes"):
+    with pytest.raises(ValueError, match="must be one of exact, faiss, product_keys"):
         index_of("hnsw", drawn(3))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="not as wide"):
         nearest(drawn(2, 3), drawn(2, 4), 1)

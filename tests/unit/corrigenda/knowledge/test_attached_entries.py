@@ -173,7 +173,7 @@ def test_keys_that_cannot_be_told_apart_still_speak_for_themselves(tmp_path: Pat
     assert seen.rows == (True,)
 
 
-@pytest.mark.parametrize("kind", ["exact", "product_keys", "sign_hashes"])
+@pytest.mark.parametrize("kind", ["exact", "product_keys"])
 def test_nearest_of_another_group(kind: str) -> None:
     """Also where more of a key's own group are nearer than are asked for at first."""
     draw = torch.Generator().manual_seed(0)
@@ -195,5 +195,5 @@ def test_beyond_what_is_looked_at_whole_an_index_is_taken(tmp_path: Path, monkey
     [exact] = compiled(tmp_path / "one", lm, Attached()).layers
     monkeypatch.setattr("corrigenda.knowledge.attached.EXACT", 3)
     [large] = compiled(tmp_path / "two", lm, Attached()).layers
-    [asked] = compiled(tmp_path / "three", lm, Attached(index="sign_hashes")).layers
-    assert [exact.index, large.index, asked.index] == ["exact", "product_keys", "sign_hashes"]
+    [asked] = compiled(tmp_path / "three", lm, Attached(index="product_keys")).layers
+    assert [exact.index, large.index, asked.index] == ["exact", "product_keys", "product_keys"]
