@@ -102,7 +102,6 @@ def claims(figures: Mapping[str, Any]) -> list[Claim]:
         *_of_values(figures),
         *_of_aggregation(figures),
         *_of_sub_updates(figures),
-        *_of_exits(figures),
         *_of_steering(figures),
         *_of_facts(figures),
     ]
@@ -229,29 +228,6 @@ def _of_sub_updates(figures: Mapping[str, Any]) -> Iterator[Claim]:
         f"together {shown(net)}",
         "the interval of the sum lies above 0",
         above(net, 0),
-    )
-
-
-def _of_exits(figures: Mapping[str, Any]) -> Iterator[Claim]:
-    found, n_layers = figures["early_exit"], figures["n_layers"]
-    rules = {
-        name: {of: Mean(*rule[of], found["n"]) for of in ("accuracy", "saved")} for name, rule in found["rules"].items()
-    }
-    ours = rules["sub_updates"]
-    share = Mean(*(None if x is None else x / n_layers for x in found["rules"]["sub_updates"]["saved"]), found["n"])
-    others = "; ".join(
-        f"{name.replace('_', ' ')} {rule['saved'].text()} at {rule['accuracy'].text(True)} %"
-        for name, rule in rules.items()
-        if name != "sub_updates"
-    )
-    yield Claim(
-        "2022, 6.2",
-        "A rule from dominant sub-updates saves a fifth of the layers at 95 % accuracy",
-        "3.4 of 16 layers at 94.9 %",
-        f"{ours['saved'].text()} of {n_layers} layers at {shown(ours['accuracy'], True)}; {others}",
-        f"the interval of the share of layers saved lies above {100 * PAPER_SAVED:.0f} %, and that of the accuracy not "
-        f"below {100 * PAPER_EXIT_ACCURACY:.1f} %",
-        both(above(share, PAPER_SAVED), reaches(ours["accuracy"], PAPER_EXIT_ACCURACY)),
     )
 
 

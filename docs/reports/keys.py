@@ -141,13 +141,14 @@ def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
     lines = [
         "# Which layer to edit",
         "",
-        *provenance(NAME, data, SCRIPT),
+        f"**A subject's key is most its own at layer {widest}**: its share in paraphrases and the neighbours' are "
+        f"furthest apart there ({max(gaps):.2f}, {n} facts). ROME's default here is layer {default}"
+        + (f" ({gaps[layers.index(default)]:.2f})." if default in layers else ", which is none of these.")
+        + " The intervals of neighbouring layers overlap.",
+        "",
         *ABOUT.format(model=figures["model"], n=n, data=figures["data"], tokens=figures["tokens"]).splitlines(),
         "",
         f"![Shares by layer](figures/{picture.name})",
-        "",
-        f"The two are furthest apart at layer {widest} ({max(gaps):.2f}). ROME's default here is layer {default}"
-        + (f" ({gaps[layers.index(default)]:.2f})." if default in layers else ", which is none of these."),
         "",
         f"| layer | {' | '.join(KINDS.values())} | apart |",
         "|---:|---|---|---:|",
@@ -157,6 +158,7 @@ def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
         mark = " (default)" if layer == default else ""
         lines.append(f"| {layer}{mark} | {' | '.join(cells)} | {gaps[number]:.2f} |")
     lines += ["", *NOTES.read_text(encoding="utf-8").strip().splitlines()]
+    lines += provenance(NAME, data, SCRIPT)
     path = docs / f"{NAME}.md"
     write_text(path, "\n".join(lines) + "\n")
     return [path, picture]

@@ -218,7 +218,8 @@ def text(data: Mapping[str, Any], layers: Mapping[int, Mapping[str, Any]], effec
     traced, contexts, default = figures["traced"], figures["contexts"], figures["default_layer"]
     peak, n_traced = traced["peak"], len(traced["effects"])
     yield from ("# Does locating a fact say where to edit it?", "")
-    yield from provenance(NAME, data, SCRIPT)
+    yield from correlations_text(figures, layers)
+    yield ""
     with_contexts = "ROME's defaults" if contexts is None else f"ROME with {contexts} contexts and the bare prompt"
     at = "every layer" if len(layers) == figures["n_layers"] else f"{len(layers)} of {figures['n_layers']} layers"
     yield from paragraph(
@@ -239,7 +240,7 @@ def text(data: Mapping[str, Any], layers: Mapping[int, Mapping[str, Any]], effec
     )
     yield f"- At the last subject token tracing has its peak at layer **{peak}**, which `editor.layer=auto` takes."
     yield f"- The best S is at layer **{best}** ({100 * scores[best]:.1f} %); {at_layers}."
-    yield from correlations_text(figures, layers)
+    yield f"- With {len(figures['subjects'])} edited facts the layers near the best are not told apart."
     yield from ("", "| layer | " + " | ".join(COLUMNS.values()) + " |", "|---|" + "---|" * len(COLUMNS))
     for layer, found in layers.items():
         cells = [_cell(found["metrics"].get(key), METRICS[key].written) for key in COLUMNS]
@@ -251,6 +252,7 @@ def text(data: Mapping[str, Any], layers: Mapping[int, Mapping[str, Any]], effec
         listed = ", ".join(f"{number} at layer {layer}" for layer, number in failed.items())
         yield from (f"Edits that failed, and count as failed: {listed}.", "")
     yield "After the edit, with the 95 % bootstrap interval over facts. Rates in %, KL and drift in nats."
+    yield from provenance(NAME, data, SCRIPT)
 
 
 def paragraph(*parts: str) -> list[str]:
@@ -320,7 +322,7 @@ def _drawn(subjects: Sequence[str], draw: np.random.Generator) -> list[int]:
 
 
 def correlations_text(figures: Mapping[str, Any], layers: Mapping[int, Mapping[str, Any]]) -> Iterator[str]:
-    """The correlations with their intervals, and what they say, and no more."""
+    """What the correlations say, and no more; and they, with their intervals."""
     traced, numbers = figures["traced"], list(layers)
     facts = np.array([[found["facts"][key] for key in PARTS] for found in layers.values()])
     effects = np.array(traced["effects"])[:, numbers]
@@ -330,12 +332,6 @@ def correlations_text(figures: Mapping[str, Any], layers: Mapping[int, Mapping[s
         "not defined" if math.isnan(value) else f"{value:.2f}" + (f" [{found[0]:.2f}, {found[1]:.2f}]" if found else "")
         for value, found in zip(values, bounds, strict=True)
     ]
-    yield (
-        f"- Over these {len(layers)} layers the rank correlation of S with the indirect effect is {shown[0]}. "
-        f"That of S with the layer's number alone is {shown[1]}. Given the layer's number, the partial rank "
-        f"correlation of S with the indirect effect is {shown[2]}. (95 % bootstrap intervals over edited and traced "
-        "facts. The layers are those of one model, and neighbours are alike.)"
-    )
     partial = bounds[2]
     if partial is None:
         verdict = "Whether tracing says more than depth cannot be told from these figures."
@@ -345,7 +341,12 @@ def correlations_text(figures: Mapping[str, Any], layers: Mapping[int, Mapping[s
         verdict = "In this model, on these facts, among layers of like depth S is lower where the effect is larger."
     else:
         verdict = "These figures do not show that tracing says more about where to edit than the layer's depth does."
-    yield f"- {verdict}"
+    yield from paragraph(
+        f"**{verdict}** Over {len(layers)} layers of {figures['model']} the rank correlation of S with the traced",
+        f"indirect effect is {shown[0]}, that of S with the layer's number alone {shown[1]}, and the partial one,",
+        f"given the layer's number, {shown[2]}. (95 % bootstrap intervals over {len(figures['subjects'])} edited and",
+        f"{len(traced['effects'])} traced facts. The layers are those of one model, and neighbours are alike.)",
+    )
 
 
 def _cell(values: Mapping[str, float | None] | None, unit: Unit) -> str:

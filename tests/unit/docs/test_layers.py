@@ -101,7 +101,7 @@ def test_the_page_claims_what_the_partial_correlation_shows(
     by_layer = {int(layer): found for layer, found in figures["layers"].items()}
     text = " ".join(layers.correlations_text(figures, by_layer))
     assert said in text
-    assert "Over these 30 layers" in text
+    assert "Over 30 layers of tiny" in text
 
 
 def test_few_facts_give_a_wide_interval() -> None:
@@ -120,7 +120,8 @@ def test_the_page_from_made_up_data(tmp_path: Path) -> None:
     written, picture = layers.page(data, tmp_path)
     text = written.read_text()
     assert picture.read_bytes()[:4] == b"\x89PNG"
-    assert "Made by `python docs/reports/layers.py collect`" in text
+    assert text.splitlines()[2].startswith("**")  # the finding comes first
+    assert text.rstrip().splitlines()[-1].startswith("[data/localization.json](data/localization.json) has the figures")
     assert "ROME with 5 contexts and the bare prompt at every layer of tiny, on the first 20 facts" in text
     assert "first 24 facts" in " ".join(text.split())
     assert "peak at layer **1**" in text
