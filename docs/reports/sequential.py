@@ -20,30 +20,32 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import fmean
+from statistics import NormalDist, fmean
 from typing import Any
 
-from pages import ROOT, Collected, Made, Report, made, making, provenance
-from tradeoff import DATA as TRADEOFF
+from pages import ROOT, Collected, Made, Report, made, making, provenance, read_data
 from tradeoff import configured
 from transformers.utils import logging as transformers_logging
 
 from corrigenda import Fact, LanguageModel, load
 from corrigenda.data import FactSet, read_facts
 from corrigenda.files import write_json, write_text
+from corrigenda.progress import counted
 from corrigenda.runs.environment import machine
 from corrigenda.runs.folder import RunFolder
-from editing import Editor, FineTune, Rome, Unrelated, Wise, prepare
-from eval import METRICS, EditRun, EvalSettings, SequentialRun, SequentialSettings
+from editing import Editor, FineTune, Rome, Unrelated, prepare
+from editing.configuration import preset_values
+from eval import EditRun, EvalSettings, SequentialRun, SequentialSettings
 from eval.evaluation import Evaluation, judged
 from eval.measure import measure
-from eval.protocols.curves import cell, curve_markdown, draw_curves, value_at
+from eval.protocols.curves import cell, draw_curves, value_at
 from eval.protocols.fixed_locality import own_prompts
 from eval.protocols.sequential import Regime
 from eval.statistics.paired import PERMUTATIONS, holm, paired_test
 
 NAME = "sequential"
 SCRIPT = "sequential.py"
+TEMPLATE = Path(__file__).with_name("sequential_page.md")
 SHARED = ROOT.parent / "shared" / "data"
 SAME_FORM = "same_form.json"
 SAME_FORM_METRICS = ("preservation", "blank_answers", "locality_kl")
@@ -86,60 +88,33 @@ class Method:
     what: str
 
 
-TUNED = "its settings chosen as docs/tradeoff.md says"
-OF_OTHERS = "locality or neighbourhood prompts of 200 other facts"
+TUNED = "settings of [tradeoff.md](tradeoff.md)"
+OF_OTHERS = "prompts of other facts among its unrelated ones"
 
 METHODS: dict[str, Method] = {
-    "rome": Method(
-        "ROME", lambda *_: Rome(), "stack", "the defaults: corrected keys, a constraint for the bare prompt"
-    ),
-    "rome_original": Method(
-        "ROME, original keys",
-        lambda *_: Rome(homogeneous_keys=False),
-        "stack",
-        "`homogeneous_keys=false`, the authors' update",
-    ),
-    "rome_together": Method("ROME, all at once", lambda *_: Rome(), "together", "one update for all facts so far"),
-    "ft_l": Method(
-        "FT-L",
-        lambda *_: FineTune(lr=5e-4, bound=5e-4, end_token=False),
-        "extend",
-        "edit by edit, no end token, no entry of V changed by more than 0.0005 in an edit",
-    ),
+    "rome": Method("ROME", lambda *_: Rome(), "stack", "the defaults, edit by edit"),
     "ft_m": Method("FT-M", lambda *_: FineTune(), "extend", "edit by edit, target and end token, no bound"),
     "ft_together": Method(
-        "FT, all at once", lambda *_: FineTune(), "together", "all facts so far in shuffled mini-batches (LocFT-BF)"
+        "FT, all at once", lambda *_: FineTune(), "together", "trained anew on all facts so far (LocFT-BF), no sequence"
     ),
     "wise_whitened": Method(
         "WISE, whitened",
         lambda facts, others: tuned("wise_whitened", facts, others),
         "extend",
-        f"this project's variant (one shard, all entries); {TUNED}; with {OF_OTHERS} among the unrelated prompts",
+        f"`wise_whitened`, this project's variant, one shard; {TUNED}; {OF_OTHERS}",
     ),
     "wise_paper": Method(
         "WISE, the paper's",
         lambda facts, others: tuned("wise_paper", facts, others),
         "extend",
-        f"Wang et al. 2024, two shards, merged by TIES when both are full; {TUNED}; with {OF_OTHERS}",
+        f"`wise_paper`, two shards, merged by TIES when both are full; {TUNED}; {OF_OTHERS}",
     ),
-    "wise_whitened_merge": Method(
-        "WISE-merge, whitened",
-        lambda facts, others: wise(facts, others, 50),
-        "extend",
-        f"shards of 50 facts without common entries, merged by TIES; with {OF_OTHERS}",
-    ),
-    "wise_whitened_retrieve": Method(
-        "WISE-retrieve, whitened",
-        lambda facts, others: wise(facts, others, 50, variant="retrieve"),
-        "extend",
-        f"a side memory for every 50 facts, with a margin loss between memories; with {OF_OTHERS}",
-    ),
-    "grace": Method("GRACE", lambda facts, others: tuned("grace", facts, others), "extend", f"a codebook; {TUNED}"),
+    "grace": Method("GRACE", lambda facts, others: tuned("grace", facts, others), "extend", f"`grace`; {TUNED}"),
     "grace_wide": Method(
         "GRACE, widened",
         lambda facts, others: tuned("grace_wide", facts, others),
         "extend",
-        f"its balls wider than its rules leave them; {TUNED}",
+        f"`grace_wide`; {TUNED}",
     ),
 }
 
@@ -150,57 +125,51 @@ def tuned(name: str, facts: FactSet, others: Path) -> Editor:
     Raises:
         SystemExit: nothing was chosen for it yet.
     """
-    found = read_json(TRADEOFF).get("tune", {}).get("editors", {}).get(name) if TRADEOFF.is_file() else None
-    if found is None:
-        raise SystemExit(f"no settings were chosen for {name}: run docs/reports/tradeoff.py tune first ({TRADEOFF})")
     unrelated = Unrelated(facts=str(others) if others.is_file() else None)
-    return configured(name, unrelated, len(facts), found["chosen"])
+    return configured(name, unrelated, len(facts), chosen(name))
 
 
-def wise(facts: FactSet, others: Path, edits_per_shard: int, **changes: Any) -> Wise:
-    """`wise_whitened` with shards for all facts, and the unrelated prompts of other facts, where there are some."""
-    shards = -(-len(facts) // edits_per_shard)
-    rho = 1.0 if "variant" in changes else 1 / shards
-    editor = Wise(shards=shards, edits_per_shard=edits_per_shard, rho=rho, **changes)
-    found = str(others) if others.is_file() else None
-    return replace(editor, unrelated=replace(editor.unrelated, facts=found))
+def chosen(name: str) -> dict[str, float]:
+    """The settings that docs/tradeoff.md chose for an editor.
+
+    Raises:
+        SystemExit: nothing was chosen for it yet.
+    """
+    found: Mapping[str, Any] = read_data("tradeoff")["figures"]["tune"]["editors"]
+    if name not in found:
+        raise SystemExit(f"no settings were chosen for {name}: run docs/reports/tradeoff.py collect first")
+    return dict(found[name]["chosen"])
 
 
 TITLES = {
     "right_after.token_accuracy": "right after its own edit (token accuracy)",
-    "token_accuracy": "reliability (token accuracy)",
-    "free_generation_strict": "reliability (free generation)",
-    "paraphrase_token_accuracy": "generalization (token accuracy)",
-    "paraphrase_free_generation_strict": "generalization (free generation)",
-    "preservation": "locality (same continuation)",
-    "blank_answers": "blank answers before any edit",
-    "locality_kl": "locality (KL of the next token)",
-    "locality_token_agreement": "locality (same tokens, forced)",
-    "fixed.preservation": "fixed locality set (same continuation)",
-    "fixed.zsre_fresh.preservation": "fixed, zsRE (same continuation)",
-    "fixed.zsre.preservation": "fixed, zsRE (same continuation)",
-    "fixed.counterfact.preservation": "fixed, CounterFact (same continuation)",
-    "fixed.embedded.preservation": "fixed, embedded facts (same continuation)",
+    "token_accuracy": "edits (token accuracy)",
+    "free_generation_strict": "edits (free generation)",
+    "paraphrase_token_accuracy": "paraphrases (token accuracy)",
+    "paraphrase_free_generation_strict": "paraphrases (free generation)",
+    "fixed.embedded.preservation": "known answers kept",
     "neighbourhood_success": "neighbourhood success",
     "perplexity_drift": "perplexity drift",
     "windows_activated": "windows answered",
 }
-
-HEADINGS = {
-    "fixed.zsre_fresh.preservation": "fixed, zsRE",
-    "fixed.zsre.preservation": "fixed, zsRE",
-    "fixed.counterfact.preservation": "fixed, CounterFact",
-    "fixed.embedded.preservation": "fixed, embedded",
-    "windows_activated": "windows",
+EDITS, PARAPHRASES = "free_generation_strict", "paraphrase_free_generation_strict"
+KNOWN = "fixed.embedded.preservation"
+COLUMNS = {
+    EDITS: "edits, free",
+    "token_accuracy": "forced",
+    PARAPHRASES: "paraphrases, free",
+    "paraphrase_token_accuracy": "forced",
+    KNOWN: "known answers kept",
+    "windows_activated": "windows answered",
+    "perplexity_drift": "drift",
 }
-"""Headings of columns that have none of their own in `eval.protocols.curves`."""
+"""Of the table of how each method ended. Locality of zsRE is in the data and not here: the page says why."""
 
 COMPARED = {
-    "token_accuracy": "reliability",
-    "free_generation_strict": "reliability, free",
-    "paraphrase_token_accuracy": "generalization",
-    "paraphrase_free_generation_strict": "generalization, free",
-    "preservation": "locality",
+    "token_accuracy": "edits, forced",
+    EDITS: "edits, free",
+    "paraphrase_token_accuracy": "paraphrases, forced",
+    PARAPHRASES: "paraphrases, free",
 }
 """What methods that went equally far are compared in, fact by fact."""
 AGAINST = "wise_whitened"
@@ -350,64 +319,6 @@ def _same_form_at(path: Path) -> int | None:
     return int(found["t"]) if "metrics" in found else None
 
 
-def introduction(model: str) -> list[str]:
-    """What the page is about."""
-    fixed = f"the last {FIXED} facts of the file and {EMBEDDED} of the facts that ship with the project"
-    text = f"""# Many edits, one after another
-
-What is left of each edit, and of the model, when the edits become many?
-
-Every method edits the same facts of {model} (float32) in the same order. After T edits, all facts edited so far
-are scored again, and so are prompts that nobody edits.
-
-- *Reliability* is the token accuracy on the edited prompts (teacher-forced). Beside it, *free* is strict free
-  generation: greedy decoding from the bare prompt, at most {SETTINGS.max_new_tokens} tokens; the answer has to
-  start with the target.
-- *Generalization* is the same on the paraphrases.
-- *Right after* is the reliability when the fact had just been edited.
-- *Locality* is the share of the facts' unrelated prompts after which the model goes on with the same
-  {SETTINGS.preservation_tokens} tokens (greedy, end tokens barred, line breaks as any other) as before any edit.
-  *Blank* is the share of these prompts to which the unedited model, left to end where it will, answers with nothing.
-  *KL* is the mean KL(before, after) of the next-token distribution there. *Forced* is the share of the tokens of
-  their expected answers at which the most likely token stays the same under teacher forcing. The literature mostly
-  counts locality in this last way.
-- *Fixed locality* is the locality of one set of prompts, the same set at every T. They are the prompts of
-  {fixed}.
-- *Drift* is ln perplexity after - before, on {SETTINGS.perplexity_windows} windows of {SETTINGS.perplexity_window}
-  tokens of held-out texts (prose, code, dialogue in the model's chat template), each a prompt of its own; its interval
-  is over windows. *Windows* is the share of them in which an editor that routes answered.
-- *Norm* is the Frobenius norm of the change of the weights, or of what lies beside them.
-
-Rates are in %, drift is in nats, with 95 % bootstrap intervals over subjects. An edit counts as failed if the editor
-refused it, or if the model then gave numbers that are not finite.
-"""
-    return [*text.splitlines(), ""]
-
-
-def section(
-    data: str, methods: Mapping[str, Sequence[Mapping[str, Any]]], keys: Sequence[str], picture: str
-) -> Iterator[str]:
-    """One data set: the picture, the table of the largest T that each method reached, and the whole table."""
-    yield f"## {data}, up to {max(points[-1]['t'] for points in methods.values())} edits"
-    yield ""
-    yield f"![Curves over the number of edits]({picture})"
-    yield ""
-    for method in METHODS.values():
-        if method.name in methods:
-            points = methods[method.name]
-            failed = f", {points[-1]['n_failed']} edits failed" if points[-1]["n_failed"] else ""
-            yield f"- **{method.name}**: {method.what}; T up to {points[-1]['t']}{failed}"
-    yield ""
-    for number in sorted({point["t"] for points in methods.values() for point in points}, reverse=True):
-        some = {name: points for name, points in methods.items() if any(p["t"] == number for p in points)}
-        if number < 10:
-            continue
-        yield f"After {number} edits:"
-        yield ""
-        yield from curve_markdown(some, [*keys, "norm", "seconds_per_edit"], [number], HEADINGS)
-        yield ""
-
-
 def same_editor(path: Path, editor: Editor) -> None:
     """Notes the editor's settings; a sequence that another editor began is not gone on with."""
     settings = json.loads(json.dumps(asdict(editor)))  # type: ignore[call-overload]
@@ -418,140 +329,158 @@ def same_editor(path: Path, editor: Editor) -> None:
 
 def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
     """The page and its pictures."""
-    first, _, *about = introduction(data["figures"]["model"])
-    findings = by_hand("sequential_findings.md", warned=False)
-    lines, pictures = (
-        [first, "", *provenance(NAME, data, SCRIPT, timed=True), *findings, "## What was done", "", *about],
-        [],
-    )
-    for name, found in data["figures"]["data"].items():
+    sets: Mapping[str, Any] = data["figures"]["data"]
+    pictures, parts = [], []
+    for name, found in sets.items():
         methods = found["methods"]
-        keys = [key for key in TITLES if any(value_at(p, key) for points in methods.values() for p in points)]
-        picture = docs / "figures" / f"sequential-{name}.png"
+        picture = docs / "figures" / f"{NAME}-{name}.png"
         picture.parent.mkdir(parents=True, exist_ok=True)
+        keys = [key for key in TITLES if any(value_at(p, key) for points in methods.values() for p in points)]
         draw_curves(methods, keys, picture, names=[TITLES[key] for key in keys])
-        lines += section(name, methods, keys, f"figures/{picture.name}")
-        lines += shapes(methods)
-        lines += same_forms(found["same_form"])
-        lines += comparisons(found["paired"])
+        parts += section(name, found, f"figures/{picture.name}")
         pictures.append(picture)
-    lines += by_hand("sequential_notes.md", warned=True)
+    first = next(iter(sets.values()))
+    ran = [key for key, method in METHODS.items() if any(method.name in found["methods"] for found in sets.values())]
+    text = TEMPLATE.read_text(encoding="utf-8").format(
+        finding=finding(*next(iter(sets.items()))),
+        sections="\n".join(parts),
+        widen=f"{chosen('grace_wide')['widen']:g}",
+        shipped=f"{float(preset_values('grace_wide')['widen']):g}",
+        model=data["figures"]["model"],
+        blank=blanks(first),
+        methods="\n".join(f"- {METHODS[key].name}: {METHODS[key].what}." for key in ran),
+        tokens=SETTINGS.max_new_tokens,
+        fixed=FIXED,
+        embedded=EMBEDDED,
+        same=SETTINGS.preservation_tokens,
+        windows=SETTINGS.perplexity_windows,
+    )
     path = docs / f"{NAME}.md"
-    write_text(path, "\n".join(lines).rstrip() + "\n")
+    write_text(path, "\n".join([text.rstrip(), *provenance(NAME, data, SCRIPT)]) + "\n")
     return [path, *pictures]
 
 
-def by_hand(name: str, warned: bool) -> list[str]:
-    """What people wrote about the curves, where there is something, with a word on its figures."""
-    notes = Path(__file__).with_name(name)
-    if not notes.is_file():
-        return []
-    heading, *rest = notes.read_text(encoding="utf-8").strip().splitlines()
-    warning = (
-        "*Written by hand, about earlier runs. Figures below that are in none of the tables above are in no data file, "
-        "either.*"
+def after(point: Mapping[str, Any], key: str) -> float:
+    """A figure of a point; NaN where it was not measured."""
+    value = value_at(point, key)
+    return math.nan if value is None or value["after"] is None else float(value["after"])
+
+
+def finding(name: str, found: Mapping[str, Any]) -> str:
+    """The page's first sentence: what is still said of all edits, by methods that edit one after another."""
+    one_by_one = {method.name for method in METHODS.values() if method.regime != "together"}
+    ends = {method: points[-1] for method, points in found["methods"].items() if method in one_by_one}
+    t = max(point["t"] for point in ends.values())
+    free = {method: after(point, EDITS) for method, point in ends.items() if point["t"] == t}
+    told = "; ".join(f"{method} {100 * free[method]:.1f} %" for method in sorted(free, key=lambda one: -free[one]))
+    most = max(free, key=lambda method: after(ends[method], PARAPHRASES))
+    return (
+        f"**After {t} edits of {name}, made one after another, so much of all edits is still said freely: {told}. "
+        f"Of the paraphrases no method says more than {100 * after(ends[most], PARAPHRASES):.1f} % ({most}).**"
     )
-    return [heading, *(["", warning] if warned else []), *rest, ""]
 
 
-def shapes(methods: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
-    """Whether the shape that the papers report is to be seen, by rules stated on the page."""
-
-    def at_end(name: str, key: str) -> float:
-        value = value_at(methods[name][-1], key)
-        return math.nan if value is None or value["after"] is None else float(value["after"])
-
-    def edits(name: str) -> int:
-        return int(methods[name][-1]["t"])
-
-    def figures(name: str, *keys: str) -> str:
-        shown = [f"{TITLES[key]} {_shown(key, at_end(name, key))}" for key in keys]
-        return f"{name} at T = {edits(name)}: " + ", ".join(shown)
-
-    forced, local, drift = "token_accuracy", "preservation", "perplexity_drift"
-    yield "What the papers report, and what these runs show at the largest T:"
-    yield ""
-    for name in ("ROME", "ROME, original keys"):
-        if name in methods:
-            collapsed = at_end(name, forced) < 0.5 or at_end(name, drift) > 1
-            yield (
-                f"- *ROME collapses* (reliability below 50 %, or drift above 1): {_seen(collapsed, edits(name))}. "
-                f"{figures(name, 'right_after.token_accuracy', forced, local, drift)}."
-            )
-    if "GRACE" in methods:
-        unedited = methods["GRACE"][-1]["metrics"]["paraphrase_token_accuracy"]["before"]
-        gained = at_end("GRACE", "paraphrase_token_accuracy") - unedited
-        reliable = at_end("GRACE", forced) >= 0.9 and at_end("GRACE", local) >= 0.9
-        flat = reliable and gained < 0.5 * (at_end("GRACE", forced) - unedited)
-        yield (
-            "- *GRACE is reliable and local but does not generalise* (reliability and locality at least 90 %, and less "
-            f"than half of the reliability's gain on paraphrases): "
-            f"{_seen(flat, edits('GRACE'))}. "
-            f"{figures('GRACE', forced, 'paraphrase_token_accuracy', local)}; paraphrases before any edit "
-            f"{_shown(forced, unedited)}."
-        )
-    for name in ("WISE, whitened", "WISE-merge, whitened", "WISE-retrieve, whitened"):
-        if name in methods:
-            both = at_end(name, forced) >= 0.9 and at_end(name, local) >= 0.95
-            yield (
-                "- *This variant of WISE holds both reliability and locality* (at least 90 % and 95 %): "
-                f"{_seen(both, edits(name))}. "
-                f"{figures(name, forced, 'paraphrase_token_accuracy', local, drift)}."
-            )
-    yield ""
-
-
-def same_forms(found: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """The table of what `same_form` found, by method."""
-    rows = []
+def section(name: str, found: Mapping[str, Any], picture: str) -> Iterator[str]:
+    """One data set: how each method ended, how it came there, the picture, and who is told apart."""
+    methods: Mapping[str, Sequence[Mapping[str, Any]]] = found["methods"]
+    yield from (f"## {name}", "")
+    yield "| method | T | " + " | ".join((*COLUMNS.values(), "same form, KL")) + " |"
+    yield "|---|---|" + "---|" * (len(COLUMNS) + 1)
     for key, method in METHODS.items():
-        if key in found:
-            row = found[key]
-            cells = [cell(row["metrics"].get(metric), metric) for metric in SAME_FORM_METRICS]
-            rows.append(f"| {method.name} | {row['t']} | {' | '.join(cells)} |")
-    if rows:
+        if method.name in methods:
+            point, other = methods[method.name][-1], found["same_form"].get(key, {"metrics": {}})["metrics"]
+            cells = [cell(value_at(point, column), column) for column in COLUMNS]
+            shown = " | ".join((*cells, cell(other.get("locality_kl"), "locality_kl")))
+            failed = f" ({counted(point['n_failed'], 'edit')} failed)" if point["n_failed"] else ""
+            yield f"| {method.name}{failed} | {point['t']} | {shown} |"
+    yield ""
+    yield from changes(methods)
+    if AGAINST in found["same_form"] and METHODS[AGAINST].name in methods:
+        other = found["same_form"][AGAINST]["metrics"]["locality_kl"]["after"]
+        kept = 100 * after(methods[METHODS[AGAINST].name][-1], KNOWN)
         yield (
-            f"*Prompts of the same form.* The prompts of the last {FIXED} facts of the file have the form of the "
-            "edits. Nobody edits their subjects. They are measured as locality prompts:"
+            f"{METHODS[AGAINST].name} is not selective: questions of the edits' form about other subjects move by "
+            f"{other:.1f} nats, and it keeps {kept:.1f} % of the known answers."
         )
-        names = " | ".join(METRICS[metric].title for metric in SAME_FORM_METRICS)
-        yield from ("", f"| method | T | {names} |", "|---|---|" + "---|" * len(SAME_FORM_METRICS), *rows, "")
+    yield from ("", f"![Curves over the number of edits]({picture})", "")
+    yield "How it came there: of all edits so far, and of their paraphrases, said freely, in %:"
+    steps = sorted({point["t"] for points in methods.values() for point in points if point["t"] >= 10})
+    yield from ("", "| method | " + " | ".join(f"T = {t}" for t in steps) + " |", "|---|" + "---|" * len(steps))
+    for method, points in methods.items():
+        at = {
+            point["t"]: "; ".join(f"{100 * after(point, key):.1f}" for key in (EDITS, PARAPHRASES)) for point in points
+        }
+        yield f"| {method} | {' | '.join(at.get(t, '') for t in steps)} |"
+    yield ""
+    yield from comparisons(found["paired"])
+
+
+def changes(methods: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
+    """A sentence on what the perplexity does not show."""
+    ends = [points[-1] for points in methods.values()]
+    drifts = [after(point, "perplexity_drift") for point in ends]
+    lost = [point for point in ends if after(point, KNOWN) < 0.5]
+    if lost:
+        least, most = (100 * of(after(point, KNOWN) for point in lost) for of in (min, max))
+        yield (
+            f"Perplexity hardly shows what is lost: no drift is above {max(drifts):.2f} nats, and {len(lost)} of the "
+            f"{len(ends)} methods keep {least:.1f} to {most:.1f} % of the known answers."
+        )
+
+
+def blanks(found: Mapping[str, Any]) -> str:
+    """To how many of the prompts that nobody edits the unedited model answers with nothing."""
+    told = []
+    shares = {
+        "the facts' own locality questions": [
+            after(points[-1], "blank_answers") for points in found["methods"].values()
+        ]
+    }
+    forms = [each["metrics"].get("blank_answers") for each in found["same_form"].values()]
+    shares["the questions of the edits' form"] = [each["after"] for each in forms if each]
+    for what, each in shares.items():
+        if known := [share for share in each if not math.isnan(share)]:
+            told.append(f"{100 * known[0]:.1f} % of {what}")
+    return (
+        f"To {' and '.join(told)} the unedited model, left to end, answers with nothing or a line break."
+        if told
+        else ""
+    )
 
 
 def comparisons(found: Mapping[str, Any]) -> Iterator[str]:
     """The table of what `paired` found: a line a method, a column a metric."""
     if not found:
         return
-    least = 2 / (PERMUTATIONS + 1) * len(found["rows"])
+    rows = found["rows"]
+    least = 2 / (PERMUTATIONS + 1) * len(rows)
     yield (
-        f"*Against {METHODS[found['against']].name}.* The difference of each method to it after all edits (percentage "
-        "points), and the p of a paired permutation test over subjects, corrected for the number of tests in the table "
-        f"(Holm; {least:.3f} is the least that {PERMUTATIONS:,} permutations can give):"
+        f"Less {METHODS[found['against']].name}, in percentage points, after the last edit, n = {rows[0]['n']}. p is "
+        f"of paired permutation tests over subjects, corrected for all {len(rows)} in the data (Holm; the least is "
+        f"{least:.3f}). From 0.05 on two methods are *not told apart*, and a 95 % interval of the difference stands "
+        "there (normal, from the p before the correction: the data keep no values of single facts):"
     )
     yield from ("", f"| method | {' | '.join(COMPARED.values())} |", "|---|" + "---|" * len(COMPARED))
     for key, method in METHODS.items():
-        rows = {row["metric"]: row for row in found["rows"] if row["method"] == key}
-        if rows:
-            yield f"| {method.name} | " + " | ".join(_compared(rows.get(metric)) for metric in COMPARED) + " |"
+        own = {row["metric"]: row for row in rows if row["method"] == key}
+        if own:
+            yield f"| {method.name} | " + " | ".join(compared(own.get(metric)) for metric in COMPARED) + " |"
     yield ""
 
 
-def _compared(row: Mapping[str, Any] | None) -> str:
+def compared(row: Mapping[str, Any] | None) -> str:
+    """A difference with its p, or with its interval where it is not told apart."""
     if row is None:
         return ""
-    p = "< 0.001" if row["holm"] < 0.001 else f"= {row['holm']:.3f}"
-    return f"{100 * row['difference']:+.1f} (p {p})"
-
-
-def _seen(truth: bool, t: int) -> str:
-    if truth:
-        return "**seen**"
-    return "**not seen**" if t >= 100 else f"not seen, but T = {t} is little"
-
-
-def _shown(key: str, value: float) -> str:
-    unit = METRICS[key.rpartition(".")[2]].written
-    return f"{unit.text(value)} %" if unit.is_share else unit.text(value)
+    shown = f"{100 * row['difference']:+.1f}"
+    if row["holm"] < 0.05:
+        return f"{shown} (p = {row['holm']:.3f})"
+    z = NormalDist().inv_cdf(1 - row["p"] / 2)
+    if not z:  # p = 1: the test says nothing of the width
+        return f"{shown}, not told apart"
+    half = abs(row["difference"]) / z * NormalDist().inv_cdf(0.975)
+    bounds = (100 * (row["difference"] + side * half) for side in (-1, 1))
+    return f"{shown} [{', '.join(f'{bound:.1f}' for bound in bounds)}], not told apart"
 
 
 def gathered(work: Path, model: str) -> Collected:

@@ -4,12 +4,11 @@ GRACE (over its radius) and the two WISE (over the threshold) learn zsRE facts o
 is the same learned memory with another radius or threshold: how much of the edits and of their paraphrases is answered
 as asked, and in how many prompts that nobody edited the memory answers.
 
-    python docs/reports/tradeoff.py tune      # as many trials for each editor, with facts 401 to 450 of zsre.json
-    python docs/reports/tradeoff.py collect   # with the settings that tune chose, on facts that nobody tuned on
-    python docs/reports/tradeoff.py page      # the page and its picture, from docs/data/tradeoff.json; runs nothing
+    python docs/reports/tradeoff.py collect   # as many trials for each editor; then the curves, on other facts
+    python docs/reports/tradeoff.py page
 
-`tune` and `collect` keep what is finished in the work folder, go on where they were stopped, and say at the start how
-long they will take.
+What is finished is kept in the work folder, so that the first command goes on where it was stopped. An editor's trials
+that are in the data file are not made again (--anew). `pages.py` says more of the two steps.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import itertools
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, harmonic_mean
@@ -30,6 +29,7 @@ from typing import Any
 import torch
 from hydra import compose, initialize_config_module
 from hydra.utils import instantiate
+from pages import ROOT, Collected, Made, Report, add_note, keeping_option, kept, made, noting, provenance
 from torch import Tensor
 
 from corrigenda import CodebookEdit, Edit, Fact, LanguageModel, SideMemoryEdit, load
@@ -38,8 +38,8 @@ from corrigenda.files import write_json, write_text
 from corrigenda.forward.recording import record
 from corrigenda.intervals import interval
 from corrigenda.models.routes import MAIN
-from corrigenda.runs.environment import machine, versions
 from editing import Editor, EditRefusedError, Grace, Unrelated, Wise
+from editing.configuration import preset_values
 from editing.extending import state_of
 from editing.memory_based.wise.margins import threshold_between
 from editing.memory_based.wise.state import WiseState
@@ -47,12 +47,14 @@ from editing.training_rows import RowsForward, SideLayer
 from eval import EvalSettings
 from eval.held_out import held_out_windows
 from eval.measure import measure
+from jobs.outside import add_choices
 
-ROOT = Path(__file__).resolve().parents[2]
+NAME = "tradeoff"
+SCRIPT = "tradeoff.py"
+TEMPLATE = Path(__file__).with_name("tradeoff_page.md")
 SHARED = ROOT.parent / "shared" / "data"
-FINDINGS = Path(__file__).with_name("tradeoff_findings.md")
-"""What people say of the figures that are committed."""
-DATA, PAGE = ROOT / "docs" / "data" / "tradeoff.json", ROOT / "docs" / "tradeoff.md"
+USES = ("eval.measure", "editing.Wise", "editing.Grace")
+"""What the figures are made with: their code version is of the files of these."""
 
 SETTINGS = EvalSettings(max_new_tokens=20, perplexity_windows=0)
 WINDOWS = EvalSettings()
@@ -65,6 +67,8 @@ KEYS = ("token_accuracy", "free_generation_strict", "paraphrase_token_accuracy",
 KINDS = ("locality", "same_form", "windows")
 LIMITS = (5, 15, 30, 60, 100)
 """Of what is answered wrongly, in %: the page says what can be had below each."""
+LIMIT = 30
+"""The one that the page begins with: there `COMPARED` have points that answer about equally much."""
 TITLES = {
     "token_accuracy": "reliability (token accuracy)",
     "free_generation_strict": "reliability (free generation)",
@@ -74,6 +78,7 @@ TITLES = {
     "same_form": "same-form prompts answered",
     "windows": "held-out windows answered",
 }
+NAMES = {"locality": "locality", "same_form": "same-form", "windows": "windows"}
 
 GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
     "grace": {"relative_radius": (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)},
@@ -101,10 +106,6 @@ LEARNED = {
 }
 """Settings that what is learned does not depend on: trials that differ in these alone share it."""
 
-SECONDS = {"grace": 2.5, "grace_wide": 2.5, "wise_whitened": 5.0, "wise_paper": 4.0, "point": 25.0}
-"""For the estimate: about what a fact takes to be learned, and a point to be measured on a hundred facts (SmolLM2, two
-cores)."""
-
 
 @dataclass(frozen=True)
 class Part:
@@ -121,9 +122,9 @@ class Part:
     described: str
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("step", choices=("tune", "collect", "page"))
+def options(parser: argparse.ArgumentParser) -> None:
+    """The first step's options."""
+    keeping_option(parser)
     parser.add_argument("--editors", default=",".join(GRIDS), help=f"comma-separated, of {', '.join(GRIDS)}")
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--facts", type=Path, default=SHARED / "zsre.json", help="facts to tune on, and unrelated ones")
@@ -136,68 +137,56 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--t", type=int, default=100, help="facts of --fresh that are edited; the others: other subjects"
     )
     parser.add_argument("--work", type=Path, default=ROOT / "outputs" / "tradeoff")
-    parser.add_argument("--data", type=Path, default=DATA)
-    parser.add_argument("--page", type=Path, default=PAGE)
-    options = parser.parse_args(arguments)
-    editors = [name for name in options.editors.split(",") if name]
+
+
+def collect(arguments: argparse.Namespace) -> Collected:
+    """The trials of each editor that has none yet, and its curve with the settings of the best."""
+    editors = [name for name in arguments.editors.split(",") if name]
     if unknown := set(editors) - set(GRIDS):
         raise SystemExit(f"no such editor: {', '.join(sorted(unknown))}; there are {', '.join(GRIDS)}")
-    if options.step == "page":
-        return write_page(options.data, options.page)
-    lm = load(options.model)
-    part = tuning_part(options) if options.step == "tune" else final_part(options)
-    shared = Shared(lm, part, options.work / lm.fingerprint[:8] / options.step, unrelated(options))
-    kept = json.loads(options.data.read_text(encoding="utf-8")) if options.data.is_file() else {}
-    said = {"model": lm.name, "facts": part.described, "machine": machine(), "versions": versions()}
-    step = kept.setdefault(options.step, {"editors": {}}) | said
-    kept[options.step] = step
-    step["before"] = shared.measured()
-    print(f"about {estimate(options.step, editors, len(part.edited)) / 60:.0f} minutes", flush=True)
-    for name in editors:
-        if options.step == "tune":
-            step["editors"][name] = tune(shared, name)
-        else:
-            tuned = kept.get("tune", {}).get("editors", {}).get(name)
-            if tuned is None:
-                raise SystemExit(f"no settings were chosen for {name}: run the step tune first ({options.data})")
-            step["editors"][name] = curve(shared, name, tuned["chosen"])
-        write_json(options.data, kept)
-    print(options.data)
+    earlier = kept(NAME, arguments) or Collected({}, {})
+    figures, runs = dict(earlier.figures), dict(earlier.runs)
+    lm = load(arguments.model)
+    unrelated_prompts = unrelated(arguments)
 
+    def step(key: str, part: Part, todo: Sequence[str], found: Callable[[Shared, str], dict[str, Any]]) -> None:
+        shared = Shared(lm, part, arguments.work / lm.fingerprint[:8] / key, unrelated_prompts)
+        told = {"model": lm.name, "facts": part.described}
+        figures[key] = figures.get(key, {"editors": {}}) | told | {"before": shared.measured()}
+        for name in todo:
+            figures[key]["editors"][name], runs[f"{key} {name}"] = shared.noted(name, found)
 
-def estimate(step: str, editors: Sequence[str], n: int) -> float:
-    """Seconds, for so many facts, if nothing is done yet."""
-    total = 0.0
-    for name in editors:
-        learned = math.prod(len(grid) for key, grid in GRIDS[name].items() if key not in LEARNED[name])
-        points = math.prod(map(len, GRIDS[name].values())) if step == "tune" else len(SCALES[name])
-        total += n * SECONDS[name] * (learned if step == "tune" else 1) + points * SECONDS["point"] * n / 100
-    return total
+    untuned = [name for name in editors if name not in figures.get("tune", {"editors": {}})["editors"]]
+    if untuned:
+        step("tune", tuning_part(arguments), untuned, tune)
+    chosen = {name: figures["tune"]["editors"][name]["chosen"] for name in editors}
+    step("collect", final_part(arguments), editors, lambda shared, name: curve(shared, name, chosen[name]))
+    return Collected(figures, runs, earlier.earlier)
 
 
 # -- the facts
 
 
-def tuning_part(options: argparse.Namespace) -> Part:
+def tuning_part(arguments: argparse.Namespace) -> Part:
     """Facts to choose settings on, and those after them for prompts about other subjects."""
-    first, n = options.offset, options.count
-    facts = read_facts(options.facts, offset=first, limit=2 * n, on_error="skip")
-    described = f"facts {first + 1} to {first + n} of {options.facts.name}; other subjects: the {n} after them"
+    first, n = arguments.offset, arguments.count
+    facts = read_facts(arguments.facts, offset=first, limit=2 * n, on_error="skip")
+    described = f"facts {first + 1} to {first + n} of {arguments.facts.name}; other subjects: the {n} after them"
     return Part(tuple(facts[:n]), tuple(facts[n:]), described)
 
 
-def final_part(options: argparse.Namespace) -> Part:
+def final_part(arguments: argparse.Namespace) -> Part:
     """Facts that nothing was chosen on: the first T are edited, and the others have other subjects."""
-    facts = read_facts(options.fresh, on_error="skip")
+    facts = read_facts(arguments.fresh, on_error="skip")
     described = (
-        f"the first {options.t} of {options.fresh.name}; other subjects: the {len(facts) - options.t} after them"
+        f"the first {arguments.t} of {arguments.fresh.name}; other subjects: the {len(facts) - arguments.t} after them"
     )
-    return Part(tuple(facts[: options.t]), tuple(facts[options.t :]), described)
+    return Part(tuple(facts[: arguments.t]), tuple(facts[arguments.t :]), described)
 
 
-def unrelated(options: argparse.Namespace) -> Unrelated:
+def unrelated(arguments: argparse.Namespace) -> Unrelated:
     """What both WISE learn to leave alone: with locality prompts of facts after those that are tuned on."""
-    return Unrelated(facts=str(options.facts), offset=options.offset + 2 * options.count, limit=200)
+    return Unrelated(facts=str(arguments.facts), offset=arguments.offset + 2 * arguments.count, limit=200)
 
 
 # -- editors and their memories
@@ -205,6 +194,7 @@ def unrelated(options: argparse.Namespace) -> Unrelated:
 
 def configured(name: str, unrelated_prompts: Unrelated, n: int, settings: Mapping[str, float]) -> Editor:
     """An editor as the command line makes it, with some settings, and with room for n facts."""
+    add_choices()
     with initialize_config_module("conf", version_base=None):
         editor: Editor = instantiate(compose("config", [f"editor={name}"]).editor, _convert_="all")
     if isinstance(editor, Wise):
@@ -251,6 +241,15 @@ class Shared:
             "windows": held_out_windows(lm, WINDOWS),
         }
         self._values: dict[str, tuple[Tensor, list[float]]] = {}
+
+    def noted(self, name: str, found: Callable[[Shared, str], dict[str, Any]]) -> tuple[dict[str, Any], Made]:
+        """What a step found of an editor, and how it was made; where all of it was there already, nothing is noted."""
+        folder, there = self.work / f"made-{name}", set(self.work.glob("*.json"))
+        with noting(USES) as note:
+            figures = found(self, name)
+        if set(self.work.glob("*.json")) != there:
+            add_note(folder, note)
+        return figures, made(folder)
 
     def learned(self, name: str, settings: Mapping[str, float]) -> SideMemoryEdit | CodebookEdit:
         """The memory that an editor makes of the facts."""
@@ -368,118 +367,146 @@ def curve(shared: Shared, name: str, settings: Mapping[str, float]) -> dict[str,
 # -- the page
 
 
-INTRODUCTION = """# What a memory answers, rightly and wrongly
-
-Editors that keep facts in a memory beside the model have a dial: the radius of GRACE's balls, the threshold of WISE's
-routing score. Turned up, more paraphrases are answered, and more prompts that nobody edited. So one point says little.
-These are the curves.
-
-Made by `python docs/reports/tradeoff.py page` from [data/tradeoff.json](data/tradeoff.json), which
-`python docs/reports/tradeoff.py tune` and then `collect` write. Model: {model}, float32, T = {t} edits, one after
-another. Facts of the curves: {final}. Nothing was chosen on them. Facts of the tuning: {tuning}.
-
-- *Reliability* is measured on the edited prompts, *generalization* on their paraphrases: by token accuracy
-  (teacher-forced) and by strict free generation (greedy, at most {tokens} tokens).
-- *Answered* is the share of prompts that nobody edited in which the memory answers in place of the model: locality
-  prompts; prompts of the edits' form about other subjects; windows of {window} tokens of the held-out texts (prose,
-  code, dialogue).
-- `wise_whitened` is this project's variant of WISE, `wise_paper` the algorithm of Wang et al. 2024.
-- A point of a WISE curve is the same side memory with another epsilon: x times the one that the editor set. A point of
-  `grace` is the codebook inserted again with x times the chosen radius, since the radius decides which balls conflict.
-  A learned value does not depend on the radius, and is learned once. The published rules halve the radii of balls that
-  conflict, so that a larger radius soon changes nothing. `grace_wide` multiplies the radii that the rules left: a point
-  is the same codebook with x times the chosen widening.
-- Both WISE have locality prompts of 200 further facts among their unrelated prompts.
-
-Shares are in %, with 95 % intervals over facts, prompts or windows.
-"""
+FREE, FORCED = "paraphrase_free_generation_strict", "paraphrase_token_accuracy"
+COMPARED = ("grace_wide", "wise_whitened")
+"""The two whose paraphrases are compared."""
+Point = Mapping[str, Any]
 
 
-def write_page(data: Path, page: Path) -> None:
-    """The page and its picture, from the data file."""
-    kept = json.loads(data.read_text(encoding="utf-8"))
-    if "collect" not in kept:
-        print(f"{data} holds the tuning alone; the page comes with the step collect")
-        return
-    final, tuning = kept["collect"], kept["tune"]
-    n = len(final["before"][KEYS[0]])
-    picture = page.parent / "figures" / "tradeoff.png"
-    draw(final["editors"], picture)
-    said = {"model": final["model"], "t": n, "final": final["facts"], "tuning": tuning["facts"]}
-    lines = INTRODUCTION.format(**said, tokens=SETTINGS.max_new_tokens, window=WINDOWS.perplexity_window).splitlines()
-    lines += ["", f"![Curves](figures/{picture.name})", "", "## The curves", ""]
-    lines[lines.index("## The curves") : lines.index("## The curves")] = [*at_limits(final["editors"]), ""]
-    unedited = ", ".join(f"{TITLES[key]} {percent(final['before'][key])}" for key in KEYS)
-    lines += [f"Before any edit: {unedited}.", ""]
-    for name, found in final["editors"].items():
-        lines += [f"### {name}", "", f"Chosen: {command(name, found['settings'])}", "", *table(found["points"]), ""]
-    lines += ["## The tuning", "", tuning_text(tuning), ""]
-    for name, found in tuning["editors"].items():
-        lines += [f"### {name}, {len(found['trials'])} trials", "", *trials_table(found["trials"]), ""]
-    write_text(page, "\n".join(lines).rstrip() + "\n")
-    print(page)
+def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
+    """The page and its picture."""
+    final, tuning = data["figures"]["collect"], data["figures"]["tune"]
+    editors, picture = final["editors"], docs / "figures" / f"{NAME}.png"
+    draw(editors, picture)
+    corners = [name for name, each in tuning["editors"].items() if len(at_edge(each)) == len(each["chosen"])]
+    text = TEMPLATE.read_text(encoding="utf-8").format(
+        finding=finding(editors),
+        limits="\n".join(at_limits(editors)),
+        widen=preset_values("grace_wide")["widen"],
+        widths="\n".join(widths(editors.get("grace_wide"))),
+        says="\n".join(says(editors)),
+        choices="\n".join(choices(tuning["editors"])),
+        corners=", ".join(f"`{name}`" for name in corners) or "none",
+        tuning=tuning["facts"],
+        few=len(tuning["before"][FREE]),
+        many=len(final["before"][FREE]),
+        model=final["model"],
+        facts=final["facts"],
+        tokens=SETTINGS.max_new_tokens,
+    )
+    path = docs / f"{NAME}.md"
+    write_text(path, "\n".join([text.rstrip(), *provenance(NAME, data, SCRIPT)]) + "\n")
+    return [path, picture]
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """The lines of a table."""
+    yield from (f"| {' | '.join(columns)} |", "|---" * len(columns) + "|")
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
+
+
+def wrongly(point: Point) -> float:
+    """The largest share of prompts that nobody edited in which the memory answers, over the kinds."""
+    return max(fmean(point["answered"][kind]) for kind in KINDS)
+
+
+def best(points: Sequence[Point], limit: float) -> Point:
+    """The point that answers the most paraphrases freely, of those that answer at most so much wrongly (in %).
+
+    Where there is none, the one that answers least wrongly.
+    """
+    within = [point for point in points if wrongly(point) <= limit / 100]
+    return max(within, key=lambda point: fmean(point["figures"][FREE]), default=min(points, key=wrongly))
+
+
+def finding(editors: Mapping[str, Any]) -> str:
+    """The page's first sentence."""
+    told = [f"`{name}` {percent(best(each['points'], LIMIT)['figures'][FREE])} %" for name, each in editors.items()]
+    n = len(next(iter(editors.values()))["points"][0]["figures"][FREE])
+    return (
+        f"**Where a memory may answer at most {LIMIT} % of the prompts that nobody edited, it says this much of the "
+        f"paraphrases of {n} zsRE edits freely: {', '.join(told)}.**"
+    )
 
 
 def at_limits(editors: Mapping[str, Any]) -> Iterator[str]:
-    """What can be had of each editor where no more than so much is answered wrongly, and what people say of it."""
-    yield "## What it says"
-    yield ""
-    yield (
-        "The best of a curve's points where the memory answers at most so much of each: locality prompts, same-form "
-        "prompts, held-out windows. Paraphrases by free generation, and in brackets by token accuracy, in %. The "
-        "points are picked on these same facts, so that all figures are a little too good."
-    )
-    yield ""
-    yield f"| editor | {' | '.join(f'at most {limit} %' for limit in LIMITS)} |"
-    yield "|---" * (1 + len(LIMITS)) + "|"
-    free, forced = "paraphrase_free_generation_strict", "paraphrase_token_accuracy"
-    for name, found in editors.items():
-        cells = []
-        for limit in LIMITS:
-            points = [p for p in found["points"] if max(fmean(p["answered"][kind]) for kind in KINDS) <= limit / 100]
-            best = max(points, key=lambda point: fmean(point["figures"][free]), default=None)
-            shown = [] if best is None else [percent(best["figures"][key]) for key in (free, forced)]
-            cells.append("{} ({})".format(*shown) if shown else "")
-        yield f"| {name} | {' | '.join(cells)} |"
-    yield ""
-    yield from FINDINGS.read_text(encoding="utf-8").strip().splitlines()
+    """What can be had of each editor where no more than so much is answered wrongly."""
+    rows = []
+    for name, each in editors.items():
+        points = [best(each["points"], limit) for limit in LIMITS]
+        shown = ["; ".join(percent(point["figures"][key]) for key in (FREE, FORCED)) for point in points]
+        wrong = [f"({100 * wrongly(point):.1f})" for point in points]
+        rows.append([name, *map(" ".join, zip(shown, wrong, strict=True))])
+    if set(COMPARED) <= set(editors):
+        for key, title in ((FREE, "free"), (FORCED, "forced")):
+            rows.append(
+                [f"{' less '.join(COMPARED)}, {title}", *(differences(editors, limit, key) for limit in LIMITS)]
+            )
+    yield from table(["", *(f"at most {limit} %" for limit in LIMITS)], rows)
 
 
-def tuning_text(tuning: Mapping[str, Any]) -> str:
-    return (
-        "Every editor had the same number of trials, on the same facts, for the same objective: the harmonic mean of "
-        "free generation on the edits, free generation on paraphrases, and the share of same-form prompts that are "
-        f"left alone. Before any edit, free generation is at {percent(tuning['before']['free_generation_strict'])} %."
-    )
+def differences(editors: Mapping[str, Any], limit: float, key: str) -> str:
+    """How much more of the paraphrases the one of `COMPARED` answers than the other at a limit, with its interval."""
+    sides = [best(editors[name]["points"], limit)["figures"][key] for name in COMPARED]
+    each = [one - other for one, other in zip(*sides, strict=True)]
+    bounds = interval([each], range(len(each)))
+    return f"{100 * fmean(each):+.1f}" + (f" [{100 * bounds[0]:.1f}, {100 * bounds[1]:.1f}]" if bounds else "")
 
 
-def command(name: str, settings: Mapping[str, float]) -> str:
-    """The settings as a command line has them."""
-    return "`corrigenda " + " ".join([f"editor={name}", *(f"editor.{k}={v:g}" for k, v in settings.items())]) + "`"
+def widths(found: Mapping[str, Any] | None) -> Iterator[str]:
+    """The curve of the setting that a user of `grace_wide` chooses, from the rules' own radii on."""
+    rows = []
+    for point in found["points"] if found else ():
+        if (widen := found["settings"]["widen"] * point["scale"]) >= 1:
+            cells = [point["figures"][key] for key in ("free_generation_strict", FREE, FORCED)]
+            cells += [point["answered"][kind] for kind in KINDS]
+            rows.append([f"{widen:g}", *(percent(cell, True) for cell in cells)])
+    kinds = [f"answered: {NAMES[kind]}" for kind in KINDS]
+    yield from table(["`widen`", "edits, free", "paraphrases, free", "forced", *kinds], rows)
 
 
-def table(points: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """A row for each point."""
-    yield f"| x | {' | '.join(TITLES[key] for key in (*KEYS, *KINDS))} |"
-    yield "|---" * (1 + len(KEYS) + len(KINDS)) + "|"
-    for point in points:
-        cells = [percent(point["figures"][key], True) for key in KEYS]
-        cells += [percent(point["answered"][kind], True) for kind in KINDS]
-        yield f"| {point['scale']:g} | {' | '.join(cells)} |"
+def says(editors: Mapping[str, Any]) -> Iterator[str]:
+    """Sentences on single editors, each from its own figures."""
+
+    def most(name: str, key: str) -> str:
+        return percent(max((point["figures"][key] for point in editors[name]["points"]), key=fmean), True)
+
+    if "wise_whitened" in editors:
+        own = next(point for point in editors["wise_whitened"]["points"] if point["scale"] == 1)
+        shares = [f"{percent(own['answered'][kind])} % of the {NAMES[kind]}" for kind in KINDS]
+        yield (
+            f"- `wise_whitened` at its own threshold says {percent(own['figures'][FREE])} % of the paraphrases freely, "
+            f"and answers {shares[0]} questions, {shares[1]} questions and {shares[2]}."
+        )
+    if "grace" in editors:
+        yield (
+            f"- `grace` says {most('grace', FREE)} % of the paraphrases at most, at every radius that was tried: its "
+            "rules halve the radii of balls that conflict."
+        )
+    if "wise_paper" in editors:
+        yield (
+            f"- `wise_paper` says {most('wise_paper', 'free_generation_strict')} % of its own edits at most, at every "
+            "threshold, with the settings that were found. That says nothing of the paper's models."
+        )
 
 
-def trials_table(trials: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """A row for each trial."""
-    names = list(trials[0]["settings"])
-    yield f"| {' | '.join(names)} | {' | '.join(TITLES[key] for key in (*KEYS, *KINDS))} | objective |"
-    yield "|---" * (len(names) + len(KEYS) + len(KINDS) + 1) + "|"
-    for trial in trials:
-        cells = [f"{trial['settings'][name]:g}" for name in names]
-        if "refused" in trial:
-            yield f"| {' | '.join(cells)} | refused {'| ' * (len(KEYS) + len(KINDS))}| 0.000 |"
-            continue
-        cells += [percent(trial["figures"][key]) for key in KEYS] + [percent(trial["answered"][kind]) for kind in KINDS]
-        yield f"| {' | '.join(cells)} | {objective(trial):.3f} |"
+def choices(editors: Mapping[str, Any]) -> Iterator[str]:
+    """What was chosen for each editor, whether it lies at the edge of its grid, and how many trials differed."""
+    rows = []
+    for name, each in editors.items():
+        trials, chosen = each["trials"], " ".join(f"{key}={value:g}" for key, value in each["chosen"].items())
+        results = {json.dumps([trial.get("figures"), trial.get("answered")], sort_keys=True) for trial in trials}
+        score = f"{max(map(objective, trials)):.3f}"
+        edge = ", ".join(f"`{key}`" for key in at_edge(each)) or "nothing"
+        rows.append([name, f"`{chosen}`", score, str(len(trials)), str(len(results)), edge])
+    yield from table(["editor", "chosen", "objective", "trials", "results that differ", "at its grid's edge"], rows)
+
+
+def at_edge(found: Mapping[str, Any]) -> list[str]:
+    """The chosen settings that are the least or the greatest that was tried."""
+    tried = {key: [trial["settings"][key] for trial in found["trials"]] for key in found["chosen"]}
+    return [key for key, value in found["chosen"].items() if value in (min(tried[key]), max(tried[key]))]
 
 
 def percent(values: Sequence[float], with_interval: bool = False) -> str:
@@ -515,5 +542,7 @@ def draw(editors: Mapping[str, Any], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
+REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, page)
+
 if __name__ == "__main__":
-    main()
+    REPORT.main()

@@ -76,17 +76,18 @@ def arguments(tmp_path: Path) -> list[str]:
     return [
         *("--facts", str(tmp_path / "facts.json"), "--offset", "0", "--count", "3"),
         *("--fresh", str(tmp_path / "fresh.json"), "--t", "5", "--work", str(tmp_path / "work")),
-        *("--data", str(tmp_path / "data" / "tradeoff.json"), "--page", str(tmp_path / "tradeoff.md")),
+        *("--docs", str(tmp_path)),
     ]
 
 
 def test_all_steps(report: ModuleType, arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(SystemExit, match="no settings were chosen for grace: run the step tune first"):
-        report.main(["collect", *arguments])
-    report.main(["tune", *arguments])
-    report.main(["collect", *arguments])
-    report.main(["page", *arguments])
-    data = json.loads((tmp_path / "data" / "tradeoff.json").read_text())
+    report.REPORT.main(["collect", *arguments])
+    page = ["page", "--docs", str(tmp_path)]
+    report.REPORT.main(page)
+    kept = json.loads((tmp_path / "data" / "tradeoff.json").read_text())
+    data = kept["figures"]
+    assert set(kept["runs"]) == {f"{step} {name}" for step in ("tune", "collect") for name in GRIDS}
+    assert all(len(entries) == 1 for entries in kept["runs"].values())
     for name, grid in GRIDS.items():
         tuned, collected = data["tune"]["editors"][name], data["collect"]["editors"][name]
         trials = tuned["trials"]
@@ -109,20 +110,21 @@ def test_all_steps(report: ModuleType, arguments: list[str], tmp_path: Path, mon
             assert not any(points[2]["answered"][kind])
             assert points[2]["figures"] == data["collect"]["before"]
     assert all(data["collect"]["editors"]["grace"]["points"][2]["answered"]["windows"])
-    page = (tmp_path / "tradeoff.md").read_text()
+    text = (tmp_path / "tradeoff.md").read_text()
     chosen = data["tune"]["editors"]["grace"]["chosen"]["relative_radius"]
-    assert f"`corrigenda editor=grace editor.relative_radius={chosen:g}`" in page
-    assert "the first 5 of fresh.json; other subjects: the 3 after them" in page
-    assert "facts 1 to 3 of facts.json; other subjects: the 3 after them" in page
+    assert f"| grace | `relative_radius={chosen:g}` |" in text
+    assert "the first 5 of fresh.json; other subjects: the 3 after them" in text
+    assert "facts 1 to 3 of facts.json; other subjects: the 3 after them" in text
     assert (tmp_path / "figures" / "tradeoff.png").is_file()
-    # Given again, nothing is learned or measured anew; and the page runs no model.
+    # Given again, nothing is learned, measured or noted anew, also not of trials that --anew forgets; nor by the page.
     monkeypatch.setattr(report.Shared, "learned", None)
-    report.main(["tune", *arguments])
-    report.main(["collect", *arguments])
-    assert json.loads((tmp_path / "data" / "tradeoff.json").read_text())["tune"]["editors"] == data["tune"]["editors"]
+    report.REPORT.main(["collect", *arguments])
+    report.REPORT.main(["collect", "--anew", *arguments])
+    again = json.loads((tmp_path / "data" / "tradeoff.json").read_text())
+    assert (again["figures"], again["runs"]) == (data, kept["runs"])
     monkeypatch.setattr(report, "load", None)
-    report.main(["page", *arguments])
-    assert (tmp_path / "tradeoff.md").read_text() == page
+    report.REPORT.main(page)
+    assert (tmp_path / "tradeoff.md").read_text() == text
 
 
 def test_values_are_learned_once_and_are_the_same(report: ModuleType) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 SCRIPTS = (
     *("contexts", "ffn_lens", "keys", "knowledge_base", "layers", "leaderboard", "many_facts", "neurons", "sequential"),
-    *("rounds", "speed", "tuned"),
+    *("rounds", "speed", "tradeoff", "tuned"),
 )
 
 WAITING: dict[str, str] = {}
@@ -29,14 +29,7 @@ def report(script: str) -> pages.Report:
 def test_every_data_file_has_its_command() -> None:
     names = {report(script).name for script in SCRIPTS}
     beside = {path.stem for path in (pages.DOCS / "data").glob("*.json")}
-    assert {name for name in beside if not name.endswith("-cases")} <= names | {"tradeoff"}
-
-
-def test_the_page_of_the_tradeoff_is_what_its_data_give(tmp_path: Path) -> None:
-    tradeoff = importlib.import_module("tradeoff")
-    tradeoff.write_page(tradeoff.DATA, tmp_path / "tradeoff.md")
-    assert (tmp_path / "tradeoff.md").read_text() == tradeoff.PAGE.read_text()
-    assert (tmp_path / "figures" / "tradeoff.png").is_file()
+    assert {name for name in beside if not name.endswith("-cases")} <= names
 
 
 def test_every_benchmark_is_on_the_page_of_speed() -> None:

@@ -13,7 +13,7 @@ import sequential
 
 def point(t: int, reliability: float) -> dict[str, Any]:
     metric = {"before": 0.1, "after": reliability, "low": reliability - 0.1, "high": reliability + 0.05, "n": t}
-    keys = ("token_accuracy", "paraphrase_token_accuracy", "preservation", "perplexity_drift")
+    keys = ("token_accuracy", sequential.EDITS, sequential.PARAPHRASES, "preservation", "perplexity_drift")
     return {
         "t": t,
         "n_failed": 1,
@@ -59,14 +59,18 @@ def test_the_page_from_made_up_data(tmp_path: Path) -> None:
     text = written.read_text()
     assert picture.name == "sequential-zsre.png"
     assert picture.read_bytes()[:4] == b"\x89PNG"
-    assert text.startswith("# Many edits, one after another\n\nMade by `python docs/reports/sequential.py collect`")
-    assert "Every method edits the same facts of tiny (float32)" in text
-    assert "| ROME | 100 | 40.0 [30.0, 45.0] | 40.0 [30.0, 45.0] |" in text
-    assert "T up to 100, 1 edits failed" in text
-    assert "*ROME collapses* (reliability below 50 %, or drift above 1): **seen**" in text
-    head, notes = text.split("## Notes on the curves")
-    assert "are in no data file" in notes
-    assert "are in no data file" not in head
+    assert text.startswith("# Many edits, one after another\n\n**After 100 edits of zsre, made one after another")
+    assert "still said freely: ROME 40.0 %" in text
+    assert "tiny, and no order but the file's" in text
+    assert "| ROME (1 edit failed) | 100 | 40.0 [30.0, 45.0] | 40.0 [30.0, 45.0] |" in text
+    assert "| ROME | 90.0; 90.0 | 40.0; 40.0 |" in text
+    assert text.index("## The paper's WISE") < text.index("## How these figures were made")
+
+
+def test_what_is_trained_anew_on_all_facts_is_no_sequence() -> None:
+    methods = {"FT, all at once": [point(100, 1.0)], "ROME": [point(100, 0.4)], "GRACE": [point(30, 1.0)]}
+    said = sequential.finding("zsre", {"methods": methods})
+    assert "freely: ROME 40.0 %. Of" in said  # and what went less far is not put beside it
 
 
 def retained(work: Path, key: str, right: list[float], subjects: list[str]) -> None:
@@ -97,8 +101,15 @@ def test_methods_are_compared_fact_by_fact(tmp_path: Path) -> None:
     assert rows["grace"]["p"] == 1.0
     assert rows["grace"]["difference"] == pytest.approx(1 / 8)
     lines = list(sequential.comparisons(found))
-    assert "| ROME | +100.0 (p = 0.016) |  |  |  |  |" in lines
-    assert "| GRACE | +12.5 (p = 1.000) |  |  |  |  |" in lines
+    assert "| ROME | +100.0 (p = 0.016) |  |  |  |" in lines
+    assert "| GRACE | +12.5, not told apart |  |  |  |" in lines
+
+
+def test_what_is_not_told_apart_has_the_interval_that_its_p_stands_for() -> None:
+    """A difference of two standard errors, by hand: p = 0.0455, and 1.96 / 2 of it on each side."""
+    row = {"difference": 0.1, "p": 0.0455, "holm": 0.2}
+    assert sequential.compared(row) == "+10.0 [0.2, 19.8], not told apart"
+    assert sequential.compared(row | {"holm": 0.0455}) == "+10.0 (p = 0.045)"
 
 
 def test_subjects_are_swapped_whole(tmp_path: Path) -> None:
