@@ -83,11 +83,17 @@ class Wise(WiseSettings):
     - *Gradient descent* (`steps`, `lr`, `momentum`, `stop`, `max_norm`): with momentum, until the losses are low,
       within a bound on the norm. The paper takes 70 plain steps, without a bound. (`max_entry` is the bound on each
       entry that the authors' published settings have, and neither configuration.)
-    - *The layer* (`depth`): 0.7 of the depth, where SmolLM2 tells prompts apart best (docs/sequential.md); the paper
+    - *The layer* (`depth`): 0.7 of the depth, where SmolLM2 tells prompts apart best (no data were kept); the paper
       finds 0.84.
 
     In all settings the first token of a text is left out of D, and left alone by the side memory (`SideMemoryEdit` says
     why); the paper does not speak of it. D of a prompt is the mean over its tokens, as in the authors' figures.
+
+    **What the authors' code (EasyEdit) does and ``wise_paper`` does not.** It multiplies the threshold by 0.88
+    (`act_ratio`). It takes D behind the activation function f, as the mean of || f(m_t V') - f(m_t V) ||, and alpha 5,
+    beta 20 and gamma 10 are margins of that: D is larger here. It stops a fact's steps when the whole loss is at most
+    0.02 and has changed by at most 0.0001; `stop` is another rule. It takes epsilon from each fact's D right after its
+    own edit, over the target's tokens and rows with contexts, too; here D is of the bare prompts, when all is merged.
 
     Rules for requests (`corrigenda.data.requests`): a fact that was edited before is not edited again (its report says
     which it ``repeats``). One that supersedes an earlier one goes into that one's shard and takes its place: the later
