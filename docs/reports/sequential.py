@@ -330,7 +330,8 @@ def same_editor(path: Path, editor: Editor) -> None:
 def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
     """The page and its pictures."""
     sets: Mapping[str, Any] = data["figures"]["data"]
-    pictures, parts = [], []
+    pictures: list[Path] = []
+    parts: list[str] = []
     for name, found in sets.items():
         methods = found["methods"]
         picture = docs / "figures" / f"{NAME}-{name}.png"
@@ -339,7 +340,6 @@ def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
         draw_curves(methods, keys, picture, names=[TITLES[key] for key in keys])
         parts += section(name, found, f"figures/{picture.name}")
         pictures.append(picture)
-    first = next(iter(sets.values()))
     ran = [key for key, method in METHODS.items() if any(method.name in found["methods"] for found in sets.values())]
     text = TEMPLATE.read_text(encoding="utf-8").format(
         finding=finding(*next(iter(sets.items()))),
@@ -347,7 +347,7 @@ def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
         widen=f"{chosen('grace_wide')['widen']:g}",
         shipped=f"{float(preset_values('grace_wide')['widen']):g}",
         model=data["figures"]["model"],
-        blank=blanks(first),
+        blank=blanks(next(iter(sets.values()))),
         methods="\n".join(f"- {METHODS[key].name}: {METHODS[key].what}." for key in ran),
         tokens=SETTINGS.max_new_tokens,
         fixed=FIXED,
@@ -406,11 +406,11 @@ def section(name: str, found: Mapping[str, Any], picture: str) -> Iterator[str]:
     yield "How it came there: of all edits so far, and of their paraphrases, said freely, in %:"
     steps = sorted({point["t"] for points in methods.values() for point in points if point["t"] >= 10})
     yield from ("", "| method | " + " | ".join(f"T = {t}" for t in steps) + " |", "|---|" + "---|" * len(steps))
-    for method, points in methods.items():
+    for title, points in methods.items():
         at = {
             point["t"]: "; ".join(f"{100 * after(point, key):.1f}" for key in (EDITS, PARAPHRASES)) for point in points
         }
-        yield f"| {method} | {' | '.join(at.get(t, '') for t in steps)} |"
+        yield f"| {title} | {' | '.join(at.get(t, '') for t in steps)} |"
     yield ""
     yield from comparisons(found["paired"])
 

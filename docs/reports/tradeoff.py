@@ -383,7 +383,7 @@ def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
         finding=finding(editors),
         limits="\n".join(at_limits(editors)),
         widen=preset_values("grace_wide")["widen"],
-        widths="\n".join(widths(editors.get("grace_wide"))),
+        widths="\n".join(widths(editors["grace_wide"])) if "grace_wide" in editors else "",
         says="\n".join(says(editors)),
         choices="\n".join(choices(tuning["editors"])),
         corners=", ".join(f"`{name}`" for name in corners) or "none",
@@ -454,10 +454,10 @@ def differences(editors: Mapping[str, Any], limit: float, key: str) -> str:
     return f"{100 * fmean(each):+.1f}" + (f" [{100 * bounds[0]:.1f}, {100 * bounds[1]:.1f}]" if bounds else "")
 
 
-def widths(found: Mapping[str, Any] | None) -> Iterator[str]:
+def widths(found: Mapping[str, Any]) -> Iterator[str]:
     """The curve of the setting that a user of `grace_wide` chooses, from the rules' own radii on."""
     rows = []
-    for point in found["points"] if found else ():
+    for point in found["points"]:
         if (widen := found["settings"]["widen"] * point["scale"]) >= 1:
             cells = [point["figures"][key] for key in ("free_generation_strict", FREE, FORCED)]
             cells += [point["answered"][kind] for kind in KINDS]
