@@ -6,9 +6,9 @@
 Facts are edited in batches, one batch after another, by the sequential protocol. Each method's sequence is an ordinary
 run of run.py, in a process of its own, in a store. What is finished is not done again, and what was cut short goes on:
 the first command can be stopped and given again. It writes the data when all is done; with --write, of what there is.
-At the start it says how long it will take. What the data file has and the store has not is kept, with the settings
-that were chosen, so that a method or an order can be added where the store of the others is gone (with --lacking
-nothing is run again that the file has); --anew forgets it.
+What the data file has and the store has not is kept, with the settings that were chosen, so that a method or an order
+can be added where the store of the others is gone (with --lacking nothing is run again that the file has); --anew
+forgets it.
 `pages.py` says more of the two steps.
 """
 
@@ -23,6 +23,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from contexts import chance
 from layers import paragraph
 from leaderboard import how_made, run
 from pages import ROOT, Collected, Made, Report, data_path, keeping_option, kept, provenance
@@ -34,10 +35,10 @@ from corrigenda.files import write_json, write_text
 from corrigenda.runs.store import Store, StoredRun
 from editing import EDITORS
 from eval import METRICS, Case
-from eval.protocols.curves import cell, curve_columns, curve_markdown, draw_curves, value_at
-from eval.protocols.orders import order_interval, over_orders
-from eval.protocols.settings import SequentialSettings
-from eval.statistics.paired import MIN_FACTS, holm, paired_test
+from eval.protocols.curves import cell, curve_columns, draw_curves, value_at
+from eval.protocols.orders import order_interval
+from eval.statistics.comparison import Comparison, compare
+from eval.statistics.paired import MIN_FACTS, holm
 
 NAME = "many_facts"
 SCRIPT = "many_facts.py"
@@ -51,9 +52,6 @@ OTHERS = 400
 """Facts after those, of which some methods learn what to leave alone."""
 SETTINGS = ("eval.max_new_tokens=20",)
 """Of all runs: the answers are names."""
-SECONDS_BEFORE, SECONDS_RIGHT_AFTER, SECONDS_SCORED = 2.0, 0.3, 2.0
-"""About so long it takes on two cores to measure a fact: of the unedited model, after its batch, at a checkpoint."""
-
 DATA: dict[str, tuple[str, str]] = {
     "counterfact": ("counterfact.json", "score"),
     "zsre": ("zsre.json", "paraphrase_free_generation_strict"),
@@ -63,28 +61,23 @@ DATA: dict[str, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class Method:
-    """A line of the report.
+    """A row of the tables.
 
     Attributes:
-        title: in tables and pictures.
+        title: in tables and pictures; with the ratio that it has, which for the first four trials chose.
         editor: its configuration, as `editor=` takes it.
         settings: what differs from that, and from the protocol of this page.
-        what: a few words about it.
-        seconds: about how long a fact takes on two cores.
         shares: which targets of the unedited model it takes: methods of the same ones, and other orders, find them on
             the disk. Empty where its targets are its own.
         control: whether it is a control, for which other orders say nothing.
-        afterwards: whether its settings were thought of when the others' figures were known: then it is shown, and is
-            never the best.
+        afterwards: whether its settings were thought of when the others' figures were known.
         like: the method the size of whose updates it takes.
         tuned_as: the method whose settings were chosen for it, too; by default its own.
     """
 
     title: str
     editor: str
-    what: str
     settings: tuple[str, ...] = ()
-    seconds: float = 2.0
     shares: str = ""
     control: bool = False
     afterwards: bool = False
@@ -99,152 +92,82 @@ FEW_STEPS = "editor.value.steps=20"
 """As many as the papers': with what ships (40) all targets would have to be solved for again."""
 
 
-def later(method: Method, name: str, what: str, settings: tuple[str, ...], shares: str = "block") -> Method:
-    """A method with other settings, which were thought of when the figures of the first were known.
+def later(title: str, *settings: str, editor: str = "memit", shares: str = "block") -> Method:
+    """A method whose settings were thought of when the figures of the others were known."""
+    return Method(title, editor, settings, shares=shares, afterwards=True)
 
-    Args:
-        method: the first.
-        name: of what is other, for the title.
-        what: it in a few words.
-        settings: those settings; what trials chose for the first is not taken over.
-        shares: as in `Method`: other settings of the solves have targets of their own.
-    """
-    return replace(
-        method,
-        title=f"{method.title}, {name}",
-        what=f"as {method.title}, {what}; looked at after the others, and not compared as one of them",
-        settings=settings,
-        shares=shares,
-        afterwards=True,
-        tuned_as="",
-    )
-
-
-MEMIT = Method("MEMIT", "memit", "five layers, earlier keys kept (history)", shares="block")
-MEMIT_PLAIN = Method(
-    "MEMIT, plain", "memit_plain", "as published: no history, a straw man", shares="block", tuned_as="memit"
-)
-ALPHAEDIT = Method("AlphaEdit", "alphaedit", "in the null space of the second moment, with history", shares="block")
 
 METHODS: dict[str, Method] = {
-    "none": Method("no edit", "none", "the unedited model", seconds=0.0, control=True),
-    "memit": MEMIT,
-    "memit_plain": MEMIT_PLAIN,
-    "memit_blue": Method(
-        "MEMIT-BLUE",
-        "memit_blue",
-        "first and last layer only, each with its target",
-        shares="two blocks",
-        tuned_as="memit",
-    ),
-    "alphaedit": ALPHAEDIT,
-    "emmet": Method("EMMET", "emmet", "one layer, equality, no history", shares="ffn"),
-    "pmet": Method("PMET", "pmet", "targets of attention and FFN, no history", shares="attention and ffn"),
-    "memit_anew": Method(
-        "MEMIT, targets anew",
-        "memit",
-        "as MEMIT, with each batch's targets solved for on the edited model",
-        (FEW_STEPS,),
-        tuned_as="memit",
-    ),
-    "memit_ratio_1": later(MEMIT, "ratio 1", "with another weight of C", ("editor.ratio=1",)),
-    "memit_ratio_10": later(MEMIT, "ratio 10", "with another weight of C, the one that ships now", RATIO_10),
-    "memit_plain_ratio_10": later(MEMIT_PLAIN, "ratio 10", "with another weight of C", RATIO_10),
-    "memit_longer": later(
-        MEMIT,
-        "longer solves",
-        "with 40 steps for each target, which may be 1.5 times as large as the output that it is added to, and with a "
-        "weight of C of 10, chosen on 40 facts of zsRE that this page does not score (401 to 440)",
-        (*RATIO_10, *LONGER),
-        shares="block, longer",
-    ),
-    "memit_together": later(
-        MEMIT,
-        "all at once",
-        "with all facts so far in one edit of the unedited model at each checkpoint, and a weight of C of 10",
-        (*RATIO_10, *TOGETHER),
-    ),
-    "memit_longer_together": later(
-        MEMIT,
-        "longer solves, all at once",
-        "with both: the longer solves, and all facts so far in one edit",
-        (*RATIO_10, *LONGER, *TOGETHER),
-        shares="block, longer",
-    ),
+    "none": Method("no edit", "none", control=True),
+    "memit": Method("MEMIT 0.1", "memit", shares="block"),
+    "memit_plain": Method("plain MEMIT 0.1", "memit_plain", shares="block", tuned_as="memit"),
+    "memit_blue": Method("MEMIT-BLUE 0.1", "memit_blue", shares="two blocks", tuned_as="memit"),
+    "alphaedit": Method("AlphaEdit 0.1", "alphaedit", shares="block"),
+    "emmet": Method("EMMET", "emmet", shares="ffn"),
+    "pmet": Method("PMET", "pmet", shares="attention and ffn"),
+    "memit_anew": Method("MEMIT, targets anew", "memit", (FEW_STEPS,), tuned_as="memit"),
+    "memit_ratio_1": later("MEMIT 1", "editor.ratio=1"),
+    "memit_ratio_10": later("MEMIT 10", *RATIO_10),
+    "memit_plain_ratio_10": later("plain MEMIT 10", *RATIO_10, editor="memit_plain"),
+    "memit_longer": later("MEMIT longer", *RATIO_10, *LONGER, shares="block, longer"),
+    "memit_together": later("MEMIT 10, at once", *RATIO_10, *TOGETHER),
+    "memit_longer_together": later("MEMIT longer, at once", *RATIO_10, *LONGER, *TOGETHER, shares="block, longer"),
     "memit_rounds_together": later(
-        replace(MEMIT, editor="memit_rounds"),
-        "three rounds, all at once",
-        "with the longer solves and the weight of 10, and with all facts so far in one edit that is written three "
-        "times, each time with targets of the model with what was written so far; chosen on 300 facts of zsRE that "
-        "this page does not score",
-        (*LONGER, *TOGETHER),
-        shares="block, longer",
+        "MEMIT three rounds", *LONGER, *TOGETHER, editor="memit_rounds", shares="block, longer"
     ),
     "memit_four_rounds_together": later(
-        replace(MEMIT, editor="memit_rounds"),
-        "four rounds, all at once",
-        "with a fourth round: the fewest that reach what was asked on the facts of [rounds.md](rounds.md), which this "
-        "page does not score; tried when three had missed a part of it here by 0.6 points",
-        ("editor.rounds=4", *LONGER, *TOGETHER),
+        "MEMIT four rounds",
+        *("editor.rounds=4", *LONGER, *TOGETHER),
+        editor="memit_rounds",
         shares="block, longer",
     ),
-    "alphaedit_ratio_1": later(
-        ALPHAEDIT, "ratio 1", "with ten times the weight", ("editor.energy=0.3", "editor.ratio=1")
-    ),
-    "ultraedit": Method("UltraEdit", "ultraedit", "one solve from gradients", seconds=0.3),
-    "crispedit": Method("CrispEdit", "crispedit", "fine-tuning off the directions of high curvature", seconds=1.0),
-    "rome": Method("ROME", "rome", "one layer, an equality for each batch, one on another", seconds=4.0),
-    "finetune": Method(
-        "FT, all at once",
-        "finetune",
-        "at each checkpoint all facts so far, from the unedited model",
-        TOGETHER,
-        seconds=3.0,
-    ),
+    "alphaedit_ratio_1": later("AlphaEdit 1", "editor.energy=0.3", "editor.ratio=1", editor="alphaedit"),
+    "ultraedit": Method("UltraEdit", "ultraedit"),
+    "crispedit": Method("CrispEdit", "crispedit"),
+    "rome": Method("ROME", "rome"),
+    "finetune": Method("FT, at once", "finetune", TOGETHER),
     "wise_whitened": Method(
-        "WISE, whitened",
-        "wise_whitened",
-        "a side memory, with unrelated prompts of other facts",
-        ("editor.edits_per_shard={t}", "editor.unrelated.facts={others}"),
-        seconds=5.0,
+        "WISE, whitened", "wise_whitened", ("editor.edits_per_shard={t}", "editor.unrelated.facts={others}")
     ),
-    "random": Method(
-        "random", "random", "random updates of the size of ROME's", seconds=4.0, control=True, like="rome"
-    ),
+    "random": Method("random", "random", control=True, like="rome"),
 }
 """The methods, those first whose targets are found on the disk by others."""
 
-KEYS = (
+DRAWN = (
     "score",
-    "efficacy_success",
-    "paraphrase_success",
-    "neighbourhood_success",
-    "token_accuracy",
-    "paraphrase_token_accuracy",
     "free_generation_strict",
     "paraphrase_free_generation_strict",
     "preservation",
     "neighbourhood_kl",
-    "locality_kl",
-    "fixed.preservation",
     "perplexity_drift",
 )
+"""What the picture has, of what was measured."""
+COLUMNS = (
+    "free_generation_strict",
+    "first.free_generation_strict",
+    "paraphrase_free_generation_strict",
+    "neighbourhood_success",
+    "preservation",
+    "perplexity_drift",
+)
+"""What the tables have: the first half of the scored facts apart, too, since it is those that are forgotten."""
+ABOUT_BLANKS = ("preservation", "locality_kl")
+"""What says nothing where the other answers are blank."""
 SHORT = {
     "score": "S",
+    "free_generation_strict": "free",
+    "first.free_generation_strict": "of the first",
     "efficacy_success": "ES",
     "paraphrase_success": "PS",
-    "free_generation_strict": "free",
+    "neighbourhood_success": "NS",
     "paraphrase_free_generation_strict": "free, paraphrases",
     "neighbourhood_kl": "neighbourhood KL",
 }
 """Headings of this page, where those of all curves are long or say less."""
-FIGURES = ("seconds_per_edit", "peak_memory_mb")
 BETWEEN_ORDERS = (
     "score",
-    "token_accuracy",
-    "first.token_accuracy",
-    "latest.token_accuracy",
     "free_generation_strict",
+    "first.token_accuracy",
     "paraphrase_free_generation_strict",
     "preservation",
     "perplexity_drift",
@@ -253,46 +176,23 @@ BETWEEN_ORDERS = (
 
 
 class Pair(NamedTuple):
-    """Two methods to compare.
-
-    Attributes:
-        left: the one.
-        right: the other.
-        what: the difference between them.
-        of_later_batches: whether they differ only in what later batches know of earlier ones.
-    """
+    """Two methods to compare, of which `of_later_batches` says that only what later batches know makes them differ."""
 
     left: str
     right: str
-    what: str
     of_later_batches: bool = False
 
 
 PAIRS = (
-    Pair("memit", "memit_plain", "keeping earlier keys", of_later_batches=True),
-    Pair("memit", "alphaedit", "history with a penalty, against history with a null space"),
-    Pair(
-        "memit", "memit_anew", "targets of the unedited model, against targets of the edited one", of_later_batches=True
-    ),
-    Pair("memit_blue", "memit", "two layers, against five"),
-    Pair("memit_ratio_10", "memit", "a weight of C of 10, against the one that was chosen at 100 facts"),
-    Pair("memit_ratio_10", "memit_plain_ratio_10", "keeping earlier keys, at that weight", of_later_batches=True),
-    Pair("memit_ratio_10", "alphaedit_ratio_1", "that weight, against ten times the weight in a null space"),
-    Pair(
-        "memit_together",
-        "memit_ratio_10",
-        "all facts in one edit, against batches, at that weight",
-        of_later_batches=True,
-    ),
-    Pair("memit_longer", "memit", "longer solves and a weight of 10, against the chosen"),
-    Pair(
-        "memit_longer_together",
-        "memit_longer",
-        "all facts in one edit, against batches, both with longer solves",
-        of_later_batches=True,
-    ),
-    Pair("memit_rounds_together", "memit_longer_together", "three rounds, against one"),
-    Pair("memit_four_rounds_together", "memit_rounds_together", "four rounds, against three"),
+    Pair("memit", "memit_plain", of_later_batches=True),
+    Pair("memit_ratio_10", "memit_plain_ratio_10", of_later_batches=True),
+    Pair("memit", "alphaedit"),
+    Pair("memit_blue", "memit"),
+    Pair("memit_ratio_10", "memit"),
+    Pair("memit_together", "memit_ratio_10", of_later_batches=True),
+    Pair("memit_longer_together", "memit_longer", of_later_batches=True),
+    Pair("memit_rounds_together", "memit_longer_together"),
+    Pair("memit_four_rounds_together", "memit_rounds_together"),
 )
 """The planned comparisons."""
 AIMS: dict[str, dict[int, dict[str, tuple[str, float]]]] = {
@@ -318,7 +218,8 @@ AIMS: dict[str, dict[int, dict[str, tuple[str, float]]]] = {
     },
 }
 """What was asked of the best closed form beforehand: ">=", "<=", or at least the figure "before" less so much."""
-ALPHA = 0.05
+STRONG = 0.9
+"""Methods that say so many of the facts are strong alike, and what they leave can be compared."""
 
 
 @dataclass(frozen=True)
@@ -379,7 +280,7 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
         store = Store(arguments.store)
         there = earlier.figures["data"] if earlier and arguments.lacking else {}
         open_tasks = [task for task in found if not ended(task, store) and not has(there, task)]
-        print(estimate(open_tasks, arguments), flush=True)
+        print(f"{len(open_tasks)} sequences are left", flush=True)
         deadline = time.monotonic() + 60 * arguments.minutes if arguments.minutes else None
         if not all(run([*task.overrides, *size_of(task, found, store)], store, deadline) for task in open_tasks):
             return None
@@ -508,25 +409,6 @@ def size_of(task: Task, others: Sequence[Task], store: Store) -> list[str]:
     return []
 
 
-def estimate(open_tasks: Sequence[Task], arguments: argparse.Namespace) -> str:
-    """How long the rest takes on two cores, in words; solved targets that are shared count once."""
-    checkpoints = [int(t) for t in arguments.checkpoints.split(",")]
-    seconds = 0.0
-    solved: set[tuple[str, str]] = set()
-    measured: set[tuple[str, int | None]] = set()
-    for task in open_tasks:
-        method = METHODS[task.method]
-        if not (method.shares and (task.data, method.shares) in solved):
-            seconds += task.t * method.seconds
-        solved.add((task.data, method.shares))
-        due = SequentialSettings(checkpoints=tuple(checkpoints), batch=arguments.batch).due(task.t)
-        seconds += task.t * SECONDS_RIGHT_AFTER + sum(min(t, arguments.scored) for t in due) * SECONDS_SCORED
-        if (task.data, task.order) not in measured:
-            seconds += task.t * SECONDS_BEFORE
-        measured.add((task.data, task.order))
-    return f"{len(open_tasks)} sequences are left, about {seconds / 3600:.1f} hours on two idle cores"
-
-
 def gathered(found: Sequence[Task], arguments: argparse.Namespace, earlier: Collected | None) -> Collected:
     """The curves in the store, by data set and method, with the other orders; and the facts' figures behind them.
 
@@ -647,81 +529,109 @@ def facts_at(stored: StoredRun, t: int, key: str) -> dict[str, Any]:
 def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
     """The page and its pictures."""
     figures = data["figures"]
-    lines = ["# Many facts in one model", "", *provenance(NAME, data, SCRIPT, timed=True), *introduction(figures)]
+    lines = ["# Many facts in one model", "", *introduction(figures)]
     pictures = []
     for name, methods in figures["data"].items():
         curves = {METHODS[key].title: found["points"] for key, found in methods.items()}
-        keys = [key for key in KEYS if any(value_at(p, key) for points in curves.values() for p in points)]
+        drawn = [key for key in DRAWN if key not in unsaid(methods) and measured(methods, key)]
         picture = docs / "figures" / f"{NAME}-{name}.png"
-        draw_curves(curves, keys, picture, names=[headings()[key] for key in keys], d_ffn=figures["d_ffn"])
+        draw_curves(curves, drawn, picture, names=list(headings(drawn).values()), d_ffn=figures["d_ffn"])
         pictures.append(picture)
         lines += [f"## {name}", "", f"![Curves over the number of edits](figures/{picture.name})", ""]
-        lines += best(name, methods, figures["batch"])
+        if unsaid(methods):
+            lines += [
+                *paragraph(
+                    "The unedited model answers its other questions with nothing but blanks, so that how much of these",
+                    "stays is neither shown nor compared.",
+                ),
+                "",
+            ]
+        columns = [key for key in COLUMNS if key not in unsaid(methods) and measured(methods, key)]
+        for t in times(methods)[:-1] or times(methods):
+            lines += [*table(methods, columns, t), *alike(methods, t)]
+        lines += comparisons(name, methods, figures["batch"])
+        lines += between_orders(methods)
         lines += aims(name, methods)
-        for t in times(methods):
-            lines += [f"After {t} facts, {t / figures['d_ffn']:.2f} for each of a layer's coefficients:", ""]
-            lines += [*curve_markdown(curves, [*keys, *FIGURES], [t], headings()), ""]
-        lines += first_and_latest(methods)
-        lines += orders(methods, keys)
     lines += tuned(figures.get("tuning"))
     path = docs / f"{NAME}.md"
-    write_text(path, "\n".join(lines).rstrip() + "\n")
+    write_text(path, "\n".join([*lines, *provenance(NAME, data, SCRIPT)]).rstrip() + "\n")
     return [path, *pictures]
 
 
-def headings(keys: Sequence[str] = KEYS) -> dict[str, str]:
+def headings(keys: Sequence[str] = COLUMNS) -> dict[str, str]:
     """What the metrics are called in tables of curves."""
     known = curve_columns() | SHORT
     return {key: known.get(key, METRICS[key.rpartition(".")[2]].title) for key in keys}
 
 
+def measured(methods: Mapping[str, Any], key: str) -> bool:
+    """Whether some point has a metric."""
+    return any(value_at(point, key) for found in methods.values() for point in found["points"])
+
+
+def unsaid(methods: Mapping[str, Any]) -> tuple[str, ...]:
+    """The metrics that say nothing of a data set, since most of its other answers are blank."""
+    blank = [after(point, "blank_answers") or 0.0 for found in methods.values() for point in found["points"]]
+    return ABOUT_BLANKS if blank and min(blank) > 0.5 else ()
+
+
 def introduction(figures: Mapping[str, Any]) -> list[str]:
-    """What the page is about."""
-    lines = paragraph(
-        f"Facts are written into {figures['model']} (float32), {figures['batch']} in a call, one call after another.",
-        f"After T facts at most {figures['scored']} of them are scored: the first and the latest. Each has to hold in",
-        "the model as it is then. Capacity may go with the number of facts for each coefficient of a layer (N / d_ffn;",
-        f"d_ffn is {figures['d_ffn']} here). Targets of the closed forms are solved for on the unedited model, so that",
-        "methods and orders share them, and in 20 steps. What ships solves for the targets of a later batch on the",
-        "edited model (MEMIT, targets anew, does that), and in 40 steps (MEMIT, longer solves, says what more steps",
-        "do). So the seconds of a fact are",
-        "those of solving and writing for the method that came first, and of writing alone for those that found their",
-        "targets on the disk (`benchmarks/many_facts.py` times a method whole). The settings are those that ship, but",
-        "for those chosen by trials on facts that this page does not score (below). Rates in %, KL and drift in nats,",
-        "with 95 % intervals over subjects (drift: over windows of the held-out texts). *Reliability* is the token",
-        "accuracy on edited prompts (teacher-forced), *generalization* that on their paraphrases, *free* is strict",
-        "free generation of the new answer, *locality* the share of neighbourhood prompts with the same ten greedy",
-        "tokens as before; [Evaluation](evaluation.md) defines them all.",
+    """The finding, what a user should do, and what the rows are."""
+    one, other = figures["data"].get("counterfact", {}), figures["data"].get("zsre", {})
+
+    def at(t: int, key: str, method: str = "memit_ratio_10", of: Mapping[str, Any] = one) -> str:
+        point = point_at(of.get(method, nothing())["points"], t)
+        return (cell(value_at(point, key), key) if point else "") or "(not measured)"
+
+    free, stays, drift = "free_generation_strict", "preservation", "perplexity_drift"
+    once, thrice = (
+        at(300, f"paraphrase_{free}", method, other) for method in ("memit_longer_together", "memit_rounds_together")
     )
-    if more := paragraph(*further(figures)):
-        lines += ["", *more]
-    listed = [f"- **{method.title}**: {method.what}" for key, method in METHODS.items() if key in present(figures)]
+    lines = paragraph(
+        *f"""**Of 300 CounterFact facts in batches MEMIT (ratio 10) still says {at(300, free)} %, of 1,000 it says
+        {at(1000, free)} %; but {at(300, stays)} % and {at(1000, stays)} % of the neighbouring prompts go on word
+        for word as before.** Perplexity drifts by {at(300, drift)} and {at(1000, drift)} nats. Of 300 zsRE questions,
+        all in one edit, it answers {once} % of the paraphrases where they are written once, and {thrice} % where they
+        are written three times.""".split()
+    )
     missing = [METHODS[name].title for name in figures["not_run"]]
-    return [*lines, "", *listed, "", *([f"Not run: {'; '.join(missing)}.", ""] if missing else [])]
-
-
-def further(figures: Mapping[str, Any]) -> Iterator[str]:
-    """That some methods went further than others, in a run of its own; nothing where all went as far."""
-    for name, methods in figures["data"].items():
-        ends = sorted({max(point["t"] for point in found["points"]) for found in methods.values()})
-        if len(ends) > 1:
-            yield f"Of {name}, T = {ends[-1]} was asked of some methods only. They ran to it by themselves, and the"
-            yield f"fixed unrelated prompts there are others than to T = {ends[-2]}: those of the facts after the last,"
-            yield "which were among those that settings were tried on."
-            odd = sorted(METHODS[m].title for m in methods if of_longer_run(methods, m, ends[-2]))
-            if odd:
-                yield f"So are those of {'; '.join(odd)} at T = {ends[-2]}: they have no run that ends there."
-
-
-def of_longer_run(methods: Mapping[str, Any], method: str, t: int) -> bool:
-    """Whether a method's point at T is on other fixed prompts than the unedited model's: of a run that went further."""
-    limits = {methods[name]["limits"].get(str(t)) for name in ("none", method) if name in methods}
-    return len(limits - {None}) > 1
-
-
-def present(figures: Mapping[str, Any]) -> set[str]:
-    """The methods of which there is something."""
-    return {key for methods in figures["data"].values() for key in methods}
+    return [
+        *lines,
+        "",
+        "- For facts with short objects take `memit`. Whether batches, one edit or `alphaedit` do best is not shown.",
+        "- For questions with longer answers take `memit_rounds`, and one edit: it was not measured in batches.",
+        "- Ask the first facts again as more come. Between 300 and 1,000 nothing was measured.",
+        "- Where neighbouring answers have to stay word for word, none of these will do.",
+        "",
+        *paragraph(
+            *"""**The ratio of 10 was chosen after the 1,000 had been scored, on these facts**, and is the largest that
+            was run over so many (AlphaEdit: 1): what a larger one does is not known. **No closed form in batches is
+            measured as it ships**: here targets are solved for on the unedited model, in 20 steps; what ships solves
+            for a later batch's on the edited model, in up to 40. Of what ships there are the first 100 facts, in one
+            edit ([leaderboard.md](leaderboard.md)).""".split()
+        ),
+        "",
+        *paragraph(
+            *f"""The model is {figures["model"]} (float32, {figures["d_ffn"]} coefficients a layer);
+            {figures["batch"]} facts are edited in a call. After T facts {figures["scored"]} are scored: the first and
+            the latest, half of each. *Free* is strict free generation, *of the first* that of the first half,
+            *locality* the share of neighbouring prompts with the same ten tokens ([Evaluation](evaluation.md) defines
+            them all). Rates in %, drift in nats; 95 % intervals over subjects, of drift over windows.""".split()
+        ),
+        "",
+        *paragraph(
+            *"""A number after a name is its `ratio`, the weight of the text against the facts. *Plain* keeps no keys of
+            earlier batches; *at once* is one edit of the unedited model at each T; *longer* has up to 40 steps, a
+            clamp of 1.5 and ratio 10; *rounds* is that, at once and written so often; *BLUE* writes two layers. Ratios
+            1 and 10, MEMIT at once, longer and rounds were looked at when the other figures were known; the fourth
+            round when three had missed a part of what was asked here. [Methods](methods.md) says more. Rows differ in
+            strength: that one leaves more does not make it the better one. In comparisons p is corrected by Holm for
+            the table; where it is 0.05 or more the two are not told apart, and any difference in the interval may be
+            there.""".split()
+        ),
+        "",
+        *([f"Not run: {'; '.join(missing)}.", ""] if missing else []),
+    ]
 
 
 def times(methods: Mapping[str, Any]) -> list[int]:
@@ -740,95 +650,113 @@ def after(point: Mapping[str, Any], key: str) -> float | None:
     return None if value is None else value["after"]
 
 
-def best(name: str, methods: Mapping[str, Any], batch: int) -> Iterator[str]:
-    """At each T the best method by the data set's metric, those not told apart from it, and the planned comparisons.
+def table(methods: Mapping[str, Any], columns: Sequence[str], t: int) -> Iterator[str]:
+    """What all methods have at T."""
+    yield f"| after {t} | {' | '.join(headings(columns).values())} |"
+    yield "|---" * (1 + len(columns)) + "|"
+    for name, found in methods.items():
+        if point := point_at(found["points"], t):
+            yield f"| {METHODS[name].title} | {' | '.join(cell(value_at(point, key), key) for key in columns)} |"
+    yield ""
 
-    Those of what later batches know of earlier ones are left out where there is one batch: there both sides are one.
-    """
+
+def alike(methods: Mapping[str, Any], t: int) -> Iterator[str]:
+    """What the methods leave that say about as many facts; nothing where there are not two of them."""
+    points = {m: p for m, found in methods.items() if (p := point_at(found["points"], t)) and not METHODS[m].control}
+    strong = {m: p for m, p in points.items() if (after(p, "free_generation_strict") or 0.0) >= STRONG}
+    if len(strong) < 2:
+        return
+    keys = ("paraphrase_free_generation_strict", "preservation", "perplexity_drift")
+    known = [key for key in keys if key not in unsaid(methods) and all(value_at(p, key) for p in strong.values())]
+    told = "; ".join(span(strong, key) for key in known)
+    yield from paragraph(f"The {len(strong)} that say at least {100 * STRONG:.0f} % of the facts: {told}.")
+    yield ""
+
+
+def span(points: Mapping[str, Mapping[str, Any]], key: str) -> str:
+    """The least and the most that some methods have of a metric, and which they are."""
+    values = {name: after(point, key) or 0.0 for name, point in points.items()}
+    ends = [min(values, key=lambda name: values[name]), max(values, key=lambda name: values[name])]
+    told = [f"{METRICS[key].written.text(values[name])} ({METHODS[name].title})" for name in ends]
+    return f"{headings()[key]} {' to '.join(told)}"
+
+
+def comparisons(name: str, methods: Mapping[str, Any], batch: int) -> Iterator[str]:
+    """The planned comparisons on the same facts, with what they cost beside them; no T that one batch reaches."""
     key = DATA[name][1]
-    title = METRICS[key].title
-    yield f"Which is best for how many facts, by {title}:"
-    yield ""
-    for t in reversed(times(methods)):
-        points = {m: point for m, found in methods.items() if (point := point_at(found["points"], t))}
-        values = {m: value for m, point in points.items() if (value := after(point, key)) is not None}
-        edited = {m: value for m, value in values.items() if not METHODS[m].control and not METHODS[m].afterwards}
-        if not edited:
-            continue
-        top = max(edited, key=lambda m: edited[m])
-        others = [m for m in edited if m != top]
-        tests = [tested(methods[top], methods[m], t, key) for m in others]
-        known = [(m, p) for m, p in zip(others, tests, strict=True) if p is not None]
-        corrected = dict(zip([m for m, _ in known], holm([p for _, p in known]), strict=True))
-        alike = [METHODS[m].title for m, p in corrected.items() if p >= ALPHA]
-        more = f"; not told apart from it: {', '.join(alike)}" if alike else ""
-        few = "" if len(known) == len(others) else f" (fewer than {MIN_FACTS} facts in common are not tested)"
-        yield f"- T = {t}: **{METHODS[top].title}**, {told(points[top], key)}{more}{few}."
-        for left, right, what, of_later_batches in PAIRS:
-            missing = {left, right} - set(values) or (of_later_batches and t <= batch)
-            p = None if missing else tested(methods[left], methods[right], t, key)
-            if p is not None:
-                gap = METRICS[key].written.text(values[left] - values[right])
-                sure = f"p = {p:.3f}" if p >= 0.001 else "p < 0.001"
-                yield f"  - {what}: {METHODS[left].title} less {METHODS[right].title} is {gap} ({sure}, uncorrected)."
-    yield ""
-    yield "(Paired permutation tests on the same facts, against the best, corrected by Holm.)"
+    costs = [cost for cost in ("preservation", "perplexity_drift") if cost not in unsaid(methods)]
+    found: list[tuple[Pair, int, Comparison]] = []
+    for t in times(methods)[:-1] or times(methods):
+        for pair in PAIRS:
+            if {pair.left, pair.right} <= methods.keys() and not (pair.of_later_batches and t <= batch):
+                sides = [methods[side]["facts"].get(str(t)) for side in (pair.left, pair.right)]
+                if test := paired(*sides, key):
+                    found.append((pair, t, test))
+    if not found:
+        return
+    numbers = " to ".join(map(str, sorted({min(test.n for *_, test in found), max(test.n for *_, test in found)})))
+    yield from ("### Planned comparisons", "")
+    yield f"One method less the other, in {METRICS[key].title} (n = {numbers}):"
+    first, *others = headings([key, *costs]).values()
+    names = [first, "p, Holm", *others]
+    yield from ("", f"| | T | {' | '.join(names)} |", "|---" * (2 + len(names)) + "|")
+    for (pair, t, test), p in zip(found, holm([test.p for *_, test in found]), strict=True):
+        points = [point_at(methods[side]["points"], t) or {} for side in (pair.left, pair.right)]
+        cells = [difference(test, key), chance(p), *(gap_over_orders([(points[0], points[1])], cost) for cost in costs)]
+        titles = f"{METHODS[pair.left].title} less {METHODS[pair.right].title}"
+        yield f"| {titles} | {t} | {' | '.join(cells)} |"
     yield ""
 
 
-def told(point: Mapping[str, Any], key: str) -> str:
-    """A method's figure, and beside it what it costs the model."""
-    shown = [cell(value_at(point, key), key)]
-    for cost in ("preservation", "perplexity_drift"):
-        if value := value_at(point, cost):
-            shown.append(f"{headings()[cost]} {cell(value, cost)}")
-    return ", ".join(shown)
+def difference(test: Comparison, key: str) -> str:
+    """A difference with its interval."""
+    text = METRICS[key].written.text
+    return text(test.difference) + ("" if test.low is None else f" [{text(test.low)}, {text(test.high)}]")
 
 
-def tested(left: Mapping[str, Any], right: Mapping[str, Any], t: int, key: str) -> float | None:
-    """The p-value of a paired test of two methods at T; None where they have few facts in common."""
-    return paired(left["facts"].get(str(t)), right["facts"].get(str(t)), key)
-
-
-def paired(one: Mapping[str, Any] | None, other: Mapping[str, Any] | None, key: str) -> float | None:
-    """The p-value of a paired test of two of `facts_at`; None where one is lacking, or few facts are common."""
-    if one is None or other is None:
+def paired(one: Mapping[str, Any] | None, other: Mapping[str, Any] | None, key: str) -> Comparison | None:
+    """A paired comparison of two of `facts_at`; None where one is lacking, or few facts are common."""
+    if one is None or other is None or len(one["columns"].keys() & other["columns"].keys()) < MIN_FACTS:
         return None
-    common = [id_ for id_ in one["columns"] if id_ in other["columns"]]
-    if len(common) < MIN_FACTS:
-        return None
-    one_columns, other_columns = (
-        [list(column) for column in zip(*(found["columns"][id_] for id_ in common), strict=True)]
-        for found in (one, other)
-    )
-    groups = [one["subjects"][id_] for id_ in common]
-    return paired_test(one_columns, other_columns, groups=groups, combine=METRICS[key].combine)
+    return compare(one["columns"], other["columns"], one["subjects"], METRICS[key].combine)
 
 
 def aims(name: str, methods: Mapping[str, Any]) -> Iterator[str]:
-    """What was asked for beforehand of the best closed form, and whether it is met."""
+    """What was asked for beforehand of the best closed form, and which meet it."""
     key = DATA[name][1]
-    for t, wanted in AIMS.get(name, {}).items():
+    for number, (t, wanted) in enumerate(sorted(AIMS.get(name, {}).items())):
         found = {m: p for m, one in methods.items() if METHODS[m].shares and (p := point_at(one["points"], t))}
-        values = {m: value for m, point in found.items() if (value := after(point, key)) is not None}
-        before_others = {m: value for m, value in values.items() if not METHODS[m].afterwards}
-        if not before_others:
+        known = {m: value for m, p in found.items() if (value := after(p, key)) is not None}
+        first = {m: value for m, value in known.items() if not METHODS[m].afterwards}
+        if not first:
             continue
-        top = max(before_others, key=lambda m: before_others[m])
-        yield f"What was asked of the best closed form at T = {t}, and what {METHODS[top].title} gives:"
+        top = max(first, key=lambda m: first[m])
+        if number == 0:
+            yield from ("### What was asked beforehand", "")
+        named = headings(list(wanted))
+        bounds = [
+            f"{named[metric]} {'<=' if wanted[metric][0] == '<=' else '>='} {METRICS[metric].written.text(limit)}"
+            for metric, limit, *_ in asked_of(found[top], wanted)
+        ]
+        met = [METHODS[m].title for m in known if m not in first and outcome(found[m], wanted) == "meets all"]
+        yield from paragraph(
+            *f"""Of the best closed form after {t}: {", ".join(bounds)}. {METHODS[top].title}, the best
+            in {headings([key])[key]} of those that were planned, {outcome(found[top], wanted)}. Those
+            looked at afterwards that meet all: {"; ".join(met) or "none"}.""".split()
+        )
         yield ""
-        for metric, limit, figure, met in asked_of(found[top], wanted):
-            said = "at most" if wanted[metric][0] == "<=" else "at least"
-            text = METRICS[metric].written.text(limit)
-            yield f"- {METRICS[metric].title}: {said} {text}; {cell(figure, metric)}: {'met' if met else '**missed**'}"
-        for m in values:
-            if METHODS[m].afterwards:
-                parts = [
-                    f"{METRICS[metric].title} {cell(figure, metric)} ({'met' if met else 'missed'})"
-                    for metric, _, figure, met in asked_of(found[m], wanted)
-                ]
-                yield f"- looked at afterwards, {METHODS[m].title}: {', '.join(parts)}"
-        yield ""
+
+
+def outcome(point: Mapping[str, Any], wanted: Mapping[str, tuple[str, float]]) -> str:
+    """Whether a point meets what was asked, and where it misses it."""
+    missed = [
+        f"{heading} ({METRICS[metric].written.text(figure['after'])})"
+        for (metric, _, figure, met), heading in zip(
+            asked_of(point, wanted), headings(list(wanted)).values(), strict=False
+        )
+        if not met
+    ]
+    return f"misses {', '.join(missed)}" if missed else "meets all"
 
 
 def asked_of(
@@ -842,55 +770,29 @@ def asked_of(
             yield metric, limit, figure, figure["after"] <= limit if sign == "<=" else figure["after"] >= limit
 
 
-def first_and_latest(methods: Mapping[str, Any]) -> Iterator[str]:
-    """How the first and the latest facts stand at each T: what was forgotten."""
-    keys = ("token_accuracy", "free_generation_strict", "paraphrase_free_generation_strict")
-    names = [f"{part}: {headings()[one]}" for one in keys for part in ("first", "latest")]
-    for t in times(methods):
-        rows = []
-        for key, found in methods.items():
-            point = point_at(found["points"], t)
-            if point is not None and "first" in point and not METHODS[key].control:
-                cells = [cell(value_at(point, f"{part}.{one}"), one) for one in keys for part in ("first", "latest")]
-                rows.append(f"| {METHODS[key].title} | {' | '.join(cells)} |")
-        if rows:
-            yield f"The first and the latest facts apart, after {t}:"
-            yield from ("", f"| method | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|", *rows, "")
-
-
-def orders(methods: Mapping[str, Any], keys: Sequence[str]) -> Iterator[str]:
-    """The same facts in several orders: means with 95 % t intervals over orders."""
-    curves = {
-        METHODS[key].title: over_orders([found["points"], *found["orders"].values()])
-        for key, found in methods.items()
-        if found["orders"]
-    }
-    if curves:
-        last = max(int(points[-1]["t"]) for points in curves.values())
-        n = max(int(points[-1]["n_orders"]) for points in curves.values())
-        yield f"The first {last} facts in {n} orders (means, with 95 % t intervals over orders):"
-        yield ""
-        yield from curve_markdown(curves, keys, [last], headings())
-        yield ""
-        yield from between_orders(methods, last)
-
-
-def between_orders(methods: Mapping[str, Any], t: int) -> Iterator[str]:
-    """The planned comparisons order by order: what one method has more than the other in the same order, at T."""
+def between_orders(methods: Mapping[str, Any]) -> Iterator[str]:
+    """The planned comparisons order by order: what one method has more than the other in the same order."""
     named = headings(BETWEEN_ORDERS)
-    rows = []
+    rows, ends, numbers = [], set(), set()
     for left, right, *_ in PAIRS:
         one, other = (methods.get(name, nothing()) for name in (left, right))
         if one["orders"] and other["orders"]:
             curves = [({"": found["points"]} | found["orders"]) for found in (one, other)]
             common = [(curves[0][order], curves[1][order]) for order in curves[0] if order in curves[1]]
+            t = min(max(int(point["t"]) for point in points) for pair in common for points in pair)
             pairs = [(point_at(a, t), point_at(b, t)) for a, b in common]
             known = [(a, b) for a, b in pairs if a is not None and b is not None]
             cells = [gap_over_orders(known, key) for key in BETWEEN_ORDERS]
             rows.append(f"| {METHODS[left].title} less {METHODS[right].title} | {' | '.join(cells)} |")
+            ends.add(t)
+            numbers.add(len(known))
     if rows:
-        yield "What one has more than the other in the same order (means, with 95 % t intervals over orders):"
-        yield from ("", f"| methods | {' | '.join(named[key] for key in BETWEEN_ORDERS)} |")
+        yield from ("### The same facts in other orders", "")
+        yield from paragraph(
+            f"What one has more than the other after {max(ends)} facts in the same order: means of {max(numbers)}",
+            "orders, with 95 % t intervals over orders.",
+        )
+        yield from ("", f"| | {' | '.join(named[key] for key in BETWEEN_ORDERS)} |")
         yield from ("|---" * (1 + len(BETWEEN_ORDERS)) + "|", *rows, "")
 
 
@@ -907,38 +809,36 @@ def gap_over_orders(pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
     return f"{written.text(fmean(gaps))}{between}"
 
 
-def same_as(tuning: Mapping[str, Any]) -> str:
-    """Which methods have the settings of one that was tuned, in words."""
-    tuned_by: dict[str, list[str]] = {}
-    for one in METHODS.values():
-        if one.tuned_as in tuning["methods"]:
-            tuned_by.setdefault(METHODS[one.tuned_as].title, []).append(one.title)
-    return "".join(f" ({'; '.join(others)}: those of {title})" for title, others in tuned_by.items())
-
-
 def tuned(tuning: Mapping[str, Any] | None) -> Iterator[str]:
-    """The trials among which settings were chosen; nothing where there were none."""
+    """Among which settings each method's were chosen, and how far that is a choice; nothing where there were none."""
     if not tuning:
         return
     yield from ("## How settings were chosen", "")
     yield from paragraph(
-        f"As many trials for each of these methods (`docs/reports/many_facts_tuning.py`), on {tuning['facts']},",
-        f"edited in one batch, of which {tuning['scored']} are scored. The others have the settings that the project",
-        f"ships{same_as(tuning)}. The best is the",
-        "one with the highest score of those whose perplexity drift is at most",
-        f"{METRICS['perplexity_drift'].written.text(tuning['most_drift'])}; where none is, that of the least drift.",
+        f"By as many trials for each of these methods (`docs/reports/many_facts_tuning.py`), on {tuning['facts']},",
+        f"edited in one batch, of which {tuning['scored']} are scored: the highest S of those whose drift is at most",
+        f"{METRICS['perplexity_drift'].written.text(tuning['most_drift'])}. Plain MEMIT and MEMIT-BLUE have MEMIT's;",
+        "all others have what ships, or what their names say, without trials. zsRE has the same settings.",
     )
-    keys = ("score", "perplexity_drift")
-    titles = " | ".join(headings()[key] for key in keys)
-    yield from ("", f"| method | settings | {titles} | chosen |", "|---" * (3 + len(keys)) + "|")
+    yield from ("", "| method | tried | chosen | at its grid's edge | S: chosen | all |", "|---" * 6 + "|")
+    text = METRICS["score"].written.text
     for name, found in tuning["methods"].items():
-        for trial in found["trials"]:
-            settings = ", ".join(f"{key}={value:g}" for key, value in trial["settings"].items())
-            figures = trial["figures"]
-            cells = [METRICS[key].written.text(figures[key]) if key in figures else "" for key in keys]
-            mark = "yes" if trial["settings"] == found["chosen"] else ""
-            yield f"| {METHODS[name].title} | {settings} | {' | '.join(cells)} | {mark} |"
-    yield ""
+        trials = found["trials"]
+        if not (trials and found["chosen"]):
+            continue
+        grid = {key: sorted({trial["settings"][key] for trial in trials}) for key in found["chosen"]}
+        edge = [key for key, value in found["chosen"].items() if value in (grid[key][0], grid[key][-1])]
+        scores = [trial["figures"]["score"] for trial in trials if "score" in trial["figures"]]
+        own = next(trial["figures"]["score"] for trial in trials if trial["settings"] == found["chosen"])
+        cells = [
+            METHODS[name].title.removesuffix(" 0.1"),
+            "; ".join(f"{key} {', '.join(f'{value:g}' for value in values)}" for key, values in grid.items()),
+            ", ".join(f"{key}={value:g}" for key, value in found["chosen"].items()),
+            ", ".join(edge),
+            text(own),
+            f"{text(min(scores))} to {text(max(scores))}",
+        ]
+        yield f"| {' | '.join(cells)} |"
 
 
 REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, page)

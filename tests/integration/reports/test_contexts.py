@@ -96,10 +96,9 @@ def test_collect_and_page(report: ModuleType, arguments: list[str], tmp_path: Pa
     report.REPORT.main(collect)
     assert len(LOADS) == 3
     report.REPORT.main(["page", "--docs", str(tmp_path / "docs")])
-    page = (tmp_path / "docs" / "contexts.md").read_text()
-    assert "Facts 2 to 5 of facts.jsonl, of which 4 are scored here" in " ".join(page.split())
-    assert "## 1 + 5 contexts, against 1 + 20 contexts" in page
-    assert "| seconds | " in page
+    page = " ".join((tmp_path / "docs" / "contexts.md").read_text().split())
+    assert "Of facts 2 to 5 of facts.jsonl, on which settings are chosen, 4 were edited by all" in page
+    assert "**1 + 5 contexts are told apart from 1 + 20 contexts in " in page
 
 
 def test_records_of_which_nothing_is_noted(report: ModuleType, arguments: list[str], tmp_path: Path) -> None:
@@ -123,10 +122,33 @@ def test_records_of_which_nothing_is_noted(report: ModuleType, arguments: list[s
 
 
 def test_what_a_comparison_says(report: ModuleType) -> None:
-    """By hand: better by a point in every one of 20 facts is no chance, and what is the same is neither."""
+    """By hand: a point more in every one of 20 facts is no chance; the same everywhere is not told apart."""
     subjects = [f"subject {number}" for number in range(20)]
-    left = {"efficacy_success": [1.0] * 20, "neighbourhood_kl": [0.2] * 20, "token_accuracy": [0.5] * 20}
-    right = {"efficacy_success": [0.0] * 20, "neighbourhood_kl": [0.1] * 20, "token_accuracy": [0.5] * 20}
-    said = " ".join(report.comparison(left, right, subjects))
-    assert "corrected by Holm for 3 of them" in said
-    assert "better: efficacy success (ES); worse: neighbourhood KL." in said
+    left = {"efficacy_success": [1.0] * 20, "neighbourhood_kl": [0.2] * 20, "paraphrase_success": [0.5] * 20}
+    right = {"efficacy_success": [0.0] * 20, "neighbourhood_kl": [0.1] * 20, "paraphrase_success": [0.5] * 20}
+    tests = report.differences(left, right, subjects)
+    said = " ".join(report.verdict(("5", "20"), tests, 20))
+    assert "**1 + 5 contexts are told apart from 1 + 20 contexts in efficacy success (ES) 100.0" in said
+    assert "neighbourhood KL 0.100" in said.partition("Not told apart")[0]
+    assert "Not told apart: paraphrase success (PS) 0.0" in said
+    assert "(n = 20, p >= 0.05 by Holm)" in said
+
+
+def test_seconds_are_compared_only_of_variants_that_were_made_alike(report: ModuleType) -> None:
+    subjects = [f"subject {number}" for number in range(20)]
+    values = {"5": 1.0, "20": 3.0}
+    variants = {
+        name: {"before": {}, "facts": {"seconds": [value + place for place in range(20)]}, "failed": 0}
+        for name, value in values.items()
+    }
+    figures = {"model": "m", "data": "d", "first": 1, "last": 20, "subjects": subjects, "variants": variants}
+    machine = {"system": "Linux", "processor": "x86_64", "threads": 1}
+    entry = {"load": [0.1, 0.1]}
+    way = {"code": "c0de", "versions": {"python": "3", "torch": "2", "transformers": "5"}, "machine": machine}
+
+    def page(made: int) -> str:
+        runs = {"5": [{"made": 0, **entry}], "20": [{"made": made, **entry}]}
+        return " ".join(report.text({"figures": figures, "runs": runs, "made": [way, way]}))
+
+    assert "seconds -2.00" in page(0)
+    assert "seconds" not in page(1)

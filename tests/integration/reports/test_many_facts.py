@@ -35,7 +35,7 @@ def report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, run_here: Callable[.
     """The script, with small editors, and its runs in this process."""
     monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
     monkeypatch.syspath_prepend(str(ROOT / "docs" / "reports"))
-    for name in ("many_facts", "leaderboard", "sequential", "layers", "pages"):
+    for name in ("many_facts", "contexts", "leaderboard", "sequential", "layers", "pages"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     module = importlib.import_module("many_facts")
     methods = {
@@ -74,7 +74,7 @@ def test_collect_and_page(
     said = capsys.readouterr().out
     assert "there are no such editors here: later" in said
     # All but the controls in the other order, too.
-    assert "12 sequences are left, about 0.1 hours" in said
+    assert "12 sequences are left" in said
     report.REPORT.main(collect)
     assert len(runs) == 12
     [like] = [one for overrides in runs for one in overrides if one.startswith("editor.like.run=")]
@@ -101,11 +101,13 @@ def test_collect_and_page(
     monkeypatch.setattr(report, "load", None)
     report.REPORT.main(["page", "--docs", str(tmp_path / "docs")])
     page = (tmp_path / "docs" / "many_facts.md").read_text()
-    assert "After 8 facts, 0.17 for each of a layer's coefficients:" in page
+    assert "| after 8 | free | free, paraphrases |" in page
+    assert "| after 4 |" in page
+    assert "| after 2 |" not in page  # the smallest T is in the picture and the data
     assert "Not run: later." in page
-    assert "- T = 8: **" in page
-    assert "keeping earlier keys: MEMIT less MEMIT, plain is" in page
-    assert "The first 4 facts in 2 orders" in page
+    assert "| MEMIT 0.1 less plain MEMIT 0.1 | 8 |" in page
+    assert "after 4 facts in the same order: means of 2" in page
+    assert page.rstrip().splitlines()[-1].startswith("[data/many_facts.json]")
     assert (tmp_path / "docs" / "figures" / "many_facts-counterfact.png").is_file()
 
 
@@ -132,8 +134,7 @@ def test_a_method_that_goes_further(
     assert set(both["memit"]["facts"]) == {"2", "4", "8"}
     report.REPORT.main(["page", "--docs", str(tmp_path / "docs")])
     page = " ".join((tmp_path / "docs" / "many_facts.md").read_text().split())
-    assert "The first and the latest facts apart, after 8:" in page
-    assert "T = 8 was asked of some methods only" in page
+    assert "| after 8 |" in page
 
 
 @pytest.mark.slow
@@ -166,7 +167,7 @@ def test_methods_are_added_to_the_data_of_a_store_that_is_gone(
     assert both["earlier"] == [first["command"]]
     report.REPORT.main(["page", "--docs", str(tmp_path / "docs")])
     page = " ".join((tmp_path / "docs" / "many_facts.md").read_text().split())
-    assert f"Made by `{first['command']}`, then `{both['command']}`" in page
+    assert "| plain MEMIT 0.1 |" in page
     # With --lacking only the order that the file does not have is run.
     runs.clear()
     other = collected("none,memit", "--orders", "2", "--lacking")
@@ -222,26 +223,50 @@ def test_solved_targets_are_shared(report: ModuleType, arguments: list[str], tmp
     assert solved("memit_anew") == 8 + 6 + 2
 
 
-def test_what_the_best_is_compared_by(report: ModuleType) -> None:
-    """By hand: 40 facts, all right against half right; and a control is never the best."""
-    point: dict[str, Any] = {"t": 40, "metrics": {}}
+def of_forty(share: float, blank: float = 0.0) -> dict[str, Any]:
+    """A method after 40 facts, of which it says so many on paraphrases and on prompts."""
 
-    def method(share: float) -> dict[str, Any]:
-        value = {"before": 0.0, "after": share, "low": share, "high": share, "n": 40}
-        columns = {f"{number}": [float(number < share * 40)] for number in range(40)}
-        key = "paraphrase_free_generation_strict"
-        facts = {"subjects": {id_: id_ for id_ in columns}, "columns": columns}
-        return {"points": [point | {"metrics": {key: value}}], "facts": {"40": facts}, "orders": {}}
+    def value(after: float) -> dict[str, Any]:
+        return {"before": 0.0, "after": after, "low": after, "high": after, "n": 40}
 
-    methods = {"none": method(1.0), "memit": method(0.9), "memit_plain": method(0.5), "rome": method(0.875)}
-    said = list(report.best("zsre", methods, batch=20))
-    assert any(
-        line.startswith("- T = 40: **MEMIT**, 90.0 [90.0, 90.0]; not told apart from it: ROME.") for line in said
-    )
-    history = "MEMIT less MEMIT, plain is 40.0 (p < 0.001, uncorrected)"
-    assert any(history in line for line in said)
+    columns = {f"{number}": [float(number < share * 40)] for number in range(40)}
+    metrics = {key: value(share) for key in ("paraphrase_free_generation_strict", "free_generation_strict")}
+    metrics |= {"preservation": value(1 - share), "perplexity_drift": value(0.1), "blank_answers": value(blank)}
+    facts = {"subjects": {id_: id_ for id_ in columns}, "columns": columns}
+    return {"points": [{"t": 40, "metrics": metrics}], "facts": {"40": facts}, "orders": {}}
+
+
+def test_the_planned_comparisons(report: ModuleType) -> None:
+    """By hand: 36 of 40 facts against 20: 40 points, of which an interval and a corrected p-value are told."""
+    methods = {"none": of_forty(0.0), "memit": of_forty(0.9), "memit_plain": of_forty(0.5)}
+    said = list(report.comparisons("zsre", methods, batch=20))
+    [row] = [line for line in said if line.startswith("| MEMIT 0.1 less plain MEMIT 0.1 | 40 | 40.0 [")]
+    assert row.endswith("| < 0.001 | -40.0 | 0.000 |")
+    assert any("(n = 40)" in line for line in said)
     # In the first batch there is nothing earlier to keep.
-    assert not any(history in line for line in report.best("zsre", methods, batch=40))
+    assert list(report.comparisons("zsre", methods, batch=40)) == []
+
+
+def test_what_is_left_is_compared_between_methods_of_like_strength(report: ModuleType) -> None:
+    methods = {"none": of_forty(1.0), "memit": of_forty(0.9), "memit_plain": of_forty(0.5), "rome": of_forty(0.95)}
+    said = " ".join(report.alike(methods, 40))
+    assert "The 2 that say at least 90 % of the facts: free, paraphrases 90.0 (MEMIT 0.1) to 95.0 (ROME)" in said
+    assert "locality 5.0 (ROME) to 10.0 (MEMIT 0.1)" in said
+    assert list(report.alike({"memit": methods["memit"]}, 40)) == []
+    # Blank answers say nothing of what stays.
+    blank = {name: of_forty(0.9, blank=1.0) for name in ("memit", "rome")}
+    assert "locality" not in " ".join(report.alike(blank, 40))
+    assert "preservation" in report.unsaid(blank)
+
+
+def test_what_was_asked_beforehand(report: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "AIMS", {"zsre": {40: {"free_generation_strict": (">=", 0.7)}}})
+    monkeypatch.setitem(report.METHODS, "memit_ratio_10", replace(report.METHODS["memit"], title="x", afterwards=True))
+    methods = {"memit": of_forty(0.5), "memit_plain": of_forty(0.4), "memit_ratio_10": of_forty(0.9)}
+    said = " ".join(report.aims("zsre", methods))
+    assert "after 40: free >= 70.0. MEMIT 0.1, the best in free, paraphrases" in said
+    assert "misses free (50.0)." in said
+    assert "that meet all: x." in said
 
 
 def test_the_differences_of_the_same_orders(report: ModuleType) -> None:
@@ -256,12 +281,12 @@ def test_the_differences_of_the_same_orders(report: ModuleType) -> None:
         return {"points": points(own), "facts": {}, "orders": orders}
 
     memit, plain = method(0.9, 0.8, 0.7), method(0.8, 0.7, 0.5)
-    said = list(report.between_orders({"memit": memit, "memit_plain": plain, "alphaedit": method(0.1)}, 40))
-    assert said[-2] == "| MEMIT less MEMIT, plain |  |  |  |  | 13.3 [-1.0, 27.7] |  |  |  |"
+    said = list(report.between_orders({"memit": memit, "memit_plain": plain, "alphaedit": method(0.1)}))
+    assert said[-2] == "| MEMIT 0.1 less plain MEMIT 0.1 |  | 13.3 [-1.0, 27.7] |  |  |  |  |"
     assert sum("less" in line for line in said) == 1, "AlphaEdit has one order"
     # Where one has fewer orders, those of both count; where a figure is lacking in one of them, none is told.
     del plain["orders"]["2"]
-    assert "| 10.0 |" in list(report.between_orders({"memit": memit, "memit_plain": plain}, 40))[-2]
+    assert "| 10.0 |" in list(report.between_orders({"memit": memit, "memit_plain": plain}))[-2]
     plain["orders"]["1"] = points(0.7, "efficacy_success")
-    assert "0" not in list(report.between_orders({"memit": memit, "memit_plain": plain}, 40))[-2]
-    assert list(report.between_orders({"memit": memit}, 40)) == []
+    assert list(report.between_orders({"memit": memit, "memit_plain": plain}))[-2].endswith("0.1 |  |  |  |  |  |  |")
+    assert list(report.between_orders({"memit": memit})) == []

@@ -67,9 +67,9 @@ def test_collect_and_page(report: ModuleType, arguments: list[str], runs: list[l
     assert {name: both["figures"]["variants"][name] for name in ("1", "2")} == figures["variants"]
     report.REPORT.main(["page", "--docs", str(tmp_path / "docs")])
     page = " ".join((tmp_path / "docs" / "rounds.md").read_text().split())
-    assert "5 facts (of counterfact.json, 2-4 and 8-9) are written into" in page
-    assert "## Two rounds, against one round" in page
-    assert "## One round, one layer, against one round" in page
+    assert "Facts 2-4 and 8-9 of counterfact.json are written into" in page
+    assert "| two rounds less one round (ratio 10, five layers) |" in page
+    assert "| one round, one layer less one round (ratio 10, five layers) |" in page
     assert "| three rounds |" not in page
     with pytest.raises(SystemExit, match="differs in facts, n: give --anew"):
         collected("--facts", "2-6,8-9")
@@ -81,19 +81,27 @@ def test_what_facts_are_asked_for(report: ModuleType, arguments: list[str]) -> N
             report.REPORT.main(["collect", *arguments, "--facts", wrong])
 
 
-def test_the_comparison_is_paired(report: ModuleType) -> None:
-    """By hand: three facts of ten are won, none is lost; the drift, of one value, has a difference and no test."""
+def test_the_comparison_is_paired(report: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand: three facts of ten are won, none is lost; McNemar's p is 2 * 0.5^3, and the finding says no more."""
+    monkeypatch.setattr(sys.modules["many_facts"], "MIN_FACTS", 10)
 
-    def side(held: list[float], drift: float) -> dict[str, Any]:
-        value = {"before": 0.0, "after": sum(held) / len(held), "low": 0.0, "high": 1.0, "n": len(held)}
+    def side(said: int) -> dict[str, Any]:
+        held = [float(number < said) for number in range(10)]
+        value = {"before": 0.0, "after": said / 10, "low": 0.0, "high": 1.0, "n": 10}
         facts = {
-            "subjects": {str(number): str(number) for number in range(len(held))},
+            "subjects": {str(number): str(number) for number in range(10)},
             "columns": {str(number): [one] for number, one in enumerate(held)},
         }
-        metrics = {"free_generation_strict": value, "perplexity_drift": {**value, "after": drift}}
-        return {"points": [{"t": 10, "metrics": metrics}], "facts": {"free_generation_strict": facts}}
+        metrics = dict.fromkeys(report.TESTED, value)
+        return {"points": [{"t": 10, "metrics": metrics}], "facts": dict.fromkeys(report.TESTED, facts)}
 
-    left, right = side([1.0] * 8 + [0.0] * 2, 0.3), side([1.0] * 5 + [0.0] * 5, 0.1)
-    lines = list(report.comparison(left, right))
-    # Exact sign flips: of the 2^3 ways to flip three differences of one sign, two are as extreme.
-    assert lines[2:] == ["| free | 30.0 | 0.250 |", "| drift | 0.200 |  |"]
+    variants = {"1": side(5), "2": side(8), "3": side(8)}
+    tests = report.tested(variants)
+    assert list(tests) == [(*pair, key) for pair in (("2", "1"), ("3", "2")) for key in report.TESTED]
+    text, p = tests["2", "1", "free_generation_strict"]
+    assert text.startswith("30.0 [")
+    assert p == 1.0  # 0.25, six times over by Holm
+    said = " ".join(report.finding(300, variants, tests))
+    assert "**Of 300 zsRE facts in one edit the model says 50.0" in said
+    assert "A third round is told apart from two in nothing (of the 3 figures tested below)" in said
+    assert list(report.finding(300, variants, {})) == []
