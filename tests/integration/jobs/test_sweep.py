@@ -17,22 +17,15 @@ import program
 import pytest
 import tiny
 import yaml
+from sweep_parts import ROME, SUBJECTS, record
 
 from corrigenda.runs.records import records_in
 from corrigenda.runs.store import Store
 
-CITIES = ["Paris", "London", "Berlin", "Rome"]
-SUBJECTS = ["Danielle Darrieux", "Thomas", "Big Ben", "Eiffel", "tower", "river", "red", "blue", "seven", "north"]
 SUBJECTS += [f"{one} {other}" for one in ("green", *SUBJECTS[6:]) for other in SUBJECTS[:6]]
 EDITORS = ["rome", "random", "in_context"]
 SWEEP = ["editor=small_rome,small_random,in_context", "data=one,two", "seed=0,1"]
 N_RUNS, N_FACTS = 3 * 2 * 2, 10
-
-ROME = """
-prefix_lengths: [[3, 2]]
-layer: 1
-text: {tokens: 640, length: 16}
-"""
 
 
 def has(package: str) -> bool:
@@ -58,20 +51,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for number in range(10):
             file.write(json.dumps(record(number)) + "\n")
     return home
-
-
-def record(number: int) -> dict[str, Any]:
-    subject = SUBJECTS[number]
-    return {
-        "id": f"fact-{number}",
-        "subject": subject,
-        "prompt": "the city of {} is",
-        "target_true": CITIES[number % 4],
-        "target_new": CITIES[(number + 1) % 4],
-        "paraphrases": [f"{subject} stands in the city of"],
-        "neighbourhood": ["the city of green is"],
-        "generation": [f"{subject} is"],
-    }
 
 
 def arguments_of(home: Path, store: str, *overrides: str) -> list[str]:

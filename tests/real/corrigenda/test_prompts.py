@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from transformers import PreTrainedTokenizerBase
+from prompts_parts import pretend_slow
 
 from corrigenda import LanguageModel
 from corrigenda.joints import joined
 from corrigenda.prompts import encode_plain, encode_target, subject_span
-
-
-def pretend_slow(monkeypatch: pytest.MonkeyPatch, tokenizer: PreTrainedTokenizerBase) -> None:
-    """From here on the tokenizer says that it knows no offsets."""
-    monkeypatch.setattr(type(tokenizer), "is_fast", property(lambda _self: False))
 
 
 @pytest.mark.parametrize("prompt", ["The Eiffel Tower is in", 'He said: "', "Question:\n", "1,", ""])

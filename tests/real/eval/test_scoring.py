@@ -4,65 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-import pytest
-import torch
-from torch import Tensor
+from scoring_parts import check, context_edit, plain, some_edit
 
-from corrigenda import ContextEdit, LanguageModel, LowRankEdit, Origin
-from eval.scoring import TargetScore, continues_as, score
+from corrigenda import LanguageModel
+from eval.scoring import continues_as, score
 
-TOLERANCE = 1e-4
 REAL_QUERIES = [
     ("The Eiffel Tower is located in the city of", ["Paris", "Saint Petersburg", "Kuala Lumpur", "Paris"]),
     ("Danielle Darrieux's mother tongue is", ["French", "Swahili or Zulu"]),
     ("Thomas", ["Edison", "Aquinas and his followers"]),
 ]
-
-
-def plain(lm: LanguageModel, ids: list[int]) -> Tensor:
-    """Log-probabilities, (position, vocabulary), of one unpadded row by the model itself."""
-    with torch.no_grad():
-        return lm.model(input_ids=torch.tensor([ids])).logits[0].float().log_softmax(-1)
-
-
-def expected(lm: LanguageModel, prompt: str, target: str) -> TargetScore:
-    """A target's score from one whole forward over the prompt and the target."""
-    before = lm.tokenizer(prompt)["input_ids"]
-    whole = lm.tokenizer(f"{prompt} {target}")["input_ids"]
-    assert whole[: len(before)] == before
-    log_probs = plain(lm, whole)
-    places = range(len(before) - 1, len(whole) - 1)
-    return TargetScore(
-        tuple(float(log_probs[at, whole[at + 1]]) for at in places),
-        tuple(int(log_probs[at].argmax()) == whole[at + 1] for at in places),
-    )
-
-
-def check(lm: LanguageModel, queries: list[tuple[str, list[str]]], context: str = "", max_tokens: int = 4096) -> None:
-    found = score(lm, queries, keep_distributions=True, max_tokens=max_tokens)
-    assert len(found) == len(queries)
-    for (prompt, targets), result in zip(queries, found, strict=True):
-        assert len(result.targets) == len(targets)
-        for target, scored in zip(targets, result.targets, strict=True):
-            reference = expected(lm, context + prompt, target)
-            assert scored.log_probs == pytest.approx(reference.log_probs, abs=TOLERANCE)
-            assert scored.hits == reference.hits
-        assert result.next_token is not None
-        last = plain(lm, lm.tokenizer(context + prompt)["input_ids"])[-1]
-        torch.testing.assert_close(result.next_token, last, atol=TOLERANCE, rtol=0)
-
-
-def some_edit(lm: LanguageModel, layer: int, size: float) -> LowRankEdit:
-    """A random change of one layer, `size` times as large as its values."""
-    memory = lm.memory(layer)
-    draw = torch.Generator().manual_seed(0)
-    left, right = torch.randn(memory.d_ffn, 2, generator=draw), torch.randn(2, memory.d_model, generator=draw)
-    right *= size * float(memory.values.norm() / (left @ right).norm())
-    return LowRankEdit.of(lm, Origin(lm.name, lm.fingerprint, "test"), {layer: (left, right)})
-
-
-def context_edit(lm: LanguageModel, text: str) -> ContextEdit:
-    return ContextEdit(Origin(lm.name, lm.fingerprint, "test"), text)
 
 
 def test_log_probs_on_the_real_model(smollm2: LanguageModel) -> None:

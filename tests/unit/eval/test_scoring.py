@@ -6,70 +6,14 @@ import math
 
 import pytest
 import tiny
-import torch
-from torch import Tensor
+from scoring_parts import TINY_QUERIES, TOLERANCE, check, context_edit, plain, some_edit
 
-from corrigenda import ContextEdit, Fact, LanguageModel, LowRankEdit, Origin
+from corrigenda import Fact
 from corrigenda.forward.generation import Greedy, decode, never
 from eval import EvalSettings, evaluate
 from eval.scoring import TargetScore, continues_as, probabilities, score
 
-TOLERANCE = 1e-4
-
 # Prompts of different lengths, one of them twice; targets of one to four words, some that begin alike.
-TINY_QUERIES = [
-    ("the Eiffel tower is located in the city of", ["Paris", "Rome", "the capital of France"]),
-    ("Danielle speaks", ["French", "English"]),
-    ("the", ["city", "city of Paris", "city of London"]),
-    ("Danielle speaks", ["German and Dutch", "French"]),
-    ("Thomas plays the piano in the capital of Italy , in the north of", []),
-]
-
-
-def plain(lm: LanguageModel, ids: list[int]) -> Tensor:
-    """Log-probabilities, (position, vocabulary), of one unpadded row by the model itself."""
-    with torch.no_grad():
-        return lm.model(input_ids=torch.tensor([ids])).logits[0].float().log_softmax(-1)
-
-
-def expected(lm: LanguageModel, prompt: str, target: str) -> TargetScore:
-    """A target's score from one whole forward over the prompt and the target."""
-    before = lm.tokenizer(prompt)["input_ids"]
-    whole = lm.tokenizer(f"{prompt} {target}")["input_ids"]
-    assert whole[: len(before)] == before
-    log_probs = plain(lm, whole)
-    places = range(len(before) - 1, len(whole) - 1)
-    return TargetScore(
-        tuple(float(log_probs[at, whole[at + 1]]) for at in places),
-        tuple(int(log_probs[at].argmax()) == whole[at + 1] for at in places),
-    )
-
-
-def check(lm: LanguageModel, queries: list[tuple[str, list[str]]], context: str = "", max_tokens: int = 4096) -> None:
-    found = score(lm, queries, keep_distributions=True, max_tokens=max_tokens)
-    assert len(found) == len(queries)
-    for (prompt, targets), result in zip(queries, found, strict=True):
-        assert len(result.targets) == len(targets)
-        for target, scored in zip(targets, result.targets, strict=True):
-            reference = expected(lm, context + prompt, target)
-            assert scored.log_probs == pytest.approx(reference.log_probs, abs=TOLERANCE)
-            assert scored.hits == reference.hits
-        assert result.next_token is not None
-        last = plain(lm, lm.tokenizer(context + prompt)["input_ids"])[-1]
-        torch.testing.assert_close(result.next_token, last, atol=TOLERANCE, rtol=0)
-
-
-def some_edit(lm: LanguageModel, layer: int, size: float) -> LowRankEdit:
-    """A random change of one layer, `size` times as large as its values."""
-    memory = lm.memory(layer)
-    draw = torch.Generator().manual_seed(0)
-    left, right = torch.randn(memory.d_ffn, 2, generator=draw), torch.randn(2, memory.d_model, generator=draw)
-    right *= size * float(memory.values.norm() / (left @ right).norm())
-    return LowRankEdit.of(lm, Origin(lm.name, lm.fingerprint, "test"), {layer: (left, right)})
-
-
-def context_edit(lm: LanguageModel, text: str) -> ContextEdit:
-    return ContextEdit(Origin(lm.name, lm.fingerprint, "test"), text)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "gemma2", "bloom"])

@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import program
 import pytest
 import tiny
+from sweep_parts import ROME, SUBJECTS, record
 
 from corrigenda import Fact
 from corrigenda.data import FactSet
 from corrigenda.data.parts import part_of, require_disjoint, take_part
 
-CITIES = ["Paris", "London", "Berlin", "Rome"]
-SUBJECTS = ["Danielle Darrieux", "Thomas", "Big Ben", "Eiffel", "tower", "river", "red", "blue", "seven", "north"]
 SUBJECTS += [f"{one} {other}" for one in ("green", *SUBJECTS[6:]) for other in SUBJECTS[:6]]
 N_RUNS, N_FACTS = 3 * 2 * 2, 10
-
-ROME = """
-prefix_lengths: [[3, 2]]
-layer: 1
-text: {tokens: 640, length: 16}
-"""
 
 
 @pytest.fixture(scope="module")
@@ -45,20 +37,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for number in range(10):
             file.write(json.dumps(record(number)) + "\n")
     return home
-
-
-def record(number: int) -> dict[str, Any]:
-    subject = SUBJECTS[number]
-    return {
-        "id": f"fact-{number}",
-        "subject": subject,
-        "prompt": "the city of {} is",
-        "target_true": CITIES[number % 4],
-        "target_new": CITIES[(number + 1) % 4],
-        "paraphrases": [f"{subject} stands in the city of"],
-        "neighbourhood": ["the city of green is"],
-        "generation": [f"{subject} is"],
-    }
 
 
 def arguments_of(home: Path, store: str, *overrides: str) -> list[str]:

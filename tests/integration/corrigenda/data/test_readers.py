@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import copy
-import json
 import os
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
 
 import pytest
+from readers_parts import COUNTERFACT, changed, write_repository
 
 from corrigenda.data import SCHEMAS, read_facts
 
@@ -25,46 +23,6 @@ def shared(name: str) -> Path:
     if not path.is_file():
         pytest.skip(f"no {path}; set CORRIGENDA_SHARED to the folder that holds data/{name}.json")
     return path
-
-
-Json = dict[str, Any]
-
-COUNTERFACT: Json = {
-    "case_id": 7,
-    "pararel_idx": 2796,
-    "requested_rewrite": {
-        "prompt": "The capital of {} is",
-        "relation_id": "P36",
-        "target_new": {"str": "Lyon", "id": "Q456"},
-        "target_true": {"str": "Tallinn", "id": "Q1770"},
-        "subject": "Estonia",
-    },
-    "paraphrase_prompts": ["They flew home. Estonia has its seat of government in"],
-    "neighborhood_prompts": ["The old hanseatic town of Reval is today called"],
-    "attribute_prompts": ["The third largest city of France is"],
-    "generation_prompts": ["Estonia's parliament sits in"],
-}
-
-
-def changed(record: Json, path: str, value: object) -> Json:
-    """A copy of the record with `value` at the dotted path; Ellipsis deletes the field."""
-    record = copy.deepcopy(record)
-    *parents, last = path.split(".")
-    owner = record
-    for name in parents:
-        owner = owner[name]
-    if value is ...:
-        del owner[last]
-    else:
-        owner[last] = value
-    return record
-
-
-def write_repository(folder: Path, splits: dict[str, list[Json]]) -> Path:
-    folder.mkdir(parents=True)
-    for split, records in splits.items():
-        (folder / f"{split}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    return folder
 
 
 def test_offline_from_a_fresh_process(tmp_path: Path) -> None:

@@ -2,58 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 
 import pytest
 import tiny
 import torch
+from interventions_parts import AT, LAYER, ROWS, a_batch, hooks, seen_at, site, width
 from torch import Tensor
 
 from corrigenda import LanguageModel
-from corrigenda.forward.interventions import Action, Add, Apply, Read, Replace, Scale, intervene
+from corrigenda.forward.interventions import Add, Apply, Read, Replace, Scale, intervene
 from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import forward_logits, record
-from corrigenda.models.sites import SITES, WITHOUT_LAYER, Site
+from corrigenda.models.sites import SITES, WITHOUT_LAYER
 from corrigenda.prompts import TokenBatch
-
-LAYER = 2
-
-SEQUENCES = [[5, 6, 7, 8, 9, 20, 21], [10, 11, 12, 22], [13, 14, 15, 16, 17, 18]]
-
-AT = torch.tensor([4, 1, 3])
-
-ROWS = torch.arange(3)
-
-
-def site(name: str, layer: int = LAYER) -> Site:
-    return Site(name, None if name in WITHOUT_LAYER else layer)  # type: ignore[arg-type]
-
-
-def a_batch(lm: LanguageModel) -> TokenBatch:
-    return lm.batch(SEQUENCES)
-
-
-def width(lm: LanguageModel, name: str) -> tuple[int, ...]:
-    if name == "heads":
-        return 4, tiny.WIDTH // 4
-    return (lm.memory(LAYER).d_ffn,) if name == "coefficients" else (tiny.WIDTH,)
-
-
-def hooks(lm: LanguageModel) -> int:
-    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in lm.model.modules())
-
-
-def seen_at(lm: LanguageModel, name: str, action: Action | None, at: Tensor | None) -> tuple[Tensor, Tensor]:
-    """What is at a site after an action, the whole of it; and the logits at all real positions."""
-    batch = a_batch(lm)
-    with contextlib.ExitStack() as stack, torch.no_grad():
-        if action is not None:
-            stack.enter_context(intervene(lm, site(name), action, at))
-        seen = stack.enter_context(intervene(lm, site(name), Read()))
-        logits = forward_logits(lm, batch)
-    return seen.value, logits[batch.attention_mask.bool()]
-
 
 IN_LAYERS = [name for name in SITES if name not in WITHOUT_LAYER]
 

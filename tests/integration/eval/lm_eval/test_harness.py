@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
+from harness_parts import ANSWER_TASK, CHOICES, QUESTIONS, continuations
 from tasks import CHOICE_TASK
 
 from corrigenda import ContextEdit, Edit, LanguageModel, LowRankEdit, Origin
@@ -17,32 +18,6 @@ from corrigenda.edits.side_memory import SideMemoryEdit, routing_score
 from eval.lm_eval.harness import Harness, paired
 
 pytest.importorskip("lm_eval", reason="needs the package lm_eval (the extra harness)")
-
-QUESTIONS = [
-    "the capital of France is",
-    "Big Ben is located in",
-    "Thomas speaks",
-    "the river is in",
-    "the tower stands",
-]
-CHOICES = [
-    ["Paris", "Rome", "London"],
-    ["London", "Berlin"],
-    ["French", "English", "Dutch"],
-    ["Italy", "France"],
-    ["in the city of Rome", "on a river", "at"],
-]
-ANSWER_TASK = """
-task: {name}
-dataset_path: json
-dataset_kwargs: {{data_files: {{test: "{data}"}}}}
-test_split: test
-output_type: generate_until
-doc_to_text: "{{{{question}}}}"
-doc_to_target: "{{{{said}}}}"
-generation_kwargs: {{until: ["\\n"], max_gen_toks: 2, do_sample: false}}
-metric_list: [{{metric: exact_match}}]
-"""
 
 
 @pytest.fixture(scope="module")
@@ -131,10 +106,6 @@ def accuracy(lm: LanguageModel, before: str = "") -> float:
         values = [log_prob(lm, question, choice, before) for choice in choices]
         right += values.index(max(values)) == number % 2
     return right / len(QUESTIONS)
-
-
-def continuations() -> list[tuple[str, str]]:
-    return [(q, f" {c}") for q, choices in zip(QUESTIONS, CHOICES, strict=True) for c in choices]
 
 
 @pytest.mark.parametrize("name", ["low_rank", "coefficient", "context"])

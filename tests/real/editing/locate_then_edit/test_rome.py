@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 import torch
+from rome_parts import Patch, cosine, difference, solve, some_moment
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -19,30 +18,11 @@ from corrigenda.data import read_facts
 from corrigenda.moments.second_moment import SecondMoment
 from corrigenda.moments.text import Text
 from editing import Rome, ValueSettings
-from editing.locate_then_edit.keys import bare_keys, mean_keys
-from editing.locate_then_edit.prompts import Prompts, build_prompts, run_prompts
-from editing.locate_then_edit.targets import TargetValues, old_values, solve_target_values
 from eval import EvalSettings
 from eval.held_out import read_held_out
 from eval.scoring import probabilities, score
 
-LAYER = 1
-PREFIXES = ("", "red green . ", "the river is in the north . ")
 # Fit for random models, which need a longer way than trained ones; no fact stops early.
-SETTINGS = ValueSettings(steps=8, lr=0.2, weight_decay=0.02, early_stop_loss=-1.0)
-ROME = Rome(bare_agreement=0.0, layer=LAYER, prefixes=PREFIXES, value=SETTINGS, flag_norm=1e9, refuse_norm=1e9)
-
-
-def some_moment(lm: LanguageModel, layer: int) -> Tensor:
-    """A well-conditioned second moment: of random coefficients of which some vary together."""
-    draw = torch.Generator().manual_seed(5)
-    d_ffn = lm.memory(layer).d_ffn
-    mixing = torch.eye(d_ffn) + torch.randn(d_ffn, d_ffn, generator=draw) / d_ffn**0.5
-    keys = torch.randn(4 * d_ffn, d_ffn, generator=draw, dtype=torch.float64) @ mixing.double()
-    return keys.T @ keys / len(keys)
-
-
-Patch = Callable[[Tensor | None], None]
 
 
 @pytest.fixture
@@ -57,35 +37,6 @@ def moment(monkeypatch: pytest.MonkeyPatch) -> Patch:
 
     patch(None)
     return patch
-
-
-@dataclasses.dataclass(frozen=True)
-class Rewrites:
-    """What one run of some facts' prompts gives at ROME's layer."""
-
-    prompts: Prompts
-    mean_keys: Tensor
-    bare_keys: Tensor
-    old_values: Tensor
-
-
-def solve(lm: LanguageModel, facts: Sequence[Fact], rome: Rome = ROME) -> tuple[Rewrites, TargetValues]:
-    assert rome.layer is not None
-    assert rome.prefixes is not None
-    layer = rome.layer
-    prompts = build_prompts(lm, facts, rome.prefixes, rome.value.kl_prompt, rome.value.kl_position)
-    run = run_prompts(lm, prompts, [layer])
-    rewrites = Rewrites(prompts, mean_keys(run, layer), bare_keys(run, layer), old_values(run, layer))
-    return rewrites, solve_target_values(lm, run, layer, rome.value)
-
-
-def difference(left: Tensor, right: Tensor) -> float:
-    """The largest relative difference of two rows."""
-    return float(((left - right).norm(dim=-1) / right.norm(dim=-1)).max())
-
-
-def cosine(left: Tensor, right: Tensor) -> float:
-    return float(torch.nn.functional.cosine_similarity(left.flatten(), right.flatten(), dim=0))
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from readers_parts import COUNTERFACT, Json, changed, write_repository
 
 from corrigenda.data import SCHEMAS, FactSet, RecordError, read_facts
 from corrigenda.facts import Fact, FactError, Probe
@@ -24,23 +25,6 @@ ROOT = Path(__file__).parents[4]
 
 SHARED = Path(os.environ.get("CORRIGENDA_SHARED", ROOT.parent / "shared")) / "data"
 
-Json = dict[str, Any]
-
-COUNTERFACT: Json = {
-    "case_id": 7,
-    "pararel_idx": 2796,
-    "requested_rewrite": {
-        "prompt": "The capital of {} is",
-        "relation_id": "P36",
-        "target_new": {"str": "Lyon", "id": "Q456"},
-        "target_true": {"str": "Tallinn", "id": "Q1770"},
-        "subject": "Estonia",
-    },
-    "paraphrase_prompts": ["They flew home. Estonia has its seat of government in"],
-    "neighborhood_prompts": ["The old hanseatic town of Reval is today called"],
-    "attribute_prompts": ["The third largest city of France is"],
-    "generation_prompts": ["Estonia's parliament sits in"],
-}
 
 ZSRE: Json = {
     "subject": "Kalevipoeg",
@@ -75,20 +59,6 @@ PLAIN: Json = {
 }
 
 GOOD: dict[str, Json] = {"counterfact": COUNTERFACT, "zsre": ZSRE, "known_facts": KNOWN, "plain": PLAIN}
-
-
-def changed(record: Json, path: str, value: object) -> Json:
-    """A copy of the record with `value` at the dotted path; Ellipsis deletes the field."""
-    record = copy.deepcopy(record)
-    *parents, last = path.split(".")
-    owner = record
-    for name in parents:
-        owner = owner[name]
-    if value is ...:
-        del owner[last]
-    else:
-        owner[last] = value
-    return record
 
 
 def plain_records(count: int, start: int = 0) -> list[Json]:
@@ -502,13 +472,6 @@ def test_path_as_text_and_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (tmp_path / "mine.json").write_text(json.dumps([PLAIN]))
     monkeypatch.setenv("HOME", str(tmp_path))
     assert read_facts(str(tmp_path / "mine.json")) == read_facts("~/mine.json")
-
-
-def write_repository(folder: Path, splits: dict[str, list[Json]]) -> Path:
-    folder.mkdir(parents=True)
-    for split, records in splits.items():
-        (folder / f"{split}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    return folder
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from folder_parts import CONFIG, begun, record, summary, unexpected
 from rich.console import Console
 
 import corrigenda
@@ -21,46 +21,6 @@ from corrigenda.runs.locks import LockedError, is_locked, locked
 from corrigenda.runs.records import count_records, records_in
 from corrigenda.runs.store import Store, StoredRun, read_run
 from jobs.runs import runs_table
-
-CONFIG: dict[str, Any] = {
-    "mode": "single",
-    "seed": 0,
-    "editor": {"_target_": "editing.Rome", "layer": 1},
-    "model": {"name": "tiny", "dtype": "float32", "device": None},
-    "data": {"path": "facts.jsonl"},
-    "eval": {"generate": True},
-    "logger": {"name": "none"},
-    "resume": None,
-    "job": {"name": "edit"},
-}
-
-
-def record(number: int) -> dict[str, Any]:
-    """A record with values that a sloppy format would change."""
-    after = {"efficacy_success": 1.0, "efficacy_magnitude": math.nextafter(0.1, 1) * 10**-number, "odd": -0.0}
-    return {
-        "id": f"fact-{number}",
-        "fact": {"subject": f"subject {number}", "prompt": "{} is", "target_new": "été\u2028\n", "relation": None},
-        "verb": "modify",
-        "edit": None if number == 1 else {"layers": [1, 2], "loss": 1e-17},
-        "seconds": None if number == 2 else 0.1 + 0.2,
-        "error": "",
-        "before": None if number == 3 else {"values": {"efficacy_success": 0.0}, "prompts": {"prompt": [{"p": 1 / 3}]}},
-        "after": {"values": after, "prompts": {}, "extra": [1, 1.0, True]},
-    }
-
-
-def begun(path: Path, identity: dict[str, str], cases: int = 0, **config: Any) -> RunFolder:
-    folder = RunFolder(path)
-    folder.begin(yaml.safe_dump({**CONFIG, **config}))
-    folder.identify(**identity)
-    for number in range(cases):
-        folder.append(record(number))
-    return folder
-
-
-def summary(n: int, **others: Any) -> dict[str, Any]:
-    return {"editor": "rome", "model": "tiny", "data": "facts", "mode": "single", "n_facts": n, "metrics": {}} | others
 
 
 def finished(path: Path, run: str = "1", cases: int = 3) -> RunFolder:
@@ -224,10 +184,6 @@ def test_a_lock_is_held_and_let_go(tmp_path: Path) -> None:
     assert not is_locked(tmp_path / "lock")
     with locked(tmp_path / "lock"):
         pass
-
-
-def unexpected() -> RunFolder:
-    raise AssertionError("there is a run to go on with")
 
 
 def test_finished_is_not_run_again_unless_forced(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from harness_parts import ANSWER_TASK, CHOICES, QUESTIONS, continuations
 from tasks import CHOICE_TASK
 from tokenizers.processors import TemplateProcessing
 
@@ -25,32 +26,6 @@ from eval.lm_eval.harness import Harness
 from eval.scoring import score
 
 pytest.importorskip("lm_eval", reason="needs the package lm_eval (the extra harness)")
-
-QUESTIONS = [
-    "the capital of France is",
-    "Big Ben is located in",
-    "Thomas speaks",
-    "the river is in",
-    "the tower stands",
-]
-CHOICES = [
-    ["Paris", "Rome", "London"],
-    ["London", "Berlin"],
-    ["French", "English", "Dutch"],
-    ["Italy", "France"],
-    ["in the city of Rome", "on a river", "at"],
-]
-ANSWER_TASK = """
-task: {name}
-dataset_path: json
-dataset_kwargs: {{data_files: {{test: "{data}"}}}}
-test_split: test
-output_type: generate_until
-doc_to_text: "{{{{question}}}}"
-doc_to_target: "{{{{said}}}}"
-generation_kwargs: {{until: ["\\n"], max_gen_toks: 2, do_sample: false}}
-metric_list: [{{metric: exact_match}}]
-"""
 
 
 @pytest.fixture(scope="module")
@@ -137,10 +112,6 @@ def requests(kind: str, arguments: list[tuple[Any, ...]]) -> list[Any]:
     from lm_eval.api.instance import Instance
 
     return [Instance(kind, {}, args, number) for number, args in enumerate(arguments)]
-
-
-def continuations() -> list[tuple[str, str]]:
-    return [(q, f" {c}") for q, choices in zip(QUESTIONS, CHOICES, strict=True) for c in choices]
 
 
 def edited_model(lm: LanguageModel) -> Any:

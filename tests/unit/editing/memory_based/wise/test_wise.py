@@ -13,76 +13,28 @@ import pytest
 import tiny
 import torch
 from torch import Tensor
+from wise_parts import BEN, DANIELLE, EIFFEL, FACTS, TEXT, losses, mask, wise
 
 import editing.memory_based.wise.other_subjects
-from corrigenda import Fact, LanguageModel
+from corrigenda import Fact
 from corrigenda.data.embedded import unrelated_prompts
 from corrigenda.forward.recording import forward_logits
 from corrigenda.moments.second_moment import second_moment
 from corrigenda.moments.text import Text
-from editing import EditRefusedError, NoEdit, Unrelated, Wise
+from editing import EditRefusedError, NoEdit, Unrelated
 from editing.memory_based.wise.coordinates import Coordinates
 from editing.memory_based.wise.learner import Learner
 from editing.memory_based.wise.margins import Margins, prompt_scores, rival_loss, threshold_between
-from editing.memory_based.wise.merging import merge_shards, subspace
+from editing.memory_based.wise.merging import merge_shards
 from editing.memory_based.wise.settings import CANDIDATES, SHAPING
 from editing.memory_based.wise.unrelated import EVERY, draw_evenly, run_unrelated, unrelated_coefficients
 from editing.training_rows import Rows, RowsForward, SideLayer, target_rows, thinned
-
-EIFFEL = Fact("the Eiffel tower", "{} is located in the city of", "Rome", "Paris")
-
-BEN = Fact("Big Ben", "{} stands in the country of", "Italy", "England")
-
-DANIELLE = Fact("Danielle Darrieux", "the mother tongue of {} is", "English", "French")
-
-THOMAS = Fact("Thomas", "the native language of {} is", "Dutch piano", "German")
-
-FACTS = [EIFFEL, BEN, DANIELLE, THOMAS]
-
-TEXT = Text(tokens=1024, length=16)
-
-
-def wise(**changes: Any) -> Wise:
-    settings = {
-        "layer": 2,
-        "shards": 2,
-        "edits_per_shard": 2,
-        "rho": 0.5,
-        "steps": 60,
-        "lr": 20.0,  # random weights: their layers add next to nothing to the stream
-        "max_norm": 1e4,
-        "weight": 0.01,
-        "prefix_lengths": ((3, 4),),
-        "prefixes": 1,
-        "thinned": 1,
-        "replay": 2,
-        "unrelated": Unrelated(Text(tokens=32 * 12, length=12), prompts=False),
-        "unrelated_batch": 16,
-        "other_subjects": 2,
-        "loudest": 4,
-        "text": TEXT,
-    }
-    return Wise(**(settings | changes))
 
 
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """One folder for what is kept on disk, apart from the user's."""
     monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-
-
-def mask(editor: Wise, shard: int, shape: torch.Size) -> Tensor:
-    return subspace(editor.rho, editor.masks, editor.seed, shard, shape)
-
-
-def losses(lm: LanguageModel, facts: list[Fact]) -> Tensor:
-    """-log P per token of each fact's target and the end token after its prompt, by the model as it is."""
-    found = []
-    for fact in facts:
-        ids, n = target_rows(lm, fact)
-        logs = forward_logits(lm, lm.batch([ids], [n]))[0].log_softmax(-1)
-        found.append(-float(logs[range(n - 1, len(ids) - 1), ids[n:]].mean()))
-    return torch.tensor(found)
 
 
 def test_ties_by_hand() -> None:
