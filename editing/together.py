@@ -23,7 +23,7 @@ EditOf = Callable[[Sequence[int]], Edit]
 logger = logging.getLogger(__name__)
 
 
-def last_word_counts(method: M) -> M:
+def deduplicate(method: M) -> M:
     """Makes ``edit`` or ``extend`` leave out the facts that a later one of the same call supersedes or repeats.
 
     For editors that solve for all facts at once: they would look for one answer that is two. (Those that take facts one

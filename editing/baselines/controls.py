@@ -13,7 +13,7 @@ from corrigenda.models.alone import one_thread
 from corrigenda.settings import checked
 from editing.editor import require_targets
 from editing.registry import register
-from editing.together import last_word_counts
+from editing.together import deduplicate
 
 
 @register("none", aim="control: the unedited model", space="it does nothing")
@@ -25,7 +25,7 @@ class NoEdit:
     name: ClassVar[str] = "none"
 
     @one_thread
-    @last_word_counts
+    @deduplicate
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit:
         """An edit of no layer."""
         return LowRankEdit.of(lm, Origin.of(lm, self, as_facts(self.name, facts)), {})
@@ -49,7 +49,7 @@ class InContext:
     template: str = "{statement} {target}. "
 
     @one_thread
-    @last_word_counts
+    @deduplicate
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> ContextEdit:
         """The text of all facts.
 

@@ -26,7 +26,7 @@ from editing.layers import OneLayer
 from editing.outliers import WHY
 from editing.registry import register
 from editing.spaces import Number, Space
-from editing.together import last_word_counts, looked_at, refused_alone
+from editing.together import deduplicate, looked_at, refused_alone
 from editing.training_rows import Rows, RowsForward, SideLayer, target_rows
 
 Projection = Callable[[Tensor], Tensor]
@@ -89,7 +89,7 @@ class FineTune(OneLayer):
         return self.extend(lm, None, facts)
 
     @looked_at
-    @last_word_counts
+    @deduplicate
     @refused_alone
     def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> ValueEdit:
         """The change of an earlier edit, learned on with further facts; the earlier edit itself stays as it is.

@@ -18,7 +18,7 @@ from editing.editor import Editor, EditRefusedError, prepare
 from editing.layers import named_layers
 from editing.locate_then_edit.rome import Rome
 from editing.registry import register
-from editing.together import last_word_counts, looked_at
+from editing.together import deduplicate, looked_at
 
 
 @register(
@@ -55,7 +55,7 @@ class RandomUpdate:
         prepare(self.like, lm)
 
     @looked_at
-    @last_word_counts
+    @deduplicate
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit:
         """The random update.
 

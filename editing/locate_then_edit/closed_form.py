@@ -37,7 +37,7 @@ from editing.locate_then_edit.solved import Batch, Solving, batches_of
 from editing.locate_then_edit.spread import Rule, spread
 from editing.locate_then_edit.targets import Site, ValueSettings
 from editing.locate_then_edit.writing import Problem, Solution, Step, Writing, task_of
-from editing.together import last_word_counts, looked_at, refused_alone
+from editing.together import deduplicate, looked_at, refused_alone
 
 
 class Round(NamedTuple):
@@ -167,7 +167,7 @@ class ClosedForm:
         self._moments(lm, self.resolved_layers(lm))
 
     @looked_at
-    @last_word_counts
+    @deduplicate
     @refused_alone
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> Written:
         """One update of each layer that makes all the facts hold.
@@ -184,7 +184,7 @@ class ClosedForm:
         return self._extended(lm, None, facts)
 
     @looked_at
-    @last_word_counts
+    @deduplicate
     @refused_alone
     def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> Written:
         """An earlier edit of this editor with further facts; the earlier edit itself stays as it is.

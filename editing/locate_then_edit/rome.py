@@ -32,7 +32,7 @@ from editing.locate_then_edit.solved import batches_of
 from editing.locate_then_edit.targets import ValueSettings, solve_target_values
 from editing.registry import register
 from editing.spaces import CLAMP, Number, Space
-from editing.together import last_word_counts, looked_at, refused_alone
+from editing.together import deduplicate, looked_at, refused_alone
 
 
 @register(
@@ -124,7 +124,7 @@ class Rome(OneLayer):
         self._moment(lm, layer)
 
     @looked_at
-    @last_word_counts
+    @deduplicate
     @refused_alone
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit | ExpertsEdit:
         """One update of one layer that makes all the facts hold, of rank one or two for each.

@@ -22,7 +22,7 @@ from editing.layers import OneLayer
 from editing.outliers import WHY, norms_of, outliers, reading_states
 from editing.registry import register
 from editing.spaces import Number, Space
-from editing.together import last_word_counts, looked_at, refused_alone
+from editing.together import deduplicate, looked_at, refused_alone
 
 
 @register(
@@ -64,7 +64,7 @@ class Shift(OneLayer):
     strength: Positive = 0.5
 
     @looked_at
-    @last_word_counts
+    @deduplicate
     @refused_alone
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit:
         """An update of one layer, of a rank of one for each token of the facts' objects.

@@ -25,7 +25,7 @@ from editing.locate_then_edit.normalisation import RunningMoments, RunningNormal
 from editing.locate_then_edit.weighed import mean_energy, require_one
 from editing.registry import register
 from editing.spaces import Number, Space
-from editing.together import last_word_counts, looked_at, refused_alone
+from editing.together import deduplicate, looked_at, refused_alone
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class UltraEdit:
         require_one(type(self).__name__, "ratio", self.ratio, "weight", self.weight)
 
     @looked_at
-    @last_word_counts
+    @deduplicate
     @refused_alone
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> Written:
         """One turn.
@@ -146,7 +146,7 @@ class UltraEdit:
         return self._extended(lm, None, facts)
 
     @looked_at
-    @last_word_counts
+    @deduplicate
     @refused_alone
     def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> Written:
         """A further turn: an earlier edit of this editor with further facts; the earlier edit stays as it is.

@@ -18,7 +18,7 @@ from corrigenda.settings import AtLeastOne, ShareBelowOne, checked
 from editing.editor import EditRefusedError
 from editing.neurons.neuron_editor import FIND, Find, NeuronEditor
 from editing.registry import register
-from editing.together import last_word_counts, looked_at
+from editing.together import deduplicate, looked_at
 
 
 @register(
@@ -52,7 +52,7 @@ class EraseNeurons(NeuronEditor):
     most: AtLeastOne | None = 20
 
     @looked_at
-    @last_word_counts
+    @deduplicate
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit:
         """An update that replaces the values of the shared neurons.
 

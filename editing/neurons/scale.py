@@ -11,7 +11,7 @@ from corrigenda.edits.coefficients import ScaledAt
 from corrigenda.settings import checked
 from editing.neurons.neuron_editor import FIND, NeuronEditor
 from editing.registry import register
-from editing.together import last_word_counts, looked_at
+from editing.together import deduplicate, looked_at
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class _ScaleNeurons(NeuronEditor):
     positions: ScaledAt = "all"
 
     @looked_at
-    @last_word_counts
+    @deduplicate
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> CoefficientEdit:
         """An edit of the neurons of all the facts; what the facts' new objects are does not matter.
 

@@ -18,7 +18,7 @@ from editing.directions import raising
 from editing.editor import EditRefusedError
 from editing.neurons.neuron_editor import FIND, NeuronEditor
 from editing.registry import register
-from editing.together import last_word_counts, looked_at
+from editing.together import deduplicate, looked_at
 
 
 @register(
@@ -59,7 +59,7 @@ class UpdateNeurons(NeuronEditor):
     write: float = 1.0
 
     @looked_at
-    @last_word_counts
+    @deduplicate
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit:
         """An update of rank one for each fact in each layer that has neurons of it.
 

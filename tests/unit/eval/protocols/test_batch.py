@@ -49,7 +49,7 @@ def run_of(folder: Path, editor: Any, *targets: tuple[str, str]) -> EditRun:
 TARGETS = [("Thomas", "Rome"), ("river", "Paris"), ("Thomas", "London"), ("river", "paris ")]
 
 
-def test_the_last_word_counts(tmp_path: Path) -> None:
+def test_the_deduplicate(tmp_path: Path) -> None:
     editor = Notes()
     run = run_of(tmp_path / "all", editor, *TARGETS)
     run_batch(run)
