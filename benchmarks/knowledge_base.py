@@ -143,7 +143,7 @@ def rebuilt(lm: LanguageModel, facts: Sequence[Fact], kept: Path) -> dict[str, A
     with KnowledgeBase.open(kept) as kb:
         kb.replace(facts)
         kb.solve(lm, solved, batch=1, settings=settings)
-        facts = kb.in_force
+        facts = kb.active
         kb.compile(lm, way.compiler)  # the second moment of the text is taken once a model, and kept
         begin = time.perf_counter()
         kb.compile(lm, way.compiler)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from corrigenda import Edit, Fact
-from corrigenda.data.requests import reports_together, standing
+from corrigenda.data.requests import reports_together, select_active
 from corrigenda.disturbance import noted
 from editing.editor import FactRefusedError
 from editing.extending import without
@@ -36,17 +36,17 @@ def deduplicate(method: M) -> M:
     """
 
     def edited(facts: Sequence[Fact], edit_of: EditOf) -> Edit:
-        now = standing(facts)
-        if len(now.in_force) < len(facts):
+        now = select_active(facts)
+        if len(now.active) < len(facts):
             logger.warning(
                 "%d of %d facts are left out of the edit: %d are superseded by later ones, %d are asked for again",
-                len(facts) - len(now.in_force),
+                len(facts) - len(now.active),
                 len(facts),
                 len(now.overwritten),
                 len(now.repeated),
             )
-            return _with_all(edit_of(now.in_force), facts, now.in_force, reports_together(facts, now))
-        return edit_of(now.in_force)
+            return _with_all(edit_of(now.active), facts, now.active, reports_together(facts, now))
+        return edit_of(now.active)
 
     return _choosing(method, edited)
 

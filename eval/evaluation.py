@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from corrigenda import Fact, LanguageModel
-from corrigenda.data.requests import standing
+from corrigenda.data.requests import select_active
 from corrigenda.facts import as_facts
 from corrigenda.intervals import interval
 from corrigenda.models.alone import one_thread
@@ -234,13 +234,13 @@ def evaluate(lm: LanguageModel, facts: Sequence[Fact], settings: EvalSettings | 
         settings: what to measure.
 
     Where facts contradict or repeat one another a warning says so: all of them are scored, and no model can follow two
-    that contradict (`corrigenda.data.requests.standing` gives those in force).
+    that contradict (`corrigenda.data.requests.select_active` gives those in force).
     """
     facts = as_facts("evaluate", facts)
     settings = EvalSettings() if settings is None else settings
     check_class("evaluate", "settings", settings, EvalSettings)
-    now = standing(facts)
-    if len(now.in_force) < len(facts):
+    now = select_active(facts)
+    if len(now.active) < len(facts):
         logger.warning(
             "%d of %d facts are contradicted by later ones and %d are asked for again (the first: %s); all are scored, "
             "though only the last request on each thing can hold",

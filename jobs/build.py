@@ -21,7 +21,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from corrigenda import Edit, Fact, KnowledgeBase, LanguageModel, WrongModelError
-from corrigenda.data.requests import standing
+from corrigenda.data.requests import select_active
 from corrigenda.edits.weights import WeightEdit
 from corrigenda.files import write_json, write_text
 from corrigenda.knowledge.plan import Plan
@@ -68,7 +68,7 @@ class Job(StoreJob):
         if config.data.on_error != "raise":
             raise ValueError(f"data.on_error={config.data.on_error}: a list is built whole or not at all; leave it out")
         facts, way, settings = tuple(read_data(config.data)), way_of(config), made(config.eval)
-        require_targets("job=build", [facts[number] for number in standing(facts).in_force])
+        require_targets("job=build", [facts[number] for number in select_active(facts).active])
         folder = BuildFolder(asked.folder)
         folder.require_own(config.data.path)
         if asked.dry:
@@ -118,7 +118,7 @@ def _say_plan(folder: BuildFolder, lm: LanguageModel, facts: Sequence[Fact], way
     """Says what a build will do; nothing is written."""
     before = folder.facts
     plan = Plan.between(before, facts)
-    to_solve = tuple(facts[number] for number in standing(facts).in_force)
+    to_solve = tuple(facts[number] for number in select_active(facts).active)
     if folder.base.is_file():
         with KnowledgeBase.open(folder.base, create=False) as kb:
             _require_same_weights(folder, kb, lm)
@@ -183,7 +183,7 @@ class Build:
             kb.compact(MOST_UNUSED)
             seconds["solve"] = time.perf_counter() - begin
             begin = time.perf_counter()
-            with stage(f"Compiling {counted(len(kb.in_force), 'fact')} by {self.way.name}"):
+            with stage(f"Compiling {counted(len(kb.active), 'fact')} by {self.way.name}"):
                 edit = kb.compile(self.lm, self.way.compiler)
             seconds["compile"] = time.perf_counter() - begin
         begin = time.perf_counter()
@@ -204,7 +204,7 @@ class Build:
         return rules
 
     def _in_force(self) -> list[Fact]:
-        return [self.facts[number] for number in standing(self.facts).in_force]
+        return [self.facts[number] for number in select_active(self.facts).active]
 
     def _proof_folder(self, edit: Edit) -> RunFolder:
         """Where the facts that are proven are written down: by the edit, the facts and how they are asked."""

@@ -31,7 +31,7 @@ class Job(StoreJob):
                 f"job.folder={folder.path}: there is no list ({folder.base.name}); job=build makes one"
             )
         with KnowledgeBase.open(folder.base, create=False) as kb:
-            found, in_force = kb.find(asked.subject, asked.text), {fact.id for fact in kb.in_force}
+            found, active = kb.find(asked.subject, asked.text), {fact.id for fact in kb.active}
             total = len(kb)
         if asked.id is not None:
             found = tuple(fact for fact in found if fact.id == asked.id)
@@ -44,9 +44,7 @@ class Job(StoreJob):
         for fact in found:
             row = rows.get(fact.id, {})
             built = row.get("statement") == fact.statement and row.get("target_new") == fact.target_new
-            state = (
-                "in force" if fact.id in in_force else f"{row.get('state', 'left out')} by {row.get('by', 'another')}"
-            )
+            state = "in force" if fact.id in active else f"{row.get('state', 'left out')} by {row.get('by', 'another')}"
             holds = {True: Text("yes", "green"), False: Text("no", "red")}.get(row.get("holds"), Text(""))
             table.add_row(
                 *(

@@ -114,23 +114,23 @@ def history(facts: Sequence[Fact], refused: Collection[int] = ()) -> list[dict[s
 
 
 @dataclass(frozen=True)
-class Standing:
+class ActiveRequests:
     """Requests 0 .. t-1 sorted by what became of them, as indices in order.
 
     Attributes:
-        in_force: the last word on what they are about.
+        active: the last word on what they are about.
         overwritten: superseded: the last word on the same thing asks for another object.
         repeated: the last word on the same thing asks for the same object; only that one counts.
         last: for each of the overwritten and repeated, the number of the last word on it.
     """
 
-    in_force: tuple[int, ...]
+    active: tuple[int, ...]
     overwritten: tuple[int, ...]
     repeated: tuple[int, ...]
     last: Mapping[int, int] = field(default_factory=dict, compare=False)
 
 
-def standing(facts: Sequence[Fact]) -> Standing:
+def select_active(facts: Sequence[Fact]) -> ActiveRequests:
     """What became of each request when all of them were made in order.
 
     The last word decides, also where an editor failed at it: whether the model still follows a request that was
@@ -146,15 +146,15 @@ def standing(facts: Sequence[Fact]) -> Standing:
         place = 0 if later is None else 1 if requests[later].object != requests[number].object else 2
         sorted_out[place].append(number)
         last.add(number, requests[number])
-    in_force, overwritten, repeated = (tuple(reversed(numbers)) for numbers in sorted_out)
-    return Standing(in_force, overwritten, repeated, words)
+    active, overwritten, repeated = (tuple(reversed(numbers)) for numbers in sorted_out)
+    return ActiveRequests(active, overwritten, repeated, words)
 
 
 SUPERSEDED_BY, REPEATED_BY = "superseded_by", "repeated_by"
 """In the report of a fact that an edit of several facts leaves out: the id of the one that stands in its place."""
 
 
-def reports_together(facts: Sequence[Fact], now: Standing) -> list[dict[str, Any]]:
+def reports_together(facts: Sequence[Fact], now: ActiveRequests) -> list[dict[str, Any]]:
     """What one edit of several facts has to report of what they are to one another.
 
     Args:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from corrigenda.data.read import read_facts
-from corrigenda.data.requests import Request, normalised, standing
+from corrigenda.data.requests import Request, normalised, select_active
 from corrigenda.edits.edit import Edit
 from corrigenda.facts import Fact, as_fact, as_facts
 from corrigenda.files import expanded, write_text
@@ -105,10 +105,10 @@ class KnowledgeBase:
         return self.find()
 
     @property
-    def in_force(self) -> tuple[Fact, ...]:
+    def active(self) -> tuple[Fact, ...]:
         """The facts that are the last word on what they are about, in order."""
         facts = self.facts
-        return tuple(facts[number] for number in standing(facts).in_force)
+        return tuple(facts[number] for number in select_active(facts).active)
 
     def find(self, subject: str | None = None, text: str | None = None) -> tuple[Fact, ...]:
         """Facts in order.
@@ -152,7 +152,7 @@ class KnowledgeBase:
                 )
             seen.add(fact.id)
         self._require_new([fact.id for fact in facts])  # before the time of a solve is spent
-        solved = self._solved(lm, solver, [facts[number] for number in standing(facts).in_force])
+        solved = self._solved(lm, solver, [facts[number] for number in select_active(facts).active])
         with self._database.changing() as connection:
             reports = [self._say(connection, fact) for fact in facts]
             self._entries.write(connection, solved)
@@ -280,8 +280,8 @@ class KnowledgeBase:
         with self._database.reading() as connection:
             solved = self._entries.solved_on(connection, lm.fingerprint, settings)
         of = self.facts if facts is None else facts
-        in_force = [of[number] for number in standing(of).in_force]
-        return tuple(fact for fact in in_force if solved.get(fact.id) != request_hash(fact))
+        active = [of[number] for number in select_active(of).active]
+        return tuple(fact for fact in active if solved.get(fact.id) != request_hash(fact))
 
     def solve(
         self,
@@ -312,7 +312,7 @@ class KnowledgeBase:
             ValueError: the solver gave what does not fit.
         """
         check_value("KnowledgeBase.solve", "batch", batch, AtLeastOne)
-        facts = self.in_force if anew else self._without_entries(lm, settings)
+        facts = self.active if anew else self._without_entries(lm, settings)
         batches = [facts[start : start + batch] for start in range(0, len(facts), batch)]
         for part in track(batches, f"Solving facts of {self.path.name}") if batches else ():
             solved = self._solved(lm, solver, part)
@@ -379,7 +379,7 @@ class KnowledgeBase:
             ValueError: a fact was not solved, or not as it stands in the file now; or two were solved with different
                 settings.
         """
-        facts = sorted(self.in_force, key=lambda fact: fact.id)
+        facts = sorted(self.active, key=lambda fact: fact.id)
         entries = self.entries(lm, facts)
         settings = {entry.said: entry.fact for entry in entries}
         if len(settings) > 1:
@@ -411,7 +411,7 @@ class KnowledgeBase:
         """The facts in force that have to be solved, those whose entries are damaged among them."""
         unsolved = {fact.id for fact in self.unsolved(lm, settings)}
         damaged = dict[str, str]()
-        for fact in self.in_force:
+        for fact in self.active:
             if fact.id not in unsolved:
                 try:
                     self.entries(lm, [fact])
@@ -420,7 +420,7 @@ class KnowledgeBase:
         if damaged:
             first = next(iter(damaged.values()))
             warnings.warn(f"{counted(len(damaged), 'fact')} to solve anew: {first}", stacklevel=3)
-        return tuple(fact for fact in self.in_force if fact.id in unsolved or fact.id in damaged)
+        return tuple(fact for fact in self.active if fact.id in unsolved or fact.id in damaged)
 
     def _say(self, connection: sqlite3.Connection, fact: Fact) -> dict[str, str]:
         """Writes a fact after all others, and tells what it is to the latest earlier one about the same thing."""

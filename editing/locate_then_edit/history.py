@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from corrigenda import Fact
-from corrigenda.data.requests import standing
+from corrigenda.data.requests import select_active
 from corrigenda.edits.state import EditorState, StoredState
 from editing.locate_then_edit.least_squares import System
 
@@ -72,7 +72,7 @@ class KeyHistory(EditorState):
 
     def before(self, facts: Sequence[Fact]) -> KeyHistory:
         """The part that still counts when further facts are written: without what these supersede or repeat."""
-        kept = [number for number in standing([*self.facts, *facts]).in_force if number < len(self.facts)]
+        kept = [number for number in select_active([*self.facts, *facts]).active if number < len(self.facts)]
         if len(kept) == len(self.facts):
             return self
         keys = {layer: rows[kept] for layer, rows in self.keys.items()}

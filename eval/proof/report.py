@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from corrigenda import Fact
-from corrigenda.data.requests import Standing, standing
+from corrigenda.data.requests import ActiveRequests, select_active
 from corrigenda.knowledge.plan import Plan
 from eval.evaluation import Evaluation
 from eval.proof.proving import Proven
@@ -39,7 +39,7 @@ def report_of(
         ``keys_compared``, whether facts of nearly the same key would be among them; ``since``, what changed since the
         last report.
     """
-    now = standing(facts)
+    now = select_active(facts)
     by_id = {one.case.fact.id: one for one in proven}
     alike = {one.case.fact.id: list(said.get("alike", ())) for one, said in zip(proven, made, strict=True)}
     held = {} if last is None else {row["id"]: row["holds"] for row in last["facts"]}
@@ -70,7 +70,7 @@ def report_of(
 
 
 def _said(
-    number: int, now: Standing, facts: Sequence[Fact], by_id: Mapping[str, Proven], alike: Mapping[str, list[str]]
+    number: int, now: ActiveRequests, facts: Sequence[Fact], by_id: Mapping[str, Proven], alike: Mapping[str, list[str]]
 ) -> dict[str, Any]:
     """What there is to say of one fact; of one that is not in force, what stands in its place."""
     if number in now.last:
@@ -101,7 +101,7 @@ def _answers(before: Measurement | None, after: Measurement, kind: str) -> list[
     ]
 
 
-def _collisions(facts: Sequence[Fact], now: Standing, alike: Mapping[str, list[str]]) -> list[dict[str, str]]:
+def _collisions(facts: Sequence[Fact], now: ActiveRequests, alike: Mapping[str, list[str]]) -> list[dict[str, str]]:
     """Facts that get into each other's way: one stands in another's place, or both have nearly the same key."""
     found = []
     for number, last in sorted(now.last.items()):

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from corrigenda import Edit
-from corrigenda.data.requests import left_out, reports_together, standing
+from corrigenda.data.requests import left_out, reports_together, select_active
 from corrigenda.files import write_json
 from corrigenda.plain_data import read_json
 from corrigenda.progress import track
@@ -20,7 +20,7 @@ from eval.records import HeldOut
 def run_batch(run: EditRun) -> None:
     """Edits all facts that are in force in one edit, and scores all of them under it."""
     facts = list(run.facts)
-    now = standing(facts)
+    now = select_active(facts)
     lm, baseline = run.lm, run.baseline(list(run.facts), run.settings)
     if run.n_done == len(run.facts):
         return
@@ -28,7 +28,7 @@ def run_batch(run: EditRun) -> None:
     outcome = path / "outcome.json"  # written last: what came of the edit is not asked twice
     made = _outcome(outcome)
     if made is None or made.crashed:
-        made = run.attempt([facts[number] for number in now.in_force])
+        made = run.attempt([facts[number] for number in now.active])
         if made.edit is not None:
             made.edit.save(path)
         write_json(outcome, [made.seconds, made.error])
@@ -52,7 +52,7 @@ def run_batch(run: EditRun) -> None:
                 continue
             why = made.error or str((mine or {}).get("refused", ""))
             # The edit of all facts is saved already, as one.
-            run.finished(judged(fact, old, new, said, made.seconds / len(now.in_force), why))
+            run.finished(judged(fact, old, new, said, made.seconds / len(now.active), why))
 
 
 def _outcome(path: Path) -> Attempt | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from corrigenda import Fact
-from corrigenda.data.requests import SUPERSEDED_BY, history, reports_together, standing
+from corrigenda.data.requests import SUPERSEDED_BY, history, reports_together, select_active
 from eval.evaluation import Case
 
 
@@ -40,9 +40,9 @@ def asked_of(facts: Sequence[Fact], begin: int, end: int, cases: Mapping[str, Ca
         cases: what came of the facts before it, by id.
     """
     batch = list(facts[begin:end])
-    now = standing(batch)
+    now = select_active(batch)
     together = reports_together(batch, now)
-    made = [batch[number] for number in now.in_force]
+    made = [batch[number] for number in now.active]
     earlier = history([*facts[:begin], *made])[begin:]
     asked, left_to = list[Fact](), dict[str, dict[str, Any]]()
     for number in (*now.overwritten, *now.repeated):
@@ -53,7 +53,7 @@ def asked_of(facts: Sequence[Fact], begin: int, end: int, cases: Mapping[str, Ca
             left_to[fact.id] = {"repeats": facts[repeated].id}
         else:
             asked.append(fact)
-    relations = {batch[number].id: together[number] for number in now.in_force if together[number]}
+    relations = {batch[number].id: together[number] for number in now.active if together[number]}
     return Asked(tuple(asked), left_to, relations)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from corrigenda import Fact
-from corrigenda.data.requests import Standing, standing
+from corrigenda.data.requests import ActiveRequests, select_active
 from corrigenda.files import write_json, write_text
 from corrigenda.plain_data import read_json
 from corrigenda.progress import counted, stage, track
@@ -96,7 +96,7 @@ class Checkpoints:
     def retention(self) -> Evaluation:
         """How the facts whose requests are in force stand after the last edit that was made."""
         t = len(self._run.facts) if self.stopped is None else self.stopped["t"]
-        return self._evaluation(self._records("retention"), self.standing(t).in_force)
+        return self._evaluation(self._records("retention"), self.select_active(t).active)
 
     @property
     def stopped(self) -> dict[str, Any] | None:
@@ -110,16 +110,16 @@ class Checkpoints:
         found = self.survival_figures
         if found is None or "metrics" not in found:
             return None
-        return self._evaluation(self._records(_SURVIVAL), self.standing(found["t"]).in_force)
+        return self._evaluation(self._records(_SURVIVAL), self.select_active(found["t"]).active)
 
     @property
     def survival_figures(self) -> dict[str, Any] | None:
         """The metrics before and after fine-tuning, with its losses and settings; None where there was none."""
         return read_object(self._survival, "delete it to train again") if self._survival.is_file() else None
 
-    def standing(self, t: int) -> Standing:
+    def select_active(self, t: int) -> ActiveRequests:
         """What became of the first T requests."""
-        return standing(list(self._run.facts[:t]))
+        return select_active(list(self._run.facts[:t]))
 
     def scored(self, t: int) -> bool:
         """Whether there is nothing to score at T, or it is done."""
@@ -196,9 +196,9 @@ class Checkpoints:
             # Nothing to score; what a broken model cannot be trained for is said and not filled in.
             write_json(self._survival, said | {"error": str(problem)})
             return True
-        in_force = self.standing(t).in_force
-        found = self._evaluation(self._records(_SURVIVAL), in_force).metrics
-        before = self._evaluation(stood, in_force).metrics
+        active = self.select_active(t).active
+        found = self._evaluation(self._records(_SURVIVAL), active).metrics
+        before = self._evaluation(stood, active).metrics
         figures = {"losses": [losses[0], losses[-1]], "before": before, "metrics": found}
         write_json(self._survival, said | figures)
         return True
@@ -246,7 +246,7 @@ class Checkpoints:
         are, where not of all in force; ``edits`` are the folders of the edits in force, where they are kept.
         """
         t = position.done
-        now = self.standing(t)
+        now = self.select_active(t)
         fixed = iter(self._records(self._fixed_name(t)))
         parts = {name: Evaluation(tuple(islice(fixed, len(facts)))) for name, facts in self._parts.items()}
         whole = Evaluation(tuple(case for part in parts.values() for case in part.cases))
@@ -262,12 +262,12 @@ class Checkpoints:
         return {
             "t": t,
             "metrics": self._evaluation(cases, scored).metrics,
-            "right_after": _declared("right_after", self._evaluation(edited, now.in_force)),
+            "right_after": _declared("right_after", self._evaluation(edited, now.active)),
             **{part: _retained(self._evaluation(cases, numbers)) for part, numbers in ends.items()},
             "fixed": _declared("fixed", whole),
             **({"fixed_parts": apart} if apart else {}),
             "n_scored": len(scored),
-            **said_of(len(scored), len(now.in_force), self._settings),
+            **said_of(len(scored), len(now.active), self._settings),
             "n_overwritten": len(now.overwritten),
             "n_repeated": len(now.repeated),
             "n_failed": sum(bool(case.error) for case in self._evaluation(cases, scored).cases),
@@ -286,7 +286,7 @@ class Checkpoints:
 
     def _chosen(self, t: int) -> tuple[int, ...]:
         """The numbers of the facts that are scored at T."""
-        return chosen(list(self._run.facts), self.standing(t).in_force, self._settings)
+        return chosen(list(self._run.facts), self.select_active(t).active, self._settings)
 
     def _evaluation(self, cases: Sequence[Case], numbers: Sequence[int]) -> Evaluation:
         """Some of the facts; without those that were not scored."""

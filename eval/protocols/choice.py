@@ -10,25 +10,25 @@ from corrigenda import Fact
 from eval.protocols.settings import SequentialSettings
 
 
-def chosen(facts: Sequence[Fact], in_force: Sequence[int], settings: SequentialSettings) -> tuple[int, ...]:
+def chosen(facts: Sequence[Fact], active: Sequence[int], settings: SequentialSettings) -> tuple[int, ...]:
     """The numbers of the facts that are scored, in order: at most `settings.scored` of those in force.
 
     Args:
         facts: all facts of the sequence.
-        in_force: the numbers of those whose request is in force.
+        active: the numbers of those whose request is in force.
         settings: how many, and which.
     """
     most = settings.scored
-    if most is None or len(in_force) <= most:
-        return tuple(in_force)
+    if most is None or len(active) <= most:
+        return tuple(active)
     if settings.scored_are == "ends":
-        return (*in_force[: most // 2], *in_force[len(in_force) - (most - most // 2) :])
+        return (*active[: most // 2], *active[len(active) - (most - most // 2) :])
 
     def drawn(number: int) -> bytes:
         # By each fact's own hash: who is drawn stays drawn while others come, but for those that these take out.
         return hashlib.sha256(f"{settings.seed}\0{facts[number].id}".encode()).digest()
 
-    return tuple(sorted(sorted(in_force, key=drawn)[:most]))
+    return tuple(sorted(sorted(active, key=drawn)[:most]))
 
 
 def said_of(n_scored: int, n_in_force: int, settings: SequentialSettings) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from corrigenda import Edit, LanguageModel
-from corrigenda.data.requests import standing
+from corrigenda.data.requests import select_active
 from corrigenda.runs.folder import RunFolder, read_object
 from eval.evaluation import Case, Evaluation, judged
 from eval.measure import measure
@@ -44,7 +44,7 @@ def measure_kept(lm: LanguageModel, folder: RunFolder, t: int, settings: EvalSet
     name = path.relative_to(folder.path).with_suffix("").as_posix()
     records = list(folder.cases(name)) or [record for record in folder.cases("retention") if record.get("t") == t]
     cases = [Case.from_dict(record) for record in records]
-    cases = [cases[number] for number in standing([case.fact for case in cases]).in_force]
+    cases = [cases[number] for number in select_active([case.fact for case in cases]).active]
     edits = [Edit.load(folder.path / edit) for edit in point["edits"]]
     baseline = Baseline(lm, [case.fact for case in cases], settings, CHUNK)
     errors = {case.fact.id: case.error for case in cases}

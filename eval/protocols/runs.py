@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 
 from corrigenda import ContextLengthError, Edit, EditRefusedError, Fact, LanguageModel
 from corrigenda.data import FactSet
-from corrigenda.data.requests import left_out, standing
+from corrigenda.data.requests import left_out, select_active
 from corrigenda.disturbance import known, noted
 from corrigenda.runs.environment import peak_memory_mb
 from corrigenda.runs.folder import RunFolder
@@ -237,7 +237,7 @@ class EditRun:
         """What every run's summary holds."""
         seconds = [case.seconds for case in self.cases.values() if case.seconds is not None]
         evaluation = self.evaluation
-        now = standing(list(self.facts)) if mode == "batch" else None
+        now = select_active(list(self.facts)) if mode == "batch" else None
         return {
             "editor": self.editor.name,
             "model": self.lm.name,

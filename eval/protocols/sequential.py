@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from corrigenda import Edit, Fact
-from corrigenda.data.requests import standing
+from corrigenda.data.requests import select_active
 from corrigenda.runs.records import CRASHED
 from eval.evaluation import NOT_FINITE, Case, Evaluation, judged
 from eval.held_out import in_turn
@@ -144,7 +144,7 @@ class SequentialRun:
         Of a sequence that the alarm stopped ``n_facts`` is how many facts were edited, and ``stopped`` says why.
         """
         curve, stopped = self.curve, self.stopped
-        last = self._checkpoints.standing(curve[-1]["t"])
+        last = self._checkpoints.select_active(curve[-1]["t"])
         ends = {part: curve[-1][part] for part in ("first", "latest", "scored", "harness") if part in curve[-1]}
         survival = self._checkpoints.survival_figures
         return (
@@ -278,7 +278,7 @@ class SequentialRun:
         for edit in position.edits:
             edit.revert(self.run.lm)
         position.edits.clear()
-        facts = [self.run.facts[number] for number in self._checkpoints.standing(t).in_force]
+        facts = [self.run.facts[number] for number in self._checkpoints.select_active(t).active]
         made = self.run.attempt(facts)
         if made.edit is not None:
             made.edit.apply(self.run.lm)
@@ -302,7 +302,7 @@ class SequentialRun:
         if self.settings.scored is None or self.settings.after_each != "edited":
             return None
         due = self.settings.due(len(facts))
-        scored = {number for t in due for number in chosen(facts, standing(facts[:t]).in_force, self.settings)}
+        scored = {number for t in due for number in chosen(facts, select_active(facts[:t]).active, self.settings)}
         return Less(frozenset(range(len(facts))) - scored, self._after_each)
 
     @property

@@ -8,7 +8,15 @@ import time
 import pytest
 
 from corrigenda import Fact
-from corrigenda.data.requests import Request, Standing, history, left_out, normalised, reports_together, standing
+from corrigenda.data.requests import (
+    ActiveRequests,
+    Request,
+    history,
+    left_out,
+    normalised,
+    reports_together,
+    select_active,
+)
 
 
 def ask(target: str | None, prompt: str = "{} lies in", relation: str | None = None, subject: str = "Ben") -> Fact:
@@ -76,9 +84,9 @@ CASES: dict[str, tuple[list[Fact], list[dict[str, int]], tuple[list[int], list[i
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_rule(name: str) -> None:
-    facts, expected, (in_force, overwritten, repeated) = CASES[name]
+    facts, expected, (active, overwritten, repeated) = CASES[name]
     assert history(facts) == expected
-    assert standing(facts) == Standing(tuple(in_force), tuple(overwritten), tuple(repeated))
+    assert select_active(facts) == ActiveRequests(tuple(active), tuple(overwritten), tuple(repeated))
 
 
 def test_refused_requests_are_no_predecessors() -> None:
@@ -108,17 +116,17 @@ def test_against_all_pairs() -> None:
         ]
         refused = set(draw.sample(range(14), 3))
         asked = [Request.of(fact) for fact in facts]
-        found, after = history(facts, refused), standing(facts)
+        found, after = history(facts, refused), select_active(facts)
         for number, request in enumerate(asked):
             earlier = [n for n in range(number) if n not in refused and request.same_thing(asked[n])]
             word = "" if not earlier else "repeats" if asked[earlier[-1]].object == request.object else "contradicts"
             assert found[number] == ({word: earlier[-1]} if earlier else {})
             later = [n for n in range(number + 1, 14) if request.same_thing(asked[n])]
-            fate = after.in_force if not later else after.repeated
+            fate = after.active if not later else after.repeated
             if later and asked[later[-1]].object != request.object:
                 fate = after.overwritten
             assert number in fate
-        assert sorted(after.in_force + after.overwritten + after.repeated) == list(range(14))
+        assert sorted(after.active + after.overwritten + after.repeated) == list(range(14))
 
 
 def test_thousands_of_requests() -> None:
@@ -126,14 +134,14 @@ def test_thousands_of_requests() -> None:
     facts = [ask("Rome", f"{{}} is {n}", relation=f"P{n}" if n % 2 else None) for n in range(20_000)]
     begin = time.perf_counter()
     assert history(facts) == [{}] * len(facts)
-    assert len(standing(facts).in_force) == len(facts)
+    assert len(select_active(facts).active) == len(facts)
     assert time.perf_counter() - begin < 10
 
 
 def test_what_an_edit_of_several_reports() -> None:
     asked = [("a", "x"), ("b", "x"), ("a", "y"), ("a", "z"), ("a", "z")]
     facts = [Fact(subject, "{} is", new, id=str(number)) for number, (subject, new) in enumerate(asked)]
-    now = standing(facts)
+    now = select_active(facts)
     reports = reports_together(facts, now)
     assert reports == [
         {"superseded_by": "4"},

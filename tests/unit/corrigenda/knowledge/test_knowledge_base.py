@@ -70,7 +70,7 @@ def test_facts_come_back_as_they_went_in(kb: KnowledgeBase) -> None:
     with KnowledgeBase.open(kb.path, create=False) as again:
         assert again.facts == (*FACTS, full)
         assert len(again) == 5
-        assert again.in_force == again.facts
+        assert again.active == again.facts
 
 
 def test_find(kb: KnowledgeBase) -> None:
@@ -92,11 +92,11 @@ def test_what_supersedes_what(kb: KnowledgeBase) -> None:
     oslo = a_fact(0, "Oslo", id="oslo")
     assert kb.insert([oslo, FACTS[1]]) == [{"contradicts": "fact-0"}, {}]
     assert kb.insert([a_fact(0, " oslo", id="again")]) == [{"repeats": "oslo"}]
-    assert ids(kb.in_force) == ["fact-1", "again"]
+    assert ids(kb.active) == ["fact-1", "again"]
     kb.delete("again")
-    assert ids(kb.in_force) == ["oslo", "fact-1"]
+    assert ids(kb.active) == ["oslo", "fact-1"]
     kb.delete("oslo")
-    assert ids(kb.in_force) == ["fact-0", "fact-1"]
+    assert ids(kb.active) == ["fact-0", "fact-1"]
 
 
 def test_by_relation_and_by_prompt(kb: KnowledgeBase) -> None:
@@ -105,7 +105,7 @@ def test_by_relation_and_by_prompt(kb: KnowledgeBase) -> None:
     assert kb.insert([a_fact(0, "1889", relation="P571", id="c")]) == [{}]  # same prompt, another relation
     assert kb.insert([a_fact(0, "Bern", id="d")]) == [{"contradicts": "c"}]  # none named: by the prompt
     # As in the list as a whole, where the rule is told request by request.
-    assert ids(kb.in_force) == ["b", "d"]
+    assert ids(kb.active) == ["b", "d"]
 
 
 def test_an_update_is_a_later_word(kb: KnowledgeBase, lm: LanguageModel) -> None:
@@ -515,7 +515,7 @@ def test_a_damaged_base_says_so_in_one_line_and_compiles_nothing_false(
     files = {name: (tmp_path / name).read_bytes() for name in ("facts.kb", "facts.kb.vectors")}
 
     def proven(kb: KnowledgeBase) -> None:
-        facts = kb.in_force
+        facts = kb.active
         assert same(kb.entries(lm, facts), MadeUp()(lm, facts))
 
     verbs: list[Callable[[KnowledgeBase], object]] = [
