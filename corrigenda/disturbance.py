@@ -17,7 +17,8 @@ from torch import Tensor
 
 from corrigenda.data.requests import left_out
 from corrigenda.edits.context import ContextEdit
-from corrigenda.edits.edit import Edit, WrongModelError
+from corrigenda.edits.edit import Edit
+from corrigenda.errors import WrongModelError
 from corrigenda.forward.recording import forward_logits
 from corrigenda.language_model import LanguageModel
 from corrigenda.prompts import encode

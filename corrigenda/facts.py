@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from corrigenda.errors import FactError
 from corrigenda.joints import joined, joint
 from corrigenda.nearest import did_you_mean
 from corrigenda.settings import shown
@@ -19,30 +20,6 @@ Verb = Literal["insert", "modify", "erase"]
 
 SLOT = "{}"
 """Stands for the subject in a fact's prompt."""
-
-
-_LONGEST = 400
-"""Characters of what an error says of a field: a subject may be a book."""
-
-
-class FactError(ValueError):
-    """A field of a fact that cannot be used.
-
-    Attributes:
-        field: the name of the field at fault, as it stands in `Fact` (or in the record it was read from).
-        problem: what is wrong with it, with the offending value; of a long one the middle is left out.
-    """
-
-    def __init__(self, field: str, problem: str) -> None:
-        if len(problem) > _LONGEST:
-            problem = f"{problem[: _LONGEST // 2]} ... {problem[-_LONGEST // 3 :]}"
-        super().__init__(f"field '{field}': {problem}")
-        self.field = field
-        self.problem = problem
-
-    def __reduce__(self) -> tuple[object, ...]:
-        # The default would rebuild from the message alone and fail; errors come back from worker processes.
-        return type(self), (self.field, self.problem)
 
 
 @dataclass(frozen=True)

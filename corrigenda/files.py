@@ -19,6 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from corrigenda.errors import DamagedFileError
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -44,10 +46,6 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     # An empty dictionary of metadata would make an unreadable file where there are no tensors.
     write_file(path, lambda scratch: save_file(plain, scratch, dict(metadata) if metadata else None))
-
-
-class DamagedFileError(ValueError):
-    """A file does not hold what was written to it; the message names it."""
 
 
 def write_checked(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from corrigenda.errors import DamagedModelError, ModelNotFoundError, UnsupportedModelError
 from corrigenda.files import expanded
 from corrigenda.hub import offline, why_unreachable
 from corrigenda.language_model import LanguageModel
 from corrigenda.models import embedded, packed
 from corrigenda.models.condition import not_finite
-from corrigenda.models.families import FAMILIES, UnsupportedModelError, unknown_encoder_decoder
+from corrigenda.models.families import FAMILIES, unknown_encoder_decoder
 from corrigenda.plain_data import read_json
 
 if TYPE_CHECKING:
@@ -25,14 +26,6 @@ if TYPE_CHECKING:
 
 ADAPTER = "adapter_config.json"
 """By this file a folder is a PEFT adapter, and no model."""
-
-
-class DamagedModelError(ValueError):
-    """A model whose files cannot be read or do not fit each other; the message says which, in one line."""
-
-
-class ModelNotFoundError(FileNotFoundError):
-    """No model goes by the name given; the message says what was looked for and where."""
 
 
 def load(

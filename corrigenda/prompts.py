@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from corrigenda.errors import ContextLengthError
 from corrigenda.joints import joined
 from corrigenda.texts import quoted
 
@@ -28,20 +29,6 @@ ANSWER_BEGINS = "_answer_begins"
 
 ENDS_PROMPT = "_ends_prompt"
 """The attribute of a causal model's tokenizer with the tokens that it puts after every text: no prompt ends in them."""
-
-
-class ContextLengthError(ValueError):
-    """A text is longer than a model reads, or a target than is scored; one line says what, how long, and the limit.
-
-    Attributes:
-        n_tokens: how many tokens it has.
-        limit: how many it may have.
-    """
-
-    def __init__(self, message: str, n_tokens: int, limit: int) -> None:
-        super().__init__(message)
-        self.n_tokens = n_tokens
-        self.limit = limit
 
 
 @dataclass(frozen=True)

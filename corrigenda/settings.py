@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
 
+from corrigenda.errors import SettingsError
 from corrigenda.nearest import did_you_mean
 
 if TYPE_CHECKING:
@@ -45,10 +46,6 @@ ShareAboveZero = Annotated[float, Gt(0), Le(1)]
 """A number above 0, up to 1."""
 ShareBelowOne = Annotated[float, Ge(0), Lt(1)]
 """A number from 0, below 1."""
-
-
-class SettingsError(ValueError):
-    """A setting that cannot be; one line names the class, the field, the value and what it has to be."""
 
 
 def checked(cls: C) -> C:

@@ -7,7 +7,8 @@ from typing import Annotated
 
 from annotated_types import Ge, Lt
 
-from corrigenda.settings import AtLeastOne, Count, Seed, SettingsError, checked
+from corrigenda.errors import SettingsError
+from corrigenda.settings import AtLeastOne, Count, Seed, checked
 from eval.real_use.settings import RealUse
 from eval.records import RECORD_OF, SIDE_KINDS
 

@@ -19,8 +19,8 @@ from hydra.errors import ConfigCompositionException, HydraException, Instantiati
 from omegaconf import DictConfig
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
+from corrigenda.errors import CorrigendaError
 from corrigenda.nearest import did_you_mean
-from corrigenda.runs.locks import LockedError
 from corrigenda.runs.sources import PACKAGES
 from corrigenda.texts import printable
 from editing.registry import EDITORS
@@ -35,7 +35,7 @@ PROJECT = (*PACKAGES, "run.py")
 """What of `ROOT` is this project's."""
 
 
-class RunFailedError(RuntimeError):
+class RunFailedError(CorrigendaError, RuntimeError):
     """A run that came to its end, but in which too much failed."""
 
 
@@ -71,7 +71,7 @@ def ended_by_signals() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
-EXPECTED = (ValueError, OSError, MemoryError, LockedError, RunFailedError, HydraException, OmegaConfBaseException)
+EXPECTED = (CorrigendaError, ValueError, OSError, MemoryError, HydraException, OmegaConfBaseException)
 """Errors that say what the user can do; any other is a mistake in the program, and is shown with its traceback."""
 
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig
 from rich.console import Console
 
+from corrigenda.errors import SettingsError
 from corrigenda.files import write_json
 from corrigenda.nearest import did_you_mean
 from corrigenda.runs.folder import RunFolder
-from corrigenda.settings import SettingsError
 from jobs import job
 from jobs.base import begin, load_model, say
 from jobs.settings import LensSettings, check, made

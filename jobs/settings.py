@@ -15,8 +15,9 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from corrigenda.errors import SettingsError
 from corrigenda.nearest import did_you_mean
-from corrigenda.settings import AtLeastOne, Count, Seed, SettingsError, ShareAboveZero, checked
+from corrigenda.settings import AtLeastOne, Count, Seed, ShareAboveZero, checked
 from corrigenda.workers import Workers
 
 S = TypeVar("S")

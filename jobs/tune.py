@@ -28,6 +28,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from corrigenda import EditRefusedError, LanguageModel
 from corrigenda.data import FactSet, read_facts
+from corrigenda.errors import SettingsError
 from corrigenda.files import write_json, write_text
 from corrigenda.plain_data import read_json
 from corrigenda.progress import counted
@@ -35,7 +36,6 @@ from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.ids import code_version, run_id, targets
 from corrigenda.runs.records import CRASHED
 from corrigenda.runs.store import Store
-from corrigenda.settings import SettingsError
 from editing import prepare
 from editing.registry import space_of
 from editing.spaces import Space

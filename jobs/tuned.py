@@ -25,10 +25,10 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from corrigenda.errors import SettingsError
 from corrigenda.files import expanded, write_text
 from corrigenda.names import model_title
 from corrigenda.plain_data import yaml_text, yaml_value
-from corrigenda.settings import SettingsError
 
 logger = logging.getLogger(__name__)
 

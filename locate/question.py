@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
+from corrigenda.errors import CorrigendaError
 from corrigenda.facts import as_fact
 from corrigenda.forward import answering
 from corrigenda.forward.recording import forward_logits
@@ -27,7 +28,7 @@ MOST_OF_A_LETTER = 5
 """A letter may be of so many tokens: a space and four bytes."""
 
 
-class UnknownFactError(ValueError):
+class UnknownFactError(CorrigendaError, ValueError):
     """A fact that the model does not know, and that therefore cannot be located in it."""
 
 

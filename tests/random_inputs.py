@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from settings_classes import CLASSES
 
 from corrigenda import Fact
-from corrigenda.facts import FactError
-from corrigenda.settings import SettingsError
+from corrigenda.errors import FactError, SettingsError
 
 TEXTS = st.one_of(
     st.text(max_size=12),

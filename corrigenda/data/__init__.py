@@ -1,7 +1,8 @@
 """Readers for the public knowledge-editing formats: one call, `read_facts`, gives a checked `FactSet`."""
 
-from corrigenda.data.factset import FactSet, RecordError
+from corrigenda.data.factset import FactSet
 from corrigenda.data.read import read_facts
 from corrigenda.data.schemas import SCHEMAS
+from corrigenda.errors import RecordError
 
 __all__ = ["SCHEMAS", "FactSet", "RecordError", "read_facts"]

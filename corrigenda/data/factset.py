@@ -6,37 +6,10 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, overload
+from typing import Any, overload
 
+from corrigenda.errors import RecordError
 from corrigenda.facts import Fact
-
-
-class RecordError(ValueError):
-    """A record that cannot become a fact.
-
-    Attributes:
-        source: the file, folder or hub id that the record comes from.
-        number: where it stands, counted from 1: the line of a JSONL file, else the record's place in the list or split.
-        field: path of the field at fault as the file's own schema names it, e.g. ``requested_rewrite.target_new.str``;
-            empty when the whole record is at fault.
-        problem: what is wrong, with the offending value.
-        unit: what `number` counts, "line" or "record".
-    """
-
-    def __init__(
-        self, source: str, number: int, field: str, problem: str, unit: Literal["line", "record"] = "record"
-    ) -> None:
-        where = f"{source}, {unit} {number}"
-        super().__init__(f"{where}, field '{field}': {problem}" if field else f"{where}: {problem}")
-        self.source = source
-        self.number = number
-        self.field = field
-        self.problem = problem
-        self.unit = unit
-
-    def __reduce__(self) -> tuple[object, ...]:
-        # The default would rebuild from the message alone; sets of facts travel to worker processes.
-        return type(self), (self.source, self.number, self.field, self.problem, self.unit)
 
 
 @dataclass(frozen=True)

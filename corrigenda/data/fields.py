@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from corrigenda.facts import FactError
+from corrigenda.errors import FactError
 from corrigenda.texts import shortened
 
 Record = Mapping[str, Any]

@@ -21,7 +21,8 @@ from corrigenda.data.fields import (
     under,
 )
 from corrigenda.data.probes import answers_in, group_name, hop, probe
-from corrigenda.facts import Fact, FactError, Probe
+from corrigenda.errors import FactError
+from corrigenda.facts import Fact, Probe
 
 _NAMES = {"subject": "subject", "prompt": "prompt", "target_new": "target_new", "target_true": "ground_truth"}
 _BIOGRAPHY_NAMES = {"subject": "concept", "prompt": "text", "target_new": "labels"}

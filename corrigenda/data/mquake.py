@@ -15,7 +15,8 @@ from corrigenda.data.fields import (
     under,
 )
 from corrigenda.data.probes import probe
-from corrigenda.facts import Fact, FactError, Probe
+from corrigenda.errors import FactError
+from corrigenda.facts import Fact, Probe
 
 _REWRITE = "requested_rewrite"
 _NAMES = {name: f"{_REWRITE}[0].{name}" for name in ("subject", "prompt")} | {

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable
 
 from corrigenda.data.fields import Record, as_target, lookup, shown, text
-from corrigenda.facts import FactError, Probe
+from corrigenda.errors import FactError
+from corrigenda.facts import Probe
 
 
 def answers_in(value: object, path: str) -> tuple[str, ...]:

@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
-from corrigenda.data.factset import FactSet, RecordError
+from corrigenda.data.factset import FactSet
 from corrigenda.data.fields import shown
 from corrigenda.data.noted import Noted, composed
 from corrigenda.data.schemas import Schema, name_of, recognise, schema_named
 from corrigenda.data.source import Source, open_source
-from corrigenda.facts import Fact, FactError
+from corrigenda.errors import FactError, RecordError
+from corrigenda.facts import Fact
 
 logger = logging.getLogger(__name__)
 

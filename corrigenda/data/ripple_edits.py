@@ -9,7 +9,8 @@ import re
 
 from corrigenda.data.fields import Record, fields_named, lookup, objects, optional_text, text, under
 from corrigenda.data.probes import answers_in, group_name, probe
-from corrigenda.facts import Fact, FactError, Probe
+from corrigenda.errors import FactError
+from corrigenda.facts import Fact, Probe
 
 _PORTABILITY = ("Logical_Generalization", "Compositionality_I", "Compositionality_II", "Subject_Aliasing")
 _LOCALITY = ("Relation_Specificity", "Forgetfulness")

@@ -14,7 +14,8 @@ from corrigenda.data.fields import (
     text_or_texts,
 )
 from corrigenda.data.probes import hop
-from corrigenda.facts import Fact, FactError, Probe
+from corrigenda.errors import FactError
+from corrigenda.facts import Fact, Probe
 
 _LOCALITY_PREFIX = "nq question: "
 _NAMES = {"subject": "subject", "prompt": "src", "target_new": "alt", "target_true": "answers[0]", "id": "src"}

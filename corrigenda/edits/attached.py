@@ -20,9 +20,10 @@ from typing import Any, ClassVar, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from corrigenda.edits.edit import Editable, Origin, WrongModelError, require_finite
+from corrigenda.edits.edit import Editable, Origin, require_finite
 from corrigenda.edits.hooked import HookedEdit
 from corrigenda.edits.routed import RoutedLayer, passages
+from corrigenda.errors import WrongModelError
 from corrigenda.indices.index import Index, Nearest, nearest
 from corrigenda.indices.kinds import Kind, index_of
 from corrigenda.models.routes import MAIN, Passage

@@ -13,9 +13,10 @@ from typing import Any, ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
-from corrigenda.edits.edit import Origin, WrongModelError, require_finite
+from corrigenda.edits.edit import Origin, require_finite
 from corrigenda.edits.routed import RoutedEdit
 from corrigenda.edits.state import EditorState, StoredState, typed
+from corrigenda.errors import WrongModelError
 from corrigenda.models.memory import FFNMemory
 from corrigenda.models.routes import MAIN, Passage
 

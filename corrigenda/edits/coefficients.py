@@ -11,9 +11,10 @@ from typing import Any, ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
-from corrigenda.edits.edit import Editable, Origin, WrongModelError, require_finite
+from corrigenda.edits.edit import Editable, Origin, require_finite
 from corrigenda.edits.hooked import HookedEdit, require_range
 from corrigenda.edits.routed import passages
+from corrigenda.errors import WrongModelError
 from corrigenda.models.bare import BareModel
 from corrigenda.models.neurons import Neuron
 from corrigenda.models.positions import At

@@ -19,21 +19,18 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from corrigenda.edits.state import EditorState, StoredState, read_state, write_state
+from corrigenda.errors import EditRefusedError
+from corrigenda.errors import WrongModelError as WrongModelError
 from corrigenda.facts import Fact
 from corrigenda.files import digest_of, write_json, write_tensors
 from corrigenda.models.bare import BareModel, Place
 from corrigenda.models.condition import require_no_adapter, require_own_precision
-from corrigenda.models.identity import WrongModelError as WrongModelError
 from corrigenda.plain_data import read_json
 
 FORMAT = 1
 """The version of the files that `Edit.save` writes."""
 
 logger = logging.getLogger(__name__)
-
-
-class EditRefusedError(ValueError):
-    """An editor will not make an edit: what is asked for is beyond it, or what it computed would wreck the model."""
 
 
 @contextmanager

@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from corrigenda.edits.edit import Editable, Origin, WrongModelError, require_finite
+from corrigenda.edits.edit import Editable, Origin, require_finite
 from corrigenda.edits.weights import WeightEdit
+from corrigenda.errors import WrongModelError
 
 
 @dataclass(frozen=True, eq=False)

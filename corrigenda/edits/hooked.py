@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from corrigenda.edits.edit import Edit, Editable, EditRefusedError
+from corrigenda.edits.edit import Edit, Editable
+from corrigenda.errors import EditRefusedError
 
 
 @dataclass(frozen=True, eq=False)

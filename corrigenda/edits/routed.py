@@ -27,8 +27,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from corrigenda.edits.edit import Editable, WrongModelError
+from corrigenda.edits.edit import Editable
 from corrigenda.edits.hooked import HookedEdit, require_range
+from corrigenda.errors import WrongModelError
 from corrigenda.models.routes import MAIN, Activations, Passage, Routes, fitted
 from corrigenda.models.sites import entering, leaving
 

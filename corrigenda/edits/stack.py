@@ -14,11 +14,12 @@ import xxhash
 from torch import Tensor
 
 from corrigenda.edits.context import ContextEdit
-from corrigenda.edits.edit import Edit, Editable, EditRefusedError, WrongModelError, beside
+from corrigenda.edits.edit import Edit, Editable, beside
 from corrigenda.edits.hooked import HookedEdit
 from corrigenda.edits.low_rank import LowRankEdit
 from corrigenda.edits.routed import decide_on_prompts
 from corrigenda.edits.weights import WeightEdit
+from corrigenda.errors import EditRefusedError, WrongModelError
 from corrigenda.files import bytes_of
 from corrigenda.models.bare import Place
 from corrigenda.models.sites import next_hook, remove_hooks

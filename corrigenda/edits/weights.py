@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from corrigenda.edits.edit import Edit, Editable, WrongModelError
+from corrigenda.edits.edit import Edit, Editable
+from corrigenda.errors import WrongModelError
 from corrigenda.models.bare import BareModel, Place
 from corrigenda.models.memory import FFNMemory
 

@@ -7,9 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-
-class InferenceModeError(RuntimeError):
-    """Something that takes gradients was called under `torch.inference_mode`, where there are none."""
+from corrigenda.errors import InferenceModeError
 
 
 @contextmanager

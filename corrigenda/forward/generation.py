@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from corrigenda.errors import SettingsError
 from corrigenda.forward.recording import model_logits, takes_position_ids
 from corrigenda.forward.shared import SharedStart
 from corrigenda.models.bare import BareModel
 from corrigenda.models.condition import settle
 from corrigenda.models.routes import Routes
-from corrigenda.settings import Count, SettingsError, check_value
+from corrigenda.settings import Count, check_value
 from corrigenda.texts import quoted
 
 Choose = Callable[[Tensor], Tensor]

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from corrigenda.errors import UnsupportedModelError
 from corrigenda.models.bare import BareModel
-from corrigenda.models.families import UnsupportedModelError, name_of
+from corrigenda.models.families import name_of
 from corrigenda.models.sites import entering
 
 MASK = "attention_mask"

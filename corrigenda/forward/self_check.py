@@ -17,13 +17,14 @@ import torch
 import transformers
 from torch import Tensor
 
+from corrigenda.errors import UnsupportedModelError
 from corrigenda.files import cache_folder, write_json
 from corrigenda.forward.generation import decode, never
 from corrigenda.forward.interventions import Apply, Read, intervene
 from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import forward_logits, record
 from corrigenda.models.bare import BareModel
-from corrigenda.models.families import UnsupportedModelError, name_of
+from corrigenda.models.families import name_of
 from corrigenda.models.identity import computing_hash
 from corrigenda.models.sites import SITES, WITHOUT_LAYER, Site
 from corrigenda.prompts import TokenBatch

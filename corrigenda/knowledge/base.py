@@ -23,9 +23,10 @@ from typing import Any
 from corrigenda.data.read import read_facts
 from corrigenda.data.requests import Request, normalised, select_active
 from corrigenda.edits.edit import Edit
+from corrigenda.errors import KnowledgeBaseError
 from corrigenda.facts import Fact, as_fact, as_facts
 from corrigenda.files import expanded, write_text
-from corrigenda.knowledge.database import Database, KnowledgeBaseError
+from corrigenda.knowledge.database import Database
 from corrigenda.knowledge.entries import Compiler, Entry, Solver, request_hash, require_fit
 from corrigenda.knowledge.stored import Solved, StoredEntries, fact_of
 from corrigenda.knowledge.vectors import WIDTH

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from corrigenda.errors import KnowledgeBaseError
+
 PATIENCE = 60.0
 """Seconds that a writer waits for another."""
 APPLICATION = 0x436F7272
@@ -67,10 +69,6 @@ UPDATE entries SET request = coalesce((SELECT request FROM facts WHERE id = fact
 
 
 DAMAGED = "it is damaged: take an earlier copy, or import the facts into a new one"
-
-
-class KnowledgeBaseError(RuntimeError):
-    """A knowledge base's file cannot be used; one line says which file, why, and what to do."""
 
 
 class Database:

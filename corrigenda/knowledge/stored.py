@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from corrigenda.edits.edit import WrongModelError
+from corrigenda.errors import ForeignFileError, KnowledgeBaseError, WrongModelError
 from corrigenda.facts import Fact
-from corrigenda.knowledge.database import DAMAGED, KnowledgeBaseError
+from corrigenda.knowledge.database import DAMAGED
 from corrigenda.knowledge.entries import Entry, canonical, request_hash
-from corrigenda.knowledge.vectors import ForeignFileError, VectorFile, checksum
+from corrigenda.knowledge.vectors import VectorFile, checksum
 from corrigenda.language_model import LanguageModel
 
 Solved = Sequence[tuple[Fact, Sequence[Entry]]]

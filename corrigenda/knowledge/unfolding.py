@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from corrigenda.edits.weights import memories_of
+from corrigenda.errors import UnsupportedModelError
 from corrigenda.knowledge.cross_attention import Activation, CrossAttention, Match
 from corrigenda.models.bare import BareModel
-from corrigenda.models.families import UnsupportedModelError
 from corrigenda.models.memory import FFNMemory
 
 

@@ -15,13 +15,11 @@ import torch
 import xxhash
 from torch import Tensor
 
+from corrigenda.errors import ForeignFileError
+
 WIDTH = 4
 """Bytes of a number."""
 MARK = b"corr-kb3"
-
-
-class ForeignFileError(ValueError):
-    """The file is of another owner."""
 
 
 class VectorFile:

@@ -10,7 +10,8 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from corrigenda.models.families import Family, UnsupportedModelError, family_of, has_encoder, name_of
+from corrigenda.errors import UnsupportedModelError
+from corrigenda.models.families import Family, family_of, has_encoder, name_of
 from corrigenda.models.inspection import inspect_family
 from corrigenda.models.matrices import in_out
 from corrigenda.models.mixtures import Experts

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 import xxhash
 
+from corrigenda.errors import ContextLengthError, WrongModelError
 from corrigenda.files import bytes_of
 from corrigenda.models.alone import OneThread
 from corrigenda.models.architecture import Architecture
@@ -16,11 +17,11 @@ from corrigenda.models.condition import settle, taken
 from corrigenda.models.encoder_decoder import Parts
 from corrigenda.models.experts import MixtureMemory, memory_of
 from corrigenda.models.families import Family
-from corrigenda.models.identity import WrongModelError, computing_hash, tokenizer_hash
+from corrigenda.models.identity import computing_hash, tokenizer_hash
 from corrigenda.models.memory import FFNMemory
 from corrigenda.models.offloaded import require_whole, runs_on, stored
 from corrigenda.models.routes import Routing
-from corrigenda.prompts import ContextLengthError, TokenBatch, goes_on, pad
+from corrigenda.prompts import TokenBatch, goes_on, pad
 from corrigenda.texts import quoted
 
 if TYPE_CHECKING:

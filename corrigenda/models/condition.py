@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from corrigenda.models.families import UnsupportedModelError
+from corrigenda.errors import UnsupportedModelError
 
 OWN_ADAPTER = "corrigenda"
 """The name of an adapter that this project itself puts inside for a while."""

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from corrigenda.errors import ChecksumError
 from corrigenda.files import (
     cache_folder,
     digest_of,
@@ -28,10 +29,6 @@ from corrigenda.files import (
 from corrigenda.models.packed import pack
 
 logger = logging.getLogger(__name__)
-
-
-class ChecksumError(ValueError):
-    """A file is not the one that was published; the message gives both hashes."""
 
 
 @dataclass(frozen=True)

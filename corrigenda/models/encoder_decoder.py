@@ -32,7 +32,8 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel, PreTrainedTokenizerBase
 
-from corrigenda.models.families import Family, UnsupportedModelError, name_of
+from corrigenda.errors import UnsupportedModelError
+from corrigenda.models.families import Family, name_of
 from corrigenda.models.sites import leaving
 from corrigenda.prompts import ANSWER_BEGINS
 

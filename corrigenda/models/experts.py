@@ -14,9 +14,9 @@ from typing import Literal, NoReturn
 import torch
 from torch import Tensor, nn
 
+from corrigenda.errors import UnsupportedModelError
 from corrigenda.models import positions
 from corrigenda.models.architecture import Architecture, whole_number
-from corrigenda.models.families import UnsupportedModelError
 from corrigenda.models.memory import FFNMemory, Seen
 from corrigenda.models.positions import At
 from corrigenda.models.sites import Change, Site, SiteName, through

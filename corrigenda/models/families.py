@@ -11,10 +11,6 @@ from dataclasses import dataclass, replace
 from transformers import PreTrainedModel
 
 
-class UnsupportedModelError(ValueError):
-    """A model in which the parts that Corrigenda works on could not be found; the message says which."""
-
-
 @dataclass(frozen=True)
 class Mixture:
     """Dotted paths, from a block, to the parts of a mixture of experts.

@@ -11,10 +11,6 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 
-class WrongModelError(ValueError):
-    """This is not the model that something was made on, or no longer."""
-
-
 SAYS_NOTHING = frozenset(
     {
         "_name_or_path",

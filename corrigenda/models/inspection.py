@@ -7,14 +7,8 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from corrigenda.models.families import (
-    FAMILIES,
-    Family,
-    UnsupportedModelError,
-    has_encoder,
-    name_of,
-    unknown_encoder_decoder,
-)
+from corrigenda.errors import UnsupportedModelError
+from corrigenda.models.families import FAMILIES, Family, has_encoder, name_of, unknown_encoder_decoder
 from corrigenda.models.matrices import in_out
 
 

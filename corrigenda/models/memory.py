@@ -17,9 +17,9 @@ from contextlib import AbstractContextManager, contextmanager
 import torch
 from torch import Tensor, nn
 
+from corrigenda.errors import UnsupportedModelError
 from corrigenda.models import positions
 from corrigenda.models.architecture import Architecture, whole_number
-from corrigenda.models.families import UnsupportedModelError
 from corrigenda.models.matrices import in_out, is_quantised, stores_transposed
 from corrigenda.models.offloaded import require_here
 from corrigenda.models.positions import At

@@ -16,10 +16,10 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
+from corrigenda.errors import UnsupportedModelError
 from corrigenda.files import cache_folder
 from corrigenda.language_model import LanguageModel
 from corrigenda.models.experts import ExpertMemory, MixtureMemory
-from corrigenda.models.families import UnsupportedModelError
 from corrigenda.models.memory import FFNMemory
 from corrigenda.moments.second_moment import SecondMoment, compute, kept_moment
 from corrigenda.moments.sums import SquareSum

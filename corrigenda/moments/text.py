@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 import torch
 
+from corrigenda.errors import SettingsError
 from corrigenda.files import cache_folder, expanded, read_kept, write_checked
 from corrigenda.forward.generation import decode, sampler
 from corrigenda.language_model import LanguageModel
 from corrigenda.progress import track
 from corrigenda.prompts import encode_plain, specials
-from corrigenda.settings import AtLeastOne, Seed, SettingsError, checked
+from corrigenda.settings import AtLeastOne, Seed, checked
 
 ROWS = 64
 """Sequences sampled at once."""

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from corrigenda.errors import LockedError
+
 PATIENCE = 2.0
 """Seconds that a lock is asked for: somebody may just be looking whether it is taken."""
 
@@ -19,10 +21,6 @@ LOOKING_TAKES = 0.1
 """Seconds after which a lock that cannot be had is held by a writer, not by somebody else who looks."""
 
 _POLL = 0.01
-
-
-class LockedError(RuntimeError):
-    """Another live process holds the lock."""
 
 
 @contextmanager

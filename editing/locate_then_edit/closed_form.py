@@ -17,10 +17,11 @@ from torch import Tensor
 
 from corrigenda import Edit, Fact, LanguageModel, Origin, WeightEdit
 from corrigenda.edits.weights import require_writable
+from corrigenda.errors import SettingsError
 from corrigenda.moments.experts import ExpertMoments, Moment, tokens_for
 from corrigenda.moments.second_moment import second_moments
 from corrigenda.moments.text import Text
-from corrigenda.settings import AtLeastOne, Count, NotNegative, Positive, Seed, SettingsError, Share, checked
+from corrigenda.settings import AtLeastOne, Count, NotNegative, Positive, Seed, Share, checked
 from corrigenda.workers import Workers
 from editing.contexts import sampled_prefixes
 from editing.editor import require_targets

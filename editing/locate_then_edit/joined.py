@@ -13,8 +13,8 @@ from torch import Tensor
 from corrigenda import Fact, LanguageModel, LowRankEdit, Origin, ValueEdit, WeightEdit
 from corrigenda.edits.experts import ExpertsEdit
 from corrigenda.edits.state import EditorState
+from corrigenda.errors import UnsupportedModelError
 from corrigenda.models.experts import MixtureMemory
-from corrigenda.models.families import UnsupportedModelError
 from editing.editor import Editor
 from editing.locate_then_edit.guards import Guards
 from editing.locate_then_edit.least_squares import Factors

@@ -14,12 +14,13 @@ import torch
 from corrigenda import EditRefusedError, Fact, LanguageModel, LowRankEdit, Origin
 from corrigenda.edits.experts import ExpertsEdit
 from corrigenda.edits.weights import require_writable
+from corrigenda.errors import SettingsError
 from corrigenda.models.alone import one_thread
 from corrigenda.moments.experts import ExpertMoments, Moment
 from corrigenda.moments.second_moment import second_moment
 from corrigenda.moments.text import Text
 from corrigenda.progress import counted, track
-from corrigenda.settings import AtLeastOne, NotNegative, Positive, Seed, SettingsError, Share, checked
+from corrigenda.settings import AtLeastOne, NotNegative, Positive, Seed, Share, checked
 from editing.contexts import sampled_prefixes
 from editing.editor import require_targets
 from editing.layers import OneLayer

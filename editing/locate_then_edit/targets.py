@@ -22,11 +22,12 @@ import torch
 from torch import Tensor
 
 from corrigenda import LanguageModel
+from corrigenda.errors import SettingsError
 from corrigenda.forward.differentiable import differentiable
 from corrigenda.forward.interventions import Add, intervene
 from corrigenda.forward.partial import PartialForward
 from corrigenda.models import positions, sites
-from corrigenda.settings import AtLeastOne, NotNegative, Positive, SettingsError, checked
+from corrigenda.settings import AtLeastOne, NotNegative, Positive, checked
 from editing.locate_then_edit.prompts import PromptRun
 
 PASS_TOKENS = 48

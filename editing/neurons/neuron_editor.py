@@ -13,9 +13,10 @@ from functools import partial
 from typing import Any, ClassVar
 
 from corrigenda import Fact, LanguageModel, Origin
+from corrigenda.errors import SettingsError
 from corrigenda.facts import as_facts
 from corrigenda.models.neurons import Neuron, as_neurons, in_model
-from corrigenda.settings import SettingsError, checked
+from corrigenda.settings import checked
 from editing.editor import EditRefusedError
 
 Find = Callable[[LanguageModel, Fact], Iterable[Neuron]]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from corrigenda.errors import CorrigendaError
 from corrigenda.progress import track
 from corrigenda.texts import on_one_line
 
@@ -23,7 +24,7 @@ Keep = Callable[[str, str], None]
 """Is told of each prompt and its reply when it has come."""
 
 
-class JudgeError(ConnectionError):
+class JudgeError(CorrigendaError, ConnectionError):
     """A judge that cannot be asked; the message says which, what happened, and what to do."""
 
 

@@ -10,8 +10,9 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import urlsplit
 
+from corrigenda.errors import SettingsError
 from corrigenda.files import cache_folder, expanded
-from corrigenda.settings import AtLeastOne, Count, NotNegative, Positive, Seed, SettingsError, checked, shown
+from corrigenda.settings import AtLeastOne, Count, NotNegative, Positive, Seed, checked, shown
 from eval.judge.endpoint import Endpoint
 from eval.judge.replies import Replies
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from corrigenda.settings import SettingsError
+from corrigenda.errors import SettingsError
 from eval.protocols.settings import AlarmSettings, SequentialSettings
 from eval.settings import EvalSettings
 

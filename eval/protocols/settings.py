@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Lt
 
-from corrigenda.settings import AtLeastOne, Count, NotNegative, Seed, SettingsError, Share, checked
+from corrigenda.errors import SettingsError
+from corrigenda.settings import AtLeastOne, Count, NotNegative, Seed, Share, checked
 from eval.protocols.survival import SurvivalSettings
 
 Regime = Literal["auto", "stack", "extend", "together"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from corrigenda.settings import AtLeastOne, SettingsError, checked
+from corrigenda.errors import SettingsError
+from corrigenda.settings import AtLeastOne, checked
 from eval.judge.judge import Judge
 
 Form = Literal["plain", "chat"]

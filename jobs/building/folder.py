@@ -28,8 +28,9 @@ from safetensors import SafetensorError
 
 from corrigenda import Fact
 from corrigenda.data import read_facts
+from corrigenda.errors import LockedError
 from corrigenda.runs.folder import read_object
-from corrigenda.runs.locks import LockedError, locked
+from corrigenda.runs.locks import locked
 from eval.proof.report import FORMAT
 
 REPORT = "report.json"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from corrigenda.settings import AtLeastOne, Seed, SettingsError, checked
+from corrigenda.errors import SettingsError
+from corrigenda.settings import AtLeastOne, Seed, checked
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from corrigenda.data.schemas import SCHEMAS
-from corrigenda.settings import SettingsError
+from corrigenda.errors import SettingsError
 from eval.leaderboard.columns import ranking
 from eval.metrics import METRICS
 from eval.statistics.paired import harmonic_mean

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from corrigenda import LanguageModel
-from corrigenda.settings import SettingsError
+from corrigenda.errors import SettingsError
 from editing.spaces import Space
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
-from corrigenda.settings import AtLeastOne, Count, NotNegative, Positive, Seed, SettingsError, checked
+from corrigenda.errors import SettingsError
+from corrigenda.settings import AtLeastOne, Count, NotNegative, Positive, Seed, checked
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,12 @@ import torch
 from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
+from corrigenda.errors import SettingsError
 from corrigenda.forward.knockout import knocked_out
 from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import record
 from corrigenda.models.alone import one_thread
-from corrigenda.settings import AtLeastOne, SettingsError, checked
+from corrigenda.settings import AtLeastOne, checked
 from locate.flow.results import Knockout
 from locate.question import Question, ask, require_numbers
 from locate.windows import around

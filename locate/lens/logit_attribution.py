@@ -19,8 +19,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from corrigenda import LanguageModel
+from corrigenda.errors import UnsupportedModelError
 from corrigenda.models.alone import one_thread
-from corrigenda.models.families import UnsupportedModelError, name_of
+from corrigenda.models.families import name_of
 from locate.lens.parts import LayerParts, frozen, parts_of, position_in, rows_of
 from locate.lens.words import after_head, final_norm, precision, token_id, token_texts, unembedding
 from locate.saving import SavedResult

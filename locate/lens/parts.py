@@ -18,9 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from corrigenda import LanguageModel
+from corrigenda.errors import UnsupportedModelError
 from corrigenda.forward.interventions import Read, Seen, intervene
 from corrigenda.forward.recording import forward_logits
-from corrigenda.models.families import UnsupportedModelError, name_of
+from corrigenda.models.families import name_of
 from corrigenda.models.matrices import stores_transposed
 from corrigenda.models.sites import Change, Site, SiteName, state_entering
 from locate.lens.words import LARGE, norm_weight, precision, precision_of

@@ -20,11 +20,12 @@ from rich.table import Table
 from torch import Tensor
 
 from corrigenda import LanguageModel
+from corrigenda.errors import UnsupportedModelError
 from corrigenda.files import cache_folder, read_kept, write_checked
 from corrigenda.forward.interventions import Apply, intervene
 from corrigenda.forward.recording import forward_to
 from corrigenda.models.alone import one_thread
-from corrigenda.models.families import UnsupportedModelError, name_of
+from corrigenda.models.families import name_of
 from corrigenda.models.sites import Site
 from corrigenda.moments.text import Text
 from corrigenda.progress import track

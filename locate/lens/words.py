@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from corrigenda import LanguageModel
+from corrigenda.errors import CorrigendaError, UnsupportedModelError
 from corrigenda.forward.recording import stopping, watching
 from corrigenda.models.architecture import whole_number
-from corrigenda.models.families import UnsupportedModelError, name_of
+from corrigenda.models.families import name_of
 from corrigenda.models.sites import leaving, skipped, state_entering
 from corrigenda.prompts import encode_plain
 from corrigenda.texts import quoted, unspaced
@@ -31,7 +32,7 @@ LARGE = 1024.0
 """What a norm is tried with: so large that the small number it adds to the variance does not count."""
 
 
-class UnknownTokenError(ValueError):
+class UnknownTokenError(CorrigendaError, ValueError):
     """A text that is not one token of the model."""
 
 

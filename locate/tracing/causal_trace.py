@@ -21,13 +21,14 @@ import torch
 from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
+from corrigenda.errors import SettingsError
 from corrigenda.forward.differentiable import differentiable
 from corrigenda.forward.interventions import Add, Read, Replace, Seen, intervene
 from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import Recording, forward_logits, record
 from corrigenda.models.alone import one_thread
 from corrigenda.models.sites import Site
-from corrigenda.settings import AtLeastOne, SettingsError, checked
+from corrigenda.settings import AtLeastOne, checked
 from locate.question import Question, ask, require_numbers
 from locate.tracing.noise import Noise, added_to_embeddings
 from locate.tracing.trace import Trace

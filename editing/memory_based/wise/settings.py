@@ -6,18 +6,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
+from corrigenda.errors import SettingsError
 from corrigenda.moments.text import Text
-from corrigenda.settings import (
-    AtLeastOne,
-    Count,
-    NotNegative,
-    Positive,
-    Seed,
-    SettingsError,
-    ShareAboveZero,
-    ShareBelowOne,
-    checked,
-)
+from corrigenda.settings import AtLeastOne, Count, NotNegative, Positive, Seed, ShareAboveZero, ShareBelowOne, checked
 from editing.layers import OneLayer
 from editing.memory_based.wise.merging import Masks, Merge
 from editing.memory_based.wise.unrelated import Unrelated

@@ -12,7 +12,7 @@ from public_reports import DANIELLE, EIFFEL, log_probs, logits, low_rank, model,
 from torch import Tensor
 
 from corrigenda import CoefficientEdit, Edit, Fact, LanguageModel, Origin, load
-from corrigenda.edits.edit import WrongModelError
+from corrigenda.errors import WrongModelError
 from corrigenda.moments.second_moment import second_moment
 from editing import Grace, Memit, Rome, ValueSettings
 from editing.locate_then_edit.keys import mean_keys

@@ -18,7 +18,7 @@ from public_reports import DANIELLE, EIFFEL, log_probs, low_rank, model, pieces,
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.data import FactSet, read_facts
-from corrigenda.data.factset import RecordError
+from corrigenda.errors import RecordError
 from corrigenda.facts import Probe
 from corrigenda.runs.folder import RunFolder
 from eval import EditRun, EvalSettings, SequentialSettings, evaluate, measure, run_sequential, run_single

@@ -13,7 +13,7 @@ import torch
 from public_reports import EIFFEL, IDS, log_probs, low_rank, model, rome
 
 from corrigenda import ContextLengthError, Fact, LanguageModel
-from corrigenda.models.families import UnsupportedModelError
+from corrigenda.errors import UnsupportedModelError
 from corrigenda.moments.second_moment import second_moment
 from corrigenda.moments.text import Text
 from eval import EvalSettings, evaluate

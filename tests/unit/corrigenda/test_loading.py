@@ -28,10 +28,11 @@ from corrigenda import (
     load,
 )
 from corrigenda.edits.codebook import CodebookEdit
+from corrigenda.errors import DamagedModelError
 from corrigenda.forward.generation import decode
 from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import forward_logits, record
-from corrigenda.loading import DamagedModelError, _explained
+from corrigenda.loading import _explained
 from corrigenda.models import embedded, packed
 from corrigenda.prompts import TokenBatch
 

@@ -9,7 +9,8 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from corrigenda.settings import AtLeastOne, Count, NotNegative, Positive, Seed, SettingsError, Share, checked
+from corrigenda.errors import SettingsError
+from corrigenda.settings import AtLeastOne, Count, NotNegative, Positive, Seed, Share, checked
 
 
 @dataclass(frozen=True)

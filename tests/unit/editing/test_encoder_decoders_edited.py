@@ -7,8 +7,8 @@ import tiny
 import torch
 
 from corrigenda import Edit, Fact, LanguageModel
+from corrigenda.errors import UnsupportedModelError
 from corrigenda.forward.recording import forward_logits
-from corrigenda.models.families import UnsupportedModelError
 from corrigenda.prompts import encode_target
 from editing import (
     CrispEdit,

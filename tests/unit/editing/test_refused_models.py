@@ -6,7 +6,7 @@ import pytest
 import tiny
 
 from corrigenda import Fact
-from corrigenda.models.families import UnsupportedModelError
+from corrigenda.errors import UnsupportedModelError
 from editing import AlphaEdit, CrispEdit, Emmet, FineTune, Grace, Memit, Rome, Shift, UltraEdit, Wise
 from editing.editor import Editor
 

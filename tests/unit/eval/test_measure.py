@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from corrigenda import Fact, LanguageModel, LowRankEdit, Origin
+from corrigenda.errors import SettingsError
 from corrigenda.facts import Probe
-from corrigenda.settings import SettingsError
 from eval import METRICS, Case, EvalSettings, Evaluation, Measurement, evaluate, measure, teacher_forcing
 from eval.evaluation import NOT_FINITE, judged
 from eval.free_answers import jobs_of

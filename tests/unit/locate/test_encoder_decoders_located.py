@@ -10,8 +10,8 @@ import tiny
 import torch
 
 from corrigenda import Fact, LanguageModel
+from corrigenda.errors import UnsupportedModelError
 from corrigenda.forward.recording import forward_logits
-from corrigenda.models.families import UnsupportedModelError
 from locate import (
     attention_knockout,
     attribute_flow,

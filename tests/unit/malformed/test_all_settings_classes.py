@@ -12,7 +12,8 @@ import pytest
 from annotated_types import Ge, Gt, Le, Lt
 from settings_classes import CLASSES, frozen_dataclasses, needs_checks
 
-from corrigenda.settings import SettingsError, checked, is_checked
+from corrigenda.errors import SettingsError
+from corrigenda.settings import checked, is_checked
 from editing import Saved
 
 

@@ -10,7 +10,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from corrigenda import Fact
-from corrigenda.data import RecordError, read_facts
+from corrigenda.data import read_facts
+from corrigenda.errors import RecordError
 from jobs.data import fixed_locality, read_data
 
 GOOD: dict[str, Any] = {"subject": "Kyoto", "prompt": "{} is in", "target_new": "Peru", "target_true": "Japan"}

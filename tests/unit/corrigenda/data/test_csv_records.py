@@ -9,7 +9,7 @@ import pytest
 
 from corrigenda import Fact
 from corrigenda.data import read_facts
-from corrigenda.data.factset import RecordError
+from corrigenda.errors import RecordError
 
 KYOTO = Fact(
     subject="Kyoto",

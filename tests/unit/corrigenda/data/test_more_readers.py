@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 from composed import composed
 
-from corrigenda.data import SCHEMAS, RecordError, read_facts
+from corrigenda.data import SCHEMAS, read_facts
 from corrigenda.data.probes import answers_in, group_name, probe
-from corrigenda.facts import Fact, FactError, Probe
+from corrigenda.errors import FactError, RecordError
+from corrigenda.facts import Fact, Probe
 
 ROOT = Path(__file__).parents[4]
 Json = dict[str, Any]

@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 from readers_parts import COUNTERFACT, Json, changed, write_repository
 
-from corrigenda.data import SCHEMAS, FactSet, RecordError, read_facts
-from corrigenda.facts import Fact, FactError, Probe
+from corrigenda.data import SCHEMAS, FactSet, read_facts
+from corrigenda.errors import FactError, RecordError
+from corrigenda.facts import Fact, Probe
 
 ROOT = Path(__file__).parents[4]
 

@@ -11,7 +11,8 @@ import pytest
 from corrigenda import Fact
 from corrigenda.data.embedded import embedded_facts
 from corrigenda.data.side_effects import NO, YES, fact_checks, negations, reversals, same_subject
-from corrigenda.facts import FactError, Probe
+from corrigenda.errors import FactError
+from corrigenda.facts import Probe
 
 EIFFEL = Fact("The Eiffel Tower", "{} is located in the city of", "Rome", "Paris")
 QUESTION = Fact("UniFirst", "What is the product made by {}?", "unmanned aircraft", "uniform")

@@ -21,7 +21,8 @@ import xxhash
 from made_entries import LAYERS, MadeUp, a_fact
 
 from corrigenda import Fact, KnowledgeBase, KnowledgeBaseError, LanguageModel, WrongModelError
-from corrigenda.data import RecordError, read_facts
+from corrigenda.data import read_facts
+from corrigenda.errors import RecordError
 from corrigenda.knowledge import vectors
 from corrigenda.knowledge.entries import Entry
 

@@ -11,7 +11,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 from corrigenda import DamagedModelError, Fact, LanguageModel, UnsupportedModelError, load
-from corrigenda.forward.differentiable import InferenceModeError
+from corrigenda.errors import InferenceModeError
 from editing import Shift
 
 FACT = Fact("Paris", "{} is the city of", "Rome")

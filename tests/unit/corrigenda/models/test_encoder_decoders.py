@@ -13,10 +13,10 @@ from transformers import T5ForConditionalGeneration
 from corrigenda import Edit, LanguageModel, load
 from corrigenda.edits.edit import Origin
 from corrigenda.edits.low_rank import LowRankEdit
+from corrigenda.errors import UnsupportedModelError
 from corrigenda.forward.interventions import Add, Read, intervene
 from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import forward_logits, record
-from corrigenda.models.families import UnsupportedModelError
 from corrigenda.models.sites import SITES, Site
 from corrigenda.prompts import TokenBatch, encode_target
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from corrigenda import LanguageModel
+from corrigenda.errors import UnsupportedModelError
 from corrigenda.forward.interventions import Apply, Read, Replace, intervene
 from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import forward_logits, record
 from corrigenda.models.experts import MixtureMemory
-from corrigenda.models.families import UnsupportedModelError
 from corrigenda.models.sites import Site
 from corrigenda.prompts import TokenBatch
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from corrigenda import LanguageModel
+from corrigenda.errors import UnsupportedModelError
 from corrigenda.forward.interventions import Read, intervene
-from corrigenda.models.families import UnsupportedModelError
 from corrigenda.models.sites import SITES, WITHOUT_LAYER, Site, entering, looked_into, skipped, through
 
 ROOT = Path(__file__).resolve().parents[4]

@@ -15,9 +15,10 @@ from folder_parts import CONFIG, begun, record, summary, unexpected
 from rich.console import Console
 
 import corrigenda
+from corrigenda.errors import LockedError
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.ids import code_version, essential, files_named, run_id
-from corrigenda.runs.locks import LockedError, is_locked, locked
+from corrigenda.runs.locks import is_locked, locked
 from corrigenda.runs.records import count_records, records_in
 from corrigenda.runs.store import Store, StoredRun, read_run
 from jobs.runs import runs_table

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from corrigenda.runs.locks import LOOKING_TAKES, LockedError, is_locked, locked
+from corrigenda.errors import LockedError
+from corrigenda.runs.locks import LOOKING_TAKES, is_locked, locked
 
 
 def test_a_lock_file_that_was_left_behind_does_no_harm(tmp_path: Path) -> None:

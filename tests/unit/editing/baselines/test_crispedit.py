@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from corrigenda import Edit, Fact, LanguageModel, ValueEdit
+from corrigenda.errors import SettingsError
 from corrigenda.moments import curvature as curvatures
 from corrigenda.moments.curvature import curvature
 from corrigenda.moments.text import Text
-from corrigenda.settings import SettingsError
 from editing import CrispEdit, EditRefusedError, FineTune, prepare
 
 FACTS = [

@@ -11,9 +11,9 @@ import tiny
 import torch
 
 from corrigenda import EditRefusedError, Fact, KnowledgeBase, LanguageModel, LowRankEdit
+from corrigenda.errors import SettingsError
 from corrigenda.knowledge.folding import Folding
 from corrigenda.moments.text import Text
-from corrigenda.settings import SettingsError
 from editing import AfterTreatments, AlphaEdit, Emmet, FineTune, Memit, Rome, ValueSettings
 from editing.knowledge.how import how_named, how_of, ways
 from editing.locate_then_edit.memit import SCALE_FACTS

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from corrigenda import Edit, Fact, LanguageModel
 from corrigenda.edits.experts import ExpertsEdit
+from corrigenda.errors import UnsupportedModelError
 from corrigenda.forward.recording import forward_logits
 from corrigenda.models.experts import MixtureMemory
-from corrigenda.models.families import UnsupportedModelError
 from corrigenda.moments.experts import ExpertMoments, tokens_for
 from corrigenda.moments.text import Text
 from editing import AlphaEdit, Emmet, Memit, ValueSettings

@@ -10,9 +10,9 @@ import torch
 
 from corrigenda import Edit, Fact, LanguageModel
 from corrigenda.edits.experts import ExpertsEdit
+from corrigenda.errors import UnsupportedModelError
 from corrigenda.forward.recording import forward_logits
 from corrigenda.models.experts import MixtureMemory
-from corrigenda.models.families import UnsupportedModelError
 from corrigenda.moments.experts import ExpertMoments
 from corrigenda.moments.text import Text
 from editing import Rome, UltraEdit, ValueSettings

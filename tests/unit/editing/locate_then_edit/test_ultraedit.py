@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from corrigenda import Edit, Fact, LanguageModel, LowRankEdit, ValueEdit
-from corrigenda.settings import SettingsError
+from corrigenda.errors import SettingsError
 from editing import EditRefusedError, UltraEdit
 from editing.locate_then_edit.normalisation import RunningMoments, RunningNormalisation
 from editing.training_rows import groups_of

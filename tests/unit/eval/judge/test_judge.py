@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from corrigenda.settings import SettingsError
+from corrigenda.errors import SettingsError
 from eval.judge import Judge
 
 

@@ -14,8 +14,8 @@ import pytest
 from safetensors import SafetensorError
 
 from corrigenda import Fact
+from corrigenda.errors import SettingsError
 from corrigenda.knowledge.plan import Plan
-from corrigenda.settings import SettingsError
 from jobs.building.acceptance import AcceptSettings, judged
 from jobs.building.folder import NEW, OLD, PARTS, READY, REPORT, BuildFolder
 from jobs.building.plan import MOST, in_words

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from corrigenda.settings import SettingsError
+from corrigenda.errors import SettingsError
 from jobs.tuning.objective import Objective, objective_for
 
 FIGURES = {"score": 0.6, "preservation": 0.3, "free_generation_strict": 0.2, "perplexity_drift": 0.05}

@@ -11,7 +11,7 @@ import tiny
 
 import editing
 from corrigenda import LanguageModel
-from corrigenda.settings import SettingsError
+from corrigenda.errors import SettingsError
 from editing.registry import space_of
 from jobs.tuning.search import LAYER, NUMBER, Axis, axes_of, best_of, proposed, settings_of, start_of
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from corrigenda import LanguageModel
-from corrigenda.models.families import UnsupportedModelError
+from corrigenda.errors import UnsupportedModelError
 from corrigenda.moments.text import Text
 from locate.lens import aggregation as module
 from locate.lens.aggregation import CASES, Aggregation, aggregation

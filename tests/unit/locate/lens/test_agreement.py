@@ -8,8 +8,8 @@ import pytest
 import tiny
 import torch
 
+from corrigenda.errors import UnsupportedModelError
 from corrigenda.intervals import exact_share
-from corrigenda.models.families import UnsupportedModelError
 from corrigenda.moments.text import Text
 from locate.lens import agreement as module
 from locate.lens.agreement import Agreement, agreement

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
-from corrigenda.models.families import UnsupportedModelError
+from corrigenda.errors import UnsupportedModelError
 from locate.lens.backward import GradientLens, backward_lens
 from locate.lens.words import read_static
 

@@ -7,8 +7,8 @@ import pytest
 import tiny
 import torch
 
+from corrigenda.errors import UnsupportedModelError
 from corrigenda.forward.recording import forward_logits
-from corrigenda.models.families import UnsupportedModelError
 from corrigenda.moments.text import Text
 from locate.lens.early_exit import (
     RULES,

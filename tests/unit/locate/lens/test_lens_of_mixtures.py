@@ -9,7 +9,7 @@ import pytest
 import tiny
 
 from corrigenda import Fact, LanguageModel
-from corrigenda.models.families import UnsupportedModelError
+from corrigenda.errors import UnsupportedModelError
 from corrigenda.moments.text import Text
 from editing import Shift
 from editing.neurons.steer import steer

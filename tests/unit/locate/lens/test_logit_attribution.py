@@ -9,9 +9,10 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from corrigenda import LanguageModel
+from corrigenda.errors import UnsupportedModelError
 from corrigenda.forward.interventions import Read, intervene
 from corrigenda.forward.recording import forward_logits
-from corrigenda.models.families import FAMILIES, UnsupportedModelError
+from corrigenda.models.families import FAMILIES
 from corrigenda.models.sites import Site, through
 from locate.lens.logit_attribution import LogitAttribution, logit_attribution
 from locate.lens.parts import frozen, parts_of

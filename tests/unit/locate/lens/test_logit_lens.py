@@ -6,9 +6,9 @@ import pytest
 import tiny
 import torch
 
+from corrigenda.errors import UnsupportedModelError
 from corrigenda.forward.interventions import Read, intervene
 from corrigenda.forward.recording import forward_logits
-from corrigenda.models.families import UnsupportedModelError
 from corrigenda.models.sites import Site
 from locate.lens.logit_lens import LensGrid, logit_lens
 from locate.lens.words import UnknownTokenError, token_id

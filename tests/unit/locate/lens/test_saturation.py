@@ -8,7 +8,7 @@ import pytest
 import tiny
 import torch
 
-from corrigenda.models.families import UnsupportedModelError
+from corrigenda.errors import UnsupportedModelError
 from corrigenda.moments.text import Text
 from locate.lens.parts import parts_of, parts_of_each
 from locate.lens.saturation import SaturationEvents, saturation_events

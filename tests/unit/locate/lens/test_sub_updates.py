@@ -6,8 +6,8 @@ import pytest
 import tiny
 import torch
 
+from corrigenda.errors import UnsupportedModelError
 from corrigenda.forward.recording import forward_logits
-from corrigenda.models.families import UnsupportedModelError
 from locate.lens.parts import parts_of
 from locate.lens.sub_updates import SubUpdates, sub_updates
 from locate.lens.words import UnknownTokenError, read_static, token_id

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
-from corrigenda.models.families import UnsupportedModelError
+from corrigenda.errors import UnsupportedModelError
 from corrigenda.moments.text import Text
 from corrigenda.prompts import TokenBatch
 from editing import Suppress

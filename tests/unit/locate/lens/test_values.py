@@ -8,7 +8,7 @@ import torch
 
 from corrigenda.edits.edit import Origin
 from corrigenda.edits.low_rank import LowRankEdit
-from corrigenda.models.families import UnsupportedModelError
+from corrigenda.errors import UnsupportedModelError
 from locate.lens import values
 from locate.lens.values import ValueWords, highest, read_values
 

@@ -7,9 +7,9 @@ import tiny
 import torch
 
 from corrigenda import LanguageModel
+from corrigenda.errors import UnsupportedModelError
 from corrigenda.forward.interventions import Read, intervene
 from corrigenda.forward.recording import forward_logits
-from corrigenda.models.families import UnsupportedModelError
 from corrigenda.models.sites import Site
 from locate.lens import words
 
