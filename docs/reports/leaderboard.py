@@ -27,12 +27,14 @@ from typing import Any
 
 from pages import ROOT, UNKNOWN, Collected, Made, Report, add_note, keeping_option, kept, made, noting, provenance
 
+from corrigenda.files import write_text
 from corrigenda.runs.store import Store, StoredRun
 from editing import EDITORS
 from eval.leaderboard import leaderboard
-from eval.leaderboard.page import write_view
+from eval.leaderboard.page import markdown, write_view
 from eval.leaderboard.table import MODES
 from eval.leaderboard.views import CasesView, cases_view, leaderboard_view
+from eval.records import DEFINITIONS
 
 NAME = "leaderboard"
 SCRIPT = "leaderboard.py"
@@ -44,15 +46,14 @@ SETTINGS = ("eval.max_new_tokens=20",)
 OF_MODE = {"single": ("eval.perplexity_sample=2",)}
 """Of the runs of a mode: the drift is measured after every edit, so each time of few windows, in turn."""
 
-SHARED = (
-    "Solved targets and moments are kept on disk and shared: the seconds of an edit hold the solving only for the "
-    "editor that asked for those targets first; docs/speed.md times editors whole."
+SECONDS = (
+    "Seconds say little here: other work shared the machine, and an edit's seconds hold the solving for targets only "
+    "where no editor before it had asked for them. docs/speed.md times editors."
 )
-"""What the seconds of these runs are worth."""
+"""What the seconds of these runs are worth; the HTML page and the CSV file have them."""
 
-NO_BOUND = "with the bound of the literature it learns almost nothing in this model (docs/sequential.md)"
-
-
+NO_BOUND = "its bound is that of the literature, which was chosen for another model"
+NO_NEW_OBJECT = "puts no new object in the old one's place"
 SAME_FIRST = "without earlier edits it is memit"
 
 
@@ -78,7 +79,7 @@ class Entry:
 # The controls first: they take least time, and all others are compared with them.
 TABLE: tuple[Entry, ...] = (
     Entry("none"),
-    Entry("in_context", on_request={"batch": "all statements before every prompt take hours on a CPU"}),
+    Entry("in_context", on_request={"batch": "all statements before every prompt make it very long"}),
     Entry("finetune"),
     Entry("crispedit"),
     Entry("ft_l", on_request={"single": NO_BOUND, "batch": NO_BOUND}),
@@ -98,10 +99,14 @@ TABLE: tuple[Entry, ...] = (
     Entry("wise_paper"),
     Entry(
         "update_neurons",
-        on_request={"batch": "the neurons of each fact are located as in single mode, in many seconds each"},
+        on_request={"batch": "the neurons are located fact by fact, as in single mode"},
     ),
 )
 """The editors in the table: one more is one more line."""
+
+ASKED, FOLLOWS, LEAVES = "free_generation_strict", "paraphrase_free_generation_strict", "preservation"
+HOW = {"single": "one at a time", "batch": "all in one edit", "sequential": "one after another"}
+"""The modes in words."""
 
 LIKE = "rome"
 """The random edits are as large as those of this editor. Its edits are kept, so that they are not made twice."""
@@ -110,9 +115,9 @@ Table = tuple[Mapping[str, Any], Any]
 """A table of the page, and its cases."""
 
 OTHER_AIMS: dict[str, str] = {
-    "suppress": "makes a fact less likely, and puts no other in its place",
-    "enhance": "makes a fact more likely, and puts no other in its place",
-    "erase_neurons": "erases the old object, and puts no other in its place",
+    "suppress": NO_NEW_OBJECT,
+    "enhance": NO_NEW_OBJECT,
+    "erase_neurons": NO_NEW_OBJECT,
     "saved": "has no edits of its own",
     "shift": "shows what one step of a gradient writes, with a strength that is tuned on no model",
 }
@@ -133,7 +138,6 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--minutes", type=float, default=None, help="stop after so long, to go on another time")
     parser.add_argument("--write", action="store_true", help="run nothing, write what there is")
     keeping_option(parser)
-    parser.add_argument("--remark", default="", help="added to what the page says of itself")
     parser.add_argument("overrides", nargs="*", help="of the configuration, for all runs, e.g. eval.max_new_tokens=20")
 
 
@@ -159,9 +163,7 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
         tables, runs = with_kept(tables, runs, earlier, read_cases(cases_path(arguments.docs)))
     view["boards"] = [board for board, _ in tables]
     write_cases([cases for _, cases in tables], arguments.docs)
-    return Collected(
-        {"view": view, "about": about(arguments, view["boards"])}, runs, earlier.earlier if earlier else ()
-    )
+    return Collected({"view": view}, runs, earlier.earlier if earlier else ())
 
 
 def with_kept(
@@ -292,36 +294,6 @@ def how_made(stored: StoredRun) -> Made:
     return [entry | {"begun": told["begun"], "ended": None, "load": [None, None]}]
 
 
-def about(arguments: argparse.Namespace, boards: Sequence[Mapping[str, Any]]) -> str:
-    """What was run, and what not and why.
-
-    Args:
-        arguments: the options.
-        boards: the tables, as on the page.
-    """
-    there = {(board["mode"], row["editor"], board["data"]) for board in boards for row in board["rows"] if row["runs"]}
-    used = [data for data in DATA if any(data == of for _, _, of in there)]
-    left_out = [f"on {data} (not yet)." for data in DATA if data not in used]
-    for mode in arguments.modes.split(","):
-        alike: dict[str, list[str]] = {}  # by what is missing, and why
-        for entry in TABLE:
-            missing = [data for data in used if (mode, entry.editor, data) not in there]
-            if missing:
-                on = "" if len(missing) == len(used) else f" on {', '.join(missing)}"
-                why = entry.left_out(mode) or "not yet"
-                alike.setdefault(f"in {mode} mode{on} ({why})", []).append(entry.editor)
-        left_out += [f"{what}: {', '.join(editors)}." for what, editors in alike.items()]
-    parts = [
-        f"The first {arguments.facts} facts of each data set, seed 0, with {' '.join(SETTINGS)}"
-        + "".join(f", in {mode} mode with {' '.join(settings)}" for mode, settings in OF_MODE.items())
-        + ".",
-        SHARED,
-        *(["Not run", " Not run ".join(left_out)] if left_out else []),
-        arguments.remark,
-    ]
-    return " ".join(filter(None, parts))
-
-
 def cases_path(docs: Path) -> Path:
     """Where the cases lie that the page shows in detail: prompts and answers, which are large."""
     return docs / "data" / f"{NAME}-cases.json.gz"
@@ -352,17 +324,106 @@ def write_cases(cases: CasesView, docs: Path) -> None:
 
 def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
     """The three files; the cases are shown where they lie beside the data."""
-    figures = data["figures"]
-    told = plain(" ".join(provenance(NAME, data, SCRIPT, timed=True)).strip())
     made_on = max((entry["begun"] for entries in data["runs"].values() for entry in entries), default="")
-    view = figures["view"] | {"about": f"{figures['about']} {told}", "made": made_on.replace("T", " ")}
     path = next((path for path in (cases_path(docs), cases_path(ROOT / "docs")) if path.is_file()), cases_path(docs))
-    return write_view(view, read_cases(path), docs, NAME)
+    cases = read_cases(path)
+    boards = [told_apart(board, own) for board, own in zip(data["figures"]["view"]["boards"], cases, strict=True)]
+    view = data["figures"]["view"] | {"boards": boards, "made": made_on.replace("T", " ")}
+    paths = write_view(view | {"about": f"{plain(findings(boards))} {SECONDS}"}, cases, docs, NAME)
+    last = [*what_was_run(boards), *provenance(NAME, data, SCRIPT)]
+    write_text(paths[0], "\n".join([markdown(view | {"about": findings(boards)}).rstrip(), *last]) + "\n")
+    return paths
+
+
+def told_apart(board: Mapping[str, Any], cases: Sequence[Sequence[Mapping[str, Any]]]) -> Mapping[str, Any]:
+    """A table without preservation, where the unedited model's other answers are blank.
+
+    Two blank answers are the same whatever was done to the model. An answer ends at a line break, so one that begins
+    with it is blank.
+    """
+    kinds = ("neighbourhood", "locality")
+    probes = [one for case in cases[0] for one in case["probes"]] if cases else []
+    before = [answer for kind, _, answer, _, _ in probes if kind in kinds and answer is not None]
+    blank = sum(not answer.partition("\n")[0].strip() for answer in before)
+    if 2 * blank <= len(before):
+        return board
+    note = (
+        f"Preservation would say nothing here and is left out: {blank} of {len(before)} other answers of the unedited "
+        "model begin with a line break."
+    )
+    cells = [{key: cell for key, cell in row["cells"].items() if key != LEAVES} for row in board["rows"]]
+    return {
+        **board,
+        "columns": [column for column in board["columns"] if column["key"] != LEAVES],
+        "rows": [{**row, "cells": own} for row, own in zip(board["rows"], cells, strict=True)],
+        "tests": [test for test in board["tests"] if test["metric"] != LEAVES],
+        "notes": [*board["notes"], note],
+    }
+
+
+def findings(boards: Sequence[Mapping[str, Any]]) -> str:
+    """What the tables say together, and what to do with it: of the largest edit, else of the first table."""
+    board = next((one for one in boards if (one["data"], one["mode"]) == ("counterfact", "batch")), boards[0])
+    known = [row for row in board["rows"] if {ASKED, FOLLOWS, LEAVES} <= row["cells"].keys()]
+    tested = [row for row in known if row["behind"] is not None]
+    first = [row for row in tested if not row["behind"]]
+    if not first:
+        return ""
+    most = max(tested, key=lambda row: row["cells"][LEAVES]["value"])
+    random = [row for row in known if row["editor"] == "random"]
+    half = [row for row in tested if min(row["cells"][key]["value"] for key in (LEAVES, FOLLOWS)) >= 0.5]
+    names = ", ".join(f"`{row['label']}`" for row in first)
+    parts = [
+        f"Of {board['common_facts']} facts of {board['data']}, {HOW[board['mode']]} ({board['model']}), the editors "
+        f"that are behind no other in {board['columns'][0]['title']} ({names}) hold {_span(first, ASKED)} as asked and "
+        f"{_span(first, FOLLOWS)} on paraphrases, and leave {_span(first, LEAVES)} of the other answers word for word; "
+        f"`{most['label']}`, which leaves most ({_span([most], LEAVES)}), holds {_span([most], ASKED)} as asked and "
+        f"{_span([most], FOLLOWS)} on paraphrases.",
+        f"A random change as large as ROME's leaves {_span(random, LEAVES)}." if random else "",
+        "" if half else "No editor does half of both.",
+        "For a plain model choose from the first group, by what each leaves; where little but the edited prompts may "
+        f"change, `{most['label']}`. What they leave is of editors as they ship, which edit with different strength, "
+        "and no comparison at equal efficacy: [tradeoff.md](tradeoff.md) has curves.",
+    ]
+    return " ".join(filter(None, parts))
+
+
+def _span(rows: Sequence[Mapping[str, Any]], key: str) -> str:
+    """A share in the rows, from the least to the most."""
+    values = [100 * row["cells"][key]["value"] for row in rows]
+    low, high = f"{min(values):.1f}", f"{max(values):.1f}"
+    return f"{low} %" if low == high else f"{low} to {high} %"
+
+
+def what_was_run(boards: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the tables are of; and what is in none, by reason."""
+    there = {(board["mode"], row["editor"], board["data"]) for board in boards for row in board["rows"] if row["runs"]}
+    sets = [data for data in DATA if any(data == of for _, _, of in there)]
+    reasons: dict[tuple[str, str], list[str]] = {}  # by reason and place
+    for mode in MODES:
+        for entry in TABLE if any(mode == of for of, _, _ in there) else ():
+            if missing := [data for data in sets if (mode, entry.editor, data) not in there]:
+                where = mode if missing == sets else f"{mode}, {', '.join(missing)}"
+                reasons.setdefault((entry.left_out(mode) or "not yet", where), []).append(f"`{entry.editor}`")
+    for editor, why in OTHER_AIMS.items():
+        reasons.setdefault((why, "all"), []).append(f"`{editor}`")
+    definitions = {str(json.loads(board["measured"])["definitions"]) for board in boards}
+    modes = "".join(f", in {mode} mode with `{' '.join(settings)}`" for mode, settings in OF_MODE.items())
+    return [
+        *("", "## What was run, and what was not", ""),
+        f"The first facts of each data set, seed 0, with `{' '.join(SETTINGS)}`{modes}, by definitions "
+        f"{' and '.join(sorted(definitions))} of the evaluation (now {DEFINITIONS}). [evaluation.md]"
+        "(evaluation.md#intervals) has the definitions, and why GRACE's drift is 0 by construction. Editors have the "
+        "settings that shipped at that version of the code. The `ratio` of 10 of `memit`, `memit_blue` and `pmet` was "
+        "chosen after facts of this page had been scored ([limits.md](limits.md)).",
+        *("", "| why | where | not run |", "|---|---|---|"),
+        *(f"| {why} | {where} | {', '.join(editors)} |" for (why, where), editors in sorted(reasons.items())),
+    ]
 
 
 def plain(text: str) -> str:
     """Text without Markdown: what stands at the head of the HTML page, too."""
-    return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text).replace("`", "").replace("**", "")
+    return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text).replace("`", "").replace("*", "")
 
 
 REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, page)

@@ -23,7 +23,7 @@ class Cell:
         low: of the 95 % interval; None where there is none.
         high: its other end.
         n: the number of facts (times seeds) that it is of.
-        mark: "best"; "tied", if the test against the best is not significant; else empty.
+        mark: "best"; "behind", if the test tells it from the best; else empty: not told apart, or not tested.
     """
 
     value: float
@@ -31,7 +31,7 @@ class Cell:
     low: float | None
     high: float | None
     n: int
-    mark: Literal["best", "tied", ""] = ""
+    mark: Literal["best", "behind", ""] = ""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Row:
         n_facts: the facts that its figures are of.
         n_own: all the facts it was run on.
         compared: whether it is on the table's common facts, and tested.
-        rank: one more than the number of rows that are significantly better; None where there is no ranking.
+        behind: the labels of the rows that are significantly better, the best first; None where it is not ranked.
         n_failed: edits that failed among its cases.
     """
 
@@ -76,7 +76,7 @@ class Row:
     n_facts: int = 0
     n_own: int = 0
     compared: bool = False
-    rank: int | None = None
+    behind: tuple[str, ...] | None = None
     n_failed: int = 0
 
 

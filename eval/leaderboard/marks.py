@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from eval.evaluation import NOT_FINITE, Case
@@ -110,7 +111,7 @@ def _combine(key: str) -> Combine | None:
 
 
 def marked(row: Row, rows: Sequence[Row], tests: Sequence[Test], mode: str, ranked_by: str) -> Row:
-    """The row with its marks and its rank."""
+    """The row with its marks, and with the rows that it is behind."""
     cells, known = dict(row.cells), columns()
     for name, cell in row.cells.items():
         column = known[name]
@@ -121,22 +122,23 @@ def marked(row: Row, rows: Sequence[Row], tests: Sequence[Test], mode: str, rank
             continue  # where all are equal, at 0 as often as not, none is best
         best = _best(tested, column).label
         test = next((t for t in tests if t.metric == name and {t.left, t.right} == {best, row.label}), None)
-        mark: Literal["best", "tied", ""] = ""
+        mark: Literal["best", "behind", ""] = ""
         if row.label == best:
             mark = "best"
-        elif test is not None and test.p_holm >= ALPHA:
-            mark = "tied"
+        elif test is not None and test.p_holm < ALPHA:
+            mark = "behind"
         cells[name] = Cell(cell.value, cell.before, cell.low, cell.high, cell.n, mark)
-    rank = None
+    behind = None
     if ranked_by and row in candidates(rows, known[ranked_by], mode):
         sign = 1 if known[ranked_by].better == "high" else -1
-        better = 0
+        better = set()
         for test in tests:
             if test.metric == ranked_by and row.label in (test.left, test.right) and test.p_holm < ALPHA:
                 gain = sign * test.comparison.difference * (1 if test.left == row.label else -1)
-                better += gain < 0
-        rank = better + 1
-    return Row(row.label, row.control, row.entry, cells, row.n_facts, row.n_own, row.compared, rank, row.n_failed)
+                if gain < 0:
+                    better.add(test.right if test.left == row.label else test.left)
+        behind = tuple(one.label for one in sorted(rows, key=lambda one: order(one, ranked_by)) if one.label in better)
+    return replace(row, cells=cells, behind=behind)
 
 
 def order(row: Row, ranked_by: str) -> tuple[bool, bool, float, str]:

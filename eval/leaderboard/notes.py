@@ -6,13 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from corrigenda.progress import counted
 from corrigenda.runs.ids import targets
 from eval.leaderboard.boards import Row, Test
 from eval.leaderboard.columns import columns
 from eval.leaderboard.entries import Entry, TableKey
-from eval.leaderboard.marks import ALPHA, lacks
+from eval.leaderboard.marks import lacks
 from eval.leaderboard.ranking import Ranking
-from eval.statistics.power import POINTS, POWER
 
 
 def labels_of(entries: Sequence[Entry]) -> list[str]:
@@ -67,16 +67,10 @@ def notes_of(
         tests: the paired tests that were made.
         twins: the tables of the same model, data set and mode.
     """
-    notes = []
+    notes: list[str] = []
     if ranked:
-        notes.append(f"Compared on the {common} facts that the rows have in common.")
-        if by.why:
-            notes.append(by.why)
-        if by.key:
-            notes.append(
-                f"Rank: one more than the number of rows that are significantly better in {columns()[by.key].title}."
-            )
-        notes += power_notes(tests, by.key)
+        made = f", with {counted(len(tests), 'paired test')}" if tests else ""
+        notes += filter(None, [f"Compared on the {common} facts that the rows have in common{made}.", by.why])
     else:
         notes.append(f"No ranking: the rows have fewer than {min_facts} facts in common. Each shows its own facts.")
     for row in rows:
@@ -99,8 +93,8 @@ def notes_of(
         notes.append("Every figure is of the model after the last edit; seconds are of each edit.")
     if key.mode != "single":
         notes.append(
-            "One edit or sequence a seed: the intervals are over the facts under it, not over edits made anew. "
-            "Perplexity drift has one value for all facts; its interval is over the windows of the held-out texts."
+            "One edit or sequence a seed: the intervals are over the facts under it (of perplexity drift over the "
+            "windows of the held-out texts), not over edits made anew."
         )
     for name in ("measured", "facts"):
         if len({getattr(twin, name) for twin in twins}) > 1:
@@ -127,37 +121,3 @@ def code_notes(rows: Sequence[Row]) -> list[str]:
             labels = ", ".join(dict.fromkeys(label for these in codes.values() for label in these))
             notes.append(f"The runs of {labels} are of {len(codes)} versions of the code ({', '.join(sorted(codes))}).")
     return notes
-
-
-def power_notes(tests: Sequence[Test], ranked_by: str) -> list[str]:
-    """How many facts a difference of five points needs, where comparisons have fewer.
-
-    In the column that ranks for each pair that is short of facts; in the others for the pair that needs most. Only
-    shares have points.
-    """
-    known, by_metric = columns(), dict[str, list[Test]]()
-    for test in tests:
-        if known[test.metric].written.is_share and short_of_facts(test):
-            by_metric.setdefault(test.metric, []).append(test)
-    if not by_metric:
-        return []
-    parts = []
-    for metric in sorted(by_metric, key=lambda metric: metric != ranked_by):
-        short = sorted(by_metric[metric], key=lambda test: -(test.comparison.facts_needed or 0))
-        shown = short if metric == ranked_by else short[:1]
-        pairs = ", ".join(
-            f"{t.left} and {t.right} {t.comparison.facts_needed:,} (have {t.comparison.n:,})" for t in shown
-        )
-        more = f" and {len(short) - 1} pairs fewer" if metric != ranked_by and len(short) > 1 else ""
-        parts.append(f"{known[metric].title}: {pairs}{more}")
-    return [
-        f"Facts (times seeds) that a difference of {100 * POINTS:.0f} points needs to be found in {100 * POWER:.0f} % "
-        f"of experiments (p < {ALPHA}, paired test without correction; from the observed variance of the differences), "
-        f"where a comparison has fewer. {'; '.join(parts)}."
-    ]
-
-
-def short_of_facts(test: Test) -> bool:
-    """Whether a test has fewer facts than a difference of five points needs."""
-    needed = test.comparison.facts_needed
-    return needed is not None and needed > test.comparison.n

@@ -15,24 +15,30 @@ from markupsafe import Markup
 from corrigenda.files import write_json, write_text
 from corrigenda.names import model_title
 from corrigenda.texts import in_spreadsheet, printable
-from eval.leaderboard.boards import Cell, Leaderboard
+from eval.leaderboard.boards import Leaderboard
 from eval.leaderboard.columns import Column, axes
 from eval.leaderboard.marks import ALPHA
-from eval.leaderboard.views import CasesView, cases_view, cell_text, figure_text, leaderboard_view
+from eval.leaderboard.views import CasesView, cases_view, figure_text, from_best, leaderboard_view, with_interval
+from eval.metrics.run_figures import MEMORY, SECONDS
 from eval.metrics.unit import UNITS
 from eval.templating import environment
 
 EXPLAINED = (
-    "After the edits, with 95 % bootstrap intervals that resample subjects. Best of a column in bold "
-    "(none where all are equal); "
-    f"≈ means that the paired test against the best is not significant (p ≥ {ALPHA}, Holm's correction over the "
-    "table). "
-    "The unedited model and the random update make no edit and are not marked. Shares are in %."
+    "Figures are of the model after the edits, shares in %, intervals 95 % (bootstrap over subjects). “From the best” "
+    "is the paired difference from the best row in the column that orders the table. “Behind” gives the numbers of "
+    f"the rows that are significantly better in it (p < {ALPHA}, Holm's correction over all tests of the table: a "
+    "difference may miss that though its own interval excludes 0). Behind none does not mean as good as the best: "
+    "they are not told apart. The unedited model and the random update make no edit, and are not tested."
 )
+"""How a table is read."""
+WHERE = "The HTML page and the CSV file have every interval, and the tests against the best of each column."
+
+LEFT_TO_HTML = frozenset({"token_accuracy", "free_generation_lenient", "windows_activated", SECONDS.key, MEMORY.key})
+"""Columns that the Markdown leaves to the other formats: another wording of a neighbour, or what a machine did."""
 
 CSV_COLUMNS = (
-    *("model", "data", "mode", "editor", "control", "rank", "n_facts"),
-    *("metric", "before", "after", "low", "high", "n", "mark"),
+    *("model", "data", "mode", "editor", "control", "n_facts", "metric", "before", "after", "low", "high", "n", "mark"),
+    *("from_best", "from_best_low", "from_best_high", "p_holm"),
 )
 
 
@@ -102,21 +108,31 @@ def _path(folder: Path, name: str, suffix: str) -> Path:
 def markdown(view: Mapping[str, Any]) -> str:
     """The tables in Markdown."""
     about = view.get("about", "")
-    parts = ["# Leaderboard", *([about] if about else []), EXPLAINED]
+    parts = ["# Leaderboard", *([about] if about else [])]
     used: dict[str, Column] = {}
     for board in view["boards"]:
-        shown = _columns(board)
+        shown = [column for column in _columns(board) if column.key not in LEFT_TO_HTML]
         used |= {column.key: column for column in shown}
-        head = ["rank", "editor", "n", *(f"{c.short} {'↑' if c.better == 'high' else '↓'}" for c in shown)]
-        lines = [_line(head), _line(["---:", "---", "---:", *["---:"] * len(shown)])]
-        for row in board["rows"]:
-            cells = [_marked(row, column) for column in shown]
-            number = str(row["n_facts"]) if row["editor"] else "no run"
-            lines.append(_line([str(row["rank"] or ""), _escaped(_named(row)), number, *cells]))
+        ranked = bool(board["ranked_by"])
+        head = [f"{c.short} {'↑' if c.better == 'high' else '↓'}" for c in shown]
+        head[1:1] = ["from the best", "behind"] if ranked else []
+        lines = [_line(["", "editor", *head]), _line(["---:", "---", *["---:"] * len(head)])]
+        for place, row in enumerate(board["rows"], 1):
+            found = [row["cells"].get(column.key) for column in shown]
+            # The column that orders has its interval here; the others have theirs in the other formats.
+            cells = [
+                "–" if cell is None else figure_text(cell["value"], c) for cell, c in zip(found, shown, strict=True)
+            ]
+            if ranked:
+                difference = from_best(board, row, shown[0].key)
+                away = "" if difference is None else with_interval(difference, shown[0])
+                cells[:1] = [with_interval(found[0], shown[0]), away, behind(board, row)]
+            if row["editor"]:
+                lines.append(_line([str(place), _escaped(_named(row, board["common_facts"])), *cells]))
         notes = "\n".join(f"- {_escaped(note)}" for note in board["notes"])
-        parts += [f"## {_escaped(board['title'])}", "\n".join(lines), notes]
-    units = [f"{c.short}: {c.title} ({c.unit})" for c in used.values()]
-    parts += ["## Columns", "\n".join(f"- {_escaped(text)}" for text in units)]
+        parts += [f"## {_escaped(board['title'])}", *map(_escaped, finding(board)), "\n".join(lines), notes]
+    units = [f"{c.short}: {c.title}{f' ({c.unit})' if c.unit else ''}" for c in used.values()]
+    parts += ["## How to read the tables", f"{EXPLAINED} {WHERE}", _escaped("; ".join(units) + ".")]
     if view["left_out"]:
         listed = "\n".join(
             f"- `{printable(Path(run['path']).name)}`: {_escaped(run['why'])}" for run in view["left_out"]
@@ -134,22 +150,24 @@ def table_csv(view: Mapping[str, Any]) -> str:
         for row in board["rows"]:
             about = [
                 *(model_title(board["model"]), board["data"], board["mode"]),
-                *(row["label"], row["control"], row["rank"], row["n_facts"]),
+                *(row["label"], row["control"], row["n_facts"]),
             ]
             for name, cell in row["cells"].items():
                 figures = [cell[key] for key in ("before", "value", "low", "high", "n", "mark")]
+                test = from_best(board, row, name) or {}
+                figures += [test.get(key) for key in ("value", "low", "high", "p")]
                 writer.writerow(map(in_spreadsheet, [*about, name, *figures]))
             if not row["cells"]:
-                writer.writerow(map(in_spreadsheet, [*about, *[""] * 7]))
+                writer.writerow(map(in_spreadsheet, [*about, *[""] * (len(CSV_COLUMNS) - len(about))]))
     return text.getvalue()
 
 
 def html(view: Mapping[str, Any], cases: CasesView) -> str:
     """The page; it loads nothing, so that it works from the file system."""
     made = environment("eval.leaderboard")
-    made.globals.update(cell_text=cell_text, figure_text=figure_text)
+    made.globals.update(figure_text=figure_text, from_best=from_best, behind=behind)
     return made.get_template("page.html.j2").render(
-        boards=[board | {"columns": _columns(board)} for board in view["boards"]],
+        boards=[board | {"columns": _columns(board), "finding": finding(board)} for board in view["boards"]],
         view=view,
         about=view.get("about", ""),
         explained=EXPLAINED,
@@ -178,17 +196,45 @@ def _embedded(value: Any) -> Markup:
     return Markup(text)
 
 
-def _named(row: Mapping[str, Any]) -> str:
-    return f"{row['label']} (control: {row['control']})" if row["control"] else str(row["label"])
+def _named(row: Mapping[str, Any], common: int) -> str:
+    """The row's name; with its own number of facts where that is not the one that the rows have in common."""
+    own = f" (n = {row['n_facts']})" if row["n_facts"] != common else ""
+    return f"{row['label']} (control){own}" if row["control"] else f"{row['label']}{own}"
 
 
-def _marked(row: Mapping[str, Any], column: Column) -> str:
-    found = row["cells"].get(column.key)
-    cell = None if found is None else Cell(**found)
-    text = cell_text(cell, column)
-    if cell is None or not cell.mark:
-        return text
-    return f"**{text}**" if cell.mark == "best" else f"{text} ≈"
+def behind(board: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+    """The places of the rows that a row is behind: 1-5, 7."""
+    places = [place for place, one in enumerate(board["rows"], 1) if one["label"] in (row["behind"] or ())]
+    spans: list[list[int]] = []
+    for place in places:
+        if spans and place == spans[-1][-1] + 1:
+            spans[-1].append(place)
+        else:
+            spans.append([place])
+    return ", ".join(str(span[0]) if len(span) == 1 else f"{span[0]}–{span[-1]}" for span in spans)
+
+
+def finding(board: Mapping[str, Any]) -> list[str]:
+    """A sentence with what the table says by the column that orders it; none where nothing does."""
+    key = board["ranked_by"]
+    tested = [row for row in board["rows"] if row["behind"] is not None]
+    best = next((row for row in tested if row["cells"][key]["mark"] == "best"), None)
+    if best is None:
+        return []
+    column = next(column for column in _columns(board) if column.key == key)
+    open_ = [row["label"] for row in tested if row is not best and not row["cells"][key]["mark"]]
+    are = "is" if len(open_) == 1 else "are"
+    rest = f"{_listed(open_)} {are} not told apart from it" if open_ else "every other row that was tested is behind it"
+    value = figure_text(best["cells"][key]["value"], column)
+    extreme = "highest" if column.better == "high" else "lowest"
+    return [
+        f"{best['label']} has the {extreme} {column.title}, {value}{f' {column.unit}' if column.unit else ''}"
+        f" (n = {best['cells'][key]['n']}); {rest}."
+    ]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from corrigenda import Fact
-from corrigenda.errors import CorrigendaError
 from corrigenda.plain_data import MOST_YAML, read_json, yaml_text
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.store import Store, StoredRun
@@ -31,7 +30,7 @@ SHOWN = 20
 """So many problems are listed at once."""
 
 
-class SubmissionError(CorrigendaError, ValueError):
+class SubmissionError(ValueError):
     """A submission that cannot be taken in.
 
     Attributes:

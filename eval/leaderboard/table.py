@@ -61,7 +61,7 @@ def board(key: TableKey, entries: Sequence[Entry], min_facts: int, twins: Sequen
         control = CONTROLS.get(entry.editor, "")
         failed = sum(bool(case.error) for case in cases.values())
         n_facts = len({fact for fact, _ in cases})
-        rows.append(Row(label, control, entry, cells, n_facts, len(entry.facts), mine, None, failed))
+        rows.append(Row(label, control, entry, cells, n_facts, len(entry.facts), mine, n_failed=failed))
     by = Ranking("", "")
     tests: list[Test] = []
     if ranked:

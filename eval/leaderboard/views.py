@@ -10,7 +10,7 @@ from typing import Any
 
 from corrigenda.runs.ids import essential
 from corrigenda.runs.store import StoredRun
-from eval.leaderboard.boards import Board, Cell, Leaderboard, Row
+from eval.leaderboard.boards import Board, Leaderboard, Row
 from eval.leaderboard.case_view import case_view
 from eval.leaderboard.columns import Column, columns
 from eval.leaderboard.entries import flat
@@ -55,7 +55,7 @@ def _row_view(row: Row, folder: Path) -> dict[str, Any]:
         "control": row.control,
         "editor": entry.editor if entry else None,
         "submitted": bool(entry and entry.submitted),
-        "rank": row.rank,
+        "behind": None if row.behind is None else list(row.behind),
         "compared": row.compared,
         "n_facts": row.n_facts,
         "n_own_facts": row.n_own,
@@ -109,14 +109,26 @@ def case_views(row: Row) -> list[dict[str, Any]]:
     return views
 
 
-def cell_text(cell: Cell | None, column: Column) -> str:
+def with_interval(found: Mapping[str, Any] | None, column: Column) -> str:
     """A figure with its interval."""
-    if cell is None:
+    if found is None:
         return "–"
-    text = figure_text(cell.value, column)
-    if cell.low is None or cell.high is None:
+    text = figure_text(found["value"], column)
+    if found["low"] is None or found["high"] is None:
         return text
-    return f"{text} [{figure_text(cell.low, column)}, {figure_text(cell.high, column)}]"
+    return f"{text} [{figure_text(found['low'], column)}, {figure_text(found['high'], column)}]"
+
+
+def from_best(board: Mapping[str, Any], row: Mapping[str, Any], key: str) -> dict[str, Any] | None:
+    """The test of a row against the best of a column, as that row less the best one; None where there is none."""
+    best = next((one["label"] for one in board["rows"] if one["cells"].get(key, {}).get("mark") == "best"), None)
+    for test in board["tests"]:
+        if test["metric"] == key and best != row["label"] and {test["left"], test["right"]} == {best, row["label"]}:
+            sign = 1 if test["left"] == row["label"] else -1
+            ends = [None if test[end] is None else sign * test[end] for end in ("low", "high")]
+            low, high = ends if sign == 1 else reversed(ends)
+            return {"value": sign * test["difference"], "low": low, "high": high, "n": test["n"], "p": test["p_holm"]}
+    return None
 
 
 def figure_text(value: float, column: Column) -> str:

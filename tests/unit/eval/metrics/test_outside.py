@@ -128,6 +128,6 @@ def test_in_runs_and_on_the_leaderboard(lm: LanguageModel, tmp_path: Path) -> No
     written = write_leaderboard(leaderboard(Store(tmp_path / "outputs").runs(), min_facts=2), tmp_path)
     text, _, _, page = (path.read_text("utf-8") for path in written)
     assert "| answer ↓ |" in text
-    assert "- answer: words of the free answer (words)" in text
+    assert "; answer: words of the free answer (words)" in text
     assert 'title="words of the free answer (words); low is better"' in page
     assert '"key":"answer_words","short":"answer","better":"low"' in page
