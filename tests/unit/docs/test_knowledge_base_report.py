@@ -13,14 +13,35 @@ from eval import METRICS
 def test_every_figure_after_has_its_before() -> None:
     metric = {"before": 0.25, "after": 0.5, "low": 0.4, "high": 0.6, "n": 4}
     drift = {"before": None, "after": 0.5, "low": 0.4, "high": 0.6, "n": 4}
-    way = {"metrics": {"efficacy_success": metric, "perplexity_drift": drift}, "compile_seconds": 1.0}
+    way = {"metrics": {report.HOLDS: metric, "perplexity_drift": drift}}
     figures = {"model": "tiny", "facts": {"from": 0, "n": 4}, "ways": {"memit": {"refused": "no"}, "emmet": way}}
     [before] = [line for line in report.ways_text(figures) if line.startswith("| the unedited model")]
     [after] = [line for line in report.ways_text(figures) if line.startswith("| `emmet`")]
-    place = 2 + list(report.COLUMNS).index("efficacy_success")
-    assert before.split("|")[place].strip() == METRICS["efficacy_success"].written.text(0.25)
+    place = 2 + report.SHOWN.index(report.HOLDS)
+    assert before.split("|")[place].strip() == METRICS[report.HOLDS].written.text(0.25)
     assert sum(bool(cell.strip()) for cell in before.split("|")) == 2  # the name, and one figure
     assert before.count("|") == after.count("|")
+
+
+def figure(after: float, low: float, high: float) -> dict[str, float]:
+    return {"after": after, "low": low, "high": high, "n": 24}
+
+
+def test_the_finding_names_the_way_that_holds_most_and_the_one_that_leaves_most() -> None:
+    ways = {
+        "emmet": {report.HOLDS: figure(1.0, 0.9, 1.0), report.LEAVES: figure(0.25, 0.2, 0.3)},
+        "attached": {report.HOLDS: figure(0.75, 0.6, 0.9), report.LEAVES: figure(0.99, 0.9, 1.0)},
+    }
+    ways["emmet"][report.FOLLOWS], ways["attached"][report.FOLLOWS] = figure(0.25, 0.1, 0.4), figure(0.15, 0.0, 0.3)
+    text = " ".join(
+        report.finding({way: {"metrics": found} for way, found in ways.items()} | {"memit": {"refused": ""}})
+    )
+    assert text.startswith("`emmet` holds 24 of 24 facts and leaves 25.0 [20.0, 30.0] % of the answers beside them.")
+    assert "`attached` holds 18 of 24 facts" in text
+    assert "15 to 25 %, with intervals that overlap: 24 facts show no order" in text
+    ways["attached"][report.FOLLOWS] = figure(0.05, 0.0, 0.09)
+    assert "overlap" not in " ".join(report.finding({way: {"metrics": found} for way, found in ways.items()}))
+    assert list(report.finding({"memit": {"refused": "no"}})) == []
 
 
 def test_a_way_that_refuses_is_said(tmp_path: Path) -> None:
