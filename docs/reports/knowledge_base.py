@@ -166,10 +166,10 @@ def proven(lm: LanguageModel, folder: Path, solved: Path, facts: Sequence[Fact],
             edit = kb.compile(lm, way.compiler)
         except EditRefusedError as refusal:
             return {"refused": str(refusal)}
-        compiled, in_force = time.perf_counter() - begin, kb.in_force
+        compiled, active = time.perf_counter() - begin, kb.active
     unedited = Unedited(lm, SETTINGS, folder.parent / "unedited")
     begin = time.perf_counter()
-    found = prove(lm, edit, in_force, SETTINGS, RunFolder(folder), unedited)
+    found = prove(lm, edit, active, SETTINGS, RunFolder(folder), unedited)
     metrics = Evaluation(tuple(one.case for one in found)).metrics
     return {
         "metrics": {

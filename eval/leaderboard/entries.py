@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from corrigenda import Fact
-from corrigenda.data.requests import left_out, standing
+from corrigenda.data.requests import left_out, select_active
 from corrigenda.runs.ids import essential
 from corrigenda.runs.store import StoredRun
 from eval.evaluation import Case
@@ -183,7 +183,7 @@ def _cases(run: StoredRun) -> dict[str, Case]:
     records = run.cases("retention" if run.summary["mode"] == "sequential" else "cases")
     if run.summary["mode"] == "sequential":
         # A request that a later one of the sequence contradicts or repeats is not in force any more.
-        records = [records[number] for number in standing([Fact.from_dict(r["fact"]) for r in records]).in_force]
+        records = [records[number] for number in select_active([Fact.from_dict(r["fact"]) for r in records]).active]
     for record in records:
         if left_out(record["edit"]):  # of a batch: another fact of it stands in its place
             continue

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from corrigenda import Fact
+from corrigenda.errors import CorrigendaError
 from corrigenda.plain_data import MOST_YAML, read_json, yaml_text
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.store import Store, StoredRun
@@ -30,7 +31,7 @@ SHOWN = 20
 """So many problems are listed at once."""
 
 
-class SubmissionError(ValueError):
+class SubmissionError(CorrigendaError, ValueError):
     """A submission that cannot be taken in.
 
     Attributes:
