@@ -30,6 +30,7 @@ from pages import ROOT, UNKNOWN, Collected, Made, Report, add_note, keeping_opti
 from corrigenda.files import write_text
 from corrigenda.runs.store import Store, StoredRun
 from editing import EDITORS
+from editing.registry import declaration
 from eval.leaderboard import leaderboard
 from eval.leaderboard.page import markdown, write_view
 from eval.leaderboard.table import MODES
@@ -53,7 +54,6 @@ SECONDS = (
 """What the seconds of these runs are worth; the HTML page and the CSV file have them."""
 
 NO_BOUND = "its bound is that of the literature, which was chosen for another model"
-NO_NEW_OBJECT = "puts no new object in the old one's place"
 SAME_FIRST = "without earlier edits it is memit"
 
 
@@ -114,15 +114,6 @@ LIKE = "rome"
 Table = tuple[Mapping[str, Any], Any]
 """A table of the page, and its cases."""
 
-OTHER_AIMS: dict[str, str] = {
-    "suppress": NO_NEW_OBJECT,
-    "enhance": NO_NEW_OBJECT,
-    "erase_neurons": NO_NEW_OBJECT,
-    "saved": "has no edits of its own",
-    "shift": "shows what one step of a gradient writes, with a strength that is tuned on no model",
-}
-"""The editors that are not in the table, and why."""
-
 
 # -- the first step
 
@@ -144,7 +135,9 @@ def options(parser: argparse.ArgumentParser) -> None:
 def collect(arguments: argparse.Namespace) -> Collected | None:
     """All runs of the table; None where the time was up before all was done."""
     if missing := not_in_table():
-        print(f"not in the table, and no reason is given (TABLE, OTHER_AIMS): {', '.join(missing)}")
+        print(
+            f"not in TABLE, and their declarations give no reason (unranked): {', '.join(missing)}"
+        )
     store = Store(arguments.store)
     deadline = time.monotonic() + 60 * arguments.minutes if arguments.minutes else None
     if not arguments.write and not all(run(job, store, deadline) for job in jobs(arguments)):
@@ -198,7 +191,8 @@ def place(board: Mapping[str, Any]) -> tuple[str, str, int]:
 
 def not_in_table() -> list[str]:
     """The editors that are in the table by no configuration, and for which no reason is given."""
-    return sorted({EDITORS.base(name) for name in EDITORS} - {EDITORS.base(e.editor) for e in TABLE} - set(OTHER_AIMS))
+    table = {EDITORS.base(entry.editor) for entry in TABLE}
+    return [name for name in EDITORS.declared if name not in table and not declaration(EDITORS[name]).unranked]
 
 
 def jobs(arguments: argparse.Namespace) -> list[list[str]]:
@@ -405,8 +399,9 @@ def what_was_run(boards: Sequence[Mapping[str, Any]]) -> list[str]:
             if missing := [data for data in sets if (mode, entry.editor, data) not in there]:
                 where = mode if missing == sets else f"{mode}, {', '.join(missing)}"
                 reasons.setdefault((entry.left_out(mode) or "not yet", where), []).append(f"`{entry.editor}`")
-    for editor, why in OTHER_AIMS.items():
-        reasons.setdefault((why, "all"), []).append(f"`{editor}`")
+    for editor in EDITORS.declared:
+        if why := declaration(EDITORS[editor]).unranked:
+            reasons.setdefault((why, "all"), []).append(f"`{editor}`")
     definitions = {str(json.loads(board["measured"])["definitions"]) for board in boards}
     modes = "".join(f", in {mode} mode with `{' '.join(settings)}`" for mode, settings in OF_MODE.items())
     return [

@@ -26,7 +26,7 @@ from editing.together import deduplicate, looked_at
     paper="Dai et al. 2022, Knowledge Neurons in Pretrained Transformers",
     aim="makes a model forget the facts of a relation",
     space="it acts on neurons that are named or found",
-    unranked="erases the old object, and puts no other in its place",
+    unranked="puts no new object in the old one's place",
     choices=FIND,
 )
 @dataclass(frozen=True)

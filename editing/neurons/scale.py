@@ -47,7 +47,7 @@ class _ScaleNeurons(NeuronEditor):
     paper="Dai et al. 2022, Knowledge Neurons in Pretrained Transformers",
     aim="asks whether some neurons hold a fact: without them",
     space="it acts on neurons that are named or found",
-    unranked="makes a fact less likely, and puts no other in its place",
+    unranked="puts no new object in the old one's place",
     choices=FIND,
 )
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Suppress(_ScaleNeurons):
     paper="Dai et al. 2022, Knowledge Neurons in Pretrained Transformers",
     aim="asks whether some neurons hold a fact: with more of them",
     space="it acts on neurons that are named or found",
-    unranked="makes a fact more likely, and puts no other in its place",
+    unranked="puts no new object in the old one's place",
     choices=FIND,
 )
 @dataclass(frozen=True)
