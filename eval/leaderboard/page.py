@@ -111,7 +111,7 @@ def markdown(view: Mapping[str, Any]) -> str:
     parts = ["# Leaderboard", *([about] if about else [])]
     used: dict[str, Column] = {}
     for board in view["boards"]:
-        shown = [column for column in _columns(board) if column.key not in LEFT_TO_HTML]
+        shown = [column for column in _columns(board) if column.key not in LEFT_TO_HTML - {board["ranked_by"]}]
         used |= {column.key: column for column in shown}
         ranked = bool(board["ranked_by"])
         head = [f"{c.short} {'↑' if c.better == 'high' else '↓'}" for c in shown]

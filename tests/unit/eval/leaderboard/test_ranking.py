@@ -112,6 +112,17 @@ def test_marks_and_places_are_of_the_corrected_tests(tmp_path: Path, make_run: A
     assert line[4] == "1–2"
 
 
+def test_the_markdown_has_what_ranks_also_where_it_leaves_that_to_other_formats(
+    tmp_path: Path, make_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared = ("token_accuracy",)
+    monkeypatch.setitem(schemas.SCHEMAS, "zsre", replace(schemas.SCHEMAS["zsre"], ranked_by=declared))
+    keeps_of([(80, 80), (40, 40)], make_run, "zsre")
+    text = markdown(leaderboard_view(leaderboard(Store(tmp_path / "outputs").runs()), tmp_path))
+    assert "|  | editor | token acc. ↑ | from the best | behind | preserv. ↑ |" in text
+    assert "lenient" not in text
+
+
 def test_what_does_not_edit_does_not_lift_the_ceiling(tmp_path: Path, make_run: Any) -> None:
     make_run("none", share(0, 100), schema="zsre")
     keeps_of([(100, 80), (99, 40)], make_run, "zsre")
