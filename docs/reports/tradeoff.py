@@ -195,7 +195,6 @@ def unrelated(arguments: argparse.Namespace) -> Unrelated:
 def configured(name: str, unrelated_prompts: Unrelated, n: int, settings: Mapping[str, float]) -> Editor:
     """An editor as the command line makes it, with some settings, and with room for n facts."""
     add_choices()
-    add_choices()
     with initialize_config_module("conf", version_base=None):
         editor: Editor = instantiate(compose("config", [f"editor={name}"]).editor, _convert_="all")
     if isinstance(editor, Wise):
