@@ -434,6 +434,17 @@ def test_a_comma_or_bar_in_a_name_breaks_nothing(tmp_path: Path, make_run: Any) 
     assert "a|b,&lt;c&gt;" in page
 
 
+def test_the_page_says_how_far_a_figure_is_from_the_best(written: Path) -> None:
+    """Of 40 edits in context all work, memit's 38: not told apart, so there is the difference, and no sign."""
+    page = (written / "leaderboard.html").read_text()
+    cells = re.findall(r'<td data-value="0.95"([^>]*)><span class="figure">95.0</span>(.*)</td>', page)
+    assert any(
+        re.search(r'title="from the best -5\.0 \[-\d+\.\d, -?\d\.\d\], n = 40, p \(Holm\) ', head) for head, _ in cells
+    )
+    assert all("▾" not in rest for _, rest in cells)
+    assert "▾" in page.split("<main>")[1]
+
+
 def test_the_page_loads_nothing(written: Path) -> None:
     page = (written / "leaderboard.html").read_text()
     assert not re.search(r"""(?:src|href)\s*=\s*["']?(?:https?:)?//""", page)
