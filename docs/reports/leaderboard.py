@@ -135,9 +135,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 def collect(arguments: argparse.Namespace) -> Collected | None:
     """All runs of the table; None where the time was up before all was done."""
     if missing := not_in_table():
-        print(
-            f"not in TABLE, and their declarations give no reason (unranked): {', '.join(missing)}"
-        )
+        print(f"not in TABLE, and their declarations give no reason (unranked): {', '.join(missing)}")
     store = Store(arguments.store)
     deadline = time.monotonic() + 60 * arguments.minutes if arguments.minutes else None
     if not arguments.write and not all(run(job, store, deadline) for job in jobs(arguments)):
