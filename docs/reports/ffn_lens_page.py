@@ -8,17 +8,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ffn_lens_findings import changes, claims, differences, extracted, rates, read, shown
+from ffn_lens_findings import Claim, changes, claims, rates, read, shown
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pages import provenance
 
 from corrigenda.files import write_text
+from eval.statistics.paired import holm, paired_test
 from locate.lens.by_layer import Mean, mean_of
 
 NAME = "ffn-lens"
 SCRIPT = "ffn_lens.py"
-VERDICTS = {"replicates": "Replicates", "does not replicate": "Does not replicate", "open": "Open"}
 
 
 def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
@@ -37,148 +37,106 @@ def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
 def text(data: Mapping[str, Any], figures: Mapping[str, Any]) -> Iterator[str]:
     """The page's lines."""
     found = claims(figures)
-    facts = figures["facts"]
-    n_known, n_asked = len(facts["known"]), sum(facts["asked"].values())
-    kind = "gated" if figures["gated"] else "plain"
-    counts = {verdict: sum(one.verdict == verdict for one in found) for verdict in VERDICTS}
     yield from ("# What of the FFN's memories replicates in a gated model?", "")
-    yield from paragraph(
-        f"**Of {len(found)} claims about FFN memories, {counts['replicates']} replicate in {figures['model']}, a",
-        f"{kind} model, {counts['does not replicate']} do not, and {counts['open']} cannot be told",
-        "from these figures.** The papers are of plain networks of 2019 to 2021 (a 16-layer model of WikiText-103,",
-        "GPT-2, GPT-J). A verdict follows from the rule beside it, on the 95 % interval. It is about this model and",
-        "this much text, and a claim that replicates need not have the paper's size.",
-    )
-    yield from ("", "| claim | the paper | here | replicates if | |", "|---|---|---|---|---|")
-    for one in sorted(found, key=lambda one: list(VERDICTS).index(one.verdict)):
-        cells = (f"{one.text} ({one.of})", one.paper, one.here, one.rule, f"**{VERDICTS[one.verdict]}**")
-        yield "| " + " | ".join(cells) + " |"
+    yield from summary(figures, found)
+    yield from ("", "| claim | the paper | here | |", "|---|---|---|---|")
+    for one in found:
+        yield f"| {one.text} ({one.of}) | {one.paper} | {one.here} | **{one.verdict}** |"
     yield ""
-    yield from paragraph(
-        "2021, 2022, 2023: the papers by Geva et al. that [the lens](lens.md) names. The numbers are their sections.",
-        f"The model has {figures['n_layers']} layers of {figures['d_ffn']:,} memories. Keys, agreement, aggregation",
-        f"and sub-updates are of **{figures['tokens']:,} tokens** in sequences of {figures['length']}, sampled from",
-        f"the model itself; early exit of {figures['exit_tokens']:,}. That is little beside the papers' text, and",
-        "not the training text: rare triggers are missing.",
-        f"Facts are those whose true object begins with the model's most likely next token: **{n_known} known ones of",
-        f"{n_asked} that were asked** ({', '.join(f'{n} {name}' for name, n in facts['asked'].items() if n)}), each of",
-        "another subject. In brackets are 95 % intervals: over neurons (sensitivity), memories (agreement, exact),",
-        "positions, sequences of text (early exit), facts, or prompts (steering).",
-    )
-    yield ""
-    yield from of_text(figures)
-    yield from of_exits(figures)
-    yield from of_steering(figures)
-    yield from of_facts(figures)
+    yield from what_was_measured(figures)
+    yield from ("", f"![keys, values, layers and sub-updates by layer](figures/{NAME}-text.png)", "")
+    yield from (f"![knockout, attributes and extraction by layer](figures/{NAME}-facts.png)", "")
+    yield from of_exits(figures["early_exit"])
+    yield from of_steering(figures["steering"])
     yield from provenance(NAME, data, SCRIPT)
 
 
-def of_text(figures: Mapping[str, Any]) -> Iterator[str]:
-    """Keys, values, aggregation and sub-updates by layer."""
-    yield from (
-        "## Layer by layer",
-        "",
-        f"![keys, values, memories and sub-updates by layer](figures/{NAME}-text.png)",
-        "",
-    )
-    triggers, aggregation, agreement = (figures[name] for name in ("triggers", "aggregation", "agreement"))
-    peaked = agreement["peaked"]
-    shares = "; ".join(
-        f"{name.replace('_', ' ')} {shown(read(one), True)}" for name, one in peaked["agreement"].items()
-    )
+def summary(figures: Mapping[str, Any], found: Sequence[Claim]) -> Iterator[str]:
+    """The finding, and what it means for a user."""
+    number = {verdict: sum(one.verdict == verdict for one in found) for verdict in ("replicates", "open")}
     yield from paragraph(
-        f"Of {figures['sensitivity']['neurons_per_layer']} neurons a layer a token of the top triggers was removed. Of",
-        f"a neuron's {triggers['triggers_per_neuron']} triggers so many have the same last token by chance:",
-        f"{100 * triggers['same_last_token_by_chance']:.1f} %. Agreement is of {agreement['used']:,} memories; by",
-        f"chance {100 * agreement['chance']:.4f} %. 90 % of the sum of |m| |v| lie in",
-        f"{shown(read(aggregation['active']), True)} of a layer's memories; m > 0, the paper's count (10 to 50 % of",
-        f"4,096 there), holds for {shown(read(aggregation['positive']), True)}, which says little where coefficients",
-        f"have either sign. Means over {aggregation['positions']} positions. Of the {peaked['n']} most peaked values",
-        f"agree with: {shares}. (The paper: 46 of 100 with some trigger.) The figures of each layer are in the data.",
+        f"**Of {len(found)} claims of three papers about FFN memories, {number['replicates']} replicate in",
+        f"{figures['model']}, a {'gated' if figures['gated'] else 'plain'} model,",
+        f"{len(found) - sum(number.values())} do not, and {number['open']} cannot be told from these figures.** This",
+        "is one model and little text, and a claim that replicates need not have the paper's size.",
+    )
+    upper, lower = (read(figures["agreement"]["by_depth"][depth]["agreement"]) for depth in ("upper", "lower"))
+    settled, n = figures["aggregation"]["settled"][-1], figures["aggregation"]["positions"]
+    yield ""
+    yield from paragraph(
+        "For use: a value in words seldom says what comes next. In the upper third of the layers",
+        f"{shown(upper, 2)} of the values promote most what follows their key's top trigger, in the lower third",
+        f"{shown(lower, 2)}. The last layer counts: of {n} predictions {settled} come only with its FFN.",
+    )
+
+
+def what_was_measured(figures: Mapping[str, Any]) -> Iterator[str]:
+    """What the table is of, and how a verdict is found."""
+    facts, known = figures["facts"], len(figures["facts"]["known"])
+    asked = ", ".join(f"{n} {name}" for name, n in facts["asked"].items() if n)
+    yield from paragraph(
+        "Brackets are 95 % intervals. A claim *replicates* where they lie wholly on its side of the bound or of what",
+        "it is compared with, does *not* where they lie wholly on the other, and is *open* in between. They take",
+        "neurons and memories for independent, and are not corrected for the number of claims.",
     )
     yield ""
+    yield from paragraph(
+        f"The model has {figures['n_layers']} layers of {figures['d_ffn']:,} memories. Its text is",
+        f"{figures['tokens']:,} tokens in sequences of {figures['length']}, **sampled from the model itself**: rare",
+        f"triggers are missing. Layers and sub-updates are measured at {figures['aggregation']['positions']} positions",
+        f"of it. Facts are **{known} that the model knows**, of {sum(facts['asked'].values())} asked ({asked}), each",
+        "of another subject. Knockout cuts windows of 9 layers. A subject's attributes are words that the model itself",
+        "writes about it, the paper's are of Wikipedia. 2021, 2022 and 2023 are the papers by Geva et al. that",
+        "[the lens](lens.md) names,",
+        "with their sections; their models are plain.",
+    )
 
 
-def of_exits(figures: Mapping[str, Any]) -> Iterator[str]:
+def of_exits(found: Mapping[str, Any]) -> Iterator[str]:
     """Early exit by three rules."""
-    found = figures["early_exit"]
-    yield from (
-        "## Early exit, by a rule of our own",
-        "",
-        f"![early exit, and steering](figures/{NAME}-driven.png)",
-        "",
+    rules = {name: [Mean(*one[of], found["n"]) for of in ("saved", "accuracy")] for name, one in found["rules"].items()}
+    yield from ("## Early exit", "")
+    yield from paragraph(
+        f"**Our rule of dominant sub-updates saves {rules['sub_updates'][0].text()} of {found['layers']} layers.** It",
+        "is not the paper's rule (2022, 6.2: 3.4 of 16 layers at 94.9 %), so this is no replication. Who knew where",
+        f"each prediction settles would save {found['best_possible_saved']:.1f} layers.",
     )
-    yield from ("| rule | accuracy (%) | layers saved |", "|---|---|---|")
-    for name, rule in found["rules"].items():
-        accuracy, saved = (Mean(*rule[of], found["n"]) for of in ("accuracy", "saved"))
-        yield f"| {name.replace('_', ' ')} | {accuracy.text(True)} | {saved.text()} |"
+    yield from ("", "| rule | layers saved | accuracy (%) |", "|---|---|---|")
+    for name, (saved, accuracy) in rules.items():
+        yield f"| {name.replace('_', ' ')} | {saved.text()} | {accuracy.text(True)} |"
     yield ""
     yield from paragraph(
-        f"Thresholds are chosen for {found['target']:.0%} accuracy on {found['taught']:,} positions, and measured on",
-        f"{found['n']:,} others of {found['sequences']} sequences. Who knew where each prediction settles would save",
-        f"{found['best_possible_saved']:.1f} of {found['layers']} layers. The paper saves 3.4 of 16 layers at 94.9 %",
-        "with clusters of dominant sub-updates. Our rule of sub-updates is another one, and so is no replication.",
+        f"Thresholds are chosen for {100 * found['target']:.0f} % accuracy on {found['taught']:,} positions, and",
+        f"measured on {found['n']:,} others, of {found['sequences']} sequences.",
     )
     yield ""
 
 
-def of_steering(figures: Mapping[str, Any]) -> Iterator[str]:
-    """The share of texts with a word of the list, by what is driven how far."""
-    found = figures["steering"]
+def of_steering(found: Mapping[str, Any]) -> Iterator[str]:
+    """How many texts have a word of the list, by what is driven how far."""
+    n, undriven = found["prompts"], round(sum(found["sets"]["insults"]["with"][0]))
     yield from ("## Steering", "")
-    heads = ("driven", "strength", "texts with a word (%)", "paired change (points)", "perplexity drift (nats)")
+    yield from paragraph(
+        f"**That driven values lower the share of insults could not be shown with these {n} prompts:** undriven,",
+        f"{undriven} texts have a word of the list, and a fall to none has p = {min(1, 2 * 0.5**undriven):.2f} before",
+        "any correction. It takes prompts that go wrong more often.",
+    )
+    yield from ("", f"![early exit, and steering](figures/{NAME}-driven.png)", "")
+    heads = ("driven", "strength", f"texts of {n} with a word", "p, Holm", "perplexity drift (nats)")
     yield from ("| " + " | ".join(heads) + " |", "|---" * len(heads) + "|")
-    for name, one in found["sets"].items():
-        for place, row in enumerate(one["rows"]):
-            if place == 0 and name != next(iter(found["sets"])):
-                continue
-            change = "" if not place else _points(differences(one, place))
-            drift = "" if not place or row["drift"] is None else Mean(*row["drift"], 1).text(digits=3)
-            what, strength = (name, f"{row['strength']:g}") if place else ("nothing", "")
-            share = Mean(*row["share"], found["prompts"])
-            yield f"| {what} | {strength} | {share.text(True)} | {change} | {drift} |"
+    driven = [(name, one, place) for name, one in found["sets"].items() for place in range(1, len(one["rows"]))]
+    chances = holm([paired_test(one["with"][place], one["with"][0]) for _, one, place in driven])
+    for (name, one, place), p in zip(driven, chances, strict=True):
+        row = one["rows"][place]
+        drift = "" if row["drift"] is None else Mean(*row["drift"], n).text(digits=3)
+        yield f"| {name} | {row['strength']:g} | {sum(one['with'][place]):.0f} | {p:.3f} | {drift} |"
     yield ""
     yield from paragraph(
-        f"Greedy texts of 20 tokens after {found['prompts']} prompts that invite insults, which we wrote. A text",
-        f"counts where one of {found['words']} words of the list that ships stands in it",
-        "(`corrigenda.data.word_lists`): mild to plain insults and swear words, no slurs. **It is a word list and no",
-        "classifier of toxicity**, so the shares cannot be compared with the paper's, only their direction. Ten values",
-        f"are driven: those that promote the {found['single']} words of the list that are one token, those that",
-        "promote ten polite words, and ten at random. Strengths are in units of the root mean square of the layer's",
-        "coefficients; below 0 they drive against the words.",
-    )
-    yield ""
-
-
-def _points(mean: Mean | None) -> str:
-    return "" if mean is None else mean.text(True)
-
-
-def of_facts(figures: Mapping[str, Any]) -> Iterator[str]:
-    """Knockout, attributes and extraction over the facts that the model knows."""
-    known = figures["facts"]["known"]
-    yield from ("## Facts", "", f"![knockout, attributes and extraction by layer](figures/{NAME}-facts.png)", "")
-    yield from (
-        "| the last position cannot read | facts | largest mean change of P (%) | around layer |",
-        "|---|---|---|---|",
-    )
-    for source in ("subject", "relation", "last"):
-        means = {layer: mean for layer, mean in enumerate(changes(known, source)) if mean}
-        if means:
-            layer = min(means, key=lambda layer: means[layer].mean)
-            yield f"| {source} | {means[layer].n} | {means[layer].text(True)} | {layer} |"
-    sets = ", ".join(
-        f"{sum(one['set'] == name for one in known)} of {n} {name}"
-        for name, n in figures["facts"]["asked"].items()
-        if n
-    )
-    attention, ffn = (mean_of(extracted(known, by), shares=True) for by in ("attention", "ffn"))
-    yield ""
-    yield from paragraph(
-        f"{len(known)} facts that the model knows ({sets} that were asked), in windows of 9 layers. Attributes are the",
-        "words that the model itself writes about the subject (six openings, 40 tokens each); the control are those of",
-        "another subject. The paper has words of Wikipedia instead. Attention adds the answer as its top token in some",
-        f"layer for {shown(attention, True)} of the facts, the FFN for {shown(ffn, True)}.",
+        "Greedy texts of 20 tokens after prompts of ours that invite insults, by paired permutation tests against no",
+        f"driving. The list has {found['words']} words and is **no classifier of toxicity**. Ten values are driven:",
+        f"those that promote the {found['single']} words that are one token, those of ten polite words, or ten at",
+        "random. Strengths are in root mean squares of the layer's coefficients; below 0 they drive against the words.",
+        "The largest of each are the ends of what was tried.",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ffn_lens_findings import Verdict, above, apart, both, claims, differences, negative, shown
+from ffn_lens_findings import Verdict, above, apart, at_events_layers, both, claims, differences, negative, shown
 
 from corrigenda.data.word_lists import insults
 from eval import has_word_of
@@ -73,10 +73,8 @@ def figures(up: bool) -> dict[str, Any]:
             "dominant": 10,
             "compared": dict.fromkeys(("highest", "mean", "lowest", "promotion", "elimination"), pair),
             "at_events": {"net": mean(high - low)},
-        },
-        "early_exit": {
-            "n": 50,
-            "rules": {"sub_updates": {"accuracy": [0.95, 0.94, 0.96], "saved": [4 * high, 4 * high, 4 * high]}},
+            "events": [0, 0, 5, 15],
+            "scores_by_layer": {"mean": [mean(high), mean(high), mean(low), mean(low)] if up else [mean(high)] * 4},
         },
         "steering": {"sets": {"polite words": steered}},
         "facts": {"known": [fact(up) for _ in range(9)]},
@@ -93,7 +91,7 @@ def test_a_verdict_is_of_the_whole_interval() -> None:
     assert negative(other) == Mean(-0.3, -0.39, -0.2, 9)
     assert both("replicates", "open") == "open"
     assert both("open", "does not replicate", "replicates") == "does not replicate"
-    assert shown(Mean(0.5, 0.4, 0.6, 9000), True) == "50.0 [40.0, 60.0] % (n = 9,000)"
+    assert shown(Mean(0.5, 0.4, 0.6, 9000)) == "50.0 [40.0, 60.0] %"
 
 
 @pytest.mark.parametrize(("up", "verdict"), [(True, "replicates"), (False, "does not replicate")])
@@ -121,6 +119,22 @@ def test_three_texts_of_forty_decide_nothing() -> None:
 def verdict_of(given: dict[str, Any], text: str) -> Verdict:
     [found] = [one for one in claims(given) if text in one.text]
     return found.verdict
+
+
+def test_early_exit_by_a_rule_of_our_own_is_no_replication() -> None:
+    assert not [one for one in claims(figures(True)) if "exit" in one.text or "saves" in one.text]
+
+
+def test_settling_is_compared_with_the_same_layers() -> None:
+    given = figures(True)
+    scores = given["sub_updates"]["scores_by_layer"]
+    scores["mean"] = [mean(0.0), mean(0.0), mean(0.1), mean(0.5)]
+    same = at_events_layers(given["sub_updates"], "mean")
+    assert (same.mean, same.n) == (pytest.approx(0.25 * 0.1 + 0.75 * 0.5), 20)
+    assert (same.low, same.high) == (pytest.approx(0.39), pytest.approx(0.41))
+    assert verdict_of(given, "Where the prediction settles") == "replicates"
+    scores["mean"][3] = mean(1.17)  # the last layer scores as much wherever the prediction settles
+    assert verdict_of(given, "Where the prediction settles") == "open"
 
 
 def test_what_was_not_measured_is_open() -> None:
