@@ -249,7 +249,7 @@ def finding(
     yield from (
         "",
         "- Take `memit_rounds`, which has three, for questions whose answers have several words, all in one edit.",
-        "- Another weight of the text, or fewer layers, is no way around it: see the last four rows.",
+        "- None of the other weights of the text, and of the fewer layers, that were tried is a way around it: the last rows.",
         "",
     )
 

@@ -91,9 +91,8 @@ class UltraEdit:
     are not the normalised ones, and that deviations are with n - 1, is this project's reading.
 
     The defaults were chosen with SmolLM2 on the CounterFact facts 1,001 to 1,050, in one turn: the later the layers and
-    the larger the step, the more of the facts hold, and the more of their neighbours' answers are lost (efficacy and
-    neighbourhood success at depths 0.5, 0.7 and 0.9: 50 and 62, 78 and 46, 100 and 34 %; at 0.9 with a step of 0.1
-    or 1: 72 and 55, 100 and 25 %; unedited 24 and 66 %).
+    the larger the step, the more of the facts held there, and the more of their neighbours' answers were lost (no
+    figures were kept).
 
     A turn of one fact has few tokens to take means and deviations over (with two, every g' is +-0.7): the method is
     meant for batches.
