@@ -141,10 +141,10 @@ def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
     lines = [
         "# Which layer to edit",
         "",
-        f"**A subject's key is most its own at layer {widest}**: its share in paraphrases and the neighbours' are "
-        f"furthest apart there ({max(gaps):.2f}, {n} facts). ROME's default here is layer {default}"
+        f"**At layer {widest} a subject's key is most its own by these means**: its share in paraphrases and the "
+        f"neighbours' are furthest apart there ({max(gaps):.2f}, {n} facts). ROME's default here is layer {default}"
         + (f" ({gaps[layers.index(default)]:.2f})." if default in layers else ", which is none of these.")
-        + " The intervals of neighbouring layers overlap.",
+        + " Layers were not tested against each other.",
         "",
         *ABOUT.format(model=figures["model"], n=n, data=figures["data"], tokens=figures["tokens"]).splitlines(),
         "",

@@ -238,9 +238,11 @@ def text(data: Mapping[str, Any], layers: Mapping[int, Mapping[str, Any]], effec
         f"at {name} {layer} it is " + (f"{100 * scores[layer]:.1f} %" if layer in scores else "not known")
         for name, layer in (("the tracing peak", peak), ("ROME's default layer", default))
     )
-    yield f"- At the last subject token tracing has its peak at layer **{peak}**, which `editor.layer=auto` takes."
-    yield f"- The best S is at layer **{best}** ({100 * scores[best]:.1f} %); {at_layers}."
-    yield f"- With {len(figures['subjects'])} edited facts the layers near the best are not told apart."
+    yield (
+        f"- At the last subject token the mean of the traced facts has its peak at layer **{peak}**. "
+        "(`editor.layer=auto` traces facts of the run's own, three by default, and may find another.)"
+    )
+    yield f"- The highest S is at layer **{best}** ({100 * scores[best]:.1f} %); {at_layers}. Layers were not tested."
     yield from ("", "| layer | " + " | ".join(COLUMNS.values()) + " |", "|---|" + "---|" * len(COLUMNS))
     for layer, found in layers.items():
         cells = [_cell(found["metrics"].get(key), METRICS[key].written) for key in COLUMNS]

@@ -340,8 +340,8 @@ def told_apart(board: Mapping[str, Any], cases: Sequence[Sequence[Mapping[str, A
     if 2 * blank <= len(before):
         return board
     note = (
-        f"Preservation would say nothing here and is left out: {blank} of {len(before)} other answers of the unedited "
-        "model begin with a line break."
+        f"Preservation is left out: {blank} of {len(before)} other answers of the unedited model begin with a line "
+        "break, so that what stays is no answer that one could use. The data have it."
     )
     cells = [{key: cell for key, cell in row["cells"].items() if key != LEAVES} for row in board["rows"]]
     return {
@@ -372,9 +372,10 @@ def findings(boards: Sequence[Mapping[str, Any]]) -> str:
         f"`{most['label']}`, which leaves most ({_span([most], LEAVES)}), holds {_span([most], ASKED)} as asked and "
         f"{_span([most], FOLLOWS)} on paraphrases.",
         f"A random change as large as ROME's leaves {_span(random, LEAVES)}." if random else "",
-        "" if half else "No editor does half of both.",
-        "For a plain model choose from the first group, by what each leaves; where little but the edited prompts may "
-        f"change, `{most['label']}`. What they leave is of editors as they ship, which edit with different strength, "
+        "" if half else "No editor says half of the paraphrases and leaves half of the other answers.",
+        "For a plain model choose from the first group, by what each leaves (within the group that was not tested); "
+        f"where little but the edited prompts may change, `{most['label']}`. What they leave is of editors as they "
+        "ship, which edit with different strength, "
         "and no comparison at equal efficacy: [tradeoff.md](tradeoff.md) has curves.",
     ]
     return " ".join(filter(None, parts))

@@ -608,8 +608,8 @@ def introduction(figures: Mapping[str, Any]) -> list[str]:
             was run over so many (AlphaEdit: 1): what a larger one does is not known. **No closed form in batches is
             measured as it ships**: here targets are solved for on the unedited model, in 20 steps (but for *longer*
             and *rounds*); what ships solves for a later batch's on the edited model, in up to 40. AlphaEdit, EMMET,
-            PMET and UltraEdit have the settings chosen below, not those that ship. Of what ships there are the first 100 facts, in one
-            edit ([leaderboard.md](leaderboard.md)).""".split()
+            PMET and UltraEdit have the settings chosen below, not those that ship. Of what ships there are the
+            first 100 facts, in one edit ([leaderboard.md](leaderboard.md)).""".split()
         ),
         "",
         *paragraph(

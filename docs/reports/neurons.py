@@ -502,10 +502,11 @@ class Page:
             "If the most active neurons of the same layers are suppressed, the probability falls much, too"
             f" ({mean['suppress', 'most active']:.1f} % against {mean['suppress', 'integrated_gradients']:.1f} %)."
             " So random neurons are a weak control.",
-            f"Updating succeeds most often with write {best.split()[1]} ({success[best]:.0f} % success,"
+            f"Updating has its highest share of successes at write {best.split()[1]} ({success[best]:.0f} % success,"
             f" {kept[best]:.0f} % of the other answers kept). Success and the other answers together (their harmonic"
-            f" mean) are best with write {both.split()[1]} ({success[both]:.0f} % and {kept[both]:.0f} %). The paper's"
-            f" {WRITES[-1]:g}, relative to the value's norm, has {success[paper]:.0f} % and {kept[paper]:.0f} %.",
+            f" mean) are highest at write {both.split()[1]} ({success[both]:.0f} % and {kept[both]:.0f} %); not tested."
+            f" The paper's {WRITES[-1]:g}, relative to the value's norm, has {success[paper]:.0f} % and"
+            f" {kept[paper]:.0f} %.",
             f"The facts are of few kinds: {sum(n for _, n in relations)} of {len(self.records)} are of"
             f" {' and '.join(name for name, _ in relations)}. A model of this size completes only few of PARAREL's"
             " wordings with the object as the next token.",

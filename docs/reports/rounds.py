@@ -249,7 +249,7 @@ def finding(
     yield from (
         "",
         "- Take `memit_rounds`, which has three, for questions whose answers have several words, all in one edit.",
-        "- None of the other weights of the text, and of the fewer layers, that were tried is a way around it: the last rows.",
+        "- None of the other weights of the text and numbers of layers that were tried is a way around it.",
         "",
     )
 

@@ -376,7 +376,8 @@ def finding(name: str, found: Mapping[str, Any]) -> str:
     most = max(free, key=lambda method: after(ends[method], PARAPHRASES))
     return (
         f"**After {t} edits of {name}, made one after another, so much of all edits is still said freely: {told}. "
-        f"Of the paraphrases no method says more than {100 * after(ends[most], PARAPHRASES):.1f} % ({most}).**"
+        f"Of the paraphrases no method says more than {100 * after(ends[most], PARAPHRASES):.1f} % ({most}; the table "
+        "below says from what it is told apart).**"
     )
 
 

@@ -367,6 +367,7 @@ def curve(shared: Shared, name: str, settings: Mapping[str, float]) -> dict[str,
 # -- the page
 
 
+EDITS = "free_generation_strict"
 FREE, FORCED = "paraphrase_free_generation_strict", "paraphrase_token_accuracy"
 COMPARED = ("grace_wide", "wise_whitened")
 """The two whose paraphrases are compared."""
@@ -422,11 +423,14 @@ def best(points: Sequence[Point], limit: float) -> Point:
 
 def finding(editors: Mapping[str, Any]) -> str:
     """The page's first sentence."""
-    told = [f"`{name}` {percent(best(each['points'], LIMIT)['figures'][FREE])} %" for name, each in editors.items()]
+    told = []
+    for name, each in editors.items():
+        of = best(each["points"], LIMIT)["figures"]
+        told.append(f"`{name}` {percent(of[FREE])} % (and {percent(of[EDITS])} % of the edits)")
     n = len(next(iter(editors.values()))["points"][0]["figures"][FREE])
     return (
-        f"**Where a memory may answer at most {LIMIT} % of the prompts that nobody edited, it says this much of the "
-        f"paraphrases of {n} zsRE edits freely: {', '.join(told)}.**"
+        f"**Where a memory may answer at most {LIMIT} % of any kind of prompts that nobody edited, it says this much "
+        f"of the paraphrases of {n} zsRE edits freely: {', '.join(told)}.**"
     )
 
 
@@ -459,7 +463,7 @@ def widths(found: Mapping[str, Any]) -> Iterator[str]:
     rows = []
     for point in found["points"]:
         if (widen := found["settings"]["widen"] * point["scale"]) >= 1:
-            cells = [point["figures"][key] for key in ("free_generation_strict", FREE, FORCED)]
+            cells = [point["figures"][key] for key in (EDITS, FREE, FORCED)]
             cells += [point["answered"][kind] for kind in KINDS]
             rows.append([f"{widen:g}", *(percent(cell, True) for cell in cells)])
     kinds = [f"answered: {NAMES[kind]}" for kind in KINDS]
@@ -480,10 +484,7 @@ def says(editors: Mapping[str, Any]) -> Iterator[str]:
             f"and answers {shares[0]} questions, {shares[1]} questions and {shares[2]}."
         )
     if "grace" in editors:
-        yield (
-            f"- `grace` says {most('grace', FREE)} % of the paraphrases at most, at every radius that was tried: its "
-            "rules halve the radii of balls that conflict."
-        )
+        yield (f"- `grace` says {most('grace', FREE)} % of the paraphrases at most, at every radius that was tried.")
     if "wise_paper" in editors:
         yield (
             f"- `wise_paper` says {most('wise_paper', 'free_generation_strict')} % of its own edits at most, at every "

@@ -224,7 +224,11 @@ def finding(board: Mapping[str, Any]) -> list[str]:
     column = next(column for column in _columns(board) if column.key == key)
     open_ = [row["label"] for row in tested if row is not best and not row["cells"][key]["mark"]]
     are = "is" if len(open_) == 1 else "are"
-    rest = f"{_listed(open_)} {are} not told apart from it" if open_ else "every other row that was tested is behind it"
+    rest = (
+        f"{_listed(open_)} {are} not told apart from it after Holm's correction"
+        if open_
+        else "every other row that was tested is behind it"
+    )
     value = figure_text(best["cells"][key]["value"], column)
     extreme = "highest" if column.better == "high" else "lowest"
     return [

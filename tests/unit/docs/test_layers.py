@@ -124,8 +124,8 @@ def test_the_page_from_made_up_data(tmp_path: Path) -> None:
     assert text.rstrip().splitlines()[-1].startswith("[data/localization.json](data/localization.json) has the figures")
     assert "ROME with 5 contexts and the bare prompt at every layer of tiny, on the first 20 facts" in text
     assert "first 24 facts" in " ".join(text.split())
-    assert "peak at layer **1**" in text
-    assert "The best S is at layer **1** (90.0 %)" in text
+    assert "has its peak at layer **1**" in text
+    assert "The highest S is at layer **1** (90.0 %)" in text
     assert "| 1 (peak) (default) | 90.0 [80.0, 100.0] |" in text
     assert "failed: 1 at layer 1." in text
     assert layers.page(data, tmp_path / "again")[0].read_bytes() == written.read_bytes()

@@ -144,7 +144,7 @@ def test_the_finding_is_of_the_rows_behind_none_and_of_the_one_that_keeps_most()
     assert "(`a`, `b`)" in text
     assert "20.0 to 30.0 % on paraphrases, and leave 10.0 to 20.0 %" in text
     assert "`c`, which leaves most (90.0 %), holds 100.0 % as asked and 0.0 % on paraphrases" in text
-    assert "No editor does half of both." in text
+    assert "No editor says half of the paraphrases and leaves half of the other answers." in text
     assert "No editor does half" not in leaderboard.findings([table(*rows, row("d", 0.5, 0.5, ["a"]))])
 
 
@@ -162,7 +162,7 @@ def test_preservation_of_blank_answers_is_left_out(blank: int, shown: bool) -> N
         []
         if shown
         else [
-            "Preservation would say nothing here and is left out: 2 of 3 other answers of the unedited model begin "
+            "Preservation is left out: 2 of 3 other answers of the unedited model begin "
             "with a line break."
         ]
     )
