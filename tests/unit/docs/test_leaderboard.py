@@ -163,7 +163,7 @@ def test_preservation_of_blank_answers_is_left_out(blank: int, shown: bool) -> N
         if shown
         else [
             "Preservation is left out: 2 of 3 other answers of the unedited model begin "
-            "with a line break."
+            "with a line break, so that what stays is no answer that one could use. The data have it."
         ]
     )
 
