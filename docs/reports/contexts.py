@@ -20,11 +20,10 @@ from statistics import fmean
 from typing import Any
 
 from layers import edited, paragraph
-from pages import ROOT, UNKNOWN, Collected, Made, Report, add_note, made, making, provenance
+from pages import ROOT, UNKNOWN, Collected, Made, Report, add_note, made, making, markdown, provenance
 
 from corrigenda import Fact, load
 from corrigenda.data import read_facts
-from corrigenda.files import write_text
 from corrigenda.intervals import interval
 from corrigenda.runs.environment import machine, versions
 from corrigenda.runs.folder import RunFolder
@@ -201,13 +200,6 @@ def earlier(commit: str) -> dict[str, Any]:
 # -- the second step
 
 
-def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
-    """The page."""
-    path = docs / f"{NAME}.md"
-    write_text(path, "\n".join(text(data)).rstrip() + "\n")
-    return [path]
-
-
 def text(data: Mapping[str, Any]) -> Iterator[str]:
     """The page's lines."""
     figures = data["figures"]
@@ -302,7 +294,7 @@ def shown(values: Sequence[float], subjects: Sequence[str], key: str, shares: bo
     return written if bounds is None else f"{written} [{unit(key).text(bounds[0])}, {unit(key).text(bounds[1])}]"
 
 
-REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, page)
+REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, markdown(NAME, text))
 
 if __name__ == "__main__":
     REPORT.main()

@@ -26,12 +26,12 @@ from statistics import median
 from typing import Any, get_args
 
 import torch
-from pages import ROOT, Collected, Report, made, making, provenance
+from pages import ROOT, Collected, Report, made, making, markdown, provenance
 from torch import Tensor
 
 from corrigenda import Fact, KnowledgeBase, LanguageModel, load
 from corrigenda.data import read_facts
-from corrigenda.files import write_json, write_text
+from corrigenda.files import write_json
 from corrigenda.forward.recording import forward_logits
 from corrigenda.indices.kinds import Kind
 from corrigenda.knowledge.cross_attention import FoldedFFN
@@ -284,13 +284,6 @@ def benchmarked(more: Sequence[str]) -> dict[str, Any]:
 # -- the second step
 
 
-def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
-    """The page."""
-    path = docs / f"{NAME}.md"
-    write_text(path, "\n".join(text(data)).rstrip() + "\n")
-    return [path]
-
-
 def text(data: Mapping[str, Any]) -> Iterator[str]:
     """The page's lines: what was found, each part, how it was made."""
     figures = data["figures"]
@@ -455,7 +448,7 @@ def benchmark_text(found: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
-REPORT = Report(NAME, SCRIPT, "what the knowledge base does and costs", options, collect, page)
+REPORT = Report(NAME, SCRIPT, "what the knowledge base does and costs", options, collect, markdown(NAME, text))
 
 if __name__ == "__main__":
     REPORT.main()

@@ -27,7 +27,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from corrigenda.files import write_json
+from corrigenda.files import write_json, write_text
 from corrigenda.progress import counted
 from corrigenda.runs.environment import machine, versions
 from corrigenda.runs.ids import code_version
@@ -101,6 +101,19 @@ class Report:
             sys.exit(3)
         command = " ".join([f"python docs/reports/{self.script}", *anywhere(given)])
         print(write_data(self.name, command, found, options.docs))
+
+
+def markdown(
+    name: str, text: Callable[[Mapping[str, Any]], Iterable[str]]
+) -> Callable[[Mapping[str, Any], Path], list[Path]]:
+    """The second step of a report that is text alone: its lines, from the data, as docs/NAME.md."""
+
+    def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
+        path = docs / f"{name}.md"
+        write_text(path, "\n".join(text(data)).rstrip() + "\n")
+        return [path]
+
+    return page
 
 
 def anywhere(given: Sequence[str]) -> list[str]:

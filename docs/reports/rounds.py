@@ -34,11 +34,10 @@ from many_facts import (
     without_generation,
     write_lines,
 )
-from pages import ROOT, Collected, Report, keeping_option, kept, provenance
+from pages import ROOT, Collected, Report, keeping_option, kept, markdown, provenance
 
 from corrigenda import Fact
 from corrigenda.data import FactSet, read_facts
-from corrigenda.files import write_text
 from corrigenda.runs.store import Store
 from eval import METRICS
 from eval.protocols.curves import cell, value_at
@@ -180,13 +179,6 @@ def picked(facts: FactSet, ranges: str) -> FactSet:
 # -- the second step
 
 
-def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
-    """The page."""
-    path = docs / f"{NAME}.md"
-    write_text(path, "\n".join(text(data)).rstrip() + "\n")
-    return [path]
-
-
 def text(data: Mapping[str, Any]) -> Iterator[str]:
     """The page's lines."""
     figures = data["figures"]
@@ -254,7 +246,7 @@ def finding(
     )
 
 
-REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, page)
+REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, markdown(NAME, text))
 
 if __name__ == "__main__":
     REPORT.main()

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from layers import paragraph
-from pages import ROOT, Collected, Report, made, making, provenance
+from pages import ROOT, Collected, Report, made, making, markdown, provenance
 
-from corrigenda.files import write_json, write_text
+from corrigenda.files import write_json
 
 NAME = "speed"
 SCRIPT = "speed.py"
@@ -196,13 +196,6 @@ FIGURES = (
 )
 
 
-def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
-    """The page."""
-    path = docs / f"{NAME}.md"
-    write_text(path, "\n".join(text(data)).rstrip() + "\n")
-    return [path]
-
-
 def text(data: Mapping[str, Any]) -> Iterator[str]:
     """The page's lines."""
     figures = data["figures"]
@@ -306,7 +299,7 @@ def held(parts: Mapping[str, Mapping[str, float]], editor: str) -> str:
     return f"{max(most) / 1024:.1f}" if most else ""
 
 
-REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, page)
+REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, markdown(NAME, text))
 
 if __name__ == "__main__":
     REPORT.main()
