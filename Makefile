@@ -31,7 +31,7 @@ demo: $(RUNS) ## run run.py, with what it needs and no more, e.g. make demo ARGS
 	$(BIN)/python run.py $(ARGS)
 
 unit: $(READY) ## run the tests that take seconds (tiny models, in-process)
-	$(BIN)/python -m pytest tests/unit --quick $(WORKERS) $(ARGS)
+	$(BIN)/python -m pytest tests/unit tests/golden --quick $(WORKERS) $(ARGS)
 
 test: $(READY) ## run all tests, e.g. make test ARGS="-m 'not slow' -k rome"
 	$(BIN)/python -m pytest $(WORKERS) $(ARGS)

@@ -1,0 +1,131 @@
+"""Golden values of the locators: the summary of what each finds, and the file that it is saved in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from golden.made import FACTS, editor, model
+from safetensors.torch import load_file
+
+import locate
+from corrigenda import LanguageModel
+from corrigenda.moments.text import Text
+from locate.neurons.knowledge_neurons import layers_by_attribution
+from locate.neurons.suppression import highest_activation, random_neurons
+
+FAMILIES = ("llama", "gpt2")
+FACT, OTHER = FACTS[:2]
+PROMPT = FACT.statement
+TEXT = Text(tokens=256, length=16)
+NEURONS = [(1, 3), (2, 5)]
+
+
+def file(result: Any, folder: Path) -> dict[str, Any]:
+    """A result's summary, its table's columns, and the tensors of its file."""
+    result.save(folder)
+    tensors = {path.name: load_file(path) for path in sorted(folder.rglob("*.safetensors"))}
+    again = type(result).load(folder).summary() == result.summary()
+    columns = [str(column.header) for column in result.table().columns]
+    return {"summary": result.summary(), "columns": columns, "file": tensors, "the same from the disk": again}
+
+
+def trace(**settings: Any) -> Callable[[LanguageModel], Any]:
+    noise = locate.Noise(samples=3, **settings.pop("noise", {}))
+    return lambda lm: locate.causal_trace(lm, FACT, "top", noise=noise, **settings)
+
+
+def knocked(lm: LanguageModel) -> list[Any]:
+    return [locate.attention_knockout(lm, fact, "top", window=2) for fact in FACTS[:2]]
+
+
+def neurons(lm: LanguageModel, **settings: Any) -> list[Any]:
+    return [locate.Neurons(steps=4, **settings).find(lm, fact) for fact in FACTS[:2]]
+
+
+def triggers(lm: LanguageModel) -> Any:
+    return locate.trigger_examples(lm, TEXT, t=3)
+
+
+def read_edit(name: str) -> Callable[[LanguageModel], Any]:
+    def read(lm: LanguageModel) -> Any:
+        found = triggers(lm)
+        edit = editor(name).edit(lm, FACTS[:2])
+
+        def prefixes(layer: int, neuron: int) -> list[str]:
+            return [one.prefix for one in found.examples(lm, layer, neuron)]
+
+        return locate.edit_lens(lm, edit, prefixes, components=3, neurons=2, words=3)
+
+    return read
+
+
+RESULTS: Mapping[str, Callable[[LanguageModel], Any]] = {
+    **{f"trace_{site}": trace(site=site, window=2) for site in ("block", "ffn", "attention")},
+    **{f"trace_severed_{part}": trace(severed=part) for part in ("ffn", "attention")},
+    **{f"trace_attribution_{site}": trace(site=site, window=2, method="attribution") for site in ("block", "ffn")},
+    "trace_rome_noise": trace(noise={"recipe": "rome"}),
+    "trace_average": lambda lm: locate.average([locate.causal_trace(lm, fact, "top") for fact in FACTS[:2]]),
+    "knockout": lambda lm: knocked(lm)[0],
+    "knockout_average": lambda lm: locate.average_knockouts(knocked(lm)),
+    "attributes": lambda lm: locate.attribute_flow(lm, FACT, ["London England tower river"], "top", k=5),
+    "decode_early": lambda lm: locate.decode_early(lm, PROMPT, {"true": "Paris", "new": "Rome"}),
+    "transplant_add": lambda lm: locate.transplant(lm, PROMPT, OTHER.statement, "Rome"),
+    "transplant_replace": lambda lm: locate.transplant(lm, PROMPT, OTHER.statement, "Rome", "replace"),
+    "logit_lens": lambda lm: locate.logit_lens(lm, PROMPT, "Rome"),
+    "jacobian_lens": lambda lm: locate.logit_lens(
+        lm, PROMPT, "Rome", locate.jacobian_lens(lm, locate.JacobianSettings(TEXT, samples=4))
+    ),
+    "logit_attribution": lambda lm: locate.logit_attribution(lm, PROMPT, "Rome", "Paris"),
+    "early_exit": lambda lm: locate.early_exit(lm, locate.EarlyExitSettings(TEXT, per_sequence=2, k=5)),
+    "backward": lambda lm: locate.backward_lens(lm, FACT, "top"),
+    "edit_lens_rome": read_edit("rome"),
+    "edit_lens_enhance": read_edit("enhance"),
+    "edit_lens_grace": read_edit("grace"),
+    "saturation": lambda lm: locate.saturation_events(lm, TEXT, texts=8, k=4),
+    "triggers": triggers,
+    "sensitivity": lambda lm: locate.sensitivity(lm, triggers(lm), neurons=4),
+    "agreement": lambda lm: locate.agreement(lm, triggers(lm)),
+    "aggregation": lambda lm: locate.aggregation(lm, TEXT, texts=8),
+    "sub_updates": lambda lm: locate.sub_updates(lm, PROMPT, token="Rome", k=3, words=3),
+    "values": lambda lm: locate.read_values(lm, k=4),
+    **{
+        f"knowledge_neurons_{method}": partial(locate.knowledge_neurons, asked=FACT, method=method, steps=4)
+        for method in ("integrated_gradients", "gradient", "activation")
+    },
+    "knowledge_neurons_paper": lambda lm: locate.knowledge_neurons(
+        lm, FACT, "top", rule="right", steps=4, layers=[1, -1]
+    ),
+    "neurons": lambda lm: neurons(lm)[0],
+    "neurons_activation": lambda lm: neurons(lm, method="activation", adaptive=False, share=0.5)[0],
+    "neuron_counts": lambda lm: locate.NeuronCounts.of(neurons(lm)),
+    "scaling_check": lambda lm: locate.scaling_check(lm, neurons(lm)[0], draws=2, neurons=NEURONS),
+}
+"""What gives a result with a summary, a table and a file."""
+
+
+def others(lm: LanguageModel) -> dict[str, Any]:
+    """What gives plain values."""
+    found = [one for refined in neurons(lm) for one in refined.results]
+    traces = locate.average([locate.causal_trace(lm, fact, "top", site="ffn", window=2) for fact in FACTS[:2]])
+    return {
+        "suggested by traces": locate.suggest_layers(traces, 2),
+        "suggested by neurons": locate.suggest_layers(locate.NeuronCounts.of(neurons(lm)), 2),
+        "layers by attribution": layers_by_attribution(found, 2),
+        "most active": highest_activation(found, NEURONS),
+        "random": random_neurons(lm, NEURONS),
+        "promoting": list(locate.promoting(lm, ["Rome", "Paris"], 5)),
+        "asked": locate.ask(lm, FACT, "top"),
+    }
+
+
+def both(find: Callable[[LanguageModel], Any], folder: Path) -> dict[str, Any]:
+    return {family: file(find(model(family)), folder / family) for family in FAMILIES}
+
+
+MAKERS: dict[str, Callable[[Path], Any]] = {
+    **{f"locators/{name}": partial(both, find) for name, find in RESULTS.items()},
+    "locators/others": lambda folder: {family: others(model(family)) for family in FAMILIES},
+}
