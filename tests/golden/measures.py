@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -125,7 +125,14 @@ def tables(folder: Path) -> Any:
         found = leaderboard(Store(folder / "outputs").runs())
     boards = {}
     for board in found.boards:
-        rows = {row.label: {"cells": row.cells, "behind": row.behind, "compared": row.compared} for row in board.rows}
+        rows = {
+            row.label: {
+                "cells": {key: astuple(cell) for key, cell in row.cells.items()},
+                "behind": row.behind,
+                "compared": row.compared,
+            }
+            for row in board.rows
+        }
         tests = [(one.metric, one.left, one.right, one.comparison.p, one.p_holm) for one in board.tests]
         columns = [column.key for column in board.columns]
         boards[board.title] = {"rows": rows, "tests": tests, "ranked by": board.ranked_by, "columns": columns}

@@ -4,9 +4,11 @@ A file has one line for each value, by a dotted key: a number, a text, a short l
 and four entries. Nothing in it depends on how objects are laid out.
 
 With 1 and with 2 threads, and from one run to the next, the values are the same to the bit, but for a last digit of
-CrispEdit's. Torch's and MKL's kernels for other processors (ATEN_CPU_CAPABILITY=default; avx2 with SSE4.2) move them by
-up to a third of `TOLERANCE`, which is relative (`ABSOLUTE` is for what is next to 0). ``python tests/golden`` says how
-far they are: on the machine that wrote them, 0.
+CrispEdit's now and then. Torch's and MKL's kernels for other processors (ATEN_CPU_CAPABILITY=default; avx2 with SSE4.2)
+move them by up to a third of `TOLERANCE`, which is relative (`ABSOLUTE` is for what is next to 0). The bounds of
+intervals over four facts jump by then from one resample to the next, by up to 0.3 of their value: what bounds are is
+held to the tolerance in the leaderboard's cells, over forty facts with figures that no kernel makes.
+``python tests/golden`` says how far all values are: on the machine that wrote them, 0.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from torch import Tensor
 
 FOLDER = Path(__file__).parent / "values"
 TOLERANCE, ABSOLUTE = 3e-4, 3e-6
-BOUNDS = 300.0  # times the tolerance: a bound over few subjects jumps to the next resample's value at the last digit
+BOUNDS = 2000.0  # times the tolerance, for keys that end in .low or .high
 LONG = 12  # a longer list is kept as a tensor is, or by its hash
 TEXT = 300  # and so is a text of more characters
 PASSING = ("seconds", "seconds_per_edit", "peak_memory_mb", "tensors_sha256", "model_fingerprint")
