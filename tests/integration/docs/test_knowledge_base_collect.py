@@ -102,7 +102,7 @@ def test_collected_and_written(tmp_path: Path, arguments: list[str]) -> None:
     text = (tmp_path / "docs" / f"{report.NAME}.md").read_text()
     assert "records 2 to 3" in text
     assert "5,000 a second are inserted without solving" in text
-    assert "takes 600 s to solve; built again after one was withdrawn, 3.0 s" in text
+    assert "takes 600 s to solve; compiled again after one was withdrawn, 3.0" in text
     assert "| exact | 100.0 | 100.0 | 0.00 | 0.50 | 0.0 |" in text
     assert "took 2.5 to 2.5 % longer with 100 to 100 entries" in text
     assert text.index("## The store") < text.index("## How these figures were made")

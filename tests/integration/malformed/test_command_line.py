@@ -109,14 +109,19 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
+def files(home: Path) -> set[Path]:
+    """What lies in a folder, but for runs and for what Python keeps of the modules that it imports."""
+    return {path for path in home.rglob("*") if not {"outputs", "__pycache__"}.intersection(path.parts)}
+
+
 @pytest.mark.parametrize("case", LINES)
 def test_the_command_line_answers_in_one_line(home: Path, case: str) -> None:
     arguments, expected = LINES[case]
-    before = {path for path in home.rglob("*") if "outputs" not in path.parts}
+    before = files(home)
     said = program.call(home, *arguments, succeeds=False)
     assert expected in said
     assert len(said.splitlines()) == 1, said
-    assert {path for path in home.rglob("*") if "outputs" not in path.parts} == before
+    assert files(home) == before
     assert not [path for path in home.rglob("run.log") if path.parent.name != ".jobs"]
 
 
