@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from corrigenda.errors import DamagedModelError, ModelNotFoundError, UnsupportedModelError
+from corrigenda.errors import CorrigendaError, DamagedModelError, ModelNotFoundError, UnsupportedModelError
 from corrigenda.files import expanded
 from corrigenda.hub import offline, why_unreachable
 from corrigenda.language_model import LanguageModel
-from corrigenda.models import embedded, packed
-from corrigenda.models.condition import not_finite
+from corrigenda.models import embedded, gguf_files, packed
+from corrigenda.models.condition import not_finite, refuse_incomplete
 from corrigenda.models.families import FAMILIES, unknown_encoder_decoder
 from corrigenda.plain_data import read_json
 
@@ -88,12 +88,8 @@ def load(
                 f"the folder {path} holds no model: it has no config.json (write one with save_pretrained)"
             )
     elif path.suffix == ".gguf":
-        if not path.is_file():
-            raise ModelNotFoundError(f"there is no GGUF file {path}")
-        with path.open("rb") as file:
-            if file.read(4) != b"GGUF":
-                raise DamagedModelError(f"{path} is no GGUF file (it does not begin with 'GGUF'); fetch it again")
-        source, options["gguf_file"] = path.parent, path.name
+        with _reading(name, "GGUF file"):
+            source = gguf_files.converted(path)
     elif path.is_absolute() or str(name).count("/") > 1 or str(name).startswith((".", "~")):
         raise ModelNotFoundError(f"there is no model folder {path}")
     else:
@@ -117,10 +113,8 @@ def load(
                 tokenizer = AutoTokenizer.from_pretrained(source, **options)
     except OSError as error:
         raise _explained(name, error, unreachable) from None
-    embedded.refuse_incomplete(name, model, loading)
+    refuse_incomplete(name, model, loading)
     _refuse_misfits(name, model, tokenizer)
-    if "gguf_file" in options:
-        embedded.forget_quantisation(model)
     if device_map is None:
         model = model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     return LanguageModel(model, tokenizer, str(name), family)
@@ -175,7 +169,8 @@ def _model(automatic: Any, source: str | Path, config: Any, options: dict[str, A
 
     # The class itself: the automatic ones take no weights without a place where they are.
     kind = getattr(transformers, config.architectures[0])
-    weights = packed.unpack(source)
+    dtype = options["dtype"]
+    weights = packed.unpack(source, dtype if isinstance(dtype, torch.dtype) else None)
     model, loading = kind.from_pretrained(None, config=config, state_dict=weights, output_loading_info=True, **options)
     if (source / "generation_config.json").is_file():  # else it has been read beside the weights
         model.generation_config = transformers.GenerationConfig.from_pretrained(source)
@@ -187,12 +182,14 @@ def _reading(name: str | Path, part: str) -> Iterator[None]:
     """Turns what the libraries raise at a part of a model that they cannot read into one line that names the part."""
     try:
         yield
-    except (UnsupportedModelError, OSError):  # said in a line already, or by `_explained`
+    except (CorrigendaError, OSError):  # said in a line already, or by `_explained`
         raise
     except Exception as error:
         said = " ".join(str(error).split())
         if "trust_remote_code" in said:
             why = "it has code of its own; pass trust_remote_code=True if you trust it"
+        elif match := re.search(r"GGUF model with architecture (\S+) is not supported", said):
+            why = f"transformers reads none of the architecture {match[1]!r}; give the model's hub id or a folder"
         elif "does not recognize this architecture" in said or "Unrecognized model" in said:
             kind = re.search(r"model type `([^`]*)`", said)
             named = f"model_type {kind[1]!r}" if kind else "no model_type in its config.json"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from corrigenda.errors import UnsupportedModelError
+from corrigenda.errors import DamagedModelError, UnsupportedModelError
 
 OWN_ADAPTER = "corrigenda"
 """The name of an adapter that this project itself puts inside for a while."""
@@ -65,6 +67,20 @@ def settle(model: nn.Module, name: str) -> None:
     if any(module.training for module in model.modules()):
         model.eval()
         warnings.warn(f"{name} was in train mode (dropout acts there); it is put into eval mode", stacklevel=4)
+
+
+def refuse_incomplete(name: str | Path, model: nn.Module, loading: Mapping[str, Iterable[str]]) -> None:
+    """Refuses a checkpoint that lacked weights: transformers fills them with random numbers and logs it.
+
+    Raises:
+        DamagedModelError: which ones are missing.
+    """
+    missing = sorted(loading["missing_keys"])
+    if missing:
+        raise DamagedModelError(
+            f"the checkpoint {str(name)!r} lacks {len(missing)} of the weights of {type(model).__name__}: "
+            f"{', '.join(missing[:3])}{', ...' if len(missing) > 3 else ''}"
+        )
 
 
 def not_finite(model: nn.Module) -> tuple[str, nn.Parameter] | None:

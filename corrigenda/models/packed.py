@@ -56,8 +56,13 @@ def pack(gguf_file: Path, model: Any, folder: Path) -> None:
     write_tensors(folder / FILE, tensors, {"kinds": json.dumps(kinds)})
 
 
-def unpack(folder: Path) -> dict[str, Tensor]:
-    """The weights that `pack` wrote into a folder, by name: float32 what was packed, and the others in their types.
+def unpack(folder: Path, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
+    """The weights that `pack` wrote into a folder, by name.
+
+    Args:
+        folder: the model's.
+        dtype: what they are to be in; each is cast as soon as it is read, so that a large model is never in memory in
+            float32. By default float32 what was packed, and the others in their types.
 
     Raises:
         ValueError: the file is damaged.
@@ -69,7 +74,8 @@ def unpack(folder: Path) -> dict[str, Tensor]:
         kinds = json.loads((file.metadata() or {})["kinds"])
         for name in sorted(file.keys()):
             tensor = file.get_tensor(name)
-            found[name] = _unpacked(tensor, kinds[name]) if name in kinds else tensor
+            tensor = _unpacked(tensor, kinds[name]) if name in kinds else tensor
+            found[name] = tensor if dtype is None or not tensor.is_floating_point() else tensor.to(dtype)
     return found
 
 

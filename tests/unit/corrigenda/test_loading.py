@@ -8,8 +8,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import gguf
-import numpy as np
 import pytest
 import tiny
 import torch
@@ -33,7 +31,6 @@ from corrigenda.forward.generation import decode
 from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import forward_logits, record
 from corrigenda.loading import _explained
-from corrigenda.models import embedded, packed
 from corrigenda.prompts import TokenBatch
 
 
@@ -58,54 +55,6 @@ def folder(llama: LanguageModel, tmp_path: Path) -> Path:
     return tmp_path / "tiny"
 
 
-def write_gguf(path: Path, lm: LanguageModel, without: str | None = None, kind: str = "F32") -> Path:
-    """A Llama model as llama.cpp's converter writes it, with a byte-level tokenizer of its own.
-
-    `without` names a tensor to leave out; matrices whose rows are whole blocks of 32 numbers are of `kind`.
-    """
-    config = lm.model.config
-    tokens = ["<pad>", "<s>", "</s>", "<unk>", "t", "h", "th"]
-    tokens += [f"w{i}" for i in range(len(tokens), config.vocab_size)]
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_dimension_count(config.head_dim)
-    writer.add_rope_freq_base(10000.0)
-    writer.add_vocab_size(config.vocab_size)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_token_list(tokens)
-    writer.add_token_types([gguf.TokenType.CONTROL] * 4 + [gguf.TokenType.NORMAL] * (len(tokens) - 4))
-    writer.add_token_merges(["t h"])
-    writer.add_pad_token_id(0)
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_unk_token_id(3)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
-    for name, tensor in lm.model.state_dict().items():
-        if name == without:
-            continue
-        array = tensor.numpy()
-        if "q_proj" in name or "k_proj" in name:  # llama.cpp rotates neighbours, transformers rotates halves
-            halves = array.reshape(-1, 2, config.head_dim // 2, config.hidden_size)
-            array = halves.swapaxes(1, 2).reshape(array.shape)
-        array, called = np.ascontiguousarray(array), names.get_name(name, (".weight",))
-        if kind != "F32" and array.ndim == 2 and array.shape[1] % 32 == 0:
-            blocks = gguf.quants.quantize(array, gguf.GGMLQuantizationType[kind])
-            writer.add_tensor(called, blocks, raw_dtype=gguf.GGMLQuantizationType[kind])
-        else:
-            writer.add_tensor(called, array)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
-
-
 def test_folder(llama: LanguageModel, folder: Path) -> None:
     lm = load(folder)
     assert lm.name == str(folder)
@@ -124,14 +73,6 @@ def test_folder_of_another_family(family: str, tmp_path: Path) -> None:
     again = load(str(tmp_path))
     assert type(again.model) is type(lm.model)
     assert torch.equal(last_logits(again), last_logits(lm))
-
-
-def test_gguf(llama: LanguageModel, tmp_path: Path) -> None:
-    lm = load(write_gguf(tmp_path / "tiny.gguf", llama))
-    assert torch.equal(last_logits(lm), last_logits(llama))
-    assert lm.tokens("th") == [6]
-    lm.save_pretrained(tmp_path / "saved")  # nothing says any more that it was a GGUF file
-    assert load(tmp_path / "saved").fingerprint == lm.fingerprint == llama.fingerprint
 
 
 @pytest.mark.parametrize(
@@ -196,52 +137,6 @@ def test_incomplete_checkpoint(folder: Path) -> None:
     save_file(weights, path, {"format": "pt"})
     with pytest.raises(ValueError, match=r"lacks 1 of the weights.*layers\.1\.mlp\.down_proj"):
         load(folder)
-
-
-def test_incomplete_gguf(llama: LanguageModel, tmp_path: Path) -> None:
-    path = write_gguf(tmp_path / "tiny.gguf", llama, without="model.layers.2.mlp.up_proj.weight")
-    with pytest.raises(ValueError, match=r"tiny\.gguf.* lacks 1 of the weights.*layers\.2\.mlp\.up_proj"):
-        load(path)
-    with pytest.raises(ValueError, match="lacks 1 of the weights"):
-        embedded.convert_gguf(path, tmp_path / "made")
-    assert not (tmp_path / "made").exists()
-
-
-@pytest.mark.parametrize("kind", ["Q4_1", "Q8_0", "F32"])
-def test_packed_weights_are_to_the_bit_those_that_transformers_reads(
-    kind: str, llama: LanguageModel, tmp_path: Path
-) -> None:
-    path = write_gguf(tmp_path / "tiny.gguf", llama, kind=kind)
-    expected = load(path)
-    embedded.convert_gguf(path, tmp_path / "made")
-    found = load(tmp_path / "made")
-    weights, theirs = found.model.state_dict(), expected.model.state_dict()
-    assert weights.keys() == theirs.keys()
-    for name, weight in theirs.items():
-        assert weights[name].dtype == weight.dtype
-        assert torch.equal(weights[name].view(torch.int32), weight.view(torch.int32)), name
-    assert found.fingerprint == expected.fingerprint
-    assert torch.equal(last_logits(found), last_logits(expected))
-    assert found.model.config.to_dict().items() >= {"hidden_size": tiny.WIDTH, "pad_token_id": 0}.items()
-    assert load(tmp_path / "made", dtype="bfloat16").fingerprint == load(path, dtype="bfloat16").fingerprint
-    whole = sum(weight.nbytes for weight in theirs.values())
-    assert ((tmp_path / "made" / packed.FILE).stat().st_size < 0.5 * whole) == (kind != "F32")
-
-
-def test_a_weight_that_is_not_the_files_is_kept_as_it_is(llama: LanguageModel, tmp_path: Path) -> None:
-    path = write_gguf(tmp_path / "tiny.gguf", llama, kind="Q8_0")
-    lm = load(path)
-    lm.model.model.layers[1].self_attn.q_proj.weight.data[3, 5] += 1e-6
-    packed.pack(path, lm.model, tmp_path)
-    assert all(torch.equal(weight, lm.model.state_dict()[name]) for name, weight in packed.unpack(tmp_path).items())
-
-
-def test_a_damaged_file_of_packed_weights(llama: LanguageModel, tmp_path: Path) -> None:
-    embedded.convert_gguf(write_gguf(tmp_path / "tiny.gguf", llama, kind="Q8_0"), tmp_path / "made")
-    whole = (tmp_path / "made" / packed.FILE).read_bytes()
-    (tmp_path / "made" / packed.FILE).write_bytes(whole[:-100])
-    with pytest.raises(DamagedModelError, match=r"the weights of the model .*made.* cannot be read"):
-        load(tmp_path / "made")
 
 
 @pytest.mark.parametrize("dtype", ["int8", "float31", torch.int64])

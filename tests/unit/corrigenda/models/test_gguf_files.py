@@ -1,0 +1,129 @@
+"""GGUF files: converted once, to the bit, found again by their content, and refused by name."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from gguf_parts import write_gguf
+from transformers import AutoModelForCausalLM
+
+from corrigenda import LanguageModel, load
+from corrigenda.errors import DamagedModelError
+from corrigenda.models import gguf_files, packed
+
+
+@pytest.fixture(scope="module")
+def llama() -> LanguageModel:
+    return tiny.build("llama")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_a_gguf_file_is_the_model_that_was_written(llama: LanguageModel, tmp_path: Path) -> None:
+    lm = load(write_gguf(tmp_path / "tiny.gguf", llama))
+    assert lm.fingerprint == llama.fingerprint
+    assert lm.name == str(tmp_path / "tiny.gguf")
+    assert lm.tokens("th") == [6]
+    lm.save_pretrained(tmp_path / "saved")  # nothing says any more that it was a GGUF file
+    assert load(tmp_path / "saved").fingerprint == llama.fingerprint
+
+
+@pytest.mark.parametrize("kind", ["Q4_1", "Q8_0", "F32"])
+def test_weights_are_to_the_bit_those_that_transformers_reads(kind: str, llama: LanguageModel, tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "tiny.gguf", llama, kind=kind)
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file=path.name, dtype=torch.float32).state_dict()
+    found = load(path)
+    weights = found.model.state_dict()
+    assert weights.keys() == theirs.keys()
+    for name, weight in theirs.items():
+        assert weights[name].dtype == weight.dtype
+        assert torch.equal(weights[name].view(torch.int32), weight.view(torch.int32)), name
+    assert found.model.config.to_dict().items() >= {"hidden_size": tiny.WIDTH, "pad_token_id": 0}.items()
+    narrow = load(path, dtype="bfloat16").model.state_dict()
+    assert all(torch.equal(narrow[name], weight.bfloat16()) for name, weight in theirs.items())
+    size = (gguf_files.converted(path) / packed.FILE).stat().st_size
+    assert (size < 0.5 * sum(weight.nbytes for weight in theirs.values())) == (kind != "F32")
+
+
+def test_a_weight_that_is_not_the_files_is_kept_as_it_is(llama: LanguageModel, tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "tiny.gguf", llama, kind="Q8_0")
+    lm = load(path)
+    lm.model.model.layers[1].self_attn.q_proj.weight.data[3, 5] += 1e-6
+    packed.pack(path, lm.model, tmp_path)
+    assert all(torch.equal(weight, lm.model.state_dict()[name]) for name, weight in packed.unpack(tmp_path).items())
+
+
+def test_a_file_is_converted_once_and_read_whole_once(
+    llama: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    path = write_gguf(tmp_path / "tiny.gguf", llama, kind="Q8_0")
+    folder = gguf_files.converted(path)
+    assert f"kept in {folder}; to be rid of it, remove the folder" in caplog.text
+    with monkeypatch.context() as patch:
+        patch.setattr(gguf_files, "convert", lambda *_: pytest.fail("converted again"))
+        copy = shutil.copy(path, tmp_path / "copy.gguf")
+        assert gguf_files.converted(Path(copy)) == folder  # of the same content
+        patch.setattr(gguf_files, "digest_of", lambda *_: pytest.fail("read again"))
+        assert gguf_files.converted(path) == gguf_files.converted(Path(copy)) == folder
+
+
+def test_a_file_that_changed_is_another_model(llama: LanguageModel, tmp_path: Path) -> None:
+    """Also where its size and its time stay."""
+    path = write_gguf(tmp_path / "tiny.gguf", llama, kind="Q8_0")
+    before, state = load(path).fingerprint, path.stat()
+    content = bytearray(path.read_bytes())
+    content[-40] ^= 1  # the last bytes may be padding
+    path.write_bytes(content)
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+    assert path.stat().st_size == state.st_size
+    assert load(path).fingerprint != before
+
+
+def test_a_damaged_folder_is_made_again(llama: LanguageModel, tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "tiny.gguf", llama, kind="Q8_0")
+    folder = gguf_files.converted(path)
+    whole = (folder / packed.FILE).read_bytes()
+    (folder / packed.FILE).write_bytes(whole[:-100])
+    with pytest.raises(DamagedModelError, match=r"the weights of the model .* cannot be read"):
+        load(folder)
+    with pytest.warns(UserWarning, match="damaged .*the model is prepared again"):
+        assert gguf_files.converted(path) == folder
+    assert (folder / packed.FILE).read_bytes() == whole
+    assert {entry.name for entry in folder.parent.iterdir() if entry.is_dir()} == {"gguf", folder.name}
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("tiny-00002-of-00003.gguf", r"is piece 2 of 3.*llama-gguf-split --merge tiny-00001-of-00003\.gguf tiny\.gguf"),
+        ("tiny.gguf", r"tiny\.gguf.* lacks 1 of the weights.*layers\.2\.mlp\.up_proj"),
+    ],
+)
+def test_what_is_refused(name: str, said: str, llama: LanguageModel, tmp_path: Path, cache: Path) -> None:
+    path = write_gguf(tmp_path / name, llama, without="model.layers.2.mlp.up_proj.weight")
+    with pytest.raises(DamagedModelError, match=said):
+        load(path)
+    assert not list(cache.glob("models/*/config.json"))
+
+
+def test_an_architecture_that_transformers_does_not_read(tmp_path: Path) -> None:
+    import gguf
+
+    writer = gguf.GGUFWriter(tmp_path / "odd.gguf", "odd")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(DamagedModelError, match=r"odd\.gguf.*architecture 'odd'.*hub id or a folder"):
+        load(tmp_path / "odd.gguf")
