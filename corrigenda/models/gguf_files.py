@@ -128,8 +128,9 @@ def _forget_quantisation(model: torch.nn.Module) -> None:
 def _digest(path: Path) -> str:
     """The SHA-256 of a file; it is not read again while its size, its times and its place on the disk are the same."""
     state = path.stat()
-    stamp = [str(path.resolve()), state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino]
-    note = cache_folder() / "models" / "gguf" / f"{hashlib.sha256(stamp[0].encode()).hexdigest()[:16]}.json"
+    place = str(path.resolve())
+    stamp = [place, state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino]
+    note = cache_folder() / "models" / "gguf" / f"{hashlib.sha256(place.encode()).hexdigest()[:16]}.json"
     try:
         known = json.loads(note.read_bytes())
         if known["stamp"] == stamp:
