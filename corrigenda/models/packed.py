@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 FILE = "packed.safetensors"
 """The file's name in a model's folder, beside `config.json`."""
+PIECE = 2**20
+"""Numbers that are unpacked at once."""
 
 
 def pack(gguf_file: Path, model: Any, folder: Path) -> None:
@@ -74,18 +76,30 @@ def unpack(folder: Path, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
         kinds = json.loads((file.metadata() or {})["kinds"])
         for name in sorted(file.keys()):
             tensor = file.get_tensor(name)
-            tensor = _unpacked(tensor, kinds[name]) if name in kinds else tensor
-            found[name] = tensor if dtype is None or not tensor.is_floating_point() else tensor.to(dtype)
+            if name in kinds:
+                found[name] = _unpacked(tensor, kinds[name], dtype or torch.float32)
+            else:
+                found[name] = tensor if dtype is None or not tensor.is_floating_point() else tensor.to(dtype)
     return found
 
 
-def _unpacked(rows: Tensor, kind: str) -> Tensor:
-    """What rows of blocks stand for, in float32."""
-    from gguf import GGMLQuantizationType
-    from gguf.quants import dequantize
+def _unpacked(rows: Tensor, kind: str, dtype: torch.dtype = torch.float32) -> Tensor:
+    """What rows of blocks stand for.
 
-    # A copy: torch aligns its memory, and on that may depend by which path a product is computed.
-    return torch.from_numpy(dequantize(rows.numpy(), GGMLQuantizationType[kind])).clone()
+    It is a piece at a time, so that what is in between stays in the processor's cache, and is in memory that torch
+    aligned: on that may depend by which path a product is computed.
+    """
+    from gguf import GGMLQuantizationType
+    from gguf.quants import dequantize, quant_shape_from_byte_shape
+
+    of = GGMLQuantizationType[kind]
+    found = torch.empty(quant_shape_from_byte_shape(rows.shape, of), dtype=dtype)
+    whole, packed = found.view(-1, found.shape[-1]), rows.view(-1, rows.shape[-1])
+    step = max(1, PIECE // found.shape[-1])
+    for begin in range(0, len(whole), step):
+        piece = dequantize(packed[begin : begin + step].numpy(), of)
+        whole[begin : begin + step] = torch.from_numpy(piece)
+    return found
 
 
 def _names(reader: Any, model: Any) -> dict[str, str]:

@@ -1,0 +1,148 @@
+"""corrigenda/data/shipped.txt.xz: the text that ships, for second moments, thresholds and what stands before a fact.
+
+    python docs/reports/shipped_text.py sample [--model qwen2.5-coder-1.5b] [--batches 20]
+    python docs/reports/shipped_text.py write
+
+An embedded model is asked for short texts of many kinds on many topics. Batches are kept in a folder, and what is there
+is not sampled again. The second step cleans the texts: no headings or lists, only plain English letters and punctuation,
+whole sentences, none that says nearly the same as an earlier one. So nobody else's text is in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import lzma
+import random
+import re
+from pathlib import Path
+
+import torch
+
+from corrigenda import load
+from corrigenda.files import write_file, write_json
+from corrigenda.progress import track
+
+ROOT = Path(__file__).resolve().parents[2]
+SHIPPED = ROOT / "corrigenda" / "data" / "shipped.txt.xz"
+ROWS = 48
+"""Texts sampled at once."""
+TOKENS = 380
+"""The most of one text."""
+NGRAM = 8
+"""A text of which a tenth of so many words in a row stand in earlier ones is left out."""
+
+KINDS = (
+    "Write two paragraphs of an encyclopedia article about {}.",
+    "Write a newspaper report about an event that has to do with {}.",
+    "Write a scene of a short story in which {} matters.",
+    "Write a dialogue between two neighbours about {}, in prose with quotation marks.",
+    "Write a letter to a friend about {}.",
+    "Explain {} to a curious child, in a few plain paragraphs.",
+    "Write the biography of a person whose life had to do with {}; give names, places and dates.",
+    "Write a page of a travel guide in which {} comes up.",
+    "Write a diary entry of somebody who spent the day with {}.",
+    "Write an excerpt of an interview with an expert on {}.",
+    "Write a review of a book about {}.",
+    "Write a paragraph of a history of {}.",
+    "Write an official notice that concerns {}.",
+    "Write an essay of three paragraphs that argues an opinion about {}.",
+)
+
+TOPICS = """\
+rivers|bridges|lighthouses|mountains in winter|deserts|islands|old harbours|capital cities|small villages|railways|airports
+ships|bicycles|cars|space flight|the moon|comets|telescopes|clocks|calendars|maps|languages|dictionaries|handwriting|libraries
+universities|schools|exams|teachers|mathematics|chemistry|physics|medicine|hospitals|vaccines|nurses|bees|birds|whales|wolves
+horses|dogs|cats|forests|gardens|apples|bread|cheese|coffee|tea|rice|soup|restaurants|markets|money|banks|taxes|trade|factories
+steel|glass|paper|cotton|coal|electricity|wind power|dams|floods|earthquakes|volcanoes|storms|snow|droughts|farming|fishing
+football|tennis|chess|the Olympic Games|mountain climbing|swimming|running|dance|opera|jazz|the violin|the piano|folk songs|choirs
+film directors|actors|television|radio|newspapers|photography|painting|sculpture|architecture|cathedrals|castles|museums|theatre
+poets|novelists|translators|publishers|fairy tales|myths|religion|monasteries|pilgrims|festivals|weddings|funerals|birthdays
+parliaments|elections|kings and queens|presidents|courts|judges|police|prisons|laws|contracts|strikes|migration|borders|embassies
+wars|peace treaties|navies|soldiers|spies|explorers|inventors|engineers|computers|the internet|telephones|robots|video games
+software companies|aircraft makers|carmakers|record labels|fashion|shoes|toys|furniture|houses|kitchens|families|grandparents
+children|friendship|letters|dreams|memory|sleep|colours|numbers|gold|salt|ice|fire|water|light|sound|silence|time"""
+
+
+def requests() -> list[str]:
+    """What is asked for, in a drawn order: every kind about every topic."""
+    topics = TOPICS.replace("\n", "|").split("|")
+    asked = [kind.format(topic) for kind, topic in itertools.product(KINDS, topics)]
+    random.Random(0).shuffle(asked)
+    return asked
+
+
+def sample(model: str, folder: Path, batches: int) -> None:
+    """Samples texts, a file a batch."""
+    missing = [i for i in range(batches) if not (folder / f"{i}.json").is_file()]
+    if not missing:
+        return
+    lm = load(model, dtype="bfloat16")
+    tokenizer = lm.tokenizer
+    tokenizer.padding_side = "left"
+    for batch in track(missing, "Sampling text"):
+        asked = requests()[batch * ROWS : (batch + 1) * ROWS]
+        chats = [
+            tokenizer.apply_chat_template(
+                [{"role": "user", "content": f"{one} Plain prose only, no headings and no lists."}],
+                tokenize=False,
+                add_generation_prompt=True,
+            )
+            for one in asked
+        ]
+        rows = tokenizer(chats, return_tensors="pt", padding=True)
+        torch.manual_seed(batch)
+        with torch.no_grad():
+            found = lm.model.generate(
+                **rows, max_new_tokens=TOKENS, do_sample=True, temperature=0.9, top_k=50, top_p=0.95
+            )
+        texts = tokenizer.batch_decode(found[:, rows["input_ids"].shape[1] :], skip_special_tokens=True)
+        write_json(folder / f"{batch}.json", {"model": model, "texts": dict(zip(asked, texts, strict=True))})
+
+
+def cleaned(text: str) -> str:
+    """The plain paragraphs of a text, to its last whole sentence; empty where little is left."""
+    paragraphs = []
+    for paragraph in text.split("\n"):
+        plain = re.sub(r"\*+|`+|^#+ .*$", "", paragraph).strip()
+        plain = plain.translate({0x2019: "'", 0x2018: "'", 0x201C: '"', 0x201D: '"', 0x2013: "-", 0x2014: "-"})
+        if len(plain.split()) >= 12 and not re.match(r"[-\d(]|[A-Z][\w ]{0,20}:", plain):
+            paragraphs.append(" ".join(plain.split()))
+    whole = re.match(r".*[.!?][\"']?(?=\s|$)", "\n".join(paragraphs), re.DOTALL)
+    found = whole[0] if whole else ""
+    plain_letters = re.fullmatch(r"[\x20-\x7e\n\u00c0-\u017f]*", found)
+    return found if plain_letters and len(found.split()) >= 60 and "AI language model" not in found else ""
+
+
+def write(folder: Path) -> None:
+    """Cleans the texts that were sampled, and writes those that are told apart."""
+    seen: set[tuple[str, ...]] = set()
+    kept: list[str] = []
+    for path in sorted(folder.glob("*.json"), key=lambda path: int(path.stem)):
+        for text in json.loads(path.read_text(encoding="utf-8"))["texts"].values():
+            words = cleaned(text).split()
+            grams = {tuple(words[i : i + NGRAM]) for i in range(len(words) - NGRAM + 1)}
+            if grams and len(grams & seen) < 0.1 * len(grams):
+                kept.append(cleaned(text))
+            seen |= grams
+    content = "\n\n".join(kept) + "\n"
+    write_file(SHIPPED, lambda path: path.write_bytes(lzma.compress(content.encode(), preset=9 | lzma.PRESET_EXTREME)))
+    print(f"{SHIPPED}: {len(kept)} texts, {len(content.split())} words, {SHIPPED.stat().st_size} bytes")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="the text that ships")
+    parser.add_argument("step", choices=("sample", "write"))
+    parser.add_argument("--model", default="qwen2.5-coder-1.5b")
+    parser.add_argument("--batches", type=int, default=20)
+    parser.add_argument("--folder", type=Path, default=ROOT / "outputs" / "shipped_text")
+    options = parser.parse_args()
+    if options.step == "sample":
+        sample(options.model, options.folder, options.batches)
+    else:
+        write(options.folder)
+
+
+if __name__ == "__main__":
+    main()
