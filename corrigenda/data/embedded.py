@@ -16,6 +16,7 @@ relation, so a run that edits the whole set one fact after another does not over
 from __future__ import annotations
 
 import json
+import lzma
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -61,6 +62,15 @@ def held_out_texts() -> Mapping[str, str]:
     """
     names = {"prose": "held_out_prose.txt", "code": "held_out_code.txt", "dialogue": "held_out_dialogue.txt"}
     return {kind: _read(name).strip() for kind, name in names.items()}
+
+
+@cache
+def shipped_text() -> str:
+    """Prose of many kinds on many topics, sampled for this project (``docs/reports/shipped_text.py``).
+
+    Texts stand apart by an empty line. It is what second moments are taken over, and no text of `held_out_texts`.
+    """
+    return lzma.decompress(files("corrigenda.data").joinpath("shipped.txt.xz").read_bytes()).decode("utf-8")
 
 
 def dialogues(text: str) -> list[list[dict[str, str]]]:

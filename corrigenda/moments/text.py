@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from corrigenda.data.embedded import shipped_text
 from corrigenda.errors import SettingsError
 from corrigenda.files import cache_folder, expanded, read_kept, write_checked
 from corrigenda.forward.generation import decode, sampler
@@ -37,8 +38,9 @@ class Text:
     """Which text second moments are taken over.
 
     Attributes:
-        source: ``self`` (sampled from the model), a local text file, ``wikitext``, ``wikipedia``, or a hub data set
-            with a column ``text`` (``owner/name``, streamed: never downloaded whole).
+        source: ``self`` (sampled from the model), ``shipped`` (`corrigenda.data.embedded.shipped_text`), a local text
+            file, ``wikitext``, ``wikipedia``, or a hub data set with a column ``text`` (``owner/name``, streamed: never
+            downloaded whole).
         tokens: how many tokens in all.
         length: how many in one sequence.
         seed: for sampling.
@@ -68,7 +70,9 @@ class Text:
     def key(self) -> str:
         """A name for caches: equal for equal text. A local file goes by its content."""
         source = self.source
-        if self._is_file:
+        if source == "shipped":
+            source = f"shipped-{hashlib.sha256(shipped_text().encode()).hexdigest()[:8]}"
+        elif self._is_file:
             source = hashlib.sha256(expanded(source).read_bytes()).hexdigest()[:16]
         top_k = "" if self.top_k is None else f"-top{self.top_k}"
         return f"{source.replace('/', '--')}-{self.tokens}x{self.length}-{self.seed}{top_k}"
@@ -87,13 +91,16 @@ class Text:
         """
         if self.source == "self":
             return sample(lm, self)
-        if self._is_file:
-            paragraphs: Iterable[str] = expanded(self.source).read_text(encoding="utf-8").split("\n\n")
+        paragraphs: Iterable[str]
+        if self.source == "shipped":
+            paragraphs = shipped_text().split("\n\n")
+        elif self._is_file:
+            paragraphs = expanded(self.source).read_text(encoding="utf-8").split("\n\n")
         elif self.source in HUB or (_HUB_ID.fullmatch(self.source) and not self.source.endswith(".txt")):
             paragraphs = _stream(self.source)
         else:
             raise FileNotFoundError(
-                f"text source {self.source!r} is neither 'self', nor a file, "
+                f"text source {self.source!r} is neither 'self', nor 'shipped', nor a file, "
                 f"nor a hub data set ({', '.join(HUB)}, owner/name)"
             )
         sequences = list(itertools.islice(_cut(lm, paragraphs, self.length), self.n_sequences))

@@ -96,9 +96,9 @@ def sample(model: str, folder: Path, batches: int) -> None:
         rows = tokenizer(chats, return_tensors="pt", padding=True)
         torch.manual_seed(batch)
         with torch.no_grad():
-            found = lm.model.generate(
-                **rows, max_new_tokens=TOKENS, do_sample=True, temperature=0.9, top_k=50, top_p=0.95
-            )
+            # A cache that grows with each token would leave holes in memory, many times its size.
+            drawn = {"do_sample": True, "temperature": 0.9, "top_k": 50, "top_p": 0.95}
+            found = lm.model.generate(**rows, max_new_tokens=TOKENS, cache_implementation="static", **drawn)
         texts = tokenizer.batch_decode(found[:, rows["input_ids"].shape[1] :], skip_special_tokens=True)
         write_json(folder / f"{batch}.json", {"model": model, "texts": dict(zip(asked, texts, strict=True))})
 
