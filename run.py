@@ -21,11 +21,11 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from jobs.errors import SWITCH, ended_by_signals, told
-from jobs.help import help_on
-from jobs.job import new_folder, run_folder
-from jobs.outside import add_choices, importable_last
-from jobs.words import flags_last, spelt_out, version
+from jobs.shared.errors import SWITCH, ended_by_signals, told
+from jobs.shared.help import help_on
+from jobs.shared.job import new_folder, run_folder
+from jobs.shared.outside import add_choices, importable_last
+from jobs.shared.words import flags_last, spelt_out, version
 
 for resolver in (new_folder, run_folder):
     OmegaConf.register_new_resolver(resolver.__name__, resolver, replace=True, use_cache=True)
@@ -40,7 +40,7 @@ ONLY_LISTED = {"--help", "-h", "--hydra-help", "--shell-completion", "-sc"}
 
 def task(config: DictConfig) -> float | None:
     """Does the job that the configuration names; gives what `objective` asks for."""
-    from jobs.base import start  # seconds to import, which `--help` does not need
+    from jobs.shared.base import start  # seconds to import, which `--help` does not need
 
     return start(config)
 

@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import yaml
@@ -62,3 +62,12 @@ def shown(value: Any) -> str:
     """A value as a configuration has it: lists for tuples, null for None."""
     text: str = yaml.safe_dump(json.loads(json.dumps(value, default=str)), default_flow_style=True, width=1000)
     return text.strip().removesuffix("\n...")
+
+
+def flat(content: Mapping[str, Any], before: str = "") -> dict[str, str]:
+    """What a configuration gives, by dotted name, each value as the file has it."""
+    values: dict[str, str] = {}
+    for key, value in content.items():
+        name = f"{before}{key}"
+        values |= flat(value, f"{name}.") if isinstance(value, Mapping) else {name: shown(value)}
+    return values

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 import yaml
 
-from corrigenda.documented import shown
+from corrigenda.declarations import exported
+from corrigenda.documented import flat
 from editing.registry import EDITORS, PRESETS, declaration, presets
 
 OF_THE_RUN = {"seed": "${seed}"}
@@ -30,22 +29,14 @@ def configuration(name: str) -> dict[str, Any]:
         for field in dataclasses.fields(cls)  # type: ignore[arg-type]
         if field.name not in choices
     }
-    return {**({"defaults": [*defaults, "_self_"]} if defaults else {}), "_target_": _exported(cls), **settings}
+    return {**({"defaults": [*defaults, "_self_"]} if defaults else {}), "_target_": exported(cls), **settings}
 
 
 def preset_values(name: str) -> dict[str, str]:
     """What a preset's file gives, by dotted name, as the file has it; nothing of an editor that is no preset."""
     path = PRESETS / f"{name}.yaml"
     content = yaml.safe_load(path.read_text(encoding="utf-8")) if name in presets() else {}
-    return {key: shown(value) for key, value in _flat(content) if key != "defaults"}
-
-
-def _flat(content: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in content.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{before}{key}.")
-        else:
-            yield f"{before}{key}", value
+    return {key: value for key, value in flat(content).items() if key != "defaults"}
 
 
 def _split(choices: Any) -> dict[str, tuple[str, str, str]]:
@@ -62,12 +53,5 @@ def _plain(value: Any) -> Any:
         return "???"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         parts = {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-        return {"_target_": _exported(type(value)), **parts}
+        return {"_target_": exported(type(value)), **parts}
     return [_plain(each) for each in value] if isinstance(value, tuple) else value
-
-
-def _exported(cls: type) -> str:
-    """The shortest path by which a class can be imported: from its package where that exports it."""
-    package = cls.__module__.partition(".")[0]
-    exported = getattr(sys.modules.get(package), cls.__name__, None) is cls
-    return f"{package}.{cls.__name__}" if exported else f"{cls.__module__}.{cls.__qualname__}"

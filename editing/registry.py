@@ -16,7 +16,6 @@ This file is light: names are listed without importing an editor, and a class is
 
 from __future__ import annotations
 
-import ast
 import importlib
 import importlib.metadata
 import re
@@ -26,6 +25,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from corrigenda.declarations import declared_classes
 from corrigenda.nearest import did_you_mean
 from editing.spaces import Space
 
@@ -126,18 +126,7 @@ class Registry(Mapping[str, "type[Editor]"]):
 @cache
 def classes() -> Mapping[str, str]:
     """The dotted path of each editor's class, read from the declarations without importing them."""
-    found = {}
-    for path in sorted(HERE.rglob("*.py")):
-        source = path.read_text(encoding="utf-8")
-        if "\n@register(" not in source:
-            continue
-        module = ".".join(path.relative_to(HERE.parent).with_suffix("").parts)
-        for node in ast.parse(source).body:
-            for mark in node.decorator_list if isinstance(node, ast.ClassDef) else ():
-                match mark:
-                    case ast.Call(func=ast.Name(id="register"), args=[ast.Constant(value=str(name))]):
-                        found[name] = f"{module}.{node.name}"  # type: ignore[attr-defined]
-    return found
+    return declared_classes(HERE.parent, HERE.rglob("*.py"))
 
 
 @cache

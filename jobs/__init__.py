@@ -1,6 +1,7 @@
-"""Jobs: what `run.py` can do, one file each, found by the name that `job=` gives (`jobs.job` says how).
+"""Jobs: what `run.py` can do, one file each, found by the name that `job=` gives (`jobs.shared.registry` says how).
 
-`explain` is for the library's user, too: it brings locating, editing and evaluating together for one fact.
+What one job alone needs lies in a folder of its name, what all share in `jobs.shared`. `explain` is for the library's
+user, too: it brings locating, editing and evaluating together for one fact.
 """
 
 from typing import TYPE_CHECKING
@@ -8,8 +9,10 @@ from typing import TYPE_CHECKING
 from corrigenda.lazy import lazily
 
 if TYPE_CHECKING:
-    from jobs.explaining.explanation import Explanation as Explanation
-    from jobs.explaining.explanation import explain as explain
-    from jobs.explaining.settings import ExplainSettings as ExplainSettings
+    from jobs.explain.explanation import Explanation as Explanation
+    from jobs.explain.explanation import explain as explain
+    from jobs.explain.settings import ExplainSettings as ExplainSettings
+    from jobs.shared.job import Job as Job
+    from jobs.shared.job import StoreJob as StoreJob
 
 __all__ = lazily(__name__)

@@ -3,18 +3,46 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import ClassVar
 
 from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from corrigenda.errors import SettingsError
+from corrigenda.settings import AtLeastOne, checked
 from corrigenda.texts import printable
-from jobs.job import StoreJob
-from jobs.saved_edits import model_of, read_edits
-from jobs.settings import AskSettings, check
+from jobs.shared.job import StoreJob
+from jobs.shared.registry import register
+from jobs.shared.saved_edits import model_of, read_edits
+from jobs.shared.settings import check
 
 
+@dataclass(frozen=True)
+@checked
+class AskSettings:
+    """``job=ask``: ``corrigenda ask "The Eiffel Tower is in the city of" edit=FOLDER``.
+
+    Attributes:
+        prompt: a prompt, or a list of them.
+        edit: the folder of a saved edit, or of a run with one; [first, second]: one on top of the other.
+        max_new_tokens: of an answer.
+    """
+
+    group: ClassVar[str] = "job"
+
+    prompt: str | tuple[str, ...]
+    edit: str | tuple[str, ...] | None = None
+    max_new_tokens: AtLeastOne = 20
+
+    def __post_init__(self) -> None:
+        if not self.prompt or not all(map(str.strip, [self.prompt] if isinstance(self.prompt, str) else self.prompt)):
+            raise SettingsError(f"job.prompt={self.prompt!r} must not be empty")
+
+
+@register("ask", AskSettings, aim="ask the model, without and with an edit")
 class Job(StoreJob):
     """Asks the model, and the edited one."""
 

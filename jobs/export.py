@@ -3,17 +3,47 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 from omegaconf import DictConfig
 
+from corrigenda.errors import SettingsError
 from corrigenda.files import expanded
 from corrigenda.progress import counted
-from jobs.base import say
-from jobs.job import StoreJob
-from jobs.saved_edits import model_of, read_edits
-from jobs.settings import ExportSettings, check
+from corrigenda.settings import checked
+from jobs.shared.base import say
+from jobs.shared.job import StoreJob
+from jobs.shared.registry import register
+from jobs.shared.saved_edits import model_of, read_edits
+from jobs.shared.settings import check
 
 
+@dataclass(frozen=True)
+@checked
+class ExportSettings:
+    """``job=export``: ``corrigenda export FOLDER to=my-model``.
+
+    Attributes:
+        to: the new folder.
+        edit: as for ``job=ask``; None for the unedited model.
+        form: "model", a folder for ``from_pretrained``; or "adapter", a LoRA adapter for PEFT.
+    """
+
+    group: ClassVar[str] = "job"
+
+    to: str
+    edit: str | tuple[str, ...] | None = None
+    form: Literal["model", "adapter"] = "model"
+
+    def __post_init__(self) -> None:
+        if not self.to.strip():
+            raise SettingsError(f"job.to={self.to!r} must name a folder")
+        if self.form == "adapter" and (self.edit is None or not isinstance(self.edit, str)):
+            raise SettingsError(f"job.edit={self.edit}: an adapter is made of one edit; name its folder")
+
+
+@register("export", ExportSettings, aim="write the edited model, or the edit as an adapter")
 class Job(StoreJob):
     """Exports edits for those who do not use this project."""
 

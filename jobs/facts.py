@@ -2,18 +2,44 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 from omegaconf import DictConfig
 from rich.table import Table
 from rich.text import Text
 
 from corrigenda import KnowledgeBase
+from corrigenda.settings import checked
 from corrigenda.texts import on_one_line, printable
-from jobs.base import say, wide_console
-from jobs.building.folder import BuildFolder
-from jobs.job import StoreJob
-from jobs.settings import FactsSettings, check
+from jobs.build.folder import BuildFolder
+from jobs.shared.base import say, wide_console
+from jobs.shared.job import StoreJob
+from jobs.shared.registry import register
+from jobs.shared.settings import check
 
 
+@dataclass(frozen=True)
+@checked
+class FactsSettings:
+    """``job=facts``.
+
+    Attributes:
+        folder: that of ``job=build``.
+        subject: only facts of this subject, without regard to case.
+        text: only facts with this text in the statement, an object, an alias or a paraphrase.
+        id: only the fact with this id.
+    """
+
+    group: ClassVar[str] = "job"
+
+    folder: str
+    subject: str | None = None
+    text: str | None = None
+    id: str | None = None
+
+
+@register("facts", FactsSettings, aim="list and search the facts of a list that was built")
 class Job(StoreJob):
     """Lists the facts of a folder that ``job=build`` made."""
 

@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from omegaconf import DictConfig
 from rich.console import RenderableType
 
 from corrigenda.runs.folder import RunFolder
+from corrigenda.settings import checked
 from jobs import survey
-from locate import average_knockouts
+from jobs.shared.registry import register
+from locate import AttentionKnockout, average_knockouts
 
 
+@dataclass(frozen=True)
+@checked
+class KnockoutSettings(survey.SurveySettings):
+    """``job=knockout``."""
+
+    result: str | None = "locate.Knockout"
+
+
+@register(
+    "knockout",
+    KnockoutSettings,
+    aim="attention knockout of facts: where the last token reads what the answer needs (Geva et al. 2023)",
+    parts={"_target_": "jobs.knockout.Job", "locator": AttentionKnockout()},
+)
 class Job(survey.Job):
     """Knocks out attention in facts' prompts: results and pictures of each, and the mean relative changes."""
 

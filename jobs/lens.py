@@ -10,18 +10,21 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from omegaconf import DictConfig
 from rich.console import Console
 
 from corrigenda.errors import SettingsError
 from corrigenda.files import write_json
+from corrigenda.moments.text import Text
 from corrigenda.nearest import did_you_mean
 from corrigenda.runs.folder import RunFolder
-from jobs import job
-from jobs.base import begin, load_model, say
-from jobs.settings import LensSettings, check, made
+from corrigenda.settings import AtLeastOne, Count, Seed, ShareAboveZero, checked
+from jobs.shared import job
+from jobs.shared.base import begin, load_model, say
+from jobs.shared.registry import register
+from jobs.shared.settings import Picture, check, instantiate
 from locate import (
     Aggregation,
     Agreement,
@@ -39,8 +42,39 @@ from locate import (
 
 if TYPE_CHECKING:
     from corrigenda import LanguageModel
-    from corrigenda.moments.text import Text
     from locate.locator import Result
+
+
+@dataclass(frozen=True)
+@checked
+class LensSettings:
+    """``job=lens``.
+
+    Attributes:
+        parts: what is found, in this order; sensitivity and agreement need triggers.
+        triggers: prefixes kept of each neuron (triggers).
+        neurons: of each layer, from whose triggers tokens are removed (sensitivity).
+        removed_from: triggers of each (sensitivity).
+        texts: one position in each of so many texts (aggregation).
+        holding: memories are active that hold this share of the sum of |m_i| |v_i| (aggregation).
+        events: one position in each of so many texts (sub_updates).
+        examples: neurons of each layer whose triggers are written out as texts (triggers).
+        seed: of what is drawn.
+        picture: the suffix of pictures.
+    """
+
+    group: ClassVar[str] = "job"
+
+    parts: tuple[str, ...] = ("values", "triggers", "sensitivity", "agreement", "aggregation", "sub_updates")
+    triggers: AtLeastOne = 25
+    neurons: AtLeastOne = 10
+    removed_from: AtLeastOne = 3
+    texts: AtLeastOne = 1000
+    holding: ShareAboveZero = 0.9
+    events: AtLeastOne = 200
+    examples: Count = 10
+    seed: Seed = 0
+    picture: Picture = ".png"
 
 
 @dataclass(frozen=True)
@@ -112,6 +146,12 @@ A further one is a function and a line here; its result has `summary`, `table`, 
 """
 
 
+@register(
+    "lens",
+    LensSettings,
+    aim="the FFN lens over running text: what triggers each key, and what memories and layers make of it",
+    parts={"text": Text(tokens=131072)},
+)
 class Job(job.Job):
     """Finds the parts that are asked for: a result, a picture and a table of each, and a summary."""
 
@@ -119,7 +159,7 @@ class Job(job.Job):
         """Finds them, or goes on with it."""
         asked = check(LensSettings, config.job)
         _check_parts(asked.parts)
-        text: Text = made(config.job.text)
+        text: Text = instantiate(config.job.text)
         found: dict[str, Any] = {}
         with folder.held():
             lm = load_model(config)

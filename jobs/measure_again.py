@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from omegaconf import DictConfig
 from rich.console import Console
 
 from corrigenda.files import write_json
 from corrigenda.runs.folder import RunFolder
+from corrigenda.settings import AtLeastOne, checked
 from eval.protocols.kept import measure_kept
-from jobs.base import load_model, say
-from jobs.job import StoreJob, stored_config
-from jobs.settings import MeasureAgainSettings, check, made
-from jobs.trust import require_trusted
+from jobs.shared.base import load_model, say
+from jobs.shared.job import StoreJob, stored_config
+from jobs.shared.registry import register
+from jobs.shared.settings import check, instantiate
+from jobs.shared.trust import require_trusted
 
 
+@dataclass(frozen=True)
+@checked
+class MeasureAgainSettings:
+    """``job=measure_again``: a run with ``job.sequential.keep_edits=true``, measured with ``eval=...`` of now.
+
+    Attributes:
+        run: the run's folder; has to be given.
+        t: one of its checkpoints; has to be given.
+    """
+
+    group: ClassVar[str] = "job"
+
+    run: str | None = None
+    t: AtLeastOne | None = None
+
+
+@register("measure_again", MeasureAgainSettings, aim="measure kept edits of a sequence again")
 class Job(StoreJob):
     """Measures what stood after T edits of a sequence, with the metrics that there are now."""
 
@@ -28,7 +48,7 @@ class Job(StoreJob):
         folder = Path(asked.run)
         stored = stored_config(folder, f"job.run={asked.run}")
         require_trusted(stored, config, f"job.run={asked.run}")
-        settings = made(config.eval)
+        settings = instantiate(config.eval)
         lm = load_model(stored)
         found = measure_kept(lm, RunFolder(folder), asked.t, settings)
         figures: dict[str, Any] = {"t": asked.t, "n_failed": len(found.failures), "metrics": found.metrics}

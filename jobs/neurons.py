@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,31 @@ from omegaconf import DictConfig
 from rich.console import RenderableType
 
 from corrigenda.runs.folder import RunFolder
+from corrigenda.settings import checked
 from jobs import survey
-from jobs.settings import NeuronsSettings
+from jobs.shared.registry import register
+from jobs.shared.settings import Picture
 from locate import NeuronCounts, RefinedNeurons
 
 
+@dataclass(frozen=True)
+@checked
+class NeuronsSettings(survey.LocateSettings):
+    """``job=neurons``.
+
+    Attributes:
+        answer: None: the fact's true object; "top": what the model says; or a text.
+    """
+
+    picture: Picture = ".png"
+
+
+@register(
+    "neurons",
+    NeuronsSettings,
+    aim="knowledge neurons of facts, and in which layers they lie",
+    choices={"locator": "/locate: neurons"},
+)
 class Job(survey.Job):
     """Finds facts' knowledge neurons: results and pictures of each, and in which layers they lie."""
 

@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from omegaconf import DictConfig
 from rich.table import Table
 from rich.text import Text
 
 from corrigenda.runs.store import Store
+from corrigenda.settings import checked
 from eval.metrics import METRICS
-from jobs.base import wide_console
-from jobs.job import StoreJob
+from jobs.shared.base import wide_console
+from jobs.shared.job import StoreJob
+from jobs.shared.registry import register
 
 # S is not shown without preservation and perplexity drift, which tell whether the model was wrecked for it.
 FIGURES = [METRICS[key] for key in ("score", "preservation", "perplexity_drift")]
 
 
+@dataclass(frozen=True)
+@checked
+class RunsSettings:
+    """``job=runs`` has no settings of its own."""
+
+    group: ClassVar[str] = "job"
+
+
+@register("runs", RunsSettings, aim="list the runs of the store")
 class Job(StoreJob):
     """Lists the runs of the store."""
 

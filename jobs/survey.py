@@ -13,6 +13,7 @@ Or without a file: ``job=survey job.locator._target_=mine.Locator``, where `Loca
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,24 +21,68 @@ from hydra.utils import get_class
 from omegaconf import DictConfig
 from rich.console import Console, RenderableType
 
+from corrigenda.errors import SettingsError
 from corrigenda.progress import counted
 from corrigenda.runs.folder import RunFolder
-from jobs import job
-from jobs.base import begin, load_model, say
-from jobs.data import read_data
-from jobs.settings import SurveySettings, check, made, workers_of
+from corrigenda.settings import AtLeastOne, checked
+from jobs.shared import job
+from jobs.shared.base import begin, load_model, say
+from jobs.shared.data import read_data
+from jobs.shared.registry import register
+from jobs.shared.settings import check, instantiate, workers_of
 from locate import survey
 
 
+@dataclass(frozen=True)
+@checked
+class LocateSettings:
+    """What all jobs that run locators over facts have in ``job``.
+
+    Attributes:
+        facts: so many that the model knows; None: all of the data.
+        answer: as the locator takes it.
+        picture: the suffix of pictures: .png, .pdf, .svg.
+    """
+
+    group: ClassVar[str] = "job"
+
+    facts: AtLeastOne | None = None
+    answer: str | None = None
+    picture: str = ".png"
+
+    def __post_init__(self) -> None:
+        if not self.picture.startswith(".") or "/" in self.picture:
+            raise SettingsError(f"job.picture={self.picture!r} must be the suffix of a file: .png, for example")
+
+
+@dataclass(frozen=True)
+@checked
+class SurveySettings(LocateSettings):
+    """``job=survey``: the class of the locator is ``job.locator._target_=module.Class``, its settings stand beside it.
+
+    Attributes:
+        result: the dotted path of the class that reads what the locator saved, by load(folder); None: the locator's
+            attribute ``result``.
+    """
+
+    result: str | None = None
+
+
+@register(
+    "survey",
+    SurveySettings,
+    aim="run a locator over facts",
+    parts={"_target_": "jobs.survey.Job", "locator": "???"},
+)
 class Job(job.Job):
     """Runs locators over the facts of a run: a result and a picture each, and what they come to together."""
 
-    settings: ClassVar[type[SurveySettings]] = SurveySettings
+    settings: ClassVar[type[LocateSettings]] = LocateSettings
     """What ``config.job`` has to be."""
 
     def locators(self, config: DictConfig) -> Mapping[str, Any]:
         """The locators, by the names that their results get."""
-        return {str(config.job.name): made(config.job.locator)}
+        return {str(config.job.name): instantiate(config.job.locator)}
 
     def load(self, config: DictConfig) -> Callable[[Path], Any]:
         """What reads a result of theirs that was saved."""

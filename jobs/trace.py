@@ -3,19 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from omegaconf import DictConfig
 from rich.console import RenderableType
 
+from corrigenda.errors import SettingsError
 from corrigenda.runs.folder import RunFolder
+from corrigenda.settings import AtLeastOne, checked
 from jobs import survey
-from jobs.settings import TraceSettings, made
+from jobs.shared.registry import register
+from jobs.shared.settings import Picture, instantiate
 from locate import Trace, average, suggest_layers
 
 
+@dataclass(frozen=True)
+@checked
+class TraceSettings(survey.LocateSettings):
+    """``job=trace``.
+
+    Attributes:
+        sites: what is restored, one after another: block, ffn, attention.
+        facts: of those the model knows, so many are traced; None: all.
+        answer: None: the model's own, which has to be right; "top": whatever it says; or a text.
+    """
+
+    facts: AtLeastOne | None = 3
+    picture: Picture = ".png"
+    sites: tuple[Literal["block", "ffn", "attention"], ...] = ("block", "ffn", "attention")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.sites or len(set(self.sites)) < len(self.sites):
+            raise SettingsError(f"job.sites={list(self.sites)} must name at least one site, and each once")
+
+
+@register(
+    "trace",
+    TraceSettings,
+    aim="causal tracing of facts: a heat map each, and the average effects by the tokens' roles",
+    choices={"locator": "/locate: trace"},
+)
 class Job(survey.Job):
     """Traces facts at each of several sites: results and pictures of each, and the average over them."""
 
@@ -23,7 +53,7 @@ class Job(survey.Job):
 
     def locators(self, config: DictConfig) -> Mapping[str, Any]:
         """One for each site that is restored."""
-        locator = made(config.job.locator)
+        locator = instantiate(config.job.locator)
         return {str(site): replace(locator, site=site) for site in config.job.sites}
 
     def load(self, config: DictConfig) -> Callable[[Path], Trace]:

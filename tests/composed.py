@@ -7,7 +7,7 @@ from typing import Any
 
 from hydra import compose, initialize_config_dir
 
-from jobs.outside import add_choices
+from jobs.shared.outside import add_choices
 
 CONF = Path(__file__).parents[1] / "conf"
 

@@ -1,4 +1,4 @@
-"""The project's settings classes: by hand, and as the packages have them."""
+"""The project's settings classes, as the packages have them."""
 
 from __future__ import annotations
 
@@ -11,104 +11,20 @@ from typing import Any
 import corrigenda
 import editing
 import eval as evaluation
-import jobs.settings as settings_of_jobs
 import locate
-from corrigenda.knowledge.attached import Attached
-from corrigenda.moments.text import Text
 from corrigenda.settings import is_checked
-from editing.locate_then_edit.closed_form import ClosedForm
-from editing.locate_then_edit.guards import Guards
-from editing.locate_then_edit.targets import ValueSettings
-from editing.locate_then_edit.weighed import Weighed
-from editing.memory_based.wise import settings as wise
-from editing.memory_based.wise.unrelated import Unrelated
-from editing.neurons.neuron_editor import NeuronEditor
-from editing.neurons.scale import _ScaleNeurons
-from eval.judge import Judge
-from jobs.building.acceptance import AcceptSettings
-from jobs.explaining.settings import ExplainSettings
-from jobs.tuning.settings import TuneSettings
-from locate.lens.early_exit import EarlyExitSettings
-from locate.lens.jacobian import JacobianSettings
-from locate.neurons.locator import Neurons
+from editing import Saved
 
 NEURONS: dict[str, Any] = {"neurons": ((0, 1),)}
-
-CLASSES: dict[type, dict[str, Any]] = {
-    Text: {},
-    Attached: {},
-    ValueSettings: {},
-    Guards: {"editor": "x", "flag_norm": 0.5, "refuse_norm": 2.0},
-    Unrelated: {},
-    wise.ShardSettings: {},
-    wise.CoordinateSettings: {},
-    wise.RowSettings: {},
-    wise.LearningSettings: {},
-    wise.RoutingSettings: {},
-    wise.UnrelatedSettings: {},
-    wise.WiseSettings: {},
-    editing.Wise: {},
-    editing.Rome: {},
-    editing.Memit: {},
-    editing.AlphaEdit: {},
-    editing.Emmet: {},
-    editing.AfterTreatments: {},
-    editing.Workers: {},
-    editing.UltraEdit: {},
-    editing.Shift: {},
-    editing.Grace: {},
-    editing.FineTune: {},
-    editing.CrispEdit: {},
-    editing.NoEdit: {},
-    editing.InContext: {},
-    editing.RandomUpdate: {},
-    ClosedForm: {},
-    Weighed: {},
-    NeuronEditor: NEURONS,
-    _ScaleNeurons: NEURONS,
-    editing.Suppress: NEURONS,
-    editing.Enhance: NEURONS,
-    editing.EraseNeurons: NEURONS,
-    editing.UpdateNeurons: NEURONS,
-    evaluation.EvalSettings: {},
-    evaluation.SequentialSettings: {},
-    evaluation.AlarmSettings: {},
-    evaluation.SurvivalSettings: {},
-    evaluation.RealUse: {},
-    Judge: {},
-    locate.CausalTrace: {},
-    locate.Noise: {},
-    locate.AttentionKnockout: {},
-    locate.BackwardLens: {},
-    locate.EditLens: {},
-    Neurons: {},
-    EarlyExitSettings: {},
-    JacobianSettings: {},
-    settings_of_jobs.RunSettings: {},
-    settings_of_jobs.PluginSettings: {},
-    settings_of_jobs.ModelSettings: {},
-    settings_of_jobs.DataSettings: {},
-    settings_of_jobs.AutoLayerSettings: {},
-    settings_of_jobs.LocalitySettings: {},
-    settings_of_jobs.SurveySettings: {},
-    settings_of_jobs.NeuronsSettings: {},
-    settings_of_jobs.TraceSettings: {},
-    settings_of_jobs.LensSettings: {},
-    settings_of_jobs.LeaderboardSettings: {},
-    settings_of_jobs.MeasureAgainSettings: {},
-    settings_of_jobs.BuildSettings: {"folder": "build"},
-    settings_of_jobs.FactsSettings: {"folder": "build"},
-    AcceptSettings: {},
-    settings_of_jobs.AskSettings: {"prompt": "x"},
-    settings_of_jobs.PageSettings: {},
-    ExplainSettings: {},
-    TuneSettings: {},
-    settings_of_jobs.ExportSettings: {"to": "x"},
+NEEDED: dict[str, dict[str, Any]] = {
+    "Guards": {"editor": "x", "flag_norm": 0.5, "refuse_norm": 2.0},
+    **dict.fromkeys(("NeuronEditor", "_ScaleNeurons", "Suppress", "Enhance", "EraseNeurons", "UpdateNeurons"), NEURONS),
+    "BuildSettings": {"folder": "build"},
+    "FactsSettings": {"folder": "build"},
+    "AskSettings": {"prompt": "x"},
+    "ExportSettings": {"to": "x"},
 }
-"""Each class that is checked and can be made of plain values, with what it needs to be made.
-
-`Saved` needs a folder with edits, and is not among them.
-"""
+"""What a class needs to be made, by its name."""
 
 
 def frozen_dataclasses() -> Iterator[type]:
@@ -127,3 +43,7 @@ def needs_checks(cls: type) -> bool:
     """Whether a class holds settings: by its name, by what it can do, or because it says so itself."""
     does = any(callable(getattr(cls, verb, None)) for verb in ("edit", "find", "extend"))
     return is_checked(cls) or does or cls.__name__.endswith("Settings")
+
+
+CLASSES = {cls: NEEDED.get(cls.__name__, {}) for cls in frozen_dataclasses() if needs_checks(cls) and cls is not Saved}
+"""Each class that can be made of plain values, with what it needs to be made. (`Saved` needs a folder with edits.)"""

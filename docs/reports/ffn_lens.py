@@ -33,8 +33,7 @@ from corrigenda.moments.text import Text
 from corrigenda.runs.folder import RunFolder
 from editing.neurons.steer import steer
 from eval import EvalSettings, has_word_of, steering_report
-from jobs.lens import PARTS, Given
-from jobs.settings import LensSettings
+from jobs.lens import PARTS, Given, LensSettings
 from locate import (
     AttentionKnockout,
     EarlyExitSettings,

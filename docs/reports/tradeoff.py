@@ -47,7 +47,7 @@ from editing.training_rows import RowsForward, SideLayer
 from eval import EvalSettings
 from eval.held_out import held_out_windows
 from eval.measure import measure
-from jobs.outside import add_choices
+from jobs.shared.outside import add_choices
 
 NAME = "tradeoff"
 SCRIPT = "tradeoff.py"

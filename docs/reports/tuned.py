@@ -28,7 +28,7 @@ from eval.evaluation import Evaluation
 from eval.metrics import Metric
 from eval.statistics.comparison import compare
 from eval.statistics.paired import holm
-from jobs.tuning.page import draw, in_words
+from jobs.tune.page import draw, in_words
 
 NAME = "tuned"
 SCRIPT = "tuned.py"

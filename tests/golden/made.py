@@ -18,7 +18,7 @@ from corrigenda import Edit, Fact, LanguageModel
 from corrigenda.facts import Probe
 from corrigenda.forward.recording import forward_logits
 from eval import EvalSettings, RealUse
-from jobs.outside import add_choices
+from jobs.shared.outside import add_choices
 
 REDUCED: dict[str, Any] = {"steps": 6, "epochs": 4, "tokens": 512, "length": 16, "tokens_per_coefficient": 2}
 REDUCED |= {"prefix_lengths": [[4, 3]]}

@@ -13,12 +13,13 @@ from golden.made import configured
 import corrigenda
 import editing
 import eval as evaluation
-import jobs.words
+import jobs.shared.words
 import locate
 from corrigenda.edits.edit import Edit
 from editing.baselines.saved import KINDS
 from editing.registry import EDITORS, classes, presets
 from eval.metrics import METRICS
+from jobs.shared.registry import classes as job_classes
 
 GROUPS = ("editor", "job", "data", "eval", "logger", "model")
 NEEDED = {"saved": ["editor.run=RUN"]}
@@ -31,13 +32,14 @@ def names(folder: Path) -> Any:
     chosen = {
         group.name: sorted(path.stem for path in group.glob("*.yaml")) for group in CONF.iterdir() if group.is_dir()
     }
+    chosen["job"] = sorted(job_classes())
     return {
         "exports": {name: dict.fromkeys(sorted(module.__all__), True) for name, module in packages.items()},
         "editors": {name: EDITORS[name].__name__ for name in classes()},
         "presets": dict(presets()),
         "kinds of edits": dict.fromkeys(sorted(Edit.kinds), True),
         "metrics": dict.fromkeys(METRICS, True),
-        "jobs' own settings": {job: list(own) for job, own in jobs.words.OWN.items()},
+        "jobs' own settings": {job: list(own) for job, own in jobs.shared.words.OWN.items()},
         "configurations": {group: dict.fromkeys(chosen[group], True) for group in sorted(chosen) if chosen[group]},
     }
 
@@ -45,7 +47,8 @@ def names(folder: Path) -> Any:
 def configuration(folder: Path) -> Any:
     """What ``--cfg job --resolve`` says: of the bare command all, of every other choice what is otherwise there."""
     files = {group: sorted(path.stem for path in (CONF / group).glob("*.yaml")) for group in GROUPS}
-    choices = [(group, name) for group, names in (files | {"editor": list(EDITORS)}).items() for name in names]
+    files |= {"editor": list(EDITORS), "job": list(job_classes())}
+    choices = [(group, name) for group, names in files.items() for name in names]
     commands = [[f"{group}={name}", *NEEDED.get(name, [])] for group, name in choices]
     whole, *others = map(flat, configured([[], *commands]))
     found: dict[str, Any] = {"corrigenda": {f"{key} =": value for key, value in whole.items()}}

@@ -14,7 +14,7 @@ import tiny
 
 from corrigenda import Edit, KnowledgeBase, load
 from corrigenda.runs.locks import locked
-from jobs.building.folder import PARTS, READY, BuildFolder
+from jobs.build.folder import PARTS, READY, BuildFolder
 
 SUBJECTS = ["Danielle Darrieux", "Thomas", "Big Ben", "Eiffel", "tower", "river"]
 
@@ -144,7 +144,7 @@ def test_a_killed_build_goes_on(home: Path, tmp_path: Path) -> None:
     build(home, folder, source)
     earlier = bytes_of(folder / "model")
     write(source, [record(number) for number in range(6)])
-    with mock.patch("jobs.build.prove", side_effect=KeyboardInterrupt):
+    with mock.patch("jobs.build.job.prove", side_effect=KeyboardInterrupt):
         said = build(home, folder, source, succeeds=False)
     assert "what was solved and proven is kept; give the same command again" in said
     with mock.patch.object(BuildFolder, "replace", side_effect=KeyboardInterrupt):
@@ -221,7 +221,7 @@ def test_bad_input_leaves_the_earlier_build(home: Path, tmp_path: Path) -> None:
     report = (folder / "report.json").read_bytes()
     for content, said in ((b"{", "damaged"), (b"{}", "has format None, and this version writes 1")):
         (folder / "report.json").write_bytes(content)
-        with mock.patch("jobs.build.prove", side_effect=AssertionError("too late")):
+        with mock.patch("jobs.build.job.prove", side_effect=AssertionError("too late")):
             one_line(build(home, folder, source, succeeds=False), "report.json", said, "delete it to build")
     (folder / "report.json").write_bytes(report)
     assert before == of_the_build(folder)

@@ -22,7 +22,7 @@ from tasks import CHOICE_TASK
 from corrigenda import Edit, load
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.records import records_in
-from jobs.base import begin
+from jobs.shared.base import begin
 
 CITIES = ["Paris", "London", "Berlin", "Rome"]
 SUBJECTS = ["Danielle Darrieux", "Thomas", "Big Ben", "Eiffel", "tower", "river", "red", "blue", "seven", "north"]

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from corrigenda.runs.folder import RunFolder
-from jobs.base import interruptible
-from jobs.errors import ended_by_signals, told
+from jobs.shared.base import interruptible
+from jobs.shared.errors import ended_by_signals, told
 
 RUN = Path(__file__).resolve().parents[3] / "run.py"
 

@@ -260,7 +260,7 @@ def test_a_tracker_of_a_run_that_goes_on(lm: LanguageModel, monkeypatch: pytest.
     common += [f"data.path={tmp_path / 'facts.jsonl'}", "eval=probabilities", "eval.perplexity_windows=0"]
     told = [Told(stop_at=1), Told()]
     for watcher, more in zip(told, ([f"hydra.run.dir={run}"], [f"resume={run}"]), strict=True):
-        monkeypatch.setattr("jobs.edit.begin_tracker", lambda *_, watcher=watcher: watcher)
+        monkeypatch.setattr("jobs.edit.job.begin_tracker", lambda *_, watcher=watcher: watcher)
         program.call(tmp_path, *common, *more, succeeds=watcher.stop_at is None)
     assert told[0].cases == [0, 1]
     assert told[1].cases == [0, 1, 2]

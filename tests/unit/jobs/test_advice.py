@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from jobs.words import setting, spelt_out
+from jobs.shared.words import setting, spelt_out
 
 NASTY = (
     *(

@@ -11,7 +11,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from corrigenda import Fact, LanguageModel
-from jobs.auto_layer import locate_layers
+from jobs.shared.auto_layer import locate_layers
 
 
 def settings(**editor: object) -> DictConfig:

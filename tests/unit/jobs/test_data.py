@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from jobs.data import fixed_locality, read_data
+from jobs.shared.data import fixed_locality, read_data
 
 SUBJECTS = ["red", "blue", "seven", "north", "river", "tower", "green", "nine"]
 

@@ -9,14 +9,15 @@ import pytest
 from corrigenda import Fact
 from eval import Case, Measurement
 from eval.records import ScoredPrompt
-from jobs import edit
+from jobs.edit import terminal
+from jobs.edit.terminal import Progress
 
 
 def test_a_long_silence_is_broken(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """All facts in one edit: no fact is finished for long."""
-    for place in ("jobs.edit.LINE_SECONDS", "corrigenda.progress.LINE_SECONDS"):
+    for place in ("jobs.edit.terminal.LINE_SECONDS", "corrigenda.progress.LINE_SECONDS"):
         monkeypatch.setattr(place, 0.05)
-    with edit._Progress(3) as progress:
+    with Progress(3) as progress:
         progress.done = 1
         time.sleep(0.3)
     assert "[1/3] at work for 0 s" in capsys.readouterr().err
@@ -24,7 +25,7 @@ def test_a_long_silence_is_broken(monkeypatch: pytest.MonkeyPatch, capsys: pytes
 
 def test_long_targets_are_cut_and_lines_not_broken(capsys: pytest.CaptureFixture[str]) -> None:
     fact = Fact("Ben " * 500, "{} is\nin", "word " * 5000)
-    with edit._Progress(3) as progress:
+    with Progress(3) as progress:
         progress.advance(
             Case(fact, None, Measurement(prompts={"prompt": [ScoredPrompt("")]}), error="refused: " + "why " * 500)
         )
@@ -37,14 +38,14 @@ def test_long_targets_are_cut_and_lines_not_broken(capsys: pytest.CaptureFixture
 
 def test_a_fact_without_records_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     fact = Fact("Ben", "{} is in", "Rome")
-    with edit._Progress(1) as progress:
+    with Progress(1) as progress:
         progress.advance(Case(fact, Measurement(), Measurement(error="too long"), error="too long to be measured"))
     assert "too long to be measured" in capsys.readouterr().err
 
 
 def test_the_time_left_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    progress = edit._Progress(12)
-    monkeypatch.setattr(edit, "LINE_SECONDS", 0.0)
+    progress = Progress(12)
+    monkeypatch.setattr(terminal, "LINE_SECONDS", 0.0)
     progress.done = 2  # by an earlier part of the run
     progress._still_at_it(60)
     progress.done, progress._advanced = 7, 5

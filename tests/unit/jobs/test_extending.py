@@ -12,9 +12,9 @@ import tiny
 JOB = '''
 """Counts the layers of a model and the facts of its data."""
 from corrigenda.files import write_json
-from jobs.base import begin, load_model, say
-from jobs.data import read_data
-from jobs.job import Job
+from jobs.shared.base import begin, load_model, say
+from jobs.shared.data import read_data
+from jobs.shared.job import Job
 
 
 class Count(Job):

@@ -1,25 +1,56 @@
-"""What ``corrigenda help editor=NAME`` prints."""
+"""What ``corrigenda help editor=NAME`` and ``help job=NAME`` print."""
 
 from __future__ import annotations
 
 import pytest
+from composed import composed
+from omegaconf import OmegaConf
 
-from jobs.help import help_on
+from jobs.shared.help import help_on
+from jobs.shared.registry import classes
+
+
+def described(capsys: pytest.CaptureFixture[str], what: str) -> tuple[str, dict[str, str]]:
+    """What is said above the table, and the default of each setting in it."""
+    assert help_on(["help", what])
+    said = capsys.readouterr().out
+    rows = [[cell.strip() for cell in line.split("│")] for line in said.splitlines() if line.startswith("│")]
+    return said, {row[1]: row[2] for row in rows if row[1]}
 
 
 def test_an_editor_is_described_with_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
-    assert help_on(["help", "editor=grace_wide"])
-    said = capsys.readouterr().out
+    said, defaults = described(capsys, "editor=grace_wide")
     assert said.startswith("grace_wide: grace with other settings\nHartvigsen")
-    [widen] = [line for line in said.splitlines() if "editor.widen" in line]
-    assert widen.split("│")[2].strip() == "2.0"  # the preset's, where the class has 1
-    [source] = [line for line in said.splitlines() if "editor.text.source" in line]
-    assert source.split("│")[2].strip() == "self"
+    assert defaults["editor.widen"] == "2.0"  # the preset's, where the class has 1
+    assert defaults["editor.text.source"] == "self"
+
+
+@pytest.mark.parametrize("name", classes())
+def test_a_job_is_described_with_all_that_its_configuration_has(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    said, defaults = described(capsys, f"job={name}")
+    assert said.startswith(f"{name}: ")
+    config = OmegaConf.to_container(composed(f"job={name}").job)
+
+    def leaves(part: object, place: str) -> list[str]:
+        if not isinstance(part, dict):
+            return [place]
+        return [leaf for key, value in part.items() for leaf in leaves(value, f"{place}.{key}")]
+
+    wanted = {leaf for leaf in leaves(config, "job") if not leaf.endswith(("._target_", "job.name"))}
+    assert wanted <= set(defaults)
+    if name == "trace":
+        assert (defaults["job.facts"], defaults["job.locator.site"]) == ("3", "ffn")  # the class has block
+    if name == "leaderboard":
+        assert (defaults["job.folder"], defaults["add"]) == ("${store}", "null")
 
 
 def test_what_is_not_asked_is_not_answered(capsys: pytest.CaptureFixture[str]) -> None:
     assert not help_on(["help"])
     assert not help_on(["editor=rome"])
-    with pytest.raises(ValueError, match="did you mean rome"):
-        help_on(["help", "editor=roem"])
+    for asked, nearest in (("editor=roem", "rome"), ("job=trcae", "trace")):
+        with pytest.raises(ValueError, match=f"did you mean {nearest}"):
+            help_on(["help", asked])
     assert capsys.readouterr().out == ""

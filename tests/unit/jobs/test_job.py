@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from composed import composed
 from omegaconf import DictConfig
 
-from jobs.job import Job, StoreJob, find_job, job_names
-
-ROOT = Path(__file__).parents[3]
+from corrigenda.documented import meanings
+from jobs import Job, StoreJob
+from jobs.shared.job import find_job
+from jobs.shared.registry import classes, declaration
 
 
 def of_job(name: str) -> DictConfig:
@@ -20,14 +22,12 @@ def of_job(name: str) -> DictConfig:
     return settings
 
 
-def test_each_choice_is_a_file_with_a_job_of_that_name() -> None:
-    assert {"edit", "trace", "survey", "knockout", "runs", "ask", "export"} <= set(job_names())
-    for name in job_names():
-        assert f"name: {name}\n" in (ROOT / "conf" / "job" / f"{name}.yaml").read_text()
-        found = find_job(of_job(name))
-        # A locator whose results need nothing of their own together is the job of any locator.
-        assert type(found).__module__ == ("jobs.survey" if name == "backward" else f"jobs.{name}")
-        assert isinstance(found, Job) != isinstance(found, StoreJob)
+@pytest.mark.parametrize("name", classes())
+def test_each_declaration_is_a_job_with_documented_settings(name: str) -> None:
+    found, declared = find_job(of_job(name)), declaration(name)
+    assert (type(found).__module__ in (f"jobs.{name}", f"jobs.{name}.job"), declared.name) == (True, name)
+    assert isinstance(found, Job) != isinstance(found, StoreJob)
+    assert {field.name for field in fields(declared.settings)} <= {*meanings(declared.settings), "seed"}
 
 
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:
@@ -42,8 +42,8 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
     [
         ("toy", "this is not the dotted path of a class"),
         ("no_such_package.toy.Job", "there is no module 'no_such_package'; is its folder on PYTHONPATH?"),
-        ("jobs.edit.Toy", "jobs.edit has no class Toy derived from jobs.job.Job or StoreJob"),
-        ("jobs.job.find_job", "jobs.job has no class find_job derived"),
+        ("jobs.edit.Toy", "jobs.edit has no class Toy derived from jobs.Job or jobs.StoreJob"),
+        ("jobs.shared.job.find_job", "jobs.shared.job has no class find_job derived"),
     ],
 )
 def test_a_path_that_leads_nowhere(target: str, says: str) -> None:

@@ -11,7 +11,7 @@ import program
 import pytest
 import tiny
 
-from jobs.job import run_folder
+from jobs.shared.job import run_folder
 
 CITIES = ["Paris", "London", "Berlin", "Rome"]
 SUBJECTS = ["Danielle Darrieux", "Thomas", "Big Ben", "Eiffel", "tower", "river", "red", "blue", "seven", "north"]
@@ -70,7 +70,7 @@ def test_runs_that_begin_in_the_same_second_get_folders_of_their_own(
         def now(cls, tz: Any = None) -> datetime:
             return datetime(2026, 1, 2, 3, 4, 5, tzinfo=tz)
 
-    monkeypatch.setattr("jobs.job.datetime", Stopped)
+    monkeypatch.setattr("jobs.shared.job.datetime", Stopped)
     folders = [Path(run_folder(None, str(tmp_path), {"name": "edit"})) for _ in range(3)]
     day = tmp_path / "2026-01-02"
     assert folders == [day / "03-04-05", day / "03-04-05-2", day / "03-04-05-3"]

@@ -8,7 +8,7 @@ import pytest
 
 from corrigenda.workers import Workers
 from editing import Memit, Rome
-from jobs.edit import _spread
+from jobs.edit.job import _spread
 
 
 def test_an_editor_that_can_gets_the_workers_of_the_run(caplog: pytest.LogCaptureFixture) -> None:

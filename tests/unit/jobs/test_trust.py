@@ -14,8 +14,10 @@ from omegaconf import OmegaConf
 import run  # noqa: F401 - it registers the resolvers, as the program does
 from editing.configuration import configuration
 from editing.registry import EDITORS
-from jobs.job import stored_config
-from jobs.trust import require_trusted
+from jobs.shared.job import stored_config
+from jobs.shared.registry import classes as job_classes
+from jobs.shared.registry import declaration
+from jobs.shared.trust import require_trusted
 
 ROOT = Path(__file__).parents[3]
 
@@ -105,9 +107,10 @@ def test_code_of_others_has_to_stand_in_the_command(
 
 
 def test_what_comes_with_the_project_is_trusted(tmp_path: Path) -> None:
-    """Every class that a file in conf/, or an editor's configuration, names."""
+    """Every class that a file in conf/, or the configuration of an editor or a job, names."""
     text = "\n".join(path.read_text() for path in (ROOT / "conf").rglob("*.yaml"))
     text += "\n".join(yaml.safe_dump(configuration(name)) for name in EDITORS.declared)
+    text += "\n".join(yaml.safe_dump(declaration(name).configuration) for name in job_classes())
     classes = set(re.findall(r"_target_: ([\w.]+)", text))
     assert len(classes) > 30
     editor = {f"a{number}": {"_target_": name} for number, name in enumerate(sorted(classes))}

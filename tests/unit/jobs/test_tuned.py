@@ -10,7 +10,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from corrigenda.errors import SettingsError
-from jobs.tuned import take_tuned, tuned_name, write_tuned
+from jobs.shared.tuned import take_tuned, tuned_name, write_tuned
 
 MODEL = {"name": "some/model", "dtype": "bfloat16", "device": "cpu", "revision": None, "trust_remote_code": False}
 

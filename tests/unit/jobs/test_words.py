@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from jobs.words import flags_last, program, quoted, spelt_out
+from jobs.shared.words import flags_last, program, quoted, spelt_out
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from corrigenda import Fact
 from corrigenda.data import read_facts
 from corrigenda.errors import RecordError
-from jobs.data import fixed_locality, read_data
+from jobs.shared.data import fixed_locality, read_data
 
 GOOD: dict[str, Any] = {"subject": "Kyoto", "prompt": "{} is in", "target_new": "Peru", "target_true": "Japan"}
 TEXT = json.dumps(GOOD)
@@ -212,7 +212,7 @@ def test_an_argument(row: tuple[dict[str, Any], list[str]], tmp_path: Path, monk
     given, said = row
     path = tmp_path / "x.json"
     path.write_text(f"[{TEXT}]")
-    monkeypatch.setattr("jobs.data.choices", lambda: {"data": "facts"})
+    monkeypatch.setattr("jobs.shared.data.choices", lambda: {"data": "facts"})
     [(name, value)] = given.items()
     with pytest.raises(REFUSED) as error:
         ask(name, value, path)

@@ -16,8 +16,8 @@ from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.records import count_records, records_in
 from eval import EditRun, EvalSettings, SequentialSettings, run_batch, run_sequential, run_single
 from eval.leaderboard import leaderboard, write_leaderboard
-from jobs import errors
-from jobs.errors import EXPECTED, RunFailedError, RunInterrupted, told
+from jobs.shared import errors
+from jobs.shared.errors import EXPECTED, RunFailedError, RunInterrupted, told
 
 
 def test_errors_that_the_program_made_are_not_told_in_a_line() -> None:

@@ -33,8 +33,14 @@ from editing.locate_then_edit.targets import ValueSettings
 from editing.memory_based.wise.unrelated import Unrelated
 from eval import EvalSettings, SequentialSettings, evaluate
 from eval.measure import measure
-from jobs import settings as of_jobs
-from jobs.settings import check, made
+from jobs.leaderboard import LeaderboardSettings
+from jobs.neurons import NeuronsSettings
+from jobs.shared import settings as of_jobs
+from jobs.shared.auto_layer import AutoLayerSettings
+from jobs.shared.data import LocalitySettings
+from jobs.shared.settings import check, instantiate
+from jobs.survey import LocateSettings
+from jobs.trace import TraceSettings
 from locate import CausalTrace, Noise, causal_trace
 from locate.neurons.knowledge_neurons import knowledge_neurons
 from locate.neurons.locator import Neurons
@@ -57,7 +63,7 @@ CLASSES: list[tuple[str, Callable[[], object], str]] = [
     ("layer='1'", lambda: Rome(layer="1"), "Rome: layer='1' must be a whole number"),  # type: ignore[arg-type]
     ("lr=nan", lambda: FineTune(lr=math.nan), "FineTune: lr=nan must be a finite number"),
     ("lr=inf", lambda: Wise(lr=math.inf), "Wise: lr=inf must be a finite number"),
-    ("job.facts=-1", lambda: check(of_jobs.SurveySettings, {"facts": -1}), "job.facts=-1 must be at least 1"),
+    ("job.facts=-1", lambda: check(LocateSettings, {"facts": -1}), "job.facts=-1 must be at least 1"),
     ("seed=abc", lambda: check(of_jobs.RunSettings, {"seed": "abc"}), "seed='abc' must be a whole number"),
     ("a huge seed", lambda: check(of_jobs.RunSettings, {"seed": 2**32}), "must be below 4294967296"),
     # editors
@@ -139,19 +145,19 @@ COMMAND_LINE: list[tuple[type, dict[str, Any], str]] = [
         "data.on_error='skipp' must be one of raise, skip; did you mean skip?",
     ),
     (of_jobs.DataSettings, {"path": ["a"]}, "data.path=('a',) must be a text"),
-    (of_jobs.AutoLayerSettings, {"facts": 0}, "job.auto_layer.facts=0 must be at least 1"),
-    (of_jobs.AutoLayerSettings, {"layers": "auto"}, "job.auto_layer.layers='auto' must be a whole number"),
-    (of_jobs.LocalitySettings, {"limit": -1}, "job.locality.limit=-1 must be at least 0"),
-    (of_jobs.SurveySettings, {"facts": 1.5}, "job.facts=1.5 must be a whole number"),
-    (of_jobs.SurveySettings, {"picture": "png"}, "job.picture='png' must be the suffix of a file"),
-    (of_jobs.SurveySettings, {"picture": "./../x"}, "must be the suffix of a file"),
-    (of_jobs.NeuronsSettings, {"picture": ".gif"}, "job.picture='.gif' must be one of .png, .pdf, .svg"),
-    (of_jobs.TraceSettings, {"sites": []}, "job.sites=[] must name at least one site"),
-    (of_jobs.TraceSettings, {"sites": ["ffn", "ffn"]}, "each once"),
-    (of_jobs.TraceSettings, {"sites": ["mlp"]}, "must be one of block, ffn, attention"),
-    (of_jobs.LeaderboardSettings, {"min_facts": 0}, "job.min_facts=0 must be at least 1"),
-    (of_jobs.LeaderboardSettings, {"min_facts": "30"}, "job.min_facts='30' must be a whole number"),
-    (of_jobs.LeaderboardSettings, {"file": None}, "job.file=None must be a text"),
+    (AutoLayerSettings, {"facts": 0}, "job.auto_layer.facts=0 must be at least 1"),
+    (AutoLayerSettings, {"layers": "auto"}, "job.auto_layer.layers='auto' must be a whole number"),
+    (LocalitySettings, {"limit": -1}, "job.locality.limit=-1 must be at least 0"),
+    (LocateSettings, {"facts": 1.5}, "job.facts=1.5 must be a whole number"),
+    (LocateSettings, {"picture": "png"}, "job.picture='png' must be the suffix of a file"),
+    (LocateSettings, {"picture": "./../x"}, "must be the suffix of a file"),
+    (NeuronsSettings, {"picture": ".gif"}, "job.picture='.gif' must be one of .png, .pdf, .svg"),
+    (TraceSettings, {"sites": []}, "job.sites=[] must name at least one site"),
+    (TraceSettings, {"sites": ["ffn", "ffn"]}, "each once"),
+    (TraceSettings, {"sites": ["mlp"]}, "must be one of block, ffn, attention"),
+    (LeaderboardSettings, {"min_facts": 0}, "job.min_facts=0 must be at least 1"),
+    (LeaderboardSettings, {"min_facts": "30"}, "job.min_facts='30' must be a whole number"),
+    (LeaderboardSettings, {"file": None}, "job.file=None must be a text"),
 ]
 
 NO_FACTS: list[tuple[Any, str]] = [
@@ -268,6 +274,6 @@ def test_arguments(lm: LanguageModel, call: Callable[[LanguageModel], object], m
 def test_what_a_configuration_makes(settings: dict[str, Any], message: str) -> None:
     """Hydra's own message has several lines; what is raised is the settings' one."""
     with pytest.raises((ValueError, FileNotFoundError)) as caught:
-        made(OmegaConf.create(settings))
+        instantiate(OmegaConf.create(settings))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)

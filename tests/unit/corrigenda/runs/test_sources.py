@@ -60,7 +60,7 @@ def test_an_editor_that_applies_saved_edits_uses_every_kind_of_edit(sources: Sou
 
 
 def test_a_reader_of_data_makes_no_run_new(sources: Sources) -> None:
-    found = sources.closure(["jobs.edit", "editing.Rome", "eval.EvalSettings"])
+    found = sources.closure(["jobs.edit.job", "editing.Rome", "eval.EvalSettings"])
     assert file_of(FactSet) in found
     assert "corrigenda/data/mquake.py" not in found
 

@@ -1,0 +1,36 @@
+"""Classes that declare themselves by a decorator, found without importing them, and the shortest path to a class."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def declared_classes(root: Path, paths: Iterable[Path]) -> dict[str, str]:
+    """The dotted path of each class with ``@register("name", ...)`` above it, by that name.
+
+    Args:
+        root: the folder that the packages lie in.
+        paths: the files to look through.
+    """
+    declared = {}
+    for path in sorted(paths):
+        source = path.read_text(encoding="utf-8")
+        if "\n@register(" not in source:
+            continue
+        module = ".".join(path.relative_to(root).with_suffix("").parts)
+        for node in ast.parse(source).body:
+            for mark in node.decorator_list if isinstance(node, ast.ClassDef) else ():
+                match mark:
+                    case ast.Call(func=ast.Name(id="register"), args=[ast.Constant(value=str(name)), *_]):
+                        declared[name] = f"{module}.{node.name}"  # type: ignore[attr-defined]
+    return declared
+
+
+def exported(cls: type) -> str:
+    """The shortest path by which a class can be imported: from its package where that exports it."""
+    package = cls.__module__.partition(".")[0]
+    short = getattr(sys.modules.get(package), cls.__name__, None) is cls
+    return f"{package}.{cls.__name__}" if short else f"{cls.__module__}.{cls.__qualname__}"

@@ -1,0 +1,28 @@
+"""``job=backward``: the backward lens, the gradient of each fact's object taken apart and read in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from corrigenda.settings import checked
+from jobs import survey
+from jobs.shared.registry import register
+from locate import BackwardLens
+
+
+@dataclass(frozen=True)
+@checked
+class BackwardSettings(survey.SurveySettings):
+    """``job=backward``."""
+
+    result: str | None = "locate.GradientLens"
+
+
+@register(
+    "backward",
+    BackwardSettings,
+    aim="the gradient of each fact's object, taken apart and read in words (Katz et al. 2024)",
+    parts={"_target_": "jobs.backward.Job", "locator": BackwardLens()},
+)
+class Job(survey.Job):
+    """Takes facts' gradients apart: a result and a picture each."""

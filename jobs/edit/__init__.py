@@ -1,0 +1,1 @@
+"""Editing facts and scoring the edits: `jobs.edit.job` is the job."""

@@ -1,0 +1,114 @@
+"""``corrigenda help editor=NAME``, ``help job=NAME``: what it is for, where it is from, and each of its settings."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from corrigenda.documented import Setting, flat, settings, shown
+from corrigenda.plain_data import read_yaml
+
+CONF = Path(__file__).parents[2] / "conf"
+
+
+@dataclass(frozen=True)
+class Help:
+    """What is said of an editor or a job.
+
+    Attributes:
+        head: lines above the table: what it is for, where it is from.
+        settings: with their full dotted names.
+    """
+
+    head: tuple[str, ...]
+    settings: tuple[Setting, ...]
+
+
+def help_on(arguments: Sequence[str]) -> bool:
+    """Prints what is asked on an editor or a job.
+
+    Args:
+        arguments: of the command line, without the program's name.
+
+    Returns:
+        whether this was asked.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    if len(arguments) != 2 or arguments[0] != "help":
+        return False
+    group, _, name = arguments[1].partition("=")
+    if group not in _HELP:
+        return False
+    from rich.console import Console  # a second to import
+    from rich.table import Column, Table
+
+    said = _HELP[group](name)
+    names = Column("setting", min_width=max((len(each.name) for each in said.settings), default=0))  # never cut
+    table = Table(names, "default", "what it is")
+    for setting in said.settings:
+        table.add_row(*setting)
+    console = Console(markup=False, highlight=False)
+    for line in said.head:
+        console.print(line)
+    console.print(table)
+    return True
+
+
+def _editor(name: str) -> Help:
+    from editing.configuration import preset_values  # seconds to import, as editors are
+    from editing.registry import EDITORS, declaration, editor_class
+
+    editor, own = editor_class(name), preset_values(name)
+    said = declaration(editor)
+    head = f"{name}: {said.aim}" if EDITORS.base(name) == name else f"{name}: {said.name} with other settings"
+    rows = (Setting(f"editor.{each.name}", own.get(each.name, each.default), each.meaning) for each in settings(editor))
+    return Help(tuple(filter(None, (head, said.paper))), tuple(rows))
+
+
+def _job(name: str) -> Help:
+    from jobs.shared.job import require_job
+    from jobs.shared.registry import declaration
+
+    require_job("job", name)
+    said = declaration(name)
+    return Help((f"{name}: {said.aim}",), tuple(map(_seeded, _settings_of(said))))
+
+
+def _settings_of(job: Any) -> Iterator[Setting]:
+    """A job's own settings, with the run's in place of some defaults, and those of its parts."""
+    for each in settings(job.settings, "job."):
+        of_run = job.run.get(each.name.removeprefix("job."))
+        yield each if of_run is None else each._replace(default=f"${{{of_run}}}")
+    for place, part in job.parts.items():
+        if is_dataclass(part):
+            yield from settings(part, f"job.{place}.")
+        elif part == "???":
+            yield Setting(f"job.{place}", "to be given", "its class, as _target_, and its settings")
+    for place, choice in job.choices.items():
+        yield from _chosen(f"job.{place}", choice)
+    for key, value in job.beside.items():
+        yield Setting(key, shown(value), "")
+
+
+def _seeded(setting: Setting) -> Setting:
+    """Every seed of a job is the run's."""
+    return setting._replace(default="${seed}") if setting.name.endswith(".seed") else setting
+
+
+def _chosen(place: str, choice: str) -> Iterator[Setting]:
+    """The settings of another group's choice, as its file has them."""
+    group, _, name = choice.strip("/").partition(": ")
+    given: Mapping[str, Any] = read_yaml(CONF / group / f"{name}.yaml")
+    module, _, attribute = given["_target_"].rpartition(".")
+    cls = getattr(importlib.import_module(module), attribute)
+    own = flat(given)
+    for each in settings(cls):
+        yield Setting(f"{place}.{each.name}", own.get(each.name, each.default), each.meaning)
+
+
+_HELP = {"editor": _editor, "job": _job}

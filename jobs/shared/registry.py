@@ -1,0 +1,120 @@
+"""The names that ``job=`` takes, and how a job makes itself known.
+
+A job is one file with one declaration, above its class:
+
+    @register("ask", AskSettings, aim="Ask the model, without and with an edit")
+    class Job(StoreJob): ...
+
+The choices of ``job=``, their defaults and ``corrigenda help job=ask`` follow from it. This file is light: names are
+listed without importing a job, and a job is imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from corrigenda.declarations import declared_classes, exported
+
+HERE = Path(__file__).parents[1]
+
+J = TypeVar("J", bound=type)
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What a job says of itself.
+
+    Attributes:
+        name: as ``job=`` takes it.
+        settings: the class of what stands in ``job``; its defaults are the configuration's, its docstring says what
+            each setting is.
+        aim: what the job does, in a line.
+        parts: by dotted name what else stands there: objects, whose fields are the defaults.
+        choices: by dotted name the choice of another group that is put there, as ``{"locator": "/locate: trace"}``.
+        run: settings that are the run's own, as ``{"folder": "store"}``; every ``seed`` is.
+        begins: choices of other groups that the job begins with, as ``{"editor": "emmet"}``.
+        beside: keys that the job has beside ``job``, with their defaults.
+    """
+
+    name: str
+    settings: type
+    aim: str
+    parts: Mapping[str, Any] = field(default_factory=dict)
+    choices: Mapping[str, str] = field(default_factory=dict)
+    run: Mapping[str, str] = field(default_factory=dict)
+    begins: Mapping[str, str] = field(default_factory=dict)
+    beside: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def package(self) -> str | None:
+        """Where Hydra puts the configuration: into ``job``, or at the top where it has more than that."""
+        return "_global_" if self.begins or self.beside else None
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """What ``job=NAME`` stands for, as Hydra reads it."""
+        parts = {name: self._plain(part) for name, part in self.parts.items()}
+        job: dict[str, Any] = {"name": self.name, **parts, **self._defaults(self.settings)}
+        defaults = [{f"override /{group}": choice} for group, choice in self.begins.items()]
+        for place, chosen in self.choices.items():
+            group, _, choice = chosen.partition(": ")
+            defaults.append({f"{group}@{place}": choice})
+        if self.package is None:
+            return {"defaults": [*defaults, "_self_"], **job}
+        return {"defaults": [*defaults, "_self_"], "job": job, **self.beside}
+
+    def _defaults(self, of: Any) -> dict[str, Any]:
+        return {each.name: self._default(each, of) for each in dataclasses.fields(of)}
+
+    def _default(self, setting: dataclasses.Field[Any], of: Any) -> Any:
+        if setting.name == "seed":
+            return "${seed}"
+        if isinstance(of, type) and setting.name in self.run:
+            return f"${{{self.run[setting.name]}}}"
+        if not isinstance(of, type):
+            return self._plain(getattr(of, setting.name))
+        factory = setting.default_factory
+        return self._plain(setting.default if factory is dataclasses.MISSING else factory())
+
+    def _plain(self, value: Any) -> Any:
+        """As a configuration has it. Settings that say their group are read by that, others are instantiated."""
+        if value is dataclasses.MISSING:
+            return "???"
+        if dataclasses.is_dataclass(value):
+            target = {} if hasattr(value, "group") else {"_target_": exported(type(value))}
+            return target | self._defaults(value)
+        return [self._plain(each) for each in value] if isinstance(value, tuple) else value
+
+
+def register(name: str, settings: type, *, aim: str, **others: Any) -> Callable[[J], J]:
+    """Declares a job, above its class: ``@register("name", Settings, aim="...")``, with what `Declaration` has."""
+
+    def declare(cls: J) -> J:
+        cls.declaration = Declaration(name, settings, aim, **others)  # type: ignore[attr-defined]
+        return cls
+
+    return declare
+
+
+@cache
+def classes() -> Mapping[str, str]:
+    """The dotted path of each job's class, by its name, read from the declarations without importing them."""
+    found = declared_classes(HERE.parent, (*HERE.glob("*.py"), *HERE.glob("*/job.py")))
+    return dict(sorted(found.items()))
+
+
+def declaration(name: str) -> Declaration:
+    """What a job of this project says of itself.
+
+    Raises:
+        KeyError: there is no such job.
+    """
+    module, _, attribute = classes()[name].rpartition(".")
+    declared: Declaration = getattr(importlib.import_module(module), attribute).declaration
+    return declared

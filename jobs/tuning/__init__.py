@@ -1,1 +1,0 @@
-"""Tuning an editor for a model: `jobs.tune` is the job, and here are its parts."""
