@@ -19,8 +19,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from layers import edited, paragraph
+from layers import edited
 from pages import ROOT, UNKNOWN, Collected, Made, Report, add_note, made, making, markdown, provenance
+from words import ALPHA, paragraph
 
 from corrigenda import Fact, load
 from corrigenda.data import read_facts
@@ -55,7 +56,6 @@ KEYS = (
 MATTER = ("paraphrase_success", "neighbourhood_success", "free_generation_strict", "paraphrase_free_generation_strict")
 """Of these the difference is told, too, where it is not told apart from none."""
 SECONDS = "seconds"
-ALPHA = 0.05
 
 
 @dataclass(frozen=True)
@@ -280,11 +280,6 @@ def title(key: str) -> str:
 def unit(key: str) -> Unit:
     """The unit that a row is written in."""
     return unit_of("s") if key == SECONDS else METRICS[key].written
-
-
-def chance(p: float) -> str:
-    """A p-value."""
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def shown(values: Sequence[float], subjects: Sequence[str], key: str, shares: bool = False) -> str:

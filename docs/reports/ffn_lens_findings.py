@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Literal
 
+from words import ALPHA
+
 from corrigenda.intervals import exact_share
 from eval.statistics.paired import holm, paired_test
 from locate.lens.by_layer import Mean, mean_of
 
 Verdict = Literal["replicates", "does not replicate", "open"]
 PAPER_ALONE = 0.68
-ALPHA = 0.05
 MOST_DRIFT = 0.31
 """Nats: twice what the paper's steering costs (perplexity 21.7 to 25.3)."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from ffn_lens_findings import Claim, changes, claims, rates, read, shown
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pages import provenance
+from words import paragraph
 
 from corrigenda.files import write_text
 from eval.statistics.paired import holm, paired_test
@@ -138,11 +138,6 @@ def of_steering(found: Mapping[str, Any]) -> Iterator[str]:
         "random. Strengths are in root mean squares of the layer's coefficients; below 0 they drive against the words.",
         "The largest of each are the ends of what was tried.",
     )
-
-
-def paragraph(*parts: str) -> list[str]:
-    """Running text in lines of a length that can be read."""
-    return textwrap.wrap(" ".join(parts), 118, break_on_hyphens=False, break_long_words=False)
 
 
 # -- pictures

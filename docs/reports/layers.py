@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -27,6 +26,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from pages import ROOT, Collected, Made, Report, made, making, provenance
+from words import paragraph
 
 from corrigenda import Fact, LanguageModel, load
 from corrigenda.data import read_facts
@@ -255,11 +255,6 @@ def text(data: Mapping[str, Any], layers: Mapping[int, Mapping[str, Any]], effec
         yield from (f"Edits that failed, and count as failed: {listed}.", "")
     yield "After the edit, with the 95 % bootstrap interval over facts. Rates in %, KL and drift in nats."
     yield from provenance(NAME, data, SCRIPT)
-
-
-def paragraph(*parts: str) -> list[str]:
-    """Running text in lines of a length that can be read."""
-    return textwrap.wrap(" ".join(parts), 118, break_on_hyphens=False, break_long_words=False)
 
 
 # -- what the layer of tracing and the layer's number say about S

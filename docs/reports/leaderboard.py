@@ -14,21 +14,18 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import os
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pages import ROOT, UNKNOWN, Collected, Made, Report, add_note, keeping_option, kept, made, noting, provenance
+from pages import ROOT, Collected, Made, Report, keeping_option, kept, provenance
+from runs import LIKE, how_made, relative, run
 
 from corrigenda.files import write_text
-from corrigenda.runs.store import Store, StoredRun
+from corrigenda.runs.store import Store
 from editing import EDITORS
 from editing.registry import declaration
 from eval.leaderboard import leaderboard
@@ -107,9 +104,6 @@ TABLE: tuple[Entry, ...] = (
 ASKED, FOLLOWS, LEAVES = "free_generation_strict", "paraphrase_free_generation_strict", "preservation"
 HOW = {"single": "one at a time", "batch": "all in one edit", "sequential": "one after another"}
 """The modes in words."""
-
-LIKE = "rome"
-"""The random edits are as large as those of this editor. Its edits are kept, so that they are not made twice."""
 
 Table = tuple[Mapping[str, Any], Any]
 """A table of the page, and its cases."""
@@ -198,9 +192,9 @@ def jobs(arguments: argparse.Namespace) -> list[list[str]]:
     only = [name for name in arguments.only.split(",") if name]
     return [
         [
-            *(f"mode={mode}", f"data={data}", f"data.path={_relative(arguments.data / file)}"),
+            *(f"mode={mode}", f"data={data}", f"data.path={relative(arguments.data / file)}"),
             *(f"data.limit={arguments.facts}", "data.on_error=skip", f"editor={entry.editor}", *entry.settings),
-            *(f"store={_relative(arguments.store)}", f"before={_relative(arguments.store / 'before')}"),
+            *(f"store={relative(arguments.store)}", f"before={relative(arguments.store / 'before')}"),
             f"save_edits={str(entry.editor == LIKE).lower()}",
             *SETTINGS,
             *OF_MODE.get(mode, ()),
@@ -212,78 +206,6 @@ def jobs(arguments: argparse.Namespace) -> list[list[str]]:
         for data, file in DATA.items()
         if data in arguments.sets.split(",")
     ]
-
-
-def _relative(path: Path) -> str:
-    """As seen from the root, where the runs are started: the page shows it."""
-    return os.path.relpath(path.resolve(), ROOT)
-
-
-def run(overrides: list[str], store: Store, deadline: float | None) -> bool:
-    """One run; False if it was stopped at the deadline. A run that fails is said and passed over."""
-    overrides = overrides + size_of(overrides, store)
-    left = None if deadline is None else deadline - time.monotonic()
-    if left is not None and left <= 0:
-        return False
-    print("run.py", *overrides, flush=True)
-    before = {stored.path: (stored.state, stored.done) for stored in store.runs()}
-    status: int | None = None  # stopped; what it finished is kept
-    with noting() as note:
-        command = [sys.executable, str(ROOT / "run.py"), *overrides]
-        with suppress(subprocess.TimeoutExpired):
-            status = subprocess.run(command, cwd=ROOT, timeout=left, check=False).returncode
-    for stored in store.runs():
-        if before.get(stored.path) != (stored.state, stored.done) and stored_as(stored) == asked_as(overrides):
-            add_note(stored.path, note)
-    if status:
-        print(f"failed with exit status {status}", flush=True)
-    return status is not None
-
-
-def size_of(overrides: Sequence[str], store: Store) -> list[str]:
-    """For a random update, where the edits lie whose size it takes; else nothing."""
-    asked = values(overrides)
-    if asked["editor"] != "random" or "editor@editor.like" in asked:
-        return []
-    like = asked_as([*overrides, f"editor={LIKE}"])
-    for found in finished(store):
-        if stored_as(found) == like and found.done == int(asked["data.limit"]):
-            return ["editor@editor.like=saved", f"editor.like.run={_relative(found.path)}"]
-    return []
-
-
-def values(overrides: Sequence[str]) -> dict[str, str]:
-    """Overrides by name; the last of a name counts."""
-    return dict(override.split("=", 1) for override in overrides)
-
-
-def asked_as(overrides: Sequence[str]) -> tuple[str, str, str]:
-    """The mode, the editor and the data of a run that is asked for."""
-    asked = values(overrides)
-    return asked["mode"], asked["editor"], asked["data"]
-
-
-def stored_as(stored: StoredRun) -> tuple[str, str, str] | None:
-    """The mode, the editor and the data of a stored run; None where it was begun in another way than by run.py."""
-    choices = stored.config.get("choices")
-    return (stored.config["mode"], choices["editor"], choices["data"]) if choices else None
-
-
-def finished(store: Store) -> list[StoredRun]:
-    """The finished runs of the store, the newest first."""
-    return [run for run in reversed(store.runs()) if run.state == "finished" and "choices" in run.config]
-
-
-def how_made(stored: StoredRun) -> Made:
-    """How a stored run was made: as this command noted it, else as far as the run itself tells."""
-    if notes := made(stored.path):
-        return notes
-    path = stored.path / "versions.json"
-    if not path.is_file():
-        return []
-    told = json.loads(path.read_text(encoding="utf-8"))
-    entry = {"code": UNKNOWN, "commit": UNKNOWN, "versions": told["versions"], "machine": told["machine"]}
-    return [entry | {"begun": told["begun"], "ended": None, "load": [None, None]}]
 
 
 def cases_path(docs: Path) -> Path:

@@ -23,11 +23,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from contexts import chance
-from layers import paragraph
-from leaderboard import how_made, run
 from pages import ROOT, Collected, Made, Report, data_path, keeping_option, kept, provenance
+from runs import how_made, run
 from sequential import read_json, write_others
+from words import chance, paragraph
 
 from corrigenda import load
 from corrigenda.data import FactSet, read_facts

@@ -24,7 +24,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from leaderboard import run
 from many_facts import (
     BATCH,
     DATA,
@@ -39,6 +38,7 @@ from many_facts import (
     write_facts,
 )
 from pages import ROOT
+from runs import run
 
 from corrigenda.data import FactSet, read_facts
 from corrigenda.files import write_json

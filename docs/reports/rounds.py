@@ -17,9 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contexts import ALPHA, chance
-from layers import paragraph
-from leaderboard import finished, how_made, run
 from many_facts import (
     DATA,
     TOGETHER,
@@ -35,6 +32,8 @@ from many_facts import (
     write_lines,
 )
 from pages import ROOT, Collected, Report, keeping_option, kept, markdown, provenance
+from runs import finished, how_made, run
+from words import ALPHA, chance, paragraph
 
 from corrigenda import Fact
 from corrigenda.data import FactSet, read_facts

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from layers import paragraph
 from pages import ROOT, Collected, Report, made, making, markdown, provenance
+from words import paragraph
 
 from corrigenda.files import write_json
 

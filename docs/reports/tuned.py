@@ -16,9 +16,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from contexts import ALPHA, chance
-from leaderboard import finished, how_made, run
 from pages import ROOT, Collected, Report, provenance
+from runs import finished, how_made, run
+from words import ALPHA, chance
 
 from corrigenda.files import write_text
 from corrigenda.names import model_title

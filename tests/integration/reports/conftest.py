@@ -47,7 +47,7 @@ def runs() -> list[list[str]]:
 
 @pytest.fixture
 def run_here(tmp_path: Path, runs: list[list[str]]) -> Callable[[list[str], Store, float | None], bool]:
-    """What stands in for `leaderboard.run`: makes a run in this process, where there is no deadline."""
+    """What stands in for `runs.run`: makes a run in this process, where there is no deadline."""
 
     def run(overrides: list[str], store: Store, deadline: float | None) -> bool:
         if deadline is not None:

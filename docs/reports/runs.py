@@ -1,0 +1,91 @@
+"""What reports of ordinary runs share: run.py, started in a store, which goes on where it was stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from pages import ROOT, UNKNOWN, Made, add_note, made, noting
+
+from corrigenda.runs.store import Store, StoredRun
+
+LIKE = "rome"
+"""The random edits are as large as those of this editor. Its edits are kept, so that they are not made twice."""
+
+
+def relative(path: Path) -> str:
+    """As seen from the root, where the runs are started: the page shows it."""
+    return os.path.relpath(path.resolve(), ROOT)
+
+
+def run(overrides: list[str], store: Store, deadline: float | None) -> bool:
+    """One run; False if it was stopped at the deadline. A run that fails is said and passed over."""
+    overrides = overrides + size_of(overrides, store)
+    left = None if deadline is None else deadline - time.monotonic()
+    if left is not None and left <= 0:
+        return False
+    print("run.py", *overrides, flush=True)
+    before = {stored.path: (stored.state, stored.done) for stored in store.runs()}
+    status: int | None = None  # stopped; what it finished is kept
+    with noting() as note:
+        command = [sys.executable, str(ROOT / "run.py"), *overrides]
+        with suppress(subprocess.TimeoutExpired):
+            status = subprocess.run(command, cwd=ROOT, timeout=left, check=False).returncode
+    for stored in store.runs():
+        if before.get(stored.path) != (stored.state, stored.done) and stored_as(stored) == asked_as(overrides):
+            add_note(stored.path, note)
+    if status:
+        print(f"failed with exit status {status}", flush=True)
+    return status is not None
+
+
+def size_of(overrides: Sequence[str], store: Store) -> list[str]:
+    """For a random update, where the edits lie whose size it takes; else nothing."""
+    asked = values(overrides)
+    if asked["editor"] != "random" or "editor@editor.like" in asked:
+        return []
+    like = asked_as([*overrides, f"editor={LIKE}"])
+    for found in finished(store):
+        if stored_as(found) == like and found.done == int(asked["data.limit"]):
+            return ["editor@editor.like=saved", f"editor.like.run={relative(found.path)}"]
+    return []
+
+
+def values(overrides: Sequence[str]) -> dict[str, str]:
+    """Overrides by name; the last of a name counts."""
+    return dict(override.split("=", 1) for override in overrides)
+
+
+def asked_as(overrides: Sequence[str]) -> tuple[str, str, str]:
+    """The mode, the editor and the data of a run that is asked for."""
+    asked = values(overrides)
+    return asked["mode"], asked["editor"], asked["data"]
+
+
+def stored_as(stored: StoredRun) -> tuple[str, str, str] | None:
+    """The mode, the editor and the data of a stored run; None where it was begun in another way than by run.py."""
+    choices = stored.config.get("choices")
+    return (stored.config["mode"], choices["editor"], choices["data"]) if choices else None
+
+
+def finished(store: Store) -> list[StoredRun]:
+    """The finished runs of the store, the newest first."""
+    return [run for run in reversed(store.runs()) if run.state == "finished" and "choices" in run.config]
+
+
+def how_made(stored: StoredRun) -> Made:
+    """How a stored run was made: as this command noted it, else as far as the run itself tells."""
+    if notes := made(stored.path):
+        return notes
+    path = stored.path / "versions.json"
+    if not path.is_file():
+        return []
+    told = json.loads(path.read_text(encoding="utf-8"))
+    entry = {"code": UNKNOWN, "commit": UNKNOWN, "versions": told["versions"], "machine": told["machine"]}
+    return [entry | {"begun": told["begun"], "ended": None, "load": [None, None]}]
