@@ -12,13 +12,13 @@ does run are compared with ours.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
-import time
 from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
 
 import torch
+from harness import parser_of, print_result, timed
 from scipy.stats import spearmanr
 
 from corrigenda import Fact, LanguageModel, load
@@ -62,67 +62,60 @@ def plain(lm: LanguageModel, fact: Fact, settings: CausalTrace, cells: list[tupl
     return scores
 
 
+def compare(lm: LanguageModel, fact: Fact, settings: CausalTrace, every: int) -> dict[str, Any]:
+    """One prompt's grid in the plain way (some of its cells, scaled up), by ours, and by attribution patching."""
+    our_seconds, trace = timed(lambda: settings.find(lm, fact, "top"))
+    attribution_seconds, estimate = timed(lambda: replace(settings, method="attribution").find(lm, fact, "top"))
+    grid = [(layer, position) for layer in range(lm.n_layers) for position in range(len(trace.tokens))]
+    cells = grid[::every]
+    some, scores = timed(lambda: plain(lm, fact, settings, cells))
+    slow = some * len(grid) / len(cells)
+    inside = trace.scores[:, trace.subject[0] :].flatten(), estimate.scores[:, trace.subject[0] :].flatten()
+    row = {
+        "prompt": trace.prompt,
+        "tokens": len(trace.tokens),
+        "subject_begins": trace.subject[0],
+        "plain_seconds": slow,
+        "our_seconds": our_seconds,
+        "ratio": slow / our_seconds,
+        "largest_difference": max(abs(a - float(trace.scores[cell])) for a, cell in zip(scores, cells, strict=True)),
+        "attribution_seconds": attribution_seconds,
+        "attribution_ratio": slow / attribution_seconds,
+        "attribution_rank_correlation": float(spearmanr(*inside).statistic),
+    }
+    print(
+        f"{row['prompt']!r} ({row['tokens']} tokens): plain {slow:.1f} s, ours {our_seconds:.1f} s, "
+        f"{row['ratio']:.1f}x, difference {row['largest_difference']:.1e}; attribution {attribution_seconds:.2f} s, "
+        f"{row['attribution_ratio']:.0f}x, rank correlation {row['attribution_rank_correlation']:.2f}",
+        flush=True,
+    )
+    return row
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="smollm2-135m")
+    """Runs the comparison and prints it."""
+    parser = parser_of(__doc__)
     parser.add_argument("--site", default="block", choices=["block", "ffn", "attention"])
     parser.add_argument("--prompts", type=int, default=len(PROMPTS), help="how many of the built-in prompts")
     parser.add_argument("--every", type=int, default=7, help="the plain way runs every so-many-th cell")
-    arguments = parser.parse_args()
-    lm = load(arguments.model)
-    settings = CausalTrace(site=arguments.site, noise=Noise(samples=10))
-    approximate = CausalTrace(site=arguments.site, noise=Noise(samples=10), method="attribution")
+    options = parser.parse_args()
+    lm = load(options.model)
+    settings = CausalTrace(site=options.site, noise=Noise(samples=10))
     settings.noise.level(lm)
-    approximate.find(lm, Fact(*PROMPTS[0], "any"), "top")  # warm up, both ways
-    plain(lm, Fact(*PROMPTS[0], "any"), settings, [(0, 0)])
-    rows = []
-    for subject, prompt in PROMPTS[: arguments.prompts]:
-        fact = Fact(subject, prompt, "any")
-        begin = time.perf_counter()
-        trace = settings.find(lm, fact, "top")
-        ours = time.perf_counter() - begin
-        begin = time.perf_counter()
-        estimate = approximate.find(lm, fact, "top")
-        fast = time.perf_counter() - begin
-        grid = [(layer, position) for layer in range(lm.n_layers) for position in range(len(trace.tokens))]
-        cells = grid[:: arguments.every]
-        begin = time.perf_counter()
-        scores = plain(lm, fact, settings, cells)
-        slow = (time.perf_counter() - begin) * len(grid) / len(cells)
-        mine = [float(trace.scores[cell]) for cell in cells]
-        inside = trace.scores[:, trace.subject[0] :].flatten(), estimate.scores[:, trace.subject[0] :].flatten()
-        rows.append(
-            {
-                "prompt": trace.prompt,
-                "tokens": len(trace.tokens),
-                "subject_begins": trace.subject[0],
-                "plain_seconds": slow,
-                "our_seconds": ours,
-                "ratio": slow / ours,
-                "largest_difference": max(abs(a - b) for a, b in zip(scores, mine, strict=True)),
-                "attribution_seconds": fast,
-                "attribution_ratio": slow / fast,
-                "attribution_rank_correlation": float(spearmanr(*inside).statistic),
-            }
-        )
-        row = rows[-1]
-        print(
-            f"{row['prompt']!r} ({row['tokens']} tokens): plain {slow:.1f} s, ours {ours:.1f} s, {row['ratio']:.1f}x, "
-            f"difference {row['largest_difference']:.1e}; attribution {fast:.2f} s, {row['attribution_ratio']:.0f}x, "
-            f"rank correlation {row['attribution_rank_correlation']:.2f}",
-            flush=True,
-        )
+    facts = [Fact(subject, prompt, "any") for subject, prompt in PROMPTS]
+    replace(settings, method="attribution").find(lm, facts[0], "top")  # warm up, both ways
+    plain(lm, facts[0], settings, [(0, 0)])
+    rows = [compare(lm, fact, settings, options.every) for fact in facts[: options.prompts]]
+    medians = ("ratio", "attribution_ratio", "attribution_rank_correlation")
     result = {
         "benchmark": "causal_trace",
         "model": lm.name,
-        "site": arguments.site,
-        "ratio": statistics.median(row["ratio"] for row in rows),
-        "attribution_ratio": statistics.median(row["attribution_ratio"] for row in rows),
-        "attribution_rank_correlation": statistics.median(row["attribution_rank_correlation"] for row in rows),
+        "site": options.site,
+        **{key: statistics.median(row[key] for row in rows) for key in medians},
         "prompts": rows,
         "machine": machine(),
     }
-    print(json.dumps(result))
+    print_result(result)
 
 
 if __name__ == "__main__":

@@ -18,30 +18,33 @@ speed; `ratio_with_head` is the same for a plain forward that also computes all 
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import shutil
 import statistics
 import sys
 import tempfile
-import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TypeVar
 
 import torch
+from harness import Timing, about, in_turns, parser_of, print_result, summary, timed
+from torch import Tensor
 
 from corrigenda import Fact, LanguageModel, load
 from corrigenda.forward.knockout import knocked_out
 from corrigenda.forward.recording import stopping
 from corrigenda.moments.text import Text
 from corrigenda.runs.environment import peak_memory_mb
-from locate import AttentionKnockout, logit_attribution, read_values
+from locate import AttentionKnockout, Knockout, logit_attribution, read_values
 from locate.flow.knockout import positions_of
 from locate.lens import triggers
 from locate.lens.triggers import Triggers, trigger_examples
 from locate.question import ask
 from locate.windows import around
+
+T = TypeVar("T")
 
 FACT = Fact("The Eiffel Tower", "{} is located in the city of", "Rome", "Paris")
 
@@ -51,30 +54,26 @@ def plain(lm: LanguageModel, text: Text, head: bool) -> float:
     """Seconds of a forward over the text, in the batches that the triggers' pass has."""
     sequences = text.sequences(lm)
     rows = max(1, triggers.TOKENS // text.length)
-    begin = time.perf_counter()
-    for start in range(0, len(sequences), rows):
-        ids = torch.tensor(sequences[start : start + rows], device=lm.device)
-        with stopping(lm, None if head else lm.n_layers - 1):
-            lm.model(input_ids=ids, use_cache=False)
-    wait(lm)
-    return time.perf_counter() - begin
+
+    def forward() -> None:
+        for start in range(0, len(sequences), rows):
+            ids = torch.tensor(sequences[start : start + rows], device=lm.device)
+            with stopping(lm, None if head else lm.n_layers - 1):
+                lm.model(input_ids=ids, use_cache=False)
+
+    return finished(lm, forward)[0]
 
 
 def ours(lm: LanguageModel, text: Text, t: int, cache: Path) -> tuple[float, Triggers]:
     """Seconds of the triggers' pass, and what it found."""
     shutil.rmtree(cache / "triggers", ignore_errors=True)
-    begin = time.perf_counter()
-    found = trigger_examples(lm, text, t)
-    wait(lm)
-    return time.perf_counter() - begin, found
+    return finished(lm, lambda: trigger_examples(lm, text, t))
 
 
 def values(lm: LanguageModel, cache: Path) -> dict[str, float]:
     """All values in words, by a cold cache; the fingerprint of the weights is known before."""
     shutil.rmtree(cache / "values", ignore_errors=True)
-    begin = time.perf_counter()
-    read_values(lm)
-    return {"seconds": time.perf_counter() - begin, "peak_memory_mb": peak_memory_mb()}
+    return {"seconds": timed(lambda: read_values(lm))[0], "peak_memory_mb": peak_memory_mb()}
 
 
 @torch.no_grad()
@@ -83,14 +82,9 @@ def attribution(lm: LanguageModel, repeats: int) -> dict[str, float]:
     batch = lm.batch([lm.tokens(FACT.statement)])
     rows = []
     for _ in range(repeats + 1):
-        begin = time.perf_counter()
-        lm.model(input_ids=batch.input_ids, use_cache=False)
-        wait(lm)
-        forward = time.perf_counter() - begin
-        begin = time.perf_counter()
-        found = logit_attribution(lm, FACT.statement)
-        wait(lm)
-        rows.append((forward, time.perf_counter() - begin))
+        forward, _ = finished(lm, lambda: lm.model(input_ids=batch.input_ids, use_cache=False))
+        seconds, found = finished(lm, lambda: logit_attribution(lm, FACT.statement))
+        rows.append((forward, seconds))
     rows = rows[1:]  # the first warms up
     return {
         "forward_seconds": statistics.median(row[0] for row in rows),
@@ -101,49 +95,58 @@ def attribution(lm: LanguageModel, repeats: int) -> dict[str, float]:
 
 
 @torch.no_grad()
-def knockout(lm: LanguageModel, repeats: int) -> dict[str, float]:
-    """All windows of one fact, beside a whole forward for each."""
-    settings = AttentionKnockout()
+def plain_knockout(lm: LanguageModel, settings: AttentionKnockout) -> Tensor:
+    """P(answer) for each group and window, (group, layer), one whole forward each."""
     question = ask(lm, FACT, "top")
     groups = positions_of(question)
     batch = lm.batch([question.ids])
-    n = len(question.ids)
-    at = question.predicting[0]
-    rows = []
-    for _ in range(repeats):
-        begin = time.perf_counter()
-        found = settings.find(lm, FACT, "top")
-        wait(lm)
-        ours_seconds = time.perf_counter() - begin
-        begin = time.perf_counter()
-        plainly = torch.zeros_like(found.probabilities)
-        for row, source in enumerate(found.sources):
-            edges = torch.zeros(1, n, n, dtype=torch.bool)
-            for reader in groups[settings.reader]:
-                edges[0, reader, list(groups[source])] = True  # type: ignore[index]
-            for centre in range(lm.n_layers):
-                with ExitStack() as stack:
-                    for layer in around(centre, settings.window, lm.n_layers):
-                        stack.enter_context(knocked_out(lm, layer, edges))
-                    logits = lm.model(input_ids=batch.input_ids, use_cache=False).logits[0, at]
-                plainly[row, centre] = logits.float().softmax(-1)[question.answer_ids[0]]
-        wait(lm)
-        rows.append((time.perf_counter() - begin, ours_seconds))
-    difference = float((found.probabilities / plainly - 1).abs().max())
-    if difference > 1e-3:
-        raise SystemExit(f"knockout differs by {difference:.1e} of a probability from whole forwards")
-    return {
-        "plain_seconds": statistics.median(row[0] for row in rows),
-        "ours_seconds": statistics.median(row[1] for row in rows),
-        "ratio": statistics.median(row[0] / row[1] for row in rows),
-        "largest_difference": difference,
-    }
+    n, at = len(question.ids), question.predicting[0]
+    probabilities = torch.zeros(len(settings.sources), lm.n_layers)
+    for row, source in enumerate(settings.sources):
+        edges = torch.zeros(1, n, n, dtype=torch.bool)
+        for reader in groups[settings.reader]:
+            edges[0, reader, list(groups[source])] = True
+        for centre in range(lm.n_layers):
+            with ExitStack() as stack:
+                for layer in around(centre, settings.window, lm.n_layers):
+                    stack.enter_context(knocked_out(lm, layer, edges))
+                logits = lm.model(input_ids=batch.input_ids, use_cache=False).logits[0, at]
+            probabilities[row, centre] = logits.float().softmax(-1)[question.answer_ids[0]]
+    return probabilities
 
 
-def wait(lm: LanguageModel) -> None:
-    """Until a GPU is done."""
-    if lm.device.type == "cuda":
-        torch.cuda.synchronize(lm.device)
+def knockout(lm: LanguageModel, repeats: int) -> dict[str, float]:
+    """All windows of one fact, beside a whole forward for each."""
+    settings = AttentionKnockout()
+
+    def differ(expected: Tensor, result: Knockout) -> float:
+        return float((result.probabilities / expected - 1).abs().max())
+
+    timings = [
+        in_turns(
+            lambda: finished(lm, lambda: plain_knockout(lm, settings))[1],
+            lambda: finished(lm, lambda: settings.find(lm, FACT, "top"))[1],
+            differ,
+            1e-3,
+            "knockout",
+        )
+        for _ in range(repeats)
+    ]
+    figures = summary(timings)
+    del figures["ratio_smallest"]
+    return figures
+
+
+def finished(lm: LanguageModel, call: Callable[[], T]) -> tuple[float, T]:
+    """As `timed`, until a GPU is done."""
+
+    def wait() -> T:
+        result = call()
+        if lm.device.type == "cuda":
+            torch.cuda.synchronize(lm.device)
+        return result
+
+    return timed(wait)
 
 
 @torch.no_grad()
@@ -164,8 +167,7 @@ def check(lm: LanguageModel, text: Text, found: Triggers) -> float:
 
 def main() -> None:
     """Runs the comparison and prints it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="smollm2-135m")
+    parser = parser_of(__doc__)
     parser.add_argument("--tokens", type=int, default=8192)
     parser.add_argument("--length", type=int, default=64)
     parser.add_argument("--triggers", type=int, default=25)
@@ -190,24 +192,17 @@ def main() -> None:
         raise SystemExit(f"the list of a neuron differs by {difference:.1e} of the largest coefficient")
     parts = {"values": in_words, "attribution": attribution(lm, 5), "knockout": knockout(lm, options.repeats)}
     result = {
-        "benchmark": "ffn_lens",
-        "model": lm.name,
-        "device": str(lm.device),
-        "threads": torch.get_num_threads(),
+        **about("ffn_lens", lm),
         "tokens": found.tokens.numel(),
         "neurons": found.coefficients.shape[0] * found.coefficients.shape[1],
         "triggers": options.triggers,
-        "plain_seconds": statistics.median(row[0] for row in rows),
         "plain_with_head_seconds": statistics.median(row[1] for row in rows),
-        "ours_seconds": statistics.median(row[2] for row in rows),
-        "ratio": statistics.median(row[0] / row[2] for row in rows),
-        "ratio_smallest": min(row[0] / row[2] for row in rows),
+        **summary([Timing(without, seconds, difference) for without, _, seconds in rows]),
         "ratio_with_head": statistics.median(row[1] / row[2] for row in rows),
-        "largest_difference": difference,
         "peak_memory_mb": peak_memory_mb(),
         **parts,
     }
-    print(json.dumps(result))
+    print_result(result)
 
 
 if __name__ == "__main__":

@@ -34,9 +34,11 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import Any
 
 import torch
+from harness import parser_of, print_result, timed
+from indices import compare_indices
 
 from corrigenda import AttachedEdit, Fact, KnowledgeBase, LanguageModel, Origin, load
 from corrigenda.data import read_facts
@@ -44,10 +46,7 @@ from corrigenda.edits.attached import AttachedLayer, viewed
 from corrigenda.edits.routed import activated
 from corrigenda.files import write_json
 from corrigenda.forward.generation import decode
-from corrigenda.indices.buckets import Buckets
-from corrigenda.indices.index import Index, nearest
-from corrigenda.indices.inverted_lists import InvertedLists
-from corrigenda.indices.kinds import Kind, index_of
+from corrigenda.indices.kinds import Kind
 from corrigenda.knowledge.attached import EXACT, LARGE, coefficients_of
 from corrigenda.knowledge.entries import Entry
 from corrigenda.knowledge.folding import Sums, residuals_of
@@ -168,53 +167,6 @@ def rebuilt(lm: LanguageModel, facts: Sequence[Fact], kept: Path) -> dict[str, A
     }
 
 
-def held_megabytes(index: Index | None) -> float:
-    """What an index holds besides the keys, in MB."""
-    if isinstance(index, InvertedLists):
-        import faiss
-
-        return faiss.serialize_index(index._index).nbytes / 2**20
-    seen: dict[int, int] = {}
-
-    def walk(value: object) -> None:
-        if isinstance(value, torch.Tensor):
-            seen[value.data_ptr()] = value.numel() * value.element_size()
-        for part in value if isinstance(value, list) else getattr(value, "__dict__", {}).values():
-            if isinstance(part, (torch.Tensor, list, Buckets)):
-                walk(part)
-
-    walk(index)
-    return sum(seen.values()) / 2**20
-
-
-def compare_indices(n: int, width: int, queries: int, candidates: int) -> list[dict[str, Any]]:
-    """Recall, time and memory of every kind of index over so many keys."""
-    draw = torch.Generator().manual_seed(2)
-    keys = torch.nn.functional.normalize(torch.randn(n, width, generator=draw), dim=1)
-    wanted = torch.randint(n, (queries,), generator=draw)
-    beside = torch.nn.functional.normalize(torch.randn(queries, width, generator=draw), dim=1)
-    asked = torch.nn.functional.normalize(keys[wanted] + 0.484 * beside, dim=1)  # a cosine of 0.9
-    exact = nearest(asked, keys, 8).numbers
-    found = []
-    for kind in get_args(Kind):
-        begin = time.perf_counter()
-        try:
-            index = index_of(kind, keys)
-        except ImportError as error:
-            print(f"{kind} is left out: {error}", file=sys.stderr)
-            continue
-        made = time.perf_counter() - begin
-        begin = time.perf_counter()
-        numbers = torch.cat([nearest(query[None], keys, 8, index, candidates).numbers for query in asked])
-        asking = (time.perf_counter() - begin) / queries
-        shared = (numbers[:, :, None] == exact[:, None]).any(1).double().mean()
-        recall = float((numbers[:, 0] == wanted).double().mean())
-        figures = {"recall": recall, "recall_of_8": float(shared), "build_seconds": made, "query_seconds": asking}
-        found.append({"entries": n, "index": kind, **figures, "megabytes": held_megabytes(index)})
-        print(json.dumps(found[-1]), file=sys.stderr)
-    return found
-
-
 def attached_overhead(lm: LanguageModel, n: int, width: int, tokens: int, runs: int) -> dict[str, Any]:
     """How much longer generation takes with n drawn entries at a layer, of which one speaks on the prompt."""
     memory, draw = lm.memory(LAYER), torch.Generator().manual_seed(3)
@@ -252,31 +204,23 @@ def attached_overhead(lm: LanguageModel, n: int, width: int, tokens: int, runs: 
     return result
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--entries", type=int, default=100_000)
-    parser.add_argument("--d-ffn", type=int, default=1536)
-    parser.add_argument("--d-model", type=int, default=576)
-    parser.add_argument("--batch", type=int, default=1000, help="facts inserted at once")
-    parser.add_argument("--runs", type=int, default=21, help="single inserts that are timed")
-    sizes = [10**power for power in range(2, 7)]
-    parser.add_argument("--indices", type=int, nargs="*", default=sizes[1:], help="numbers of keys to compare at")
-    parser.add_argument("--attached", type=int, nargs="*", default=sizes, help="numbers of attached entries")
-    parser.add_argument("--width", type=int, default=256, help="numbers of a key in its layer's view")
-    parser.add_argument("--queries", type=int, default=200, help="queries to each index")
-    parser.add_argument("--candidates", type=int, default=256, help="candidates that an index proposes")
-    parser.add_argument("--model", default="smollm2-135m", help="what generates beside attached entries")
-    parser.add_argument("--tokens", type=int, default=50, help="tokens to generate")
-    parser.add_argument("--generations", type=int, default=7, help="generations that are timed, with and without")
-    parser.add_argument("--list", type=int, default=0, help="facts of the list that is built again; 0: none is")
-    parser.add_argument("--facts", type=Path, help="a file with them")
-    parser.add_argument("--offset", type=int, default=0, help="facts of it that are passed over")
-    parser.add_argument(
-        "--kept", type=Path, default=Path("outputs/list.kb"), help="where what is solved of them is kept"
-    )
-    options = parser.parse_args()
-    if options.list and options.facts is None:
-        parser.error("--list needs real facts: give a file with --facts")
+def plain_fold_seconds(kb: KnowledgeBase, lm: Any, facts: Sequence[Fact]) -> float:
+    """The plain way through the same equation, from the same entries: one outer product after the other."""
+    entries = kb.entries(lm, facts)
+
+    def fold() -> None:
+        A, B = 0.1 * torch.eye(lm.d_ffn, dtype=torch.float64), torch.zeros(lm.values.shape, dtype=torch.float64)
+        for entry in entries:
+            k, r = residuals_of([entry.key], [entry.value], lm.values.double())
+            A += k.T @ k
+            B += k.T @ r
+        torch.linalg.solve(A, B)
+
+    return timed(fold)[0]
+
+
+def store_figures(options: argparse.Namespace) -> dict[str, Any]:
+    """A base that is filled, opened again, has a fact taken out, and 300 of its entries folded."""
     lm = Widths(options.d_ffn, options.d_model)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "facts.kb"
@@ -294,41 +238,11 @@ def main() -> None:
         with KnowledgeBase.open(path) as kb:
             assert kb.find(subject=f"Subject {options.entries // 2}")
             opened = time.perf_counter() - begin
-            begin = time.perf_counter()
-            kb.delete("fact-7")
-            deleted = time.perf_counter() - begin
+            deleted, _ = timed(lambda: kb.delete("fact-7"))
             facts = [fact for fact in facts_from(0, 301) if fact.id != "fact-7"]
-            folded = fold_seconds(kb, lm, facts)
-            # The plain way through the same equation, from the same entries: one outer product after the other.
-            entries = kb.entries(lm, facts)
-            begin = time.perf_counter()
-            A, B = 0.1 * torch.eye(lm.d_ffn, dtype=torch.float64), torch.zeros(lm.values.shape, dtype=torch.float64)
-            for entry in entries:
-                k, r = residuals_of([entry.key], [entry.value], lm.values.double())
-                A += k.T @ k
-                B += k.T @ r
-            torch.linalg.solve(A, B)
-            plainly = time.perf_counter() - begin
+            folded, plainly = fold_seconds(kb, lm, facts), plain_fold_seconds(kb, lm, facts)
         megabytes = sum(file.stat().st_size for file in Path(folder).iterdir()) / 2**20
-    indices = [
-        each for n in options.indices for each in compare_indices(n, options.width, options.queries, options.candidates)
-    ]
-    model = load(options.model) if options.attached or options.list else None
-    rebuild = None
-    if options.list and model is not None:
-        rebuild = rebuilt(
-            model, read_facts(options.facts, offset=options.offset, limit=options.list).facts, options.kept
-        )
-        print(json.dumps(rebuild), file=sys.stderr)
-    attached = [
-        attached_overhead(model, n, options.width, options.tokens, options.generations)
-        for n in options.attached
-        if model is not None
-    ]
-    result = {
-        "benchmark": "knowledge_base",
-        "threads": torch.get_num_threads(),
-        "load": [*os.getloadavg()] if hasattr(os, "getloadavg") else None,
+    return {
         "entries": options.entries,
         "d_ffn": options.d_ffn,
         "d_model": options.d_model,
@@ -341,12 +255,65 @@ def main() -> None:
         "fold_300_ratio": plainly / folded,
         "megabytes": megabytes,
         "key_width": options.width,
+    }
+
+
+def arguments() -> argparse.Namespace:
+    """What the command line asks for."""
+    parser = parser_of(__doc__)
+    parser.add_argument("--entries", type=int, default=100_000)
+    parser.add_argument("--d-ffn", type=int, default=1536)
+    parser.add_argument("--d-model", type=int, default=576)
+    parser.add_argument("--batch", type=int, default=1000, help="facts inserted at once")
+    parser.add_argument("--runs", type=int, default=21, help="single inserts that are timed")
+    sizes = [10**power for power in range(2, 7)]
+    parser.add_argument("--indices", type=int, nargs="*", default=sizes[1:], help="numbers of keys to compare at")
+    parser.add_argument("--attached", type=int, nargs="*", default=sizes, help="numbers of attached entries")
+    parser.add_argument("--width", type=int, default=256, help="numbers of a key in its layer's view")
+    parser.add_argument("--queries", type=int, default=200, help="queries to each index")
+    parser.add_argument("--candidates", type=int, default=256, help="candidates that an index proposes")
+    parser.add_argument("--tokens", type=int, default=50, help="tokens to generate")
+    parser.add_argument("--generations", type=int, default=7, help="generations that are timed, with and without")
+    parser.add_argument("--list", type=int, default=0, help="facts of the list that is built again; 0: none is")
+    parser.add_argument("--facts", type=Path, help="a file with them")
+    parser.add_argument("--offset", type=int, default=0, help="facts of it that are passed over")
+    parser.add_argument(
+        "--kept", type=Path, default=Path("outputs/list.kb"), help="where what is solved of them is kept"
+    )
+    options = parser.parse_args()
+    if options.list and options.facts is None:
+        parser.error("--list needs real facts: give a file with --facts")
+    return options
+
+
+def main() -> None:
+    """Runs all parts and prints what was measured."""
+    options = arguments()
+    figures = store_figures(options)
+    indices = [
+        each for n in options.indices for each in compare_indices(n, options.width, options.queries, options.candidates)
+    ]
+    rebuild, attached = None, []
+    if options.attached or options.list:
+        model = load(options.model)
+        if options.list:
+            facts = read_facts(options.facts, offset=options.offset, limit=options.list).facts
+            rebuild = rebuilt(model, facts, options.kept)
+            print(json.dumps(rebuild), file=sys.stderr)
+        attached = [
+            attached_overhead(model, n, options.width, options.tokens, options.generations) for n in options.attached
+        ]
+    result = {
+        "benchmark": "knowledge_base",
+        "threads": torch.get_num_threads(),
+        "load": [*os.getloadavg()] if hasattr(os, "getloadavg") else None,
+        **figures,
         "rebuild": rebuild,
         "indices": indices,
         "attached": attached,
         "peak_memory_mb": peak_memory_mb(),
     }
-    print(json.dumps(result))
+    print_result(result)
 
 
 if __name__ == "__main__":

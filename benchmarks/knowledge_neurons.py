@@ -13,15 +13,10 @@ for one prompt in a batch of 8.
 
 from __future__ import annotations
 
-import argparse
-import json
-import statistics
-import sys
-import time
-from collections.abc import Callable
 from functools import partial
 
 import torch
+from harness import about, in_turns, parser_of, print_result, summary, timed
 from torch import Tensor, nn
 
 from corrigenda import LanguageModel, load
@@ -70,18 +65,14 @@ def ours(lm: LanguageModel, prompts: list[str], answer: str, steps: int) -> list
     return [result.attributions for result in found]
 
 
-def timed(call: Callable[[], Tensor | list[Tensor]]) -> tuple[float, Tensor]:
-    """Seconds, and what the call returned, stacked."""
-    begin = time.perf_counter()
-    result = call()
-    seconds = time.perf_counter() - begin
-    return seconds, result if isinstance(result, Tensor) else torch.stack(result)
+def differ(expected: Tensor, result: list[Tensor]) -> float:
+    """The largest difference, relative to the largest attribution."""
+    return float((result[0] - expected).abs().max() / expected.abs().max())
 
 
 def main() -> None:
     """Runs the comparison and prints it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="smollm2-135m")
+    parser = parser_of(__doc__)
     parser.add_argument("--prompt", default="The Eiffel Tower is located in the city of")
     parser.add_argument("--answer", default="Paris")
     parser.add_argument("--steps", type=int, default=20)
@@ -89,35 +80,22 @@ def main() -> None:
     options = parser.parse_args()
     lm = load(options.model)
     ours(lm, [options.prompt], options.answer, 1)  # warm up
-    rows = []
-    for _ in range(options.repeats):
-        plain_seconds, expected = timed(partial(plain, lm, options.prompt, options.answer, options.steps))
-        ours_seconds, found = timed(partial(ours, lm, [options.prompt], options.answer, options.steps))
-        difference = float((found[0] - expected).abs().max() / expected.abs().max())
-        if difference > 1e-3:
-            raise SystemExit(f"the two ways differ by {difference:.1e} of the largest attribution")
-        rows.append((plain_seconds, ours_seconds, difference))
-        print(f"plain {plain_seconds:.1f} s, ours {ours_seconds:.2f} s, difference {difference:.1e}", file=sys.stderr)
+    plainly = partial(plain, lm, options.prompt, options.answer, options.steps)
+    single = partial(ours, lm, [options.prompt], options.answer, options.steps)
+    timings = [in_turns(plainly, single, differ, 1e-3) for _ in range(options.repeats)]
     batch_seconds, _ = timed(partial(ours, lm, [options.prompt] * BATCH, options.answer, options.steps))
-    plain_median = statistics.median(row[0] for row in rows)
+    figures = summary(timings)
     result = {
-        "benchmark": "knowledge_neurons",
-        "model": lm.name,
-        "device": str(lm.device),
-        "threads": torch.get_num_threads(),
+        **about("knowledge_neurons", lm),
         "prompt_tokens": len(lm.tokens(options.prompt)),
         "layers": lm.n_layers,
         "steps": options.steps,
-        "plain_seconds": plain_median,
-        "ours_seconds": statistics.median(row[1] for row in rows),
-        "ratio": statistics.median(row[0] / row[1] for row in rows),
-        "ratio_smallest": min(row[0] / row[1] for row in rows),
+        **figures,
         "ours_seconds_per_prompt_batch": batch_seconds / BATCH,
-        "ratio_batch": plain_median * BATCH / batch_seconds,
-        "largest_difference": max(row[2] for row in rows),
+        "ratio_batch": figures["plain_seconds"] * BATCH / batch_seconds,
         "peak_memory_mb": peak_memory_mb(),
     }
-    print(json.dumps(result))
+    print_result(result)
 
 
 if __name__ == "__main__":

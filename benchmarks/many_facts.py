@@ -20,13 +20,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import statistics
-import time
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import torch
+from harness import Timing, about, parser_of, print_result, relative, summary, timed
 from rome import plain
 from torch import Tensor
 
@@ -38,7 +38,6 @@ from editing import Memit, UltraEdit
 from editing.contexts import sampled_prefixes
 from editing.locate_then_edit.prompts import build_prompts
 
-T = TypeVar("T")
 MORE = 3
 """So many facts are added one by one, each to the edit of all."""
 
@@ -91,17 +90,33 @@ def plain_updates(lm: LanguageModel, facts: Sequence[Fact], memit: Memit, target
     return deltas
 
 
-def timed(call: Callable[[], T]) -> tuple[float, T]:
-    """Seconds, and what the call returned."""
-    begin = time.perf_counter()
-    result = call()
-    return time.perf_counter() - begin, result
+def one_more(lm: LanguageModel, memit: Memit, edit: Any, more: Sequence[Fact]) -> dict[str, float]:
+    """Seconds of one more fact, added to an edit of many and alone."""
+    added = []
+    with edit.applied(lm):
+        for fact in more:
+            added.append(timed(partial(memit.extend, lm, edit, [fact]))[0])
+    alone = [timed(partial(memit.edit, lm, [fact]))[0] for fact in more]
+    return {
+        "one_more_seconds": statistics.median(added),
+        "one_alone_seconds": statistics.median(alone),
+        "one_more_ratio": statistics.median(added) / statistics.median(alone),
+    }
 
 
-def main() -> None:
-    """Runs the comparison and prints it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="smollm2-135m")
+def plain_way(lm: LanguageModel, few: Sequence[Fact], thorough: Memit) -> tuple[float, float]:
+    """Seconds of the plain way for some facts, and the largest difference of a layer's update from ours."""
+    solving, targets = timed(lambda: plain_targets(lm, few, thorough))
+    writing, expected = timed(lambda: plain_updates(lm, few, thorough, targets))
+    ours = thorough.edit(lm, few)
+    differences = [relative(delta, ours.delta(layer)) for layer, delta in expected.items()]
+    assert max(differences) < 0.02, f"the updates differ by {differences}"
+    return solving + writing, max(differences)
+
+
+def arguments() -> argparse.Namespace:
+    """What the command line asks for."""
+    parser = parser_of(__doc__)
     parser.add_argument("--facts", default="embedded", help="a data set as `data.path` takes it")
     parser.add_argument("--count", type=int, default=48, help="how many facts are written, if the data set has them")
     parser.add_argument("--compared", type=int, default=48, help="how many of them with all steps, for the ratio")
@@ -111,6 +126,12 @@ def main() -> None:
     options = parser.parse_args()
     if options.keep and (targets := cache_folder() / "targets").exists():
         raise SystemExit(f"{targets} may hold some of the targets: give CORRIGENDA_CACHE=another folder, without one")
+    return options
+
+
+def main() -> None:
+    """Runs the comparison and prints it."""
+    options = arguments()
     lm = load(options.model)
     facts = list(read_facts(options.facts, limit=options.count + MORE, on_error="skip"))
     if len(facts) <= MORE:
@@ -127,27 +148,15 @@ def main() -> None:
 
     seconds, edit = timed(lambda: dataclasses.replace(memit, keep_targets=options.keep).edit(lm, facts))
     peak = peak_memory_mb()
-    added = []
-    with edit.applied(lm):
-        for fact in more:
-            added.append(timed(lambda fact=fact: memit.extend(lm, edit, [fact]))[0])
-    alone = [timed(lambda fact=fact: memit.edit(lm, [fact]))[0] for fact in more]
+    costs = one_more(lm, memit, edit, more)
     turn_seconds, _ = timed(lambda: UltraEdit(refuse_norm=1e9).edit(lm, facts))
     compared = facts[: options.compared]
     thorough_seconds, _ = timed(lambda: thorough.edit(lm, compared))
-
     few = compared[: options.plain]
-    solving, targets = timed(lambda: plain_targets(lm, few, thorough))
-    writing, expected = timed(lambda: plain_updates(lm, few, thorough, targets))
-    found = thorough.edit(lm, few)
-    differences = [float((found.delta(n) - delta).norm() / delta.norm()) for n, delta in expected.items()]
-    assert max(differences) < 0.02, f"the updates differ by {differences}"
-    plain_seconds = (solving + writing) / len(few)
+    plain_seconds, difference = plain_way(lm, few, thorough)
+    timing = Timing(plain_seconds / len(few), thorough_seconds / len(compared), difference)
     result = {
-        "benchmark": "many_facts",
-        "model": lm.name,
-        "device": str(lm.device),
-        "threads": torch.get_num_threads(),
+        **about("many_facts", lm),
         "layers": list(memit.resolved_layers(lm)),
         "steps": value.steps,
         "contexts": 1 + sum(number for _, number in memit.prefix_lengths),
@@ -155,20 +164,16 @@ def main() -> None:
         "facts": len(facts),
         "compared_facts": len(compared),
         "plain_facts": len(few),
-        "plain_seconds_per_fact": plain_seconds,
-        "ours_seconds_per_fact": thorough_seconds / len(compared),
-        "ratio": plain_seconds * len(compared) / thorough_seconds,
+        **summary([timing], "_per_fact"),
         "seconds_per_fact": seconds / len(facts),
-        "ratio_with_early_stop": plain_seconds * len(facts) / seconds,
-        "one_more_seconds": statistics.median(added),
-        "one_alone_seconds": statistics.median(alone),
-        "one_more_ratio": statistics.median(added) / statistics.median(alone),
-        "largest_difference": max(differences),
+        "ratio_with_early_stop": timing.plain * len(facts) / seconds,
+        **costs,
         "ultraedit_facts_per_second": len(facts) / turn_seconds,
         "memory_over_model_mb": None if held is None else peak - held,
         "peak_memory_mb": peak_memory_mb(),
     }
-    print(json.dumps(result))
+    del result["ratio_smallest"]  # there is one timing
+    print_result(result)
 
 
 if __name__ == "__main__":

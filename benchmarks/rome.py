@@ -13,16 +13,13 @@ is what the times would be if nothing else took any.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import json
 import statistics
-import sys
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
+from harness import about, in_turns, parser_of, print_result, relative, summary, timed
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -36,6 +33,15 @@ from editing.locate_then_edit.rome import Rome
 from editing.locate_then_edit.targets import ValueSettings, solve_target_values
 
 BATCH = 8
+
+
+def mean_nll(log_probs: Tensor, begins: Sequence[int], targets: Tensor) -> Tensor:
+    """-log P of the targets, (row, token), which are predicted from a position of each row on: the mean over all."""
+    nll = torch.zeros(())
+    for row, (begin, tokens) in enumerate(zip(begins, targets, strict=True)):
+        for place, token in enumerate(tokens):
+            nll = nll - log_probs[row, begin + place, token] / (len(targets) * len(tokens))
+    return nll
 
 
 def plain(
@@ -53,11 +59,10 @@ def plain(
     """
     prompts = build_prompts(lm, [fact], prefixes, settings.kl_prompt, settings.kl_position)  # tokens only
     batch, subject = prompts.batch, prompts.subject.tolist()
-    lengths = batch.lengths.tolist()
     n = int(prompts.rewriting.sum())  # the last row is the KL prompt, cut at the subject
     kl_at = subject[n]
     module = module or lm.architecture.values(layer)
-    per_row = prompts.predicts.sum(1)
+    begins = (batch.lengths - prompts.predicts.sum(1))[:n].tolist()
     targets = prompts.targets[prompts.targets >= 0].view(n, -1)
     delta = torch.zeros(lm.memory(layer).d_model, requires_grad=True)
     seen: dict[str, Tensor] = {}
@@ -81,18 +86,10 @@ def plain(
         kl_log_probs = log_probs[n, kl_at]
         if before is None:
             before = kl_log_probs.detach()
-        nll = torch.zeros(())
-        for row in range(n):
-            at = lengths[row] - int(per_row[row])
-            for i, token in enumerate(targets[row]):
-                nll = nll - log_probs[row, at + i, token] / (n * len(targets[row]))
         kl = (kl_log_probs.exp() * (kl_log_probs - before)).sum()
-        v0 = seen["v0"]
-        loss = (
-            nll
-            + settings.kl_factor * kl
-            + settings.weight_decay * (delta.square().sum() + 1e-30).sqrt() / v0.norm() ** 2
-        )
+        decay = (delta.square().sum() + 1e-30).sqrt() / seen["v0"].norm() ** 2
+        nll = mean_nll(log_probs, begins, targets)
+        loss = nll + settings.kl_factor * kl + settings.weight_decay * decay
         if step == settings.steps - 1:
             break
         optimiser.zero_grad()
@@ -114,11 +111,10 @@ def ours(
     return mean_keys(run, layer), solve_target_values(lm, run, layer, settings).values
 
 
-def timed(call: Callable[[], tuple[Tensor, Tensor]]) -> tuple[float, tuple[Tensor, Tensor]]:
-    """Seconds, and what the call returned."""
-    begin = time.perf_counter()
-    result = call()
-    return time.perf_counter() - begin, result
+def differ(expected: tuple[Tensor, Tensor], result: tuple[Tensor, Tensor]) -> float:
+    """How far v* is from the plain way's, relative to it; k* has to be the same."""
+    torch.testing.assert_close(result[0][0], expected[0], atol=1e-3, rtol=1e-3)
+    return relative(expected[1], result[1][0])
 
 
 def operations(solve: Callable[[ValueSettings], object], settings: ValueSettings) -> int:
@@ -133,8 +129,7 @@ def operations(solve: Callable[[ValueSettings], object], settings: ValueSettings
 
 def main() -> None:
     """Runs the comparison and prints it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="smollm2-135m")
+    parser = parser_of(__doc__)
     parser.add_argument("--layer", type=int)
     parser.add_argument("--facts", default="embedded", help="a data set as `data.path` takes it")
     parser.add_argument("--count", type=int, default=BATCH, help="how many facts; also the size of the batch")
@@ -146,47 +141,32 @@ def main() -> None:
     prefixes = sampled_prefixes(lm, rome.prefix_lengths)
     settings = dataclasses.replace(rome.value, early_stop_loss=-1.0)
     ours(lm, facts[:1], layer, prefixes, dataclasses.replace(settings, steps=2))  # warm up
-    rows = []
-    for fact in facts:
-        plain_seconds, (key, value) = timed(partial(plain, lm, fact, layer, prefixes, settings))
-        ours_seconds, (keys, values) = timed(partial(ours, lm, [fact], layer, prefixes, settings))
-        torch.testing.assert_close(keys[0], key, atol=1e-3, rtol=1e-3)
-        difference = float((values[0] - value).norm() / value.norm())
-        rows.append((plain_seconds, ours_seconds, difference))
-        message = f"plain {plain_seconds:.1f} s, ours {ours_seconds:.1f} s, relative difference of v* {difference:.1e}"
-        print(f"{fact.statement!r}: {message}", file=sys.stderr)
-    batch_seconds, _ = timed(partial(ours, lm, facts, layer, prefixes, settings))
-    plain_all = [row[0] for row in rows]
-    counted = [
-        (
-            operations(partial(plain, lm, fact, layer, prefixes), settings),
-            operations(partial(ours, lm, [fact], layer, prefixes), settings),
+    plainly = {fact.id: partial(plain, lm, fact, layer, prefixes) for fact in facts}
+    solved = {fact.id: partial(ours, lm, [fact], layer, prefixes) for fact in facts}
+    timings = [
+        in_turns(
+            partial(plainly[fact.id], settings), partial(solved[fact.id], settings), differ, 1e-3, repr(fact.statement)
         )
         for fact in facts
     ]
-    counted_batch = operations(partial(ours, lm, facts, layer, prefixes), settings)
+    together = partial(ours, lm, facts, layer, prefixes)
+    batch_seconds, _ = timed(partial(together, settings))
+    counts = [(operations(plainly[each], settings), operations(solved[each], settings)) for each in plainly]
     result = {
-        "benchmark": "rome",
-        "model": lm.name,
-        "device": str(lm.device),
-        "threads": torch.get_num_threads(),
+        **about("rome", lm),
         "layer": layer,
         "steps": settings.steps,
         "contexts": len(prefixes),
         "data": options.facts,
         "facts": len(facts),
-        "plain_seconds_per_fact": statistics.median(plain_all),
-        "ours_seconds_per_fact": statistics.median(row[1] for row in rows),
-        "ratio": statistics.median(row[0] / row[1] for row in rows),
-        "ratio_smallest": min(row[0] / row[1] for row in rows),
+        **summary(timings, "_per_fact"),
         "ours_seconds_per_fact_batch": batch_seconds / len(facts),
-        "ratio_batch": sum(plain_all) / batch_seconds,
-        "operations_ratio": statistics.median(theirs / mine for theirs, mine in counted),
-        "operations_ratio_batch": sum(theirs for theirs, _ in counted) / counted_batch,
-        "largest_difference": max(row[2] for row in rows),
+        "ratio_batch": sum(each.plain for each in timings) / batch_seconds,
+        "operations_ratio": statistics.median(theirs / mine for theirs, mine in counts),
+        "operations_ratio_batch": sum(theirs for theirs, _ in counts) / operations(together, settings),
         "peak_memory_mb": peak_memory_mb(),
     }
-    print(json.dumps(result))
+    print_result(result)
 
 
 if __name__ == "__main__":

@@ -33,15 +33,16 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch
+from harness import print_result
+from meter import Meter
 
 import editing.locate_then_edit.rome
 import editing.locate_then_edit.solved
@@ -54,67 +55,26 @@ from eval import EvalSettings, evaluate
 from locate.tracing.causal_trace import CausalTrace
 from locate.tracing.noise import Noise
 
+
+def shape(hidden: int, layers: int, heads: int, groups: int, ffn: int, vocabulary: int, tied: bool) -> dict[str, Any]:
+    """A configuration, as `LlamaConfig` takes it; `groups` are key-value heads."""
+    return {
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": groups,
+        "intermediate_size": ffn,
+        "vocab_size": vocabulary,
+        "tie_word_embeddings": tied,
+    }
+
+
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
-    "tiny": (
-        "a test's",
-        {
-            "hidden_size": 32,
-            "num_hidden_layers": 4,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "intermediate_size": 48,
-            "vocab_size": 128,
-            "tie_word_embeddings": True,
-        },
-    ),
-    "0.1": (
-        "SmolLM2-135M",
-        {
-            "hidden_size": 576,
-            "num_hidden_layers": 30,
-            "num_attention_heads": 9,
-            "num_key_value_heads": 3,
-            "intermediate_size": 1536,
-            "vocab_size": 49152,
-            "tie_word_embeddings": True,
-        },
-    ),
-    "0.5": (
-        "Qwen2.5-0.5B",
-        {
-            "hidden_size": 896,
-            "num_hidden_layers": 24,
-            "num_attention_heads": 14,
-            "num_key_value_heads": 2,
-            "intermediate_size": 4864,
-            "vocab_size": 151936,
-            "tie_word_embeddings": True,
-        },
-    ),
-    "1.5": (
-        "Qwen2.5-1.5B",
-        {
-            "hidden_size": 1536,
-            "num_hidden_layers": 28,
-            "num_attention_heads": 12,
-            "num_key_value_heads": 2,
-            "intermediate_size": 8960,
-            "vocab_size": 151936,
-            "tie_word_embeddings": True,
-        },
-    ),
-    "8": (
-        "Llama-3-8B",
-        {
-            "hidden_size": 4096,
-            "num_hidden_layers": 32,
-            "num_attention_heads": 32,
-            "num_key_value_heads": 8,
-            "intermediate_size": 14336,
-            "vocab_size": 128256,
-            "tie_word_embeddings": False,
-        },
-    ),
+    "tiny": ("a test's", shape(32, 4, 4, 2, 48, 128, True)),
+    "0.1": ("SmolLM2-135M", shape(576, 30, 9, 3, 1536, 49152, True)),
+    "0.5": ("Qwen2.5-0.5B", shape(896, 24, 14, 2, 4864, 151936, True)),
+    "1.5": ("Qwen2.5-1.5B", shape(1536, 28, 12, 2, 8960, 151936, True)),
+    "8": ("Llama-3-8B", shape(4096, 32, 32, 8, 14336, 128256, False)),
 }
 """By size in billions of parameters whose shape it is, and the configuration."""
 
@@ -146,13 +106,10 @@ def facts(count: int) -> list[Fact]:
 def write_model(folder: Path, size: str, dtype: torch.dtype) -> None:
     """Writes a model with random weights, never holding more than a shard and a tensor of them."""
     from safetensors.torch import save_file
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from tokenizers.pre_tokenizers import Whitespace
-    from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
+    from transformers import AutoModelForCausalLM, LlamaConfig
 
-    shape = SHAPES[size][1]
-    config = LlamaConfig(**shape, bos_token_id=1, eos_token_id=2, pad_token_id=0, dtype=dtype)
+    sizes = SHAPES[size][1]
+    config = LlamaConfig(**sizes, bos_token_id=1, eos_token_id=2, pad_token_id=0, dtype=dtype)
     config.architectures = ["LlamaForCausalLM"]
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
@@ -183,82 +140,29 @@ def write_model(folder: Path, size: str, dtype: torch.dtype) -> None:
     (folder / "model.safetensors.index.json").write_text(
         json.dumps({"metadata": {"total_size": total}, "weight_map": index}), encoding="utf-8"
     )
+    write_tokenizer(folder, sizes["vocab_size"])
+
+
+def write_tokenizer(folder: Path, vocabulary: int) -> None:
+    """Writes a tokenizer with a token for each word that is used here, and with made-up ones."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+    from transformers import PreTrainedTokenizerFast
+
     texts = [text for fact in facts(16) for text in (fact.statement, *fact.paraphrases, *fact.neighbourhood)]
     words = dict.fromkeys([*(word for text in (*texts, *PREFIXES) for word in text.split()), *CITIES])
     known = ["<pad>", "<s>", "</s>", "<unk>", *words]
-    known += [f"w{number}" for number in range(len(known), shape["vocab_size"])]
+    known += [f"w{number}" for number in range(len(known), vocabulary)]
     plain = Tokenizer(WordLevel({word: number for number, word in enumerate(known)}, unk_token="<unk>"))
     plain.pre_tokenizer = Whitespace()
     special = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
     PreTrainedTokenizerFast(tokenizer_object=plain, **special).save_pretrained(folder)
 
 
-class Meter:
-    """Seconds and the most memory of the parts of a run; a part inside another is not counted in that one."""
-
-    def __init__(self) -> None:
-        self.parts: dict[str, dict[str, float]] = {}
-        self._open: list[str] = []
-        self._since = time.perf_counter()
-
-    @contextmanager
-    def part(self, name: str) -> Iterator[None]:
-        """Measures what runs inside the block; several blocks of one name are added up."""
-        self._note()
-        self._open.append(name)
-        try:
-            yield
-        finally:
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
-            self._note()
-            self._open.pop()
-            print(f"  {name}: {self.parts[name]}", file=sys.stderr)
-
-    def within(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        """A function whose calls are measured as a part."""
-
-        def measured(*args: Any, **kwargs: Any) -> Any:
-            with self.part(name):
-                return call(*args, **kwargs)
-
-        return measured
-
-    def _note(self) -> None:
-        now = time.perf_counter()
-        if self._open:
-            so_far = self.parts.setdefault(self._open[-1], {"seconds": 0.0})
-            so_far["seconds"] = round(so_far["seconds"] + now - self._since, 3)
-            peak = _peak_since_reset()
-            if peak is not None:
-                so_far["memory_mb"] = round(max(so_far.get("memory_mb", 0.0), peak))
-        _reset_peak()
-        self._since = time.perf_counter()
-
-
-def _reset_peak() -> None:
-    """Lets the most memory held count from now on, where the system can do that."""
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
-    counter = Path("/proc/self/clear_refs")
-    if counter.exists():
-        counter.write_text("5", encoding="ascii")
-
-
-def _peak_since_reset() -> float | None:
-    """MiB; None where the system tells only the peak of the whole process."""
-    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
-        return torch.cuda.max_memory_allocated() / 2**20
-    status = Path("/proc/self/status")
-    if not status.exists():
-        return None
-    [line] = [line for line in status.read_text(encoding="ascii").splitlines() if line.startswith("VmHWM")]
-    return int(line.split()[1]) / 1024
-
-
 def run(size: str, options: argparse.Namespace) -> dict[str, Any]:
     """All parts on one size, in this process."""
-    shape, config = SHAPES[size]
+    title, sizes = SHAPES[size]
     dtype = getattr(torch, options.dtype)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=options.folder)))
@@ -276,13 +180,13 @@ def run(size: str, options: argparse.Namespace) -> dict[str, Any]:
             trace = CausalTrace(method="attribution", noise=Noise(samples=2, subjects=(asked[0].subject,)))
             with meter.part("trace"):
                 trace.find(lm, asked[0], answer="top")
-        text = _text(folder / "text.txt", options.tokens, config["vocab_size"])
+        text = _text(folder / "text.txt", options.tokens, sizes["vocab_size"])
         for editor in _editors(options, text):
             _edit_and_score(lm, editor, asked, meter, options)
         weights = sum(parameter.nbytes for parameter in lm.model.parameters())
         count = sum(parameter.numel() for parameter in lm.model.parameters())
         return {
-            "shape_of": shape,
+            "shape_of": title,
             "parameters": count,
             "dtype": options.dtype,
             "device": str(lm.device),
@@ -385,7 +289,7 @@ def main() -> None:
     }
     if options.json:
         options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps(result))
+    print_result(result)
 
 
 def _run_apart(size: str) -> dict[str, Any]:

@@ -13,16 +13,14 @@ unrelated prompts with the side memory applied over that without.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import json
 import random
 import statistics
-import sys
-import time
+from functools import partial
 from unittest import mock
 
 import torch
+from harness import about, in_turns, parser_of, print_result, relative, summary, timed
 from torch import Tensor
 
 from corrigenda import Fact, LanguageModel, SideMemoryEdit, load
@@ -96,15 +94,11 @@ def generation(lm: LanguageModel, edit: SideMemoryEdit, runs: int) -> dict[str, 
     quiet = dataclasses.replace(edit, epsilons=torch.full_like(edit.epsilons, 1e9))
     pairs = []
     for _ in range(runs + 1):
-        begin = time.perf_counter()
-        without = decode(lm, prompts, 24, stop=lambda _: False)
-        middle = time.perf_counter()
+        bare, without = timed(lambda: decode(lm, prompts, 24, stop=lambda _: False))
         with quiet.applied(lm):
-            start = time.perf_counter()
-            answered = decode(lm, prompts, 24, stop=lambda _: False)
-            end = time.perf_counter()
+            routed, answered = timed(lambda: decode(lm, prompts, 24, stop=lambda _: False))
         assert answered == without
-        pairs.append((middle - begin, end - start))
+        pairs.append((bare, routed))
     pairs = pairs[1:]  # the first warms up
     return {
         "generation_seconds": statistics.median(pair[0] for pair in pairs),
@@ -115,8 +109,7 @@ def generation(lm: LanguageModel, edit: SideMemoryEdit, runs: int) -> dict[str, 
 
 def main() -> None:
     """Runs the comparison and prints it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="smollm2-135m")
+    parser = parser_of(__doc__)
     parser.add_argument("--facts", default="embedded", help="a data set as `data.path` takes it")
     parser.add_argument("--count", type=int, default=4, help="how many facts")
     parser.add_argument("--steps", type=int, default=15)
@@ -128,42 +121,37 @@ def main() -> None:
     wise = Wise(steps=options.steps, stop=1e-9, other_subjects=0, loudest=0)
     wise.prepare(lm)
     # What all edits share is loaded once, as in a sequence of edits.
-    begun = dataclasses.replace(wise, steps=1).edit(lm, facts[:1])
-    coordinates = Coordinates.of(lm, begun.layer, wise)
-    loaded = mock.patch.object(Coordinates, "of", return_value=coordinates)
-    rows = []
-    edit = begun
-    for fact in facts:
-        begin = time.perf_counter()
-        expected = plain(lm, fact, wise, coordinates)
-        middle = time.perf_counter()
-        with loaded:
-            edit = wise.edit(lm, [fact])
-        end = time.perf_counter()
-        difference = float((edit.deltas[0] - expected).norm() / expected.norm())
-        assert difference < 1e-2, f"the side memories differ by {difference}"
-        rows.append((middle - begin, end - middle, difference))
-        message = f"plain {middle - begin:.1f} s, ours {end - middle:.1f} s, relative difference {difference:.1e}"
-        print(f"{fact.statement!r}: {message}", file=sys.stderr)
+    edit = dataclasses.replace(wise, steps=1).edit(lm, facts[:1])
+    coordinates = Coordinates.of(lm, edit.layer, wise)
+
+    def differ(expected: Tensor, result: SideMemoryEdit) -> float:
+        nonlocal edit
+        edit = result
+        return relative(expected, result.deltas[0])
+
+    with mock.patch.object(Coordinates, "of", return_value=coordinates):
+        timings = [
+            in_turns(
+                partial(plain, lm, fact, wise, coordinates),
+                partial(wise.edit, lm, [fact]),
+                differ,
+                1e-2,
+                repr(fact.statement),
+            )
+            for fact in facts
+        ]
     result = {
-        "benchmark": "wise",
-        "model": lm.name,
-        "device": str(lm.device),
-        "threads": torch.get_num_threads(),
+        **about("wise", lm),
         "layer": edit.layer,
         "steps": wise.steps,
         "rows": 1 + wise.prefixes + wise.thinned,
         "data": options.facts,
         "facts": len(facts),
-        "plain_seconds_per_fact": statistics.median(row[0] for row in rows),
-        "ours_seconds_per_fact": statistics.median(row[1] for row in rows),
-        "ratio": statistics.median(row[0] / row[1] for row in rows),
-        "ratio_smallest": min(row[0] / row[1] for row in rows),
-        "largest_difference": max(row[2] for row in rows),
+        **summary(timings, "_per_fact"),
         **generation(lm, edit, options.runs),
         "peak_memory_mb": peak_memory_mb(),
     }
-    print(json.dumps(result))
+    print_result(result)
 
 
 if __name__ == "__main__":

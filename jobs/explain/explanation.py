@@ -23,7 +23,8 @@ from eval.proof.proving import Changed, changed_next_to
 from eval.records import finite
 from jobs.explain.answers import answers
 from jobs.explain.grids import Grid
-from jobs.explain.parts import PARTS, Asked
+from jobs.explain.part import Asked
+from jobs.explain.parts import PARTS
 from jobs.explain.prose import written
 from jobs.explain.settings import ExplainSettings
 from locate import EditLens, EditReading

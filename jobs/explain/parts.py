@@ -7,15 +7,12 @@ hold that result's own figures: nothing is computed here.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from corrigenda import Fact, LanguageModel
-from corrigenda.prompts import encode_target
 from jobs.explain.grids import Field, Grid, cells, filled, from_the_last, scored
-from jobs.explain.settings import ExplainSettings
+from jobs.explain.part import Asked, Part
 from locate import (
     KnowledgeNeurons,
     LensGrid,
@@ -30,56 +27,6 @@ from locate import (
     sub_updates,
 )
 from locate.lens.words import bottom, read_static, top
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A fact that a model is asked about, as it is without or with the edit.
-
-    Attributes:
-        lm: the model, with the edit applied or without.
-        fact: the fact.
-        settings: how far the parts go.
-        edited: whether the edit is applied.
-    """
-
-    lm: LanguageModel
-    fact: Fact
-    settings: ExplainSettings
-    edited: bool
-
-    @property
-    def answer(self) -> str:
-        """The answer that is traced: without the edit the old object, with it the new one; "top" if there is none."""
-        return (self.fact.target_new if self.edited else self.fact.target_true) or "top"
-
-    @property
-    def tokens(self) -> tuple[int, ...]:
-        """The first tokens of the new and of the old object, of those that there are; each once."""
-        prompt = self.lm.reads(self.fact.statement)
-        objects = (self.fact.target_new, self.fact.target_true)
-        encoded = (
-            encode_target(self.lm.tokenizer, prompt, each, self.fact.joint) for each in objects if each is not None
-        )
-        return tuple(dict.fromkeys(ids[0] for ids in encoded))
-
-
-@dataclass(frozen=True)
-class Part:
-    """A part of the page.
-
-    Attributes:
-        title: its heading.
-        about: what is seen, in a sentence or two.
-        find: results of `locate`.
-        grids: what shows them.
-    """
-
-    title: str
-    about: str
-    find: Callable[[Asked], tuple[Any, ...]]
-    grids: Callable[[Asked, tuple[Any, ...]], list[Grid]]
-
 
 # -- the lens
 

@@ -22,8 +22,9 @@ FILE = Path(__file__).parents[3] / "benchmarks" / "knowledge_base.py"
 
 
 @pytest.fixture
-def benchmark() -> ModuleType:
+def benchmark(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The file as a module of its own name: docs/reports has a command of the same."""
+    monkeypatch.syspath_prepend(str(FILE.parent))
     spec = importlib.util.spec_from_file_location("benchmark_of_knowledge_bases", FILE)
     assert spec is not None
     assert spec.loader is not None

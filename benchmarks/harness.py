@@ -1,0 +1,104 @@
+"""What the benchmarks share: the plain way and ours timed in turns, and the JSON object of the last line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from corrigenda import LanguageModel
+
+T = TypeVar("T")
+P = TypeVar("P")
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of the plain way and of ours for the same work, and how far their results are apart."""
+
+    plain: float
+    ours: float
+    difference: float = 0.0
+
+    @property
+    def ratio(self) -> float:
+        """Plain / ours: how many times faster ours is."""
+        return self.plain / self.ours
+
+
+def parser_of(text: str | None) -> argparse.ArgumentParser:
+    """A parser with a benchmark's docstring for its help, and its option ``--model``."""
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2-135m")
+    return parser
+
+
+def timed(call: Callable[[], T]) -> tuple[float, T]:
+    """Seconds, and what the call returned."""
+    begin = time.perf_counter()
+    result = call()
+    return time.perf_counter() - begin, result
+
+
+def in_turns(
+    plain: Callable[[], P], ours: Callable[[], T], differ: Callable[[P, T], float], most: float, what: str = ""
+) -> Timing:
+    """Times the plain way, then ours, compares what they give, and says it on standard error.
+
+    Args:
+        plain: the plain way.
+        ours: ours.
+        differ: how far the two results are apart.
+        most: the largest difference that still is the same result.
+        what: what was worked on, for the line.
+
+    Raises:
+        SystemExit: the results differ by more.
+    """
+    plain_seconds, expected = timed(plain)
+    our_seconds, result = timed(ours)
+    difference = differ(expected, result)
+    if not difference <= most:
+        raise SystemExit(f"the two ways differ by {difference:.1e}, more than {most:g}")
+    line = f"plain {plain_seconds:.1f} s, ours {our_seconds:.2f} s, difference {difference:.1e}"
+    print(f"{what}: {line}" if what else line, file=sys.stderr, flush=True)
+    return Timing(plain_seconds, our_seconds, difference)
+
+
+def relative(expected: Tensor, result: Tensor) -> float:
+    """The norm of a difference, relative to what was expected."""
+    return float((result - expected).norm() / expected.norm())
+
+
+def summary(timings: Sequence[Timing], per: str = "") -> dict[str, float]:
+    """The medians of several timings; `per` stands behind the names of seconds (``_per_fact``)."""
+    return {
+        f"plain_seconds{per}": statistics.median(each.plain for each in timings),
+        f"ours_seconds{per}": statistics.median(each.ours for each in timings),
+        "ratio": statistics.median(each.ratio for each in timings),
+        "ratio_smallest": min(each.ratio for each in timings),
+        "largest_difference": max(each.difference for each in timings),
+    }
+
+
+def about(benchmark: str, lm: LanguageModel) -> dict[str, Any]:
+    """What every benchmark on a model says first."""
+    return {
+        "benchmark": benchmark,
+        "model": lm.name,
+        "device": str(lm.device),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def print_result(result: Mapping[str, Any]) -> None:
+    """The last line of a benchmark."""
+    print(json.dumps(result))
