@@ -4,43 +4,59 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from pathlib import Path
 from typing import Any
 
+import pytest
+import yaml
+
 Json = dict[str, Any]
-COUNTERFACT: Json = {
-    "case_id": 7,
-    "pararel_idx": 2796,
-    "requested_rewrite": {
-        "prompt": "The capital of {} is",
-        "relation_id": "P36",
-        "target_new": {"str": "Lyon", "id": "Q456"},
-        "target_true": {"str": "Tallinn", "id": "Q1770"},
-        "subject": "Estonia",
-    },
-    "paraphrase_prompts": ["They flew home. Estonia has its seat of government in"],
-    "neighborhood_prompts": ["The old hanseatic town of Reval is today called"],
-    "attribute_prompts": ["The third largest city of France is"],
-    "generation_prompts": ["Estonia's parliament sits in"],
-}
+ROOT = Path(__file__).parents[1]
+SHARED = Path(os.environ.get("CORRIGENDA_SHARED", ROOT.parent / "shared")) / "data"
+
+CASES: dict[str, Json] = yaml.safe_load((ROOT / "tests/unit/corrigenda/data/records.yaml").read_text("utf-8"))
+"""By name of a data set: `schema`, `record`, `fact`, `bad` and `variants`, as the file itself says."""
+
+RECORDS: dict[str, Json] = {name: case["record"] for name, case in CASES.items()}
+PLAIN, KNOWN, COUNTERFACT = RECORDS["plain"], RECORDS["known_facts"], RECORDS["counterfact"]
 
 
 def changed(record: Json, path: str, value: object) -> Json:
-    """A copy of the record with `value` at the dotted path; Ellipsis deletes the field."""
+    """A copy of the record with `value` at the path, whose parts may be places in lists; "<absent>" leaves it out."""
     record = copy.deepcopy(record)
-    *parents, last = path.split(".")
-    owner = record
-    for name in parents:
-        owner = owner[name]
-    if value is ...:
+    *parents, last = [int(part) if part.isdigit() else part for part in path.split(".")]
+    owner: Any = record
+    for part in parents:
+        owner = owner[part]
+    if value == "<absent>":
         del owner[last]
     else:
         owner[last] = value
     return record
 
 
+def plain_records(count: int, start: int = 0) -> list[Json]:
+    return [changed(PLAIN, "id", f"f{number}") for number in range(start, start + count)]
+
+
+def write(path: Path, *records: object) -> Path:
+    """A file of records: a list, or one a line."""
+    lines = path.suffix == ".jsonl"
+    text = "".join(f"{json.dumps(record)}\n" for record in records) if lines else json.dumps(records)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
 def write_repository(folder: Path, splits: dict[str, list[Json]]) -> Path:
     folder.mkdir(parents=True)
     for split, records in splits.items():
-        (folder / f"{split}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+        write(folder / f"{split}.jsonl", *records)
     return folder
+
+
+def shared(name: str) -> Path:
+    path = SHARED / f"{name}.json"
+    if not path.is_file():
+        pytest.skip(f"no {path}; set CORRIGENDA_SHARED to the folder that holds data/{name}.json")
+    return path
