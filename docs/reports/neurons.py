@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -27,10 +26,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from pages import ROOT, Collected, Report, made, making, provenance
+from pages import ROOT, Collected, Report, made, making
+from words import chance, written
 
 from corrigenda import Fact, LanguageModel, load
-from corrigenda.files import write_json, write_text
+from corrigenda.files import write_json
 from corrigenda.runs.folder import RunFolder
 from editing import Enhance, Suppress, UpdateNeurons
 from eval import interval, paired_test
@@ -60,6 +60,8 @@ TOP = 5
 LEAST, MOST = 2, 4
 """On how many prompts of a fact its neurons are located; one more is held out."""
 WRITES = (0.5, 1.0, 2.0, 8.0)
+"""The last one is the paper's."""
+UPDATES = tuple(f"update {write:g}" for write in WRITES)
 FACTORS = {"suppress": 0.0, "enhance": 2.0}
 NAMES = {
     "integrated_gradients": "integrated gradients",
@@ -275,123 +277,88 @@ def _whole(target: TargetScore) -> float:
 
 def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
     """The page and its picture."""
-    records = data["figures"]["facts"]
     picture = docs / "figures" / "neurons-by-layer.png"
     picture.parent.mkdir(parents=True, exist_ok=True)
-    draw(records, picture)
-    path = docs / f"{NAME}.md"
-    write_text(path, "\n".join(text(data, records)))
-    return [path, picture]
+    draw(data["figures"]["facts"], picture)
+    return [*written(NAME, SCRIPT, shown, timed=True)(data, docs), picture]
 
 
-def text(data: Mapping[str, Any], records: list[dict[str, Any]]) -> list[str]:
-    """The page's lines."""
-    page = Page(records)
-    empty = [record for record in records if not record["neurons"]["integrated_gradients"]]
-    relations = Counter(record["relation"] for record in records)
+def shown(data: Mapping[str, Any]) -> dict[str, Any]:
+    """What the template shows."""
+    records = data["figures"]["facts"]
+    table = Table(records)
     counts = [len(record["neurons"]["integrated_gradients"]) for record in records]
     active = [len(_shared(record)) / max(1, count) for record, count in zip(records, counts, strict=True)]
     layers = torch.tensor([record["by_layer"] for record in records]).mean(0)
-    best = layers.argsort(descending=True)[:5].tolist()
-    head = ["suppress, located on", "suppress, held out", "enhance, located on", "enhance, held out"]
-    return [
-        "# Do knowledge neurons hold the fact?",
-        "",
-        page.finding(),
-        "",
-        paragraph(
-            f"The model is {data['figures']['model']}. To locate a fact with all three locators took",
-            f"{fmean(record['seconds_to_locate'] for record in records):.0f} s.",
-        ),
-        "",
-        paragraph(
-            f"The test has {len(records)} facts of PARAREL, from {len(relations)} relations. The model knows each of",
-            f"them in at least {LEAST + 1} wordings: each token of the object is the most likely one. The object is no",
-            "part of the subject's name, and a relation has at most two facts with the same object. Neurons were",
-            "located on 2 to 4 of the wordings. One more wording was held out. The locator is integrated gradients",
-            "with 20 steps. The coarse set of a prompt has the neurons above 0.2 of the largest attribution. A fact's",
-            "neurons are those that more than 70 % of its prompts share; an adaptive rule may move that share. This",
-            f"gives {fmean(counts):.1f} neurons a fact (median {sorted(counts)[len(counts) // 2]}, {min(counts)} to",
-            f"{max(counts)}; between 2 and 5 for {sum(2 <= count <= 5 for count in counts)} of {len(counts)}), of",
-            f"{fmean(value for record in records for value in record['coarse']):.0f} in a prompt's coarse set.",
-            *([f"{len(empty)} facts have no shared neuron; they count as unchanged."] if empty else []),
-        ),
-        "",
-        paragraph(
-            "All changes are relative: P(answer) after / before - 1, in %. Each is the mean over facts with its 95 %",
-            "bootstrap interval (by subject). *Random* is the mean of five draws of as many other neurons of the same",
-            "layers. *Most active* are as many neurons of each of these layers, those with the highest |m|. They may",
-            f"be located ones: {100 * fmean(active):.0f} % are. *p* is a paired permutation test over facts against",
-            "the located neurons.",
-        ),
-        "",
-        "## The two effects",
-        "",
-        *table(["", *head]),
-        page.row("located", "integrated_gradients"),
-        page.row("random", "random", "integrated_gradients"),
-        page.row("most active", "most active", "integrated_gradients"),
-        "",
-        *page.verdicts(),
-        "",
-        "## Other locators",
-        "",
-        paragraph(
-            f"Each set has the {TOP} neurons with the largest attributions (each prompt's divided by its largest, then",
-            "the mean over prompts). So all sets have the same size. p is against the first row.",
-        ),
-        "",
-        *table(["", *head]),
-        *[
-            page.row(NAMES[m], f"{m} top", None if m == "integrated_gradients" else "integrated_gradients top")
-            for m in METHODS
-        ],
-        page.row("random, layers of the first", "random top", "integrated_gradients top"),
-        "",
-        "## Updating",
-        "",
-        paragraph(
-            "`UpdateNeurons` changes the values of the located neurons to v + sign(m) |v| (write e(new) - e(old)).",
-            "Here new is another object of the relation. *Success* is P(new) > P(old). *Other* is the fact before it",
-            "in the list. It is mostly of another relation, and often its answer is a capital, too. The table says",
-            "whether its answer is still the most likely one, and gives its probability. All figures are in %.",
-        ),
-        "",
-        *table(["", "success, located on", "success, held out", "P(new)", "P(old)", "other answer kept", "P(other)"]),
-        *[page.editor_row(name) for name in ("none", "suppress", "enhance", *(f"update {w:g}" for w in WRITES))],
-        "",
-        "## Where they lie",
-        "",
-        "![Neurons and attributions by layer](figures/neurons-by-layer.png)",
-        "",
-        paragraph(
-            "The layers with the largest sums of attributions (`layers_by_attribution`), as means over facts, are",
-            ", ".join(f"{layer} ({layers[layer]:+.3f})" for layer in best) + ".",
-            "A layer's sum is what the answer's probability loses when the layer's coefficients at the predicting",
-            "positions are zero (completeness), up to the error of 20 steps. That error is large where the probability",
-            "changes abruptly near zero (layer 0).",
-        ),
-        "",
-        "## What to keep in mind",
-        "",
-        *page.cautions(),
-        "",
-        paragraph(
-            "Facts by relation:", ", ".join(f"{name} {count}" for name, count in sorted(relations.items())) + "."
-        ),
-        *provenance(NAME, data, SCRIPT, timed=True),
-        "",
-    ]
+    relations = Counter(record["relation"] for record in records)
+    common = relations.most_common(2)
+    heads = [f"{factor}, {where}" for factor in FACTORS for where in ("located on", "held out")]
+    return {
+        "model": data["figures"]["model"],
+        "n": len(records),
+        "table": table,
+        "seconds": fmean(record["seconds_to_locate"] for record in records),
+        "least": LEAST,
+        "top": TOP,
+        "locators": {method: NAMES[method] for method in METHODS},
+        "editors": ("none", "suppress", "enhance", *UPDATES),
+        "effects": ["", *heads],
+        "held_out": {
+            "suppress": fmean(table.relative("held_out", "suppress", "integrated_gradients")),
+            "enhance": fmean(table.relative("held_out", "enhance", "integrated_gradients")),
+            "control": fmean(table.relative("held_out", "suppress", "most active")),
+        },
+        "relations": relations,
+        "few": sum(n for _, n in common),
+        "kinds": [name for name, _ in common],
+        "counts": {
+            "mean": fmean(counts),
+            "median": sorted(counts)[len(counts) // 2],
+            "least": min(counts),
+            "most": max(counts),
+            "usual": sum(2 <= count <= 5 for count in counts),
+        },
+        "coarse": fmean(value for record in records for value in record["coarse"]),
+        "empty": counts.count(0),
+        "active": fmean(active),
+        "verdicts": table.verdicts(),
+        "best_layers": [(layer, float(layers[layer])) for layer in layers.argsort(descending=True)[:5].tolist()],
+        **against(table),
+    }
 
 
-def paragraph(*parts: str) -> str:
-    """Running text in lines of a length that can be read."""
-    return textwrap.fill(" ".join(parts), 118, break_on_hyphens=False, break_long_words=False)
-
-
-def table(columns: Sequence[str]) -> list[str]:
-    """The head of a table."""
-    return [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
+def against(table: Table) -> dict[str, Any]:
+    """What the figures say against the neurons, the locator and the editor."""
+    records = table.records
+    sets = [{tuple(place) for place in record["neurons"]["integrated_gradients"]} for record in records]
+    frequent, times = Counter(place for places in sets for place in places).most_common(1)[0]
+    shared = []
+    for record, mine in zip(records, sets, strict=True):
+        pairs = zip(records, sets, strict=True)
+        others = set().union(*(theirs for other, theirs in pairs if other["answer"] != record["answer"]))
+        if mine:
+            shared.append(len(mine & others) / len(mine))
+    rows = [record["editors"] for record in records if record["editors"]]
+    kept = {name: 100 * fmean(float(row[name]["other_kept"]) for row in rows) for name in rows[0]}
+    success = {name: 100 * fmean(row[name]["located"][0] > row[name]["located"][1] for row in rows) for name in kept}
+    sets_of = ("integrated_gradients top", "gradient top", "integrated_gradients", "most active")
+    suppress, enhance = (
+        {name: 100 * fmean(table.relative("located", factor, name)) for name in sets_of} for factor in FACTORS
+    )
+    top, gradient = "integrated_gradients top", "gradient top"
+    return {
+        "frequent": frequent,
+        "times": times,
+        "shared": fmean(shared),
+        "kept": kept,
+        "success": success,
+        "suppress": suppress,
+        "enhance": enhance,
+        "better": suppress[gradient] < suppress[top] and enhance[gradient] > enhance[top],
+        "best": max(UPDATES, key=lambda name: success[name]),
+        "both": max(UPDATES, key=lambda name: float(harmonic_mean(np.array(success[name]), np.array(kept[name])))),
+        "paper": UPDATES[-1],
+    }
 
 
 def _shared(record: dict[str, Any]) -> set[tuple[int, ...]]:
@@ -400,7 +367,7 @@ def _shared(record: dict[str, Any]) -> set[tuple[int, ...]]:
     return left & right
 
 
-class Page:
+class Table:
     """The tables' cells."""
 
     def __init__(self, records: list[dict[str, Any]]) -> None:
@@ -421,20 +388,9 @@ class Page:
                 cell = self.cell(values, 100)
                 if against is not None:
                     p = paired_test(values, self.relative(where, factor, against))
-                    cell += f" (p {'< 0.001' if p < 0.001 else f'= {p:.3f}'})"
+                    cell += f" (p {'' if p < 0.001 else '= '}{chance(p)})"
                 cells.append(cell)
         return f"| {label} | " + " | ".join(cells) + " |"
-
-    def finding(self) -> str:
-        """What suppressing and enhancing the located neurons does to a wording that they were not located on."""
-        low, high = (self.relative("held_out", factor, "integrated_gradients") for factor in ("suppress", "enhance"))
-        control = self.relative("held_out", "suppress", "most active")
-        return paragraph(
-            f"**Without its located neurons a fact's answer loses {-100 * fmean(low):.0f} % of its probability in a",
-            f"wording that was held out, and with twice as much of them it gains {100 * fmean(high):.0f} %**, for",
-            f"{len(low)} facts. As many of the most active neurons of the same layers, some of them located ones, cost",
-            f"{-100 * fmean(control):.0f} % when they are suppressed.",
-        )
 
     def verdicts(self) -> list[str]:
         """Whether each effect holds: the sign and interval of the differences, and for how many facts."""
@@ -457,61 +413,6 @@ class Page:
                     )
                 lines.append(f"- {factor.capitalize()} {word} P more than for {control} neurons: {'; '.join(parts)}.")
         return lines
-
-    def cautions(self) -> list[str]:
-        """What the figures say against the neurons, the locator and the editor."""
-        sets = [{tuple(place) for place in r["neurons"]["integrated_gradients"]} for r in self.records]
-        frequent, times = Counter(place for places in sets for place in places).most_common(1)[0]
-        shared = []
-        for record, mine in zip(self.records, sets, strict=True):
-            pairs = zip(self.records, sets, strict=True)
-            others = set().union(*(theirs for other, theirs in pairs if other["answer"] != record["answer"]))
-            if mine:
-                shared.append(len(mine & others) / len(mine))
-        rows = [record["editors"] for record in self.records if record["editors"]]
-        kept = {name: 100 * fmean(float(row[name]["other_kept"]) for row in rows) for name in rows[0]}
-        success = {
-            name: 100 * fmean(row[name]["located"][0] > row[name]["located"][1] for row in rows) for name in kept
-        }
-        best = max((f"update {write:g}" for write in WRITES), key=lambda name: success[name])
-        both = max(
-            (f"update {write:g}" for write in WRITES),
-            key=lambda name: float(harmonic_mean(np.array(success[name]), np.array(kept[name]))),
-        )
-        paper = f"update {WRITES[-1]:g}"
-        mean = {
-            (factor, name): 100 * fmean(self.relative("located", factor, name))
-            for factor in FACTORS
-            for name in ("integrated_gradients top", "gradient top", "integrated_gradients", "most active")
-        }
-        better = (
-            mean["suppress", "gradient top"] < mean["suppress", "integrated_gradients top"]
-            and mean["enhance", "gradient top"] > mean["enhance", "integrated_gradients top"]
-        )
-        relations = Counter(record["relation"] for record in self.records).most_common(2)
-        lines = [
-            f"The neurons do not belong to one fact alone. {100 * fmean(shared):.0f} % of a fact's neurons are also"
-            f" located for facts with another answer. The most frequent one (layer {frequent[0]}, number {frequent[1]})"
-            f" is located for {times} of {len(sets)} facts. With a fact's neurons suppressed, {kept['suppress']:.0f} %"
-            " of the other answers stay.",
-            "Gradient x activation needs one backward pass instead of 20. Here it is"
-            f" {'better' if better else 'not better'} than integrated gradients: suppressing"
-            f" {mean['suppress', 'gradient top']:.1f} % against {mean['suppress', 'integrated_gradients top']:.1f} %,"
-            f" enhancing {mean['enhance', 'gradient top']:+.1f} % against"
-            f" {mean['enhance', 'integrated_gradients top']:+.1f} %.",
-            "If the most active neurons of the same layers are suppressed, the probability falls much, too"
-            f" ({mean['suppress', 'most active']:.1f} % against {mean['suppress', 'integrated_gradients']:.1f} %)."
-            " So random neurons are a weak control.",
-            f"Updating has its highest share of successes at write {best.split()[1]} ({success[best]:.0f} % success,"
-            f" {kept[best]:.0f} % of the other answers kept). Success and the other answers together (their harmonic"
-            f" mean) are highest at write {both.split()[1]} ({success[both]:.0f} % and {kept[both]:.0f} %); not tested."
-            f" The paper's {WRITES[-1]:g}, relative to the value's norm, has {success[paper]:.0f} % and"
-            f" {kept[paper]:.0f} %.",
-            f"The facts are of few kinds: {sum(n for _, n in relations)} of {len(self.records)} are of"
-            f" {' and '.join(name for name, _ in relations)}. A model of this size completes only few of PARAREL's"
-            " wordings with the object as the next token.",
-        ]
-        return [textwrap.fill(f"- {line}", 118, subsequent_indent="  ", break_on_hyphens=False) for line in lines]
 
     def editor_row(self, name: str) -> str:
         """A line of the table of editors."""
