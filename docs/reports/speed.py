@@ -16,13 +16,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pages import ROOT, Collected, Report, made, making, markdown, provenance
-from words import paragraph
+from pages import ROOT, Collected, Report, made, making
+from words import written
 
 from corrigenda.files import write_json
 
@@ -104,30 +104,48 @@ class Row:
     Attributes:
         what: is measured.
         run: a name of `RUNS`.
-        ratio: the key of the figure; of several, one inside another.
+        key: of the figure; of several, one inside another.
         plain, ours: the keys of the two times, in seconds.
         aim: what the figure was to reach.
         most: whether the aim is the most that it may be, not the least.
+        figures: of all runs.
     """
 
     what: str
     run: str
-    ratio: str
+    key: str
     plain: str = ""
     ours: str = ""
     aim: float | None = None
     most: bool = False
+    figures: Mapping[str, Any] = field(default_factory=dict)
 
-    def of(self, figures: Mapping[str, Any], key: str = "") -> float:
-        """The figure, or that of another key."""
-        found: Any = figures[self.run]
-        for part in (key or self.ratio).split("."):
+    def of(self, key: str) -> float:
+        """The figure of a key."""
+        found: Any = self.figures[self.run]
+        for part in key.split("."):
             found = found[part]
         return float(found)
 
-    def missed(self, figures: Mapping[str, Any]) -> bool:
+    @property
+    def value(self) -> float:
+        """The figure."""
+        return self.of(self.key)
+
+    def seconds(self, way: str) -> str:
+        """The time of the plain way, or of ours; empty where there is none."""
+        key = getattr(self, way)
+        return f"{self.of(key):.2f}" if key else ""
+
+    @property
+    def missed(self) -> bool:
         """Whether the aim was not reached."""
-        return self.aim is not None and (self.of(figures) > self.aim if self.most else self.of(figures) < self.aim)
+        return self.aim is not None and (self.value > self.aim if self.most else self.value < self.aim)
+
+    @property
+    def aim_text(self) -> str:
+        """The aim's cell."""
+        return "" if self.aim is None else f"{'at most ' if self.most else ''}{self.aim:,g}"
 
 
 ROME = "ROME: k\\* and v\\* of one fact (median)"
@@ -196,95 +214,21 @@ FIGURES = (
 )
 
 
-def text(data: Mapping[str, Any]) -> Iterator[str]:
-    """The page's lines."""
+def shown(data: Mapping[str, Any]) -> dict[str, Any]:
+    """What the template shows."""
     figures = data["figures"]
-    rome, many, traces = figures["rome"], figures["many_facts"], figures["causal_trace"]["prompts"]
-    yield from ("# Speed", "")
-    yield from paragraph(
-        f"With what ships, ROME's solve is {rome['ratio']:.1f} times as fast as the plain way,",
-        f"MEMIT's {many['ratio']:.1f} times (with all steps in both ways), exact causal tracing",
-        f"{figures['causal_trace']['ratio']:.1f} times, and the search for knowledge neurons",
-        f"{figures['knowledge_neurons']['ratio']:.1f} times, on {rome['threads']} CPU cores.",
-        "The plain way is the textbook one: whole forwards, one fact after another, with all logits. Both ways have",
-        "the same prompts, steps and precision, but where a row says otherwise, and run in one process; their results",
-        "are compared before their times.",
-    )
-    yield ""
-    yield from paragraph(
-        "Why ours is faster: an edit changes one layer at one position. Below that layer, and left of that position,",
-        "nothing changes. The *partial forward* (`corrigenda/forward/partial.py`) runs again only what can change,",
-        "through the model's own code. What prompts share runs once, logits are computed only where they are read, and",
-        "the solves of several facts run side by side.",
-    )
-    yield from ("", "## Plain and ours", "", "| | plain, s | ours, s | plain / ours | aim |", "|---|---|---|---|---|")
-    for row in RATIOS:
-        times = [f"{row.of(figures, key):.2f}" if key else "" for key in (row.plain, row.ours)]
-        yield f"| {row.what} | {times[0]} | {times[1]} | **{row.of(figures):.1f}** | {aim(row)} |"
-    yield from ("", "| | measured | aim |", "|---|---|---|")
-    for row in FIGURES:
-        yield f"| {row.what} | **{short(row.of(figures))}** | {aim(row)} |"
-    yield ""
-    missed = [row.what for row in (*RATIOS, *FIGURES) if row.missed(figures)]
-    alike = [row["attribution_rank_correlation"] for row in traces]
-    base = figures["knowledge_base"]
-    yield from paragraph(
-        f"Aims missed: {'; '.join(missed)}." if missed else "Every aim is met.",
-        f"Model: {rome['model']}. Facts: the first {rome['facts']} (ROME), {many['facts']} (MEMIT; the plain way",
-        f"{many['plain_facts']} of them) and {figures['wise']['facts']} (WISE) of {rome['data']}; {rome['contexts']}",
-        f"contexts, the bare prompt among them, {rome['steps']} steps (ROME) and {many['steps']} (MEMIT).",
-        f"Counted in operations ROME would save a factor of {rome['operations_ratio']:.1f}, in a batch",
-        f"{rome['operations_ratio_batch']:.1f}. The largest relative difference between the two ways' targets is",
-        f"{rome['largest_difference']:.0e}, between their updates {many['largest_difference']:.0e}. Of",
-        f"{len(traces)} traced prompts the smallest ratio is {min(row['ratio'] for row in traces):.1f}; the rank",
-        f"correlation of the first-order grid with the exact one is {min(alike):.2f} to {max(alike):.2f}. Keys:",
-        f"{figures['ffn_lens']['neurons']:,}, over {figures['ffn_lens']['tokens']:,} tokens. Knowledge base:",
-        f"{base['entries']:,} drawn entries ([more](knowledge-base-figures.md)).",
-    )
-    yield from sizes(figures)
-    yield from provenance(NAME, data, SCRIPT, timed=True)
-    yield "`make bench` measures all of it anew."
-
-
-def short(value: float) -> str:
-    """A number of three digits or more."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def aim(row: Row) -> str:
-    """The aim's cell."""
-    return "" if row.aim is None else f"{'at most ' if row.most else ''}{row.aim:,g}"
-
-
-def sizes(figures: Mapping[str, Any]) -> Iterator[str]:
-    """The sizes of models, with random weights."""
-    first = figures["sizes"]
-    rows = {**first["sizes"], **figures["sizes of 8 billion"]["sizes"]}
-    yield from ("", "## Sizes", "")
-    yield from paragraph(
-        "Random weights in bfloat16. An edit is told as second moments + solve + the rest, in seconds. The moments",
-        f"are over {first['tokens']} tokens and a solve takes {first['steps']} steps here, where a real edit takes up",
-        "to 20 steps (ROME) or 40 (MEMIT) and 8,192 tokens (ROME) or 8 for each coefficient (MEMIT), once a layer.",
-        f"ROME writes one fact, MEMIT {first['facts']}. Memory is the most that was held, mapped weights included.",
-    )
-    yield ""
-    yield (
-        "| billions of parameters | weights, GB | load, s | trace, s | ROME, s | score, s | ROME: memory, GB | "
-        "MEMIT, s | MEMIT: memory, GB |"
-    )
-    yield "|---|---|---|---|---|---|---|---|---|"
-    for size, found in rows.items():
-        if "failed" in found:
-            yield f"| {size} | failed: {found['failed']} |" + " |" * 7
-            continue
-        parts = found["parts"]
-        cells = [f"{size} ({found['shape_of']})", f"{found['weights_mb'] / 1024:.1f}"]
-        cells += [f"{parts[part]['seconds']:.1f}" for part in ("load", "trace")]
-        cells += [edited(parts, "rome"), f"{parts['rome: score']['seconds']:.1f}", held(parts, "rome")]
-        cells += [edited(parts, "memit"), held(parts, "memit")]
-        yield f"| {' | '.join(cells)} |"
-    yield ""
-    yield "What a GPU does with these sizes is not measured."
+    ratios, measured = ([replace(row, figures=figures) for row in rows] for rows in (RATIOS, FIGURES))
+    names = {"rome": "rome", "many": "many_facts", "trace": "causal_trace", "neurons": "knowledge_neurons"}
+    names |= {"wise": "wise", "lens": "ffn_lens", "base": "knowledge_base", "sizes": "sizes"}
+    return {
+        **{name: figures[run] for name, run in names.items()},
+        "ratios": ratios,
+        "measured": measured,
+        "missed": [row.what for row in (*ratios, *measured) if row.missed],
+        "models": {**figures["sizes"]["sizes"], **figures["sizes of 8 billion"]["sizes"]},
+        "edited": edited,
+        "held": held,
+    }
 
 
 def edited(parts: Mapping[str, Mapping[str, float]], editor: str) -> str:
@@ -299,7 +243,9 @@ def held(parts: Mapping[str, Mapping[str, float]], editor: str) -> str:
     return f"{max(most) / 1024:.1f}" if most else ""
 
 
-REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, markdown(NAME, text))
+REPORT = Report(
+    NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, written(NAME, SCRIPT, shown, timed=True)
+)
 
 if __name__ == "__main__":
     REPORT.main()

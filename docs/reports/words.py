@@ -1,8 +1,8 @@
 """How the pages of figures write them: templates of `docs/templates`, and what stands in these.
 
-A template holds the prose, in Markdown; the report gives it the figures. In a template ``{% filter wrap %}`` breaks
-running text into lines of a length that can be read, ``{{ share|f(".1f") }}`` writes a number as Python's `format` does,
-and ``{{ provenance }}`` is how the figures were made.
+A template holds the prose, in Markdown; the report gives it the figures. ``{% filter wrap %}`` breaks running text into
+lines of a length that can be read, ``{{ share|f(".1f") }}`` writes a number as Python's `format` does, and
+``{{ provenance }}`` is how the figures were made.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _environment() -> Environment:
     found = Environment(
         loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    filters = {"wrap": wrapped, "f": format, "chance": chance, "columns": columns}
+    filters = {"wrap": wrapped, "f": format, "chance": chance, "columns": columns, "short": short}
     found.filters |= filters
     return found
 
@@ -80,3 +80,8 @@ def columns(heads: list[str]) -> str:
 def chance(p: float) -> str:
     """A p-value."""
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def short(value: float) -> str:
+    """A number of three digits or more."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
