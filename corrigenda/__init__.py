@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from corrigenda.edits.coefficients import CoefficientEdit as CoefficientEdit
     from corrigenda.edits.context import ContextEdit as ContextEdit
     from corrigenda.edits.edit import Edit as Edit
-    from corrigenda.edits.edit import Origin as Origin
     from corrigenda.edits.low_rank import LowRankEdit as LowRankEdit
+    from corrigenda.edits.origin import Origin as Origin
     from corrigenda.edits.side_memory import SideMemoryEdit as SideMemoryEdit
     from corrigenda.edits.values import ValueEdit as ValueEdit
     from corrigenda.edits.weights import WeightEdit as WeightEdit

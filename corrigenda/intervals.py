@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +57,17 @@ def interval(
         exact = [exact_share(float(total.sum() / counts.sum()), len(names), level) for total in sums]
         bounds = exact[0] if combine is None else [combine(*map(np.array, side)) for side in zip(*exact, strict=True)]
         return float(bounds[0]), float(bounds[1])
+
+    return _bootstrap(sums, counts, combine, seed)
+
+
+def _bootstrap(
+    sums: Sequence[NDArray[Any]],
+    counts: NDArray[np.float64],
+    combine: Callable[..., NDArray[np.float64]] | None,
+    seed: int,
+) -> tuple[float, float] | None:
+    """The interval by drawing groups, of each the sums over its cases and their number."""
 
     def figure(*samples: NDArray[np.float64], axis: int = -1) -> NDArray[np.float64]:
         *totals, number = samples

@@ -37,7 +37,7 @@ class Schema:
         fits: what a record that has the marks must meet besides.
         leaves: the paths of what the reader leaves out on purpose, as it says.
         ranked_by: the keys of the metrics that tables of such facts are ranked by: the first that was measured and is
-            not at its ceiling. Nothing: the rule for all data sets (`eval.leaderboard.ranking`).
+            not at its ceiling. Nothing: the rule for all data sets.
     """
 
     parse: Callable[[Record], Fact]

@@ -20,8 +20,9 @@ from typing import Any, ClassVar, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from corrigenda.edits.edit import Editable, Origin, require_finite
+from corrigenda.edits.edit import Editable
 from corrigenda.edits.hooked import HookedEdit
+from corrigenda.edits.origin import Origin, require_finite
 from corrigenda.edits.routed import RoutedLayer, passages
 from corrigenda.errors import WrongModelError
 from corrigenda.indices.index import Index, Nearest, nearest

@@ -11,8 +11,9 @@ from typing import Any, ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
-from corrigenda.edits.edit import Editable, Origin, require_finite
+from corrigenda.edits.edit import Editable
 from corrigenda.edits.hooked import HookedEdit, require_range
+from corrigenda.edits.origin import Origin, require_finite
 from corrigenda.edits.routed import passages
 from corrigenda.errors import WrongModelError
 from corrigenda.models.bare import BareModel

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from corrigenda.edits.edit import Edit, Origin
+from corrigenda.edits.edit import Edit
+from corrigenda.edits.origin import Origin
 
 
 @dataclass(frozen=True, eq=False)

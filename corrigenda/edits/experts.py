@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from corrigenda.edits.edit import Editable, Origin, require_finite
+from corrigenda.edits.edit import Editable
+from corrigenda.edits.origin import Origin, require_finite
 from corrigenda.edits.weights import WeightEdit
 from corrigenda.errors import WrongModelError
 

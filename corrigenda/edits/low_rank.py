@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from corrigenda.edits.edit import Origin, folder_for, require_finite
+from corrigenda.edits.edit import folder_for
+from corrigenda.edits.origin import Origin, require_finite
 from corrigenda.edits.weights import WeightEdit, memories_of
 from corrigenda.files import write_tensors
 from corrigenda.models.bare import BareModel

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from corrigenda.edits.edit import Origin, require_finite
+from corrigenda.edits.origin import Origin, require_finite
 from corrigenda.edits.weights import WeightEdit, memories_of
 from corrigenda.models.bare import BareModel
 

@@ -35,7 +35,7 @@ from torch import Tensor
 from corrigenda.data.embedded import unrelated_prompts
 from corrigenda.data.requests import normalised
 from corrigenda.edits.attached import Activation, AttachedEdit, AttachedLayer, viewed
-from corrigenda.edits.edit import Origin
+from corrigenda.edits.origin import Origin
 from corrigenda.facts import Fact
 from corrigenda.forward.recording import forward_to
 from corrigenda.indices.index import Index, nearest

@@ -14,21 +14,21 @@ deleted one had never been.
 from __future__ import annotations
 
 import json
-import sqlite3
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from corrigenda.data.read import read_facts
-from corrigenda.data.requests import Request, normalised, select_active
+from corrigenda.data.requests import select_active
 from corrigenda.edits.edit import Edit
 from corrigenda.errors import KnowledgeBaseError
 from corrigenda.facts import Fact, as_fact, as_facts
 from corrigenda.files import expanded, write_text
 from corrigenda.knowledge.database import Database
-from corrigenda.knowledge.entries import Compiler, Entry, Solver, request_hash, require_fit
-from corrigenda.knowledge.stored import Solved, StoredEntries, fact_of
+from corrigenda.knowledge.entries import Compiler, Entry, Solver, request_hash, require_one_setting, solve_facts
+from corrigenda.knowledge.stored import StoredEntries, fact_of
+from corrigenda.knowledge.stored_facts import StoredFacts
 from corrigenda.knowledge.vectors import WIDTH
 from corrigenda.language_model import LanguageModel
 from corrigenda.progress import counted, track
@@ -52,6 +52,7 @@ class KnowledgeBase:
     def __init__(self, database: Database) -> None:
         self.path = database.path
         self._database = database
+        self._facts = StoredFacts(database.path)
         self._entries = StoredEntries(Path(f"{database.path}.vectors"))
         try:
             with database.reading() as connection:
@@ -96,7 +97,7 @@ class KnowledgeBase:
     def __len__(self) -> int:
         """How many facts it has, in force or not."""
         with self._database.reading() as connection:
-            return int(connection.execute("SELECT count(*) FROM facts").fetchone()[0])
+            return self._facts.count(connection)
 
     # -- the facts
 
@@ -118,12 +119,8 @@ class KnowledgeBase:
             subject: of this subject, without regard to case and spacing; None for any.
             text: with this text in the statement, an object, an alias or a paraphrase; None for any.
         """
-        wanted = {"subject = ?": subject, "instr(text, ?) > 0": text}
-        asked = {condition: normalised(said) for condition, said in wanted.items() if said is not None}
-        where = f"WHERE {' AND '.join(asked)} " if asked else ""
         with self._database.reading() as connection:
-            rows = connection.execute(f"SELECT record FROM facts {where}ORDER BY place", [*asked.values()]).fetchall()
-        return tuple(fact_of(record) for (record,) in rows)
+            return self._facts.find(connection, subject, text)
 
     def insert(
         self, facts: Sequence[Fact], lm: LanguageModel | None = None, solver: Solver | None = None
@@ -152,10 +149,11 @@ class KnowledgeBase:
                     f"{self.path}: two of the facts to insert have the id {fact.id!r}; nothing was changed"
                 )
             seen.add(fact.id)
-        self._require_new([fact.id for fact in facts])  # before the time of a solve is spent
-        solved = self._solved(lm, solver, [facts[number] for number in select_active(facts).active])
+        with self._database.reading() as connection:  # before the time of a solve is spent
+            self._facts.require_new(connection, [fact.id for fact in facts])
+        solved = solve_facts(lm, solver, [facts[number] for number in select_active(facts).active])
         with self._database.changing() as connection:
-            reports = [self._say(connection, fact) for fact in facts]
+            reports = [self._facts.add(connection, fact) for fact in facts]
             self._entries.write(connection, solved)
         return reports
 
@@ -178,17 +176,16 @@ class KnowledgeBase:
             ValueError: the solver gave what does not fit.
         """
         as_fact("KnowledgeBase.update", fact)
-        before = self._fact(fact.id)
+        with self._database.reading() as connection:
+            before = self._facts.get(connection, fact.id)
         changed = request_hash(before) != request_hash(fact)
-        solved = self._solved(lm, solver, [fact] if changed else [])
+        solved = solve_facts(lm, solver, [fact] if changed else [])
         with self._database.changing() as connection:
-            [request] = connection.execute("SELECT request FROM facts WHERE id = ?", (fact.id,)).fetchone() or [None]
-            if request is None:
-                raise self._unknown(fact.id)
-            connection.execute("DELETE FROM facts WHERE id = ?", (fact.id,))
+            request = self._facts.request(connection, fact.id)
+            self._facts.delete(connection, fact.id)
             if request != request_hash(fact):
                 self._entries.delete(connection, fact.id)
-            report = self._say(connection, fact)
+            report = self._facts.add(connection, fact)
             self._entries.write(connection, solved)
         return report
 
@@ -203,12 +200,9 @@ class KnowledgeBase:
             LookupError: no fact has this id.
         """
         with self._database.changing() as connection:
-            row = connection.execute("SELECT record FROM facts WHERE id = ?", (id,)).fetchone()
-            if row is None:
-                raise self._unknown(id)
-            connection.execute("DELETE FROM facts WHERE id = ?", (id,))
+            record = self._facts.delete(connection, id)
             self._entries.delete(connection, id)
-        return fact_of(row[0])
+        return fact_of(record)
 
     def replace(self, facts: Sequence[Fact]) -> None:
         """Makes these the facts of the base, in this order; whatever else it has goes, with its entries.
@@ -222,13 +216,13 @@ class KnowledgeBase:
         """
         as_facts("KnowledgeBase.replace", facts)
         with self._database.changing() as connection:
-            left = dict(connection.execute("SELECT id, request FROM facts").fetchall())
+            left = self._facts.requests(connection)
             connection.execute("DELETE FROM facts")
             for fact in facts:
                 before = left.pop(fact.id, None)
                 if before is not None and before != request_hash(fact):
                     self._entries.delete(connection, fact.id)
-                self._say(connection, fact)
+                self._facts.add(connection, fact)
             for id in left:
                 self._entries.delete(connection, id)
 
@@ -316,7 +310,7 @@ class KnowledgeBase:
         facts = self.active if anew else self._without_entries(lm, settings)
         batches = [facts[start : start + batch] for start in range(0, len(facts), batch)]
         for part in track(batches, f"Solving facts of {self.path.name}") if batches else ():
-            solved = self._solved(lm, solver, part)
+            solved = solve_facts(lm, solver, part)
             with self._database.changing() as connection:
                 self._entries.write(connection, solved)
         return len(facts)
@@ -382,31 +376,11 @@ class KnowledgeBase:
         """
         facts = sorted(self.active, key=lambda fact: fact.id)
         entries = self.entries(lm, facts)
-        settings = {entry.said: entry.fact for entry in entries}
-        if len(settings) > 1:
-            (one, fact), (other, another) = list(settings.items())[:2]
-            raise ValueError(
-                f"{self.path}: facts {fact!r} and {another!r} were solved with different settings ({one:.200} and "
-                f"{other:.200}): solve(..., anew=True) solves all with the same"
-            )
+        require_one_setting(entries, self.path)
         with lm.edits.suspended():
             return how(lm, facts, entries)
 
     # -- one step each
-
-    def _solved(self, lm: LanguageModel | None, solver: Solver | None, facts: Sequence[Fact]) -> Solved:
-        """What a solver makes of facts, checked; nothing without one."""
-        if (lm is None) != (solver is None):
-            raise ValueError("a solver needs a model, and a model a solver: give both lm and solver, or neither")
-        if lm is None or solver is None or not facts:
-            return []
-        with lm.edits.suspended():
-            entries = solver(lm, facts)
-            require_fit(lm, facts, entries)
-        by_fact: dict[str, list[Entry]] = {}
-        for entry in entries:
-            by_fact.setdefault(entry.fact, []).append(entry)
-        return [(fact, by_fact[fact.id]) for fact in facts]
 
     def _without_entries(self, lm: LanguageModel, settings: Mapping[str, Any] | None) -> tuple[Fact, ...]:
         """The facts in force that have to be solved, those whose entries are damaged among them."""
@@ -422,54 +396,3 @@ class KnowledgeBase:
             first = next(iter(damaged.values()))
             warnings.warn(f"{counted(len(damaged), 'fact')} to solve anew: {first}", stacklevel=3)
         return tuple(fact for fact in self.active if fact.id in unsolved or fact.id in damaged)
-
-    def _say(self, connection: sqlite3.Connection, fact: Fact) -> dict[str, str]:
-        """Writes a fact after all others, and tells what it is to the latest earlier one about the same thing."""
-        request = Request.of(fact)
-        # All that can be about the same thing, by the indices; `Request` decides.
-        rows = connection.execute(
-            "SELECT id, subject, prompt, relation, object FROM facts "
-            "WHERE subject = ?1 AND (prompt = ?2 OR relation = ?3) ORDER BY place DESC",
-            (request.subject, request.prompt, request.relation),
-        ).fetchall()
-        earlier = next(((id, one) for id, *said in rows if request.same_thing(one := Request(*said))), None)
-        text = [fact.statement, fact.target_new or "", fact.target_true or "", *fact.aliases, *fact.paraphrases]
-        try:
-            connection.execute(
-                "INSERT INTO facts (id, subject, relation, prompt, object, text, request, record) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    fact.id,
-                    request.subject,
-                    request.relation,
-                    request.prompt,
-                    request.object,
-                    normalised("\n".join(text)),
-                    request_hash(fact),
-                    json.dumps(fact.to_dict(), ensure_ascii=False, allow_nan=False),
-                ),
-            )
-        except sqlite3.IntegrityError:
-            raise self._known(fact.id) from None
-        if earlier is None:
-            return {}
-        return {"repeats" if earlier[1].object == request.object else "contradicts": earlier[0]}
-
-    def _fact(self, id: str) -> Fact:
-        with self._database.reading() as connection:
-            row = connection.execute("SELECT record FROM facts WHERE id = ?", (id,)).fetchone()
-        if row is None:
-            raise self._unknown(id)
-        return fact_of(row[0])
-
-    def _require_new(self, ids: Sequence[str]) -> None:
-        with self._database.reading() as connection:
-            for id in ids:
-                if connection.execute("SELECT 1 FROM facts WHERE id = ?", (id,)).fetchone():
-                    raise self._known(id)
-
-    def _known(self, id: str) -> ValueError:
-        return ValueError(f"{self.path}: a fact with the id {id!r} is there already; update() changes it")
-
-    def _unknown(self, id: str) -> LookupError:
-        return LookupError(f"{self.path}: no fact has the id {id!r}; find() lists them")

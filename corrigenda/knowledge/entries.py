@@ -8,11 +8,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any, Protocol
 
 from torch import Tensor
 
-from corrigenda.edits.edit import Edit, require_finite
+from corrigenda.edits.edit import Edit
+from corrigenda.edits.origin import require_finite
 from corrigenda.facts import Fact
 from corrigenda.language_model import LanguageModel
 from corrigenda.settings import Count, check_value
@@ -127,4 +129,36 @@ def require_fit(lm: LanguageModel, facts: Sequence[Fact], entries: Sequence[Entr
     if lacking:
         raise ValueError(
             f"the solver gave no entry for {len(lacking)} of {len(wanted)} facts; the first: {lacking[0]!r}"
+        )
+
+
+def solve_facts(
+    lm: LanguageModel | None, solver: Solver | None, facts: Sequence[Fact]
+) -> list[tuple[Fact, list[Entry]]]:
+    """What a solver makes of facts, each with its entries, checked; nothing without a solver.
+
+    Raises:
+        ValueError: only one of model and solver was given, or what the solver gave does not fit.
+    """
+    if (lm is None) != (solver is None):
+        raise ValueError("a solver needs a model, and a model a solver: give both lm and solver, or neither")
+    if lm is None or solver is None or not facts:
+        return []
+    with lm.edits.suspended():
+        entries = solver(lm, facts)
+        require_fit(lm, facts, entries)
+    by_fact: dict[str, list[Entry]] = {}
+    for entry in entries:
+        by_fact.setdefault(entry.fact, []).append(entry)
+    return [(fact, by_fact[fact.id]) for fact in facts]
+
+
+def require_one_setting(entries: Sequence[Entry], path: Path) -> None:
+    """Refuses entries that were solved with different settings (ValueError); `path` is the base's, for the message."""
+    settings = {entry.said: entry.fact for entry in entries}
+    if len(settings) > 1:
+        (one, fact), (other, another) = list(settings.items())[:2]
+        raise ValueError(
+            f"{path}: facts {fact!r} and {another!r} were solved with different settings ({one:.200} and "
+            f"{other:.200}): solve(..., anew=True) solves all with the same"
         )

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from corrigenda.edits.edit import Origin
 from corrigenda.edits.low_rank import LowRankEdit
+from corrigenda.edits.origin import Origin
 from corrigenda.edits.values import ValueEdit
 from corrigenda.facts import Fact
 from corrigenda.knowledge.entries import Entry

@@ -61,7 +61,7 @@ class StoredRun:
 
     @property
     def job(self) -> str:
-        """What the run did, as `job=` names it."""
+        """What the run did: its job's name."""
         return _job(self.config)
 
     @property

@@ -11,8 +11,8 @@ from torch import Tensor
 from transformers import T5ForConditionalGeneration
 
 from corrigenda import Edit, LanguageModel, load
-from corrigenda.edits.edit import Origin
 from corrigenda.edits.low_rank import LowRankEdit
+from corrigenda.edits.origin import Origin
 from corrigenda.errors import UnsupportedModelError
 from corrigenda.forward.interventions import Add, Read, intervene
 from corrigenda.forward.partial import PartialForward

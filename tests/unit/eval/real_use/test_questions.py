@@ -7,7 +7,7 @@ import tiny
 from tokenizers.processors import TemplateProcessing
 
 from corrigenda import ContextEdit, Fact, LanguageModel
-from corrigenda.edits.edit import Origin
+from corrigenda.edits.origin import Origin
 from eval import RealUse
 from eval.real_use.questions import EXAMPLES, Question, as_question, questions_of
 

@@ -6,8 +6,8 @@ import pytest
 import tiny
 import torch
 
-from corrigenda.edits.edit import Origin
 from corrigenda.edits.low_rank import LowRankEdit
+from corrigenda.edits.origin import Origin
 from corrigenda.errors import UnsupportedModelError
 from locate.lens import values
 from locate.lens.values import ValueWords, highest, read_values
