@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import tiny
 import torch
 from torch import Tensor
 
-from corrigenda import AttachedEdit, Edit, LanguageModel, Origin, WrongModelError
+from corrigenda import AttachedEdit, LanguageModel, Origin, WrongModelError
 from corrigenda.edits.attached import Activation, AttachedLayer
 from corrigenda.edits.routed import activated
 from corrigenda.forward.recording import forward_logits
@@ -181,27 +179,8 @@ def test_only_the_furthest_above_their_thresholds_speak() -> None:
     assert distance(found[8], alone) > 1e-2
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_save_load_apply_revert(family: str, tmp_path: Path) -> None:
-    lm = tiny.build(family)
-    edit = attached(lm, LAYERS)
-    batch = lm.batch([lm.tokens(prompt) for prompt in PROMPTS])
-    weights = {name: tensor.clone() for name, tensor in lm.model.state_dict().items()}
-    before = forward_logits(lm, batch)
-    with edit.applied(lm):
-        after = forward_logits(lm, batch)
-    edit.save(tmp_path)
-    loaded = Edit.load(tmp_path)
-    assert isinstance(loaded, AttachedEdit)
-    assert loaded._settings() == edit._settings()
-    fresh = tiny.build(family)
-    with loaded.applied(fresh):
-        assert torch.equal(forward_logits(fresh, batch), after)
-        with pytest.raises(ValueError, match="not in the weights"):
-            fresh.save_pretrained(tmp_path / "model")
-    assert torch.equal(forward_logits(fresh, batch), before)
-    assert all(torch.equal(tensor, weights[name]) for name, tensor in fresh.model.state_dict().items())
-    assert not fresh.model._forward_hooks
+def test_describe() -> None:
+    edit = attached(tiny.build("llama"), LAYERS)
     assert "layer 1 has 2 entries, thresholds 0.94 to 0.95; layer 2" in edit.describe()
 
 
@@ -239,13 +218,9 @@ def test_stacks_and_comes_out_in_any_order() -> None:
     assert torch.equal(forward_logits(lm, batch), before)
 
 
-def test_entries_of_another_model_and_of_other_shapes() -> None:
-    lm, other = tiny.build("llama"), tiny.build("gpt2")
+def test_entries_of_other_shapes() -> None:
+    lm = tiny.build("llama")
     edit = attached(lm)
-    with pytest.raises(WrongModelError, match="made on tiny-llama"):
-        edit.apply(other)
-    with pytest.raises(WrongModelError, match="mlp"):
-        edit.apply(other, strict=False)
     [layer] = edit.layers
     head = (layer.layer, layer.module, layer.mean, layer.projection)
     with pytest.raises(ValueError, match=r"layer 1 do not fit one another: .*thresholds \(3,\)"):

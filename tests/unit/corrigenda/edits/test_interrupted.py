@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -12,25 +11,10 @@ import faults
 import pytest
 import tiny
 import torch
+from edits_parts import KINDS, SOME, Make, build, experts, low_rank, same, scaled, state
 from torch import Tensor
 
-from corrigenda import (
-    AttachedEdit,
-    CodebookEdit,
-    CoefficientEdit,
-    ContextEdit,
-    Edit,
-    LanguageModel,
-    LowRankEdit,
-    Origin,
-    SideMemoryEdit,
-    ValueEdit,
-)
-from corrigenda.edits.attached import AttachedLayer
-from corrigenda.edits.experts import ExpertsEdit
-
-PROMPT = "the Eiffel tower is located in the city of"
-Make = Callable[[LanguageModel, int], Edit]
+from corrigenda import Edit
 
 
 @pytest.fixture(autouse=True)
@@ -40,100 +24,11 @@ def gradients_stay_on() -> Iterator[None]:
         yield
 
 
-def origin(lm: LanguageModel) -> Origin:
-    return Origin(lm.name, lm.fingerprint, "by hand")
-
-
-def drawn(seed: int, *shape: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-def low_rank(lm: LanguageModel, seed: int) -> Edit:
-    d_ffn, d_model = lm.memory(1).values.shape
-    factors = {layer: (drawn(seed, d_ffn, 2) / 3, drawn(seed + 1, 2, d_model)) for layer in (1, 2)}
-    return LowRankEdit.of(lm, origin(lm), factors)
-
-
-def values(lm: LanguageModel, seed: int) -> Edit:
-    return ValueEdit.of(lm, origin(lm), {layer: drawn(seed, *lm.memory(layer).values.shape) for layer in (0, 1)})
-
-
-def experts(lm: LanguageModel, seed: int) -> Edit:
-    d_ffn, d_model = lm.memory(1, 0).values.shape
-    places = [(1, 0), (1, 2), (2, 1)]
-    return ExpertsEdit(origin(lm), {place: (drawn(seed, d_ffn, 1), drawn(seed + 1, 1, d_model)) for place in places})
-
-
-def scaled(lm: LanguageModel, seed: int) -> Edit:
-    return CoefficientEdit.of(lm, origin(lm), {(1, 3): 30.0, (1, 4): 0.0, (2, 5): float(seed)})
-
-
-def set_where_predicting(lm: LanguageModel, seed: int) -> Edit:
-    return CoefficientEdit.of(lm, origin(lm), {(1, 3): 9.0, (2, 5): float(seed)}, "predicting", "set")
-
-
-def side_memory(lm: LanguageModel, seed: int) -> Edit:
-    memory = lm.memory(2)
-    return SideMemoryEdit.of(memory, origin(lm), drawn(seed, 1, *memory.values.shape), torch.zeros(1))
-
-
-def codebook(lm: LanguageModel, seed: int) -> Edit:
-    memory = lm.memory(1)
-    entries = drawn(seed, 2, memory.d_ffn), drawn(seed, 2, memory.d_model), torch.full((2,), 1e6)
-    return CodebookEdit.of(memory, origin(lm), *entries)
-
-
-def attached(lm: LanguageModel, seed: int) -> Edit:
-    layers = []
-    for layer in (1, 2):
-        memory = lm.memory(layer)
-        keys = torch.nn.functional.normalize(drawn(seed, 2, 5), dim=1)
-        view = torch.zeros(memory.d_ffn), drawn(seed, memory.d_ffn, 5)
-        spoken = drawn(seed, 2, memory.d_model), torch.full((2,), -1.0)  # a cosine is always above: all speak
-        layers.append(AttachedLayer(memory.layer, memory.path, *view, keys, *spoken))
-    return AttachedEdit.of(origin(lm), layers)
-
-
-def context(lm: LanguageModel, seed: int) -> Edit:
-    return ContextEdit(origin(lm), "the red tower . " * seed)
-
-
-KINDS: list[Make] = [
-    low_rank,
-    values,
-    experts,
-    scaled,
-    set_where_predicting,
-    side_memory,
-    codebook,
-    attached,
-    context,
-]
-SOME: list[Make] = [low_rank, experts, set_where_predicting, attached]
-"""With several layers or parts each, and all that the others have."""
-
-
-def state(lm: LanguageModel) -> dict[str, Any]:
-    """All that an edit may change: weights, hooks, what forwards are told, and what the model answers."""
-    found: dict[str, Any] = {name: tensor.clone() for name, tensor in lm.model.state_dict().items()}
-    hooked = [(len(part._forward_hooks), len(part._forward_pre_hooks)) for part in lm.model.modules()]
-    with torch.no_grad():
-        found["logits"] = lm.model(input_ids=torch.tensor([lm.tokens(PROMPT)])).logits
-    return found | {"hooked": hooked, "active": lm.routing.active, "generate": "generate" in lm.model.__dict__}
-
-
-def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    return one.keys() == other.keys() and all(
-        torch.equal(part, other[name]) if isinstance(part, Tensor) else part == other[name]
-        for name, part in one.items()
-    )
-
-
 class Stacked:
     """A model with edits below and above the one that is looked at: of weights (on the same layers) and of hooks."""
 
     def __init__(self, make: Make) -> None:
-        self.lm = tiny.build("mixtral" if make is experts else "llama")
+        self.lm = build(make)
         self.clean = state(self.lm)
         others: list[Make] = [experts] if make is experts else [low_rank, scaled]
         self.edit = make(self.lm, 5)
@@ -306,23 +201,4 @@ def test_what_is_half_written_is_finished_before_the_next_edit() -> None:
         second.apply(lm)  # strict: the values are what loading made of them
     assert same(state(lm), only_second)
     second.revert(lm)
-    assert same(state(lm), clean)
-
-
-@pytest.mark.parametrize("make", [make for make in KINDS if make is not experts], ids=lambda make: make.__name__)
-def test_a_copy_has_its_own_edits(make: Make) -> None:
-    lm = tiny.build("llama")
-    edit, clean = make(lm, 2), state(lm)
-    edit.apply(lm)
-    edited = state(lm)
-    twin = copy.deepcopy(lm)
-    assert same(state(twin), edited)
-    assert same(state(lm), edited)
-    edit.revert(lm)
-    assert same(state(lm), clean)
-    assert same(state(twin), edited)
-    edit.revert(twin)
-    assert same(state(twin), clean)
-    with edit.applied(twin):
-        assert same(state(twin), edited)
     assert same(state(lm), clean)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import tiny
 import torch
@@ -21,7 +19,7 @@ from side_memory_parts import (
 from torch import Tensor
 from transformers import DynamicCache
 
-from corrigenda import Edit, LanguageModel, LowRankEdit, SideMemoryEdit, WrongModelError
+from corrigenda import LanguageModel, LowRankEdit, SideMemoryEdit, WrongModelError
 from corrigenda.edits.routed import RoutedEdit, activated
 from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import forward_logits, record
@@ -175,31 +173,6 @@ def test_recording_older_than_the_edit() -> None:
 
 
 @pytest.mark.parametrize("kind", ["side_memory", "codebook"])
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_save_load_apply_revert(family: str, kind: str, tmp_path: Path) -> None:
-    lm = tiny.build(family)
-    edit, _ = routed(kind, lm)
-    batch = lm.batch([lm.tokens(prompt) for prompt in PROMPTS])
-    weights = {name: tensor.clone() for name, tensor in lm.model.state_dict().items()}
-    before = forward_logits(lm, batch)
-    with edit.applied(lm):
-        after = forward_logits(lm, batch)
-    edit.save(tmp_path)
-    loaded = Edit.load(tmp_path)
-    fresh = tiny.build(family)
-    assert type(loaded) is type(edit)
-    with loaded.applied(fresh):
-        assert torch.equal(forward_logits(fresh, batch), after)
-        with pytest.raises(ValueError, match="not in the weights"):
-            fresh.save_pretrained(tmp_path / "model")
-    assert torch.equal(forward_logits(fresh, batch), before)
-    assert all(torch.equal(tensor, weights[name]) for name, tensor in fresh.model.state_dict().items())
-    assert not fresh.model._forward_hooks
-    assert not fresh.model._forward_pre_hooks
-    assert edit.kind in edit.describe()
-
-
-@pytest.mark.parametrize("kind", ["side_memory", "codebook"])
 def test_activated_tells_in_which_rows_an_edit_answered(kind: str) -> None:
     lm = tiny.build("llama")
     edit, expected = routed(kind, lm)
@@ -278,20 +251,16 @@ def test_largest_score_is_asked() -> None:
         assert recording.routes.decided[edit].tolist() == [expected]
 
 
-def test_edits_of_another_model() -> None:
-    lm, other = tiny.build("llama"), tiny.build("gpt2")
+def test_edits_of_other_shapes() -> None:
+    lm = tiny.build("llama")
     edit, _ = side_memory(lm)
-    with pytest.raises(WrongModelError, match="made on tiny-llama"):
-        edit.apply(other)
-    with pytest.raises(WrongModelError, match="mlp"):
-        edit.apply(other, strict=False)
     deep = SideMemoryEdit(edit.origin, 9, edit.module, edit.deltas, edit.epsilons)
     with pytest.raises(WrongModelError, match="layer 9"):
         deep.apply(lm)
     wide = SideMemoryEdit.of(lm.memory(LAYER), origin(lm), torch.zeros(1, 7, 5), torch.zeros(1))
     with pytest.raises(WrongModelError, match="reads 7 coefficients"):
         wide.apply(lm)
-    assert len(lm.edits) == len(other.edits) == 0
+    assert len(lm.edits) == 0
 
 
 @pytest.mark.parametrize(

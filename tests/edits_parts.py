@@ -1,0 +1,126 @@
+"""One edit of each kind, and all that an edit may change of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tiny
+import torch
+from torch import Tensor
+
+from corrigenda import (
+    AttachedEdit,
+    CodebookEdit,
+    CoefficientEdit,
+    ContextEdit,
+    Edit,
+    Fact,
+    LanguageModel,
+    LowRankEdit,
+    Origin,
+    SideMemoryEdit,
+    ValueEdit,
+)
+from corrigenda.edits.attached import AttachedLayer
+from corrigenda.edits.experts import ExpertsEdit
+
+PROMPT = "the Eiffel tower is located in the city of"
+Make = Callable[[LanguageModel, int], Edit]
+
+
+FACT = Fact("Eiffel Tower", "the {} is located in", target_new="Rome", target_true="Paris")
+
+
+def origin(lm: LanguageModel) -> Origin:
+    return Origin(lm.name, lm.fingerprint, "by hand", {"rate": 0.5}, (FACT,), ({"loss": 0.25},))
+
+
+def build(make: Make, seed: int = 0) -> LanguageModel:
+    """A model that edits of this kind fit."""
+    return tiny.build("mixtral" if make is experts else "llama", seed=seed)
+
+
+def drawn(seed: int, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def low_rank(lm: LanguageModel, seed: int) -> Edit:
+    d_ffn, d_model = lm.memory(1).values.shape
+    factors = {layer: (drawn(seed, d_ffn, 2) / 3, drawn(seed + 1, 2, d_model)) for layer in (1, 2)}
+    return LowRankEdit.of(lm, origin(lm), factors)
+
+
+def values(lm: LanguageModel, seed: int) -> Edit:
+    return ValueEdit.of(lm, origin(lm), {layer: drawn(seed, *lm.memory(layer).values.shape) for layer in (0, 1)})
+
+
+def experts(lm: LanguageModel, seed: int) -> Edit:
+    d_ffn, d_model = lm.memory(1, 0).values.shape
+    places = [(1, 0), (1, 2), (2, 1)]
+    return ExpertsEdit(origin(lm), {place: (drawn(seed, d_ffn, 1), drawn(seed + 1, 1, d_model)) for place in places})
+
+
+def scaled(lm: LanguageModel, seed: int) -> Edit:
+    return CoefficientEdit.of(lm, origin(lm), {(1, 3): 30.0, (1, 4): 0.0, (2, 5): float(seed)})
+
+
+def set_where_predicting(lm: LanguageModel, seed: int) -> Edit:
+    return CoefficientEdit.of(lm, origin(lm), {(1, 3): 9.0, (2, 5): float(seed)}, "predicting", "set")
+
+
+def side_memory(lm: LanguageModel, seed: int) -> Edit:
+    memory = lm.memory(2)
+    return SideMemoryEdit.of(memory, origin(lm), drawn(seed, 1, *memory.values.shape), torch.zeros(1))
+
+
+def codebook(lm: LanguageModel, seed: int) -> Edit:
+    memory = lm.memory(1)
+    entries = drawn(seed, 2, memory.d_ffn), drawn(seed, 2, memory.d_model), torch.full((2,), 1e6)
+    return CodebookEdit.of(memory, origin(lm), *entries)
+
+
+def attached(lm: LanguageModel, seed: int) -> Edit:
+    layers = []
+    for layer in (1, 2):
+        memory = lm.memory(layer)
+        keys = torch.nn.functional.normalize(drawn(seed, 2, 5), dim=1)
+        view = torch.zeros(memory.d_ffn), drawn(seed, memory.d_ffn, 5)
+        spoken = drawn(seed, 2, memory.d_model), torch.full((2,), -1.0)  # a cosine is always above: all speak
+        layers.append(AttachedLayer(memory.layer, memory.path, *view, keys, *spoken))
+    return AttachedEdit.of(origin(lm), layers)
+
+
+def context(lm: LanguageModel, seed: int) -> Edit:
+    return ContextEdit(origin(lm), "the red tower . " * seed)
+
+
+KINDS: list[Make] = [
+    low_rank,
+    values,
+    experts,
+    scaled,
+    set_where_predicting,
+    side_memory,
+    codebook,
+    attached,
+    context,
+]
+SOME: list[Make] = [low_rank, experts, set_where_predicting, attached]
+"""With several layers or parts each, and all that the others have."""
+
+
+def state(lm: LanguageModel) -> dict[str, Any]:
+    """All that an edit may change: weights, hooks, what forwards are told, and what the model answers."""
+    found: dict[str, Any] = {name: tensor.clone() for name, tensor in lm.model.state_dict().items()}
+    hooked = [(len(part._forward_hooks), len(part._forward_pre_hooks)) for part in lm.model.modules()]
+    with torch.no_grad():
+        found["logits"] = lm.model(input_ids=torch.tensor([lm.tokens(PROMPT)])).logits
+    return found | {"hooked": hooked, "active": lm.routing.active, "generate": "generate" in lm.model.__dict__}
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return one.keys() == other.keys() and all(
+        torch.equal(part, other[name]) if isinstance(part, Tensor) else part == other[name]
+        for name, part in one.items()
+    )

@@ -1,0 +1,111 @@
+"""What holds for edits of every kind: saved, loaded, stacked, refused, and gone bit for bit."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from edits_parts import KINDS, Make, build, context, experts, low_rank, same, scaled, set_where_predicting, state
+
+from corrigenda import Edit, WrongModelError
+
+every = pytest.mark.parametrize("make", KINDS, ids=lambda make: make.__name__)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@every
+def test_saved_loaded_and_taken_back(make: Make, dtype: torch.dtype, tmp_path: Path) -> None:
+    """What is loaded does the same to another copy of the model, bit for bit; and is exported, or refuses to be."""
+    lm, fresh = build(make), build(make)
+    for each in (lm, fresh):
+        each.model.to(dtype)
+    before, edit = state(lm), make(lm, 3)
+    assert same(state(lm), before)  # making one changes nothing
+    edit.save(tmp_path / "deep" / "edit")
+    loaded = Edit.load(tmp_path / "deep" / "edit")
+    assert type(loaded) is type(edit)
+    assert (loaded.kind, loaded.origin, loaded._settings()) == (edit.kind, edit.origin, edit._settings())
+    assert loaded.describe() == edit.describe()
+    assert f"{edit.kind} edit of {lm.name} by by hand" in edit.describe()
+    with edit.applied(lm) as same_model:
+        assert same_model is lm
+        after = state(lm)
+    assert not torch.equal(after["logits"], before["logits"]) or make is context  # which is read before a prompt
+    assert same(state(lm), before)
+    with loaded.applied(fresh):
+        assert same(state(fresh), after)
+        if not edit.in_weights:
+            with pytest.raises(ValueError, match=f"{edit.kind}.*not in the weights"):
+                fresh.save_pretrained(tmp_path / "model")
+            assert not (tmp_path / "model").exists()
+    assert same(state(fresh), before)
+    assert not fresh.edits.untouched
+    if make is low_rank:
+        edit.to_peft(tmp_path / "adapter")
+        assert (tmp_path / "adapter" / "adapter_model.safetensors").is_file()
+    else:
+        with pytest.raises(TypeError, match=rf"{edit.kind} edit.*low_rank"):
+            edit.to_peft(tmp_path / "adapter")
+
+
+@every
+def test_stacked_and_taken_out_in_any_order(make: Make) -> None:
+    """Two of the kind and one of the weights: what is left acts as if the others had never been."""
+    lm = build(make)
+    edits = [make(lm, 3), (experts if make is experts else low_rank)(lm, 5), make(lm, 7)]
+    alone = {}
+    for some in (s for n in range(4) for s in itertools.combinations(range(3), n)):
+        other = build(make)
+        for number in some:
+            edits[number].apply(other)
+        alone[some] = state(other)
+    for order in itertools.permutations(range(3)):
+        for edit in edits:
+            edit.apply(lm)
+        left = [0, 1, 2]
+        for number in order:
+            assert list(lm.edits) == [edits[n] for n in left]
+            assert same(state(lm), alone[tuple(left)])
+            edits[number].revert(lm)
+            left.remove(number)
+        assert same(state(lm), alone[()])
+
+
+@every
+def test_another_model(make: Make) -> None:
+    lm, other, narrow = build(make), build(make, seed=1), tiny.build("gpt2")
+    edit, before, of_narrow = make(lm, 3), state(other), state(narrow)
+    with pytest.raises(WrongModelError, match=rf"made on .*{lm.fingerprint[:12]}.*{other.fingerprint[:12]}"):
+        edit.apply(other)
+    assert same(state(other), before)
+    with edit.applied(other, strict=False):
+        assert not same(state(other), before) or make is context
+    assert same(state(other), before)
+    if make not in (context, scaled, set_where_predicting):  # the neurons that these name are there, too
+        with pytest.raises(WrongModelError):
+            edit.apply(narrow, strict=False)
+    assert len(narrow.edits) == 0
+    assert same(state(narrow), of_narrow)
+
+
+@every
+def test_a_copy_has_its_own_edits(make: Make) -> None:
+    lm = build(make)
+    edit, clean = make(lm, 2), state(lm)
+    edit.apply(lm)
+    edited = state(lm)
+    twin = copy.deepcopy(lm)
+    assert same(state(twin), edited)
+    assert same(state(lm), edited)
+    edit.revert(lm)
+    assert same(state(lm), clean)
+    assert same(state(twin), edited)
+    edit.revert(twin)
+    assert same(state(twin), clean)
+    with edit.applied(twin):
+        assert same(state(twin), edited)
+    assert same(state(lm), clean)
