@@ -18,7 +18,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,8 +26,9 @@ from statistics import median
 from typing import Any, get_args
 
 import torch
-from pages import ROOT, Collected, Report, made, making, markdown, provenance
+from pages import ROOT, Collected, Report, made, making
 from torch import Tensor
+from words import written
 
 from corrigenda import Fact, KnowledgeBase, LanguageModel, load
 from corrigenda.data import read_facts
@@ -284,66 +285,53 @@ def benchmarked(more: Sequence[str]) -> dict[str, Any]:
 # -- the second step
 
 
-def text(data: Mapping[str, Any]) -> Iterator[str]:
-    """The page's lines: what was found, each part, how it was made."""
+def shown(data: Mapping[str, Any]) -> dict[str, Any]:
+    """What the template shows."""
     figures = data["figures"]
-    yield from ("# The knowledge base: figures", "")
-    yield " ".join([*finding(figures["ways"]), "What the ways are: [knowledge-base.md](knowledge-base.md)."])
-    yield from ways_text(figures)
-    yield from parts_text(figures["retrieval"], figures["families"])
-    yield from benchmark_text(figures["benchmark"])
-    yield from provenance(NAME, data, SCRIPT, timed=True)
+    measured = {way: found["metrics"] for way, found in figures["ways"].items() if "metrics" in found}
+    families, part, store = figures["families"], figures["retrieval"], figures["benchmark"]
+    indices: dict[str, dict[int, Any]] = {}
+    for one in store["indices"]:
+        if one["index"] in get_args(Kind):  # the data have one that is gone
+            indices.setdefault(one["index"], {})[one["entries"]] = one
+    return {
+        **finding(measured),
+        "facts": figures["facts"],
+        "model": figures["model"],
+        "headings": ["way", *map(_heading, SHOWN)],
+        "before": [_before(key, next(iter(measured.values())).get(key)) for key in SHOWN] if measured else None,
+        "ways": {way: [_cell(key, metrics.get(key)) for key in SHOWN] for way, metrics in measured.items()},
+        "refused": {way: found["refused"] for way, found in figures["ways"].items() if "refused" in found},
+        "families": families,
+        "worst": max(max(one["forward"], one["fold"]) for one in families),
+        "part": part,
+        "cheaper": min((row["error"] for row in part["rows"] if row["cost"] < 1), default=None),
+        "store": store,
+        "sizes": sorted({size for by_size in indices.values() for size in by_size}),
+        "indices": indices,
+        "attached": store["attached"],
+    }
 
 
-def finding(ways: Mapping[str, Any]) -> Iterator[str]:
-    """Which way holds most and which leaves most, and that the paraphrases of so few facts tell nothing apart."""
-    known = {way: found["metrics"] for way, found in ways.items() if {HOLDS, LEAVES} <= set(found.get("metrics", {}))}
-    if not known:
-        return
-    holds = max(known, key=lambda way: known[way][HOLDS]["after"])
-    leaves = max(known, key=lambda way: known[way][LEAVES]["after"])
-    for way in dict.fromkeys((holds, leaves)):
-        n, said = known[way][HOLDS]["n"], round(known[way][HOLDS]["after"] * known[way][HOLDS]["n"])
-        yield (
-            f"`{way}` holds {said} of {n} facts and leaves {_cell(LEAVES, known[way][LEAVES])} % of the answers beside "
-            "them."
-        )
-    follow = [found[FOLLOWS] for found in known.values() if found.get(FOLLOWS, {}).get("low") is not None]
-    if len(follow) > 1 and max(one["low"] for one in follow) <= min(one["high"] for one in follow):
-        shares = sorted(one["after"] for one in follow)
-        yield (
-            f"On paraphrases the ways hold {100 * shares[0]:.0f} to {100 * shares[-1]:.0f} %, with intervals that "
-            f"overlap: {follow[0]['n']} facts show no order among them."
-        )
-    if holds != leaves:
-        yield (
-            f"Take `{leaves}` where the neighbours matter and the list may lie beside the model, `{holds}` for a plain "
-            "model in which the list holds."
-        )
-
-
-def ways_text(figures: Mapping[str, Any]) -> Iterator[str]:
-    """The ways to put a list to use, by the proof of a build."""
-    facts = figures["facts"]
-    first, n = facts["from"] + 1, facts["n"]
-    yield from ("", "## Ways to put a list to use", "")
-    yield (
-        f"{n} CounterFact facts (records {first} to {first + n - 1}) in {figures['model']}, by the proof of "
-        "`job=build`, in %, with 95 % intervals over subjects (of the perplexity over windows). `attached` has the "
-        "entries of `emmet`, `alphaedit` those of `memit`. NS, preservation and KL are of prompts about other "
-        "subjects, on which an attached entry seldom speaks; on prompts about its own it does. Ways that hold less "
-        "also change less: what they leave is no comparison at equal strength. Settings are those that shipped at that "
-        "version of the code; of those that ship now there are no figures."
-    )
-    yield from ("", f"| way | {' | '.join(map(_heading, SHOWN))} |", "|---|" + "---|" * len(SHOWN))
-    if before := [found["metrics"] for found in figures["ways"].values() if "metrics" in found][:1]:
-        yield f"| the unedited model | {' | '.join(_before(key, before[0].get(key)) for key in SHOWN)} |"
-    for way, found in figures["ways"].items():
-        if "metrics" in found:
-            yield f"| `{way}` | {' | '.join(_cell(key, found['metrics'].get(key)) for key in SHOWN)} |"
-    for way, found in figures["ways"].items():
-        if "refused" in found:
-            yield from ("", f"`{way}` refused the list: {found['refused']}")
+def finding(measured: Mapping[str, Any]) -> dict[str, Any]:
+    """Which way holds most and which leaves most, and whether the paraphrases of so few facts tell them apart."""
+    known = {way: metrics for way, metrics in measured.items() if {HOLDS, LEAVES} <= set(metrics)}
+    extremes = dict.fromkeys(max(known, key=lambda way: known[way][key]["after"]) for key in (HOLDS, LEAVES) if known)
+    follow = [metrics[FOLLOWS] for metrics in known.values() if metrics.get(FOLLOWS, {}).get("low") is not None]
+    overlap = len(follow) > 1 and max(one["low"] for one in follow) <= min(one["high"] for one in follow)
+    shares = sorted(100 * one["after"] for one in follow)
+    return {
+        "extremes": [
+            {
+                "way": way,
+                "holds": round(known[way][HOLDS]["after"] * known[way][HOLDS]["n"]),
+                "n": known[way][HOLDS]["n"],
+                "leaves": _cell(LEAVES, known[way][LEAVES]),
+            }
+            for way in extremes
+        ],
+        "alike": {"least": shares[0], "most": shares[-1], "n": follow[0]["n"]} if overlap else None,
+    }
 
 
 def _heading(key: str) -> str:
@@ -364,91 +352,8 @@ def _before(key: str, found: Mapping[str, Any] | None) -> str:
     return "" if found is None or found["before"] is None else METRICS[key].written.text(found["before"])
 
 
-def parts_text(found: Mapping[str, Any], families: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Unfolding, and the error and cost of a part of the entries."""
-    worst = max(max(one["forward"], one["fold"]) for one in families)
-    whole = found["seconds"]
-    cheaper = [row["error"] for row in found["rows"] if row["cost"] < 1]
-    yield from ("", "## Folding, and answering with a part of the entries", "")
-    yield (
-        f"Unfolded into entries and folded again, the FFNs of {len(families)} families (tiny models, random weights, "
-        f"float32) are at most {worst:.1e} from their own output (relative, Frobenius norm). The data have each."
-    )
-    yield ""
-    if cheaper:
-        yield (
-            "A part of the entries that costs less than all of them, search included, misses their answer by "
-            f"{100 * min(cheaper):.1f} % or more."
-        )
-        yield ""
-    yield (
-        f"Layer {found['layer']}, {found['entries']} entries of width {found['d_model']}, {found['queries']} positions "
-        "of the held-out texts. k entries are those with the largest scores; the least error is with those that add "
-        f"most. Cost is in multiplications, of all entries' (search included). All entries took {1000 * whole:.1f} ms."
-    )
-    yield from (
-        "",
-        "| k | error, % | least error, % | cost, % | search, ms | answer, ms |",
-        "|---|---|---|---|---|---|",
-    )
-    for row in found["rows"]:
-        shares = [f"{100 * row[key]:.1f}" for key in ("error", "least_error", "cost")]
-        times = [f"{1000 * row[key]:.1f}" for key in ("search_seconds", "answer_seconds")]
-        yield f"| {row['k']} | {' | '.join([*shares, *times])} |"
-    few, many = found["scaling"][0], found["scaling"][-1]
-    yield ""
-    yield (
-        "Where the search is given (drawn numbers, 64 queries, 64 entries each), a part takes "
-        f"{few['part_seconds'] / few['all_seconds']:.2f} times as long as all of {few['entries']:,} entries, and "
-        f"{many['part_seconds'] / many['all_seconds']:.2f} times as long as all of {many['entries']:,}. "
-        "So a part is faster for large bases, before the search (R) is paid."
-    )
-
-
-def benchmark_text(found: Mapping[str, Any]) -> Iterator[str]:
-    """What benchmarks/knowledge_base.py found."""
-    yield from ("", "## The store", "")
-    yield (
-        f"Of {found['entries']:,} drawn entries of {found['d_ffn']} and {found['d_model']} numbers "
-        f"({found['megabytes']:,.0f} MB on the disk) {found['entries_per_second']:,.0f} a second are inserted without "
-        f"solving. One insert into the full base takes {1000 * found['insert_seconds']:.1f} ms, opening it and finding "
-        f"a fact {1000 * found['open_seconds']:.1f} ms. [speed.md](speed.md) has the store as it is now."
-    )
-    built = found["rebuild"]
-    if built is not None:
-        yield ""
-        yield (
-            f"A list of {built['facts']} facts on {built['model']} takes {built['solve_seconds']:.0f} s to solve; "
-            f"compiled again after one was withdrawn, {built['rebuild_seconds']:.2f} s, without its verification."
-        )
-    yield from ("", "## Indices", "")
-    indices = [one for one in found["indices"] if one["index"] in get_args(Kind)]  # the data have one that is gone
-    sizes = sorted({one["entries"] for one in indices})
-    yield (
-        f"Drawn keys of {found['key_width']} numbers, queries with a cosine of 0.9 with one of them: share of queries "
-        f"whose key is found, in %, and what it takes with {sizes[-1]:,} keys."
-    )
-    heads = [*(f"{size:,} keys" for size in sizes), "of the 8 nearest", "made in, s", "a query, ms", "MB"]
-    yield from ("", f"| index | {' | '.join(heads)} |", "|---|" + "---|" * len(heads))
-    for index in dict.fromkeys(one["index"] for one in indices):
-        by_size = {one["entries"]: one for one in indices if one["index"] == index}
-        recalls = [f"{100 * by_size[size]['recall']:.1f}" if size in by_size else "" for size in sizes]
-        if last := by_size.get(sizes[-1]):
-            recalls += [f"{100 * last['recall_of_8']:.1f}", f"{last['build_seconds']:.2f}"]
-            recalls += [f"{1000 * last['query_seconds']:.2f}", f"{last['megabytes']:.1f}"]
-        yield f"| {index} | {' | '.join(recalls)} |"
-    shares = sorted(100 * one["overhead"] for one in found["attached"])
-    last = max(found["attached"], key=lambda one: one["entries"])
-    yield from ("", "## Attached entries in a generation", "")
-    yield (
-        f"Greedy generation of 50 tokens took {shares[0]:.1f} to {shares[-1]:.1f} % longer with "
-        f"{min(one['entries'] for one in found['attached']):,} to {last['entries']:,} entries at one layer, one of "
-        f"which speaks on the prompt. To apply {last['entries']:,} for the first time took {last['apply_seconds']:.2f} "
-        "s."
-    )
-
-
-REPORT = Report(NAME, SCRIPT, "what the knowledge base does and costs", options, collect, markdown(NAME, text))
+PAGE = written(NAME, SCRIPT, shown, timed=True)
+REPORT = Report(NAME, SCRIPT, "what the knowledge base does and costs", options, collect, PAGE)
 
 if __name__ == "__main__":
     REPORT.main()

@@ -16,7 +16,7 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -25,18 +25,17 @@ from typing import Any, TypeAlias
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from pages import ROOT, Collected, Made, Report, made, making, provenance
-from words import paragraph
+from pages import ROOT, Collected, Made, Report, made, making
+from words import cell, written
 
 from corrigenda import Fact, LanguageModel, load
 from corrigenda.data import read_facts
-from corrigenda.files import write_json, write_text
+from corrigenda.files import write_json
 from corrigenda.runs.folder import RunFolder
 from editing import EditRefusedError, Rome
 from eval import METRICS, Case, EvalSettings, Evaluation, Measurement, judged, measure
 from eval.held_out import in_turn
 from eval.measure import on_windows
-from eval.metrics.unit import Unit
 from eval.statistics.paired import harmonic_mean
 from eval.statistics.ranks import partial_rank_correlation, rank_correlation
 from locate import CausalTrace, Trace, UnknownFactError, average, suggest_layers
@@ -131,6 +130,7 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
             "effects": [average([trace]).layer_scores().tolist() for trace in traces],
         },
     }
+    figures |= {"correlations": correlated(figures)}
     runs = {f"layer {layer}": made(folders[layer]) for layer in sorted(layers)} | {"traces": traces_made}
     return Collected(figures, runs)
 
@@ -203,58 +203,36 @@ def traced_together(
 def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
     """The page and its picture."""
     figures = data["figures"]
-    layers = {int(layer): found for layer, found in figures["layers"].items()}
-    effects = np.mean(figures["traced"]["effects"], axis=0)
     picture = docs / "figures" / "localization.png"
-    draw(layers, effects, picture)
-    path = docs / f"{NAME}.md"
-    write_text(path, "\n".join(text(data, layers, effects)).rstrip() + "\n")
-    return [path, picture]
+    draw(by_number(figures), np.mean(figures["traced"]["effects"], axis=0), picture)
+    return [*written(NAME, SCRIPT, shown)(data, docs), picture]
 
 
-def text(data: Mapping[str, Any], layers: Mapping[int, Mapping[str, Any]], effects: Array) -> Iterator[str]:
-    """The page's lines."""
+def by_number(figures: Mapping[str, Any]) -> dict[int, Any]:
+    """The figures of the layers, by their numbers."""
+    return {int(layer): found for layer, found in figures["layers"].items()}
+
+
+def shown(data: Mapping[str, Any]) -> dict[str, Any]:
+    """What the template shows."""
     figures = data["figures"]
-    traced, contexts, default = figures["traced"], figures["contexts"], figures["default_layer"]
-    peak, n_traced = traced["peak"], len(traced["effects"])
-    yield from ("# Does locating a fact say where to edit it?", "")
-    yield from correlations_text(figures, layers)
-    yield ""
-    with_contexts = "ROME's defaults" if contexts is None else f"ROME with {contexts} contexts and the bare prompt"
-    at = "every layer" if len(layers) == figures["n_layers"] else f"{len(layers)} of {figures['n_layers']} layers"
-    yield from paragraph(
-        f"{with_contexts} at {at} of {figures['model']}, on the first {len(figures['subjects'])} facts of CounterFact.",
-        "Each fact is edited alone, from the clean model (free answers of 10 tokens)."
-        + (" Fewer contexts than the default save time; the figures are of this setting." if contexts else ""),
-        f"FFN windows of {traced['window']} layers were traced for the first {n_traced} facts of CounterFact that the",
-        "model knows: its most likely next token is the right one. Of the facts before the last of these, the model",
-        f"does not know {traced['unknown']}.",
-        *([f"{n_traced} traced facts are few."] if n_traced < LEAST_TRACED else []),
-    )
-    yield from ("", "![S by layer, and the indirect effect of FFN windows](figures/localization.png)", "")
+    layers = by_number(figures)
     scores = {layer: float(found["metrics"]["score"]["after"]) for layer, found in layers.items()}
-    best = max(scores, key=lambda layer: scores[layer])
-    at_layers = "; ".join(
-        f"at {name} {layer} it is " + (f"{100 * scores[layer]:.1f} %" if layer in scores else "not known")
-        for name, layer in (("the tracing peak", peak), ("ROME's default layer", default))
-    )
-    yield (
-        f"- At the last subject token the mean of the traced facts has its peak at layer **{peak}**. "
-        "(`editor.layer=auto` traces facts of the run's own, three by default, and may find another.)"
-    )
-    yield f"- The highest S is at layer **{best}** ({100 * scores[best]:.1f} %); {at_layers}. Layers were not tested."
-    yield from ("", "| layer | " + " | ".join(COLUMNS.values()) + " |", "|---|" + "---|" * len(COLUMNS))
-    for layer, found in layers.items():
-        cells = [_cell(found["metrics"].get(key), METRICS[key].written) for key in COLUMNS]
-        marks = "".join(f" {mark}" for mark, where in (("(peak)", peak), ("(default)", default)) if where == layer)
-        yield f"| {layer}{marks} | " + " | ".join(cells) + " |"
-    yield ""
-    failed = {layer: found["failed"] for layer, found in layers.items() if found["failed"]}
-    if failed:
-        listed = ", ".join(f"{number} at layer {layer}" for layer, number in failed.items())
-        yield from (f"Edits that failed, and count as failed: {listed}.", "")
-    yield "After the edit, with the 95 % bootstrap interval over facts. Rates in %, KL and drift in nats."
-    yield from provenance(NAME, data, SCRIPT)
+    return {
+        **{key: figures[key] for key in ("model", "n_layers", "contexts", "traced", "correlations")},
+        "default": figures["default_layer"],
+        "n": len(figures["subjects"]),
+        "n_traced": len(figures["traced"]["effects"]),
+        "least_traced": LEAST_TRACED,
+        "scores": scores,
+        "best": max(scores, key=lambda layer: scores[layer]),
+        "heads": ["layer", *COLUMNS.values()],
+        "layers": {
+            layer: [cell(found["metrics"].get(key), METRICS[key].written) for key in COLUMNS]
+            for layer, found in layers.items()
+        },
+        "failed": [f"{found['failed']} at layer {layer}" for layer, found in layers.items() if found["failed"]],
+    }
 
 
 # -- what the layer of tracing and the layer's number say about S
@@ -318,41 +296,17 @@ def _drawn(subjects: Sequence[str], draw: np.random.Generator) -> list[int]:
     return [place for number in draw.integers(len(names), size=len(names)) for place in places[names[number]]]
 
 
-def correlations_text(figures: Mapping[str, Any], layers: Mapping[int, Mapping[str, Any]]) -> Iterator[str]:
-    """What the correlations say, and no more; and they, with their intervals."""
-    traced, numbers = figures["traced"], list(layers)
+def correlated(figures: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """`correlations` of the figures, each with its interval; None where it is not defined."""
+    layers = by_number(figures)
     facts = np.array([[found["facts"][key] for key in PARTS] for found in layers.values()])
-    effects = np.array(traced["effects"])[:, numbers]
-    values = correlations(facts, effects, numbers)
-    bounds = bootstrapped(facts, figures["subjects"], effects, traced["subjects"], numbers)
-    shown = [
-        "not defined" if math.isnan(value) else f"{value:.2f}" + (f" [{found[0]:.2f}, {found[1]:.2f}]" if found else "")
-        for value, found in zip(values, bounds, strict=True)
+    effects = np.array(figures["traced"]["effects"])[:, list(layers)]
+    values = correlations(facts, effects, list(layers))
+    bounds = bootstrapped(facts, figures["subjects"], effects, figures["traced"]["subjects"], list(layers))
+    return [
+        {"value": None if math.isnan(value) else value, "interval": bound}
+        for value, bound in zip(values, bounds, strict=True)
     ]
-    partial = bounds[2]
-    if partial is None:
-        verdict = "Whether tracing says more than depth cannot be told from these figures."
-    elif partial[0] > 0:
-        verdict = "In this model, on these facts, tracing says something about S that depth does not."
-    elif partial[1] < 0:
-        verdict = "In this model, on these facts, among layers of like depth S is lower where the effect is larger."
-    else:
-        verdict = "These figures do not show that tracing says more about where to edit than the layer's depth does."
-    yield from paragraph(
-        f"**{verdict}** Over {len(layers)} layers of {figures['model']} the rank correlation of S with the traced",
-        f"indirect effect is {shown[0]}, that of S with the layer's number alone {shown[1]}, and the partial one,",
-        f"given the layer's number, {shown[2]}. (95 % bootstrap intervals over {len(figures['subjects'])} edited and",
-        f"{len(traced['effects'])} traced facts. The layers are those of one model, and neighbours are alike.)",
-    )
-
-
-def _cell(values: Mapping[str, float | None] | None, unit: Unit) -> str:
-    if values is None or values["after"] is None:
-        return ""
-    shown = unit.text(values["after"])
-    if values["low"] is not None and values["high"] is not None:
-        shown += f" [{unit.text(values['low'])}, {unit.text(values['high'])}]"
-    return shown
 
 
 def draw(layers: Mapping[int, Mapping[str, Any]], effects: Array, path: Path) -> None:

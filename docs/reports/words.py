@@ -1,8 +1,8 @@
 """How the pages of figures write them: templates of `docs/templates`, and what stands in these.
 
 A template holds the prose, in Markdown; the report gives it the figures. ``{% filter wrap %}`` breaks running text into
-lines of a length that can be read, ``{{ share|f(".1f") }}`` writes a number as Python's `format` does, and
-``{{ provenance }}`` is how the figures were made.
+lines of a length that can be read, ``{% filter line %}`` makes one line of it, ``{{ share|f(".1f") }}`` writes a number
+as Python's `format` does, and ``{{ provenance }}`` is how the figures were made.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pages import DOCS, provenance
 
 from corrigenda.files import write_text
+from eval.metrics.unit import Unit
 
 TEMPLATES = DOCS / "templates"
 ALPHA = 0.05
@@ -55,7 +56,7 @@ def _environment() -> Environment:
     found = Environment(
         loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    filters = {"wrap": wrapped, "f": format, "chance": chance, "columns": columns, "short": short}
+    filters = {"wrap": wrapped, "line": line, "f": format, "chance": chance, "columns": columns, "short": short}
     found.filters |= filters
     return found
 
@@ -65,6 +66,11 @@ def wrapped(text: str, indent: str = "") -> str:
     return "\n".join(
         textwrap.wrap(text, 118, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
     ) + "\n" * text.endswith("\n")
+
+
+def line(text: str) -> str:
+    """Running text in a single line."""
+    return " ".join(text.split()) + "\n"
 
 
 def paragraph(*parts: str) -> list[str]:
@@ -85,3 +91,13 @@ def chance(p: float) -> str:
 def short(value: float) -> str:
     """A number of three digits or more."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def cell(values: Mapping[str, float | None] | None, unit: Unit) -> str:
+    """A figure "after" with its interval, from "low" to "high"; empty where there is none."""
+    if values is None or values["after"] is None:
+        return ""
+    shown = unit.text(values["after"])
+    if values["low"] is not None and values["high"] is not None:
+        shown += f" [{unit.text(values['low'])}, {unit.text(values['high'])}]"
+    return shown

@@ -62,6 +62,12 @@ def made_up(scores: list[float], effects: list[float], contexts: int | None = No
     }
 
 
+def page(data: dict[str, Any], folder: Path) -> str:
+    """The page's text; the correlations are those that the first step finds."""
+    data["figures"] |= {"correlations": layers.correlated(data["figures"])}
+    return layers.page(data, folder)[0].read_text()
+
+
 def test_correlations_by_hand() -> None:
     """Depth 0 1 2 3 4, S in ranks 2 1 4 3 5, effects in ranks 1 3 2 5 4: 0.3, 0.8, (0.3 - 0.64) / 0.36."""
     facts = np.array([[parts[key] for key in layers.PARTS] for parts in facts_of([0.2, 0.1, 0.4, 0.3, 0.5]).values()])
@@ -89,17 +95,17 @@ DEPTH = np.arange(30)
     ],
 )
 def test_the_page_claims_what_the_partial_correlation_shows(
-    extra_score: np.ndarray, extra_effect: np.ndarray, said: str
+    tmp_path: Path, extra_score: np.ndarray, extra_effect: np.ndarray, said: str
 ) -> None:
     """S and the effect both fall with depth; beyond that they share nothing, or something, or the contrary."""
     scores = 0.75 - 0.5 * DEPTH / 30 + extra_score
     effects = 0.5 - 0.4 * DEPTH / 30 + extra_effect
-    figures = made_up(scores.tolist(), effects.tolist(), n=60)["figures"]
+    data = made_up(scores.tolist(), effects.tolist(), n=60)
+    figures = data["figures"]
     draw = np.random.default_rng(1)
     for found in figures["layers"].values():  # each layer has facts of its own that are edited well
         found["facts"] = {key: draw.permutation(values).tolist() for key, values in found["facts"].items()}
-    by_layer = {int(layer): found for layer, found in figures["layers"].items()}
-    text = " ".join(layers.correlations_text(figures, by_layer))
+    text = " ".join(page(data, tmp_path).split())
     assert said in text
     assert "Over 30 layers of tiny" in text
 
@@ -117,8 +123,7 @@ def test_few_facts_give_a_wide_interval() -> None:
 
 def test_the_page_from_made_up_data(tmp_path: Path) -> None:
     data = made_up([0.8, 0.9, 0.7, 0.6], [0.2, 0.3, 0.1, 0.05], contexts=5)
-    written, picture = layers.page(data, tmp_path)
-    text = written.read_text()
+    text, picture = page(data, tmp_path), tmp_path / "figures" / "localization.png"
     assert picture.read_bytes()[:4] == b"\x89PNG"
     assert text.splitlines()[2].startswith("**")  # the finding comes first
     assert text.rstrip().splitlines()[-1].startswith("[data/localization.json](data/localization.json) has the figures")
@@ -128,4 +133,4 @@ def test_the_page_from_made_up_data(tmp_path: Path) -> None:
     assert "The highest S is at layer **1** (90.0 %)" in text
     assert "| 1 (peak) (default) | 90.0 [80.0, 100.0] |" in text
     assert "failed: 1 at layer 1." in text
-    assert layers.page(data, tmp_path / "again")[0].read_bytes() == written.read_bytes()
+    assert page(data, tmp_path / "again") == text
