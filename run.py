@@ -21,11 +21,11 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from jobs.shared.errors import SWITCH, ended_by_signals, told
+from jobs.shared.errors import SWITCH, describe_error, interrupt_on_signals
 from jobs.shared.help import help_on
 from jobs.shared.job import new_folder, run_folder
 from jobs.shared.outside import add_choices, importable_last
-from jobs.shared.words import flags_last, spelt_out, version
+from jobs.shared.words import flags_last, long_form, version
 
 for resolver in (new_folder, run_folder):
     OmegaConf.register_new_resolver(resolver.__name__, resolver, replace=True, use_cache=True)
@@ -59,7 +59,7 @@ def main() -> None:
         return
     asked, given = os.environ.get(SWITCH), sys.argv
     os.environ[SWITCH] = "1"  # Hydra lets errors pass as they are
-    sys.argv = [given[0], *flags_last(spelt_out(given[1:]))]  # where Hydra reads them
+    sys.argv = [given[0], *flags_last(long_form(given[1:]))]  # where Hydra reads them
     errors: list[Exception] = []
 
     @functools.wraps(task)
@@ -76,7 +76,7 @@ def main() -> None:
         if help_on(given[1:]):
             return
         add_choices(names_alone=bool(ONLY_LISTED.intersection(sys.argv)))
-        with importable_last(Path.cwd()), ended_by_signals():
+        with importable_last(Path.cwd()), interrupt_on_signals():
             hydra.main(version_base="1.3", config_path="conf", config_name="config")(kept)()
         if errors:
             raise errors[0]
@@ -86,7 +86,7 @@ def main() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)  # 128 + SIGPIPE, as a shell says it
     except (Exception, KeyboardInterrupt) as error:
-        said = None if asked == "1" else told(error, sys.argv[1:])
+        said = None if asked == "1" else describe_error(error, sys.argv[1:])
         if said is None:
             raise
         line, status = said

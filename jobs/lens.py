@@ -195,9 +195,9 @@ def _check_parts(parts: tuple[str, ...]) -> None:
             raise SettingsError(f"job.parts: there is no part {name!r}; {hint or 'the parts are ' + ', '.join(PARTS)}")
         if name in parts[:place]:
             raise SettingsError(f"job.parts names {name!r} twice")
-        lacking = [each for each in PARTS[name].needs if each not in parts[:place]]
-        if lacking:
-            raise SettingsError(f"job.parts: {name!r} needs {', '.join(lacking)} before it")
+        missing = [each for each in PARTS[name].needs if each not in parts[:place]]
+        if missing:
+            raise SettingsError(f"job.parts: {name!r} needs {', '.join(missing)} before it")
     if not parts:
         raise SettingsError(f"job.parts=[] names no part; the parts are {', '.join(PARTS)}")
 

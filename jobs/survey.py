@@ -58,9 +58,10 @@ class LocateSettings:
 @dataclass(frozen=True)
 @checked
 class SurveySettings(LocateSettings):
-    """``job=survey``: the class of the locator is ``job.locator._target_=module.Class``, its settings stand beside it.
+    """``job=survey``.
 
     Attributes:
+        locator: its class: job.locator._target_=module.Class; its settings stand beside that.
         result: the dotted path of the class that reads what the locator saved, by load(folder); None: the locator's
             attribute ``result``.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -118,85 +119,99 @@ def make_run(tmp_path: Path) -> MakeRun:
 
 
 def runs_in(root: Path) -> MakeRun:
-    """Writes a run into outputs/ there: for each fact whether the edit worked and whether neighbours stayed."""
+    """Writes runs into outputs/ there (`write_run`)."""
+    return partial(write_run, root)
 
-    def make(
-        editor: str,
-        works: Sequence[bool],
-        keeps: Sequence[bool] | None = None,
-        *,
-        seed: int = 0,
-        first: int = 0,
-        name: str | None = None,
-        mode: str = "single",
-        finish: bool = True,
-        drift: float = 0.01,
-        curve: bool = False,
-        settings: dict[str, Any] | None = None,
-        regime: str | None = None,
-        errors: Mapping[int, str] | None = None,
-        schema: str = "auto",
-        batch: int | None = None,
-        held_out: Mapping[str, Any] | None = None,
-        said: Mapping[str, Any] | None = None,
-    ) -> Path:
-        facts = [made_fact(first + number) for number in range(len(works))]
-        folder = RunFolder(root / "outputs" / (name or f"{editor}-{seed}-{first}-{mode}"))
-        config = {
-            "mode": mode,
-            "seed": seed,
-            "editor": {"_target_": f"editing.{editor}", "seed": seed, **(settings or {})},
-            "model": {"name": "tiny", "dtype": "float32", "device": None},
-            "data": {"path": "facts.jsonl", "schema": schema},
-            "eval": {"_target_": "eval.EvalSettings", "generate": True, "seed": seed},
-        }
-        if regime is not None:
-            sequential = {"regime": regime} if batch is None else {"regime": regime, "batch": batch}
-            config["job"] = {"name": "edit", "sequential": sequential}
-        folder.begin(yaml.safe_dump(config))
-        identity = {"model_fingerprint": "weights", "data_fingerprint": FactSet("facts", tuple(facts)).fingerprint}
-        folder.identify(id=f"{editor}{seed}{first}{name}", code="code", **identity)
-        cases = [
-            made_case(fact, did, kept, drift)
-            for fact, did, kept in zip(facts, works, keeps or [True] * len(works), strict=True)
-        ]
-        for place, error in (errors or {}).items():
-            cases[place]["error"] = error
-            if error.startswith(NOT_FINITE):
-                del cases[place]["after"]["values"]["perplexity_drift"]
+
+def write_run(
+    root: Path,
+    editor: str,
+    works: Sequence[bool],
+    keeps: Sequence[bool] | None = None,
+    *,
+    seed: int = 0,
+    first: int = 0,
+    name: str | None = None,
+    mode: str = "single",
+    finish: bool = True,
+    drift: float = 0.01,
+    curve: bool = False,
+    settings: dict[str, Any] | None = None,
+    regime: str | None = None,
+    errors: Mapping[int, str] | None = None,
+    schema: str = "auto",
+    batch: int | None = None,
+    held_out: Mapping[str, Any] | None = None,
+    said: Mapping[str, Any] | None = None,
+) -> Path:
+    """Writes a run into outputs/: for each fact whether the edit worked and whether neighbours stayed."""
+    facts = [made_fact(first + number) for number in range(len(works))]
+    folder = RunFolder(root / "outputs" / (name or f"{editor}-{seed}-{first}-{mode}"))
+    folder.begin(yaml.safe_dump(config_of(editor, seed, mode, schema, settings, regime, batch)))
+    identity = {"model_fingerprint": "weights", "data_fingerprint": FactSet("facts", tuple(facts)).fingerprint}
+    folder.identify(id=f"{editor}{seed}{first}{name}", code="code", **identity)
+    cases = [
+        made_case(fact, did, kept, drift)
+        for fact, did, kept in zip(facts, works, keeps or [True] * len(works), strict=True)
+    ]
+    for place, error in (errors or {}).items():
+        cases[place]["error"] = error
+        if error.startswith(NOT_FINITE):
+            del cases[place]["after"]["values"]["perplexity_drift"]
+    for case in cases:
+        for state, windows in (held_out or {}).items():
+            case[state]["held_out"] = windows
+        folder.append(case)
+    if mode == "sequential":
         for case in cases:
-            for state, windows in (held_out or {}).items():
-                case[state]["held_out"] = windows
-            folder.append(case)
-        summary: dict[str, Any] = {
-            "editor": editor,
-            "model": "tiny",
-            "data": "facts",
-            "mode": mode,
-            "definitions": DEFINITIONS,
-            "n_facts": len(facts),
-            "seconds_per_edit": 2.0,
-            "peak_memory_mb": 100.0 + seed,
-            "metrics": {"efficacy_success": {"before": 0, "after": 1.0, "low": 1, "high": 1, "n": len(facts)}},
-            **identity,
-            **(said or {}),
-        }
-        if mode == "sequential":
-            for case in cases:
-                folder.append(case | {"seconds": None}, "retention")
-        if curve:
-            summary["curve"] = [
-                {
-                    "t": t,
-                    "metrics": {"efficacy_success": {"before": 0.0, "after": 1 - t / 100, "low": 0, "high": 1, "n": t}},
-                }
-                for t in (1, 10, 40)
-            ]
-        if finish:
-            folder.finish(summary)
-        return folder.path
+            folder.append(case | {"seconds": None}, "retention")
+    if finish:
+        folder.finish(summary_of(editor, seed, mode, len(facts), curve) | identity | dict(said or {}))
+    return folder.path
 
-    return make
+
+def config_of(
+    editor: str,
+    seed: int,
+    mode: str,
+    schema: str,
+    settings: dict[str, Any] | None,
+    regime: str | None,
+    batch: int | None,
+) -> dict[str, Any]:
+    """The configuration of a run."""
+    config: dict[str, Any] = {
+        "mode": mode,
+        "seed": seed,
+        "editor": {"_target_": f"editing.{editor}", "seed": seed, **(settings or {})},
+        "model": {"name": "tiny", "dtype": "float32", "device": None},
+        "data": {"path": "facts.jsonl", "schema": schema},
+        "eval": {"_target_": "eval.EvalSettings", "generate": True, "seed": seed},
+    }
+    if regime is not None:
+        sequential = {"regime": regime} if batch is None else {"regime": regime, "batch": batch}
+        config["job"] = {"name": "edit", "sequential": sequential}
+    return config
+
+
+def summary_of(editor: str, seed: int, mode: str, n_facts: int, curve: bool) -> dict[str, Any]:
+    """The summary of a run."""
+    success = {"before": 0, "after": 1.0, "low": 1, "high": 1, "n": n_facts}
+    summary: dict[str, Any] = {
+        "editor": editor,
+        "model": "tiny",
+        "data": "facts",
+        "mode": mode,
+        "definitions": DEFINITIONS,
+        "n_facts": n_facts,
+        "seconds_per_edit": 2.0,
+        "peak_memory_mb": 100.0 + seed,
+        "metrics": {"efficacy_success": success},
+    }
+    if curve:
+        points = [(t, {"before": 0.0, "after": 1 - t / 100, "low": 0, "high": 1, "n": t}) for t in (1, 10, 40)]
+        summary["curve"] = [{"t": t, "metrics": {"efficacy_success": figures}} for t, figures in points]
+    return summary
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ _FIGURE = {
 }
 
 
-def judged(accept: AcceptSettings, report: Mapping[str, Any]) -> list[dict[str, Any]]:
+def judge(accept: AcceptSettings, report: Mapping[str, Any]) -> list[dict[str, Any]]:
     """For each rule ``{"rule", "wanted", "found", "passed", "said"}``.
 
     A figure that was not measured (``found`` is None) passes no rule.

@@ -36,8 +36,8 @@ from eval.proof.page import page
 from eval.proof.proving import prove
 from eval.proof.report import report_of
 from eval.proof.unedited import Unedited
-from jobs.shared.base import choices, load_model, overridden, say
-from jobs.build.acceptance import AcceptSettings, judged
+from jobs.shared.base import choices, load_model, override_names, say
+from jobs.build.acceptance import AcceptSettings, judge
 from jobs.build.folder import BuildFolder, wrong_weights
 from jobs.build.plan import in_words
 from jobs.shared.data import read_data
@@ -133,7 +133,7 @@ def way_of(config: DictConfig) -> How:
     if how in BESIDE:
         return how_named(how, instantiate_editor(config.editor))
     editor = how_named(how).solver.editor
-    lost = [name for name in overridden() if name.partition(".")[0] == "editor"]
+    lost = [name for name in override_names() if name.partition(".")[0] == "editor"]
     if lost:
         raise SettingsError(
             f"job.how={how}: {lost[0]} on the command line is of another editor and would not count; give editor={how} "
@@ -222,7 +222,7 @@ class Build:
         by_id = {fact.id: dict(said) for fact, said in zip(edit.origin.facts, edit.origin.report, strict=False)}
         said = [by_id.get(one.case.fact.id, {}) for one in proven]
         report = report_of(self.facts, proven, said, plan, last) | self._about(edit, solved, seconds)
-        rules = report["rules"] = judged(self.accept, report)
+        rules = report["rules"] = judge(self.accept, report)
         report["accepted"] = all(rule["passed"] for rule in rules)
         self._write(edit, report)
         shutil.rmtree(scratch.path, ignore_errors=True)

@@ -54,13 +54,13 @@ def answers(
         rows = []
         for number, record in enumerate(records[0]):
             row: dict[str, Any] = {"prompt": record.prompt, "wanted": _wanted(fact, kind, number)}
-            row["before"] = _said(record, record.answer, None if kind in STAYING else record.strict)
+            row["before"] = _answer(record, record.answer, None if kind in STAYING else record.strict)
             row["after"] = None
             if number < len(records[1]):
                 later = records[1][number]
                 stays = kind in STAYING
                 answer = now.get(later.prompt, record.answer) if stays and later.preserved is not None else later.answer
-                row["after"] = _said(later, answer, later.preserved if stays else later.strict)
+                row["after"] = _answer(later, answer, later.preserved if stays else later.strict)
             rows.append(row)
         if rows:
             found[kind] = rows
@@ -77,7 +77,7 @@ def _wanted(fact: Fact, kind: str, number: int) -> str | None:
     return None if kind in STAYING else fact.target_new
 
 
-def _said(record: ScoredPrompt | ScoredProbe, answer: str | None, right: bool | None) -> dict[str, Any]:
+def _answer(record: ScoredPrompt | ScoredProbe, answer: str | None, right: bool | None) -> dict[str, Any]:
     targets = {"P(new)": "log_probs_new", "P(old)": "log_probs_true", "P(expected)": "log_probs"}
     figures = {name: TargetScore(tuple(record[key]), ()).probability for name, key in targets.items() if key in record}
     if record.token_accuracy is not None:

@@ -25,7 +25,7 @@ from jobs.explain.answers import answers
 from jobs.explain.grids import Grid
 from jobs.explain.part import Asked
 from jobs.explain.parts import PARTS
-from jobs.explain.prose import written
+from jobs.explain.prose import edit_grids
 from jobs.explain.settings import ExplainSettings
 from locate import EditLens, EditReading
 
@@ -243,7 +243,7 @@ class _Explaining:
 
         def read() -> Found:
             reading: EditReading = EditLens(words=self.settings.words).read(self.lm, edit)
-            return Found((reading,), tuple(written(reading)), "" if reading.layers else "the edit changed no layer")
+            return Found((reading,), tuple(edit_grids(reading)), "" if reading.layers else "the edit changed no layer")
 
         try:
             self.found = self._attempt("what the edit wrote", read)

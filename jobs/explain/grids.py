@@ -97,12 +97,12 @@ def cells(tensor: Tensor) -> Cells:
     return found
 
 
-def filled(n_rows: int, n_columns: int, value: Callable[[int, int], Any]) -> Cells:
+def fill(n_rows: int, n_columns: int, value: Callable[[int, int], Any]) -> Cells:
     """Cells, each by its row and column."""
     return [[value(row, column) for column in range(n_columns)] for row in range(n_rows)]
 
 
-def scored(words: Words) -> list[list[Any]]:
+def with_scores(words: Words) -> list[list[Any]]:
     """Tokens with their scores, as a field of the kind "words" has them."""
     return [[text, score] for text, score in zip(words.texts, words.scores, strict=True)]
 

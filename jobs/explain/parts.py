@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from jobs.explain.grids import Field, Grid, cells, filled, from_the_last, scored
+from jobs.explain.grids import Field, Grid, cells, fill, from_the_last, with_scores
 from jobs.explain.part import Asked, Part
 from locate import (
     KnowledgeNeurons,
@@ -129,7 +129,7 @@ def _neuron_grids(asked: Asked, found: Sequence[KnowledgeNeurons]) -> list[Grid]
 
     def beside(sums: Any, values: Callable[[int, int], Any]) -> list[Any]:
         """Cells with something for the whole layer in the first column."""
-        rows = filled(len(one.layers), k, values)
+        rows = fill(len(one.layers), k, values)
         return from_the_last([[whole, *row] for whole, row in zip(sums, rows, strict=True)])
 
     nothing = [None] * len(one.layers)
@@ -146,8 +146,10 @@ def _neuron_grids(asked: Asked, found: Sequence[KnowledgeNeurons]) -> list[Grid]
             "text",
             beside(nothing, lambda i, j: "yes" if (one.layers[i], int(which[i, j])) in coarse else "no"),
         ),
-        Field("its value promotes", "words", beside(nothing, lambda i, j: scored(top(lm, said[i][j], words)))),
-        Field("its value eliminates", "words", beside(nothing, lambda i, j: scored(bottom(lm, said[i][j], words)))),
+        Field("its value promotes", "words", beside(nothing, lambda i, j: with_scores(top(lm, said[i][j], words)))),
+        Field(
+            "its value eliminates", "words", beside(nothing, lambda i, j: with_scores(bottom(lm, said[i][j], words)))
+        ),
     )
     return [
         Grid(
@@ -178,7 +180,7 @@ def _sub_update_grids(asked: Asked, found: Sequence[SubUpdates]) -> list[Grid]:
     depth, k = one.dominant.shape
 
     def beside(whole: Any, values: Callable[[int, int], Any]) -> list[Any]:
-        rows = filled(depth, k, values)
+        rows = fill(depth, k, values)
         return from_the_last([[first, *row] for first, row in zip(whole, rows, strict=True)])
 
     nothing = [None] * depth
@@ -194,8 +196,8 @@ def _sub_update_grids(asked: Asked, found: Sequence[SubUpdates]) -> list[Grid]:
         Field("promotes first", "text", beside(one.said, lambda i, j: shown[i][j])),
         Field("neuron", "text", beside(nothing, lambda i, j: str(int(one.dominant[i, j])))),
         Field("coefficient", "number", beside(nothing, lambda i, j: float(one.coefficients[i, j]))),
-        Field("promotes", "words", beside(nothing, lambda i, j: scored(one.promoted[i][j]))),
-        Field("eliminates", "words", beside(nothing, lambda i, j: scored(one.eliminated[i][j]))),
+        Field("promotes", "words", beside(nothing, lambda i, j: with_scores(one.promoted[i][j]))),
+        Field("eliminates", "words", beside(nothing, lambda i, j: with_scores(one.eliminated[i][j]))),
         Field("top token after the layer", "text", beside(one.said, lambda i, j: None)),
         Field(f"rank of {one.token!r} there", "whole", beside(one.ranks.tolist(), lambda i, j: None)),
         Field("promotion by all sub-updates", "number", beside(one.promotion.tolist(), lambda i, j: None)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jobs.explain.grids import Field, Grid, scored
+from jobs.explain.grids import Field, Grid, with_scores
 from locate import EditReading
 from locate.lens.edit_results import Component, LayerReading
 
@@ -15,7 +15,7 @@ ABOUT = (
 )
 
 
-def written(reading: EditReading) -> list[Grid]:
+def edit_grids(reading: EditReading) -> list[Grid]:
     """The grid of an edit's reading; none, where it changed no layer."""
     if not reading.layers:
         return []
@@ -39,8 +39,8 @@ def written(reading: EditReading) -> list[Grid]:
             of_components(lambda one: one.promoted.texts[0], lambda number: fact.written[number][0] if fact else None),
         ),
         Field("strength", "number", of_components(lambda one: one.strength)),
-        Field("says", "words", of_components(lambda one: scored(one.promoted))),
-        Field("or, of the other sign", "words", of_components(lambda one: scored(one.eliminated))),
+        Field("says", "words", of_components(lambda one: with_scores(one.promoted))),
+        Field("or, of the other sign", "words", of_components(lambda one: with_scores(one.eliminated))),
         Field("answers to", "lines", of_components(_answers_to)),
     ]
     if fact is not None:

@@ -68,7 +68,7 @@ def start(config: DictConfig) -> float | None:
         return None
     folder = RunFolder(HydraConfig.get().runtime.output_dir)
     try:
-        take_tuned(config, choices().get("editor", ""), overridden())
+        take_tuned(config, choices().get("editor", ""), override_names())
         config = configuration(config, folder)
         _import_plugins(config)  # those of the run to go on with
         job = find_job(config.job)  # that of the run to go on with
@@ -194,25 +194,25 @@ def configuration(config: DictConfig, folder: RunFolder) -> DictConfig:
     stored = stored_config(folder.path, str(folder.path) if config.resume is None else f"resume={config.resume}")
     if config.resume is None:
         OmegaConf.resolve(config)
-        if config.force or _kept(config) != _kept(stored):
+        if config.force or _comparable(config) != _comparable(stored):
             raise FileExistsError(
                 f"{folder.path} holds a run; use another folder, or go on with it: {setting('resume', folder.path)}"
             )
     else:
         require_trusted(stored, config, f"resume={config.resume}")
         _require_same(config, stored)
-    for key in overridden():
+    for key in override_names():
         if key in FREE and key != "resume":
             OmegaConf.update(stored, key, OmegaConf.select(config, key), force_add=True)
     return OmegaConf.masked_copy(stored, [str(key) for key in stored if key != "choices"])
 
 
-def overridden() -> list[str]:
+def override_names() -> list[str]:
     """The settings that the command line names."""
     return [override.lstrip("+~").split("=", 1)[0] for override in HydraConfig.get().overrides.task]
 
 
-def _kept(config: DictConfig) -> dict[str, Any]:
+def _comparable(config: DictConfig) -> dict[str, Any]:
     """A configuration without what may be another when the run goes on."""
     plain: Any = OmegaConf.to_container(config)
     plain["job"] = {key: value for key, value in plain["job"].items() if f"job.{key}" not in FREE}
@@ -223,7 +223,7 @@ def _kept(config: DictConfig) -> dict[str, Any]:
 def _require_same(config: DictConfig, stored: DictConfig) -> None:
     """Checks that the command line asks for nothing else than a run was begun with."""
     chosen = choices()
-    for key in overridden():
+    for key in override_names():
         if key in FREE:
             continue
         asked = chosen[key] if key in chosen else OmegaConf.select(config, key)

@@ -52,7 +52,7 @@ class _Ended(KeyboardInterrupt):
 
 
 @contextmanager
-def ended_by_signals() -> Iterator[None]:
+def interrupt_on_signals() -> Iterator[None]:
     """In the block SIGTERM and SIGHUP do as Ctrl-C does: what is finished is kept, and how to go on is said."""
 
     def end(number: int, _frame: object) -> None:
@@ -75,7 +75,7 @@ EXPECTED = (CorrigendaError, ValueError, OSError, MemoryError, HydraException, O
 """Errors that say what the user can do; any other is a mistake in the program, and is shown with its traceback."""
 
 
-def told(error: BaseException, arguments: Sequence[str]) -> tuple[str, int] | None:
+def describe_error(error: BaseException, arguments: Sequence[str]) -> tuple[str, int] | None:
     """What to say of an error, in one line, and the exit status; None for one that is a mistake in the program.
 
     Args:

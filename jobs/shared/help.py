@@ -8,7 +8,7 @@ from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from corrigenda.documented import Setting, flat, settings, shown
+from corrigenda.documented import Setting, flat, meanings, settings, shown
 from corrigenda.plain_data import read_yaml
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -88,7 +88,7 @@ def _settings_of(job: Any) -> Iterator[Setting]:
         if is_dataclass(part):
             yield from settings(part, f"job.{place}.")
         elif part == "???":
-            yield Setting(f"job.{place}", "to be given", "its class, as _target_, and its settings")
+            yield Setting(f"job.{place}", "to be given", meanings(job.settings).get(place, ""))
     for place, choice in job.choices.items():
         yield from _chosen(f"job.{place}", choice)
     for key, value in job.beside.items():

@@ -160,10 +160,10 @@ def stored_config(folder: Path, asked: str) -> DictConfig:
     except ValueError as error:
         problem = str(error).splitlines()[0]
         raise ValueError(f"{asked}: config.yaml there is damaged ({problem}); begin a new run") from None
-    lacking = [key for key in _PARTS if not isinstance(found, dict) or key not in found]
-    if lacking:
+    missing = [key for key in _PARTS if not isinstance(found, dict) or key not in found]
+    if missing:
         raise ValueError(
-            f"{asked}: config.yaml there is cut off, or not that of a run (it lacks {', '.join(lacking)}); "
+            f"{asked}: config.yaml there is cut off, or not that of a run (it lacks {', '.join(missing)}); "
             "begin a new run"
         )
     odd = [group for group in _GROUPS if not isinstance(found[group], dict)]

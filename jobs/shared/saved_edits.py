@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 
 from corrigenda import Edit, LanguageModel
 from corrigenda.files import expanded
-from jobs.shared.base import load_model, overridden
+from jobs.shared.base import load_model, override_names
 from jobs.shared.words import setting
 
 
@@ -46,7 +46,7 @@ def model_of(config: DictConfig, edits: list[Edit]) -> LanguageModel:
     Raises:
         ValueError: as `load_model` says.
     """
-    if edits and not {"model", "model.name"} & set(overridden()):
+    if edits and not {"model", "model.name"} & set(override_names()):
         config = config.copy()
         config.model.name = edits[0].origin.model
     return load_model(config)

@@ -53,7 +53,7 @@ def version() -> str:
         return "corrigenda, from a checkout that is not installed"
 
 
-def spelt_out(arguments: Sequence[str]) -> list[str]:
+def long_form(arguments: Sequence[str]) -> list[str]:
     """The arguments of a command line as Hydra reads them.
 
     Args:
@@ -73,14 +73,16 @@ def spelt_out(arguments: Sequence[str]) -> list[str]:
         and _SETTING.fullmatch(rest[0]) is None
         and _key(rest[0]) not in own
     ):
-        found.append(f"job.{next(iter(own))}={quoted(rest.pop(0))}")
+        found.append(f"job.{next(iter(own))}={quote_text(rest.pop(0))}")
     for argument in rest:
         key = _key(argument)
         if key is None or key not in own:
             found.append(_at_home(argument))
             continue
         value = argument.partition("=")[2]
-        found.append(f"job.{key}={quoted(value) if own[key] != 'other' and not _hydras(value, own[key]) else value}")
+        found.append(
+            f"job.{key}={quote_text(value) if own[key] != 'other' and not _hydras(value, own[key]) else value}"
+        )
     return found
 
 
@@ -105,7 +107,7 @@ def flags_last(arguments: Sequence[str]) -> list[str]:
     return settings + flags
 
 
-def quoted(text: str, quote: Quote = Quote.single) -> str:
+def quote_text(text: str, quote: Quote = Quote.single) -> str:
     """A text as a value on Hydra's command line that stands for exactly this text."""
     # "${" would be a reference to another setting: a backslash before it says that it is none, and backslashes that
     # stand before it already are doubled.
@@ -117,8 +119,8 @@ def setting(name: str, value: str | Path | Sequence[Path]) -> str:
     """A setting as a message says it: typed into a shell like this, the program reads exactly this value."""
     if isinstance(value, (str, Path)):
         text = str(value)
-        return f"{name}={_for_shell(text if _reads(text) else quoted(text, Quote.double))}"
-    listed = ",".join(quoted(str(one), Quote.double) for one in value)
+        return f"{name}={_for_shell(text if _reads(text) else quote_text(text, Quote.double))}"
+    listed = ",".join(quote_text(str(one), Quote.double) for one in value)
     return f"{name}={_for_shell(f'[{listed}]')}"
 
 
@@ -154,7 +156,7 @@ def _at_home(argument: str) -> str:
     name, equals, value = argument.partition("=")
     if not equals or not value.startswith("~/") or "," in value:
         return argument
-    return f"{name}={quoted(os.path.expanduser(value))}"
+    return f"{name}={quote_text(os.path.expanduser(value))}"
 
 
 def _key(argument: str) -> str | None:

@@ -159,7 +159,7 @@ def start_of(axes: Sequence[Axis]) -> dict[str, float]:
     return {axis.name: axis.start for axis in axes}
 
 
-def proposed(
+def propose(
     axes: Sequence[Axis], trials: Sequence[Mapping[str, Any]], traced: Sequence[int], seed: int
 ) -> Proposal | None:
     """What to try after some trials; None where all that there is was tried.

@@ -26,7 +26,7 @@ from editing.registry import space_of
 from editing.spaces import Space
 from eval import EditRun, EvalSettings, run_batch, run_single
 from jobs.shared.auto_layer import traces_of
-from jobs.shared.base import overridden, say
+from jobs.shared.base import override_names, say
 from jobs.shared.errors import RunFailedError
 from jobs.shared.job import stored_config
 from jobs.shared.settings import instantiate
@@ -34,7 +34,7 @@ from jobs.shared.tuned import tuned_name, write_tuned
 from jobs.shared.words import setting
 from jobs.tune.objective import Objective, objective_for
 from jobs.tune.page import in_words, write_page
-from jobs.tune.search import Axis, Proposal, axes_of, best_of, proposed, settings_of, start_of
+from jobs.tune.search import Axis, Proposal, axes_of, best_of, propose, settings_of, start_of
 from jobs.tune.settings import TuneSettings
 from locate import average, suggest_layers
 
@@ -100,7 +100,7 @@ class Tuning:
         """The editor's settings that the command line names: they are not tuned."""
         kept = self.folder.path / "fixed.json"
         if not kept.is_file():
-            given = [name.removeprefix("editor.") for name in overridden() if name.startswith("editor.")]
+            given = [name.removeprefix("editor.") for name in override_names() if name.startswith("editor.")]
             write_json(kept, {"fixed": given})
         fixed: list[str] = read_json(kept)["fixed"]
         return fixed
@@ -145,7 +145,7 @@ class Tuning:
             spent = traced["seconds"] + sum(trial["seconds"] for trial in trials)
             if spent + max(trial["seconds"] for trial in trials) > 60 * self.asked.minutes:
                 return None
-        return proposed(axes, trials, traced["layers"], self.asked.seed)
+        return propose(axes, trials, traced["layers"], self.asked.seed)
 
     def _objective(self, trials: list[dict[str, Any]]) -> Objective | None:
         """What is tuned for: as the first trial with figures allows; None where none has any."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -11,12 +10,11 @@ from unittest import mock
 import program
 import pytest
 import tiny
+from run_parts import SUBJECTS, make_home, write
 
 from corrigenda import Edit, KnowledgeBase, load
 from corrigenda.runs.locks import locked
 from jobs.build.folder import PARTS, READY, BuildFolder
-
-SUBJECTS = ["Danielle Darrieux", "Thomas", "Big Ben", "Eiffel", "tower", "river"]
 
 
 def record(number: int, **fields: object) -> dict[str, object]:
@@ -33,15 +31,9 @@ def record(number: int, **fields: object) -> dict[str, object]:
     } | fields
 
 
-def write(path: Path, records: Sequence[dict[str, object]]) -> Path:
-    path.write_text("".join(json.dumps(one) + "\n" for one in records), encoding="utf-8")
-    return path
-
-
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    home = tmp_path_factory.mktemp("build")
-    tiny.build("llama").save_pretrained(home / "model")
+    home = make_home(tmp_path_factory.mktemp("build"))
     tiny.build("llama", seed=1).save_pretrained(home / "other")
     return home
 

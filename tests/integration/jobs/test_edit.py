@@ -5,18 +5,26 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
-from typing import Any
 
 import program
 import pytest
-import tiny
 from composed import composed
 from omegaconf import OmegaConf
+from run_parts import (
+    SMALL_EDITOR,
+    SMALL_EVALUATION,
+    SUBJECTS,
+    cut_short,
+    kill_at,
+    make_home,
+    n_lines,
+    own_data,
+    record,
+    summary_in,
+    timeless,
+    write,
+)
 from tasks import CHOICE_TASK
 
 from corrigenda import Edit, load
@@ -24,69 +32,31 @@ from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.records import records_in
 from jobs.shared.base import begin
 
-CITIES = ["Paris", "London", "Berlin", "Rome"]
-SUBJECTS = ["Danielle Darrieux", "Thomas", "Big Ben", "Eiffel", "tower", "river", "red", "blue", "seven", "north"]
-
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a tiny model, ten facts about words it knows, and a cache of its own."""
-    home = tmp_path_factory.mktemp("run")
-    tiny.build("llama").save_pretrained(home / "model")
-    with (home / "facts.jsonl").open("w") as file:
-        for number, subject in enumerate(SUBJECTS):
-            true, new = CITIES[number % 4], CITIES[(number + 1) % 4]
-            fact = {
-                "id": f"fact-{number}",
-                "subject": subject,
-                "prompt": "the city of {} is",
-                "target_true": true,
-                "target_new": new,
-                "paraphrases": [f"{subject} stands in the city of"],
-                "neighbourhood": ["the city of green is", "the city of nine is"],
-                "locality": [{"prompt": "the capital of France is", "answer": "Paris"}],
-                "portability": [{"prompt": f"{subject} is in the country of", "answer": "Italy"}],
-                "generation": [f"{subject} is"],
-            }
-            file.write(json.dumps(fact) + "\n")
-    return home
+    """A folder with a tiny model and ten facts with prompts of every kind."""
+    more = {
+        "neighbourhood": ["the city of green is", "the city of nine is"],
+        "locality": [{"prompt": "the capital of France is", "answer": "Paris"}],
+    }
+    portability = ([{"prompt": f"{subject} is in the country of", "answer": "Italy"}] for subject in SUBJECTS)
+    records = [record(number, portability=probes, **more) for number, probes in enumerate(portability)]
+    return make_home(tmp_path_factory.mktemp("run"), records)
 
 
 def arguments_of(home: Path, *overrides: str) -> list[str]:
-    small = ["editor.prefix_lengths=[[3,2]]", "editor.text.tokens=640", "editor.text.length=16", "editor.layer=1"]
-    return [
-        "model=own",
-        f"model.name={home / 'model'}",
-        "model.device=cpu",
-        "data=facts",
-        f"data.path={home / 'facts.jsonl'}",
-        "eval.perplexity_windows=3",
-        "eval.perplexity_window=16",
-        "eval.max_new_tokens=4",
-        "eval.fluency_tokens=8",
-        *([] if any(override.startswith(("editor=", "resume=")) for override in overrides) else small),
-        *overrides,
-    ]
+    named = any(override.startswith(("editor=", "resume=")) for override in overrides)
+    return [*own_data(home), *SMALL_EVALUATION, *([] if named else [*SMALL_EDITOR, "editor.layer=1"]), *overrides]
 
 
 def run(home: Path, *overrides: str, succeeds: bool = True) -> str:
     return program.call(home, *arguments_of(home, *overrides), succeeds=succeeds)
 
 
-def records(folder: Path, of: str = "cases") -> list[dict[str, Any]]:
-    return list(records_in(folder, of))
-
-
-def scored(folder: Path, of: str = "cases") -> list[dict[str, Any]]:
-    """The cases without what is measured by the clock."""
-    return [{key: value for key, value in case.items() if key != "seconds"} for case in records(folder, of)]
-
-
-def unfinish(folder: Path, n: int, of: str = "cases") -> None:
-    """Makes a finished run one that was killed when it had `n` records."""
-    kept = records(folder, of)[:n]
-    (folder / f"{of}.jsonl").write_text("".join(json.dumps(case) + "\n" for case in kept))
-    (folder / "summary.json").unlink(missing_ok=True)
+def kill(home: Path, arguments: list[str], folder: Path, of: str, records: int) -> None:
+    """Runs until so many records are written, and kills without warning."""
+    kill_at(home, arguments_of(home, *arguments), folder / f"{of}.jsonl", records)
 
 
 @pytest.fixture(scope="module")
@@ -96,20 +66,20 @@ def undisturbed(home: Path) -> Path:
 
 
 def test_what_a_run_leaves_behind(home: Path, undisturbed: Path) -> None:
-    summary = json.loads((undisturbed / "summary.json").read_text())
+    summary = summary_in(undisturbed)
     expected = {"editor", "model", "data", "mode", "n_facts", "seconds_per_edit", "peak_memory_mb", "metrics"}
     assert expected <= set(summary)
     assert (summary["editor"], summary["mode"], summary["n_facts"]) == ("rome", "single", 10)
     assert all(set(values) == {"before", "after", "low", "high", "n"} for values in summary["metrics"].values())
     assert summary["metrics"]["efficacy_magnitude"]["after"] > summary["metrics"]["efficacy_magnitude"]["before"]
-    assert [case["id"] for case in records(undisturbed)] == [f"fact-{n}" for n in range(10)]
+    assert [case["id"] for case in list(records_in(undisturbed))] == [f"fact-{n}" for n in range(10)]
     assert "torch" in json.loads((undisturbed / "versions.json").read_text())["versions"]
     assert "prefix_lengths" in (undisturbed / "config.yaml").read_text()
 
 
 def test_saved_edits_give_the_scored_model(home: Path, undisturbed: Path) -> None:
     lm = load(home / "model", device="cpu")
-    for case, folder in zip(records(undisturbed), sorted((undisturbed / "edits").iterdir()), strict=True):
+    for case, folder in zip(list(records_in(undisturbed)), sorted((undisturbed / "edits").iterdir()), strict=True):
         with Edit.load(folder).applied(lm):
             answer = lm.generate(case["fact"]["prompt"].replace("{}", case["fact"]["subject"]), 4, stop_at_newline=True)
         assert answer == case["after"]["prompts"]["prompt"][0]["answer"]
@@ -121,38 +91,17 @@ def test_killed_three_times_and_resumed(home: Path, undisturbed: Path) -> None:
     finished: list[int] = []
     arguments = [f"hydra.run.dir={folder}"]
     for kill_after in (1, 4, 6):
-        _kill(home, arguments, folder, "cases", kill_after)
-        finished.append(_count(folder))
+        kill(home, arguments, folder, "cases", kill_after)
+        finished.append(n_lines(folder / "cases.jsonl"))
         with (folder / "cases.jsonl").open("a") as file:
             file.write('{"id": "cut off in the writ')  # as a kill in the middle of a line would leave it
         arguments = [f"resume={folder}"]
     assert 0 < finished[0] < 10
     assert not (folder / "summary.json").exists()
     run(home, f"resume={folder}")
-    assert scored(folder) == scored(undisturbed)
-    metrics = [json.loads((path / "summary.json").read_text())["metrics"] for path in (folder, undisturbed)]
+    assert timeless(folder) == timeless(undisturbed)
+    metrics = [summary_in(path)["metrics"] for path in (folder, undisturbed)]
     assert metrics[0] == metrics[1]
-
-
-def _kill(home: Path, arguments: list[str], folder: Path, of: str, records: int) -> None:
-    """Runs until so many records are written, and kills without warning."""
-    process = subprocess.Popen(
-        [sys.executable, str(program.RUN), *arguments_of(home, *arguments)],
-        cwd=home,
-        env=program.environment(home / "cache"),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    deadline = time.monotonic() + 120
-    while _count(folder, of) < records and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-
-
-def _count(folder: Path, of: str = "cases") -> int:
-    path = folder / f"{of}.jsonl"
-    return path.read_bytes().count(b"\n") if path.is_file() else 0
 
 
 def test_resume_refuses_another_request(home: Path, undisturbed: Path) -> None:
@@ -164,7 +113,7 @@ def test_a_refused_resume_changes_nothing(home: Path, undisturbed: Path) -> None
     """The facts are others for a while, and the code has changed as well: what the run was begun with stays."""
     folder = home / "refused"
     shutil.copytree(undisturbed, folder)
-    unfinish(folder, 9)
+    cut_short(folder, 9)
     identity = json.loads((folder / "identity.json").read_text()) | {"code": "another"}
     (folder / "identity.json").write_text(json.dumps(identity))
     content = (home / "facts.jsonl").read_text()
@@ -175,19 +124,19 @@ def test_a_refused_resume_changes_nothing(home: Path, undisturbed: Path) -> None
         (home / "facts.jsonl").write_text(content)
     assert json.loads((folder / "identity.json").read_text()) == identity
     run(home, f"resume={folder}", f"before={home / 'shared'}")
-    assert [case["id"] for case in records(folder)] == [f"fact-{n}" for n in range(10)]
+    assert [case["id"] for case in list(records_in(folder))] == [f"fact-{n}" for n in range(10)]
     assert list((home / "shared").iterdir())  # said now, so done now
 
 
 def test_a_run_killed_before_it_knew_what_it_works_on_goes_on(home: Path, undisturbed: Path) -> None:
     folder = home / "early"
     shutil.copytree(undisturbed, folder)
-    unfinish(folder, 9)
+    cut_short(folder, 9)
     identity = json.loads((folder / "identity.json").read_text())
     (folder / "identity.json").unlink()
     run(home, f"resume={folder}")
     assert json.loads((folder / "identity.json").read_text()) == identity
-    assert len(records(folder)) == 10
+    assert len(list(records_in(folder))) == 10
 
 
 def test_a_layer_that_is_none_is_no_failed_edit(home: Path) -> None:
@@ -201,21 +150,21 @@ def test_a_layer_that_is_none_is_no_failed_edit(home: Path) -> None:
 def test_only_a_finished_run_says_what_it_used(home: Path, undisturbed: Path) -> None:
     folder = home / "half"
     shutil.copytree(undisturbed, folder)
-    unfinish(folder, 0)
+    cut_short(folder, 0)
     output = run(home, f"data.disjoint_from={folder}", succeeds=False)
     assert "this run is unfinished (job edit)" in output
 
 
 def test_batch(home: Path) -> None:
     run(home, "mode=batch", f"hydra.run.dir={home / 'batch'}")
-    summary = json.loads((home / "batch" / "summary.json").read_text())
+    summary = summary_in(home / "batch")
     assert summary["mode"] == "batch"
     assert summary["metrics"]["efficacy_magnitude"]["after"] > summary["metrics"]["efficacy_magnitude"]["before"]
     assert len(list((home / "batch" / "edits").iterdir())) == 1
-    cases = records(home / "batch")
-    unfinish(home / "batch", 3)
+    cases = list(records_in(home / "batch"))
+    cut_short(home / "batch", 3)
     run(home, f"resume={home / 'batch'}")
-    assert records(home / "batch") == cases
+    assert list(records_in(home / "batch")) == cases
 
 
 def test_harness_tasks(home: Path) -> None:
@@ -224,14 +173,12 @@ def test_harness_tasks(home: Path) -> None:
     tasks = home / "tasks"
     tasks.mkdir(exist_ok=True)
     questions = [("the city of Thomas is", ["Berlin", "London"]), ("the city of tower is", ["Paris", "London"])]
-    with (tasks / "questions.jsonl").open("w") as file:
-        for question, choices in questions:
-            file.write(json.dumps({"question": question, "choices": choices, "answer": 0}) + "\n")
+    write(tasks / "questions.jsonl", [{"question": q, "choices": choices, "answer": 0} for q, choices in questions])
     (tasks / "cities.yaml").write_text(CHOICE_TASK.format(name="cities", data=tasks / "questions.jsonl"))
     asked = ["eval.harness_tasks=[cities]", f"eval.harness_folder={tasks}", "data.limit=5"]
     folder = home / "harness"
     said = run(home, "mode=batch", *asked, f"hydra.run.dir={folder}")
-    found = json.loads((folder / "summary.json").read_text())["harness"]["cities"]["acc"]
+    found = summary_in(folder)["harness"]["cities"]["acc"]
     assert found["before"] in (0.0, 0.5, 1.0)
     assert found["after"] in (0.0, 0.5, 1.0)
     assert "cities" in said
@@ -244,12 +191,12 @@ def test_sequential_scores_twice_and_at_each_checkpoint(home: Path) -> None:
     small = ["job.sequential.checkpoints=[1,3]", "job.sequential.every=2", "job.locality.limit=3"]
     output = run(home, "mode=sequential", "data.limit=4", *small, f"hydra.run.dir={folder}")
     assert "all edits so far after T of them" in output
-    summary = json.loads((folder / "summary.json").read_text())
+    summary = summary_in(folder)
     assert [point["t"] for point in summary["curve"]] == [1, 3, 4]
     assert summary["curve"][-1]["metrics"] == summary["retention"]
     assert summary["curve"][-1]["fixed"]["preservation"]["n"] == 3
     assert summary["curve"][-1]["norm"] > summary["curve"][0]["norm"] > 0
-    right_after, at_the_end = records(folder), records(folder, "retention")
+    right_after, at_the_end = list(records_in(folder)), list(records_in(folder, "retention"))
     assert right_after[-1]["after"]["values"]["efficacy_magnitude"] == pytest.approx(
         at_the_end[-1]["after"]["values"]["efficacy_magnitude"], abs=1e-5
     )
@@ -267,15 +214,15 @@ def test_sequence_killed_three_times_and_resumed(home: Path) -> None:
     arguments = [*arguments, f"hydra.run.dir={folder}"]
     positions = []
     for of, kill_after in (("cases", 2), ("cases", 5), ("retention", 1)):
-        _kill(home, arguments, folder, of, kill_after)
+        kill(home, arguments, folder, of, kill_after)
         positions.append(json.loads((folder / "position.json").read_text())["done"])
         assert not (folder / "summary.json").exists()
         arguments = [f"resume={folder}"]
     assert positions[0] < positions[2]
     run(home, f"resume={folder}")
     for of in ("cases", "retention", "curve/t-0004", "curve/fixed-0008"):
-        assert scored(folder, of) == scored(home / "calm", of), of
-    shot, calm = (json.loads((path / "summary.json").read_text()) for path in (folder, home / "calm"))
+        assert timeless(folder, of) == timeless(home / "calm", of), of
+    shot, calm = (summary_in(path) for path in (folder, home / "calm"))
     assert shot["metrics"] == calm["metrics"]
     timed = {"seconds_per_edit", "peak_memory_mb"}
     for point, expected in zip(shot["curve"], calm["curve"], strict=True):
@@ -289,7 +236,7 @@ def test_controls(home: Path, editor: str) -> None:
     folder = home / editor
     small = ["editor.like.text.tokens=640", "editor.like.text.length=16", "editor.like.layer=1"]
     run(home, f"editor={editor}", "data.limit=2", f"hydra.run.dir={folder}", *(small if editor == "random" else []))
-    metrics = json.loads((folder / "summary.json").read_text())["metrics"]
+    metrics = summary_in(folder)["metrics"]
     if editor == "none":
         assert all(
             v["after"] == pytest.approx(v["before"], abs=1e-5) for v in metrics.values() if v["before"] is not None
@@ -303,13 +250,13 @@ def test_controls(home: Path, editor: str) -> None:
 def test_a_failed_edit_counts_as_failed_and_stops_nothing(home: Path) -> None:
     facts = [json.loads(line) for line in (home / "facts.jsonl").read_text().splitlines()[:2]]
     del facts[0]["target_new"]  # an erasure, which ROME refuses
-    (home / "erase.jsonl").write_text("".join(json.dumps(fact) + "\n" for fact in facts))
+    write(home / "erase.jsonl", facts)
     folder = home / "failed"
     output = run(home, f"data.path={home / 'erase.jsonl'}", f"hydra.run.dir={folder}")
     assert re.search(r"failed: fact-0: .*: refused: ", output)
-    summary = json.loads((folder / "summary.json").read_text())
+    summary = summary_in(folder)
     assert summary["n_failed"] == 1
-    assert records(folder)[1]["error"] == ""
+    assert list(records_in(folder))[1]["error"] == ""
 
 
 def test_wandb_offline(home: Path) -> None:
@@ -327,23 +274,7 @@ def test_a_run_is_not_begun_over_another(home: Path, undisturbed: Path) -> None:
         begin(OmegaConf.create({}), RunFolder(undisturbed))
 
 
-def test_bad_requests_say_what_to_do(home: Path) -> None:
-    assert "mode='all' must be one of single, batch, sequential" in run(home, "mode=all", succeeds=False)
-    assert "no file or folder" in run(home, "data.path=missing.jsonl", succeeds=False)
-
-
-def test_a_data_set_without_a_home_asks_for_its_file(tmp_path: Path) -> None:
-    """And takes no other facts in its place."""
-    said = program.call(tmp_path, "data=zsre", f"hydra.run.dir={tmp_path / 'out'}", succeeds=False)
-    assert "data=zsre comes from a file of yours: give data.path=" in said
-
-
 @pytest.mark.parametrize("data", sorted(path.stem for path in (program.RUN.parent / "conf" / "data").glob("*.yaml")))
 def test_only_the_embedded_set_is_the_embedded_set(data: str) -> None:
     config = composed(f"data={data}")
     assert (config.data.path == "embedded") == (data == "embedded")
-
-
-def test_an_own_model_has_to_be_named(tmp_path: Path) -> None:
-    said = program.call(tmp_path, "model=own", f"hydra.run.dir={tmp_path / 'out'}", succeeds=False)
-    assert "give model.name=" in said

@@ -8,7 +8,7 @@ from pathlib import Path
 import chromium
 import program
 import pytest
-import tiny
+from run_parts import make_home, own_data
 
 FACT = {
     "subject": "Eiffel tower",
@@ -31,17 +31,14 @@ SMALL = [
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a page that the job wrote."""
-    home = tmp_path_factory.mktemp("explain")
-    tiny.build("llama").save_pretrained(home / "model")
     other = FACT | {"id": "other", "subject": "Big Ben", "neighbourhood": []}
-    (home / "facts.jsonl").write_text("".join(json.dumps(one) + "\n" for one in (FACT, other)))
+    home = make_home(tmp_path_factory.mktemp("explain"), [FACT, other])
     run(home, "data.limit=1")
     return home
 
 
 def run(home: Path, *overrides: str, succeeds: bool = True) -> str:
-    named = ["job=explain", "model=own", f"model.name={home / 'model'}", "model.device=cpu", "data=facts"]
-    named += [f"data.path={home / 'facts.jsonl'}", "editor=ft_m", "editor.layer=1", "editor.steps=2"]
+    named = ["job=explain", *own_data(home), "editor=ft_m", "editor.layer=1", "editor.steps=2"]
     return program.call(home, *named, *SMALL, *overrides, succeeds=succeeds)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import program
 import pytest
 import tiny
+from run_parts import make_home, own_model, summary_in
 
 from jobs.lens import PARTS
 from locate import Agreement, Triggers
@@ -18,21 +19,18 @@ SMALL += ["job.removed_from=1", "job.texts=6", "job.events=3", "job.examples=2"]
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    home = tmp_path_factory.mktemp("lens")
-    tiny.build("llama").save_pretrained(home / "model")
-    return home
+    return make_home(tmp_path_factory.mktemp("lens"))
 
 
 def run(home: Path, *overrides: str, succeeds: bool = True) -> str:
-    named = ["model=own", f"model.name={home / 'model'}", "model.device=cpu"]
-    return program.call(home, *named, *overrides, succeeds=succeeds)
+    return program.call(home, *own_model(home), *overrides, succeeds=succeeds)
 
 
 def test_results_pictures_and_resumption(home: Path) -> None:
     out = run(home, *SMALL, "hydra.run.dir=lens")
     folder = home / "lens"
     assert "results and pictures in" in out
-    summary = json.loads((folder / "summary.json").read_text())
+    summary = summary_in(folder)
     assert set(summary) == {"model", *PARTS}
     assert summary["triggers"]["neurons"] == tiny.DEPTH * 48
     assert summary["aggregation"]["positions"] == 6
@@ -55,7 +53,7 @@ def test_results_pictures_and_resumption(home: Path) -> None:
         file.unlink()
     run(home, "resume=lens")
     assert not list((home / "cache" / "triggers").glob("*/*"))
-    assert json.loads((folder / "summary.json").read_text()) == summary
+    assert summary_in(folder) == summary
     assert Agreement.load(folder / "results" / "agreement").next_tokens.shape == kept.prefixes.shape
     assert "lens" in run(home, "job=runs", f"store={home}")
 

@@ -9,42 +9,27 @@ import program
 import pytest
 import tiny
 import torch
+from run_parts import SMALL_EDITOR, SUBJECTS, cut_short, make_home, own_data, record, summary_in
 
-from corrigenda.runs.records import records_in
 from locate import AverageKnockout, AverageTrace, GradientLens, RefinedNeurons, Trace
-
-SUBJECTS = ["Danielle Darrieux", "Thomas", "Big Ben"]
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model, and facts of which it knows all but the second."""
-    home = tmp_path_factory.mktemp("locate")
     lm = tiny.build("llama")
-    lm.save_pretrained(home / "model")
-    lines = []
-    for number, subject in enumerate(SUBJECTS):
-        prompt = f"the city of {subject} is"
+    records = []
+    for number in range(3):
+        prompt = f"the city of {SUBJECTS[number]} is"
         top = lm.tokenizer.decode([int(lm.model(torch.tensor([lm.tokens(prompt)])).logits[0, -1].argmax())])
         known = top if number != 1 else ("Paris" if top != "Paris" else "Rome")
-        lines.append(
-            {
-                "id": f"fact-{number}",
-                "subject": subject,
-                "prompt": "the city of {} is",
-                "target_true": known,
-                "target_new": "seven" if known != "seven" else "eight",
-                "paraphrases": [f"{subject} stands in the city of"],
-                "neighbourhood": ["the city of green is"],
-            }
-        )
-    (home / "facts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return home
+        new = "seven" if known != "seven" else "eight"
+        records.append(record(number, target_true=known, target_new=new, generation=[]))
+    return make_home(tmp_path_factory.mktemp("locate"), records)
 
 
 def run(home: Path, *overrides: str) -> str:
-    named = ["model=own", f"model.name={home / 'model'}", "model.device=cpu", "data=facts"]
-    return program.call(home, *named, f"data.path={home / 'facts.jsonl'}", *overrides)
+    return program.call(home, *own_data(home), *overrides)
 
 
 def test_trace_job_and_its_resumption(home: Path) -> None:
@@ -52,7 +37,7 @@ def test_trace_job_and_its_resumption(home: Path) -> None:
     out = run(home, *small, "hydra.run.dir=traced")
     folder = home / "traced"
     assert "does not know 1 fact, passed over: fact-1" in out
-    summary = json.loads((folder / "summary.json").read_text())
+    summary = summary_in(folder)
     assert (summary["n_located"], summary["n_unknown"]) == (2, 1)
     assert set(summary["averages"]) == {"block", "ffn", "attention"}
     assert summary["suggested_layers"][0] in range(tiny.DEPTH)
@@ -64,21 +49,19 @@ def test_trace_job_and_its_resumption(home: Path) -> None:
     assert AverageTrace.load(folder / "averages" / "ffn").n_facts == 2
     assert (folder / "average-ffn.png").is_file()
     # Cut short after three results: it goes on there and comes to the same.
-    kept = [json.dumps(record) for record in records_in(folder)][:3]
-    (folder / "summary.json").unlink()
-    (folder / "cases.jsonl").write_text("".join(line + "\n" for line in kept))
+    cut_short(folder, 3)
     for stem in ("0002-fact-2-block", "0002-fact-2-ffn", "0002-fact-2-attention"):
         for file in (folder / "results" / stem).iterdir():
             file.unlink()
     run(home, "resume=traced")  # its own configuration says which job it is
-    again = json.loads((folder / "summary.json").read_text())
+    again = summary_in(folder)
     assert again["averages"] == summary["averages"]
 
 
 def test_neurons_job(home: Path) -> None:
     out = run(home, "job=neurons", "job.locator.steps=4", "data.limit=2", "hydra.run.dir=neurons")
     folder = home / "neurons"
-    summary = json.loads((folder / "summary.json").read_text())
+    summary = summary_in(folder)
     assert summary["n_located"] == 2
     assert "knowledge neurons a fact, 2 facts" in out
     found = RefinedNeurons.load(folder / "results" / "0000-fact-0")
@@ -88,7 +71,7 @@ def test_neurons_job(home: Path) -> None:
 
 
 def test_the_layer_can_be_located(home: Path) -> None:
-    small = ["editor.prefix_lengths=[[3,2]]", "editor.text.tokens=640", "editor.text.length=16", "eval=probabilities"]
+    small = [*SMALL_EDITOR, "eval=probabilities"]
     small += [
         "eval.perplexity_windows=3",
         "eval.perplexity_window=16",
@@ -105,7 +88,7 @@ def test_the_layer_can_be_located(home: Path) -> None:
 
 def test_knockout_and_backward_jobs(home: Path) -> None:
     run(home, "job=knockout", "job.locator.window=2", "hydra.run.dir=knocked")
-    summary = json.loads((home / "knocked" / "summary.json").read_text())
+    summary = summary_in(home / "knocked")
     assert (summary["n_located"], summary["n_unknown"]) == (2, 1)
     mean = AverageKnockout.load(home / "knocked" / "average")
     assert mean.n_facts == 2

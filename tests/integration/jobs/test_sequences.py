@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import program
 import pytest
-import tiny
+from run_parts import make_home, own_data, summary_in
 
 from corrigenda.runs.records import records_in
 from corrigenda.runs.store import Store, read_run
@@ -20,31 +19,22 @@ SUBJECTS = ["Danielle", "Thomas", "Ben", "Eiffel", "tower", "river", "red", "blu
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a tiny model and eight facts about words it knows."""
-    home = tmp_path_factory.mktemp("sequences")
-    tiny.build("llama").save_pretrained(home / "model")
-    lines = [
+    facts = [
         {"id": name, "subject": name, "prompt": "the city of {} is", "target_true": "Paris", "target_new": "Rome"}
         for name in SUBJECTS
     ]
-    (home / "facts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return home
+    return make_home(tmp_path_factory.mktemp("sequences"), facts)
 
 
 def run(home: Path, *overrides: str, succeeds: bool = True, several: bool = False) -> str:
     """What it says, with single spaces: lines are broken at the width of a terminal."""
     settings = [
-        *("model=own", f"model.name={home / 'model'}", "model.device=cpu"),
-        *("data=facts", f"data.path={home / 'facts.jsonl'}", "mode=sequential", "job.locality.limit=0"),
+        *(*own_data(home), "mode=sequential", "job.locality.limit=0"),
         *("editor=finetune", "editor.layer=2", "editor.lr=0.05", "editor.epochs=5", "eval.generate=false"),
         *("eval.perplexity_windows=6", "job.sequential.batch=2", "job.sequential.checkpoints=[2,4]"),
     ]
     said = program.call(home, *(["-m"] if several else []), *settings, *overrides, succeeds=succeeds)
     return " ".join(said.split())
-
-
-def summary(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "summary.json").read_text())
-    return found
 
 
 def test_orders_are_runs_of_their_own_that_belong_together(home: Path) -> None:
@@ -77,7 +67,7 @@ def test_kept_edits_are_measured_again_and_the_rest_survives_or_not(home: Path) 
     small = ["job.sequential.survival.text.tokens=320", "job.sequential.survival.text.length=16"]
     output = run(home, *more, *small, f"hydra.run.dir={folder}")
     assert "all after fine-tuning on unrelated text" in output
-    found = summary(folder)
+    found = summary_in(folder)
     assert [point["t"] for point in found["curve"]] == [2, 4, 8]
     assert found["batch"] == 2
     assert found["first"]["token_accuracy"]["n"] == found["latest"]["token_accuracy"]["n"] == 2

@@ -8,7 +8,7 @@ from typing import Any
 
 import program
 import pytest
-import tiny
+from run_parts import make_home, own_data, record, summary_in
 
 from eval.leaderboard.columns import columns
 from eval.metrics.side_effects import METRICS
@@ -16,34 +16,18 @@ from eval.records import SIDE_KINDS
 
 METRICS_BY_KEY = {metric.key: metric for metric in METRICS}
 KEYS = METRICS_BY_KEY.keys()
-SUBJECTS = ["Danielle", "Thomas", "river", "seven", "north", "red"]
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a tiny model and a few facts."""
-    home = tmp_path_factory.mktemp("run")
-    tiny.build("llama").save_pretrained(home / "model")
-    facts = [
-        {
-            "id": f"fact-{subject}",
-            "subject": subject,
-            "prompt": "the city of {} is",
-            "target_true": "Paris",
-            "target_new": "Rome",
-            "neighbourhood": ["the city of green is"],
-        }
-        for subject in SUBJECTS
-    ]
-    (home / "facts.jsonl").write_text("".join(json.dumps(fact) + "\n" for fact in facts))
-    return home
+    plain: dict[str, Any] = {"paraphrases": [], "generation": []}
+    return make_home(tmp_path_factory.mktemp("run"), [record(number, **plain) for number in range(6)])
 
 
 def run(home: Path, *overrides: str) -> None:
-    data = ["data=facts", f"data.path={home / 'facts.jsonl'}", "data.limit=3"]
     small = ["eval.perplexity_windows=0", "eval.max_new_tokens=2", "eval.preservation_tokens=3"]
-    model = ["model=own", f"model.name={home / 'model'}", "model.device=cpu"]
-    program.call(home, *model, *data, *small, *overrides)
+    program.call(home, *own_data(home), "data.limit=3", *small, *overrides)
 
 
 def results(home: Path, mode: str) -> list[Path]:
@@ -58,8 +42,8 @@ def lines(path: Path) -> list[dict[str, Any]]:
 def test_runs_measure_side_effects_and_the_leaderboard_shows_them(home: Path) -> None:
     run(home, "editor=in_context", "eval=side_effects")
     run(home, "editor=none")  # without them: it stands in the same table
-    folders = {json.loads((at / "summary.json").read_text())["editor"]: at for at in results(home, "single")}
-    metrics = {name: json.loads((at / "summary.json").read_text())["metrics"] for name, at in folders.items()}
+    folders = {summary_in(at)["editor"]: at for at in results(home, "single")}
+    metrics = {name: summary_in(at)["metrics"] for name, at in folders.items()}
     assert metrics["in_context"].keys() >= KEYS
     assert all(metrics["in_context"][key]["n"] == 3 for key in KEYS)
     assert metrics["in_context"]["fact_check_success"]["before"] is not None

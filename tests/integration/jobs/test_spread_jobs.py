@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,14 +12,27 @@ import pytest
 import tiny
 import torch
 from clusters import two_workers
+from run_parts import (
+    CITIES,
+    SMALL_EDITOR,
+    SMALL_EVALUATION,
+    SUBJECTS,
+    cut_short,
+    kill_at,
+    make_home,
+    n_lines,
+    own_data,
+    record,
+    summary_in,
+    timeless,
+)
 
 from corrigenda import Edit
 from corrigenda.runs.records import records_in
 from eval import METRICS
 from locate import Trace
 
-SUBJECTS = "Danielle Darrieux,Thomas,Big Ben,Eiffel,tower,river,red,blue,seven,north,south,east".split(",")
-CITIES = ["Paris", "London", "Berlin", "Rome"]
+NAMES = [*SUBJECTS, "south", "east"]
 
 METRIC = """
 from eval.metrics import Needs, metric
@@ -42,24 +51,16 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A tiny model, twelve facts, a metric of the user's, and a file of theirs with the name of a package of ours."""
     home = tmp_path_factory.mktemp("spread")
     lm = tiny.build("llama")
-    lm.save_pretrained(home / "model")
-    lines = []
-    for number, subject in enumerate(SUBJECTS):
+    records = []
+    for number, subject in enumerate(NAMES):
         prompt = f"the city of {subject} is"
         top = lm.tokenizer.decode([int(lm.model(torch.tensor([lm.tokens(prompt)])).logits[0, -1].argmax())])
         true = top if number % 3 else CITIES[number % 4]
-        lines.append(
-            {
-                "id": f"fact-{number}",
-                "subject": subject,
-                "prompt": "the city of {} is",
-                "target_true": true,
-                "target_new": next(city for city in CITIES[number % 4 :] + CITIES if city != true),
-                "paraphrases": [f"{subject} stands in the city of"],
-                "neighbourhood": ["the city of green is", "the city of nine is"],
-            }
-        )
-    (home / "facts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        new = next(city for city in CITIES[number % 4 :] + CITIES if city != true)
+        neighbours = ["the city of green is", "the city of nine is"]
+        fact = record(number, subject, target_true=true, target_new=new, neighbourhood=neighbours, generation=[])
+        records.append(fact)
+    make_home(home, records)
     (home / "their_metric.py").write_text(METRIC)
     (home / "eval.py").write_text("raise RuntimeError('a user's own file')")
     yield home
@@ -76,14 +77,13 @@ def address(home: Path) -> Iterator[str]:
 def arguments(home: Path, *overrides: str) -> list[str]:
     if any(override.startswith("resume=") for override in overrides):
         return list(overrides)
-    named = ["model=own", f"model.name={home / 'model'}", "model.device=cpu", "data=facts"]
-    return [*named, f"data.path={home / 'facts.jsonl'}", *overrides]
+    return [*own_data(home), *overrides]
 
 
 EDIT = [
-    *("editor.prefix_lengths=[[3,2]]", "editor.text.tokens=640", "editor.text.length=16", "editor.layer=1"),
+    *(*SMALL_EDITOR, "editor.layer=1"),
     "editor.value.steps=4",  # few, so that rounding has no time to grow
-    *("eval.perplexity_windows=3", "eval.perplexity_window=16", "eval.max_new_tokens=4", "eval.fluency_tokens=8"),
+    *SMALL_EVALUATION,
     "plugins=[their_metric]",
 ]
 
@@ -94,8 +94,7 @@ def run(home: Path, *overrides: str) -> str:
 
 def scored(folder: Path) -> list[dict[str, Any]]:
     """The cases in the order of their facts, without what is measured by the clock."""
-    cases = [{key: value for key, value in case.items() if key != "seconds"} for case in records_in(folder)]
-    return sorted(cases, key=lambda case: SUBJECTS.index(case["fact"]["subject"]))
+    return sorted(timeless(folder), key=lambda case: NAMES.index(case["fact"]["subject"]))
 
 
 def assert_same(found: Any, expected: Any, place: str = "") -> None:
@@ -128,7 +127,7 @@ def test_edits_one_by_one(home: Path, alone: Path, address: str) -> None:
     run(home, *EDIT, "workers.number=2", "hydra.run.dir=spread", "force=true", "store=other")
     assert_same(scored(home / "spread"), scored(alone))
     assert {"words_said"} <= scored(home / "spread")[0]["after"]["values"].keys()
-    one, two = (json.loads((path / "summary.json").read_text()) for path in (alone, home / "spread"))
+    one, two = (summary_in(path) for path in (alone, home / "spread"))
     assert_same(two["metrics"], one["metrics"])
     assert (two["workers"], "workers" in one) == (2, False)
     for path in sorted((alone / "edits").iterdir()):
@@ -142,23 +141,9 @@ def test_edits_one_by_one(home: Path, alone: Path, address: str) -> None:
 def test_killed_and_gone_on_with(home: Path, alone: Path, address: str) -> None:
     folder = home / "killed"
     spread = ["workers.number=2", f"workers.address={address}", "store=third", f"hydra.run.dir={folder}"]
-    process = subprocess.Popen(
-        [sys.executable, str(program.RUN), *arguments(home, *EDIT, *spread)],
-        cwd=home,
-        env=program.environment(home / "cache"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    deadline = time.monotonic() + 600
     cases = folder / "cases.jsonl"
-    while process.poll() is None and time.monotonic() < deadline:
-        if cases.is_file() and cases.read_bytes().count(b"\n") >= 3:
-            break
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    said = process.communicate()[0].decode()
-    finished = cases.read_bytes().count(b"\n") if cases.is_file() else 0
-    assert 3 <= finished < 12, said
+    kill_at(home, arguments(home, *EDIT, *spread), cases, 3)
+    assert 3 <= n_lines(cases) < 12
     run(home, f"resume={folder}", "plugins=[their_metric]", "workers.number=0", "workers.address=null")
     assert_same(scored(folder), scored(alone))
     assert len(list(records_in(folder))) == 12
@@ -169,7 +154,7 @@ def test_a_survey(home: Path, address: str) -> None:
     small = ["job=trace", "job.facts=3", "job.locator.window=2", "job.locator.noise.samples=2", "job.sites=[ffn,block]"]
     run(home, *small, "hydra.run.dir=traced")
     run(home, *small, "workers.number=2", "hydra.run.dir=traced-spread")
-    one, two = (json.loads((home / name / "summary.json").read_text()) for name in ("traced", "traced-spread"))
+    one, two = (summary_in(home / name) for name in ("traced", "traced-spread"))
     assert one["n_located"] == 3
     assert one["n_unknown"] >= 1
     assert one.pop("seconds_per_fact").keys() == two.pop("seconds_per_fact").keys()
@@ -180,10 +165,8 @@ def test_a_survey(home: Path, address: str) -> None:
         mine, theirs = Trace.load(path), Trace.load(home / "traced-spread" / "results" / path.name)
         torch.testing.assert_close(mine.scores, theirs.scores, rtol=0, atol=1e-5)
     # What was found stays when the rest is gone on with, with more workers or with none.
-    kept = [json.dumps(record) for record in records_in(home / "traced-spread")][:3]
-    (home / "traced-spread" / "summary.json").unlink()
-    (home / "traced-spread" / "cases.jsonl").write_text("".join(line + "\n" for line in kept))
+    cut_short(home / "traced-spread", 3)
     run(home, "resume=traced-spread", "workers.number=0")
-    again = json.loads((home / "traced-spread" / "summary.json").read_text())
+    again = summary_in(home / "traced-spread")
     again.pop("seconds_per_fact")
     assert_same(again, one)

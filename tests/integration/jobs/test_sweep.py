@@ -15,17 +15,15 @@ from typing import Any
 
 import program
 import pytest
-import tiny
 import yaml
-from sweep_parts import ROME, SUBJECTS, record
+from run_parts import ROME, SMALL_EVALUATION, SUBJECTS, make_home, own_model, record, timeless, write
 
 from corrigenda.runs.records import records_in
 from corrigenda.runs.store import Store
 
-SUBJECTS += [f"{one} {other}" for one in ("green", *SUBJECTS[6:]) for other in SUBJECTS[:6]]
-EDITORS = ["rome", "random", "in_context"]
-SWEEP = ["editor=small_rome,small_random,in_context", "data=one,two", "seed=0,1"]
-N_RUNS, N_FACTS = 3 * 2 * 2, 10
+EDITORS = ["rome", "in_context"]
+SWEEP = ["editor=small_rome,in_context", "data=one,two", "seed=0,1"]
+N_RUNS, N_FACTS = 2 * 2 * 2, 4
 
 
 def has(package: str) -> bool:
@@ -34,30 +32,23 @@ def has(package: str) -> bool:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a tiny model, two data sets of ten facts, and configurations for small editors."""
-    home = tmp_path_factory.mktemp("sweep")
-    tiny.build("llama").save_pretrained(home / "model")
+    """A folder with a tiny model, ten facts, two data sets of some of them, and the configuration of a small editor."""
+    records = [record(number) for number in range(10)]
+    home = make_home(tmp_path_factory.mktemp("sweep"), records)
     for folder in ("editor", "data"):
         (home / "conf" / folder).mkdir(parents=True)
     (home / "conf/editor/small_rome.yaml").write_text(f"defaults: [rome]\n{ROME}")
-    nested = ROME.strip().replace("\n", "\n  ")
-    (home / "conf/editor/small_random.yaml").write_text(f"defaults: [random]\nlike:\n  {nested}\n")
     for place, name in enumerate(("one", "two")):
         (home / f"conf/data/{name}.yaml").write_text(f"defaults: [facts]\npath: {home / name}.jsonl\n")
-        with (home / f"{name}.jsonl").open("w") as file:
-            for number in range(N_FACTS):
-                file.write(json.dumps(record(place * N_FACTS + number)) + "\n")
-    with (home / "all.jsonl").open("w") as file:
-        for number in range(10):
-            file.write(json.dumps(record(number)) + "\n")
+        write(home / f"{name}.jsonl", records[place * N_FACTS :][:N_FACTS])
     return home
 
 
 def arguments_of(home: Path, store: str, *overrides: str) -> list[str]:
     return [
         *("--config-dir", str(home / "conf"), "-m"),
-        *("model=own", f"model.name={home / 'model'}", "model.device=cpu", f"store={store}"),
-        *("eval.perplexity_windows=3", "eval.perplexity_window=16", "eval.max_new_tokens=4", "eval.fluency_tokens=8"),
+        *(*own_model(home), f"store={store}"),
+        *SMALL_EVALUATION,
         *overrides,
     ]
 
@@ -71,10 +62,9 @@ def scored(root: Path) -> dict[tuple[str, str, int], str]:
     found = {}
     for run in Store(root).runs():
         assert run.state == "finished", f"{run.path}: {run.state} {run.problem}"
-        kept = [{key: value for key, value in case.items() if key != "seconds"} for case in run.cases()]
         key = (str(run.summary["editor"]), str(run.summary["data"]), int(run.config["seed"]))
         assert key not in found, f"{key} was run twice"
-        found[key] = json.dumps(kept)
+        found[key] = json.dumps(timeless(run.path))
     return found
 
 
@@ -161,7 +151,7 @@ def test_force_runs_again(home: Path, undisturbed: dict[Any, str]) -> None:
     runs = Store(home / "undisturbed").runs()
     assert len(runs) == len(undisturbed) + 1
     [new] = [run for run in runs if run.config["force"]]
-    whole, kept = new.cases(), new.cases()[:4]
+    whole, kept = new.cases(), new.cases()[:2]
     (new.path / "summary.json").unlink()
     (new.path / "cases.jsonl").write_text("".join(json.dumps(case) + "\n" for case in kept))
     assert "was left unfinished; going on there" in sweep(home, "undisturbed", *forced)
@@ -169,12 +159,12 @@ def test_force_runs_again(home: Path, undisturbed: dict[Any, str]) -> None:
     assert len(again) == len(runs)
     assert again[new.path].state == "finished"
     assert [case["id"] for case in again[new.path].cases()] == [case["id"] for case in whole]
-    assert again[new.path].cases()[:4] == kept  # with the seconds that they took, so they were not made again
+    assert again[new.path].cases()[:2] == kept  # with the seconds that they took, so they were not made again
 
 
 def test_tuning_and_scoring_on_the_command_line(home: Path) -> None:
     """A run on one part, and then others that must not overlap with it. ("blue" is for tuning.)"""
-    both = ["editor=none", "data=facts", f"data.path={home / 'all.jsonl'}", "eval=probabilities"]
+    both = ["editor=none", "data=facts", f"data.path={home / 'facts.jsonl'}", "eval=probabilities"]
     sweep(home, "tuned", *both, "data.limit=3", "data.part=tune,score")
     runs = {run.config["data"]["part"]: run for run in Store(home / "tuned").runs()}
     subjects = {part: [case["fact"]["subject"] for case in run.cases()] for part, run in runs.items()}
@@ -191,7 +181,7 @@ def test_tuning_and_scoring_on_the_command_line(home: Path) -> None:
 )
 def test_optuna_finds_the_best_setting(home: Path) -> None:
     """Of two templates, the one whose runs on the facts for tuning have the larger figure."""
-    arguments = ["editor=in_context", "data=facts", f"data.path={home / 'all.jsonl'}", "eval=probabilities"]
+    arguments = ["editor=in_context", "data=facts", f"data.path={home / 'facts.jsonl'}", "eval=probabilities"]
     template = "editor.template='{statement} {target}. ','the river . '"
     tuned = ["sweeper=optuna", "objective=paraphrase_magnitude", "hydra.sweeper.n_trials=5", "data.limit=1"]
     output = sweep(home, "optuna", *arguments, *tuned, template)

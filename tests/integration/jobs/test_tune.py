@@ -5,41 +5,26 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import program
 import pytest
-import tiny
 import yaml
-
-from corrigenda.runs.records import records_in
-
-SUBJECTS = ["Danielle Darrieux", "Thomas", "Big Ben", "Eiffel", "tower", "river"]
-CITIES = ["Paris", "London", "Berlin", "Rome"]
+from run_parts import SMALL_EDITOR, make_home, record, summary_in, timeless
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    home = tmp_path_factory.mktemp("tune")
-    tiny.build("llama").save_pretrained(home / "model")
-    with (home / "facts.jsonl").open("w") as file:
-        for number, subject in enumerate(SUBJECTS):
-            record = {
-                "id": f"fact-{number}",
-                "subject": subject,
-                "prompt": "the city of {} is",
-                "target_true": CITIES[number % 4],
-                "target_new": CITIES[(number + 1) % 4],
-                "paraphrases": [f"{subject} stands in the city of"],
-                "neighbourhood": ["the city of green is"],
-            }
-            file.write(json.dumps(record) + "\n")
-    return home
+    return make_home(tmp_path_factory.mktemp("tune"), [record(number, generation=[]) for number in range(6)])
 
 
 def call(home: Path, *overrides: str, model: str = "own", limit: int = 2, succeeds: bool = True) -> str:
-    small = ["editor.prefix_lengths=[[3,2]]", "editor.text.tokens=640", "editor.text.length=16"]
-    small += ["editor.value.steps=4", "eval.max_new_tokens=3", "eval.perplexity_windows=3", "eval.fluency_tokens=4"]
+    small = [
+        *SMALL_EDITOR,
+        "editor.value.steps=4",
+        "eval.max_new_tokens=3",
+        "eval.perplexity_windows=3",
+        "eval.fluency_tokens=4",
+    ]
     named = [f"model.name={home / 'model'}"] if model == "own" else []
     data = ["data=facts", f"data.path={home / 'facts.jsonl'}", f"data.limit={limit}"]
     return program.call(
@@ -60,11 +45,6 @@ TUNE = (
 )
 
 
-def trials_in(folder: Path) -> list[dict[str, Any]]:
-    """The records without the seconds that they took."""
-    return [{key: value for key, value in one.items() if key != "seconds"} for one in records_in(folder)]
-
-
 @pytest.fixture(scope="module")
 def tuned(home: Path) -> Path:
     out = call(home, *TUNE, "hydra.run.dir=tuned")
@@ -76,7 +56,7 @@ def tuned(home: Path) -> Path:
 
 
 def test_what_a_run_leaves(tuned: Path) -> None:
-    trials = trials_in(tuned)
+    trials = timeless(tuned)
     assert [trial["number"] for trial in trials] == [0, 1, 2, 3, 4]
     assert trials[0]["settings"] == {}
     assert len({json.dumps(trial["params"]) for trial in trials}) == 5
@@ -85,7 +65,7 @@ def test_what_a_run_leaves(tuned: Path) -> None:
         shares = [trial["metrics"][key]["after"] for key in ("efficacy_success", "neighbourhood_success")]
         harmonic = 0.0 if 0 in shares else 2 / sum(1 / share for share in shares)
         assert trial["value"] == pytest.approx(harmonic)
-    summary = json.loads((tuned / "summary.json").read_text())
+    summary = summary_in(tuned)
     assert summary["value"] == max(trial["value"] for trial in trials)
     assert summary["facts"] == ["fact-0", "fact-1"]
     assert json.loads((tuned / "tuning.json").read_text()) == summary
@@ -107,11 +87,11 @@ def test_a_killed_run_goes_on_and_tries_the_same(home: Path, tuned: Path) -> Non
     out = call(home, *TUNE, "resume=cut")
     assert "trial 1 (" not in out
     assert "trial 2 (" in out
-    assert trials_in(cut) == trials_in(tuned)
+    assert timeless(cut) == timeless(tuned)
     # And further, where more trials are asked for.
     call(home, "resume=cut", *TUNE, "job.trials=6")
-    assert trials_in(cut)[:5] == trials_in(tuned)
-    assert len(trials_in(cut)) == 6
+    assert timeless(cut)[:5] == timeless(tuned)
+    assert len(timeless(cut)) == 6
 
 
 def test_a_later_run_takes_the_settings(home: Path, tuned: Path) -> None:

@@ -41,10 +41,10 @@ LINES: dict[str, tuple[list[str], str]] = {
     "build": (["build"], "job.folder has no value: give job.folder=... (where the build goes, and what was solved is"),
     "tune-drift": (["tune", "eval.perplexity_windows=0"], "job.most_drift=0.1: eval.perplexity_windows=0 measures no"),
     "own-setting": (["ask", "A city is", "edti=x"], "edti: there is no such setting; did you mean edit or editor?"),
-    "model-other": (["model=gpt2"], "own, smollm2-135m. Any other model is model=own model.name=gpt2"),
+    "model-other": (["model=gpt2"], "smollm2-135m. Any other model is model=own model.name=gpt2"),
     "model-folder": (
         ["model=a/b/c"],
-        "model=a/b/c: there is no such choice; The choices are own, smollm2",
+        "model=a/b/c: there is no such choice; The choices are own, ",
     ),
     "data-file": (["data=a/file.csv"], "A file of facts is given as data=facts data.path=a/file.csv"),
     "editor-none": (

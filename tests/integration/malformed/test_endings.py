@@ -13,7 +13,7 @@ import pytest
 
 from corrigenda.runs.folder import RunFolder
 from jobs.shared.base import interruptible
-from jobs.shared.errors import ended_by_signals, told
+from jobs.shared.errors import describe_error, interrupt_on_signals
 
 RUN = Path(__file__).resolve().parents[3] / "run.py"
 
@@ -26,10 +26,10 @@ def test_a_signal_says_how_to_go_on(request: pytest.FixtureRequest, tmp_path: Pa
     usual = signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL
     request.addfinalizer(partial(signal.signal, getattr(signal, name), signal.signal(getattr(signal, name), usual)))
     before = signal.getsignal(getattr(signal, name))
-    with pytest.raises(KeyboardInterrupt) as ended, ended_by_signals(), interruptible(folder):
+    with pytest.raises(KeyboardInterrupt) as ended, interrupt_on_signals(), interruptible(folder):
         os.kill(os.getpid(), getattr(signal, name))
     said = f"interrupted; what is finished is kept; go on with resume='\"{folder.path}\"'"
-    assert told(ended.value, []) == (said, status)
+    assert describe_error(ended.value, []) == (said, status)
     assert signal.getsignal(getattr(signal, name)) is before
 
 
@@ -51,6 +51,6 @@ def test_an_output_that_cannot_encode_shows_escapes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("said", ["can't start new thread", "DefaultCPUAllocator: can't allocate memory: you tried"])
 def test_no_room_in_memory_is_one_line(said: str) -> None:
-    found = told(RuntimeError(said), [])
+    found = describe_error(RuntimeError(said), [])
     assert found is not None
     assert found[1] == 1

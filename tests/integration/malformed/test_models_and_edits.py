@@ -216,25 +216,27 @@ def test_a_wrong_call_of_load(name: str, saved_model: Path, monkeypatch: pytest.
     one_line(caught)
 
 
-@pytest.mark.parametrize("content", [b"", b"GG", b"hello world", b"\x00" * 64], ids=["empty", "cut", "text", "zeros"])
-def test_a_gguf_that_is_none(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "model.gguf").write_bytes(content)
-    with pytest.raises(DamagedModelError, match="is no GGUF file") as caught:
-        load(tmp_path / "model.gguf")
-    one_line(caught)
+NO_MODELS: dict[str, tuple[str, bytes, type[Exception], str]] = {
+    "gguf-empty": ("model.gguf", b"", DamagedModelError, "is no GGUF file"),
+    "gguf-cut": ("model.gguf", b"GG", DamagedModelError, "is no GGUF file"),
+    "gguf-text": ("model.gguf", b"hello world", DamagedModelError, "is no GGUF file"),
+    "gguf-zeros": ("model.gguf", b"\x00" * 64, DamagedModelError, "is no GGUF file"),
+    "gguf-of-its-name": (
+        "model.gguf",
+        b"GGUF" + b"\x03\x00\x00\x00" + b"\x00" * 6,
+        DamagedModelError,
+        r"model\.gguf' cannot be read",
+    ),
+    "notes": ("notes.txt", b"hello", ModelNotFoundError, "is a file and no model"),
+}
 
 
-def test_a_gguf_of_nothing_but_its_name(tmp_path: Path) -> None:
-    (tmp_path / "model.gguf").write_bytes(b"GGUF" + b"\x03\x00\x00\x00" + b"\x00" * 6)
-    with pytest.raises(DamagedModelError, match=r"model\.gguf' cannot be read") as caught:
-        load(tmp_path / "model.gguf")
-    one_line(caught)
-
-
-def test_a_file_for_a_model(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("hello")
-    with pytest.raises(ModelNotFoundError, match="is a file and no model") as caught:
-        load(tmp_path / "notes.txt")
+@pytest.mark.parametrize("case", NO_MODELS)
+def test_a_file_that_is_no_model(case: str, tmp_path: Path) -> None:
+    name, content, error, message = NO_MODELS[case]
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(error, match=message) as caught:
+        load(tmp_path / name)
     one_line(caught)
 
 
@@ -333,17 +335,6 @@ EDITS: dict[str, tuple[Callable[[LanguageModel], object], type[Exception], str]]
     "memory-too-high": (lambda lm: lm.memory(4), IndexError, "layer 4: the model has 4 layers, 0 to 3"),
     "memory-too-low": (lambda lm: lm.memory(-5), IndexError, "layer -5"),
 }
-
-
-@pytest.mark.parametrize("name", EDITS)
-def test_a_malformed_edit(name: str, lm: LanguageModel) -> None:
-    make, error, message = EDITS[name]
-    before = lm.memory(1).values.clone()
-    with pytest.raises(error, match=message) as caught:
-        make(lm)
-    one_line(caught)
-    assert list(lm.edits) == []
-    assert torch.equal(lm.memory(1).values, before)
 
 
 def test_an_edit_twice(lm: LanguageModel) -> None:
@@ -531,7 +522,7 @@ def test_five_thousand_words(lm: LanguageModel) -> None:
             assert len(one_line(caught)) < 300
 
 
-TOO_LONG: dict[str, tuple[Callable[[LanguageModel], object], str]] = {
+LENGTHS: dict[str, tuple[Callable[[LanguageModel], object], str]] = {
     "score-prompt": (lambda lm: score(lm, [("the city", ["Rome"]), (LONG, ["Rome"])]), "5000 tokens.*at most 64"),
     "score-target": (lambda lm: score(lm, [("the city", [LONG])]), "5000 tokens, and a target has at most 256"),
     "score-both": (
@@ -549,15 +540,6 @@ TOO_LONG: dict[str, tuple[Callable[[LanguageModel], object], str]] = {
     "trace": (lambda lm: causal_trace(lm, fact(subject=LONG)), "5003 tokens"),
     "trace-answer": (lambda lm: causal_trace(lm, FACT, LONG), "5000 tokens"),
 }
-
-
-@pytest.mark.parametrize("name", TOO_LONG)
-def test_too_long(name: str, lm: LanguageModel) -> None:
-    ask, message = TOO_LONG[name]
-    with pytest.raises(ContextLengthError, match=message) as caught:
-        ask(lm)
-    assert len(one_line(caught)) < 300
-    assert caught.value.n_tokens > caught.value.limit > 0
 
 
 def test_what_just_fits(lm: LanguageModel) -> None:
@@ -639,9 +621,19 @@ PROMPTS: dict[str, tuple[Callable[[LanguageModel], object], type[Exception], str
 }
 
 
-@pytest.mark.parametrize("name", PROMPTS)
-def test_malformed_prompts(name: str, lm: LanguageModel) -> None:
-    ask, error, message = PROMPTS[name]
+TOO_LONG = {name: (ask, ContextLengthError, message) for name, (ask, message) in LENGTHS.items()}
+CALLS = {**EDITS, **{f"too-long-{name}": case for name, case in TOO_LONG.items()}, **PROMPTS}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_that_cannot_be(name: str, lm: LanguageModel) -> None:
+    """It is answered in a short line, and leaves the model as it was."""
+    call, error, message = CALLS[name]
+    before = lm.memory(1).values.clone()
     with pytest.raises(error, match=message) as caught:
-        ask(lm)
-    one_line(caught)
+        call(lm)
+    assert len(one_line(caught)) < 400
+    assert list(lm.edits) == []
+    assert torch.equal(lm.memory(1).values, before)
+    if isinstance(caught.value, ContextLengthError):
+        assert caught.value.n_tokens > caught.value.limit > 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -15,9 +14,8 @@ from unittest.mock import patch
 
 import program
 import pytest
-import tiny
+from run_parts import make_home, own_data, record, timeless
 
-from corrigenda.runs.records import records_in
 from corrigenda.runs.store import read_run
 
 EDITOR = """
@@ -42,11 +40,9 @@ class Moody(InContext):
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a tiny model, four facts and an editor with moods."""
-    tiny.build("llama").save_pretrained(tmp_path / "model")
-    with (tmp_path / "facts.jsonl").open("w") as file:
-        for number, subject in enumerate(("Thomas", "tower", "red", "blue")):
-            fact = {"id": f"fact-{number}", "subject": subject, "prompt": "the city of {} is", "target_new": "Rome"}
-            file.write(json.dumps({**fact, "target_true": "Paris"}) + "\n")
+    subjects = enumerate(("Thomas", "tower", "red", "blue"))
+    plain: dict[str, Any] = {"paraphrases": [], "neighbourhood": [], "generation": []}
+    make_home(tmp_path, [record(number, subject, **plain) for number, subject in subjects])
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "moody_editor.py").write_text(EDITOR)
     monkeypatch.syspath_prepend(str(tmp_path / "lib"))
@@ -55,8 +51,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def arguments_of(home: Path, *more: str) -> list[str]:
-    data = ["data=facts", f"data.path={home / 'facts.jsonl'}", "eval=probabilities"]
-    return ["model=own", f"model.name={home / 'model'}", "model.device=cpu", *data, *more]
+    return [*own_data(home), "eval=probabilities", *more]
 
 
 def run(home: Path, mood: str, *more: str, succeeds: bool = True) -> str:
@@ -65,10 +60,6 @@ def run(home: Path, mood: str, *more: str, succeeds: bool = True) -> str:
     asked = arguments_of(home, *editor, *more[len(first) :])
     with patch.dict(os.environ, {"MOOD": mood}):
         return program.call(home, *first, *asked, succeeds=succeeds)
-
-
-def scored(folder: Path, of: str = "cases") -> list[dict[str, Any]]:
-    return [{key: value for key, value in record.items() if key != "seconds"} for record in records_in(folder, of)]
 
 
 @pytest.mark.parametrize("mode", ["single", "batch", "sequential"])
@@ -84,7 +75,7 @@ def test_a_run_with_crashes_is_not_finished_and_goes_on(home: Path, mode: str) -
     run(home, "works", *asked, f"hydra.run.dir={folder}")  # the same command
     assert read_run(folder).state == "finished"
     for of in ("cases", "retention"):
-        assert scored(folder, of) == scored(calm, of)
+        assert timeless(folder, of) == timeless(calm, of)
 
 
 def test_too_many_failures_are_an_error(home: Path) -> None:
@@ -140,4 +131,4 @@ def test_killed_at_random_moments(home: Path, mode: str) -> None:
             process.send_signal(signal.SIGKILL)
     program.call(home, *asked, "hydra.run.dir=run")
     for of in ("cases", "retention"):
-        assert scored(home / "run", of) == scored(home / "calm", of)
+        assert timeless(home / "run", of) == timeless(home / "calm", of)

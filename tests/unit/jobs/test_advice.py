@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from jobs.shared.words import setting, spelt_out
+from jobs.shared.words import long_form, setting
 
 NASTY = (
     *(
@@ -49,7 +49,7 @@ NASTY = (
 
 def read(argument: str) -> object:
     """What the program reads of an argument."""
-    [spelt] = spelt_out([argument])
+    [spelt] = long_form([argument])
     found = OverridesParser.create().parse_override(spelt)
     assert not found.is_sweep_override()
     config = OmegaConf.create({"path": None, "seed": "another"})
@@ -107,10 +107,10 @@ def test_a_table_of_facts_that_hydra_cannot_read_is_advised_with_its_data(home: 
 def test_a_path_may_be_in_hydras_quotes_and_a_prompt_keeps_its_own(home: Path, path: str) -> None:
     said = program.call(home, "ask", "A city is", f"edit={path}", succeeds=False)
     assert said.startswith("job.edit=a folder: there is no such folder")
-    assert spelt_out(["ask", "prompt='Rome'"]) == ["job=ask", r"job.prompt='\'Rome\''"]
+    assert long_form(["ask", "prompt='Rome'"]) == ["job=ask", r"job.prompt='\'Rome\''"]
 
 
 def test_the_home_that_a_shell_leaves_is_put_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me, too")
     assert read("store=~/runs") == "/home/me, too/runs"
-    assert spelt_out(["ask", "~/x is", "edit=~/e"]) == ["job=ask", "job.prompt='~/x is'", "job.edit='~/e'"]
+    assert long_form(["ask", "~/x is", "edit=~/e"]) == ["job=ask", "job.prompt='~/x is'", "job.edit='~/e'"]

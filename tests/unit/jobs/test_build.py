@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from corrigenda import Fact
 from corrigenda.errors import SettingsError
 from corrigenda.knowledge.plan import Plan
-from jobs.build.acceptance import AcceptSettings, judged
+from jobs.build.acceptance import AcceptSettings, judge
 from jobs.build.folder import NEW, OLD, PARTS, READY, REPORT, BuildFolder
 from jobs.build.plan import MOST, in_words
 
@@ -169,18 +169,18 @@ def test_rules_of_acceptance() -> None:
         "keys_compared": True,
     }
     accept = AcceptSettings(efficacy=0.95, perplexity_drift=0.05, preservation=0.0, collisions=1)
-    found = {rule["rule"]: (rule["found"], rule["passed"]) for rule in judged(accept, report)}
+    found = {rule["rule"]: (rule["found"], rule["passed"]) for rule in judge(accept, report)}
     assert found == {
         "efficacy": (0.94, False),
         "perplexity_drift": (0.01, True),
         "preservation": (None, False),  # a figure that was not measured passes no rule
         "collisions": (1, True),
     }
-    said = [rule["said"] for rule in judged(accept, report)]
+    said = [rule["said"] for rule in judge(accept, report)]
     assert said[0] == "efficacy 94.0, wanted at least 95.0 %"
     assert said[-1] == "collisions 1, wanted at most 1 pairs"
-    assert judged(AcceptSettings(), report) == []
-    [rule] = judged(AcceptSettings(collisions=1), report | {"keys_compared": False})
+    assert judge(AcceptSettings(), report) == []
+    [rule] = judge(AcceptSettings(collisions=1), report | {"keys_compared": False})
     assert (rule["found"], rule["passed"]) == (None, False)
     assert rule["said"].startswith("collisions not measured: this way of building compares no keys")
     with pytest.raises(SettingsError, match=r"job\.accept\.efficacy=95"):

@@ -8,6 +8,7 @@ from pathlib import Path
 import program
 import pytest
 import tiny
+from run_parts import make_home, own_data
 
 JOB = '''
 """Counts the layers of a model and the facts of its data."""
@@ -70,20 +71,18 @@ class ValueNorms:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    tiny.build("llama").save_pretrained(tmp_path / "model")
     facts = [
         {"id": f"fact-{n}", "subject": subject, "prompt": "{} is", "target_true": "Paris", "target_new": "Rome"}
         for n, subject in enumerate(("red", "blue", "seven"))
     ]
-    (tmp_path / "facts.jsonl").write_text("".join(json.dumps(fact) + "\n" for fact in facts))
+    make_home(tmp_path, facts)
     (tmp_path / "outside" / "conf" / "job").mkdir(parents=True)
     monkeypatch.syspath_prepend(tmp_path / "outside")
     return tmp_path
 
 
 def call(home: Path, *arguments: str, succeeds: bool = True) -> str:
-    of = ["model=own", f"model.name={home / 'model'}", "model.device=cpu", "data=facts"]
-    return program.call(home, *arguments, *of, f"data.path={home / 'facts.jsonl'}", succeeds=succeeds)
+    return program.call(home, *arguments, *own_data(home), succeeds=succeeds)
 
 
 def added(home: Path) -> list[str]:

@@ -1,55 +1,13 @@
-"""Sweeps end to end on a tiny model: killed and started again, in several processes, and tuned apart from the score."""
+"""The parts of a data set that settings are tuned on and scored on: they overlap nowhere."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
-import program
 import pytest
-import tiny
-from sweep_parts import ROME, SUBJECTS, record
+from run_parts import record
 
 from corrigenda import Fact
 from corrigenda.data import FactSet
 from corrigenda.data.parts import part_of, require_disjoint, take_part
-
-SUBJECTS += [f"{one} {other}" for one in ("green", *SUBJECTS[6:]) for other in SUBJECTS[:6]]
-N_RUNS, N_FACTS = 3 * 2 * 2, 10
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a tiny model, two data sets of ten facts, and configurations for small editors."""
-    home = tmp_path_factory.mktemp("sweep")
-    tiny.build("llama").save_pretrained(home / "model")
-    for folder in ("editor", "data"):
-        (home / "conf" / folder).mkdir(parents=True)
-    (home / "conf/editor/small_rome.yaml").write_text(f"defaults: [rome]\n{ROME}")
-    nested = ROME.strip().replace("\n", "\n  ")
-    (home / "conf/editor/small_random.yaml").write_text(f"defaults: [random]\nlike:\n  {nested}\n")
-    for place, name in enumerate(("one", "two")):
-        (home / f"conf/data/{name}.yaml").write_text(f"defaults: [facts]\npath: {home / name}.jsonl\n")
-        with (home / f"{name}.jsonl").open("w") as file:
-            for number in range(N_FACTS):
-                file.write(json.dumps(record(place * N_FACTS + number)) + "\n")
-    with (home / "all.jsonl").open("w") as file:
-        for number in range(10):
-            file.write(json.dumps(record(number)) + "\n")
-    return home
-
-
-def arguments_of(home: Path, store: str, *overrides: str) -> list[str]:
-    return [
-        *("--config-dir", str(home / "conf"), "-m"),
-        *("model=own", f"model.name={home / 'model'}", "model.device=cpu", f"store={store}"),
-        *("eval.perplexity_windows=3", "eval.perplexity_window=16", "eval.max_new_tokens=4", "eval.fluency_tokens=8"),
-        *overrides,
-    ]
-
-
-def sweep(home: Path, store: str, *overrides: str, succeeds: bool = True) -> str:
-    return program.call(home, *arguments_of(home, store, *overrides), succeeds=succeeds)
 
 
 def facts(*numbers: int) -> FactSet:

@@ -13,7 +13,7 @@ import editing
 from corrigenda import LanguageModel
 from corrigenda.errors import SettingsError
 from editing.registry import space_of
-from jobs.tune.search import LAYER, NUMBER, Axis, axes_of, best_of, proposed, settings_of, start_of
+from jobs.tune.search import LAYER, NUMBER, Axis, axes_of, best_of, propose, settings_of, start_of
 
 ROME, MEMIT = space_of(editing.Rome()), space_of(editing.Memit())
 
@@ -38,7 +38,7 @@ def tried(
     """So many trials, with values by their parameters."""
     trials: list[dict[str, Any]] = []
     for place in range(number):
-        proposal = proposed(axes, trials, traced, seed=3)
+        proposal = propose(axes, trials, traced, seed=3)
         if proposal is None:
             break
         params = dict(proposal.params)
@@ -94,10 +94,10 @@ def test_it_goes_where_values_are_high() -> None:
 def test_a_run_that_was_stopped_tries_the_same() -> None:
     whole = tried(8, peak)
     for place in range(1, 8):
-        again = proposed(AXES, whole[:place], (), seed=3)
+        again = propose(AXES, whole[:place], (), seed=3)
         assert again is not None
         assert again.params == whole[place]["params"]
-    other = proposed(AXES, whole[:4], (), seed=4)
+    other = propose(AXES, whole[:4], (), seed=4)
     assert other is not None
     assert other.params != whole[4]["params"]
 
@@ -115,7 +115,7 @@ def test_it_ends_where_all_was_tried() -> None:
     trials = tried(10, lambda params: 0.0, axes)
     assert sorted(trial["params"][LAYER] for trial in trials) == [0, 1, 2]
     assert len(tried(3, peak, (Axis(LAYER, 1, 1, 1, whole=True),))) == 1
-    assert proposed((), trials[:1], (), seed=0) is None
+    assert propose((), trials[:1], (), seed=0) is None
 
 
 def test_the_axes_of_editors(lm: LanguageModel) -> None:

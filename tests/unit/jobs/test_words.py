@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from jobs.shared.words import flags_last, program, quoted, spelt_out
+from jobs.shared.words import flags_last, long_form, program, quote_text
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_spelt_out(given: list[str], expected: list[str] | None) -> None:
     if expected is None:  # the argument after the job's name is a text, whatever is in it
         expected = [f"job={given[0]}", f"job.{'prompt' if given[0] == 'ask' else 'edit'}='{given[1]}'"]
         expected += ["job.to='place'", "job.form=adapter"] if given[0] == "export" else []
-    assert spelt_out(given) == expected
+    assert long_form(given) == expected
 
 
 @pytest.mark.parametrize(
@@ -85,9 +85,9 @@ def read_by_hydra(override: str) -> object:
 def test_a_text_arrives_as_it_was_given(text: str) -> None:
     if text == "???":
         return  # Hydra's own sign for what has no value
-    assert read_by_hydra(f"job.prompt={quoted(text)}") == text
+    assert read_by_hydra(f"job.prompt={quote_text(text)}") == text
 
 
 @pytest.mark.parametrize("text", ["it's", 'say "so"', "a=b, c", "${x}", "\\${x}", "ends with \\", "1", "null", "[a,b]"])
 def test_what_means_something_to_hydra_is_a_text(text: str) -> None:
-    assert read_by_hydra(f"job.prompt={quoted(text)}") == text
+    assert read_by_hydra(f"job.prompt={quote_text(text)}") == text

@@ -17,21 +17,21 @@ from corrigenda.runs.records import count_records, records_in
 from eval import EditRun, EvalSettings, SequentialSettings, run_batch, run_sequential, run_single
 from eval.leaderboard import leaderboard, write_leaderboard
 from jobs.shared import errors
-from jobs.shared.errors import EXPECTED, RunFailedError, RunInterrupted, told
+from jobs.shared.errors import EXPECTED, RunFailedError, RunInterrupted, describe_error
 
 
 def test_errors_that_the_program_made_are_not_told_in_a_line() -> None:
-    assert told(ZeroDivisionError("a bug"), []) is None
-    assert told(KeyError("a bug"), []) is None
-    assert told(RunInterrupted("go on with resume=x"), []) == ("interrupted; go on with resume=x", 130)
-    assert told(KeyboardInterrupt(), []) == ("interrupted", 130)
-    assert told(OSError(28, "No space left on device", "cases.jsonl"), []) == (
+    assert describe_error(ZeroDivisionError("a bug"), []) is None
+    assert describe_error(KeyError("a bug"), []) is None
+    assert describe_error(RunInterrupted("go on with resume=x"), []) == ("interrupted; go on with resume=x", 130)
+    assert describe_error(KeyboardInterrupt(), []) == ("interrupted", 130)
+    assert describe_error(OSError(28, "No space left on device", "cases.jsonl"), []) == (
         "cases.jsonl: No space left on device (OSError; HYDRA_FULL_ERROR=1 shows where)",
         1,
     )
     for kind in (ValueError, MemoryError, RunFailedError, ConnectionError):
         assert issubclass(kind, EXPECTED)
-        assert told(kind("one\ntwo"), []) == (f"one two ({kind.__name__}; HYDRA_FULL_ERROR=1 shows where)", 1)
+        assert describe_error(kind("one\ntwo"), []) == (f"one two ({kind.__name__}; HYDRA_FULL_ERROR=1 shows where)", 1)
 
 
 @pytest.mark.parametrize("folder", ["checkout", "venv/lib/python3.12/site-packages"])
@@ -49,9 +49,12 @@ def test_an_installed_program_tells_the_same_errors_in_a_line(
             exec(compile((root / file).read_text(encoding="utf-8"), root / file, "exec"))
         return caught.value
 
-    assert told(raised_in("corrigenda/models/architecture.py"), []) == ("layer 99: the model has 30 layers", 1)
-    assert told(raised_in("torch/nn/modules/container.py"), []) is None
-    assert told(raised_in(".venv/lib/python3.12/site-packages/corrigenda.py"), []) is None
+    assert describe_error(raised_in("corrigenda/models/architecture.py"), []) == (
+        "layer 99: the model has 30 layers",
+        1,
+    )
+    assert describe_error(raised_in("torch/nn/modules/container.py"), []) is None
+    assert describe_error(raised_in(".venv/lib/python3.12/site-packages/corrigenda.py"), []) is None
 
 
 FACTS = FactSet(

@@ -1,0 +1,105 @@
+"""A folder with a tiny model and facts about words it knows, for tests that run the program there."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import program
+import tiny
+
+from corrigenda.runs.records import records_in
+
+CITIES = ["Paris", "London", "Berlin", "Rome"]
+SUBJECTS = ["Danielle Darrieux", "Thomas", "Big Ben", "Eiffel", "tower", "river", "red", "blue", "seven", "north"]
+ROME = """
+prefix_lengths: [[3, 2]]
+layer: 1
+text: {tokens: 640, length: 16}
+"""
+"""ROME's settings where a model is tiny, as a configuration has them."""
+SMALL_EDITOR = ["editor.prefix_lengths=[[3,2]]", "editor.text.tokens=640", "editor.text.length=16"]
+SMALL_EVALUATION = ["eval.perplexity_windows=3", "eval.perplexity_window=16", "eval.max_new_tokens=4"]
+SMALL_EVALUATION += ["eval.fluency_tokens=8"]
+
+
+def record(number: int, subject: str | None = None, **fields: Any) -> dict[str, Any]:
+    """A fact's record; `fields` are added, or stand in the place of what is here."""
+    subject = subject or SUBJECTS[number]
+    return {
+        "id": f"fact-{number}",
+        "subject": subject,
+        "prompt": "the city of {} is",
+        "target_true": CITIES[number % 4],
+        "target_new": CITIES[(number + 1) % 4],
+        "paraphrases": [f"{subject} stands in the city of"],
+        "neighbourhood": ["the city of green is"],
+        "generation": [f"{subject} is"],
+    } | fields
+
+
+def write(path: Path, records: Iterable[Mapping[str, Any]]) -> Path:
+    """Writes records as lines of JSON."""
+    path.write_text("".join(json.dumps(each) + "\n" for each in records), encoding="utf-8")
+    return path
+
+
+def make_home(home: Path, records: Iterable[Mapping[str, Any]] = ()) -> Path:
+    """Puts a tiny model, ``model``, into a folder, and facts, ``facts.jsonl``."""
+    tiny.build("llama").save_pretrained(home / "model")
+    write(home / "facts.jsonl", records)
+    return home
+
+
+def own_model(home: Path) -> list[str]:
+    """The arguments that name a folder's model."""
+    return ["model=own", f"model.name={home / 'model'}", "model.device=cpu"]
+
+
+def own_data(home: Path) -> list[str]:
+    """The arguments that name a folder's model and facts."""
+    return [*own_model(home), "data=facts", f"data.path={home / 'facts.jsonl'}"]
+
+
+def timeless(folder: Path, of: str = "cases") -> list[dict[str, Any]]:
+    """A run's records without what is measured by the clock."""
+    return [{key: value for key, value in each.items() if key != "seconds"} for each in records_in(folder, of)]
+
+
+def summary_in(folder: Path) -> dict[str, Any]:
+    """A run's summary."""
+    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    return summary
+
+
+def cut_short(folder: Path, n: int, of: str = "cases") -> None:
+    """Makes a finished run one that was killed when it had `n` records."""
+    write(folder / f"{of}.jsonl", list(records_in(folder, of))[:n])
+    (folder / "summary.json").unlink(missing_ok=True)
+
+
+def kill_at(home: Path, arguments: Sequence[str], file: Path, lines: int) -> None:
+    """Runs the program in a process of its own until a file has so many lines, and kills it without warning."""
+    process = subprocess.Popen(
+        [sys.executable, str(program.RUN), *arguments],
+        cwd=home,
+        env=program.environment(home / "cache"),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 300
+    while n_lines(file) < lines and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def n_lines(file: Path) -> int:
+    """The lines that are on the disk."""
+    return file.read_bytes().count(b"\n") if file.is_file() else 0
