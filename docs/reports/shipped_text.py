@@ -22,6 +22,7 @@ import torch
 
 from corrigenda import load
 from corrigenda.files import write_file, write_json
+from corrigenda.forward.generation import decode, sampler
 from corrigenda.progress import track
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,6 +31,8 @@ ROWS = 48
 """Texts sampled at once."""
 TOKENS = 380
 """The most of one text."""
+TOP_K = 40
+"""Drawn are the most likely tokens alone."""
 NGRAM = 8
 """A text of which a tenth of so many words in a row stand in earlier ones is left out."""
 
@@ -81,25 +84,15 @@ def sample(model: str, folder: Path, batches: int) -> None:
     if not missing:
         return
     lm = load(model, dtype="bfloat16")
-    tokenizer = lm.tokenizer
-    tokenizer.padding_side = "left"
     for batch in track(missing, "Sampling text"):
         asked = requests()[batch * ROWS : (batch + 1) * ROWS]
-        chats = [
-            tokenizer.apply_chat_template(
-                [{"role": "user", "content": f"{one} Plain prose only, no headings and no lists."}],
-                tokenize=False,
-                add_generation_prompt=True,
-            )
-            for one in asked
+        chats = [[{"role": "user", "content": f"{one} Plain prose only, no headings and no lists."}] for one in asked]
+        prompts = [
+            lm.tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True)["input_ids"]
+            for chat in chats
         ]
-        rows = tokenizer(chats, return_tensors="pt", padding=True)
-        torch.manual_seed(batch)
-        with torch.no_grad():
-            # A cache that grows with each token would leave holes in memory, many times its size.
-            drawn = {"do_sample": True, "temperature": 0.9, "top_k": 50, "top_p": 0.95}
-            found = lm.model.generate(**rows, max_new_tokens=TOKENS, cache_implementation="static", **drawn)
-        texts = tokenizer.batch_decode(found[:, rows["input_ids"].shape[1] :], skip_special_tokens=True)
+        choose = sampler(torch.Generator().manual_seed(batch), top_k=TOP_K)
+        texts = [lm.tokenizer.decode(added, skip_special_tokens=True) for added in decode(lm, prompts, TOKENS, choose)]
         write_json(folder / f"{batch}.json", {"model": model, "texts": dict(zip(asked, texts, strict=True))})
 
 
