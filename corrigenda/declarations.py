@@ -30,7 +30,8 @@ def declared_classes(root: Path, paths: Iterable[Path]) -> dict[str, str]:
 
 
 def exported(cls: type) -> str:
-    """The shortest path by which a class can be imported: from its package where that exports it."""
-    package = cls.__module__.partition(".")[0]
-    short = getattr(sys.modules.get(package), cls.__name__, None) is cls
-    return f"{package}.{cls.__name__}" if short else f"{cls.__module__}.{cls.__qualname__}"
+    """The shortest path by which a class can be imported: from the topmost package that exports it."""
+    parts = cls.__module__.split(".")
+    packages = (".".join(parts[:length]) for length in range(1, len(parts)))
+    package = next((name for name in packages if getattr(sys.modules.get(name), cls.__name__, None) is cls), None)
+    return f"{cls.__module__}.{cls.__qualname__}" if package is None else f"{package}.{cls.__name__}"

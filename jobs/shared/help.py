@@ -1,4 +1,4 @@
-"""``corrigenda help editor=NAME``, ``help job=NAME``: what it is for, where it is from, and each of its settings."""
+"""``corrigenda help editor=NAME``, ``help job=NAME``, ``help eval=NAME``: what it is for, and each of its settings."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from corrigenda.documented import Setting, flat, meanings, settings, shown
+from corrigenda.nearest import did_you_mean
 from corrigenda.plain_data import read_yaml
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -16,7 +17,7 @@ CONF = Path(__file__).parents[2] / "conf"
 
 @dataclass(frozen=True)
 class Help:
-    """What is said of an editor or a job.
+    """What is said of a choice.
 
     Attributes:
         head: lines above the table: what it is for, where it is from.
@@ -28,7 +29,7 @@ class Help:
 
 
 def help_on(arguments: Sequence[str]) -> bool:
-    """Prints what is asked on an editor or a job.
+    """Prints what is asked on an editor, a job, or what is measured.
 
     Args:
         arguments: of the command line, without the program's name.
@@ -79,6 +80,30 @@ def _job(name: str) -> Help:
     return Help((f"{name}: {said.aim}",), tuple(map(_seeded, _settings_of(said))))
 
 
+def _eval(name: str) -> Help:
+    from eval import EvalSettings, RealUse  # seconds to import
+
+    presets = {path.stem: path for path in sorted((CONF / "eval").glob("*.yaml"))}
+    if name not in {"full", *presets}:
+        names = sorted(("full", *presets))
+        hint = did_you_mean(name, names)
+        raise ValueError(
+            f"eval={name}: there is no such choice; {hint}{' ' * bool(hint)}The choices are {', '.join(names)}"
+        )
+    own = {} if name == "full" else flat(read_yaml(presets[name]))
+    rows = [each._replace(default=own.get(each.name, each.default)) for each in settings(EvalSettings)]
+    if name == "real_use":
+        place = next(number for number, each in enumerate(rows) if each.name == "real_use")
+        rows[place : place + 1] = [rows[place]._replace(default=""), *settings(RealUse, "real_use.")]
+    head = "every metric that the facts' prompts allow" if name == "full" else _first_comment(presets[name])
+    prefixed = (each._replace(name=f"eval.{each.name}") for each in rows)
+    return Help((f"{name}: {head}",), tuple(_seeded(e) if e.name == "eval.seed" else e for e in prefixed))
+
+
+def _first_comment(path: Path) -> str:
+    return path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+
+
 def _settings_of(job: Any) -> Iterator[Setting]:
     """A job's own settings, with the run's in place of some defaults, and those of its parts."""
     for each in settings(job.settings, "job."):
@@ -111,4 +136,4 @@ def _chosen(place: str, choice: str) -> Iterator[Setting]:
         yield Setting(f"{place}.{each.name}", own.get(each.name, each.default), each.meaning)
 
 
-_HELP = {"editor": _editor, "job": _job}
+_HELP = {"editor": _editor, "job": _job, "eval": _eval}

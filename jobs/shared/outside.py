@@ -1,7 +1,7 @@
 """What comes from outside the project: a user's own files, and installed packages.
 
-The editors and jobs of this project and the entry points of installed packages become choices on the command line, as
-if each had a file in ``conf/``:
+The editors, jobs and evaluations of this project and the entry points of installed packages become choices on the
+command line, as if each had a file in ``conf/``:
 
     group of entry points    choice                  names
     corrigenda.editors       editor=NAME             a class of editors
@@ -25,11 +25,15 @@ from typing import Any
 
 from hydra.core.config_store import ConfigStore
 
+from corrigenda.configuration import configuration as of_class
 from editing.registry import EDITORS, ENTRY_POINTS
 from jobs.shared.registry import classes, declaration
 
 LOCATORS = "corrigenda.locators"
 JOBS = "corrigenda.jobs"
+
+CLASSES = (("eval", "full", "eval.EvalSettings"), ("eval/real_use", "questions", "eval.RealUse"))
+"""Classes of settings that are choices: the group, the choice and the class. What else the group has are presets."""
 
 
 @contextmanager
@@ -68,6 +72,9 @@ def add_choices(names_alone: bool = False) -> None:
     for name in EDITORS.declared:
         node = _editor(name, "???") if names_alone else configuration(name)
         store.store(name, node, "editor", provider="corrigenda")
+    for group, name, path in CLASSES:
+        node = _editor(name, path) if names_alone else of_class(_class(path))
+        store.store(name, node, group, provider="corrigenda")
     for name in classes():
         if names_alone:
             store.store(name, {"name": name}, "job", provider="corrigenda")
@@ -78,6 +85,12 @@ def add_choices(names_alone: bool = False) -> None:
         for point in importlib.metadata.entry_points(group=entry_points):
             if group == "editor" or point.name not in classes():
                 store.store(point.name, config(point.name, point.value.replace(":", ".")), group, provider=entry_points)
+
+
+def _class(path: str) -> type:
+    module, _, name = path.rpartition(".")
+    found: type = getattr(importlib.import_module(module), name)
+    return found
 
 
 def _editor(name: str, target: str) -> dict[str, Any]:

@@ -33,6 +33,7 @@ def names(folder: Path) -> Any:
         group.name: sorted(path.stem for path in group.glob("*.yaml")) for group in CONF.iterdir() if group.is_dir()
     }
     chosen["job"] = sorted(job_classes())
+    chosen["eval"] = sorted(["full", *chosen["eval"]])
     return {
         "exports": {name: dict.fromkeys(sorted(module.__all__), True) for name, module in packages.items()},
         "editors": {name: EDITORS[name].__name__ for name in classes()},
@@ -47,7 +48,7 @@ def names(folder: Path) -> Any:
 def configuration(folder: Path) -> Any:
     """What ``--cfg job --resolve`` says: of the bare command all, of every other choice what is otherwise there."""
     files = {group: sorted(path.stem for path in (CONF / group).glob("*.yaml")) for group in GROUPS}
-    files |= {"editor": list(EDITORS), "job": list(job_classes())}
+    files |= {"editor": list(EDITORS), "job": list(job_classes()), "eval": ["full", *files["eval"]]}
     choices = [(group, name) for group, names in files.items() for name in names]
     commands = [[f"{group}={name}", *NEEDED.get(name, [])] for group, name in choices]
     whole, *others = map(flat, configured([[], *commands]))

@@ -1,4 +1,4 @@
-"""What ``corrigenda help editor=NAME`` and ``help job=NAME`` print."""
+"""What ``corrigenda help editor=NAME``, ``help job=NAME`` and ``help eval=NAME`` print."""
 
 from __future__ import annotations
 
@@ -25,6 +25,27 @@ def test_an_editor_is_described_with_its_settings(capsys: pytest.CaptureFixture[
     assert defaults["editor.text.source"] == "self"
 
 
+def leaves(part: object, place: str) -> set[str]:
+    """The dotted names of all settings of a configuration."""
+    if not isinstance(part, dict):
+        return set() if place.endswith(("._target_", "job.name")) else {place}
+    return {leaf for key, value in part.items() for leaf in leaves(value, f"{place}.{key}")}
+
+
+@pytest.mark.parametrize("name", ["full", "probabilities", "real_use", "side_effects"])
+def test_what_is_measured_is_described_as_its_configuration_has_it(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    said, defaults = described(capsys, f"eval={name}")
+    config = OmegaConf.to_container(composed(f"eval={name}").eval)
+    assert said.startswith(f"{name}: ")
+    assert leaves(config, "eval") <= set(defaults)
+    assert defaults["eval.generate"] == str(config["generate"]).lower()
+    assert defaults["eval.side_effects"] == str(config["side_effects"]).lower()
+    assert defaults["eval.seed"] == "${seed}"
+
+
 @pytest.mark.parametrize("name", classes())
 def test_a_job_is_described_with_all_that_its_configuration_has(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -32,15 +53,7 @@ def test_a_job_is_described_with_all_that_its_configuration_has(
     monkeypatch.setenv("COLUMNS", "200")
     said, defaults = described(capsys, f"job={name}")
     assert said.startswith(f"{name}: ")
-    config = OmegaConf.to_container(composed(f"job={name}").job)
-
-    def leaves(part: object, place: str) -> list[str]:
-        if not isinstance(part, dict):
-            return [place]
-        return [leaf for key, value in part.items() for leaf in leaves(value, f"{place}.{key}")]
-
-    wanted = {leaf for leaf in leaves(config, "job") if not leaf.endswith(("._target_", "job.name"))}
-    assert wanted <= set(defaults)
+    assert leaves(OmegaConf.to_container(composed(f"job={name}").job), "job") <= set(defaults)
     if name == "trace":
         assert (defaults["job.facts"], defaults["job.locator.site"]) == ("3", "ffn")  # the class has block
     if name == "leaderboard":
@@ -50,7 +63,7 @@ def test_a_job_is_described_with_all_that_its_configuration_has(
 def test_what_is_not_asked_is_not_answered(capsys: pytest.CaptureFixture[str]) -> None:
     assert not help_on(["help"])
     assert not help_on(["editor=rome"])
-    for asked, nearest in (("editor=roem", "rome"), ("job=trcae", "trace")):
+    for asked, nearest in (("editor=roem", "rome"), ("job=trcae", "trace"), ("eval=ful", "full")):
         with pytest.raises(ValueError, match=f"did you mean {nearest}"):
             help_on(["help", asked])
     assert capsys.readouterr().out == ""
