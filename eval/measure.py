@@ -56,8 +56,23 @@ def measure(
     if before is not None and len(before) != len(facts):
         raise ValueError(f"measure: before has {len(before)} measurements, and there are {len(facts)} facts")
     reasons = [too_long(lm, fact, settings) for fact in facts]
-    if any(reasons):
-        return _without_too_long(lm, facts, reasons, settings, before, held_out)
+    read = [number for number, reason in enumerate(reasons) if not reason]
+    old = None if before is None else [before[number] for number in read]
+    found = iter(_measure(lm, [facts[number] for number in read], settings, old, held_out) if read else ())
+    return [
+        not_measured(lm, fact, reason, settings) if reason else next(found)
+        for fact, reason in zip(facts, reasons, strict=True)
+    ]
+
+
+def _measure(
+    lm: LanguageModel,
+    facts: Sequence[Fact],
+    settings: EvalSettings,
+    before: Sequence[Measurement] | None,
+    held_out: HeldOut | None,
+) -> list[Measurement]:
+    """The measurements of facts all of which the model can read."""
     measurements = [Measurement() for _ in facts]
     compared = METRICS.kinds("distributions", without=settings.without)
     scored = METRICS.kinds("probabilities", without=settings.without) | compared
@@ -79,24 +94,6 @@ def measure(
         METRICS.judge(fact, measurement)
         measurement.values = METRICS.computed(None if before is None else before[number], measurement)
     return measurements
-
-
-def _without_too_long(
-    lm: LanguageModel,
-    facts: Sequence[Fact],
-    reasons: Sequence[str],
-    settings: EvalSettings,
-    before: Sequence[Measurement] | None,
-    held_out: HeldOut | None,
-) -> list[Measurement]:
-    """What `measure` gives where some of the facts, those with a reason, cannot be read."""
-    read = [number for number, reason in enumerate(reasons) if not reason]
-    old = None if before is None else [before[number] for number in read]
-    found = iter(measure(lm, [facts[number] for number in read], settings, old, held_out) if read else [])
-    return [
-        not_measured(lm, fact, reason, settings) if reason else next(found)
-        for fact, reason in zip(facts, reasons, strict=True)
-    ]
 
 
 def on_windows(measurement: Measurement, windows: Sequence[int]) -> Measurement:

@@ -21,7 +21,7 @@ def run_batch(run: EditRun) -> None:
     """Edits all facts that are in force in one edit, and scores all of them under it."""
     facts = list(run.facts)
     now = select_active(facts)
-    lm, baseline = run.lm, run.baseline(list(run.facts), run.settings)
+    lm, pre_edit = run.lm, run.pre_edit(list(run.facts), run.settings)
     if run.n_done == len(run.facts):
         return
     path = run.folder.edit_path(0, "all")
@@ -35,11 +35,11 @@ def run_batch(run: EditRun) -> None:
     reports = reports_of(made.edit)
     together = {fact.id: report for fact, report in zip(facts, reports_together(facts, now), strict=True)}
     held_out: HeldOut | None = None
-    for number in track(baseline.chunks, "Measuring the model before and after the edit", bar=False):
-        chunk = baseline.facts(number)
+    for number in track(pre_edit.chunks, "Measuring the model before and after the edit", bar=False):
+        chunk = pre_edit.facts(number)
         if all(map(run.is_done, chunk)):
             continue
-        before = baseline.chunk(number)
+        before = pre_edit.chunk(number)
         with made.edit.applied(lm) if made.edit is not None else nullcontext():
             if held_out is None:  # one edited model for all chunks
                 held_out = read_held_out(lm, run.settings)

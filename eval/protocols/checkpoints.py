@@ -31,10 +31,10 @@ from eval.measure import measure
 from eval.metrics import METRICS
 from eval.metrics.metric import CurveGroup
 from eval.protocols.alarm import alarmed
-from eval.protocols.baseline import Baseline
 from eval.protocols.change import change_norm
 from eval.protocols.choice import chosen, first_and_latest, said_of
 from eval.protocols.position import Position
+from eval.protocols.pre_edit import PreEditMeasurement
 from eval.protocols.runs import EditRun, reports_of
 from eval.protocols.settings import Regime, SequentialSettings
 from eval.protocols.survival import finetuned
@@ -72,8 +72,8 @@ class Checkpoints:
         settings: SequentialSettings,
         regime: Regime,
         parts: Mapping[str, Sequence[Fact]],
-        edited: Baseline,
-        before_fixed: Baseline,
+        edited: PreEditMeasurement,
+        before_fixed: PreEditMeasurement,
         stop: Callable[[], bool],
     ) -> None:
         self.due = settings.due(len(run.facts))
@@ -207,26 +207,26 @@ class Checkpoints:
         self,
         t: int,
         name: str,
-        baseline: Baseline,
+        pre_edit: PreEditMeasurement,
         wanted: Sequence[int],
         settings: EvalSettings,
         held_out: HeldOut | None,
         error: Callable[[Fact], str],
     ) -> bool:
-        """Measures facts of a baseline, by their numbers, in the edited model, into the records of a name."""
+        """Measures facts, by their numbers, in the edited model, into the records of a name."""
         folder = self._run.folder
         (folder.path / name).parent.mkdir(parents=True, exist_ok=True)
         done = {record["id"] for record in folder.cases(name)}
         told = f"Scoring {counted(len(wanted), 'fact')} ({name}) after {counted(t, 'edit')}"
-        for number in track(baseline.chunks, told, bar=False):
+        for number in track(pre_edit.chunks, told, bar=False):
             begin = number * self._settings.chunk
             places = [place - begin for place in wanted if begin <= place < begin + self._settings.chunk]
-            facts = [baseline.facts(number)[place] for place in places]
+            facts = [pre_edit.facts(number)[place] for place in places]
             if all(fact.id in done for fact in facts):
                 continue
             if self._stop():
                 return False
-            measured = baseline.chunk(number)
+            measured = pre_edit.chunk(number)
             before = [measured[place] for place in places]
             after = measure(self._run.lm, facts, settings, before, held_out)
             for fact, old, new in zip(facts, before, after, strict=True):

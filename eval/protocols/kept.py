@@ -9,7 +9,7 @@ from corrigenda.data.requests import select_active
 from corrigenda.runs.folder import RunFolder, read_object
 from eval.evaluation import Case, Evaluation, judged
 from eval.measure import measure
-from eval.protocols.baseline import Baseline
+from eval.protocols.pre_edit import PreEditMeasurement
 from eval.protocols.runs import CHUNK
 from eval.settings import EvalSettings
 
@@ -46,11 +46,11 @@ def measure_kept(lm: LanguageModel, folder: RunFolder, t: int, settings: EvalSet
     cases = [Case.from_dict(record) for record in records]
     cases = [cases[number] for number in select_active([case.fact for case in cases]).active]
     edits = [Edit.load(folder.path / edit) for edit in point["edits"]]
-    baseline = Baseline(lm, [case.fact for case in cases], settings, CHUNK)
+    pre_edit = PreEditMeasurement(lm, [case.fact for case in cases], settings, CHUNK)
     errors = {case.fact.id: case.error for case in cases}
     found: list[Case] = []
-    for number in baseline.chunks:
-        facts, before = baseline.facts(number), baseline.chunk(number)
+    for number in pre_edit.chunks:
+        facts, before = pre_edit.facts(number), pre_edit.chunk(number)
         with ExitStack() as applied:
             for edit in edits:
                 applied.enter_context(edit.applied(lm))

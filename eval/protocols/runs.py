@@ -21,7 +21,7 @@ from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.records import CRASHED
 from eval.evaluation import Case, Evaluation
 from eval.fitting import too_long
-from eval.protocols.baseline import Baseline, Less
+from eval.protocols.pre_edit import PreEditMeasurement, ReducedEvaluation
 from eval.records import DEFINITIONS
 from eval.settings import EvalSettings
 
@@ -188,14 +188,14 @@ class EditRun:
         cases = (self.cases[fact.id] for fact in self.facts if fact.id in self.cases)
         return Evaluation(tuple(case for case in cases if not left_out(case.edit)))
 
-    def baseline(
+    def pre_edit(
         self,
         facts: Sequence[Fact],
         settings: EvalSettings,
         chunk: int | None = None,
         folder: Path | None = None,
-        less: Less | None = None,
-    ) -> Baseline:
+        reduced: ReducedEvaluation | None = None,
+    ) -> PreEditMeasurement:
         """What the unedited model does with facts: where runs share it, else in a folder of one's own, or nowhere.
 
         Args:
@@ -203,12 +203,12 @@ class EditRun:
             settings: what to measure.
             chunk: how many facts are measured together; by default `CHUNK`.
             folder: where it is kept, unless runs share it.
-            less: facts of which less is measured, and what.
+            reduced: facts of which less is measured, and what.
         """
         chunk = CHUNK if chunk is None else chunk
         if self.before is not None:
-            return Baseline.shared(self.lm, facts, settings, chunk, self.before, less)
-        return Baseline(self.lm, facts, settings, chunk, folder, less)
+            return PreEditMeasurement.shared(self.lm, facts, settings, chunk, self.before, reduced)
+        return PreEditMeasurement(self.lm, facts, settings, chunk, folder, reduced)
 
     @property
     def edits(self) -> list[Edit]:

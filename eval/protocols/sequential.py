@@ -16,12 +16,12 @@ from eval.evaluation import NOT_FINITE, Case, Evaluation, judged
 from eval.held_out import in_turn
 from eval.measure import measure, on_windows
 from eval.protocols.alarm import check_alarm
-from eval.protocols.baseline import Baseline, Less
 from eval.protocols.batches import asked_of
 from eval.protocols.checkpoints import Checkpoints, fixed_settings, n_prompts
 from eval.protocols.choice import chosen
 from eval.protocols.fixed_locality import Fixed, fixed_locality, parts_of
 from eval.protocols.position import Position, SavedPosition
+from eval.protocols.pre_edit import PreEditMeasurement, ReducedEvaluation
 from eval.protocols.runs import Attempt, EditRun, reports_of
 from eval.protocols.settings import Regime, SequentialSettings
 from eval.protocols.survival import check_survival
@@ -73,17 +73,19 @@ class SequentialRun:
         self.regime = self._regime()
         self._stop = stop
 
-        def baseline(facts: Sequence[Fact], measured: EvalSettings, name: str, less: Less | None = None) -> Baseline:
+        def pre_edit(
+            facts: Sequence[Fact], measured: EvalSettings, name: str, reduced: ReducedEvaluation | None = None
+        ) -> PreEditMeasurement:
             if before is not None:
-                return Baseline(run.lm, facts, measured, settings.chunk, before / name, less)
-            return run.baseline(facts, measured, settings.chunk, run.folder.path / "before" / name, less)
+                return PreEditMeasurement(run.lm, facts, measured, settings.chunk, before / name, reduced)
+            return run.pre_edit(facts, measured, settings.chunk, run.folder.path / "before" / name, reduced)
 
-        self._baseline = baseline(list(run.facts), run.settings, "edited", self._never_scored())
-        self._fixed = baseline(self.fixed, fixed_settings(run.settings), "fixed")
+        self._pre_edit = pre_edit(list(run.facts), run.settings, "edited", self._never_scored())
+        self._fixed = pre_edit(self.fixed, fixed_settings(run.settings), "fixed")
         kept_at = settings.due(len(run.facts)) if settings.keep_edits else []
         self._position = SavedPosition(run, self.regime, kept_at)
         self._checkpoints = Checkpoints(
-            run, settings, self.regime, parts, self._baseline, self._fixed, lambda: self._stop()
+            run, settings, self.regime, parts, self._pre_edit, self._fixed, lambda: self._stop()
         )
 
     def go(self) -> bool:
@@ -176,7 +178,7 @@ class SequentialRun:
                 return self._crashed(position) or self._checkpoints.score_survival(position)
             following = next(t for t in due if t > position.done)
             # Up to the next checkpoint in one go: lifting hundreds of edits takes a while.
-            if self._stop() or not self._baseline.complete(following, self._stop):
+            if self._stop() or not self._pre_edit.complete(following, self._stop):
                 if not self._crashed(position):
                     self._position.save(position)
                 return False
@@ -250,7 +252,7 @@ class SequentialRun:
         for begin in range(0, len(facts), size):
             part = facts[begin : begin + size]
             numbers = [self.run.numbers[fact.id] for fact in part]
-            before = [on_windows(self._baseline.of(number), in_turn(number, settings)) for number in numbers]
+            before = [on_windows(self._pre_edit.of(number), in_turn(number, settings)) for number in numbers]
             yield from zip(part, before, measure(self.run.lm, part, settings, before), strict=True)
 
     def _attempt(self, position: Position, facts: Sequence[Fact]) -> Attempt:
@@ -293,7 +295,7 @@ class SequentialRun:
             return "extend" if grows else "stack"
         return self.settings.regime
 
-    def _never_scored(self) -> Less | None:
+    def _never_scored(self) -> ReducedEvaluation | None:
         """The facts that no checkpoint scores, where right after an edit its own prompt alone is measured.
 
         (Where more is measured then, whether answers stay is told from the unedited model's: of all facts.)
@@ -303,7 +305,7 @@ class SequentialRun:
             return None
         due = self.settings.due(len(facts))
         scored = {number for t in due for number in chosen(facts, select_active(facts[:t]).active, self.settings)}
-        return Less(frozenset(range(len(facts))) - scored, self._after_each)
+        return ReducedEvaluation(frozenset(range(len(facts))) - scored, self._after_each)
 
     @property
     def _after_each(self) -> EvalSettings:

@@ -15,7 +15,7 @@ from eval.evaluation import Case, judged
 from eval.held_out import in_turn
 from eval.measure import measure, on_windows
 from eval.metrics import METRICS
-from eval.protocols.baseline import Baseline
+from eval.protocols.pre_edit import PreEditMeasurement
 from eval.protocols.runs import CHUNK, Editor, EditRun, attempt, report
 from eval.settings import EvalSettings
 
@@ -34,8 +34,8 @@ def run_single(run: EditRun, workers: Workers | None = None) -> None:
     """
     workers = workers or Workers()
     facts = list(run.facts)
-    baseline = run.baseline(facts, run.settings)
-    shared = _Cases(run.lm, facts, run.editor, run.settings, baseline, run.save_edits, _homes())
+    pre_edit = run.pre_edit(facts, run.settings)
+    shared = _Cases(run.lm, facts, run.editor, run.settings, pre_edit, run.save_edits, _homes())
     left = [number for number, fact in enumerate(facts) if not run.is_done(fact)]
     found = workers.each(shared, _done, left, lambda number: f"fact {facts[number].id}", lambda number: number // CHUNK)
     for _, one in found:
@@ -53,7 +53,7 @@ class _Cases:
         facts: all facts of the run.
         editor: the editor.
         settings: what to measure.
-        baseline: what the unedited model does with the facts.
+        pre_edit: what the unedited model does with the facts.
         keeps_edits: whether edits are handed over.
         metrics: by key, the module that declares each metric.
     """
@@ -62,7 +62,7 @@ class _Cases:
     facts: Sequence[Fact]
     editor: Editor
     settings: EvalSettings
-    baseline: Baseline
+    pre_edit: PreEditMeasurement
     keeps_edits: bool
     metrics: Mapping[str, str]
 
@@ -86,10 +86,10 @@ def _done(cases: _Cases, number: int) -> _Done:
     """Edits one fact, and scores it."""
     _declare(cases.metrics)
     lm, fact = cases.lm, cases.facts[number]
-    chunks = cases.baseline.chunks
+    chunks = cases.pre_edit.chunks
     told = f"Measuring the unedited model, part {number // CHUNK + 1} of {len(chunks)}"
     with stage(told, at_once=False, bar=False):
-        before = cases.baseline.of(number)
+        before = cases.pre_edit.of(number)
     before = on_windows(before, in_turn(number, cases.settings))
     made = attempt(lm, cases.editor, cases.settings, [fact])
     with made.edit.applied(lm) if made.edit is not None else nullcontext():

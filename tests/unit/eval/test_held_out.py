@@ -24,7 +24,7 @@ from corrigenda.runs.folder import RunFolder
 from eval import EditRun, EvalSettings, SequentialSettings, evaluate, measure, run_batch, run_sequential, run_single
 from eval.held_out import held_out_windows, in_turn, read_held_out
 from eval.measure import on_windows
-from eval.protocols import baseline, batch
+from eval.protocols import batch, pre_edit
 from eval.protocols.checkpoints import Checkpoints
 from eval.records import HeldOut
 
@@ -286,7 +286,7 @@ def test_edited_one_by_one_the_facts_cover_all_windows(tmp_path: Path, monkeypat
     """The unedited model is read once, on all windows; each edited one on its own, compared with the same before."""
     whole = []
     monkeypatch.setattr(
-        baseline, "read_held_out", lambda lm, settings: whole.append(read_held_out(lm, settings)) or whole[-1]
+        pre_edit, "read_held_out", lambda lm, settings: whole.append(read_held_out(lm, settings)) or whole[-1]
     )
     run = run_of(tmp_path, perplexity_sample=3)
     run_single(run)

@@ -23,7 +23,7 @@ from eval import (
     SequentialSettings,
     measure,
 )
-from eval.protocols import baseline, checkpoints, runs, sequential
+from eval.protocols import checkpoints, pre_edit, runs, sequential
 from eval.protocols.batch import run_batch
 from eval.protocols.sequential import run_sequential
 from eval.protocols.single import run_single
@@ -31,9 +31,9 @@ from eval.protocols.single import run_single
 
 @pytest.fixture
 def by_notes(monkeypatch: pytest.MonkeyPatch) -> LanguageModel:
-    for module in (sequential, checkpoints, baseline):
+    for module in (sequential, checkpoints, pre_edit):
         monkeypatch.setattr(module, "measure", read_notes)
-    for module in (checkpoints, baseline):
+    for module in (checkpoints, pre_edit):
         monkeypatch.setattr(module, "read_held_out", numbered)
     return tiny.build("llama")
 
@@ -90,7 +90,7 @@ def test_runs_share_what_the_unedited_model_does(mode: str, tmp_path: Path, monk
         measured += len(facts)
         return measure(lm, facts, settings, **more)
 
-    monkeypatch.setattr(baseline, "measure", counted)
+    monkeypatch.setattr(pre_edit, "measure", counted)
 
     def records(name: str, before: Path | None, settings: EvalSettings = SMALL) -> tuple[str, int]:
         nonlocal measured

@@ -28,20 +28,20 @@ from eval import (
     SequentialSettings,
     measure,
 )
-from eval.protocols import baseline, checkpoints, sequential
-from eval.protocols.baseline import Baseline
+from eval.protocols import checkpoints, pre_edit, sequential
 from eval.protocols.change import change_norm
 from eval.protocols.curves import curve_markdown, curve_table, draw_curve
 from eval.protocols.fixed_locality import untouched
+from eval.protocols.pre_edit import PreEditMeasurement
 
 PLAIN = facts(*((subject, "Rome") for subject in SUBJECTS))
 
 
 @pytest.fixture
 def by_notes(monkeypatch: pytest.MonkeyPatch) -> LanguageModel:
-    for module in (sequential, checkpoints, baseline):
+    for module in (sequential, checkpoints, pre_edit):
         monkeypatch.setattr(module, "measure", read_notes)
-    for module in (checkpoints, baseline):
+    for module in (checkpoints, pre_edit):
         monkeypatch.setattr(module, "read_held_out", numbered)
     return tiny.build("llama")
 
@@ -180,7 +180,7 @@ def test_of_facts_that_no_checkpoint_scores_the_unedited_model_is_asked_less(
         full.extend(fact.id for fact in facts if not settings.only)
         return measure(lm, facts, settings, **more)
 
-    monkeypatch.setattr(baseline, "measure", counted)
+    monkeypatch.setattr(pre_edit, "measure", counted)
     settings = SequentialSettings((3,), batch=3, chunk=2, scored=2, after_each="edited")
     few = go(lm, asked, Nudge(), tmp_path / "few", settings)
     assert full == [asked[place].id for place in (0, 2, 6)]  # first and latest at T = 3 and 7
@@ -222,11 +222,11 @@ def test_the_scores_are_those_of_a_plain_measurement(tmp_path: Path) -> None:
     }
 
 
-def test_a_baseline_comes_back_from_the_disk_as_it_was(tmp_path: Path) -> None:
+def test_a_pre_edit_measurement_comes_back_from_the_disk_as_it_was(tmp_path: Path) -> None:
     lm, some = tiny.build("llama"), real(5)
-    fresh = Baseline(lm, some, SMALL, 2, tmp_path)
+    fresh = PreEditMeasurement(lm, some, SMALL, 2, tmp_path)
     assert fresh.complete(5, lambda: False)
-    again = Baseline(lm, some, SMALL, 2, tmp_path)
+    again = PreEditMeasurement(lm, some, SMALL, 2, tmp_path)
     with Nudge().edit(lm, some[:1]).applied(lm):  # it is not measured again, and would not be on the edited model
         for number in fresh.chunks:
             for old, new in zip(fresh.chunk(number), again.chunk(number), strict=True):
@@ -237,16 +237,16 @@ def test_a_baseline_comes_back_from_the_disk_as_it_was(tmp_path: Path) -> None:
                 assert all(torch.equal(row, new.distributions[prompt]) for prompt, row in old.distributions.items())
 
 
-def test_a_baseline_of_an_earlier_version_is_measured_anew(tmp_path: Path) -> None:
+def test_a_pre_edit_measurement_of_an_earlier_version_is_measured_anew(tmp_path: Path) -> None:
     """Such a file does not say what it is of; and there may be records beside it that are not read any more."""
     lm, some = tiny.build("llama"), real(2)
-    fresh = Baseline(lm, some, SMALL, 2, tmp_path).chunk(0)
+    fresh = PreEditMeasurement(lm, some, SMALL, 2, tmp_path).chunk(0)
     path = tmp_path / "0000.safetensors"
     tensors, metadata = read_checked(path)
     write_tensors(path, tensors, metadata)
     (tmp_path / "0000.json").write_text("[]")
     with pytest.warns(UserWarning, match="it is measured again"):
-        again = Baseline(lm, some, SMALL, 2, tmp_path).chunk(0)
+        again = PreEditMeasurement(lm, some, SMALL, 2, tmp_path).chunk(0)
     assert [m.continuations for m in again] == [m.continuations for m in fresh]
     read_checked(path)
 

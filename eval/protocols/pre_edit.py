@@ -1,4 +1,4 @@
-"""`Baseline`: what the unedited model does with many facts, measured once, a chunk at a time, and kept."""
+"""`PreEditMeasurement`: what the unedited model does with many facts, measured once, a chunk at a time, and kept."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from eval.stored import file_of, stored_measurements, write_measurements
 
 
 @dataclass(frozen=True)
-class Less:
+class ReducedEvaluation:
     """Facts of which less is measured than of the others.
 
     Attributes:
@@ -32,7 +32,7 @@ class Less:
     settings: EvalSettings
 
 
-class Baseline:
+class PreEditMeasurement:
     """The measurements of the unedited model that later ones are compared with.
 
     Chunks are cut by a fact's place, so that a run that goes on after a kill measures in the same batches as one that
@@ -45,7 +45,7 @@ class Baseline:
         settings: what to measure.
         chunk: how many facts are measured together.
         folder: where measurements are kept; without one a chunk is measured anew whenever another was asked for since.
-        less: facts of which less is measured, and what; none by default.
+        reduced: facts of which less is measured, and what; none by default.
     """
 
     def __init__(
@@ -55,14 +55,14 @@ class Baseline:
         settings: EvalSettings,
         chunk: int,
         folder: Path | None = None,
-        less: Less | None = None,
+        reduced: ReducedEvaluation | None = None,
     ) -> None:
         self._lm = lm
         self._facts = facts
         self._settings = settings
         self._size = chunk
         self._folder = folder
-        self._less = less
+        self._reduced = reduced
         self._held: dict[int, list[Measurement]] = {}
         self._held_out: HeldOut | None = None
 
@@ -74,17 +74,18 @@ class Baseline:
         settings: EvalSettings,
         chunk: int,
         folder: Path,
-        less: Less | None = None,
-    ) -> Baseline:
+        reduced: ReducedEvaluation | None = None,
+    ) -> PreEditMeasurement:
         """One that takes up what others measured, in a folder for many models, sets of facts and settings.
 
         What lies there was measured by this version of the code, on the same weights, in the same precision, on the
         same kind of device, in the same batches: it is, bit for bit, what would be measured again.
         """
         worked_on = [lm.cache_key, str(lm.dtype), lm.device.type, FactSet("", tuple(facts)).fingerprint]
-        asked = [asdict(settings), chunk, None if less is None else [sorted(less.places), asdict(less.settings)]]
-        key = json.dumps([*worked_on, *asked, code_version(entry=("eval.protocols.baseline",))], sort_keys=True)
-        return cls(lm, facts, settings, chunk, folder / hashlib.sha256(key.encode()).hexdigest()[:16], less)
+        apart = None if reduced is None else [sorted(reduced.places), asdict(reduced.settings)]
+        asked = [asdict(settings), chunk, apart]
+        key = json.dumps([*worked_on, *asked, code_version(entry=("eval.protocols.pre_edit",))], sort_keys=True)
+        return cls(lm, facts, settings, chunk, folder / hashlib.sha256(key.encode()).hexdigest()[:16], reduced)
 
     @property
     def chunks(self) -> range:
@@ -137,10 +138,11 @@ class Baseline:
     def _by_parts(self, number: int) -> list[Measurement]:
         """The measurements of a chunk's facts: of those that are fully measured together, and of the others."""
         facts, begin = self.facts(number), number * self._size
-        few = [place for place in range(len(facts)) if self._less is not None and begin + place in self._less.places]
+        apart = frozenset[int]() if self._reduced is None else self._reduced.places
+        few = [place for place in range(len(facts)) if begin + place in apart]
         found: dict[int, Measurement] = {}
         parts = [([place for place in range(len(facts)) if place not in few], self._settings)]
-        parts += [] if self._less is None else [(few, self._less.settings)]
+        parts += [] if self._reduced is None else [(few, self._reduced.settings)]
         for places, settings in parts:
             if places:
                 asked = [facts[place] for place in places]
