@@ -35,7 +35,7 @@ def settings(of: Any, before: str = "") -> Iterator[Setting]:
             yield from settings(value, f"{before}{field.name}.")
         else:
             yield Setting(
-                f"{before}{field.name}", "to be given" if value is dataclasses.MISSING else shown(value), meaning
+                f"{before}{field.name}", "to be given" if value is dataclasses.MISSING else as_yaml(value), meaning
             )
 
 
@@ -58,7 +58,7 @@ def meanings(cls: type) -> dict[str, str]:
     return found
 
 
-def shown(value: Any) -> str:
+def as_yaml(value: Any) -> str:
     """A value as a configuration has it: lists for tuples, null for None."""
     text: str = yaml.safe_dump(json.loads(json.dumps(value, default=str)), default_flow_style=True, width=1000)
     return text.strip().removesuffix("\n...")
@@ -69,5 +69,5 @@ def flat(content: Mapping[str, Any], before: str = "") -> dict[str, str]:
     values: dict[str, str] = {}
     for key, value in content.items():
         name = f"{before}{key}"
-        values |= flat(value, f"{name}.") if isinstance(value, Mapping) else {name: shown(value)}
+        values |= flat(value, f"{name}.") if isinstance(value, Mapping) else {name: as_yaml(value)}
     return values

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from corrigenda.errors import FactError
 from corrigenda.joints import joined, joint
-from corrigenda.nearest import did_you_mean
-from corrigenda.settings import shown
+from corrigenda.names import did_you_mean
+from corrigenda.settings import short_repr
 
 Verb = Literal["insert", "modify", "erase"]
 
@@ -221,7 +221,7 @@ def as_facts(where: str, facts: object) -> Sequence[Fact]:
         raise TypeError(f"{where}: takes a list of facts, and got a mapping: write [Fact.from_dict(record)]")
     if not isinstance(facts, Sequence) or isinstance(facts, (str, bytes)):
         hint = ": write list(...)" if isinstance(facts, Iterable) and not isinstance(facts, (str, bytes)) else ""
-        raise TypeError(f"{where}: takes a list of facts, and got {shown(facts)} ({type(facts).__name__}){hint}")
+        raise TypeError(f"{where}: takes a list of facts, and got {short_repr(facts)} ({type(facts).__name__}){hint}")
     for number, fact in enumerate(facts):
         as_fact(where, fact, f"facts[{number}]")
     return facts
@@ -235,7 +235,7 @@ def as_fact(where: str, fact: object, name: str = "fact") -> Fact:
     """
     if not isinstance(fact, Fact):
         hint = ": write Fact.from_dict(record)" if isinstance(fact, Mapping) else ""
-        raise TypeError(f"{where}: {name}={shown(fact)} must be a Fact, not {type(fact).__name__}{hint}")
+        raise TypeError(f"{where}: {name}={short_repr(fact)} must be a Fact, not {type(fact).__name__}{hint}")
     return fact
 
 

@@ -1,8 +1,10 @@
-"""What models are called in tables and pictures."""
+"""What models are called in tables and pictures, and the names nearest to one that does not exist."""
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable
 from pathlib import PurePosixPath, PureWindowsPath
 
 
@@ -18,3 +20,17 @@ def model_title(name: str) -> str:
         return PureWindowsPath(name).name or name
     local = name.startswith(("/", ".", "~")) or name.count("/") > 1
     return (PurePosixPath(name).name or name) if local else name
+
+
+def did_you_mean(name: object, known: Iterable[str], most: int = 2, cutoff: float = 0.6, place: str = "") -> str:
+    """Such as "did you mean rome or random?", or nothing where no known name is near.
+
+    Args:
+        name: what was given.
+        known: the names that there are.
+        most: so many of them at most are said.
+        cutoff: how alike two names have to be, from 0 to 1 (`difflib.get_close_matches`).
+        place: is written before each.
+    """
+    near = difflib.get_close_matches(str(name), list(known), most, cutoff)
+    return f"did you mean {' or '.join(place + each for each in near)}?" if near else ""

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 from annotated_types import Ge, Gt, Le, Lt
 
 from corrigenda.errors import SettingsError
-from corrigenda.nearest import did_you_mean
+from corrigenda.names import did_you_mean
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -95,7 +95,7 @@ def check_fields(settings: Any) -> None:
         value = plain(getattr(settings, name))
         problem = problem_of(adapter, value)
         if problem is not None:
-            raise SettingsError(f"{_titled(type(settings), name)}={shown(value)} {problem}")
+            raise SettingsError(f"{_titled(type(settings), name)}={short_repr(value)} {problem}")
         object.__setattr__(settings, name, value)
 
 
@@ -117,7 +117,7 @@ def check_value(where: str, name: str, value: Any, allowed: Any) -> Any:
     value = plain(value)
     problem = problem_of(_adapter(allowed), value)
     if problem is not None:
-        raise SettingsError(f"{where}: {name}={shown(value)} {problem}")
+        raise SettingsError(f"{where}: {name}={short_repr(value)} {problem}")
     return value
 
 
@@ -129,7 +129,7 @@ def check_class(where: str, name: str, value: Any, wanted: type) -> None:
     """
     if not isinstance(value, wanted):
         hint = f": write {wanted.__name__}(**{name})" if isinstance(value, Mapping) else ""
-        raise TypeError(f"{where}: {name}={shown(value)} must be of the class {wanted.__name__}{hint}")
+        raise TypeError(f"{where}: {name}={short_repr(value)} must be of the class {wanted.__name__}{hint}")
 
 
 def plain(value: Any) -> Any:
@@ -227,7 +227,7 @@ def _in_words(error: Any, value: Any) -> str:
     return f"(number {' of number '.join(reversed(place))}) {words}" if place else words
 
 
-def shown(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """A value in one line of a message, cut where it is long."""
     try:
         text = " ".join(repr(value).split())

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from corrigenda.declarations import declared_classes
-from corrigenda.nearest import did_you_mean
+from corrigenda.names import did_you_mean
 from editing.spaces import Space
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from rich.console import Console
 from corrigenda.errors import SettingsError
 from corrigenda.files import write_json
 from corrigenda.moments.text import Text
-from corrigenda.nearest import did_you_mean
+from corrigenda.names import did_you_mean
 from corrigenda.runs.folder import RunFolder
 from corrigenda.settings import AtLeastOne, Count, Seed, ShareAboveZero, checked
 from jobs.shared import job

@@ -25,7 +25,7 @@ def lookup(record: Record, path: str) -> object:
     names = path.split(".")
     for depth, name in enumerate(names):
         if not isinstance(value, Mapping):
-            raise FactError(".".join(names[:depth]), f"must be an object, got {shown(value)}")
+            raise FactError(".".join(names[:depth]), f"must be an object, got {typed_repr(value)}")
         value = value.get(name)
         if value is None:
             return None
@@ -72,7 +72,7 @@ def texts(record: Record, path: str) -> tuple[str, ...]:
     if values is None:
         return ()
     if not isinstance(values, (list, tuple)):
-        raise FactError(path, f"must be a list, got {shown(values)}")
+        raise FactError(path, f"must be a list, got {typed_repr(values)}")
     return tuple(_checked_text(value, f"{path}[{number}]") for number, value in enumerate(values))
 
 
@@ -96,7 +96,7 @@ def identifier(record: Record, path: str) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str):
-        raise FactError(path, f"must be an integer or a string, got {shown(value)}")
+        raise FactError(path, f"must be an integer or a string, got {typed_repr(value)}")
     return _checked_text(value, path)
 
 
@@ -170,14 +170,14 @@ def objects_in(values: object, path: str) -> tuple[Record, ...]:
     if values is None:
         return ()
     if not isinstance(values, (list, tuple)):
-        raise FactError(path, f"must be a list, got {shown(values)}")
+        raise FactError(path, f"must be a list, got {typed_repr(values)}")
     for number, value in enumerate(values):
         if not isinstance(value, Mapping):
-            raise FactError(f"{path}[{number}]", f"must be an object, got {shown(value)}")
+            raise FactError(f"{path}[{number}]", f"must be an object, got {typed_repr(value)}")
     return tuple(values)
 
 
-def shown(value: object) -> str:
+def typed_repr(value: object) -> str:
     """A value as an error message shows it: its type and a repr of bounded length."""
     name = "dict" if isinstance(value, Mapping) else type(value).__name__
     return f"{name} {shortened(repr(value))}"
@@ -185,7 +185,7 @@ def shown(value: object) -> str:
 
 def _checked_text(value: object, path: str) -> str:
     if not isinstance(value, str):
-        raise FactError(path, f"must be a string, got {shown(value)}")
+        raise FactError(path, f"must be a string, got {typed_repr(value)}")
     if not value.strip():
         raise FactError(path, f"is empty ({value!r})")
     return value

@@ -13,11 +13,11 @@ from corrigenda.data.fields import (
     identifier,
     lookup,
     objects_in,
-    shown,
     target,
     template,
     text,
     text_or_texts,
+    typed_repr,
     under,
 )
 from corrigenda.data.probes import answers_in, group_name, hop, probe
@@ -119,7 +119,9 @@ def _columns(record: Record, asked: str, answered: str, group: str) -> tuple[Pro
     answers = record.get(answered)
     each = answers if isinstance(lookup(record, asked), (list, tuple)) else [answers]
     if not isinstance(each, (list, tuple)) or len(each) != len(prompts):
-        raise FactError(answered, f"must have an answer for each of the {len(prompts)} prompts, got {shown(answers)}")
+        raise FactError(
+            answered, f"must have an answer for each of the {len(prompts)} prompts, got {typed_repr(answers)}"
+        )
     return tuple(
         p
         for prompt, answer in zip(prompts, each, strict=True)
@@ -134,7 +136,7 @@ def _probes(record: Record, name: str) -> tuple[Probe, ...]:
     if isinstance(criteria, (list, tuple)):
         return _listed(record, name, name, "")
     if not isinstance(criteria, Mapping):
-        raise FactError(name, f"must be an object of lists by criterion, got {shown(criteria)}")
+        raise FactError(name, f"must be an object of lists by criterion, got {typed_repr(criteria)}")
     if "New Question" in criteria:
         return hop(record)
     probes: list[Probe] = []

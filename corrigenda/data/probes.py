@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from corrigenda.data.fields import Record, as_target, lookup, shown, text
+from corrigenda.data.fields import Record, as_target, lookup, text, typed_repr
 from corrigenda.errors import FactError
 from corrigenda.facts import Probe
 
@@ -26,7 +26,7 @@ def answers_in(value: object, path: str) -> tuple[str, ...]:
         return (as_target(value),) if value.strip() else ()
     if isinstance(value, (list, tuple)):
         return tuple(answer for i, part in enumerate(value) for answer in answers_in(part, f"{path}[{i}]"))
-    raise FactError(path, f"must be an answer or a list of answers, got {shown(value)}")
+    raise FactError(path, f"must be an answer or a list of answers, got {typed_repr(value)}")
 
 
 def probe(prompt: str, answers: Iterable[str], group: str = "") -> tuple[Probe, ...]:

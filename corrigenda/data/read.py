@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from corrigenda.data.factset import FactSet
-from corrigenda.data.fields import shown
+from corrigenda.data.fields import typed_repr
 from corrigenda.data.noted import Noted, composed
 from corrigenda.data.schemas import Schema, name_of, recognise, schema_named
 from corrigenda.data.source import Source, open_source
@@ -93,7 +93,9 @@ def _check_names(source: str | Path, schema: str, split: str | None, config: str
     for name, value in (("source", source), ("schema", schema), ("split", split), ("config", config)):
         wanted = (str, Path) if name == "source" else str
         if not isinstance(value, wanted) and not (name in ("split", "config") and value is None):
-            raise ValueError(f"{name} must be a {'path or a ' if name == 'source' else ''}text, got {shown(value)}")
+            raise ValueError(
+                f"{name} must be a {'path or a ' if name == 'source' else ''}text, got {typed_repr(value)}"
+            )
     if not str(source).strip() or "\0" in str(source):
         raise ValueError(f"source must name a file, a folder or a data set, got {str(source)!r}")
 
@@ -126,7 +128,7 @@ def _parsed(source: Source, schema: Schema | None, unread: Counter[str]) -> Iter
             yield RecordError(source.label, record.number, record.field, record.problem, source.unit)
             continue
         if not isinstance(record.value, Mapping):
-            problem = f"must be a JSON object, got {shown(record.value)}"
+            problem = f"must be a JSON object, got {typed_repr(record.value)}"
             yield RecordError(source.label, record.number, "", problem, source.unit)
             continue
         if schema is None:

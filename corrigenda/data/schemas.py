@@ -226,13 +226,13 @@ def _renamed(record: Mapping[str, object]) -> str:
 def _nearest(record: Mapping[str, object]) -> str:
     """What the schemas miss that the record has most of; where it has nothing of any, the marks of all."""
     begun = {name: schema.marks - record.keys() for name, schema in SCHEMAS.items() if schema.marks & record.keys()}
-    lacking = {name: missing for name, missing in begun.items() if missing}
-    if not lacking:
+    absent = {name: missing for name, missing in begun.items() if missing}
+    if not absent:
         known = "; ".join(f"{name!r} has {', '.join(sorted(schema.marks))}" for name, schema in SCHEMAS.items())
         return f"Known schemas: {known}"
-    fewest = min(map(len, lacking.values()))
+    fewest = min(map(len, absent.values()))
     names: dict[str, list[str]] = {}
-    for name, missing in lacking.items():
+    for name, missing in absent.items():
         if len(missing) == fewest:
             names.setdefault(" and ".join(map(_quoted_with_near(record), sorted(missing))), []).append(repr(name))
     found = "; ".join(f"{missing} of schema {' or '.join(schemas)}" for missing, schemas in names.items())

@@ -7,11 +7,11 @@ from corrigenda.data.fields import (
     as_target,
     fields_named,
     require_subject,
-    shown,
     target,
     template,
     text,
     text_or_texts,
+    typed_repr,
 )
 from corrigenda.data.probes import hop
 from corrigenda.errors import FactError
@@ -68,5 +68,5 @@ def parse(record: Record) -> Fact:
 def _locality_prompt(record: Record) -> str:
     question = text(record, "loc").rstrip()
     if not question.startswith(_LOCALITY_PREFIX):
-        raise FactError("loc", f"must start with {_LOCALITY_PREFIX!r}, got {shown(question)}")
+        raise FactError("loc", f"must start with {_LOCALITY_PREFIX!r}, got {typed_repr(question)}")
     return question if question.endswith("?") else question + "?"

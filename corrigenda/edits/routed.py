@@ -185,13 +185,13 @@ def passages(lm: Editable, now: list[Passage]) -> Iterator[None]:
 
 
 def _passage(
-    told: Routes | None,
+    given: Routes | None,
     by_cache: WeakKeyDictionary[Any, Routes],
     without_cache: list[Tensor],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Passage:
-    """What a forward of the model runs, from the arguments of its call and what its caller told."""
+    """What a forward of the model runs, from the arguments of its call and what its caller says (`given`)."""
     tokens = next(found for found in (*args[:1], *map(kwargs.get, ("input_ids", "inputs_embeds"))) if found is not None)
     batch, width = tokens.shape[:2]
     cache = kwargs.get("past_key_values")
@@ -211,8 +211,8 @@ def _passage(
             "an edit that is routed by the prompt needs a two-dimensional attention mask, (batch, position); a static "
             "cache makes another one: use the default cache"
         )
-    if told is not None:
-        routes = told
+    if given is not None:
+        routes = given
     elif not past:
         routes = Routes()
         if cache is not None:
@@ -300,5 +300,5 @@ class _Generate:
         prompts = next((found for found in named if found is not None), None)
         routes = Routes(columns=None if prompts is None else prompts.shape[1])
         generate = partial(type(model).generate, model) if self.before is None else self.before
-        with self.lm.alone, self.lm.routing.told(routes):
+        with self.lm.alone, self.lm.routing.using(routes):
             return generate(*args, **kwargs)

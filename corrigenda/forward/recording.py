@@ -58,7 +58,7 @@ def forward_logits(lm: BareModel, batch: TokenBatch, at: positions.At = None) ->
 @torch.no_grad()
 def forward_to(lm: BareModel, batch: TokenBatch, layer: int) -> None:
     """Runs layers 0 to `layer` and stops there; for what hooks see on the way."""
-    with lm.alone, stopping(lm, layer), lm.routing.told(routes_of(batch)):
+    with lm.alone, stopping(lm, layer), lm.routing.using(routes_of(batch)):
         lm.model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, use_cache=False)
 
 
@@ -168,14 +168,14 @@ def model_logits(lm: BareModel, at: positions.At, routes: Routes | None = None, 
     ids = inputs["input_ids"]
     real = inputs["attention_mask"][:, -ids.shape[1] :].bool()
     if at is None:
-        with lm.alone, lm.routing.told(routes), packed(lm, real, None):
+        with lm.alone, lm.routing.using(routes), packed(lm, real, None):
             return lm.model(**inputs).logits
 
     def choose(state: Tensor) -> Tensor:
         # (n, 1, d_model): what follows the head in some families expects three dimensions.
         return positions.take(state, at)[:, None]
 
-    with lm.alone, lm.routing.told(routes), packed(lm, real, at), state_entering(lm.architecture.head, choose):
+    with lm.alone, lm.routing.using(routes), packed(lm, real, at), state_entering(lm.architecture.head, choose):
         return lm.model(**inputs).logits[:, 0]
 
 

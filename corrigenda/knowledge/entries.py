@@ -59,10 +59,10 @@ class Entry:
                 raise ValueError(f"the {name} of the entry of fact {self.fact!r} has the shape {tuple(vector.shape)}")
             object.__setattr__(self, name, vector)
         require_finite("knowledge-base", {f"{name} of {self.fact}": getattr(self, name) for name in ("key", "value")})
-        _ = self.said
+        _ = self.settings_json
 
     @property
-    def said(self) -> str:
+    def settings_json(self) -> str:
         """The settings as canonical JSON: equal texts for equal settings."""
         return canonical(self.settings)
 
@@ -155,7 +155,7 @@ def solve_facts(
 
 def require_one_setting(entries: Sequence[Entry], path: Path) -> None:
     """Refuses entries that were solved with different settings (ValueError); `path` is the base's, for the message."""
-    settings = {entry.said: entry.fact for entry in entries}
+    settings = {entry.settings_json: entry.fact for entry in entries}
     if len(settings) > 1:
         (one, fact), (other, another) = list(settings.items())[:2]
         raise ValueError(

@@ -204,7 +204,7 @@ class StoredEntries:
             for fingerprint in {entry.fingerprint for entry in entries}:
                 connection.execute("DELETE FROM entries WHERE fact = ? AND fingerprint = ?", (fact.id, fingerprint))
             for entry in entries:
-                widths, how = (len(entry.key), len(entry.value)), (entry.said, entry.made, request)
+                widths, how = (len(entry.key), len(entry.value)), (entry.settings_json, entry.made, request)
                 new = _Row(fact.id, entry.fingerprint, entry.layer, place, *widths, "", *how)
                 rows.append(new.sealed(len(entries), entry.key, entry.value))
                 vectors += [entry.key, entry.value]

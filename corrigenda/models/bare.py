@@ -71,7 +71,7 @@ class BareModel:
         self.parts: Parts | None = None
         if self.architecture.has_encoder:
             self.parts = Parts(model, self.architecture.family)
-            model.forward, tokenizer = self.parts, self.parts.told(tokenizer)
+            model.forward, tokenizer = self.parts, self.parts.with_beginning(tokenizer)
         elif self.architecture.family.causal:
             tokenizer = goes_on(tokenizer)
         self.tokenizer = tokenizer

@@ -79,7 +79,7 @@ class Parts:
         self._start, self._pad = int(start), int(pad or 0)
         self.begins = (self.border,) if forced is None else (self.border, int(forced))
 
-    def told(self, tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    def with_beginning(self, tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
         """The same tokenizer, by which `prompts.encode` ends a prompt with what an answer begins with."""
         tokenizer = copy.copy(tokenizer)
         setattr(tokenizer, ANSWER_BEGINS, self.begins)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from corrigenda.models.bare import BareModel
-from corrigenda.settings import shown
+from corrigenda.settings import short_repr
 
 Neuron = tuple[int, int]
 """A layer (negative: from the end) and the number of a coefficient, key and value in it."""
@@ -19,14 +19,16 @@ def as_neurons(given: Iterable[Any]) -> tuple[Neuron, ...]:
         ValueError: something is no such pair.
     """
     if not isinstance(given, Iterable):
-        raise ValueError(f"neurons are a list of pairs (layer, number), not {shown(given)}")
+        raise ValueError(f"neurons are a list of pairs (layer, number), not {short_repr(given)}")
     neurons = []
     for place in given:
         try:
             layer, neuron = place
             neurons.append((_whole(layer), _whole(neuron)))
         except (TypeError, ValueError, OverflowError):
-            raise ValueError(f"a neuron is a pair (layer, number), not {shown(place)}: two whole numbers") from None
+            raise ValueError(
+                f"a neuron is a pair (layer, number), not {short_repr(place)}: two whole numbers"
+            ) from None
     return tuple(neurons)
 
 

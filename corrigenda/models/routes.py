@@ -127,7 +127,7 @@ class Routing:
     """What a model's forwards and its routed edits tell each other.
 
     Attributes:
-        current: what who runs a forward says of its rows (`told`); None where nobody says anything.
+        current: what who runs a forward says of its rows (`using`); None where nobody says anything.
         active: whether an applied edit is routed by the prompt: rows that begin alike may then go different ways.
     """
 
@@ -137,7 +137,7 @@ class Routing:
         self._watching: list[Activations] = []
 
     @contextmanager
-    def told(self, routes: Routes | None) -> Iterator[None]:
+    def using(self, routes: Routes | None) -> Iterator[None]:
         """Tells the routed edits which rows the forward inside the ``with`` block runs."""
         before, self.current = self.current, routes
         try:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from corrigenda.errors import SettingsError
 from corrigenda.files import cache_folder, expanded
-from corrigenda.settings import AtLeastOne, Count, NotNegative, Positive, Seed, checked, shown
+from corrigenda.settings import AtLeastOne, Count, NotNegative, Positive, Seed, checked, short_repr
 from eval.judge.endpoint import Endpoint
 from eval.judge.replies import Replies
 
@@ -74,7 +74,7 @@ class Judge:
             parts = urlsplit(url)
             _ = parts.port
         except ValueError as error:
-            raise SettingsError(f"Judge: url={shown(url)} is no address: {error}") from None
+            raise SettingsError(f"Judge: url={short_repr(url)} is no address: {error}") from None
         if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
             # Not shown: what stands there may be secret.
             raise SettingsError(
@@ -82,7 +82,7 @@ class Judge:
                 "written into the run's files. Put the key into an environment variable and name that in key"
             )
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise SettingsError(f"Judge: url={shown(url)} must begin with http:// or https:// and name a host")
+            raise SettingsError(f"Judge: url={short_repr(url)} must begin with http:// or https:// and name a host")
 
     @staticmethod
     def _check_key(key: str) -> None:

@@ -20,7 +20,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
 from corrigenda.errors import CorrigendaError
-from corrigenda.nearest import did_you_mean
+from corrigenda.names import did_you_mean
 from corrigenda.runs.sources import PACKAGES
 from corrigenda.texts import printable
 from editing.registry import EDITORS

@@ -8,8 +8,8 @@ from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from corrigenda.documented import Setting, flat, meanings, settings, shown
-from corrigenda.nearest import did_you_mean
+from corrigenda.documented import Setting, as_yaml, flat, meanings, settings
+from corrigenda.names import did_you_mean
 from corrigenda.plain_data import read_yaml
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -117,7 +117,7 @@ def _settings_of(job: Any) -> Iterator[Setting]:
     for place, choice in job.choices.items():
         yield from _chosen(f"job.{place}", choice)
     for key, value in job.beside.items():
-        yield Setting(key, shown(value), "")
+        yield Setting(key, as_yaml(value), "")
 
 
 def _seeded(setting: Setting) -> Setting:

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corrigenda.nearest import did_you_mean
+from corrigenda.names import did_you_mean
 from corrigenda.plain_data import read_yaml
 from jobs.shared.registry import classes
 from jobs.shared.words import program

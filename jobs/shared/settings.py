@@ -16,7 +16,7 @@ from hydra.errors import InstantiationException
 from omegaconf import DictConfig, OmegaConf
 
 from corrigenda.errors import SettingsError
-from corrigenda.nearest import did_you_mean
+from corrigenda.names import did_you_mean
 from corrigenda.settings import AtLeastOne, Count, Seed, checked
 from corrigenda.workers import Workers
 

@@ -251,7 +251,7 @@ def test_a_dummy_prefix_is_no_part_of_a_target(prompt: str, target: str, signs: 
 
 
 def test_an_encoder_decoder_begins_with_the_target() -> None:
-    tokenizer = tiny.build("t5").parts.told(tiny.byte_level())  # type: ignore[union-attr]
+    tokenizer = tiny.build("t5").parts.with_beginning(tiny.byte_level())  # type: ignore[union-attr]
     for target, said in {"Paris": "Paris", " Paris": "Paris", "\n  x": "\n  x"}.items():
         assert tokenizer.decode(encode_target(tokenizer, "The capital is", target)) == said
 
