@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,8 +20,8 @@ from statistics import fmean
 from typing import Any
 
 from layers import edited
-from pages import ROOT, UNKNOWN, Collected, Made, Report, add_note, made, making, markdown, provenance
-from words import ALPHA, paragraph
+from pages import ROOT, UNKNOWN, Collected, Made, Report, add_note, made, making
+from words import ALPHA, written
 
 from corrigenda import Fact, load
 from corrigenda.data import read_facts
@@ -200,51 +200,44 @@ def earlier(commit: str) -> dict[str, Any]:
 # -- the second step
 
 
-def text(data: Mapping[str, Any]) -> Iterator[str]:
-    """The page's lines."""
+def view(data: Mapping[str, Any]) -> dict[str, Any]:
+    """What the template shows."""
     figures = data["figures"]
     variants, subjects = figures["variants"], figures["subjects"]
     names = [name for name in VARIANTS if name in variants]
-    ways = {name: {entry["made"] for entry in data["runs"].get(name, ())} for name in names}
-    facts = {
-        (left, right): [
-            # Seconds of another machine, or of other code, say nothing of the variants.
-            {key: one for key, one in variants[name]["facts"].items() if key != SECONDS or ways[left] == ways[right]}
-            for name in (left, right)
-        ]
-        for left, right in COMPARISONS
-        if left in names and right in names
-    }
-    found = {pair: differences(*sides, subjects) for pair, sides in facts.items()}
-    corrected = iter(holm([p for tests in found.values() for _, p in tests.values()]) if found else ())
-    tests = {pair: {key: (cell, next(corrected)) for key, (cell, _) in of.items()} for pair, of in found.items()}
-    yield from ("# How many contexts ROME needs", "")
-    for pair, of in tests.items():
-        yield from verdict(pair, of, len(subjects))
-        yield ""
-    yield from paragraph(
-        *f"""So ROME ships with 1 + 5 contexts and without the early stop. Its key and target value are means over
-        the bare prompt and contexts sampled from the model; with `confident_steps` a solve ends when the target's
-        tokens were the most likely ones in all contexts for so many steps. Of facts {figures["first"]} to
-        {figures["last"]} of {figures["data"]}, on which settings are chosen, {len(subjects)} were edited by all, each
-        alone in {figures["model"]} (free answers of {SETTINGS.max_new_tokens} tokens).""".split()
-    )
-    yield from ("", "| | unedited | " + " | ".join(VARIANTS[name].what for name in names) + " |")
-    yield "|---" * (2 + len(names)) + "|"
+    rows = {}
     for key in KEYS:
         if all(key in variants[name]["facts"] for name in names):
             before = variants[names[0]]["before"].get(key)
             cells = [shown(variants[name]["facts"][key], subjects, key, METRICS[key].is_share) for name in names]
-            yield f"| {title(key)} | {'' if before is None else unit(key).text(before)} | {' | '.join(cells)} |"
-    yield ""
-    yield from paragraph(
-        "Means with 95 % bootstrap intervals over subjects. Rates and magnitudes in %, KL in nats. Seconds are an",
-        "edit's, of variants that were made in one way on one machine; its load was not noted.",
-    )
-    if failed := {name: variants[name]["failed"] for name in names if variants[name]["failed"]}:
-        listed = ", ".join(f"{number} with {VARIANTS[name].what}" for name, number in failed.items())
-        yield f"Edits that failed, and count as failed: {listed}."
-    yield from provenance(NAME, data, SCRIPT)
+            rows[title(key)] = ["" if before is None else unit(key).text(before), *cells]
+    return {
+        **{key: figures[key] for key in ("model", "data", "first", "last")},
+        "n": len(subjects),
+        "alpha": ALPHA,
+        "tokens": SETTINGS.max_new_tokens,
+        "verdicts": [verdict(pair, of) for pair, of in tested(data, names).items()],
+        "names": [VARIANTS[name].what for name in names],
+        "rows": rows,
+        "failed": [
+            f"{variants[name]['failed']} with {VARIANTS[name].what}" for name in names if variants[name]["failed"]
+        ],
+    }
+
+
+def tested(data: Mapping[str, Any], names: Sequence[str]) -> dict[tuple[str, str], dict[str, tuple[str, float]]]:
+    """By pair of variants their `differences`, with p corrected for all of them."""
+    variants, subjects = data["figures"]["variants"], data["figures"]["subjects"]
+    ways = {name: {entry["made"] for entry in data["runs"].get(name, ())} for name in names}
+    found = {}
+    for left, right in COMPARISONS:
+        if left in names and right in names:
+            alike = ways[left] == ways[right]  # seconds of another machine, or of other code, say nothing
+            sides = (variants[name]["facts"] for name in (left, right))
+            one, other = ({key: of[key] for key in of if alike or key != SECONDS} for of in sides)
+            found[left, right] = differences(one, other, subjects)
+    corrected = iter(holm([p for tests in found.values() for _, p in tests.values()]) if found else ())
+    return {pair: {key: (cell, next(corrected)) for key, (cell, _) in of.items()} for pair, of in found.items()}
 
 
 def differences(
@@ -261,15 +254,14 @@ def differences(
     }
 
 
-def verdict(pair: tuple[str, str], tests: Mapping[str, tuple[str, float]], n: int) -> Iterator[str]:
+def verdict(pair: tuple[str, str], tests: Mapping[str, tuple[str, float]]) -> dict[str, Any]:
     """In what two variants are told apart, and what is open of the metrics that matter most."""
-    left, right = (VARIANTS[name].what for name in pair)
-    apart = [f"{title(key)} {cell}" for key, (cell, p) in tests.items() if p < ALPHA]
-    open_ = [f"{title(key)} {tests[key][0]}" for key in MATTER if key in tests and tests[key][1] >= ALPHA]
-    yield from paragraph(
-        f"**{left} are told apart from {right} in {', '.join(apart) or 'nothing'}.**",
-        f"Not told apart: {', '.join(open_)} (n = {n}, p >= {ALPHA:g} by Holm)." if open_ else "",
-    )
+    return {
+        "left": VARIANTS[pair[0]].what,
+        "right": VARIANTS[pair[1]].what,
+        "apart": [f"{title(key)} {cell}" for key, (cell, p) in tests.items() if p < ALPHA],
+        "open": [f"{title(key)} {tests[key][0]}" for key in MATTER if key in tests and tests[key][1] >= ALPHA],
+    }
 
 
 def title(key: str) -> str:
@@ -289,7 +281,8 @@ def shown(values: Sequence[float], subjects: Sequence[str], key: str, shares: bo
     return written if bounds is None else f"{written} [{unit(key).text(bounds[0])}, {unit(key).text(bounds[1])}]"
 
 
-REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, markdown(NAME, text))
+PAGE = written(NAME, SCRIPT, view)
+REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, PAGE)
 
 if __name__ == "__main__":
     REPORT.main()

@@ -13,17 +13,19 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
-from pages import ROOT, Collected, Report, made, making, provenance
+from pages import ROOT, Collected, Report, made, making
 from torch import Tensor
+from words import written
 
 from corrigenda import Fact, LanguageModel, load
 from corrigenda.data import read_facts
-from corrigenda.files import write_json, write_text
+from corrigenda.files import write_json
 from corrigenda.forward.interventions import Read, intervene
 from corrigenda.intervals import interval
 from corrigenda.models.sites import Site
@@ -135,46 +137,24 @@ def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
         axes.set_xlabel("layer")
         axes.set_ylabel("share")
         ticks_at_layers(axes, layers)
-    gaps = [above[0] - beside[0] for above, beside in zip(bounds["paraphrases"], bounds["neighbours"], strict=True)]
-    widest = layers[gaps.index(max(gaps))]
-    n = len(figures["subjects"])
-    lines = [
-        "# Which layer to edit",
-        "",
-        f"**At layer {widest} a subject's key is most its own by these means**: its share in paraphrases and the "
-        f"neighbours' are furthest apart there ({max(gaps):.2f}, {n} facts). ROME's default here is layer {default}"
-        + (f" ({gaps[layers.index(default)]:.2f})." if default in layers else ", which is none of these.")
-        + " Layers were not tested against each other.",
-        "",
-        *ABOUT.format(model=figures["model"], n=n, data=figures["data"], tokens=figures["tokens"]).splitlines(),
-        "",
-        f"![Shares by layer](figures/{picture.name})",
-        "",
-        f"| layer | {' | '.join(KINDS.values())} | apart |",
-        "|---:|---|---|---:|",
-    ]
-    for number, layer in enumerate(layers):
-        cells = [f"{mean:.2f} [{low:.2f}, {high:.2f}]" for mean, low, high in (bounds[kind][number] for kind in KINDS)]
-        mark = " (default)" if layer == default else ""
-        lines.append(f"| {layer}{mark} | {' | '.join(cells)} | {gaps[number]:.2f} |")
-    lines += ["", *NOTES.read_text(encoding="utf-8").strip().splitlines()]
-    lines += provenance(NAME, data, SCRIPT)
-    path = docs / f"{NAME}.md"
-    write_text(path, "\n".join(lines) + "\n")
-    return [path, picture]
+    return [*written(NAME, SCRIPT, partial(shown, bounds))(data, docs), picture]
 
 
-ABOUT = """ROME's update acts on the subject's key k*. Through the second moment C of the coefficients, it acts as
-little as possible on other keys. How much it acts on another key k is the share
-
-    (k^T C^-1 k*) / (k*^T C^-1 k*)
-
-The share is 1 for k* itself. In a good layer it is near 1 for the same subject in paraphrases, and near 0 for the
-neighbours: prompts about other subjects of the same relation, of which the token counts that hears most of the update
-(but not a prompt's first token). Model: {model}. Facts: the first {n} of `{data}`. C is taken over {tokens:,} sampled
-tokens. Means over facts, with 95 % intervals by subject."""
-NOTES = Path(__file__).with_name("layers_notes.md")
-"""What people say of it."""
+def shown(bounds: Mapping[str, Sequence[tuple[float, float, float]]], data: Mapping[str, Any]) -> dict[str, Any]:
+    """What the template shows."""
+    figures = data["figures"]
+    rows = {
+        layer: {"shares": shares, "gap": shares[0][0] - shares[1][0]}
+        for layer, *shares in zip(figures["layers"], *bounds.values(), strict=True)
+    }
+    return {
+        **{key: figures[key] for key in ("model", "data", "tokens")},
+        "default": figures["default_layer"],
+        "n": len(figures["subjects"]),
+        "kinds": list(KINDS.values()),
+        "rows": rows,
+        "widest": max(rows, key=lambda layer: rows[layer]["gap"]),
+    }
 
 
 def by_layer(shares: Sequence[Sequence[float]], subjects: Sequence[str]) -> list[tuple[float, float, float]]:

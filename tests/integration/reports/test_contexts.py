@@ -27,7 +27,7 @@ def report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     """The script, with a tiny model and small editors."""
     monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
     monkeypatch.syspath_prepend(str(ROOT / "docs" / "reports"))
-    for name in ("contexts", "layers", "pages"):
+    for name in ("contexts", "layers", "pages", "words"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     module = importlib.import_module("contexts")
     LOADS.clear()
@@ -127,14 +127,15 @@ def test_what_a_comparison_says(report: ModuleType) -> None:
     left = {"efficacy_success": [1.0] * 20, "neighbourhood_kl": [0.2] * 20, "paraphrase_success": [0.5] * 20}
     right = {"efficacy_success": [0.0] * 20, "neighbourhood_kl": [0.1] * 20, "paraphrase_success": [0.5] * 20}
     tests = report.differences(left, right, subjects)
-    said = " ".join(report.verdict(("5", "20"), tests, 20))
-    assert "**1 + 5 contexts are told apart from 1 + 20 contexts in efficacy success (ES) 100.0" in said
-    assert "neighbourhood KL 0.100" in said.partition("Not told apart")[0]
-    assert "Not told apart: paraphrase success (PS) 0.0" in said
-    assert "(n = 20, p >= 0.05 by Holm)" in said
+    said = report.verdict(("5", "20"), tests)
+    assert (said["left"], said["right"]) == ("1 + 5 contexts", "1 + 20 contexts")
+    efficacy, kl = said["apart"]
+    assert efficacy.startswith("efficacy success (ES) 100.0")
+    assert kl.startswith("neighbourhood KL 0.100")
+    assert [one.partition(" 0.0")[0] for one in said["open"]] == ["paraphrase success (PS)"]
 
 
-def test_seconds_are_compared_only_of_variants_that_were_made_alike(report: ModuleType) -> None:
+def test_seconds_are_compared_only_of_variants_that_were_made_alike(report: ModuleType, tmp_path: Path) -> None:
     subjects = [f"subject {number}" for number in range(20)]
     values = {"5": 1.0, "20": 3.0}
     variants = {
@@ -148,7 +149,8 @@ def test_seconds_are_compared_only_of_variants_that_were_made_alike(report: Modu
 
     def page(made: int) -> str:
         runs = {"5": [{"made": 0, **entry}], "20": [{"made": made, **entry}]}
-        return " ".join(report.text({"figures": figures, "runs": runs, "made": [way, way]}))
+        [path] = report.PAGE({"figures": figures, "runs": runs, "made": [way, way]}, tmp_path)
+        return " ".join(path.read_text().split())
 
     assert "seconds -2.00" in page(0)
     assert "seconds" not in page(1)
