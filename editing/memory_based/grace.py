@@ -194,6 +194,8 @@ class Grace(OneLayer):
             return {"refused": WHY}, None
         forward = RowsForward(side, row)
         key = row.coefficients[0][row.prompts[0] - 1].to(side.memory.weight.device)
+        if not bool(key.isfinite().all()):
+            return {"refused": "its key is not finite; the codebook is left as it was"}, None
         label = fact.claim.removeprefix(fact.statement).removeprefix(" ")
         figures: dict[str, Any] = {}
         entry, distance = book.nearest(key)
