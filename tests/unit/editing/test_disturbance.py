@@ -7,7 +7,6 @@ import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tiny
@@ -26,56 +25,14 @@ from corrigenda.disturbance import (
     known,
     noted,
 )
-from corrigenda.moments.text import Text
 from editing import (
-    AlphaEdit,
-    CrispEdit,
-    Emmet,
-    Enhance,
-    EraseNeurons,
-    FineTune,
-    Grace,
     InContext,
-    Memit,
-    RandomUpdate,
-    Rome,
-    Shift,
-    Suppress,
-    UltraEdit,
-    UpdateNeurons,
-    ValueSettings,
-    Wise,
 )
-from editing.editor import Editor
-from editing.registry import EDITORS as REGISTRY
 from eval import EvalSettings
 from eval.protocols.runs import attempt
 
 FACT = Fact("the Eiffel tower", "{} is located in the city of", "Rome", "Paris")
 OTHER = Fact("Danielle Darrieux", "the mother tongue of {} is", "English", "French")
-
-VALUE = ValueSettings(steps=3)
-COMMON: dict[str, Any] = {"prefixes": ("",), "value": VALUE, "refuse_norm": 1e9}
-MANY: dict[str, Any] = COMMON | {"most_per_coefficient": 1.0, "layers": (1,)}
-ROME = Rome(layer=1, flag_norm=1e9, **COMMON)
-EDITORS: dict[str, Editor] = {
-    "alphaedit": AlphaEdit(energy=0.3, **MANY),
-    "crispedit": CrispEdit(layer=1, steps=2, epochs=2, gamma=0.1, text=Text(tokens=512, length=16)),
-    "emmet": Emmet(**MANY),
-    "enhance": Enhance(neurons=[(1, 3)]),
-    "erase_neurons": EraseNeurons(neurons=[(1, 3)]),
-    "finetune": FineTune(layer=1, steps=2, epochs=2),
-    "grace": Grace(layer=1, radius=1.0, steps=2),
-    "memit": Memit(**MANY),
-    "random": RandomUpdate(like=ROME),
-    "rome": ROME,
-    "shift": Shift(layer=1),
-    "suppress": Suppress(neurons=[(1, 3)]),
-    "ultraedit": UltraEdit(layers=(1,), most_per_coefficient=1.0, refuse_norm=1e9),
-    "update_neurons": UpdateNeurons(neurons=[(1, 3)]),
-    "wise_whitened": Wise(layer=1, steps=2),
-}
-CHANGE_NO_MODEL = {"none", "in_context", "saved"}
 
 
 @pytest.fixture(autouse=True)
@@ -147,33 +104,6 @@ def test_the_model_before_is_run_once_for_all_edits_of_it(lm: LanguageModel) -> 
     assert len({one.nats for one in (*found, above)}) == 3
     lm.looked_at = None
     assert disturbance(lm, of_size(lm, 0.25)) == found[1]
-
-
-def test_every_editor_is_in_this_list() -> None:
-    assert EDITORS.keys() | CHANGE_NO_MODEL == set(REGISTRY.declared)
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", EDITORS)
-def test_every_edit_says_how_far_it_moves_other_texts(name: str, lm: LanguageModel) -> None:
-    edit = EDITORS[name].edit(lm, [FACT])
-    found = disturbance(lm, edit)
-    assert edit.origin.report[-1]["disturbance"] == {"nats": found.nats, "kl": found.kl, "beyond": found.beyond}
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", ["memit", "ultraedit", "finetune", "grace", "wise_whitened"])
-@pytest.mark.parametrize("applied", [False, True])
-def test_one_that_goes_on_is_looked_at_as_a_whole(name: str, applied: bool, lm: LanguageModel) -> None:
-    editor: Any = EDITORS[name]
-    first = editor.edit(lm, [FACT])
-    if applied:
-        first.apply(lm)
-    both = editor.extend(lm, first, [OTHER])
-    if applied:
-        first.revert(lm)
-    assert both.origin.report[0]["disturbance"] == first.origin.report[0]["disturbance"]
-    assert known(both) == disturbance(lm, both)
 
 
 def test_a_wrecking_edit_says_so_and_a_small_one_does_not(lm: LanguageModel) -> None:

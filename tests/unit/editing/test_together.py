@@ -13,7 +13,7 @@ import torch
 from corrigenda import Edit, Fact, LanguageModel
 from corrigenda.edits.weights import WeightEdit
 from corrigenda.moments.text import Text
-from editing import EditRefusedError, FineTune, Memit, Rome, Shift, UltraEdit, ValueSettings
+from editing import FineTune, Rome, ValueSettings
 from editing.baselines.controls import InContext
 from editing.baselines.random_update import RandomUpdate
 from editing.memory_based.grace import Grace
@@ -124,30 +124,3 @@ def test_evaluate_says_that_facts_are_not_all_in_force(
     caplog.clear()
     evaluate(lm, [OTHER, NEW], MEASURED)
     assert caplog.text == ""
-
-
-LONG = Fact("Thomas", "{} plays the" + " red green" * 40, "guitar", id="long")
-BATCH_EDITORS: dict[str, Any] = {
-    "rome": ROME,
-    "memit": Memit(layers=(1,), prefixes=("", "red . "), value=ValueSettings(steps=3), text=ROME.text, refuse_norm=1e9),
-    "ultraedit": UltraEdit(layers=(1, 2), refuse_norm=1e9),
-    "finetune": FineTune(layer=1, epochs=2),
-    "shift": Shift(layer=1),
-}
-
-
-@pytest.mark.filterwarnings("ignore:.*(rank-deficient|for each, more than|nearly the same|very first token)")
-@pytest.mark.parametrize("name", BATCH_EDITORS)
-def test_a_fact_that_is_too_long_is_refused_alone(name: str, lm: LanguageModel) -> None:
-    """The others are edited as without it; alone it is an error."""
-    editor = BATCH_EDITORS[name]
-    with pytest.warns(UserWarning, match=r"the edit of fact 'long' is refused: .* tiny-llama reads at most 64"):
-        made = editor.edit(lm, [OLD, LONG, OTHER])
-    assert [fact.id for fact in made.origin.facts] == ["old", "long", "other"]
-    assert ["refused" in report for report in made.origin.report] == [False, True, False]
-    found, wanted = changed(made), changed(editor.edit(lm, [OLD, OTHER]))
-    assert isinstance(found, dict)
-    assert isinstance(wanted, dict)
-    assert all(torch.equal(found[layer], wanted[layer]) for layer in wanted)
-    with pytest.raises(EditRefusedError, match="fact 'long': "):
-        editor.edit(lm, [LONG])

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from editors_parts import bits, same_bits
 from torch import Tensor, nn
 
 from corrigenda import Edit, Fact, LanguageModel, LowRankEdit, Origin, ValueEdit, WrongModelError
@@ -19,14 +20,6 @@ BEN = Fact("Big Ben", "{} stands in", "the city of Rome", "London")
 THOMAS = Fact("Thomas", "the mother tongue of {} is", "French", "English")
 RIVER = Fact("river", "the {} in the north is", "green", "blue")
 FACTS = [BEN, THOMAS, RIVER]
-
-
-def bits(lm: LanguageModel) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in lm.model.state_dict().items()}
-
-
-def same_bits(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
-    return all(torch.equal(left[name], right[name]) for name in left)
 
 
 def values_weight(lm: LanguageModel, layer: int) -> nn.Parameter:
@@ -85,7 +78,7 @@ def test_it_is_adam_on_the_value_matrix(family: str, end_token: bool) -> None:
     before = bits(lm)
     settings = FineTune(layer=1, lr=0.01, epochs=3, steps=3, stop=1e-9, end_token=end_token)
     edit = settings.edit(lm, FACTS)
-    assert same_bits(bits(lm), before)
+    assert same_bits(lm, before)
     expected = plain(lm, 1, FACTS, 3, 0.01, end_token)
     assert expected.abs().max() > 0.02
     torch.testing.assert_close(edit.delta(1), expected.float(), atol=1e-4, rtol=0)
@@ -97,7 +90,7 @@ def test_facts_are_learned_and_the_edit_is_an_edit_like_every_other(tmp_path: Pa
     lm = confident()
     before = bits(lm)
     edit = FineTune(layer=1, lr=0.01, epochs=200).edit(lm, FACTS)
-    assert same_bits(bits(lm), before)
+    assert same_bits(lm, before)
     edit.save(tmp_path)
     loaded = Edit.load(tmp_path)
     assert isinstance(loaded, ValueEdit)
@@ -106,7 +99,7 @@ def test_facts_are_learned_and_the_edit_is_an_edit_like_every_other(tmp_path: Pa
             assert float(loss) < 0.05
             # The end token was learned, so that the answer ends where the target does.
             assert lm.generate(fact.statement, 8) == fact.target_new
-    assert same_bits(bits(lm), before)
+    assert same_bits(lm, before)
     assert "whole" in edit.describe()
     with pytest.raises(TypeError, match="low_rank"):
         edit.to_peft(tmp_path / "peft")
@@ -174,29 +167,7 @@ def test_learning_ends_when_all_facts_are_learned() -> None:
     assert float(again.delta(2).abs().max()) == 0
 
 
-def test_the_same_seed_gives_the_same_bits() -> None:
-    lm = tiny.build("gpt2")
-    edits = [FineTune(layer=1, epochs=3, batch_size=2, seed=seed).edit(lm, FACTS).delta(1) for seed in (0, 0, 1)]
-    assert torch.equal(edits[0], edits[1])
-    assert not torch.equal(edits[0], edits[2])
-
-
-def test_what_it_refuses() -> None:
-    lm, editor = tiny.build("llama"), FineTune(layer=1, steps=2)
-    with pytest.raises(EditRefusedError, match="erase"):
-        editor.edit(lm, [Fact("Ben", "{} is", None, "red")])
-    with pytest.raises(EditRefusedError, match="no fact"):
-        editor.edit(lm, [])
-    with pytest.raises(IndexError, match="layer 9"):
-        FineTune(layer=9).edit(lm, [BEN])
-    first = editor.edit(lm, [BEN])
-    with pytest.raises(EditRefusedError, match="layer 2"):
-        FineTune(layer=2).extend(lm, first, [THOMAS])
-    with pytest.raises(EditRefusedError, match="made on"):
-        editor.extend(tiny.build("llama", seed=1), first, [THOMAS])
-    other = LowRankEdit.of(lm, Origin(lm.name, lm.fingerprint, "test"), {})
-    with pytest.raises(EditRefusedError, match="low_rank"):
-        editor.extend(lm, other, [THOMAS])
+def test_bad_settings() -> None:
     for bad in ({"steps": 0}, {"lr": 0.0}, {"bound": -1.0}):
         with pytest.raises(ValueError, match=next(iter(bad))):
             FineTune(**bad)  # type: ignore[arg-type]
@@ -211,12 +182,6 @@ def test_a_loss_that_is_no_number_names_the_fact_and_changes_nothing() -> None:
         FineTune(layer=1, steps=2).extend(lm, good, [THOMAS])
     assert torch.equal(bits(lm)["lm_head.weight"], before["lm_head.weight"])
     assert bool(good.delta(1).isfinite().all())
-
-
-def test_the_default_layer_exists_in_every_depth() -> None:
-    lm = tiny.build("llama")
-    assert FineTune().resolved_layer(lm) == 1
-    assert 0 <= FineTune().resolved_layer(lm) < lm.n_layers
 
 
 def whole(lm: LanguageModel, layer: int, seed: int) -> ValueEdit:
@@ -251,7 +216,7 @@ def test_value_edits_compose_with_low_rank_ones_in_every_order(family: str, dtyp
             torch.testing.assert_close(lm.memory(1).values.double(), total, atol=tolerance, rtol=0)
             edits[number].revert(lm)
             left.remove(edits[number])
-        assert same_bits(bits(lm), before)
+        assert same_bits(lm, before)
 
 
 def test_value_edits_survive_the_disk_and_refuse_other_shapes(tmp_path: Path) -> None:

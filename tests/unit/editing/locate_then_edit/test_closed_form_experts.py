@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from editors_parts import bits, same_bits
 from torch import Tensor
 
 from corrigenda import Edit, Fact, LanguageModel
@@ -55,14 +56,6 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def build(family: str) -> LanguageModel:
     return tiny.build(family, scale=4.0)
-
-
-def bits(lm: LanguageModel) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in lm.model.state_dict().items()}
-
-
-def unchanged(lm: LanguageModel, before: dict[str, Tensor]) -> bool:
-    return all(torch.equal(before[name], tensor) for name, tensor in lm.model.state_dict().items())
 
 
 def width_of(lm: LanguageModel) -> int:
@@ -129,7 +122,7 @@ def test_so_is_that_of_an_editor_that_meets_them_exactly() -> None:
 def is_that_of_the_formula(lm: LanguageModel, editor: ClosedForm) -> None:
     before = bits(lm)
     edit = editor.edit(lm, FACTS)
-    assert unchanged(lm, before)
+    assert same_bits(lm, before)
     assert isinstance(edit, ExpertsEdit)
     expected = by_hand(lm, editor, FACTS)
     # Keys and targets are found in float32, by forwards of another shape; the solution is of C with a ridge of 1 %.
@@ -149,7 +142,7 @@ def test_facts_hold_better_and_the_edit_is_taken_back(family: str, tmp_path: Pat
         assert sum(gap(lm, fact) for fact in FACTS) > sum(plain)
         changed = [name for name, tensor in lm.model.state_dict().items() if not torch.equal(tensor, before[name])]
         assert changed == [lm.memory(LAYER).path]
-    assert unchanged(lm, before)
+    assert same_bits(lm, before)
     edit.save(tmp_path / "edit")
     again = Edit.load(tmp_path / "edit")
     assert isinstance(again, ExpertsEdit)
@@ -165,11 +158,11 @@ def test_several_layers_are_written_from_the_bottom() -> None:
     edit = two.edit(lm, FACTS)
     assert isinstance(edit, ExpertsEdit)
     assert {layer for layer, _ in edit.factors} == {1, 2}
-    assert unchanged(lm, before)
+    assert same_bits(lm, before)
     plain = [gap(lm, fact) for fact in FACTS]
     with edit.applied(lm):
         assert sum(gap(lm, fact) for fact in FACTS) > sum(plain)
-    assert unchanged(lm, before)
+    assert same_bits(lm, before)
 
 
 def test_it_goes_on_from_its_own_edit() -> None:
@@ -179,14 +172,14 @@ def test_it_goes_on_from_its_own_edit() -> None:
     editor = dataclasses.replace(MEMIT, ratio=None, weight=3.0, solve_on="unedited")
     first = editor.edit(lm, FACTS[:2])
     both = editor.extend(lm, first, FACTS[2:])
-    assert unchanged(lm, before)
+    assert same_bits(lm, before)
     at_once = editor.edit(lm, FACTS)
     assert isinstance(both, ExpertsEdit)
     assert isinstance(at_once, ExpertsEdit)
     torch.testing.assert_close(whole(lm, both), whole(lm, at_once), atol=1e-4, rtol=1e-2)
     with both.applied(lm):
-        assert not unchanged(lm, before)
-    assert unchanged(lm, before)
+        assert not same_bits(lm, before)
+    assert same_bits(lm, before)
 
 
 def test_more_facts_than_half_of_the_coefficients() -> None:

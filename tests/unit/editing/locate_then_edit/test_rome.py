@@ -11,6 +11,7 @@ from typing import Literal
 import pytest
 import tiny
 import torch
+from editors_parts import bits, same_bits
 from rome_parts import (
     FACTS,
     LAYER,
@@ -28,7 +29,6 @@ from torch import Tensor
 import editing.locate_then_edit.rome
 from corrigenda import ContextEdit, Edit, Fact, LanguageModel, LowRankEdit, Origin
 from corrigenda.disturbance import DisturbanceWarning
-from corrigenda.forward.partial import PartialForward
 from corrigenda.moments.second_moment import SecondMoment
 from corrigenda.moments.text import Text
 from editing import EditRefusedError, Rome
@@ -38,22 +38,6 @@ from editing.locate_then_edit.prompts import build_prompts, run_prompts
 # Fit for random models, which need a longer way than trained ones; no fact stops early.
 
 # Subjects, prompts and targets of different lengths.
-
-
-def bits(lm: LanguageModel) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in lm.model.state_dict().items()}
-
-
-def same_bits(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
-    integers = {4: torch.int32, 2: torch.int16, 1: torch.uint8, 8: torch.int64}  # a NaN equals itself bit by bit
-    return left.keys() == right.keys() and all(
-        torch.equal(a.view(integers[a.element_size()]), right[name].view(integers[a.element_size()]))
-        for name, a in left.items()
-    )
-
-
-def hooks(lm: LanguageModel) -> int:
-    return sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in lm.model.modules())
 
 
 @pytest.fixture
@@ -287,7 +271,7 @@ def test_not_finite_is_refused(moment: Patch, tmp_path: Path) -> None:
     edit.save(tmp_path)
     assert Edit.load(tmp_path).origin.report == edit.origin.report
     assert difference(edit.delta(LAYER).flatten(), ROME.edit(lm, [FACTS[0], FACTS[2]]).delta(LAYER).flatten()) < 1e-3
-    assert same_bits(bits(lm), before)
+    assert same_bits(lm, before)
 
 
 def test_a_wrecked_model_is_refused(moment: Patch) -> None:
@@ -350,73 +334,6 @@ def test_sound_edits_say_nothing(moment: Patch) -> None:
     assert all(not {"flagged", "refused"} & report.keys() for report in edit.origin.report)
 
 
-def test_what_cannot_be_asked() -> None:
-    lm = build("llama")
-    erase = Fact("the Eiffel tower", "{} is located in the city of", None, "Paris")
-    with pytest.raises(EditRefusedError, match="erase"):
-        ROME.edit(lm, [FACTS[0], erase])
-    with pytest.raises(EditRefusedError, match="no fact"):
-        ROME.edit(lm, [])
-    with pytest.raises(IndexError, match="4 layers"):
-        dataclasses.replace(ROME, layer=tiny.DEPTH).edit(lm, FACTS)
-
-
-def test_model_is_left_as_it_was(moment: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
-    lm = build("gpt2")
-    before = bits(lm)
-    ROME.edit(lm, FACTS)
-    assert same_bits(bits(lm), before)
-    assert hooks(lm) == 0
-
-    whole = PartialForward.logits
-    calls = []
-
-    def failing(self: PartialForward, *args: object, **kwargs: object) -> Tensor:
-        calls.append(1)
-        result = whole(self, *args, **kwargs)  # type: ignore[arg-type]
-        if len(calls) == 4:
-            raise RuntimeError("in the middle")
-        return result
-
-    monkeypatch.setattr(PartialForward, "logits", failing)
-    for layer in (LAYER, tiny.DEPTH - 1):  # the last layer has no layer above it to start from
-        calls.clear()
-        with pytest.raises(RuntimeError, match="in the middle"):
-            dataclasses.replace(ROME, layer=layer).edit(lm, FACTS)
-        assert same_bits(bits(lm), before)
-        assert hooks(lm) == 0
-        assert not lm.edits
-
-
-def test_gradients_are_not_the_callers_concern(moment: Patch) -> None:
-    lm = build("llama")
-    expected = ROME.edit(lm, FACTS[:1])
-    with torch.no_grad():
-        assert torch.equal(ROME.edit(lm, FACTS[:1]).delta(LAYER), expected.delta(LAYER))
-        assert not torch.is_grad_enabled()
-    assert torch.is_grad_enabled()
-
-
-def test_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same seed gives the same bits, from fresh caches; contexts of another seed give others."""
-    lm = build("llama")
-    rome = Rome(
-        layer=LAYER,
-        prefix_lengths=((3, 2), (5, 2)),
-        value=SETTINGS,
-        text=Text(tokens=512, length=16),
-        flag_norm=1e9,
-        refuse_norm=1e9,
-    )
-    deltas = []
-    for number, seed in enumerate((0, 0, 1)):
-        monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / str(number)))
-        torch.manual_seed(number)  # nothing depends on the global state
-        deltas.append(dataclasses.replace(rome, seed=seed).edit(lm, FACTS[:2]).delta(LAYER))
-    assert torch.equal(deltas[0], deltas[1])
-    assert not torch.equal(deltas[0], deltas[2])
-
-
 def random_edit(lm: LanguageModel, layer: int) -> LowRankEdit:
     memory = lm.memory(layer)
     draw = torch.Generator().manual_seed(0)
@@ -439,10 +356,10 @@ def test_on_top_of_another_edit(layer: int, moment: Patch) -> None:
         assert difference(values.values, without) > 0.01
         between = bits(lm)
         second = ROME.edit(lm, FACTS)
-        assert same_bits(bits(lm), between)
+        assert same_bits(lm, between)
         with second.applied(lm):
             assert difference(memory.read(rewrites.mean_keys), values.values) < 1e-3
-    assert same_bits(bits(lm), untouched)
+    assert same_bits(lm, untouched)
 
 
 def test_under_a_context() -> None:

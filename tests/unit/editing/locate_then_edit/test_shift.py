@@ -6,7 +6,7 @@ import pytest
 import tiny
 import torch
 
-from corrigenda import EditRefusedError, Fact
+from corrigenda import Fact
 from editing import Shift
 
 FACT = Fact("Danielle Darrieux", "the mother tongue of {} is the", "English")
@@ -63,10 +63,3 @@ def test_it_makes_the_object_more_likely_and_leaves_the_model_as_it_was(family: 
 def test_the_default_layer_is_the_papers_share_of_the_depth() -> None:
     lm = tiny.build("llama")
     assert Shift().edit(lm, [FACT]).touched == (round(35 / 48 * 4),)
-
-
-def test_what_it_refuses() -> None:
-    with pytest.raises(EditRefusedError, match="erase"):
-        Shift().edit(tiny.build("gpt2"), [Fact("Big Ben", "{} stands in", None, "London")])
-    with pytest.raises(IndexError, match="layer 9"):
-        Shift(layer=9).edit(tiny.build("gpt2"), [FACT])

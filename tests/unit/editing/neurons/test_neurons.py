@@ -39,19 +39,6 @@ def token(lm: LanguageModel, word: str) -> int:
     return int(lm.tokenizer(word)["input_ids"][0])
 
 
-@pytest.mark.parametrize("editor", EDITORS)
-def test_the_model_is_as_it_was(editor: Callable[..., Editor]) -> None:
-    lm = tiny.build("llama")
-    before = {name: tensor.clone() for name, tensor in lm.model.state_dict().items()}
-    edit = editor(neurons=[(1, 3), (2, 5)]).edit(lm, [EIFFEL])
-    assert all(torch.equal(tensor, before[name]) for name, tensor in lm.model.state_dict().items())
-    plain = logits(lm, EIFFEL.statement)
-    with edit.applied(lm):
-        assert not torch.equal(logits(lm, EIFFEL.statement), plain)
-    assert torch.equal(logits(lm, EIFFEL.statement), plain)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in lm.model.state_dict().items())
-
-
 def test_where_neurons_come_from() -> None:
     lm = tiny.build("llama")
     by_fact = {"eiffel": [(1, 3)], "ben": [(1, 3), (-1, 7)]}
@@ -103,8 +90,6 @@ def test_refused() -> None:
         Suppress(neurons=[(0, 1)], find=lambda lm, fact: [])
     with pytest.raises(ValueError, match="pair"):
         Suppress(neurons=[3])  # type: ignore[list-item]
-    with pytest.raises(EditRefusedError, match="no fact"):
-        Suppress(neurons=[(0, 1)]).edit(lm, [])
     with pytest.raises(EditRefusedError, match="no neurons are given for fact 'ben'"):
         Suppress(neurons={"eiffel": [(0, 1)]}).edit(lm, [BEN])
     with pytest.raises(EditRefusedError, match="has no neuron"):

@@ -1,0 +1,338 @@
+"""What every editor and preset promises, whatever its method: each file of an editor's own keeps its mathematics."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from editors_parts import FACTS, LAYER, NAMES, PLAYS, SMALL, bits, editor, said, same_bits
+from interventions_parts import hooks
+
+from corrigenda import Edit, EditRefusedError, Fact, LanguageModel, LowRankEdit, Origin, WeightEdit
+from corrigenda.disturbance import disturbance, known
+from corrigenda.errors import UnsupportedModelError
+from corrigenda.forward.partial import PartialForward
+from editing import EDITORS, prepare
+from editing.layers import named_layers
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+EXTENDING = [name for name in NAMES if hasattr(EDITORS[name], "extend")]
+INSERTING = [name for name in EDITORS.declared if name in NAMES and name not in ("none", "enhance", "suppress")]
+"""What needs a new object; of presets their editor stands."""
+OF_WEIGHTS = ["rome", "memit", "alphaedit", "emmet", "ultraedit", "finetune", "crispedit"]
+CAUSAL = [*OF_WEIGHTS, "shift", "grace", "wise_whitened"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CORRIGENDA_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def build(family: str = "llama") -> LanguageModel:
+    return tiny.build(family, scale=8.0)
+
+
+@dataclasses.dataclass
+class Case:
+    """An editor's edit of two facts, and the model before it."""
+
+    name: str
+    lm: LanguageModel
+    before: dict[str, torch.Tensor]
+    plain: torch.Tensor
+    edit: Any
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def case(request: pytest.FixtureRequest) -> Case:
+    lm = build()
+    before, plain = bits(lm), said(lm)
+    return Case(request.param, lm, before, plain, editor(request.param).edit(lm, FACTS[:2]))
+
+
+def changes(edit: Any) -> Any:
+    """What an edit consists of, as far as it can be compared by bits."""
+    return {name: tensor.clone() for name, tensor in edit._tensors().items()} | {"settings": edit._settings()}
+
+
+def equal(left: Any, right: Any) -> bool:
+    left, right = changes(left), changes(right)
+    return left.keys() == right.keys() and all(
+        torch.equal(value, right[name]) if isinstance(value, torch.Tensor) else value == right[name]
+        for name, value in left.items()
+    )
+
+
+def by_hand(lm: LanguageModel, layer: int) -> LowRankEdit:
+    draw = torch.Generator().manual_seed(layer)
+    memory = lm.memory(layer)
+    factors = torch.randn(memory.d_ffn, 2, generator=draw), 0.1 * torch.randn(2, memory.d_model, generator=draw)
+    return LowRankEdit.of(lm, Origin(lm.name, lm.fingerprint, "by hand"), {layer: factors})
+
+
+def test_every_editor_has_small_settings() -> None:
+    assert SMALL.keys() | {"random", "saved"} == set(EDITORS.declared)
+
+
+def test_the_model_is_left_as_it_was(case: Case) -> None:
+    assert same_bits(case.lm, case.before)
+    assert hooks(case.lm) == 0
+    assert not case.lm.edits
+    assert torch.is_grad_enabled()
+    assert torch.equal(said(case.lm), case.plain)
+
+
+def test_what_is_applied_changes_what_it_touches_and_leaves_no_trace(case: Case) -> None:
+    lm, edit = case.lm, case.edit
+    with edit.applied(lm):
+        places = {place if isinstance(place, int) else place[0] for place in edit.touched}
+        written = {name for name, tensor in lm.model.state_dict().items() if not torch.equal(tensor, case.before[name])}
+        own = {f"{lm.memory(layer).path.removesuffix('.weight')}.weight" for layer in places}
+        assert written == (own if edit.in_weights else set())
+        if isinstance(edit, WeightEdit):
+            for layer in edit.changed:
+                torch.testing.assert_close(
+                    lm.memory(layer).values, values(lm, case.before, layer) + edit.delta(layer), atol=1e-5, rtol=1e-5
+                )
+        assert torch.equal(said(lm), case.plain) == (case.name == "none" or not answers(edit))
+    assert same_bits(lm, case.before)
+    assert torch.equal(said(lm), case.plain)
+    assert hooks(lm) == 0
+
+
+def values(lm: LanguageModel, before: dict[str, torch.Tensor], layer: int) -> torch.Tensor:
+    memory = lm.memory(layer)
+    weight = before[f"{memory.path.removesuffix('.weight')}.weight"]
+    return weight if memory.transposed else weight.T
+
+
+def answers(edit: Any) -> bool:
+    """Whether a side memory answers any prompt at all: after few steps its threshold may be above all of them."""
+    epsilons = getattr(edit, "epsilons", None)
+    return epsilons is None or bool(epsilons.isfinite().any())
+
+
+def test_the_report(case: Case) -> None:
+    origin = case.edit.origin
+    assert (origin.model, origin.fingerprint) == (case.lm.name, case.lm.fingerprint)
+    assert origin.editor == editor(case.name).name
+    assert list(origin.facts) == FACTS[:2]
+    if case.name not in ("none", "in_context"):  # which change no weight, and are not looked at
+        assert len(origin.report) == 2
+        found = disturbance(case.lm, case.edit)
+        assert known(case.edit) == found
+        assert origin.report[-1]["disturbance"] == {"nats": found.nats, "kl": found.kl, "beyond": found.beyond}
+        assert not any("refused" in figures for figures in origin.report)
+    assert case.lm.name in case.edit.describe()
+
+
+def test_it_is_the_same_from_the_disk(case: Case, tmp_path: Path) -> None:
+    case.edit.save(tmp_path)
+    loaded = Edit.load(tmp_path)
+    assert type(loaded) is type(case.edit)
+    assert equal(loaded, case.edit)
+    assert loaded.origin.facts == case.edit.origin.facts
+    assert loaded.origin.report == case.edit.origin.report
+    with case.edit.applied(case.lm):
+        expected = said(case.lm)
+    with loaded.applied(case.lm):
+        assert torch.equal(said(case.lm), expected)
+
+
+def test_stacked_edits_leave_in_any_order(case: Case) -> None:
+    lm = case.lm
+    edits = [by_hand(lm, LAYER), case.edit, by_hand(lm, 0)]
+    for order in itertools.permutations(edits):
+        for edit in edits:
+            edit.apply(lm)
+        for edit in order:
+            edit.revert(lm)
+        assert same_bits(lm, case.before)
+    assert torch.equal(said(lm), case.plain)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_bfloat16_model(name: str, family: str) -> None:
+    """Computed in float32 and more; what is written is the values of float32 with the update, rounded once."""
+    lm = build(family)
+    lm.model.bfloat16()
+    before, plain = bits(lm), said(lm)
+    edit = editor(name).edit(lm, FACTS[:2])
+    assert same_bits(lm, before)
+    assert all(value.dtype != torch.bfloat16 for value in edit._tensors().values())
+    with edit.applied(lm):
+        if isinstance(edit, WeightEdit):
+            layer = min(edit.changed, default=None)
+            if layer is not None:
+                expected = (values(lm, before, layer).float() + edit.delta(layer)).bfloat16()
+                torch.testing.assert_close(lm.memory(layer).values, expected, rtol=2**-7, atol=1e-6)
+        assert bool(said(lm).isfinite().all())
+    assert same_bits(lm, before)
+    assert torch.equal(said(lm), plain)
+
+
+def test_the_same_seed_gives_the_same_bits(case: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """From an empty cache, whatever the global state and whoever wants gradients; another seed gives others."""
+    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path))
+    torch.manual_seed(4)
+    chosen = editor(case.name)
+    with torch.no_grad():
+        assert equal(chosen.edit(build(), FACTS[:2]), case.edit)
+        assert not torch.is_grad_enabled()
+    if hasattr(chosen, "seed"):
+        assert not equal(dataclasses.replace(chosen, seed=1).edit(case.lm, FACTS[:2]), case.edit)
+
+
+# -- going on
+
+
+@pytest.mark.parametrize("name", EXTENDING)
+def test_it_goes_on_from_its_own_edit(name: str, tmp_path: Path) -> None:
+    """Applied or not, in memory or from the disk; the edit to go on from and the model stay as they are."""
+    lm, chosen = build(), editor(name)
+    before = bits(lm)
+    first = chosen.edit(lm, FACTS[:2])
+    own, reports = changes(first), list(first.origin.report)
+    both = chosen.extend(lm, first, [PLAYS])
+    assert all(torch.equal(value, own[key]) for key, value in first._tensors().items())
+    assert same_bits(lm, before)
+    assert list(both.origin.facts) == FACTS
+    assert list(both.origin.report[:2]) == reports
+    assert len(both.origin.report) == 3
+    assert known(both) == disturbance(lm, both)  # as a whole
+    with first.applied(lm):
+        applied = bits(lm)
+        again = chosen.extend(lm, first, [PLAYS])
+        assert list(lm.edits) == [first]
+        assert same_bits(lm, applied)
+    assert equal(again, both)
+    assert known(again) == known(both)
+    first.save(tmp_path)
+    from_disk = chosen.extend(lm, Edit.load(tmp_path), [PLAYS])
+    for key, value in changes(both).items():
+        if isinstance(value, torch.Tensor):  # what is not saved is solved again, in another order of operations
+            torch.testing.assert_close(from_disk._tensors()[key], value, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", EXTENDING)
+def test_what_it_does_not_go_on_from(name: str) -> None:
+    lm, chosen = build(), editor(name)
+    first = chosen.edit(lm, FACTS[:2])
+    with pytest.raises(EditRefusedError, match="not on tiny-llama"):
+        chosen.extend(tiny.build("llama", seed=1), first, [PLAYS])
+    elsewhere = {"layers": (0,)} if "layers" in chosen.__dataclass_fields__ else {"layer": 0}
+    with pytest.raises(EditRefusedError, match="this editor's layer is 0"):
+        dataclasses.replace(chosen, **elsewhere).extend(lm, first, [PLAYS])
+    other: Any = editor("suppress").edit(lm, FACTS[:2])
+    with pytest.raises(EditRefusedError, match="edit, not from a coefficient edit"):
+        chosen.extend(lm, other, [PLAYS])
+    if first.state is not None:
+        with pytest.raises(EditRefusedError, match="no editor state"):
+            chosen.extend(lm, dataclasses.replace(first, state=None), [PLAYS])
+    with pytest.raises(EditRefusedError, match="no fact"):
+        chosen.extend(lm, first, [])
+
+
+# -- what is refused, and leaves the model as it was
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "none"])
+def test_no_fact_is_refused(name: str) -> None:
+    with pytest.raises(EditRefusedError, match="no fact"):
+        editor(name).edit(build(), [])
+
+
+@pytest.mark.parametrize("name", [name for name in INSERTING if name not in ("erase_neurons", "update_neurons")])
+def test_an_erasure_is_refused_by_name(name: str) -> None:
+    erasure = dataclasses.replace(PLAYS, target_new=None)
+    with pytest.raises(EditRefusedError, match="inserts and modifies; fact 'plays' asks to erase"):
+        editor(name).edit(build(), [FACTS[0], erasure])
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_a_layer_that_is_not_there(name: str) -> None:
+    chosen, lm = editor(name), build()
+    elsewhere = {"layers": (9,)} if "layers" in chosen.__dataclass_fields__ else {"layer": 9}
+    wrong = dataclasses.replace(chosen, **elsewhere)
+    assert named_layers(wrong) == (9,)
+    for call in (lambda: wrong.edit(lm, FACTS[:1]), lambda: prepare(wrong, lm)):
+        with pytest.raises(IndexError, match="layer 9: the model has 4"):
+            call()
+
+
+@pytest.mark.parametrize("name", ["rome", "ultraedit", "finetune", "crispedit", "grace", "wise_whitened"])
+def test_what_is_not_finite_is_refused_with_its_fact(name: str) -> None:
+    """One word's embedding is broken, and with it one fact."""
+    lm, chosen = build(), editor(name)
+    prepare(chosen, lm)
+    lm.model.get_input_embeddings().weight.data[lm.tokens("Danielle")[0]] = torch.nan
+    before = bits(lm)
+    with pytest.raises(EditRefusedError, match=r"tongue.*not finite|not finite.*tongue"):
+        chosen.edit(lm, FACTS[1:2])
+    assert same_bits(lm, before)
+    assert not lm.edits
+
+
+@pytest.mark.parametrize("name", ["rome", "memit", "alphaedit", "emmet", "wise_whitened", "grace", "finetune"])
+def test_a_failure_in_the_middle_leaves_the_model_as_it_was(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lm, chosen = build(), editor(name)
+    prepare(chosen, lm)
+    before, calls, whole = bits(lm), [], PartialForward.logits
+
+    def failing(self: PartialForward, *args: Any, **kwargs: Any) -> torch.Tensor:
+        calls.append(1)
+        if len(calls) == 2:
+            raise RuntimeError("in the middle")
+        return whole(self, *args, **kwargs)
+
+    monkeypatch.setattr(PartialForward, "logits", failing)
+    with pytest.raises(RuntimeError, match="in the middle"):
+        chosen.edit(lm, FACTS)
+    assert same_bits(lm, before)
+    assert hooks(lm) == 0
+    assert not lm.edits
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_a_masked_model_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They learn what a causal model says after a prompt; nothing is computed before it is said."""
+    lm = tiny.build("bert")
+    monkeypatch.setattr(lm.model, "forward", None)
+    with pytest.raises(UnsupportedModelError, match="is a masked one; take the neurons' editors, or a causal model"):
+        editor(name).edit(lm, FACTS[:1])
+
+
+@pytest.mark.parametrize("name", OF_WEIGHTS)
+def test_quantised_weights_are_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lm, chosen = tiny.quantised(), editor(name)
+    monkeypatch.setattr(lm.model, "forward", None)
+    with pytest.raises(UnsupportedModelError, match="quantised"):
+        chosen.edit(lm, FACTS[:1])
+    if hasattr(chosen, "prepare"):
+        with pytest.raises(UnsupportedModelError, match="quantised"):
+            chosen.prepare(lm)
+
+
+LONG = Fact("Thomas", "{} plays the" + " red green" * 40, "guitar", id="long")
+
+
+@pytest.mark.parametrize("name", ["rome", "memit", "alphaedit", "emmet", "ultraedit", "finetune", "crispedit", "shift"])
+def test_a_fact_that_is_too_long_is_refused_alone(name: str) -> None:
+    """The others are edited as without it; alone it is an error."""
+    lm, chosen = build(), editor(name)
+    with pytest.warns(UserWarning, match=r"the edit of fact 'long' is refused: .* tiny-llama reads at most 64"):
+        edit = chosen.edit(lm, [FACTS[0], LONG, FACTS[1]])
+    assert [fact.id for fact in edit.origin.facts] == ["tower", "long", "tongue"]
+    assert ["refused" in report for report in edit.origin.report] == [False, True, False]
+    assert equal(edit, chosen.edit(lm, FACTS[:2]))
+    with pytest.raises(EditRefusedError, match="fact 'long': "):
+        chosen.edit(lm, [LONG])
