@@ -14,6 +14,7 @@ which the gradient of the keys adds to them; the coefficients are read by what t
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ from corrigenda.facts import as_fact
 from corrigenda.forward.gradients import output_gradients
 from corrigenda.models.alone import one_thread
 from corrigenda.models.sites import state_entering
+from corrigenda.prompts import TokenBatch
 from corrigenda.settings import AtLeastOne, checked
 from corrigenda.texts import quoted
 from locate.lens.parts import require_memories
@@ -88,25 +90,7 @@ class BackwardLens:
         def loss(logits: Tensor) -> Tensor:
             return torch.nn.functional.cross_entropy(logits[places].double(), wanted.to(logits.device))
 
-        at = torch.ones_like(batch.input_ids, dtype=torch.bool)
-        inputs: dict[int, Tensor] = {}
-
-        def keep(layer: int) -> Any:
-            def kept(state: Tensor) -> None:
-                inputs[layer] = state.detach().reshape(len(question.ids), -1).cpu()  # OPT flattens its batch
-
-            return kept
-
-        with ExitStack() as stack:
-            for layer in layers:
-                stack.enter_context(state_entering(lm.architecture.keys(layer), keep(layer)))
-            found = output_gradients(lm, batch, at, layers, loss)
-        parts = {
-            "inputs": torch.stack([inputs[layer].to(found[layer].outputs) for layer in layers]),
-            "coefficients": torch.stack([found[layer].coefficients for layer in layers]),
-            "outputs": torch.stack([found[layer].outputs for layer in layers]),
-            "gradients": torch.stack([found[layer].gradients for layer in layers]),
-        }
+        parts = _factors(lm, batch, layers, loss)
         require_numbers(lm, question, parts.values())
         ranks: list[Tensor] = []
         texts: dict[str, list[tuple[tuple[str, ...], ...]]] = {"imprint": [], "said": [], "shift": []}
@@ -133,6 +117,38 @@ class BackwardLens:
         if self.layers is None:
             return list(range(lm.n_layers))
         return [lm.memory(layer).layer for layer in self.layers]
+
+
+def _factors(
+    lm: LanguageModel, batch: TokenBatch, layers: Sequence[int], loss: Callable[[Tensor], Tensor]
+) -> dict[str, Tensor]:
+    """What enters the FFNs, their coefficients and outputs, and the loss's gradients at these, by layer and token.
+
+    Args:
+        lm: the model.
+        batch: one prompt.
+        layers: of the FFNs.
+        loss: from the prompt's logits.
+    """
+    inputs: dict[int, Tensor] = {}
+
+    def keep(layer: int) -> Callable[[Tensor], None]:
+        def note(state: Tensor) -> None:
+            inputs[layer] = state.detach().reshape(batch.input_ids.shape[1], -1).cpu()  # OPT flattens its batch
+
+        return note
+
+    at = torch.ones_like(batch.input_ids, dtype=torch.bool)
+    with ExitStack() as stack:
+        for layer in layers:
+            stack.enter_context(state_entering(lm.architecture.keys(layer), keep(layer)))
+        found = output_gradients(lm, batch, at, layers, loss)
+    return {
+        "inputs": torch.stack([inputs[layer].to(found[layer].outputs) for layer in layers]),
+        "coefficients": torch.stack([found[layer].coefficients for layer in layers]),
+        "outputs": torch.stack([found[layer].outputs for layer in layers]),
+        "gradients": torch.stack([found[layer].gradients for layer in layers]),
+    }
 
 
 @one_thread

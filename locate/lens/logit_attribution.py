@@ -8,6 +8,7 @@ to later layers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -173,16 +174,6 @@ def logit_attribution(
     if bias is not None:
         constant += slope * float(bias[chosen] - (0 if less is None else bias[less]))
     direction = at_end.pull(u)
-    heads, attention, neurons, ffn = [], [], [], []
-    for layer, one in enumerate(parts.layers):
-        said, by_head = _attention(lm, layer, one, direction)
-        attention.append(said)
-        heads.append(by_head)
-        before = one.ffn_direction(direction)
-        ffn.append(one.ffn @ before + (0 if one.ffn_norm is None else one.ffn_norm.shift @ direction))
-        neurons.append(one.coefficients * (lm.memory(layer).values.to(kind) @ before))
-    by_neuron = pad_sequence(neurons, batch_first=True).cpu()
-    by_head, by_attention, by_ffn = (torch.stack(found).cpu() for found in (heads, attention, ffn))
     texts = token_texts(lm, [chosen] if less is None else [chosen, less])
     return LogitAttribution(
         prompt=lm.reads(prompt),
@@ -195,14 +186,31 @@ def logit_attribution(
         logit=float(parts.logits[chosen] - (0 if less is None else parts.logits[less])),
         embedding=float(parts.embedding @ direction),
         constant=constant,
-        attention=by_attention,
-        heads=by_head,
-        attention_bias=by_attention - by_head.sum(1),
-        ffn=by_ffn,
-        neurons=by_neuron,
-        ffn_bias=by_ffn - by_neuron.sum(1),
         capped=capped,
+        **_by_layer(lm, parts.layers, direction),
     )
+
+
+def _by_layer(lm: LanguageModel, layers: Sequence[LayerParts], direction: Tensor) -> dict[str, Tensor]:
+    """What the layers' parts give in a direction of the last state: the tensors of `LogitAttribution`."""
+    heads, attention, neurons, ffn = [], [], [], []
+    for layer, parts in enumerate(layers):
+        whole, by_head = _attention(lm, layer, parts, direction)
+        attention.append(whole)
+        heads.append(by_head)
+        before = parts.ffn_direction(direction)
+        ffn.append(parts.ffn @ before + (0 if parts.ffn_norm is None else parts.ffn_norm.shift @ direction))
+        neurons.append(parts.coefficients * (lm.memory(layer).values.to(before.dtype) @ before))
+    by_neuron = pad_sequence(neurons, batch_first=True).cpu()
+    by_head, by_attention, by_ffn = (torch.stack(sums).cpu() for sums in (heads, attention, ffn))
+    return {
+        "attention": by_attention,
+        "heads": by_head,
+        "attention_bias": by_attention - by_head.sum(1),
+        "ffn": by_ffn,
+        "neurons": by_neuron,
+        "ffn_bias": by_ffn - by_neuron.sum(1),
+    }
 
 
 def _attention(lm: LanguageModel, layer: int, parts: LayerParts, direction: Tensor) -> tuple[Tensor, Tensor]:

@@ -37,8 +37,6 @@ from locate.lens.words import (
 )
 from locate.saving import SavedResult
 
-TENSORS = ("dominant", "coefficients", "sizes", "scores", "share", "promotion", "elimination", "top_ids", "ranks")
-
 
 @dataclass(frozen=True, eq=False)
 class SubUpdates(SavedResult, file="sub_updates"):
@@ -170,25 +168,17 @@ def sub_updates(
     parts = parts_of(lm, ids, place)
     wanted = int(parts.logits.argmax()) if wanted is None else wanted
     u = token_direction(lm, wanted)
-    found: dict[str, list[Tensor]] = {name: [] for name in TENSORS}
-    promoted, eliminated = [], []
-    for layer, one in enumerate(parts.layers):
-        sizes, scores = scores_of(lm, layer, one, u)
-        best, which = sizes.topk(min(k, len(sizes)))
-        m = one.coefficients[which]
-        found["dominant"].append(which)
-        found["coefficients"].append(m)
-        found["sizes"].append(best)
-        found["scores"].append(scores[which])
-        found["share"].append(best.sum() / sizes.sum())
-        found["promotion"].append(scores.clamp(min=0).sum())
-        found["elimination"].append(scores.clamp(max=0).sum())
-        read = read_static(lm, _behind(one, m[:, None] * lm.memory(layer).values[which].to(m)))
-        promoted.append(tuple(top(lm, row, words) for row in read))
-        eliminated.append(tuple(bottom(lm, row, words) for row in read))
+    rows, promoted, eliminated = [], [], []
+    for layer, of_layer in enumerate(parts.layers):
+        row = _dominant(lm, layer, of_layer, u, k)
+        values = lm.memory(layer).values[row["dominant"]]
+        read = read_static(lm, _behind(of_layer, row["coefficients"][:, None] * values.to(row["coefficients"])))
+        rows.append(row)
+        promoted.append(tuple(top(lm, each, words) for each in read))
+        eliminated.append(tuple(bottom(lm, each, words) for each in read))
     logits = read_states(lm, _states(parts))
-    found["top_ids"], found["ranks"] = list(logits.argmax(-1)), list(rank_of(logits, wanted))
-    tensors = {name: torch.stack(part).cpu() for name, part in found.items()}
+    tensors = {name: torch.stack([row[name] for row in rows]).cpu() for name in rows[0]}
+    tensors |= {"top_ids": logits.argmax(-1).cpu(), "ranks": rank_of(logits, wanted).cpu()}
     return SubUpdates(
         prompt=lm.reads(prompt),
         tokens=token_texts(lm, ids),
@@ -200,6 +190,21 @@ def sub_updates(
         eliminated=tuple(eliminated),
         said=token_texts(lm, tensors["top_ids"].tolist()),
     )
+
+
+def _dominant(lm: LanguageModel, layer: int, parts: LayerParts, direction: Tensor, k: int) -> dict[str, Tensor]:
+    """The k sub-updates of a layer that are largest, and what all of them give in a direction."""
+    sizes, scores = scores_of(lm, layer, parts, direction)
+    best, which = sizes.topk(min(k, len(sizes)))
+    return {
+        "dominant": which,
+        "coefficients": parts.coefficients[which],
+        "sizes": best,
+        "scores": scores[which],
+        "share": best.sum() / sizes.sum(),
+        "promotion": scores.clamp(min=0).sum(),
+        "elimination": scores.clamp(max=0).sum(),
+    }
 
 
 def token_direction(lm: LanguageModel, token: int) -> Tensor:
