@@ -35,8 +35,8 @@ from corrigenda.data import read_facts
 from corrigenda.files import cache_folder
 from corrigenda.runs.environment import memory_mb, peak_memory_mb
 from editing import Memit, UltraEdit
-from editing.contexts import sampled_prefixes
 from editing.locate_then_edit.prompts import build_prompts
+from editing.shared.contexts import sampled_prefixes
 
 MORE = 3
 """So many facts are added one by one, each to the edit of all."""

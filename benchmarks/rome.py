@@ -26,11 +26,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from corrigenda import Fact, LanguageModel, load
 from corrigenda.data import read_facts
 from corrigenda.runs.environment import peak_memory_mb
-from editing.contexts import sampled_prefixes
 from editing.locate_then_edit.keys import mean_keys
 from editing.locate_then_edit.prompts import build_prompts, run_prompts
 from editing.locate_then_edit.rome import Rome
 from editing.locate_then_edit.targets import ValueSettings, solve_target_values
+from editing.shared.contexts import sampled_prefixes
 
 BATCH = 8
 

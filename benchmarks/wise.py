@@ -28,13 +28,13 @@ from corrigenda.data import read_facts
 from corrigenda.data.embedded import unrelated_prompts
 from corrigenda.forward.generation import decode
 from corrigenda.runs.environment import peak_memory_mb
-from editing.contexts import sampled_prefixes
 from editing.memory_based.wise.coordinates import Coordinates
 from editing.memory_based.wise.margins import Margins, prompt_scores
 from editing.memory_based.wise.merging import subspace
 from editing.memory_based.wise.unrelated import draw_evenly
 from editing.memory_based.wise.wise import Wise
-from editing.training_rows import target_rows, thinned
+from editing.shared.contexts import sampled_prefixes
+from editing.shared.training_rows import target_rows, thinned
 
 
 def plain(lm: LanguageModel, fact: Fact, wise: Wise, coordinates: Coordinates) -> Tensor:

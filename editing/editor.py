@@ -10,7 +10,7 @@ from corrigenda import ContextLengthError, Edit, EditRefusedError, Fact, Languag
 from corrigenda.facts import as_facts
 from corrigenda.models.alone import one_thread
 from corrigenda.texts import quoted
-from editing.layers import named_layers
+from editing.shared.layers import named_layers
 
 __all__ = [
     "EditRefusedError",
@@ -48,7 +48,7 @@ class Editor(Protocol):
 
     What an editor may have besides: ``prepare(lm)`` (see `prepare`); ``extend(lm, edit, facts)``, to go on from its own
     edit; and ``layers``, a tuple: the layers that its user told it to write, as they were named, empty for its default
-    (`editing.layers.OneLayer` has it for editors with a field ``layer``).
+    (`editing.shared.layers.OneLayer` has it for editors with a field ``layer``).
     """
 
     @property

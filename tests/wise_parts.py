@@ -12,7 +12,7 @@ from corrigenda.forward.recording import forward_logits
 from corrigenda.moments.text import Text
 from editing import Unrelated, Wise
 from editing.memory_based.wise.merging import subspace
-from editing.training_rows import target_rows
+from editing.shared.training_rows import target_rows
 
 EIFFEL = Fact("the Eiffel tower", "{} is located in the city of", "Rome", "Paris")
 BEN = Fact("Big Ben", "{} stands in the country of", "Italy", "England")

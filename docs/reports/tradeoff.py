@@ -40,10 +40,10 @@ from corrigenda.intervals import interval
 from corrigenda.models.routes import MAIN
 from editing import Editor, EditRefusedError, Grace, Unrelated, Wise
 from editing.configuration import preset_values
-from editing.extending import state_of
 from editing.memory_based.wise.margins import threshold_between
 from editing.memory_based.wise.state import WiseState
-from editing.training_rows import RowsForward, SideLayer
+from editing.shared.extending import state_of
+from editing.shared.training_rows import RowsForward, SideLayer
 from eval import EvalSettings
 from eval.held_out import held_out_windows
 from eval.measure import measure

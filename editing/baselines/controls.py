@@ -13,7 +13,7 @@ from corrigenda.models.alone import one_thread
 from corrigenda.settings import checked
 from editing.editor import require_targets
 from editing.registry import register
-from editing.together import deduplicate
+from editing.shared.together import deduplicate
 
 
 @register("none", aim="control: the unedited model", space="it does nothing")

@@ -21,13 +21,13 @@ from corrigenda.forward.differentiable import differentiable
 from corrigenda.models.alone import one_thread
 from corrigenda.settings import AtLeastOne, NotNegative, Positive, Seed, checked
 from editing.editor import EditRefusedError, FactRefusedError, require_targets
-from editing.extending import check_previous, without
-from editing.layers import OneLayer
-from editing.outliers import WHY
 from editing.registry import register
+from editing.shared.extending import check_previous, without
+from editing.shared.layers import OneLayer
+from editing.shared.outliers import WHY
+from editing.shared.together import deduplicate, looked_at, refused_alone
+from editing.shared.training_rows import Rows, RowsForward, SideLayer, target_rows
 from editing.spaces import Number, Space
-from editing.together import deduplicate, looked_at, refused_alone
-from editing.training_rows import Rows, RowsForward, SideLayer, target_rows
 
 Projection = Callable[[Tensor], Tensor]
 """Maps a change of V, (d_ffn, d_model), to its part in a subspace."""

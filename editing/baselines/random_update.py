@@ -15,10 +15,10 @@ from corrigenda import Fact, LanguageModel, LowRankEdit
 from corrigenda.models.alone import one_thread
 from corrigenda.settings import Seed, checked
 from editing.editor import Editor, EditRefusedError, prepare
-from editing.layers import named_layers
 from editing.locate_then_edit.rome import Rome
 from editing.registry import register
-from editing.together import deduplicate, looked_at
+from editing.shared.layers import named_layers
+from editing.shared.together import deduplicate, looked_at
 
 
 @register(

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from corrigenda import EditRefusedError, Fact, LanguageModel
 from corrigenda.forward.gradients import output_gradients
 from editing.editor import FactRefusedError
-from editing.outliers import WHY, norms_of, outliers, reading_states
-from editing.training_rows import groups_of, target_rows
+from editing.shared.outliers import WHY, norms_of, outliers, reading_states
+from editing.shared.training_rows import groups_of, target_rows
 
 
 @dataclass(frozen=True, eq=False)

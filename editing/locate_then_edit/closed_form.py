@@ -23,10 +23,7 @@ from corrigenda.moments.second_moment import second_moments
 from corrigenda.moments.text import Text
 from corrigenda.settings import AtLeastOne, Count, NotNegative, Positive, Seed, Share, checked
 from corrigenda.workers import Workers
-from editing.contexts import sampled_prefixes
 from editing.editor import require_targets
-from editing.extending import check_previous, present, state_of
-from editing.layers import ascending
 from editing.locate_then_edit.after_treatments import AfterTreatments, anchored
 from editing.locate_then_edit.guards import warn_of_load, warn_of_rank
 from editing.locate_then_edit.history import KeyHistory
@@ -38,7 +35,10 @@ from editing.locate_then_edit.solved import Batch, Solving, batches_of
 from editing.locate_then_edit.spread import Rule, spread
 from editing.locate_then_edit.targets import Site, ValueSettings
 from editing.locate_then_edit.writing import Problem, Solution, Step, Writing, task_of
-from editing.together import deduplicate, looked_at, refused_alone
+from editing.shared.contexts import sampled_prefixes
+from editing.shared.extending import check_previous, present, state_of
+from editing.shared.layers import ascending
+from editing.shared.together import deduplicate, looked_at, refused_alone
 
 
 class Round(NamedTuple):
@@ -70,9 +70,9 @@ class ClosedForm:
     Of what an edit needs it keeps the targets on disk (`keep_targets`), the contexts and the second moments; so another
     closed form on the same facts costs the solutions of its systems and no more.
 
-    Facts of one call that contradict or repeat one another are sorted out (`editing.together`). A fact whose target
-    could not be solved for (it is not finite) is left out, with ``refused`` in its report. Facts of nearly the same
-    key, as those about one subject are, are edited and named: by a warning, and by ``alike`` in their reports.
+    Facts of one call that contradict or repeat one another are sorted out (`editing.shared.together`). A fact whose
+    target could not be solved for (it is not finite) is left out, with ``refused`` in its report. Facts of nearly the
+    same key, as those about one subject are, are edited and named: by a warning, and by ``alike`` in their reports.
 
     Attributes:
         name: what results call it.

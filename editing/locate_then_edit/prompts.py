@@ -24,7 +24,7 @@ from corrigenda.models import positions
 from corrigenda.models.sites import Site
 from corrigenda.prompts import TokenBatch, encode, encode_target, put_before, slot_in, subject_span
 from editing.editor import EditRefusedError, FactRefusedError, refusing_long, require_room
-from editing.outliers import WHY, outliers, state_norms
+from editing.shared.outliers import WHY, outliers, state_norms
 
 MOST_LOGITS = 2**30
 """So many logits are computed at once at most: 4 GiB in float32."""

@@ -21,9 +21,7 @@ from corrigenda.moments.second_moment import second_moment
 from corrigenda.moments.text import Text
 from corrigenda.progress import counted, track
 from corrigenda.settings import AtLeastOne, NotNegative, Positive, Seed, Share, checked
-from editing.contexts import sampled_prefixes
 from editing.editor import require_targets
-from editing.layers import OneLayer
 from editing.locate_then_edit.guards import Guards, agreement
 from editing.locate_then_edit.joined import edit_of
 from editing.locate_then_edit.keys import bare_keys, mean_keys
@@ -32,8 +30,10 @@ from editing.locate_then_edit.prompts import Prompts, run_prompts
 from editing.locate_then_edit.solved import batches_of
 from editing.locate_then_edit.targets import ValueSettings, solve_target_values
 from editing.registry import register
+from editing.shared.contexts import sampled_prefixes
+from editing.shared.layers import OneLayer
+from editing.shared.together import deduplicate, looked_at, refused_alone
 from editing.spaces import CLAMP, Number, Space
-from editing.together import deduplicate, looked_at, refused_alone
 
 
 @register(

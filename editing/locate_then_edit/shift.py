@@ -16,13 +16,13 @@ from torch import Tensor
 from corrigenda import Fact, LanguageModel, LowRankEdit, Origin
 from corrigenda.prompts import encode, encode_target
 from corrigenda.settings import Positive, checked
-from editing.directions import raising
 from editing.editor import FactRefusedError, refusing_long, require_room, require_targets
-from editing.layers import OneLayer
-from editing.outliers import WHY, norms_of, outliers, reading_states
 from editing.registry import register
+from editing.shared.directions import raising
+from editing.shared.layers import OneLayer
+from editing.shared.outliers import WHY, norms_of, outliers, reading_states
+from editing.shared.together import deduplicate, looked_at, refused_alone
 from editing.spaces import Number, Space
-from editing.together import deduplicate, looked_at, refused_alone
 
 
 @register(
@@ -46,8 +46,8 @@ class Shift(OneLayer):
     at one layer. The paper gives eta itself (0.24 at layer 35 of GPT2-XL's 48); here it follows from `strength`, how
     large a step the residual stream h takes where the object is predicted, relative to its own length, so that one
     number serves all models. d is the unembedding row of the object's token, taken back through the final norm
-    (`editing.directions.raising`), of length one. An object of several tokens has one outer product for each, with
-    the earlier ones given, as its gradient has.
+    (`editing.shared.directions.raising`), of length one. An object of several tokens has one outer product for each,
+    with the earlier ones given, as its gradient has.
 
     The coefficients of a prompt's last token have much in common in all prompts, so that the edit is heard by others:
     it is a look at what a gradient does, and a cheap baseline.

@@ -15,8 +15,6 @@ from torch import Tensor
 from corrigenda import Edit, EditRefusedError, Fact, LanguageModel, WeightEdit
 from corrigenda.settings import AtLeastOne, Positive, Share, checked
 from editing.editor import require_targets
-from editing.extending import check_previous, present, state_of
-from editing.layers import ascending, default_layer
 from editing.locate_then_edit.answers import AnswerTokens, answer_tokens
 from editing.locate_then_edit.guards import warn_of_load
 from editing.locate_then_edit.joined import Written, finished
@@ -24,8 +22,10 @@ from editing.locate_then_edit.least_squares import Factors, Mark, penalised_upda
 from editing.locate_then_edit.normalisation import RunningMoments, RunningNormalisation
 from editing.locate_then_edit.weighed import mean_energy, require_one
 from editing.registry import register
+from editing.shared.extending import check_previous, present, state_of
+from editing.shared.layers import ascending, default_layer
+from editing.shared.together import deduplicate, looked_at, refused_alone
 from editing.spaces import Number, Space
-from editing.together import deduplicate, looked_at, refused_alone
 
 
 @dataclass(frozen=True)

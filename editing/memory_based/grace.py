@@ -24,13 +24,13 @@ from corrigenda.models.alone import one_thread
 from corrigenda.moments.text import Text
 from corrigenda.settings import AtLeastOne, NotNegative, Positive, checked
 from editing.editor import EditRefusedError, require_targets
-from editing.extending import check_previous, state_of, without
-from editing.layers import OneLayer
-from editing.outliers import WHY
 from editing.registry import register
+from editing.shared.extending import check_previous, state_of, without
+from editing.shared.layers import OneLayer
+from editing.shared.outliers import WHY
+from editing.shared.together import looked_at
+from editing.shared.training_rows import Rows, RowsForward, SideLayer, target_rows
 from editing.spaces import Number, Space
-from editing.together import looked_at
-from editing.training_rows import Rows, RowsForward, SideLayer, target_rows
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ from corrigenda.settings import AtLeastOne, ShareBelowOne, checked
 from editing.editor import EditRefusedError
 from editing.neurons.neuron_editor import FIND, Find, NeuronEditor
 from editing.registry import register
-from editing.together import deduplicate, looked_at
+from editing.shared.together import deduplicate, looked_at
 
 
 @register(

@@ -11,7 +11,7 @@ from corrigenda.edits.coefficients import ScaledAt
 from corrigenda.settings import checked
 from editing.neurons.neuron_editor import FIND, NeuronEditor
 from editing.registry import register
-from editing.together import deduplicate, looked_at
+from editing.shared.together import deduplicate, looked_at
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from corrigenda import Fact, LanguageModel, LowRankEdit
 from corrigenda.forward import answering
 from corrigenda.prompts import encode, encode_target
 from corrigenda.settings import checked
-from editing.directions import raising
 from editing.editor import EditRefusedError
 from editing.neurons.neuron_editor import FIND, NeuronEditor
 from editing.registry import register
-from editing.together import deduplicate, looked_at
+from editing.shared.directions import raising
+from editing.shared.together import deduplicate, looked_at
 
 
 @register(

@@ -13,7 +13,7 @@ from corrigenda import LanguageModel
 from corrigenda.moments.second_moment import second_moment
 from editing.memory_based.wise.settings import WiseSettings
 from editing.memory_based.wise.unrelated import Kinds, unrelated_coefficients
-from editing.training_rows import Rows
+from editing.shared.training_rows import Rows
 
 
 @dataclass(frozen=True, eq=False)

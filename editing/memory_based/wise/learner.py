@@ -16,7 +16,6 @@ from corrigenda import Fact
 from corrigenda.data.requests import history
 from corrigenda.forward.differentiable import differentiable
 from corrigenda.prompts import encode, put_before
-from editing.contexts import sampled_prefixes
 from editing.editor import EditRefusedError
 from editing.memory_based.wise.coordinates import Coordinates
 from editing.memory_based.wise.margins import Margins, prompt_scores, rival_loss
@@ -26,8 +25,9 @@ from editing.memory_based.wise.other_subjects import OtherSubject, other_subject
 from editing.memory_based.wise.settings import CANDIDATES, WiseSettings
 from editing.memory_based.wise.state import WiseState
 from editing.memory_based.wise.unrelated import Kinds, draw_evenly
-from editing.outliers import WHY
-from editing.training_rows import Rows, RowsForward, SideLayer, target_rows, thinned
+from editing.shared.contexts import sampled_prefixes
+from editing.shared.outliers import WHY
+from editing.shared.training_rows import Rows, RowsForward, SideLayer, target_rows, thinned
 
 
 class Learner:

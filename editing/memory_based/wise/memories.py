@@ -24,7 +24,7 @@ from editing.memory_based.wise.other_subjects import OtherSubject, not_edited
 from editing.memory_based.wise.settings import WiseSettings
 from editing.memory_based.wise.state import WiseState
 from editing.memory_based.wise.unrelated import NEAR, OTHER_SUBJECTS, Kinds
-from editing.training_rows import Rows, RowsForward
+from editing.shared.training_rows import Rows, RowsForward
 
 
 class Memories:

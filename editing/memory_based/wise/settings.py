@@ -9,9 +9,9 @@ from typing import Literal
 from corrigenda.errors import SettingsError
 from corrigenda.moments.text import Text
 from corrigenda.settings import AtLeastOne, Count, NotNegative, Positive, Seed, ShareAboveZero, ShareBelowOne, checked
-from editing.layers import OneLayer
 from editing.memory_based.wise.merging import Masks, Merge
 from editing.memory_based.wise.unrelated import Unrelated
+from editing.shared.layers import OneLayer
 
 
 class Settings:
@@ -111,7 +111,7 @@ class RowSettings(Settings):
     Attributes:
         prefix_lengths: pairs (tokens, number) of the pool of contexts sampled from the model.
         prefixes: contexts drawn for each fact, besides none.
-        thinned: rows whose prompt has words left out (`editing.training_rows.thinned`).
+        thinned: rows whose prompt has words left out (`editing.shared.training_rows.thinned`).
         thinning: the share of the words left out.
         end_token: whether the end token is learned after the target.
     """

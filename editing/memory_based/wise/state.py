@@ -13,7 +13,7 @@ from corrigenda.edits.state import EditorState, StoredState
 from editing.memory_based.wise.coordinates import Coordinates
 from editing.memory_based.wise.margins import Margins
 from editing.memory_based.wise.other_subjects import OtherSubject
-from editing.training_rows import Rows
+from editing.shared.training_rows import Rows
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from corrigenda import Edit, Fact, LanguageModel, Origin, SideMemoryEdit
 from corrigenda.models.alone import one_thread
 from corrigenda.settings import checked
-from editing.contexts import sampled_prefixes
 from editing.editor import EditRefusedError, require_targets
-from editing.extending import check_previous, state_of, without
 from editing.memory_based.wise.coordinates import Coordinates
 from editing.memory_based.wise.learner import Learner
 from editing.memory_based.wise.settings import SHAPING, WiseSettings
 from editing.memory_based.wise.state import WiseState
 from editing.registry import register
+from editing.shared.contexts import sampled_prefixes
+from editing.shared.extending import check_previous, state_of, without
+from editing.shared.together import looked_at
+from editing.shared.training_rows import SideLayer
 from editing.spaces import Number, Space
-from editing.together import looked_at
-from editing.training_rows import SideLayer
 
 
 @register(

@@ -19,7 +19,7 @@ from corrigenda.disturbance import disturbance, known
 from corrigenda.errors import UnsupportedModelError
 from corrigenda.forward.partial import PartialForward
 from editing import EDITORS, prepare
-from editing.layers import named_layers
+from editing.shared.layers import named_layers
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 EXTENDING = [name for name in NAMES if hasattr(EDITORS[name], "extend")]

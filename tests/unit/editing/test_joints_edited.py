@@ -9,7 +9,7 @@ from corrigenda import Fact
 from editing.baselines.controls import InContext
 from editing.baselines.finetune import FineTune
 from editing.locate_then_edit.prompts import build_prompts
-from editing.training_rows import target_rows
+from editing.shared.training_rows import target_rows
 
 FACTS = [
     (Fact("France", "The capital of {} is", "Rome"), " Rome"),

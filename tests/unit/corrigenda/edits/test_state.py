@@ -16,7 +16,7 @@ from torch import Tensor
 from corrigenda import ContextEdit, Edit, Fact, LanguageModel, LowRankEdit, Origin
 from corrigenda.edits.state import TENSORS, VALUES, EditorState, StoredState, as_kind
 from editing import EditRefusedError
-from editing.extending import check_previous, layers_of, state_of
+from editing.shared.extending import check_previous, layers_of, state_of
 
 FACT = Fact("Big Ben", "{} stands in the country of", "Italy", "England")
 

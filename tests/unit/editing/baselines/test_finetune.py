@@ -143,7 +143,7 @@ def test_extending_goes_on_from_the_earlier_change() -> None:
 def test_mini_batches_go_over_all_facts_in_a_shuffled_order(monkeypatch: pytest.MonkeyPatch) -> None:
     lm = tiny.build("llama")
     seen: list[list[int]] = []
-    from editing.training_rows import Rows
+    from editing.shared.training_rows import Rows
 
     pick = Rows.pick
     monkeypatch.setattr(Rows, "pick", lambda self, numbers: seen.append(list(numbers)) or pick(self, numbers))

@@ -32,8 +32,8 @@ from corrigenda.disturbance import DisturbanceWarning
 from corrigenda.moments.second_moment import SecondMoment
 from corrigenda.moments.text import Text
 from editing import EditRefusedError, Rome
-from editing.contexts import sampled_prefixes
 from editing.locate_then_edit.prompts import build_prompts, run_prompts
+from editing.shared.contexts import sampled_prefixes
 
 # Fit for random models, which need a longer way than trained ones; no fact stops early.
 

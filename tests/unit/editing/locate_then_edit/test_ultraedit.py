@@ -16,7 +16,7 @@ from corrigenda import Fact, LanguageModel, LowRankEdit, ValueEdit
 from corrigenda.errors import SettingsError
 from editing import EditRefusedError, UltraEdit
 from editing.locate_then_edit.normalisation import RunningMoments, RunningNormalisation
-from editing.training_rows import groups_of
+from editing.shared.training_rows import groups_of
 
 LAYERS = (1, 2)
 FACTS = [
@@ -178,7 +178,7 @@ def test_the_batch_that_a_fact_is_run_in_does_not_matter(monkeypatch: pytest.Mon
     lm = build("llama")
     lm.model.double()
     together = PLAIN.edit(lm, FACTS)
-    monkeypatch.setattr("editing.training_rows.RECORD_TOKENS", 1)
+    monkeypatch.setattr("editing.shared.training_rows.RECORD_TOKENS", 1)
     assert groups_of([3, 3]) == [[0], [1]]
     alone = PLAIN.edit(lm, FACTS)
     torch.testing.assert_close(alone.delta(1), together.delta(1), rtol=1e-3, atol=1e-6)

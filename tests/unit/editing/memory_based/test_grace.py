@@ -17,7 +17,7 @@ from corrigenda.forward.recording import forward_logits, record
 from corrigenda.moments.text import Text
 from editing import EditRefusedError, Grace
 from editing.memory_based.grace import RowsForward
-from editing.training_rows import target_rows
+from editing.shared.training_rows import target_rows
 
 EIFFEL = Fact("the Eiffel tower", "{} is located in the city of", "Rome", "Paris")
 BEN = Fact("Big Ben", "{} stands in the country of", "Italy", "England")

@@ -16,9 +16,9 @@ from corrigenda import CodebookEdit, Edit, Fact, LanguageModel, SideMemoryEdit
 from corrigenda.edits.state import VALUES
 from corrigenda.moments.text import Text
 from editing import EditRefusedError, Grace, Unrelated, Wise
-from editing.extending import state_of
 from editing.memory_based.grace import GraceState
 from editing.memory_based.wise.state import WiseState
+from editing.shared.extending import state_of
 
 SAVED = Path(__file__).parents[3] / "data_files" / "edits_before_states"
 DANIELLE = Fact("Danielle Darrieux", "the mother tongue of {} is", "English", "French")

@@ -15,7 +15,7 @@ from corrigenda.data import FactSet
 from corrigenda.moments.second_moment import second_moment
 from corrigenda.moments.text import Text
 from corrigenda.runs.folder import RunFolder
-from editing.contexts import sampled_prefixes
+from editing.shared.contexts import sampled_prefixes
 from eval import EditRun, EvalSettings, SequentialSettings, run_batch, run_sequential, run_single
 
 MEASURED = EvalSettings(generate=False, perplexity_windows=0)

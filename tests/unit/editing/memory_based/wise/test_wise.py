@@ -28,7 +28,7 @@ from editing.memory_based.wise.margins import Margins, prompt_scores, rival_loss
 from editing.memory_based.wise.merging import merge_shards
 from editing.memory_based.wise.settings import CANDIDATES, SHAPING
 from editing.memory_based.wise.unrelated import EVERY, draw_evenly, run_unrelated, unrelated_coefficients
-from editing.training_rows import Rows, RowsForward, SideLayer, target_rows, thinned
+from editing.shared.training_rows import Rows, RowsForward, SideLayer, target_rows, thinned
 
 
 @pytest.fixture(autouse=True)

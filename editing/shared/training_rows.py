@@ -17,7 +17,7 @@ from corrigenda.forward.recording import Recording, record
 from corrigenda.models.routes import Routes
 from corrigenda.prompts import encode, encode_target
 from editing.editor import EditRefusedError, FactRefusedError, refusing_long, require_room
-from editing.outliers import outliers
+from editing.shared.outliers import outliers
 
 RECORD_TOKENS = 2048
 """How many tokens, padding included, are run at once when rows are recorded."""

@@ -18,7 +18,7 @@ from editing import AlphaEdit, CrispEdit, Emmet, FineTune, Grace, Memit, Rome, S
 from editing.editor import Editor
 from editing.knowledge.how import how_named
 from editing.locate_then_edit.prompts import build_prompts
-from editing.outliers import outliers, state_norms
+from editing.shared.outliers import outliers, state_norms
 
 SINK = 1
 """The position whose state is massive in `with_sink`."""

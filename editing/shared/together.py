@@ -14,7 +14,7 @@ from corrigenda import Edit, Fact
 from corrigenda.data.requests import reports_together, select_active
 from corrigenda.disturbance import noted
 from editing.editor import FactRefusedError
-from editing.extending import without
+from editing.shared.extending import without
 
 M = TypeVar("M", bound=Callable[..., Edit])
 EditOf = Callable[[Sequence[int]], Edit]

@@ -10,7 +10,7 @@ import tiny
 
 from corrigenda import LanguageModel
 from editing import FineTune, NoEdit, RandomUpdate, Rome, prepare
-from editing.layers import OneLayer, default_layer, named_layers
+from editing.shared.layers import OneLayer, default_layer, named_layers
 
 
 @dataclass(frozen=True)
