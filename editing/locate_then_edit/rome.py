@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from corrigenda import EditRefusedError, Fact, LanguageModel, LowRankEdit, Origin
 from corrigenda.edits.experts import ExpertsEdit
@@ -146,20 +147,7 @@ class Rome(OneLayer):
         scale = memory.norm()
         guards = Guards("ROME", self.flag_norm, self.refuse_norm)
 
-        parts, report = [], []
-        made = batches_of("ROME", lm, facts, self.batch_size, prefixes, self.value, [layer])
-        batches = [batch.prompts for batch in made]
-        bare_out = [out for prompts in batches for out in prompts.bare_out]
-        told: Iterable[Prompts] = batches
-        if len(batches) > 1:  # one batch takes seconds, and who asked for it tells of it
-            told = track(batches, f"Solving for the target values of {counted(len(facts), 'fact')}", bar=False)
-        for prompts in told:
-            run = run_prompts(lm, prompts, [layer])
-            solved = solve_target_values(lm, run, layer, self.value)
-            parts.append((mean_keys(run, layer), bare_keys(run, layer), solved.values))
-            report += [one | said for one, said in zip(solved.report(), prompts.report(), strict=True)]
-        keys, bare, wanted = (torch.cat(part) for part in zip(*parts, strict=True))
-
+        keys, bare, wanted, report, bare_out = self._solved(lm, facts, layer, prefixes)
         directions, bare_directions = moment.solve(keys, self.ridge), moment.solve(bare, self.ridge)
         asked, asked_directions = (keys, directions) if self.homogeneous_keys else (bare, bare_directions)
         residuals = wanted - memory.read(asked).float()
@@ -197,6 +185,27 @@ class Rome(OneLayer):
             guards.judge_whole_of_one(facts[kept[0]].id, report[kept[0]], relative_norm)
         guards.refuse_whole(layer, relative_norm, len(kept))
         return edit
+
+    def _solved(
+        self, lm: LanguageModel, facts: Sequence[Fact], layer: int, prefixes: Sequence[str]
+    ) -> tuple[Tensor, Tensor, Tensor, list[dict[str, Any]], list[bool]]:
+        """Of each fact k*, the bare prompt's key, v*, what there is to report, and whether the bare prompt is left out.
+
+        Keys are (fact, d_ffn), values (fact, d_model).
+        """
+        parts, report = [], []
+        made = batches_of("ROME", lm, facts, self.batch_size, prefixes, self.value, [layer])
+        batches = [batch.prompts for batch in made]
+        told: Iterable[Prompts] = batches
+        if len(batches) > 1:  # one batch takes seconds, and who asked for it tells of it
+            told = track(batches, f"Solving for the target values of {counted(len(facts), 'fact')}", bar=False)
+        for prompts in told:
+            run = run_prompts(lm, prompts, [layer])
+            solved = solve_target_values(lm, run, layer, self.value)
+            parts.append((mean_keys(run, layer), bare_keys(run, layer), solved.values))
+            report += [one | said for one, said in zip(solved.report(), prompts.report(), strict=True)]
+        keys, bare, wanted = (torch.cat(part) for part in zip(*parts, strict=True))
+        return keys, bare, wanted, report, [out for prompts in batches for out in prompts.bare_out]
 
     def _moment(self, lm: LanguageModel, layer: int) -> Moment:
         if lm.architecture.experts(layer) is not None:

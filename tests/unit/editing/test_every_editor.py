@@ -202,6 +202,7 @@ def test_it_goes_on_from_its_own_edit(name: str, tmp_path: Path) -> None:
     before = bits(lm)
     first = chosen.edit(lm, FACTS[:2])
     own, reports = changes(first), list(first.origin.report)
+    chosen.extend(lm, first, [dataclasses.replace(FACTS[0], target_new="London", id="later")])  # supersedes one of it
     both = chosen.extend(lm, first, [PLAYS])
     assert all(torch.equal(value, own[key]) for key, value in first._tensors().items())
     assert same_bits(lm, before)
