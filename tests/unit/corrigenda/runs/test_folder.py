@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -229,51 +230,25 @@ def test_find_prefers_the_finished_and_then_the_furthest(tmp_path: Path) -> None
     assert store.find("") is None
 
 
-def damage_summary(folder: Path) -> None:
-    (folder / "summary.json").write_text('{"editor": "ro')
+Damage = Callable[[Path], object]
+DAMAGES: dict[str, Damage] = {
+    "summary.json cannot be read": lambda run: (run / "summary.json").write_text('{"editor": "ro'),
+    "config.yaml cannot be read": lambda run: (run / "config.yaml").write_text("a: [1, 2\nb: }"),
+    "identity.json cannot be read": lambda run: (run / "identity.json").write_bytes(b"\xff\xfe\x00"),
+    "of 3 facts, but there are records of 0": lambda run: (run / "cases.jsonl").unlink(),
+    "cases.jsonl: damaged": lambda run: os.truncate(run / "cases.jsonl", (run / "cases.jsonl").stat().st_size // 2),
+    "config.yaml is missing": lambda run: (run / "config.yaml").unlink(),
+    "config.yaml: choices, model should hold named values": lambda run: (run / "config.yaml").write_text(
+        "choices: [1]\nmodel: tiny\nmode: single\n"
+    ),
+}
 
 
-def damage_config(folder: Path) -> None:
-    (folder / "config.yaml").write_text("a: [1, 2\nb: }")
-
-
-def damage_identity(folder: Path) -> None:
-    (folder / "identity.json").write_bytes(b"\xff\xfe\x00")
-
-
-def lose_records(folder: Path) -> None:
-    (folder / "cases.jsonl").unlink()
-
-
-def cut_records(folder: Path) -> None:
-    content = (folder / "cases.jsonl").read_bytes()
-    (folder / "cases.jsonl").write_bytes(content[: len(content) // 2])
-
-
-def lose_config(folder: Path) -> None:
-    (folder / "config.yaml").unlink()
-
-
-def odd_config(folder: Path) -> None:
-    (folder / "config.yaml").write_text("choices: [1]\nmodel: tiny\nmode: single\n")
-
-
-@pytest.mark.parametrize(
-    ("damage", "problem"),
-    [
-        (damage_summary, "summary.json cannot be read"),
-        (damage_config, "config.yaml cannot be read"),
-        (damage_identity, "identity.json cannot be read"),
-        (lose_records, "of 3 facts, but there are records of 0"),
-        (cut_records, "cases.jsonl: damaged"),
-        (lose_config, "config.yaml is missing"),
-        (odd_config, "config.yaml: choices, model should hold named values"),
-    ],
-)
-def test_damage_stays_with_its_run(tmp_path: Path, damage: Any, problem: str) -> None:
+@pytest.mark.parametrize("problem", DAMAGES)
+def test_damage_stays_with_its_run(tmp_path: Path, problem: str) -> None:
     for name in ("a", "b", "c"):
         finished(tmp_path / name, name)
-    damage(tmp_path / "b")
+    DAMAGES[problem](tmp_path / "b")
     found = {run.path.name: run for run in Store(tmp_path).runs()}
     assert [found[name].state for name in "abc"] == ["finished", "damaged", "finished"]
     assert problem in found["b"].problem
@@ -354,7 +329,7 @@ def test_the_table_of_runs(tmp_path: Path) -> None:
     finished(tmp_path / "a")
     begun(tmp_path / "b", {"id": "2"}, 1)
     finished(tmp_path / "c")
-    damage_summary(tmp_path / "c")
+    DAMAGES["summary.json cannot be read"](tmp_path / "c")
     console = Console(file=io.StringIO(), width=200)
     console.print(runs_table(Store(tmp_path)))
     text = console.file.getvalue()  # type: ignore[attr-defined]
@@ -362,78 +337,59 @@ def test_the_table_of_runs(tmp_path: Path) -> None:
         assert part in text
 
 
-def changed_number(lines: list[bytes]) -> list[bytes]:
-    return [lines[0], lines[1].replace(b"1", b"2", 1), *lines[2:]]
+LINES: dict[str, Callable[[list[bytes]], list[bytes]]] = {
+    "changed number": lambda lines: [lines[0], lines[1].replace(b"1", b"2", 1), *lines[2:]],
+    "copied": lambda lines: [*lines, lines[1]],
+    "swapped": lambda lines: [lines[0], lines[2], lines[1], *lines[3:]],
+    "without fields": lambda lines: [lines[0], b"{}\n", *lines[2:]],
+    "no JSON": lambda lines: [lines[0], lines[1][:9] + b"\n", *lines[2:]],
+    # Whether lines are looked at does not hang on the first one.
+    "no seal above": lambda lines: [
+        lines[0][: lines[0].rfind(b', "seal"')] + b"}\n",
+        lines[1].replace(b"1", b"2", 1),
+        *lines[2:],
+    ],
+}
 
 
-def copied(lines: list[bytes]) -> list[bytes]:
-    return [*lines, lines[1]]
+def with_cases(path: Path, count: int, damage: Callable[[list[bytes]], list[bytes]]) -> tuple[RunFolder, list[Any]]:
+    """A run under way whose lines were damaged, and what its cases were."""
+    folder, cases = RunFolder(path), [{"id": str(n), "value": 10 + n} for n in range(count)]
+    for case in cases:
+        folder.append(case)
+    file = path / "cases.jsonl"
+    file.write_bytes(b"".join(damage(file.read_bytes().splitlines(keepends=True))))
+    return folder, cases
 
 
-def swapped(lines: list[bytes]) -> list[bytes]:
-    return [lines[0], lines[2], lines[1], *lines[3:]]
-
-
-def without_fields(lines: list[bytes]) -> list[bytes]:
-    return [lines[0], b"{}\n", *lines[2:]]
-
-
-def no_json(lines: list[bytes]) -> list[bytes]:
-    return [lines[0], lines[1][:9] + b"\n", *lines[2:]]
-
-
-def no_seal_above(lines: list[bytes]) -> list[bytes]:
-    """Whether lines are looked at does not hang on the first one."""
-    return [lines[0][: lines[0].rfind(b', "seal"')] + b"}\n", lines[1].replace(b"1", b"2", 1), *lines[2:]]
-
-
-@pytest.mark.parametrize("damage", [changed_number, copied, without_fields, no_json])
-def test_what_stands_beside_a_damaged_line_is_kept(
-    tmp_path: Path, damage: Callable[[list[bytes]], list[bytes]]
-) -> None:
+@pytest.mark.parametrize("damage", ["changed number", "copied", "without fields", "no JSON"])
+def test_what_stands_beside_a_damaged_line_is_kept(tmp_path: Path, damage: str) -> None:
     """Also where the line is shorter or longer than it was, or there is one more.
 
     Where its seal is gone, nothing says any more that the next line stood below it.
     """
-    folder = RunFolder(tmp_path)
-    cases = [{"id": str(n), "value": 10 + n} for n in range(5)]
-    for case in cases:
-        folder.append(case)
-    path = tmp_path / "cases.jsonl"
-    path.write_bytes(b"".join(damage(path.read_bytes().splitlines(keepends=True))))
-    with pytest.warns(UserWarning, match="that case is done again") as said:
+    folder, cases = with_cases(tmp_path, 5, LINES[damage])
+    with pytest.warns(UserWarning, match="that case is done again") as warned:
         left = list(folder.cases())
-    lost = {copied: [], changed_number: [1]}.get(damage, [1, 2])
+    lost = {"copied": [], "changed number": [1]}.get(damage, [1, 2])
     assert left == [case for n, case in enumerate(cases) if n not in lost]
-    assert len(said) == max(1, len(lost))
+    assert len(warned) == max(1, len(lost))
 
 
 def test_of_lines_where_one_is_gone_the_next_is_done_again(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
-    for n in range(5):
-        folder.append({"id": str(n)})
-    path = tmp_path / "cases.jsonl"
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join(lines[:1] + lines[2:]))
+    folder, _ = with_cases(tmp_path, 5, lambda lines: lines[:1] + lines[2:])
     with pytest.warns(UserWarning, match="line 2: damaged"):
         assert [case["id"] for case in folder.cases()] == ["0", "3", "4"]
 
 
-@pytest.mark.parametrize("damage", [changed_number, copied, swapped, without_fields, no_json, no_seal_above])
-def test_a_damaged_line_of_a_run_under_way_is_named_and_done_again(
-    tmp_path: Path, damage: Callable[[list[bytes]], list[bytes]]
-) -> None:
-    folder = RunFolder(tmp_path / "a")
-    cases = [{"id": str(n), "value": 10 + n} for n in range(4)]
-    for case in cases:
-        folder.append(case)
-    path = folder.path / "cases.jsonl"
-    path.write_bytes(b"".join(damage(path.read_bytes().splitlines(keepends=True))))
+@pytest.mark.parametrize("damage", LINES)
+def test_a_damaged_line_of_a_run_under_way_is_named_and_done_again(tmp_path: Path, damage: str) -> None:
+    folder, cases = with_cases(tmp_path, 4, LINES[damage])
     with pytest.raises(ValueError, match=r"cases\.jsonl, line \d: damaged \(.*\); go on with the run"):
         folder.finish({})
     with pytest.warns(UserWarning, match=r"cases\.jsonl, line \d: damaged \(.*\); that case is done again"):
         left = list(folder.cases())
-    assert cases[0] in left or damage is no_seal_above
+    assert cases[0] in left or damage == "no seal above"
     assert all(case in cases for case in left)
     for case in cases:
         if case not in left:
