@@ -27,9 +27,9 @@ PROJECT = {*MAY_IMPORT, "tests", "benchmarks"}
 
 # The floors of the core, from the ground up: a file or folder imports from the floors below it, not from its own.
 FLOORS: list[set[str]] = [
-    {"declarations", "errors", "names", "nearest", "texts"},
+    {"declarations", "errors", "names", "texts"},
     {"joints", "settings", "words"},
-    {"documented", "facts", "files", "hub", "intervals", "lazy", "progress"},
+    {"configuration", "documented", "facts", "files", "hub", "intervals", "lazy", "progress"},
     {"plain_data"},
     {"data", "indices", "prompts", "workers"},
     {"chat", "models"},

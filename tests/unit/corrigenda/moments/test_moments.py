@@ -217,7 +217,7 @@ def test_file_that_is_too_short(lm: LanguageModel, tmp_path: Path) -> None:
 @pytest.mark.parametrize("source", ["nonsense", "no/such/file.txt", "./nothing.txt", "/nothing", "data/words.txt"])
 def test_unknown_source(source: str, lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(FileNotFoundError, match=f"{source}.*neither 'self', nor a file"):
+    with pytest.raises(FileNotFoundError, match=f"{source}.*neither 'self', nor 'shipped', nor a file"):
         Text(source).sequences(lm)
 
 
