@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 from composed import composed
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from corrigenda.documented import meanings
 from jobs import Job, StoreJob
@@ -20,6 +22,20 @@ def of_job(name: str) -> DictConfig:
     settings = composed(f"job={name}").job
     assert isinstance(settings, DictConfig)
     return settings
+
+
+def seeds(part: Any) -> Iterator[Any]:
+    """What stands as a seed in a configuration, at any depth."""
+    if isinstance(part, dict):
+        yield from (part[key] for key in part if key == "seed")
+        for value in part.values():
+            yield from seeds(value)
+
+
+@pytest.mark.parametrize("name", ["edit", "explain", "lens", "trace", "tune"])
+def test_every_seed_of_a_job_is_the_runs(name: str) -> None:
+    config = OmegaConf.to_container(composed(f"job={name}", "seed=7").job, resolve=True)
+    assert set(seeds(config)) == {7}
 
 
 @pytest.mark.parametrize("name", classes())
