@@ -14,6 +14,7 @@ from torch import Tensor
 from corrigenda import LanguageModel
 from corrigenda.forward.generation import bar
 from corrigenda.forward.partial import PartialForward
+from corrigenda.forward.recording import Recording
 from corrigenda.forward.shared import SharedStart
 from corrigenda.prompts import encode_target
 from corrigenda.texts import quoted
@@ -126,26 +127,48 @@ def score(
                 if len(ids) > 1:
                     longer.append((row, ids))
         for part in _in_pieces(longer, min(max_tokens, MOST_LOGITS // first.shape[1])):
-            rows = torch.tensor([row for row, _ in part], device=batch.lengths.device)
-            whole = lm.batch([[*tokens[group[row]], *ids[:-1]] for row, ids in part])
-            partial = PartialForward(lm, recording, 0, batch.lengths[rows], rows, whole)
-            last = partial.logits().float().log_softmax(-1)
-            for place, (row, ids) in enumerate(part):
-                # 0, or the prompt's length where the model had to run that again
-                begin = int(batch.lengths[row] - partial.start[place])
-                logs = last[place, begin : begin + len(ids) - 1]
-                follow = torch.tensor(ids[1:], device=logs.device)
-                most_likely = logs.argmax(-1)
-                start = found[group[row], ids]
-                found[group[row], ids] = TargetScore(
-                    start.log_probs + tuple(logs.gather(1, follow[:, None])[:, 0].tolist()),
-                    start.hits + tuple((most_likely == follow).tolist()),
-                    start.best + tuple(most_likely.tolist()),
-                )
+            starts = [found[group[row], ids] for row, ids in part]
+            scores = _longer_targets(lm, recording, batch.lengths, [tokens[prompt] for prompt in group], part, starts)
+            found |= {(group[row], ids): one for (row, ids), one in zip(part, scores, strict=True)}
     return [
         PromptScore(tuple(found[prompt, ids] for ids in of_targets), distributions.get(prompt))
         for (prompt, _), of_targets in zip(queries, asked, strict=True)
     ]
+
+
+def _longer_targets(
+    lm: LanguageModel,
+    recording: Recording,
+    lengths: Tensor,
+    prompts: Sequence[Sequence[int]],
+    targets: Sequence[tuple[int, tuple[int, ...]]],
+    starts: Sequence[TargetScore],
+) -> Iterator[TargetScore]:
+    """The scores of targets of several tokens, run on top of the attention cache of their prompts.
+
+    Args:
+        lm: the model.
+        recording: of the batch of prompts.
+        lengths: theirs in it, (n,).
+        prompts: their tokens, one row of the batch each.
+        targets: the row of each target's prompt, and the target's tokens.
+        starts: the score of each target's first token.
+    """
+    rows = torch.tensor([row for row, _ in targets], device=lengths.device)
+    whole = lm.batch([[*prompts[row], *ids[:-1]] for row, ids in targets])
+    partial = PartialForward(lm, recording, 0, lengths[rows], rows, whole)
+    last = partial.logits().float().log_softmax(-1)
+    for place, ((row, ids), start) in enumerate(zip(targets, starts, strict=True)):
+        # 0, or the prompt's length where the model had to run that again
+        begin = int(lengths[row] - partial.start[place])
+        logs = last[place, begin : begin + len(ids) - 1]
+        follow = torch.tensor(ids[1:], device=logs.device)
+        most_likely = logs.argmax(-1)
+        yield TargetScore(
+            start.log_probs + tuple(logs.gather(1, follow[:, None])[:, 0].tolist()),
+            start.hits + tuple((most_likely == follow).tolist()),
+            start.best + tuple(most_likely.tolist()),
+        )
 
 
 def tokens_of(

@@ -99,27 +99,12 @@ def decode(
         ValueError: the model is not causal, or there is no prompt.
         SettingsError: a number of tokens is negative, or no whole number.
     """
-    if not lm.architecture.family.causal:
-        raise ValueError(f"{lm.name} is a masked model; it cannot generate text")
-    settle(lm.model, lm.name)
-    if not prompts or not all(len(prompt) for prompt in prompts):
-        raise ValueError("generation needs at least one prompt, and every prompt at least one token")
-    if isinstance(max_new_tokens, Sequence):
-        limits = [check_value("generate", "max_new_tokens", limit, Count) for limit in max_new_tokens]
-        if len(limits) != len(prompts):
-            raise SettingsError(f"generate: max_new_tokens has {len(limits)} numbers for {len(prompts)} prompts")
-    else:
-        limits = [check_value("generate", "max_new_tokens", max_new_tokens, Count)] * len(prompts)
+    _check(lm, prompts)
+    limits = _limits(max_new_tokens, len(prompts))
     choosers = [choose] * len(prompts) if callable(choose) else list(choose)
     stop = stop or lm.is_end
     stops = [stop] * len(prompts) if callable(stop) else list(stop)
-    room = lm.context_length
-    for prompt, limit in zip(prompts, limits, strict=True):
-        # The last token that is added is not read.
-        n_tokens = len(prompt) + max(limit - 1, 0)
-        if room is not None and n_tokens > room:
-            text = quoted(lm.text(prompt[:40]))
-            lm.require_room(n_tokens, f"the prompt {text} ({len(prompt)} tokens) with up to {limit} new tokens")
+    _require_room(lm, prompts, limits)
     ids, mask, cache = (SharedStart(lm, prompts) if start is None else start).before_decoding(prompts)
     routes = Routes()
     active = list(range(len(prompts)))  # which prompt each row still running belongs to
@@ -147,6 +132,36 @@ def decode(
         ids = torch.tensor([[tokens[row]] for row in going], device=lm.device)
         mask = torch.cat([mask, torch.ones_like(ids)], dim=1)
     return [tokens[:limit] for tokens, limit in zip(added, limits, strict=True)]  # a limit may be 0
+
+
+def _check(lm: BareModel, prompts: Sequence[Sequence[int]]) -> None:
+    """Checks that the model can generate, and that there is something to go on after."""
+    if not lm.architecture.family.causal:
+        raise ValueError(f"{lm.name} is a masked model; it cannot generate text")
+    settle(lm.model, lm.name)
+    if not prompts or not all(len(prompt) for prompt in prompts):
+        raise ValueError("generation needs at least one prompt, and every prompt at least one token")
+
+
+def _limits(max_new_tokens: int | Sequence[int], n_prompts: int) -> list[int]:
+    """The most tokens to add, for each prompt."""
+    if not isinstance(max_new_tokens, Sequence):
+        return [check_value("generate", "max_new_tokens", max_new_tokens, Count)] * n_prompts
+    limits = [check_value("generate", "max_new_tokens", limit, Count) for limit in max_new_tokens]
+    if len(limits) != n_prompts:
+        raise SettingsError(f"generate: max_new_tokens has {len(limits)} numbers for {n_prompts} prompts")
+    return limits
+
+
+def _require_room(lm: BareModel, prompts: Sequence[Sequence[int]], limits: Sequence[int]) -> None:
+    """Checks that each prompt can be read with the tokens that may be added."""
+    room = lm.context_length
+    for prompt, limit in zip(prompts, limits, strict=True):
+        # The last token that is added is not read.
+        n_tokens = len(prompt) + max(limit - 1, 0)
+        if room is not None and n_tokens > room:
+            text = quoted(lm.text(prompt[:40]))
+            lm.require_room(n_tokens, f"the prompt {text} ({len(prompt)} tokens) with up to {limit} new tokens")
 
 
 def _chosen(logits: Tensor, choosers: Sequence[Choose]) -> list[int]:

@@ -78,28 +78,12 @@ def validate(
         SubmissionError: something is wrong with it; all of it is said.
     """
     form = form_problems(submission)
-    if not any(problem.case is None for problem in form):
-        size = len(json.dumps(_config(submission, None)))
-        if size > MOST_YAML // 4:
-            form.append(Problem(("config",), f"and what is said beside it have {size:,} characters; shorten them"))
-    problems = [problem.text() for problem in form if problem.case is None]
-    if problems:
-        raise SubmissionError(source, problems)
-    peers = _peers(submission, runs)
-    if not peers:
-        raise SubmissionError(
-            source,
-            [
-                f"the store has no finished run of model {submission['model']!r} on {submission['data']!r} in mode "
-                f"{submission['mode']!r} by this version's definitions of the metrics to check it against; run the "
-                "controls first (editor=none,in_context,random)"
-            ],
-        )
-    peer = peers[-1]
+    peer = _peer(submission, runs, form, source)
     # In sequential mode: as they are after the last edit.
     known = {r["id"]: r for r in peer.cases("retention" if submission["mode"] == "sequential" else "cases")}
     cases: list[Case] = []
     seen: set[str] = set()
+    problems: list[str] = []
     for place, record in enumerate(submission["cases"]):
         of_form = [problem for problem in form if problem.case == place]
         if not isinstance(record, Mapping) or not isinstance(record.get("id"), str) or not record["id"]:
@@ -131,6 +115,32 @@ def validate(
     # In the data set's order, on which it depends which of two contradicting requests of a sequence holds.
     order = {name: place for place, name in enumerate(known)}
     return [case.to_dict() for case in sorted(cases, key=lambda case: order[case.fact.id])], peer
+
+
+def _peer(submission: Any, runs: Sequence[StoredRun], form: list[Problem], source: str) -> StoredRun:
+    """The latest run that a submission can be checked against.
+
+    Raises:
+        SubmissionError: what stands beside the cases is wrong, or there is no such run.
+    """
+    if not any(problem.case is None for problem in form):
+        size = len(json.dumps(_config(submission, None)))
+        if size > MOST_YAML // 4:
+            form.append(Problem(("config",), f"and what is said beside it have {size:,} characters; shorten them"))
+    problems = [problem.text() for problem in form if problem.case is None]
+    if problems:
+        raise SubmissionError(source, problems)
+    peers = _peers(submission, runs)
+    if not peers:
+        raise SubmissionError(
+            source,
+            [
+                f"the store has no finished run of model {submission['model']!r} on {submission['data']!r} in mode "
+                f"{submission['mode']!r} by this version's definitions of the metrics to check it against; run the "
+                "controls first (editor=none,in_context,random)"
+            ],
+        )
+    return peers[-1]
 
 
 def _case(fact: Fact, record: Mapping[str, Any]) -> Case:
