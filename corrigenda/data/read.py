@@ -71,21 +71,18 @@ def read_facts(
     unread: Counter[str] = Counter()
     facts: list[Fact] = []
     skipped: list[RecordError] = []
-    good = 0
     for outcome in _parsed(opened, known, unread):
-        if isinstance(outcome, RecordError):
-            if on_error == "raise":
-                raise outcome
-            skipped.append(outcome)
-            continue
-        good += 1
-        if good > offset:
+        if isinstance(outcome, Fact):
             facts.append(outcome)
-        if limit is not None and len(facts) == limit:
+        elif on_error == "raise":
+            raise outcome
+        else:
+            skipped.append(outcome)
+        if limit is not None and len(facts) == offset + limit:
             break
-    _report(opened.label, good, skipped, unread)
-    _refuse_offset_past_end(opened.label, offset, good)
-    return FactSet(opened.name, tuple(facts), tuple(skipped))
+    _report(opened.label, len(facts), skipped, unread)
+    _refuse_offset_past_end(opened.label, offset, len(facts))
+    return FactSet(opened.name, tuple(facts[offset:]), tuple(skipped))
 
 
 def _check_names(source: str | Path, schema: str, split: str | None, config: str | None) -> None:

@@ -101,9 +101,7 @@ def decode(
     """
     _check(lm, prompts)
     limits = _limits(max_new_tokens, len(prompts))
-    choosers = [choose] * len(prompts) if callable(choose) else list(choose)
-    stop = stop or lm.is_end
-    stops = [stop] * len(prompts) if callable(stop) else list(stop)
+    choosers, stops = _for_each(prompts, choose), _for_each(prompts, stop or lm.is_end)
     _require_room(lm, prompts, limits)
     ids, mask, cache = (SharedStart(lm, prompts) if start is None else start).before_decoding(prompts)
     routes = Routes()
@@ -132,6 +130,11 @@ def decode(
         ids = torch.tensor([[tokens[row]] for row in going], device=lm.device)
         mask = torch.cat([mask, torch.ones_like(ids)], dim=1)
     return [tokens[:limit] for tokens, limit in zip(added, limits, strict=True)]  # a limit may be 0
+
+
+def _for_each(prompts: Sequence[Any], given: Any) -> list[Any]:
+    """What is given once for all prompts, or once for each."""
+    return [given] * len(prompts) if callable(given) else list(given)
 
 
 def _check(lm: BareModel, prompts: Sequence[Sequence[int]]) -> None:

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -168,55 +168,70 @@ def build_prompts(
     Raises:
         EditRefusedError: a fact is longer than an edit is computed on, or the targets of all have too many tokens.
     """
-    rows: list[list[int]] = []
-    owner, before, subject = [], [], []
-    predicted: list[tuple[int, list[int]]] = []  # for each row the first predicting position, and what it predicts
+    rows: list[_Row] = []
     at_start = []
     for number, fact in enumerate(facts):
-        assert fact.target_new is not None
         _, end = subject_span(lm.tokenizer, fact.statement, fact.subject, fact.prompt.index("{}"))
         at_start.append(end == 1)
         first = 1 if end == 1 and len(prefixes) > 1 else 0
-        for place, prefix in enumerate(prefixes[first:], start=first):
-            prompt = lm.reads(put_before(lm.tokenizer, prefix, fact.statement))
-            ids = encode(lm.tokenizer, prompt)
-            with refusing_long(fact):
-                target = encode_target(lm.tokenizer, prompt, fact.target_new, fact.joint)
-            require_room(lm, fact, len(ids) + len(target) - 1)
-            rows.append(ids + target[:-1])
-            owner.append(number)
-            before.append(place)
-            slot = slot_in(prompt, fact.prompt, fact.subject)
-            subject.append(subject_span(lm.tokenizer, prompt, fact.subject, slot)[1] - 1)
-            predicted.append((len(ids) - 1, target))
+        rows += [_rewriting(lm, fact, number, place, prefixes[place]) for place in range(first, len(prefixes))]
     n_rewriting = len(rows)
-    for number, fact in enumerate(facts):
-        prompt = lm.reads(kept_prompt.replace("{}", fact.subject))
-        end = subject_span(lm.tokenizer, prompt, fact.subject, slot_in(prompt, kept_prompt, fact.subject))[1]
-        ids = encode(lm.tokenizer, prompt)
-        require_room(lm, fact, len(ids))
-        rows.append(ids[:end] if kept_position == "subject" else ids)
-        owner.append(number)
-        before.append(-1)
-        subject.append(end - 1)
-        predicted.append((len(rows[-1]) - 1, [-1]))
-    _require_memory(lm, facts, sum(len(tokens) for _, tokens in predicted))
-    batch = lm.batch(rows)
+    rows += [_kept(lm, fact, number, kept_prompt, kept_position) for number, fact in enumerate(facts)]
+    _require_memory(lm, facts, sum(len(row.targets) for row in rows))
+    batch = lm.batch([row.ids for row in rows])
     predicts = torch.zeros(batch.input_ids.shape, dtype=torch.bool)
-    for row, (first, tokens) in enumerate(predicted):
-        predicts[row, first : first + len(tokens)] = True
+    for place, row in enumerate(rows):
+        predicts[place, row.predicting : row.predicting + len(row.targets)] = True
     device = batch.input_ids.device
     return Prompts(
         batch=batch,
-        fact=torch.tensor(owner, device=device),
-        prefix=torch.tensor(before, device=device),
-        subject=torch.tensor(subject, device=device),
+        fact=torch.tensor([row.fact for row in rows], device=device),
+        prefix=torch.tensor([row.prefix for row in rows], device=device),
+        subject=torch.tensor([row.subject for row in rows], device=device),
         predicts=predicts.to(device),
-        targets=torch.tensor([token for _, tokens in predicted for token in tokens], device=device),
+        targets=torch.tensor([token for row in rows for token in row.targets], device=device),
         rewriting=torch.arange(len(rows), device=device) < n_rewriting,
         at_start=torch.tensor(at_start),
         outlying=torch.zeros(len(facts), dtype=torch.long),
     )
+
+
+class _Row(NamedTuple):
+    """A row of tokens: of which fact, behind which prefix (-1: what is to stay), where its subject ends.
+
+    From the position `predicting` on it predicts `targets`, one a position; -1 stands for a whole distribution.
+    """
+
+    ids: list[int]
+    fact: int
+    prefix: int
+    subject: int
+    predicting: int
+    targets: list[int]
+
+
+def _rewriting(lm: LanguageModel, fact: Fact, number: int, place: int, prefix: str) -> _Row:
+    """The fact's statement behind a prefix, with its target."""
+    assert fact.target_new is not None
+    prompt = lm.reads(put_before(lm.tokenizer, prefix, fact.statement))
+    ids = encode(lm.tokenizer, prompt)
+    with refusing_long(fact):
+        target = encode_target(lm.tokenizer, prompt, fact.target_new, fact.joint)
+    require_room(lm, fact, len(ids) + len(target) - 1)
+    slot = slot_in(prompt, fact.prompt, fact.subject)
+    end = subject_span(lm.tokenizer, prompt, fact.subject, slot)[1]
+    return _Row(ids + target[:-1], number, place, end - 1, len(ids) - 1, target)
+
+
+def _kept(lm: LanguageModel, fact: Fact, number: int, prompt: str, position: Literal["subject", "last"]) -> _Row:
+    """The prompt about the fact's subject whose continuation is to stay."""
+    text = lm.reads(prompt.replace("{}", fact.subject))
+    end = subject_span(lm.tokenizer, text, fact.subject, slot_in(text, prompt, fact.subject))[1]
+    ids = encode(lm.tokenizer, text)
+    require_room(lm, fact, len(ids))
+    if position == "subject":
+        ids = ids[:end]
+    return _Row(ids, number, -1, end - 1, len(ids) - 1, [-1])
 
 
 def _require_memory(lm: LanguageModel, facts: Sequence[Fact], n_tokens: int) -> None:

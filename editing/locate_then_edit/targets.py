@@ -150,22 +150,9 @@ def solve_target_values(
             # The rows of facts that are done run no more; the others, being fewer, go together in fewer passes.
             in_groups = open_facts.nonzero()[:, 0]
             groups = _groups(lm, run, layer, site, every[open_facts[run.prompts.fact]])
-        nll = torch.zeros(n_facts, device=device)
-        kl = torch.zeros(n_facts, device=device)
-        missed = torch.zeros(n_facts, dtype=torch.long, device=device)  # tokens that are not the most likely ones
         # The last forward only measures.
         with torch.set_grad_enabled(step < settings.steps - 1):
-            for group in groups:
-                log_probs = group.logits(lm, layer, site, delta).float().log_softmax(-1)
-                wanted = group.targets >= 0
-                chosen = log_probs[wanted].gather(1, group.targets[wanted, None])[:, 0]
-                nll = nll.index_add(0, group.owner[wanted], -chosen * group.weight[wanted])
-                below = (chosen.detach() < log_probs[wanted].detach().amax(1)).long()
-                missed = missed.index_add(0, group.owner[wanted], below)
-                for row, fact in zip((~wanted).nonzero()[:, 0].tolist(), group.owner[~wanted].tolist(), strict=True):
-                    now = log_probs[row]
-                    reference = before.setdefault(fact, now.detach())
-                    kl = kl.index_add(0, group.owner[row : row + 1], (now.exp() * (now - reference)).sum()[None])
+            nll, kl, missed = _measure(lm, groups, layer, site, delta, before)
         # Guarded against a square root's gradient at zero, where delta starts.
         norm = (delta.square().sum(2) + 1e-30).sqrt()
         decay = (norm / old.square().sum(2)).sum(1)
@@ -182,17 +169,52 @@ def solve_target_values(
             break
         optimiser.zero_grad()
         loss[open_facts].sum().backward()
-        held = delta.detach().clone()
-        optimiser.step()
-        with torch.no_grad():
-            norm = delta.norm(dim=2, keepdim=True)
-            delta.copy_(torch.where(norm > bound, delta * bound / norm, delta))
-            # A fact that is done keeps its delta; Adam's momentum would carry it on.
-            delta.copy_(torch.where(open_facts[:, None, None], delta, held))
+        _step(optimiser, delta, bound, open_facts)
     columns = torch.stack(history, 1).tolist()
     losses = [column[:n] for column, n in zip(columns, steps.tolist(), strict=True)]
     values = (old + delta.detach())[:, -1]
     return TargetValues(values, figures["loss"], figures["nll"], figures["kl"], steps, losses)
+
+
+def _measure(
+    lm: LanguageModel, groups: Sequence[_Group], layer: int, site: Site, delta: Tensor, before: dict[int, Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """By fact the target's negative log-likelihood, the KL, and how many tokens are not the most likely ones.
+
+    Args:
+        lm: the model.
+        groups: the rows.
+        layer: whose output is changed.
+        site: the output of what.
+        delta: by how much, (fact, part, d_model).
+        before: by fact, the KL prompt's distribution without delta; it gets those that are not there yet.
+    """
+    nll = torch.zeros(len(delta), device=delta.device)
+    kl = torch.zeros_like(nll)
+    missed = torch.zeros(len(delta), dtype=torch.long, device=delta.device)
+    for group in groups:
+        log_probs = group.logits(lm, layer, site, delta).float().log_softmax(-1)
+        wanted = group.targets >= 0
+        chosen = log_probs[wanted].gather(1, group.targets[wanted, None])[:, 0]
+        nll = nll.index_add(0, group.owner[wanted], -chosen * group.weight[wanted])
+        below = (chosen.detach() < log_probs[wanted].detach().amax(1)).long()
+        missed = missed.index_add(0, group.owner[wanted], below)
+        for row, fact in zip((~wanted).nonzero()[:, 0].tolist(), group.owner[~wanted].tolist(), strict=True):
+            now = log_probs[row]
+            reference = before.setdefault(fact, now.detach())
+            kl = kl.index_add(0, group.owner[row : row + 1], (now.exp() * (now - reference)).sum()[None])
+    return nll, kl, missed
+
+
+def _step(optimiser: torch.optim.Optimizer, delta: Tensor, bound: Tensor, open_facts: Tensor) -> None:
+    """A step of the optimiser, within the bound on delta's norm."""
+    held = delta.detach().clone()
+    optimiser.step()
+    with torch.no_grad():
+        norm = delta.norm(dim=2, keepdim=True)
+        delta.copy_(torch.where(norm > bound, delta * bound / norm, delta))
+        # A fact that is done keeps its delta; Adam's momentum would carry it on.
+        delta.copy_(torch.where(open_facts[:, None, None], delta, held))
 
 
 @dataclass(frozen=True)

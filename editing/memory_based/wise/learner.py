@@ -193,34 +193,18 @@ class Learner:
                 scores = forward.scores(answering)
                 unrelated = prompt_scores(answering, self.unrelated(answering, kinds, rng) + always)
                 route = margins.loss(scores, unrelated)
-                if old and settings.remembered:
-                    remembered = memories.prompts(self._remembered(old, rng))
-                    route = route + margins.activation_loss(prompt_scores(answering, remembered))
-                if rivals is not None:
-                    route = route + rival_loss(scores[: len(new)], rivals, settings.margin)
-                if elsewhere and settings.remembered:
-                    places = self._remembered(list(elsewhere), rng)
-                    theirs = torch.tensor([elsewhere[place] for place in places], device=memories.device)
-                    here = prompt_scores(answering, memories.prompts(places))
-                    route = route + rival_loss(theirs, here, settings.margin)
-                route = route / unit
+                route = self._beside_others(route, answering, scores[: len(new)], old, rivals, elsewhere, rng) / unit
                 loss = nll[: len(new)].mean() + settings.weight * route
                 if again:
                     loss = loss + nll[len(new) :].mean()
             if not bool(loss.isfinite()):
-                per_fact = nll[: len(new)].view(-1, each).sum(1) + scores[: len(new)].view(-1, each).sum(1)
-                bad = [n for n, value in zip(numbers, per_fact.tolist(), strict=True) if not math.isfinite(value)]
-                return bad or list(numbers)
+                per_fact = (nll[: len(new)].view(-1, each).sum(1) + scores[: len(new)].view(-1, each).sum(1)).tolist()
+                return [n for n, value in zip(numbers, per_fact, strict=True) if not math.isfinite(value)] or [*numbers]
             losses = nll[: len(new)].detach().view(-1, each)
             course.append(losses.mean(1).tolist())
             activated = scores.detach()[bare.to(scores.device)]
-            done = bool(
-                (losses[:, 0] < settings.stop).all()
-                and (losses.mean(1) < 2 * settings.stop).all()
-                and (activated >= margins.beta).all()
-                and (rivals is None or (activated > rivals[bare.to(rivals.device)]).all())
-            )
-            if done or step == settings.steps:
+            ahead = rivals is None or bool((activated > rivals[bare.to(rivals.device)]).all())
+            if step == settings.steps or (ahead and self._done(losses, activated)):
                 break
             optimiser.zero_grad()
             loss.backward()
@@ -230,17 +214,55 @@ class Learner:
             self._bound(theta)
         found = [other for number in numbers for other in others[number][:1]]
         memories.take(numbers, shard, theta.detach(), new.pick(bare.tolist()), found, superseded)
+        shared = {"unrelated_score": float(unrelated.detach().mean()), "steps": step, "shard": shard}
         for place, number in enumerate(numbers):
-            self.reports[number] |= {
+            self.reports[number] |= shared | {
                 "loss": float(losses[place, 0]),
                 "loss_in_contexts": float(losses[place].mean()),
                 "step_losses": [of_facts[place] for of_facts in course],
                 "score": float(activated[place]),
-                "unrelated_score": float(unrelated.detach().mean()),
-                "steps": step,
-                "shard": shard,
             }
         return []
+
+    def _done(self, losses: Tensor, activated: Tensor) -> bool:
+        """Whether facts say their targets, bare and in contexts, and their routing scores are high enough."""
+        stop = self.settings.stop
+        said = (losses[:, 0] < stop).all() and (losses.mean(1) < 2 * stop).all()
+        return bool(said and (activated >= self.memories.margins.beta).all())
+
+    def _beside_others(
+        self,
+        route: Tensor,
+        answering: Tensor,
+        scores: Tensor,
+        old: Sequence[int],
+        rivals: Tensor | None,
+        elsewhere: Mapping[int, float],
+        rng: random.Random,
+    ) -> Tensor:
+        """The routing loss with what other facts ask for: that the shard's own stay with it, and others' with theirs.
+
+        Args:
+            route: the loss without them.
+            answering: the values that answer.
+            scores: the routing scores of the new facts' rows.
+            old: the shard's earlier facts.
+            rivals: what other shards' scores of the new rows are, if there are others.
+            elsewhere: by fact of another shard its score there.
+            rng: draws which of them are asked at this step.
+        """
+        settings, memories = self.settings, self.memories
+        if old and settings.remembered:
+            remembered = memories.prompts(self._remembered(old, rng))
+            route = route + memories.margins.activation_loss(prompt_scores(answering, remembered))
+        if rivals is not None:
+            route = route + rival_loss(scores, rivals, settings.margin)
+        if elsewhere and settings.remembered:
+            places = self._remembered(list(elsewhere), rng)
+            theirs = torch.tensor([elsewhere[place] for place in places], device=memories.device)
+            here = prompt_scores(answering, memories.prompts(places))
+            route = route + rival_loss(theirs, here, settings.margin)
+        return route
 
     def _units(self) -> tuple[float, float]:
         """The learning rate, and what the margin loss is divided by."""
