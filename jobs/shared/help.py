@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from corrigenda.documented import Setting, as_yaml, flat, meanings, settings
 from corrigenda.names import did_you_mean
 from corrigenda.plain_data import read_yaml
+from jobs.shared.outside import CLASSES, class_at
 
 CONF = Path(__file__).parents[2] / "conf"
 
@@ -126,13 +126,13 @@ def _seeded(setting: Setting) -> Setting:
 
 
 def _chosen(place: str, choice: str) -> Iterator[Setting]:
-    """The settings of another group's choice, as its file has them."""
+    """The settings of another group's choice: those of its class, or of the class whose preset it is."""
     group, _, name = choice.strip("/").partition(": ")
-    given: Mapping[str, Any] = read_yaml(CONF / group / f"{name}.yaml")
-    module, _, attribute = given["_target_"].rpartition(".")
-    cls = getattr(importlib.import_module(module), attribute)
+    preset = CONF / group / f"{name}.yaml"
+    given: Mapping[str, Any] = read_yaml(preset) if preset.is_file() else {}
+    [base] = given.get("defaults", [name])
     own = flat(given)
-    for each in settings(cls):
+    for each in settings(class_at(CLASSES[group, base])):
         yield Setting(f"{place}.{each.name}", own.get(each.name, each.default), each.meaning)
 
 

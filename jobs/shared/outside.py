@@ -32,8 +32,13 @@ from jobs.shared.registry import classes, declaration
 LOCATORS = "corrigenda.locators"
 JOBS = "corrigenda.jobs"
 
-CLASSES = (("eval", "full", "eval.EvalSettings"), ("eval/real_use", "questions", "eval.RealUse"))
-"""Classes of settings that are choices: the group, the choice and the class. What else the group has are presets."""
+CLASSES = {
+    ("eval", "full"): "eval.EvalSettings",
+    ("eval/real_use", "questions"): "eval.RealUse",
+    ("locate", "causal_trace"): "locate.CausalTrace",
+    ("locate", "neurons"): "locate.Neurons",
+}
+"""Classes of settings that are choices, by group and choice. What else a group has are presets, files in ``conf/``."""
 
 
 @contextmanager
@@ -72,8 +77,8 @@ def add_choices(names_alone: bool = False) -> None:
     for name in EDITORS.declared:
         node = _editor(name, "???") if names_alone else configuration(name)
         store.store(name, node, "editor", provider="corrigenda")
-    for group, name, path in CLASSES:
-        node = _editor(name, path) if names_alone else of_class(_class(path))
+    for (group, name), path in CLASSES.items():
+        node = _editor(name, path) if names_alone else of_class(class_at(path), seeded=group == "locate")
         store.store(name, node, group, provider="corrigenda")
     for name in classes():
         if names_alone:
@@ -87,7 +92,8 @@ def add_choices(names_alone: bool = False) -> None:
                 store.store(point.name, config(point.name, point.value.replace(":", ".")), group, provider=entry_points)
 
 
-def _class(path: str) -> type:
+def class_at(path: str) -> type:
+    """The class with a dotted path."""
     module, _, name = path.rpartition(".")
     found: type = getattr(importlib.import_module(module), name)
     return found

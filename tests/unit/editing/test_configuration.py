@@ -51,4 +51,4 @@ def _plain(config: Any) -> dict[str, Any]:
 def test_a_random_update_is_like_any_editor() -> None:
     assert composed("editor=random").editor.like.value.steps == 20
     assert composed("editor=random", "editor@editor.like=memit_blue").editor.like.ends_only
-    assert composed("editor=suppress").editor.find._target_ == "locate.neurons.locator.Neurons"
+    assert composed("editor=suppress").editor.find._target_ == "locate.Neurons"
