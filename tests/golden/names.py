@@ -19,6 +19,7 @@ from corrigenda.edits.edit import Edit
 from editing.baselines.saved import KINDS
 from editing.registry import EDITORS, classes, presets
 from eval.metrics import METRICS
+from jobs.shared.outside import CLASSES
 from jobs.shared.registry import classes as job_classes
 
 GROUPS = ("editor", "job", "data", "eval", "logger", "model")
@@ -33,7 +34,7 @@ def names(folder: Path) -> Any:
         group.name: sorted(path.stem for path in group.glob("*.yaml")) for group in CONF.iterdir() if group.is_dir()
     }
     chosen["job"] = sorted(job_classes())
-    chosen["eval"] = sorted(["full", *chosen["eval"]])
+    chosen |= {group: sorted({*chosen[group], *(n for g, n in CLASSES if g == group)}) for group in ("eval", "locate")}
     return {
         "exports": {name: dict.fromkeys(sorted(module.__all__), True) for name, module in packages.items()},
         "editors": {name: EDITORS[name].__name__ for name in classes()},
