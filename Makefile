@@ -36,8 +36,9 @@ unit: $(READY) ## run the tests that take seconds (tiny models, in-process)
 test: $(READY) ## run all tests, e.g. make test ARGS="-m 'not slow' -k rome"
 	$(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
-nightly: $(READY) ## run the deep versions of property tests and fault injections alone (an hour or two)
+nightly: $(READY) ## run the deep versions of property tests and fault injections, and plant faults (an hour or two)
 	$(BIN)/python -m pytest --nightly $(WORKERS) $(ARGS)
+	$(BIN)/python tests/mutants
 
 lint: $(READY) ## check style (ruff) and types (mypy)
 	@status=0; for check in "ruff check ." "ruff format --check ." mypy; do \
