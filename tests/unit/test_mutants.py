@@ -41,6 +41,7 @@ def test_a_moved_text_is_found_and_one_that_is_gone_is_named(tmp_path: Path) -> 
 def test_caught_survived_and_gone(tmp_path: Path) -> None:
     """In a project of one line and one test, whose fault the test sees, does not see, or cannot see."""
     (tmp_path / "corrigenda").mkdir()
+    (tmp_path / "corrigenda" / "__init__.py").touch()  # else an installed package of that name comes first
     (tmp_path / "corrigenda" / "code.py").write_text("size = 1 + 2\nname = 'a'\n")
     test = "from corrigenda.code import size\n\ndef test_size(): assert size == 3\n"
     (tmp_path / "test_code.py").write_text(test)
