@@ -1,4 +1,4 @@
-"""The notebooks run from top to bottom, on the real model."""
+"""The notebooks run from top to bottom, on the real model: minutes. What they import is looked at with every change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the notebooks' own libraries
 def test_a_notebook_runs(path: Path, tmp_path: Path, smollm2: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
