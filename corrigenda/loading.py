@@ -193,7 +193,9 @@ def _model(automatic: Any, source: str | Path, config: Any, options: dict[str, A
     # The class itself: the automatic ones take no weights without a place where they are.
     kind = getattr(transformers, config.architectures[0])
     dtype = options["dtype"]
-    weights = packed.unpack(source, dtype if isinstance(dtype, torch.dtype) else None)
+    # What a class keeps in float32 must not lose its digits before the class sees it.
+    kept = any(getattr(kind, f"_keep_in_fp32_modules{how}", None) for how in ("", "_strict"))
+    weights = packed.unpack(source, dtype if isinstance(dtype, torch.dtype) and not kept else None)
     model, loading = kind.from_pretrained(None, config=config, state_dict=weights, output_loading_info=True, **options)
     if (source / "generation_config.json").is_file():  # else it has been read beside the weights
         model.generation_config = transformers.GenerationConfig.from_pretrained(source)

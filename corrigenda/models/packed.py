@@ -63,8 +63,8 @@ def unpack(folder: Path, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
 
     Args:
         folder: the model's.
-        dtype: what they are to be in; each is cast as soon as it is read, so that a large model is never in memory in
-            float32. By default float32 what was packed, and the others in their types.
+        dtype: what matrices are to be in; each is cast as soon as it is read, so that a large model is never in memory
+            in float32. By default float32 what was packed, and the others in their types.
 
     Raises:
         ValueError: the file is damaged.
@@ -79,7 +79,7 @@ def unpack(folder: Path, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
             if name in kinds:
                 found[name] = _unpacked(tensor, kinds[name], dtype or torch.float32)
             else:
-                found[name] = tensor if dtype is None or not tensor.is_floating_point() else tensor.to(dtype)
+                found[name] = tensor if dtype is None or tensor.dim() < 2 else tensor.to(dtype)
     return found
 
 
