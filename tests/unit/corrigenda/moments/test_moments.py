@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from corrigenda import ContextEdit, LanguageModel, LowRankEdit, Origin
+from corrigenda.data.embedded import held_out_texts, shipped_text
 from corrigenda.moments import second_moment as statistics
 from corrigenda.moments import sums
 from corrigenda.moments import text as texts
@@ -212,6 +213,21 @@ def test_file_that_is_too_short(lm: LanguageModel, tmp_path: Path) -> None:
     ]
     with pytest.raises(ValueError, match=r"short\.txt' has only 10 tokens.*11 were asked for"):
         Text(str(path), tokens=11, length=5).sequences(lm)
+
+
+def test_the_text_that_ships(lm: LanguageModel) -> None:
+    """Plain prose, nothing of the texts that perplexity is measured on; no more of it than there is."""
+    text = shipped_text()
+    assert len(text.split()) > 30_000
+    assert text.isprintable() or set(text) - {"\n"} == {char for char in text if char.isprintable()}
+    held_out = {line.strip() for kind in held_out_texts().values() for line in kind.split("\n") if len(line) > 40}
+    assert not any(line in text for line in held_out)
+    found = Text("shipped", tokens=64, length=16).sequences(lm)
+    assert [len(sequence) for sequence in found] == [16] * 4
+    assert found[0] == lm.tokenizer(text[:500], add_special_tokens=False)["input_ids"][:16]
+    assert Text("shipped").key.startswith("shipped-")
+    with pytest.raises(ValueError, match=r"'shipped' has only \d+ tokens.*9000000 were asked for"):
+        Text("shipped", tokens=9_000_000, length=64).sequences(lm)
 
 
 @pytest.mark.parametrize("source", ["nonsense", "no/such/file.txt", "./nothing.txt", "/nothing", "data/words.txt"])
