@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from corrigenda.declarations import exported
+from corrigenda.documented import default
 
 OF_THE_RUN = {"seed": "${seed}"}
 """Settings that are the run's own, unless they are given."""
@@ -20,27 +21,34 @@ def configuration(cls: type, choices: Mapping[str, str] | None = None, seeded: b
         choices: by field the group and the choice, ``GROUP: CHOICE``, that its settings are taken from.
         seeded: whether the seeds of settings within settings are the run's own, too.
     """
-    split = {field: choice.partition(": ") for field, choice in (choices or {}).items()}
-    defaults = [{f"{group}@{field}": choice} for field, (group, _, choice) in split.items()]
-    settings = {
-        field.name: OF_THE_RUN.get(field.name, _plain(_default(field), seeded))
-        for field in dataclasses.fields(cls)
-        if field.name not in split
-    }
-    return {**({"defaults": [*defaults, "_self_"]} if defaults else {}), "_target_": exported(cls), **settings}
+    choices = choices or {}
+    own = {name: value for name, value in values(cls, seeded, OF_THE_RUN).items() if name not in choices}
+    return {**({"defaults": [*taken_from(choices), "_self_"]} if choices else {}), "_target_": exported(cls), **own}
 
 
-def _default(field: dataclasses.Field[Any]) -> Any:
-    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+def taken_from(choices: Mapping[str, str]) -> list[dict[str, str]]:
+    """The entries of a defaults list that put another group's choice, ``GROUP: CHOICE``, in a dotted place."""
+    split = {place: chosen.partition(": ") for place, chosen in choices.items()}
+    return [{f"{group}@{place}": choice} for place, (group, _, choice) in split.items()]
 
 
-def _plain(value: Any, seeded: bool) -> Any:
-    """A default as a configuration has it."""
+def values(of: Any, seeded: bool, of_the_run: Mapping[str, str]) -> dict[str, Any]:
+    """The settings of a class, or of an object that is itself a default, as a configuration has them.
+
+    Args:
+        of: a dataclass, or one of its instances.
+        seeded: as of `configuration`.
+        of_the_run: by setting what stands in the place of its default.
+    """
+    fields = dataclasses.fields(of)
+    return {field.name: of_the_run.get(field.name, plain(default(of, field), seeded)) for field in fields}
+
+
+def plain(value: Any, seeded: bool) -> Any:
+    """A default as a configuration has it. Settings that say their group are read by that, others are instantiated."""
     if value is dataclasses.MISSING:
         return "???"
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        run = OF_THE_RUN if seeded else {}
-        names = [field.name for field in dataclasses.fields(value)]
-        parts = {name: run.get(name, _plain(getattr(value, name), seeded)) for name in names}
-        return {"_target_": exported(type(value)), **parts}
-    return [_plain(each, seeded) for each in value] if isinstance(value, tuple) else value
+    if dataclasses.is_dataclass(value):
+        target = {} if hasattr(value, "group") else {"_target_": exported(type(value))}
+        return target | values(value, seeded, OF_THE_RUN if seeded else {})
+    return [plain(each, seeded) for each in value] if isinstance(value, tuple) else value

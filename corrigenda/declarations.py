@@ -1,8 +1,9 @@
-"""Classes that declare themselves by a decorator, found without importing them, and the shortest path to a class."""
+"""Classes that declare themselves by a decorator, found without importing them, and paths to classes."""
 
 from __future__ import annotations
 
 import ast
+import importlib
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -27,6 +28,13 @@ def declared_classes(root: Path, paths: Iterable[Path]) -> dict[str, str]:
                     case ast.Call(func=ast.Name(id="register"), args=[ast.Constant(value=str(name)), *_]):
                         declared[name] = f"{module}.{node.name}"  # type: ignore[attr-defined]
     return declared
+
+
+def class_at(path: str) -> type:
+    """The class with a dotted path."""
+    module, _, name = path.rpartition(".")
+    found: type = getattr(importlib.import_module(module), name)
+    return found
 
 
 def exported(cls: type) -> str:

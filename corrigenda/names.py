@@ -22,6 +22,12 @@ def model_title(name: str) -> str:
     return (PurePosixPath(name).name or name) if local else name
 
 
+def alternatives(name: object, known: Iterable[str], what: str, cutoff: float = 0.6) -> str:
+    """What to answer to a name that does not exist: the near ones, and all; `what` names them in the plural."""
+    known = list(known)
+    return f"{did_you_mean(name, known, cutoff=cutoff)} The {what} are {', '.join(known)}".strip()
+
+
 def did_you_mean(name: object, known: Iterable[str], most: int = 2, cutoff: float = 0.6, place: str = "") -> str:
     """Such as "did you mean rome or random?", or nothing where no known name is near.
 

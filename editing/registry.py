@@ -25,8 +25,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from corrigenda.declarations import declared_classes
-from corrigenda.names import did_you_mean
+from corrigenda.declarations import class_at, declared_classes
+from corrigenda.names import alternatives
 from editing.spaces import Space
 
 if TYPE_CHECKING:
@@ -70,11 +70,7 @@ class Registry(Mapping[str, "type[Editor]"]):
 
     def __getitem__(self, name: str) -> type[Editor]:
         target = self._targets()[self.base(name)]
-        if not isinstance(target, str):
-            return target
-        module, _, attribute = target.rpartition(".")
-        found: type[Editor] = getattr(importlib.import_module(module), attribute)
-        return found
+        return class_at(target) if isinstance(target, str) else target
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted({*self._targets(), *presets()}))
@@ -110,8 +106,7 @@ class Registry(Mapping[str, "type[Editor]"]):
 
     def unknown(self, name: str) -> str:
         """What to answer to a name that no editor has: what it may be meant to say, and all names there are."""
-        hint = did_you_mean(name, self, cutoff=0.5)
-        return f"editor={name}: there is no such editor; {hint}{' ' * bool(hint)}The editors are {', '.join(self)}"
+        return f"editor={name}: there is no such editor; {alternatives(name, self, 'editors', cutoff=0.5)}"
 
     def _targets(self) -> Mapping[str, str | type[Editor]]:
         """What is known, with the editors of installed packages; these are looked for once, and never hide ours."""

@@ -7,10 +7,11 @@ from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from corrigenda.declarations import class_at
 from corrigenda.documented import Setting, as_yaml, flat, meanings, settings
-from corrigenda.names import did_you_mean
+from corrigenda.names import alternatives
 from corrigenda.plain_data import read_yaml
-from jobs.shared.outside import CLASSES, class_at
+from jobs.shared.outside import CLASSES
 
 CONF = Path(__file__).parents[2] / "conf"
 
@@ -85,11 +86,8 @@ def _eval(name: str) -> Help:
 
     presets = {path.stem: path for path in sorted((CONF / "eval").glob("*.yaml"))}
     if name not in {"full", *presets}:
-        names = sorted(("full", *presets))
-        hint = did_you_mean(name, names)
-        raise ValueError(
-            f"eval={name}: there is no such choice; {hint}{' ' * bool(hint)}The choices are {', '.join(names)}"
-        )
+        known = alternatives(name, sorted(("full", *presets)), "choices")
+        raise ValueError(f"eval={name}: there is no such choice; {known}")
     own = {} if name == "full" else flat(read_yaml(presets[name]))
     rows = [each._replace(default=own.get(each.name, each.default)) for each in settings(EvalSettings)]
     if name == "real_use":

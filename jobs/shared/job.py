@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corrigenda.names import did_you_mean
+from corrigenda.names import alternatives
 from corrigenda.plain_data import read_yaml
 from jobs.shared.registry import classes
 from jobs.shared.words import program
@@ -61,12 +61,10 @@ def require_job(setting: str, name: str) -> None:
     Raises:
         ValueError: there is no such job; says which names are nearest.
     """
-    known = classes()
-    if name not in known:
-        hint = did_you_mean(name, known)
+    if name not in classes():
         raise ValueError(
-            f"{setting}={name}: there is no such job; {hint}{' ' * bool(hint)}The jobs are {', '.join(known)}; "
-            "one from outside says job._target_=package.module.Class"
+            f"{setting}={name}: there is no such job; {alternatives(name, classes(), 'jobs')}; one from outside says "
+            "job._target_=package.module.Class"
         )
 
 

@@ -26,6 +26,7 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 
 from corrigenda.configuration import configuration as of_class
+from corrigenda.declarations import class_at
 from editing.registry import EDITORS, ENTRY_POINTS
 from jobs.shared.registry import classes, declaration
 
@@ -90,13 +91,6 @@ def add_choices(names_alone: bool = False) -> None:
         for point in importlib.metadata.entry_points(group=entry_points):
             if group == "editor" or point.name not in classes():
                 store.store(point.name, config(point.name, point.value.replace(":", ".")), group, provider=entry_points)
-
-
-def class_at(path: str) -> type:
-    """The class with a dotted path."""
-    module, _, name = path.rpartition(".")
-    found: type = getattr(importlib.import_module(module), name)
-    return found
 
 
 def _editor(name: str, target: str) -> dict[str, Any]:

@@ -11,15 +11,14 @@ listed without importing a job, and a job is imported when it is asked for.
 
 from __future__ import annotations
 
-import dataclasses
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from corrigenda.declarations import declared_classes, exported
+from corrigenda.configuration import OF_THE_RUN, plain, taken_from, values
+from corrigenda.declarations import class_at, declared_classes
 
 HERE = Path(__file__).parents[1]
 
@@ -59,37 +58,14 @@ class Declaration:
     @property
     def configuration(self) -> dict[str, Any]:
         """What ``job=NAME`` stands for, as Hydra reads it."""
-        parts = {name: self._plain(part) for name, part in self.parts.items()}
-        job: dict[str, Any] = {"name": self.name, **parts, **self._defaults(self.settings)}
-        defaults = [{f"override /{group}": choice} for group, choice in self.begins.items()]
-        for place, chosen in self.choices.items():
-            group, _, choice = chosen.partition(": ")
-            defaults.append({f"{group}@{place}": choice})
+        run = OF_THE_RUN | {name: f"${{{key}}}" for name, key in self.run.items()}
+        parts = {name: plain(part, seeded=True) for name, part in self.parts.items()}
+        job = {"name": self.name, **parts, **values(self.settings, seeded=True, of_the_run=run)}
+        begins = [{f"override /{group}": choice} for group, choice in self.begins.items()]
+        defaults = [*begins, *taken_from(self.choices), "_self_"]
         if self.package is None:
-            return {"defaults": [*defaults, "_self_"], **job}
-        return {"defaults": [*defaults, "_self_"], "job": job, **self.beside}
-
-    def _defaults(self, of: Any) -> dict[str, Any]:
-        return {each.name: self._default(each, of) for each in dataclasses.fields(of)}
-
-    def _default(self, setting: dataclasses.Field[Any], of: Any) -> Any:
-        if setting.name == "seed":
-            return "${seed}"
-        if isinstance(of, type) and setting.name in self.run:
-            return f"${{{self.run[setting.name]}}}"
-        if not isinstance(of, type):
-            return self._plain(getattr(of, setting.name))
-        factory = setting.default_factory
-        return self._plain(setting.default if factory is dataclasses.MISSING else factory())
-
-    def _plain(self, value: Any) -> Any:
-        """As a configuration has it. Settings that say their group are read by that, others are instantiated."""
-        if value is dataclasses.MISSING:
-            return "???"
-        if dataclasses.is_dataclass(value):
-            target = {} if hasattr(value, "group") else {"_target_": exported(type(value))}
-            return target | self._defaults(value)
-        return [self._plain(each) for each in value] if isinstance(value, tuple) else value
+            return {"defaults": defaults, **job}
+        return {"defaults": defaults, "job": job, **self.beside}
 
 
 def register(name: str, settings: type, *, aim: str, **others: Any) -> Callable[[J], J]:
@@ -115,6 +91,5 @@ def declaration(name: str) -> Declaration:
     Raises:
         KeyError: there is no such job.
     """
-    module, _, attribute = classes()[name].rpartition(".")
-    declared: Declaration = getattr(importlib.import_module(module), attribute).declaration
+    declared: Declaration = class_at(classes()[name]).declaration  # type: ignore[attr-defined]
     return declared

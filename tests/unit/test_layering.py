@@ -29,8 +29,8 @@ PROJECT = {*MAY_IMPORT, "tests", "benchmarks"}
 FLOORS: list[set[str]] = [
     {"declarations", "errors", "names", "texts"},
     {"joints", "settings", "words"},
-    {"configuration", "documented", "facts", "files", "hub", "intervals", "lazy", "progress"},
-    {"plain_data"},
+    {"documented", "facts", "files", "hub", "intervals", "lazy", "progress"},
+    {"configuration", "plain_data"},
     {"data", "indices", "prompts", "workers"},
     {"chat", "models"},
     {"forward"},
