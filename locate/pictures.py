@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING
 
 from corrigenda.texts import printable
+
+if TYPE_CHECKING:  # a third of a second to import, which the start of every command would take
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 SUFFIXES = (".png", ".pdf", ".svg")
 
@@ -46,6 +48,8 @@ def chart(path: str | Path, title: str, *, height: float = 4, legend: str | None
     Raises:
         ValueError: the suffix is not one of `SUFFIXES`.
     """
+    from matplotlib.figure import Figure
+
     path = checked(path)
     figure = Figure(figsize=(7, height), layout="constrained")
     axes = figure.subplots()

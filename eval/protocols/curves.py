@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from rich.table import Table
 
 from eval.metrics import METRICS, RUN_FIGURES, Metric
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Point = Mapping[str, Any]
 """A point of the curve as `SequentialRun.curve` gives it."""
@@ -107,6 +108,8 @@ def draw_curves(
         names: the panels' titles; by default the metrics' names.
         d_ffn: the coefficients of a layer; where they are given, the edits for each stand below the number of edits.
     """
+    from matplotlib.figure import Figure  # see `locate.pictures`
+
     if not keys:
         raise ValueError("a picture of curves needs a metric")
     rows = -(-len(keys) // columns)

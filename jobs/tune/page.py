@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
+from typing import TYPE_CHECKING, Any
 
 from corrigenda.files import write_json, write_text
 from corrigenda.names import model_title
 from eval.metrics import METRICS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 NAME = "tuning"
 SHOWN = ("efficacy_success", "paraphrase_success", "neighbourhood_success", "preservation", "perplexity_drift")
@@ -89,6 +88,9 @@ def lines_of(found: Mapping[str, Any]) -> Iterator[str]:
 
 def draw(path: Path, found: Mapping[str, Any]) -> None:
     """A picture: the trials' values one after another, and against each setting."""
+    from matplotlib.figure import Figure  # see `locate.pictures`
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
+
     trials = [trial for trial in found["trials"] if trial["value"] is not None]
     axes = [axis for axis in found["axes"] if axis["low"] < axis["high"]]
     figure = Figure(figsize=(3.2 * (len(axes) + 1), 3.2), layout="constrained")

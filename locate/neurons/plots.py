@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-
 from locate.pictures import as_drawn, checked, save, ticks_at_layers
 
 BLUE, RED = "#4878a8", "#b0413e"
@@ -39,6 +36,9 @@ def plot_layers(
     Raises:
         ValueError: the suffix is none of PNG, PDF and SVG.
     """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     path = checked(path)
     # Not through pyplot, which keeps every figure and picks a display.
     figure = Figure(figsize=(7.0, 2.6 if sums is None else 4.2), layout="constrained")
@@ -79,6 +79,9 @@ def plot_bars(path: str | Path, values: Mapping[str, float], *, title: str, labe
     Raises:
         ValueError: the suffix is none of PNG, PDF and SVG.
     """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     path = checked(path)
     figure = Figure(figsize=(4.5, 2.6), layout="constrained")
     FigureCanvasAgg(figure)
