@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 import torch
+import wise_parts
 from composed import composed
 from hydra.utils import instantiate
 from torch import Tensor
@@ -15,7 +16,7 @@ from torch import Tensor
 from corrigenda import Fact, LanguageModel
 from corrigenda.forward.recording import forward_logits
 from corrigenda.moments.text import Text
-from editing import EDITORS, Unrelated
+from editing import EDITORS
 
 LAYER = 1
 TOWER = Fact("the Eiffel tower", "{} is located in the city of", "Rome", "Paris", id="tower")
@@ -45,16 +46,10 @@ SMALL: dict[str, dict[str, Any]] = {
     "suppress": NEURONS,
     "ultraedit": {"layers": (1, 2), "most_per_coefficient": 1.0, "refuse_norm": 1e9},
     "update_neurons": NEURONS,
-    "wise_whitened": {
+    "wise_whitened": wise_parts.SMALL
+    | {
         "layer": LAYER,
         "steps": 3,
-        "lr": 20.0,  # random weights: their layers add next to nothing to the stream
-        "max_norm": 1e4,
-        "prefix_lengths": ((3, 4),),
-        "prefixes": 1,
-        "thinned": 1,
-        "replay": 2,
-        "unrelated": Unrelated(Text(tokens=32 * 12, length=12), prompts=False),
         "unrelated_batch": 4,
         "other_subjects": 1,
         "loudest": 2,

@@ -22,21 +22,26 @@ FACTS = [EIFFEL, BEN, DANIELLE, THOMAS]
 TEXT = Text(tokens=1024, length=16)
 
 
+SMALL: dict[str, Any] = {
+    "lr": 20.0,  # random weights: their layers add next to nothing to the stream
+    "max_norm": 1e4,
+    "prefix_lengths": ((3, 4),),
+    "prefixes": 1,
+    "thinned": 1,
+    "replay": 2,
+    "unrelated": Unrelated(Text(tokens=32 * 12, length=12), prompts=False),
+}
+"""What fits a tiny model of random weights."""
+
+
 def wise(**changes: Any) -> Wise:
-    settings = {
+    settings = SMALL | {
         "layer": 2,
         "shards": 2,
         "edits_per_shard": 2,
         "rho": 0.5,
         "steps": 60,
-        "lr": 20.0,  # random weights: their layers add next to nothing to the stream
-        "max_norm": 1e4,
         "weight": 0.01,
-        "prefix_lengths": ((3, 4),),
-        "prefixes": 1,
-        "thinned": 1,
-        "replay": 2,
-        "unrelated": Unrelated(Text(tokens=32 * 12, length=12), prompts=False),
         "unrelated_batch": 16,
         "other_subjects": 2,
         "loudest": 4,

@@ -10,11 +10,11 @@ import re
 import tempfile
 import warnings
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock
 
 from corrigenda.errors import DamagedModelError, ModelNotFoundError
 from corrigenda.files import (
@@ -71,16 +71,14 @@ def folder_of(sha256: str, label: str, gguf_file: Callable[[Path], Path]) -> Pat
     """
     parent = cache_folder() / "models"
     parent.mkdir(parents=True, exist_ok=True)
-    with _one_at_a_time(parent / f".{sha256[:12]}.lock"):
+    with FileLock(parent / f".{sha256[:12]}.lock"):
         folder = next(parent.glob(f"*-{sha256[:12]}"), parent / f"{label}-{sha256[:12]}")
         problem = problem_of_contents(folder, sha256)
         if folder.is_dir() and not problem:
             return folder
         remove_scratch(parent)
-        scratch_folder = tempfile.TemporaryDirectory(
-            dir=parent, prefix=scratch_prefix(label), ignore_cleanup_errors=True
-        )
-        with scratch_folder as scratch:
+        prefix = scratch_prefix(label)
+        with tempfile.TemporaryDirectory(dir=parent, prefix=prefix, ignore_cleanup_errors=True) as scratch:
             if folder.is_dir():
                 warnings.warn(f"{folder}: {problem}; the model is prepared again", stacklevel=2)
                 os.replace(folder, Path(scratch) / "earlier")  # who reads it now goes on with the files that are open
@@ -140,9 +138,3 @@ def _digest(path: Path) -> str:
     found = digest_of(path, hashlib.sha256())
     write_json(note, {"stamp": stamp, "sha256": found})
     return found
-
-
-def _one_at_a_time(path: Path) -> AbstractContextManager[Any]:
-    from filelock import FileLock
-
-    return FileLock(path)

@@ -116,10 +116,11 @@ def write(folder: Path) -> None:
     kept: list[str] = []
     for path in sorted(folder.glob("*.json"), key=lambda path: int(path.stem)):
         for text in json.loads(path.read_text(encoding="utf-8"))["texts"].values():
-            words = cleaned(text).split()
+            plain = cleaned(text)
+            words = plain.split()
             grams = {tuple(words[i : i + NGRAM]) for i in range(len(words) - NGRAM + 1)}
             if grams and len(grams & seen) < 0.1 * len(grams):
-                kept.append(cleaned(text))
+                kept.append(plain)
             seen |= grams
     content = "\n\n".join(kept) + "\n"
     write_file(SHIPPED, lambda path: path.write_bytes(lzma.compress(content.encode(), preset=9 | lzma.PRESET_EXTREME)))
