@@ -1,11 +1,11 @@
 """corrigenda/data/shipped.txt.xz: the text that ships, for second moments, thresholds and what stands before a fact.
 
-    python docs/reports/shipped_text.py sample [--model qwen2.5-coder-1.5b] [--batches 20]
+    python docs/reports/shipped_text.py sample [--model qwen2.5-coder-1.5b] [--batches 0 20]
     python docs/reports/shipped_text.py write
 
 An embedded model is asked for short texts of many kinds on many topics. Batches are kept in a folder, and what is there
 is not sampled again. The second step cleans the texts: no headings or lists, plain letters and punctuation, whole
-sentences, none that says nearly the same as an earlier one. So nobody else's text is in it.
+sentences, none that says nearly the same as an earlier one. It adds them to what ships. So nobody else's text is in it.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ def requests() -> list[str]:
     return asked
 
 
-def sample(model: str, folder: Path, batches: int) -> None:
+def sample(model: str, folder: Path, batches: range) -> None:
     """Samples texts, a file a batch."""
-    missing = [i for i in range(batches) if not (folder / f"{i}.json").is_file()]
+    missing = [i for i in batches if not (folder / f"{i}.json").is_file()]
     if not missing:
         return
     lm = load(model, dtype="bfloat16")
@@ -111,17 +111,18 @@ def cleaned(text: str) -> str:
 
 
 def write(folder: Path) -> None:
-    """Cleans the texts that were sampled, and writes those that are told apart."""
+    """Cleans the texts that were sampled, and writes what ships and those that are told apart from it."""
+    shipped = lzma.decompress(SHIPPED.read_bytes()).decode().strip().split("\n\n") if SHIPPED.is_file() else []
+    batches = sorted(folder.glob("*.json"), key=lambda path: int(path.stem))
+    sampled = [text for path in batches for text in json.loads(path.read_text(encoding="utf-8"))["texts"].values()]
     seen: set[tuple[str, ...]] = set()
     kept: list[str] = []
-    for path in sorted(folder.glob("*.json"), key=lambda path: int(path.stem)):
-        for text in json.loads(path.read_text(encoding="utf-8"))["texts"].values():
-            plain = cleaned(text)
-            words = plain.split()
-            grams = {tuple(words[i : i + NGRAM]) for i in range(len(words) - NGRAM + 1)}
-            if grams and len(grams & seen) < 0.1 * len(grams):
-                kept.append(plain)
-            seen |= grams
+    for text in [*shipped, *map(cleaned, sampled)]:
+        words = text.split()
+        grams = {tuple(words[i : i + NGRAM]) for i in range(len(words) - NGRAM + 1)}
+        if grams and len(grams & seen) < 0.1 * len(grams):
+            kept.append(text)
+        seen |= grams
     content = "\n\n".join(kept) + "\n"
     write_file(SHIPPED, lambda path: path.write_bytes(lzma.compress(content.encode(), preset=9 | lzma.PRESET_EXTREME)))
     print(f"{SHIPPED}: {len(kept)} texts, {len(content.split())} words, {SHIPPED.stat().st_size} bytes")
@@ -131,11 +132,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="the text that ships")
     parser.add_argument("step", choices=("sample", "write"))
     parser.add_argument("--model", default="qwen2.5-coder-1.5b")
-    parser.add_argument("--batches", type=int, default=20)
+    parser.add_argument("--batches", type=int, nargs=2, default=(0, 20), help="the first, and one after the last")
     parser.add_argument("--folder", type=Path, default=ROOT / "outputs" / "shipped_text")
     options = parser.parse_args()
     if options.step == "sample":
-        sample(options.model, options.folder, options.batches)
+        sample(options.model, options.folder, range(*options.batches))
     else:
         write(options.folder)
 
