@@ -44,13 +44,13 @@ from corrigenda import AttachedEdit, Fact, KnowledgeBase, LanguageModel, Origin,
 from corrigenda.data import read_facts
 from corrigenda.edits.attached import AttachedLayer, viewed
 from corrigenda.edits.routed import activated
-from corrigenda.files import write_json
 from corrigenda.forward.generation import decode
 from corrigenda.indices.kinds import Kind
 from corrigenda.knowledge.attached import EXACT, LARGE, coefficients_of
 from corrigenda.knowledge.entries import Entry
 from corrigenda.knowledge.folding import Sums, residuals_of
 from corrigenda.runs.environment import peak_memory_mb
+from corrigenda.system.files import write_json
 from editing.knowledge.how import how_named
 
 LAYER = 6

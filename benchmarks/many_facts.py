@@ -32,8 +32,8 @@ from torch import Tensor
 
 from corrigenda import Fact, LanguageModel, load
 from corrigenda.data import read_facts
-from corrigenda.files import cache_folder
 from corrigenda.runs.environment import memory_mb, peak_memory_mb
+from corrigenda.system.files import cache_folder
 from editing import Memit, UltraEdit
 from editing.locate_then_edit.prompts import build_prompts
 from editing.shared.contexts import sampled_prefixes

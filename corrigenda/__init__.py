@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from corrigenda.lazy import lazily
+from corrigenda.system.lazy import lazily
 
 if TYPE_CHECKING:
     from corrigenda.data.read import read_facts as read_facts

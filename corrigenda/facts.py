@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from corrigenda.errors import FactError
-from corrigenda.joints import joined, joint
-from corrigenda.names import did_you_mean
-from corrigenda.settings import short_repr
+from corrigenda.settings.checked import short_repr
+from corrigenda.text.joints import joined, joint
+from corrigenda.text.names import did_you_mean
 
 Verb = Literal["insert", "modify", "erase"]
 
@@ -65,8 +65,8 @@ class Fact:
         prompt: the statement with one ``{}`` where the subject goes; it ends where the object begins, without the space
             between them: that belongs to the object. It may end in a line break or an indentation.
         target_new: the object the model shall give after the edit, or None to erase. What stands between the prompt and
-            it follows from the prompt's end and the script (`corrigenda.joints.joint`); a target that begins with other
-            white space, as a line break, is kept as it is. White space at its end is left out, with a warning.
+            it follows from the prompt's end and the script (`corrigenda.text.joints.joint`); a target that begins with
+            other white space, as a line break, is kept as it is. White space at its end is left out, with a warning.
         target_true: the object it gives now, or None to insert; as `target_new`.
         id: a name unique in its set; derived from the statement and the targets when left empty.
         relation: the relation's name or Wikidata id, if known.

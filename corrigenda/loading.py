@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from corrigenda.errors import CorrigendaError, DamagedModelError, ModelNotFoundError, UnsupportedModelError
-from corrigenda.files import expanded
-from corrigenda.hub import offline, why_unreachable
 from corrigenda.language_model import LanguageModel
 from corrigenda.models import embedded, gguf_files, packed
 from corrigenda.models.condition import not_finite, refuse_incomplete
 from corrigenda.models.families import FAMILIES, unknown_encoder_decoder
-from corrigenda.plain_data import read_json
+from corrigenda.system.files import expanded
+from corrigenda.system.hub import offline, why_unreachable
+from corrigenda.system.plain_data import read_json
 
 if TYPE_CHECKING:
     from corrigenda.models.families import Family

@@ -16,8 +16,8 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from corrigenda.errors import ContextLengthError
-from corrigenda.joints import joined
-from corrigenda.texts import quoted
+from corrigenda.text.display import quoted
+from corrigenda.text.joints import joined
 
 MOST_TARGET_TOKENS = 256
 """Longer targets are refused: each token takes logits as wide as the vocabulary, in every context of an edit."""
@@ -127,7 +127,7 @@ def _second_opening(tokenizer: PreTrainedTokenizerBase, prompt: str, ids: Sequen
 def encode_target(
     tokenizer: PreTrainedTokenizerBase, prompt: str, target: str, between: str | None = None
 ) -> list[int]:
-    """The tokens of `target` as they follow `prompt`, with what stands `between` them (`corrigenda.joints.joined`).
+    """The tokens of `target` as they follow `prompt`, with what stands `between` them (`joints.joined`).
 
     The prompt and its continuation are tokenised as one text and the prompt's tokens taken off, so that a
     tokenizer that puts a token before every text (SentencePiece's dummy prefix, a BOS) adds nothing to the target.

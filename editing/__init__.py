@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from corrigenda.lazy import lazily
+from corrigenda.system.lazy import lazily
 
 if TYPE_CHECKING:
-    from corrigenda.workers import Workers as Workers
+    from corrigenda.system.workers import Workers as Workers
     from editing.baselines.controls import InContext as InContext
     from editing.baselines.controls import NoEdit as NoEdit
     from editing.baselines.crispedit import CrispEdit as CrispEdit

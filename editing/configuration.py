@@ -6,8 +6,8 @@ from typing import Any
 
 import yaml
 
-from corrigenda.configuration import configuration as of_class
-from corrigenda.documented import flat
+from corrigenda.settings.configuration import configuration as of_class
+from corrigenda.settings.documented import flat
 from editing.registry import EDITORS, PRESETS, declaration, presets
 
 

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 from corrigenda import ContextLengthError, Edit, EditRefusedError, Fact, LanguageModel
 from corrigenda.facts import as_facts
 from corrigenda.models.alone import one_thread
-from corrigenda.texts import quoted
+from corrigenda.text.display import quoted
 from editing.shared.layers import named_layers
 
 __all__ = [

@@ -25,8 +25,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from corrigenda.declarations import class_at, declared_classes
-from corrigenda.names import alternatives
+from corrigenda.settings.declarations import class_at, declared_classes
+from corrigenda.text.names import alternatives
 from editing.spaces import Space
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from corrigenda.facts import as_facts
 from corrigenda.intervals import interval
 from corrigenda.models.alone import one_thread
 from corrigenda.runs.records import CRASHED
-from corrigenda.settings import check_class
+from corrigenda.settings.checked import check_class
 from eval.measure import measure
 from eval.metrics import METRICS, Metric
 from eval.metrics.unit import Unit

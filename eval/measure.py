@@ -1,8 +1,8 @@
 """`measure`: one measurement of one model on facts, with the value of every metric that their prompts allow.
 
-What the model does with the prompts is recorded first (`eval.teacher_forcing`, `eval.free_answers`, `eval.changes`);
-the metrics (`eval.metrics`) are computed from these records, while measuring as later from a file. A metric that a
-fact's prompts do not allow is absent, never zero. Where a fact has several prompts of a kind its value is their mean.
+What the model does with the prompts is recorded first (`eval.scoring`); the metrics (`eval.metrics`) are computed from
+these records, while measuring as later from a file. A metric that a fact's prompts do not allow is absent, never zero.
+Where a fact has several prompts of a kind its value is their mean.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from dataclasses import replace
 from corrigenda import Fact, LanguageModel
 from corrigenda.facts import as_facts
 from corrigenda.models.alone import one_thread
-from corrigenda.settings import check_class
-from eval.changes import compare_with_before, drop_ties
-from eval.fitting import not_measured, too_long
-from eval.free_answers import answer_freely
-from eval.held_out import read_held_out
+from corrigenda.settings.checked import check_class
 from eval.metrics import METRICS
 from eval.real_use.asking import ask_in_real_use
 from eval.records import HeldOut, Measurement
+from eval.scoring.changes import compare_with_before, drop_ties
+from eval.scoring.fitting import not_measured, too_long
+from eval.scoring.free_answers import answer_freely
+from eval.scoring.held_out import read_held_out
+from eval.scoring.teacher_forcing import score_targets
 from eval.settings import EvalSettings
-from eval.teacher_forcing import score_targets
 
 
 @one_thread

@@ -44,7 +44,7 @@ DEFINITIONS = 3
 blank ones were the same; P was the joint probability where both objects had the same number of tokens. 2: continuations
 of a given length, end tokens barred, are compared; P is exp of the mean log-probability of the object's tokens. 3: what
 whole words are is known for every script, and signs count ("C" does not give "C++"); a free answer is as long as its
-object needs; what stands between a prompt and a target follows from both (`corrigenda.joints`), not always a space.
+object needs; what stands between prompt and target follows from both (`corrigenda.text.joints`), not always a space.
 """
 
 _R = TypeVar("_R", bound="Record")
@@ -290,7 +290,7 @@ class Measurement:
             `preserved`, not for files.
         log_perplexity: that of the held-out texts, in nats, where nothing is known of their windows (older records,
             submissions); in files it stands among the values.
-        error: why the fact was not measured (`eval.fitting`); empty where it was.
+        error: why the fact was not measured (`eval.scoring.fitting`); empty where it was.
         held_out: what the model gave to windows of the held-out texts, if they were read.
     """
 

@@ -8,7 +8,7 @@ from typing import Annotated
 from annotated_types import Ge, Lt
 
 from corrigenda.errors import SettingsError
-from corrigenda.settings import AtLeastOne, Count, Seed, checked
+from corrigenda.settings.checked import AtLeastOne, Count, Seed, checked
 from eval.real_use.settings import RealUse
 from eval.records import RECORD_OF, SIDE_KINDS
 

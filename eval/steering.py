@@ -17,8 +17,8 @@ from rich.table import Table
 from corrigenda import Edit, LanguageModel
 from corrigenda.intervals import interval
 from corrigenda.models.alone import one_thread
-from eval.held_out import read_held_out
 from eval.records import HeldOut
+from eval.scoring.held_out import read_held_out
 from eval.settings import EvalSettings
 
 Bounded = tuple[float, float | None, float | None]

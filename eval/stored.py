@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from corrigenda.files import read_kept, write_checked
+from corrigenda.system.files import read_kept, write_checked
 from eval.records import Measurement
 
 AGAIN = "it is measured again"

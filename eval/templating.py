@@ -5,7 +5,7 @@ from __future__ import annotations
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from corrigenda.texts import printable
+from corrigenda.text.display import printable
 
 
 def environment(package: str) -> Environment:

@@ -6,7 +6,7 @@ user, too: it brings locating, editing and evaluating together for one fact.
 
 from typing import TYPE_CHECKING
 
-from corrigenda.lazy import lazily
+from corrigenda.system.lazy import lazily
 
 if TYPE_CHECKING:
     from jobs.explain.explanation import Explanation as Explanation

@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from corrigenda.errors import SettingsError
-from corrigenda.settings import AtLeastOne, checked
-from corrigenda.texts import printable
+from corrigenda.settings.checked import AtLeastOne, checked
+from corrigenda.text.display import printable
 from jobs.shared.job import StoreJob
 from jobs.shared.registry import register
 from jobs.shared.saved_edits import model_of, read_edits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from corrigenda.settings import checked
+from corrigenda.settings.checked import checked
 from jobs import survey
 from jobs.shared.registry import register
 from locate import BackwardLens

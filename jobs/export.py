@@ -9,9 +9,9 @@ from typing import ClassVar, Literal
 from omegaconf import DictConfig
 
 from corrigenda.errors import SettingsError
-from corrigenda.files import expanded
-from corrigenda.progress import counted
-from corrigenda.settings import checked
+from corrigenda.settings.checked import checked
+from corrigenda.system.files import expanded
+from corrigenda.system.progress import counted
 from jobs.shared.base import say
 from jobs.shared.job import StoreJob
 from jobs.shared.registry import register

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from corrigenda import KnowledgeBase
-from corrigenda.settings import checked
-from corrigenda.texts import on_one_line, printable
+from corrigenda.settings.checked import checked
+from corrigenda.text.display import on_one_line, printable
 from jobs.build.folder import BuildFolder
 from jobs.shared.base import say, wide_console
 from jobs.shared.job import StoreJob

@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 from rich.console import RenderableType
 
 from corrigenda.runs.folder import RunFolder
-from corrigenda.settings import checked
+from corrigenda.settings.checked import checked
 from jobs import survey
 from jobs.shared.registry import register
 from locate import AttentionKnockout, average_knockouts

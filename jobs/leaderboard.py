@@ -10,7 +10,7 @@ from typing import ClassVar
 from omegaconf import DictConfig
 
 from corrigenda.runs.store import Store
-from corrigenda.settings import AtLeastOne, checked
+from corrigenda.settings.checked import AtLeastOne, checked
 from eval.leaderboard import add_submission, leaderboard, write_leaderboard
 from jobs.shared.base import say
 from jobs.shared.job import StoreJob

@@ -16,11 +16,11 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from corrigenda.errors import SettingsError
-from corrigenda.files import write_json
 from corrigenda.moments.text import Text
-from corrigenda.names import did_you_mean
 from corrigenda.runs.folder import RunFolder
-from corrigenda.settings import AtLeastOne, Count, Seed, ShareAboveZero, checked
+from corrigenda.settings.checked import AtLeastOne, Count, Seed, ShareAboveZero, checked
+from corrigenda.system.files import write_json
+from corrigenda.text.names import did_you_mean
 from jobs.shared import job
 from jobs.shared.base import begin, load_model, say
 from jobs.shared.registry import register

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 from omegaconf import DictConfig
 from rich.console import Console
 
-from corrigenda.files import write_json
 from corrigenda.runs.folder import RunFolder
-from corrigenda.settings import AtLeastOne, checked
+from corrigenda.settings.checked import AtLeastOne, checked
+from corrigenda.system.files import write_json
 from eval.protocols.kept import measure_kept
 from jobs.shared.base import load_model, say
 from jobs.shared.job import StoreJob, stored_config

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from corrigenda.runs.store import Store
-from corrigenda.settings import checked
+from corrigenda.settings.checked import checked
 from eval.metrics import METRICS
 from jobs.shared.base import wide_console
 from jobs.shared.job import StoreJob

@@ -22,9 +22,9 @@ from omegaconf import DictConfig
 from rich.console import Console, RenderableType
 
 from corrigenda.errors import SettingsError
-from corrigenda.progress import counted
 from corrigenda.runs.folder import RunFolder
-from corrigenda.settings import AtLeastOne, checked
+from corrigenda.settings.checked import AtLeastOne, checked
+from corrigenda.system.progress import counted
 from jobs.shared import job
 from jobs.shared.base import begin, load_model, say
 from jobs.shared.data import read_data

@@ -12,7 +12,7 @@ from rich.console import RenderableType
 
 from corrigenda.errors import SettingsError
 from corrigenda.runs.folder import RunFolder
-from corrigenda.settings import AtLeastOne, checked
+from corrigenda.settings.checked import AtLeastOne, checked
 from jobs import survey
 from jobs.shared.registry import register
 from jobs.shared.settings import Picture, instantiate

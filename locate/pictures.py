@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from corrigenda.texts import printable
+from corrigenda.text.display import printable
 
 if TYPE_CHECKING:  # a third of a second to import, which the start of every command would take
     from matplotlib.axes import Axes

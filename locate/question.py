@@ -15,8 +15,8 @@ from corrigenda.forward import answering
 from corrigenda.forward.recording import forward_logits
 from corrigenda.models.alone import one_thread
 from corrigenda.prompts import encode, encode_target, slot_in, subject_span
-from corrigenda.settings import Count, check_value
-from corrigenda.texts import quoted
+from corrigenda.settings.checked import Count, check_value
+from corrigenda.text.display import quoted
 
 Answer = str | Sequence[int] | None
 """Which answer counts: its text or its tokens; None and "top" as in `ask`."""

@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from corrigenda import Fact
-from corrigenda.files import write_json, write_tensors
-from corrigenda.plain_data import read_json
+from corrigenda.system.files import write_json, write_tensors
+from corrigenda.system.plain_data import read_json
 
 if TYPE_CHECKING:
     from typing_extensions import Self

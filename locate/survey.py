@@ -12,9 +12,9 @@ from typing import Any, Generic, TypeVar
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.models.alone import one_thread
-from corrigenda.progress import track
 from corrigenda.runs.folder import RunFolder
-from corrigenda.workers import Workers
+from corrigenda.system.progress import track
+from corrigenda.system.workers import Workers
 from locate.locator import Locator, Result
 from locate.question import UnknownFactError
 

@@ -11,7 +11,7 @@ import program
 import pytest
 import tiny
 
-from corrigenda.workers import Workers, _begin
+from corrigenda.system.workers import Workers, _begin
 
 
 @contextmanager

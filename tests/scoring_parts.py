@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from corrigenda import ContextEdit, LanguageModel, LowRankEdit, Origin
-from eval.scoring import TargetScore, score
+from eval.scoring.probabilities import TargetScore, score
 
 TOLERANCE = 1e-4
 TINY_QUERIES = [

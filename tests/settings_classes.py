@@ -12,7 +12,7 @@ import corrigenda
 import editing
 import eval as evaluation
 import locate
-from corrigenda.settings import is_checked
+from corrigenda.settings.checked import is_checked
 from editing import Saved
 
 NEURONS: dict[str, Any] = {"neurons": ((0, 1),)}

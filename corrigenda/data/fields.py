@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from corrigenda.errors import FactError
-from corrigenda.texts import shortened
+from corrigenda.text.display import shortened
 
 Record = Mapping[str, Any]
 

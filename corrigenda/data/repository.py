@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from corrigenda.hub import why_unreachable
+from corrigenda.system.hub import why_unreachable
 
 
 def folder_records(path: Path, split: str, config: str | None) -> Iterator[object]:

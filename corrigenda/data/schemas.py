@@ -23,7 +23,7 @@ from corrigenda.data import (
 )
 from corrigenda.data.fields import Record
 from corrigenda.facts import Fact
-from corrigenda.texts import shortened
+from corrigenda.text.display import shortened
 
 
 @dataclass(frozen=True)

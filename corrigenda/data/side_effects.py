@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from corrigenda.facts import SLOT, Fact
-from corrigenda.joints import joined
-from corrigenda.words import places
+from corrigenda.text.joints import joined
+from corrigenda.text.words import places
 
 YES: Final = "Yes"
 NO: Final = "No"

@@ -11,8 +11,8 @@ from typing import Literal
 
 from corrigenda.data.csv_records import table_rows
 from corrigenda.data.repository import folder_records, hub_file, hub_records
-from corrigenda.files import expanded
-from corrigenda.plain_data import parse, problem_in
+from corrigenda.system.files import expanded
+from corrigenda.system.plain_data import parse, problem_in
 
 _HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+")
 _HUB_FILE = re.compile(r"hf://datasets/(\w[\w.-]*/[\w.-]+)(?:@([\w.-]+))?/(.+)")

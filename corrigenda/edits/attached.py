@@ -28,7 +28,7 @@ from corrigenda.errors import WrongModelError
 from corrigenda.indices.index import Index, Nearest, nearest
 from corrigenda.indices.kinds import Kind, index_of
 from corrigenda.models.routes import MAIN, Passage
-from corrigenda.settings import AtLeastOne, check_value
+from corrigenda.settings.checked import AtLeastOne, check_value
 
 Activation = Literal["step", "relu"]
 """f: the whole value above the threshold and nothing below (``step``), or as much as the score is above it, as in the

@@ -23,10 +23,10 @@ from corrigenda.edits.state import EditorState, StoredState, read_state, write_s
 from corrigenda.errors import EditRefusedError
 from corrigenda.errors import WrongModelError as WrongModelError
 from corrigenda.facts import Fact
-from corrigenda.files import digest_of, write_json, write_tensors
 from corrigenda.models.bare import BareModel, Place
 from corrigenda.models.condition import require_no_adapter, require_own_precision
-from corrigenda.plain_data import read_json
+from corrigenda.system.files import digest_of, write_json, write_tensors
+from corrigenda.system.plain_data import read_json
 
 FORMAT = 1
 """The version of the files that `Edit.save` writes."""

@@ -12,8 +12,8 @@ from torch import Tensor
 from corrigenda.edits.edit import folder_for
 from corrigenda.edits.origin import Origin, require_finite
 from corrigenda.edits.weights import WeightEdit, memories_of
-from corrigenda.files import write_tensors
 from corrigenda.models.bare import BareModel
+from corrigenda.system.files import write_tensors
 
 LARGE = 1e18
 """The square of a norm below this does not overflow in float32."""

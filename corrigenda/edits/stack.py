@@ -20,9 +20,9 @@ from corrigenda.edits.low_rank import LowRankEdit
 from corrigenda.edits.routed import decide_on_prompts
 from corrigenda.edits.weights import WeightEdit
 from corrigenda.errors import EditRefusedError, WrongModelError
-from corrigenda.files import bytes_of
 from corrigenda.models.bare import Place
 from corrigenda.models.sites import next_hook, remove_hooks
+from corrigenda.system.files import bytes_of
 
 MOST_LOST = 0.5
 """Of an edit's change (its Frobenius norm) so much may be lost in rounding to the weights' precision, unsaid."""

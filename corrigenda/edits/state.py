@@ -18,8 +18,8 @@ from typing import Any, ClassVar, TypeVar
 from safetensors.torch import load_file
 from torch import Tensor
 
-from corrigenda.files import write_json, write_tensors
-from corrigenda.plain_data import read_json
+from corrigenda.system.files import write_json, write_tensors
+from corrigenda.system.plain_data import read_json
 
 FORMAT = 1
 """The version of the files that `write_state` writes."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from corrigenda.joints import joint
 from corrigenda.models.bare import BareModel
+from corrigenda.text.joints import joint
 
 
 def with_mask(lm: BareModel, prompt: str) -> str:

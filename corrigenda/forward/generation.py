@@ -15,8 +15,8 @@ from corrigenda.forward.shared import SharedStart
 from corrigenda.models.bare import BareModel
 from corrigenda.models.condition import settle
 from corrigenda.models.routes import Routes
-from corrigenda.settings import Count, check_value
-from corrigenda.texts import quoted
+from corrigenda.settings.checked import Count, check_value
+from corrigenda.text.display import quoted
 
 Choose = Callable[[Tensor], Tensor]
 """From next-token logits (batch, vocabulary) to the tokens chosen (batch,)."""

@@ -18,7 +18,6 @@ import transformers
 from torch import Tensor
 
 from corrigenda.errors import UnsupportedModelError
-from corrigenda.files import cache_folder, write_json
 from corrigenda.forward.generation import decode, never
 from corrigenda.forward.interventions import Apply, Read, intervene
 from corrigenda.forward.partial import PartialForward
@@ -28,6 +27,7 @@ from corrigenda.models.families import name_of
 from corrigenda.models.identity import computing_hash
 from corrigenda.models.sites import SITES, WITHOUT_LAYER, Site
 from corrigenda.prompts import TokenBatch
+from corrigenda.system.files import cache_folder, write_json
 
 TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 1e-2}
 """By precision how far two distributions of the next token may be apart (total variation) and count as one."""

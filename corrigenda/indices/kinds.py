@@ -9,7 +9,7 @@ from torch import Tensor
 from corrigenda.indices.index import Index
 from corrigenda.indices.inverted_lists import InvertedLists
 from corrigenda.indices.product_keys import ProductKeys
-from corrigenda.settings import check_value
+from corrigenda.settings.checked import check_value
 
 Kind = Literal["exact", "faiss", "product_keys"]
 """How the nearest keys are found: by looking at all of them, or among the candidates of an index."""

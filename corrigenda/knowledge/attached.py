@@ -43,7 +43,7 @@ from corrigenda.indices.kinds import Kind, index_of
 from corrigenda.knowledge.entries import Entry
 from corrigenda.knowledge.folding import residuals_of
 from corrigenda.language_model import LanguageModel
-from corrigenda.settings import AtLeastOne, Seed, ShareBelowOne, checked
+from corrigenda.settings.checked import AtLeastOne, Seed, ShareBelowOne, checked
 
 EXACT = 16384
 """Up to so many entries at a layer ``index="auto"`` looks at all of them."""

@@ -24,15 +24,15 @@ from corrigenda.data.requests import select_active
 from corrigenda.edits.edit import Edit
 from corrigenda.errors import KnowledgeBaseError
 from corrigenda.facts import Fact, as_fact, as_facts
-from corrigenda.files import expanded, write_text
 from corrigenda.knowledge.database import Database
 from corrigenda.knowledge.entries import Compiler, Entry, Solver, request_hash, require_one_setting, solve_facts
 from corrigenda.knowledge.stored import StoredEntries, fact_of
 from corrigenda.knowledge.stored_facts import StoredFacts
 from corrigenda.knowledge.vectors import WIDTH
 from corrigenda.language_model import LanguageModel
-from corrigenda.progress import counted, track
-from corrigenda.settings import AtLeastOne, Share, check_value
+from corrigenda.settings.checked import AtLeastOne, Share, check_value
+from corrigenda.system.files import expanded, write_text
+from corrigenda.system.progress import counted, track
 
 
 class KnowledgeBase:

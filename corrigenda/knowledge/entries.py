@@ -17,7 +17,7 @@ from corrigenda.edits.edit import Edit
 from corrigenda.edits.origin import require_finite
 from corrigenda.facts import Fact
 from corrigenda.language_model import LanguageModel
-from corrigenda.settings import Count, check_value
+from corrigenda.settings.checked import Count, check_value
 
 
 def now() -> str:

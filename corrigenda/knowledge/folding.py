@@ -25,7 +25,7 @@ from corrigenda.edits.values import ValueEdit
 from corrigenda.facts import Fact
 from corrigenda.knowledge.entries import Entry
 from corrigenda.language_model import LanguageModel
-from corrigenda.settings import Positive, check_value
+from corrigenda.settings.checked import Positive, check_value
 
 ROWS = 1024
 """So many entries are added at once."""

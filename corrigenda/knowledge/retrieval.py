@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from corrigenda.knowledge.cross_attention import FoldedFFN, with_bias
-from corrigenda.settings import AtLeastOne, check_value
+from corrigenda.settings.checked import AtLeastOne, check_value
 
 By = Literal["score", "contribution"]
 """How entries are ranked: by their score, which an index can search for, or by the length of what they add to the

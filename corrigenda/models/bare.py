@@ -10,7 +10,6 @@ import torch
 import xxhash
 
 from corrigenda.errors import ContextLengthError, WrongModelError
-from corrigenda.files import bytes_of
 from corrigenda.models.alone import OneThread
 from corrigenda.models.architecture import Architecture
 from corrigenda.models.condition import settle, taken
@@ -22,7 +21,8 @@ from corrigenda.models.memory import FFNMemory
 from corrigenda.models.offloaded import require_whole, runs_on, stored
 from corrigenda.models.routes import Routing
 from corrigenda.prompts import TokenBatch, goes_on, pad
-from corrigenda.texts import quoted
+from corrigenda.system.files import bytes_of
+from corrigenda.text.display import quoted
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from corrigenda.errors import ChecksumError
-from corrigenda.files import cache_folder, digest_of, scratch_prefix, write_file
 from corrigenda.models.gguf_files import folder_of
+from corrigenda.system.files import cache_folder, digest_of, scratch_prefix, write_file
 
 logger = logging.getLogger(__name__)
 

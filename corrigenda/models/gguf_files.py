@@ -17,7 +17,9 @@ import torch
 from filelock import FileLock
 
 from corrigenda.errors import DamagedModelError, ModelNotFoundError
-from corrigenda.files import (
+from corrigenda.models.condition import refuse_incomplete
+from corrigenda.models.packed import pack
+from corrigenda.system.files import (
     cache_folder,
     digest_of,
     problem_of_contents,
@@ -26,8 +28,6 @@ from corrigenda.files import (
     write_contents,
     write_json,
 )
-from corrigenda.models.condition import refuse_incomplete
-from corrigenda.models.packed import pack
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from corrigenda.models.bare import BareModel
-from corrigenda.settings import short_repr
+from corrigenda.settings.checked import short_repr
 
 Neuron = tuple[int, int]
 """A layer (negative: from the end) and the number of a coefficient, key and value in it."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from corrigenda.files import write_tensors
+from corrigenda.system.files import write_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor

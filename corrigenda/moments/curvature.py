@@ -21,14 +21,14 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from corrigenda.files import cache_folder
 from corrigenda.forward.gradients import output_gradients
 from corrigenda.language_model import LanguageModel
 from corrigenda.models.memory import FFNMemory
 from corrigenda.moments.second_moment import SecondMoment, kept_moment, second_moment
 from corrigenda.moments.sums import SquareSum
 from corrigenda.moments.text import Text
-from corrigenda.progress import track
+from corrigenda.system.files import cache_folder
+from corrigenda.system.progress import track
 
 ROWS = 8
 """Sequences run at once; the logits of all their tokens are needed."""

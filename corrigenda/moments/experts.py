@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from corrigenda.errors import UnsupportedModelError
-from corrigenda.files import cache_folder
 from corrigenda.language_model import LanguageModel
 from corrigenda.models.experts import ExpertMemory, MixtureMemory
 from corrigenda.models.memory import FFNMemory
 from corrigenda.moments.second_moment import SecondMoment, compute, kept_moment
 from corrigenda.moments.sums import SquareSum
 from corrigenda.moments.text import Text
+from corrigenda.system.files import cache_folder
 
 
 class ExpertMoments:

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from corrigenda.edits.weights import memories_of
-from corrigenda.files import cache_folder
 from corrigenda.forward.recording import forward_to
 from corrigenda.language_model import LanguageModel
 from corrigenda.models.memory import FFNMemory
 from corrigenda.moments.sums import SquareSum, read_mean
 from corrigenda.moments.text import Text
-from corrigenda.progress import track
+from corrigenda.system.files import cache_folder
+from corrigenda.system.progress import track
 
 ROWS = 32
 """Sequences run at once."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from corrigenda.files import read_kept, write_checked
+from corrigenda.system.files import read_kept, write_checked
 
 CHECKPOINT = 16
 """Batches after which the sums so far are written down."""

@@ -13,12 +13,12 @@ import torch
 
 from corrigenda.data.embedded import shipped_text
 from corrigenda.errors import SettingsError
-from corrigenda.files import cache_folder, expanded, read_kept, write_checked
 from corrigenda.forward.generation import decode, sampler
 from corrigenda.language_model import LanguageModel
-from corrigenda.progress import track
 from corrigenda.prompts import encode_plain, specials
-from corrigenda.settings import AtLeastOne, Seed, checked
+from corrigenda.settings.checked import AtLeastOne, Seed, checked
+from corrigenda.system.files import cache_folder, expanded, read_kept, write_checked
+from corrigenda.system.progress import track
 
 ROWS = 64
 """Sequences sampled at once."""

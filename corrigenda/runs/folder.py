@@ -20,8 +20,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corrigenda.files import write_file, write_json, write_text
-from corrigenda.plain_data import read_json
 from corrigenda.runs.environment import machine, versions
 from corrigenda.runs.locks import locked
 from corrigenda.runs.records import (
@@ -36,6 +34,8 @@ from corrigenda.runs.records import (
     sealed_lines,
     write_digests,
 )
+from corrigenda.system.files import write_file, write_json, write_text
+from corrigenda.system.plain_data import read_json
 
 if TYPE_CHECKING:
     from corrigenda.edits.edit import Edit

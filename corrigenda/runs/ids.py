@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from corrigenda.files import expanded
 from corrigenda.runs.sources import Sources
+from corrigenda.system.files import expanded
 
 # Not in the id: where things are kept and who is told, how the work is spread, and what the fingerprints say.
 NO_MATTER = frozenset(

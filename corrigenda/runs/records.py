@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from corrigenda.files import write_text
+from corrigenda.system.files import write_text
 
 RECORDS = ("cases", "retention")
 """The records of a run that are cases."""

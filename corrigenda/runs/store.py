@@ -16,10 +16,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from corrigenda.plain_data import read_json, read_yaml
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.locks import is_locked, locked
 from corrigenda.runs.records import count_records, records_in
+from corrigenda.system.plain_data import read_json, read_yaml
 
 State = Literal["finished", "running", "unfinished", "damaged"]
 

@@ -28,9 +28,9 @@ from pages import ROOT, Collected, Report, made, making
 from corrigenda import Fact, LanguageModel, load
 from corrigenda.data.read import read_facts
 from corrigenda.data.word_lists import insults
-from corrigenda.files import write_json
 from corrigenda.moments.text import Text
 from corrigenda.runs.folder import RunFolder
+from corrigenda.system.files import write_json
 from editing.neurons.steer import steer
 from eval import EvalSettings, has_word_of, steering_report
 from jobs.lens import PARTS, Given, LensSettings

@@ -25,13 +25,13 @@ from words import written
 
 from corrigenda import Fact, LanguageModel, load
 from corrigenda.data import read_facts
-from corrigenda.files import write_json
 from corrigenda.forward.interventions import Read, intervene
 from corrigenda.intervals import interval
 from corrigenda.models.sites import Site
 from corrigenda.moments.second_moment import SecondMoment, second_moments
-from corrigenda.progress import track
 from corrigenda.prompts import encode, subject_span
+from corrigenda.system.files import write_json
+from corrigenda.system.progress import track
 from editing import Rome
 from locate.pictures import chart, ticks_at_layers
 

@@ -20,9 +20,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from corrigenda.files import write_json
 from corrigenda.runs.records import records_in
 from corrigenda.runs.store import Store
+from corrigenda.system.files import write_json
 
 ROOT = Path(__file__).resolve().parents[2]
 EDITORS: dict[str, tuple[str, ...]] = {

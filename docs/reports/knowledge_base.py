@@ -32,19 +32,19 @@ from words import written
 
 from corrigenda import Fact, KnowledgeBase, LanguageModel, load
 from corrigenda.data import read_facts
-from corrigenda.files import write_json
 from corrigenda.forward.recording import forward_logits
 from corrigenda.indices.kinds import Kind
 from corrigenda.knowledge.cross_attention import FoldedFFN
 from corrigenda.knowledge.retrieval import answer_with, measure_retrieval, nearest_entries
 from corrigenda.knowledge.unfolding import unfold
 from corrigenda.runs.folder import RunFolder
+from corrigenda.system.files import write_json
 from editing import EditRefusedError
 from editing.knowledge.how import How, how_named
 from eval import METRICS, EvalSettings, Evaluation
-from eval.held_out import held_out_windows
 from eval.proof.proving import prove
 from eval.proof.unedited import Unedited
+from eval.scoring.held_out import held_out_windows
 
 NAME = "knowledge-base-figures"
 SCRIPT = "knowledge_base.py"

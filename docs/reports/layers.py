@@ -30,12 +30,12 @@ from words import cell, written
 
 from corrigenda import Fact, LanguageModel, load
 from corrigenda.data import read_facts
-from corrigenda.files import write_json
 from corrigenda.runs.folder import RunFolder
+from corrigenda.system.files import write_json
 from editing import EditRefusedError, Rome
 from eval import METRICS, Case, EvalSettings, Evaluation, Measurement, judged, measure
-from eval.held_out import in_turn
 from eval.measure import on_windows
+from eval.scoring.held_out import in_turn
 from eval.statistics.paired import harmonic_mean
 from eval.statistics.ranks import partial_rank_correlation, rank_correlation
 from locate import CausalTrace, Trace, UnknownFactError, average, suggest_layers

@@ -24,8 +24,8 @@ from typing import Any
 from pages import ROOT, Collected, Made, Report, keeping_option, kept, provenance
 from runs import LIKE, how_made, relative, run
 
-from corrigenda.files import write_text
 from corrigenda.runs.store import Store
+from corrigenda.system.files import write_text
 from editing import EDITORS
 from editing.registry import declaration
 from eval.leaderboard import leaderboard

@@ -30,8 +30,8 @@ from words import chance, paragraph
 
 from corrigenda import load
 from corrigenda.data import FactSet, read_facts
-from corrigenda.files import write_json, write_text
 from corrigenda.runs.store import Store, StoredRun
+from corrigenda.system.files import write_json, write_text
 from editing import EDITORS
 from eval import METRICS, Case
 from eval.protocols.curves import cell, curve_columns, draw_curves, value_at

@@ -41,8 +41,8 @@ from pages import ROOT
 from runs import run
 
 from corrigenda.data import FactSet, read_facts
-from corrigenda.files import write_json
 from corrigenda.runs.store import Store, StoredRun
+from corrigenda.system.files import write_json
 
 FIRST, COUNT = 1000, 200
 """So many facts of the file come before those that are tuned on, and so many are these."""

@@ -30,11 +30,11 @@ from pages import ROOT, Collected, Report, made, making
 from words import chance, written
 
 from corrigenda import Fact, LanguageModel, load
-from corrigenda.files import write_json
 from corrigenda.runs.folder import RunFolder
+from corrigenda.system.files import write_json
 from editing import Enhance, Suppress, UpdateNeurons
 from eval import interval, paired_test
-from eval.scoring import TargetScore, probabilities, score
+from eval.scoring.probabilities import TargetScore, probabilities, score
 from eval.statistics.paired import harmonic_mean
 from locate.neurons.attribution import METHODS
 from locate.neurons.locator import Neurons
@@ -50,7 +50,7 @@ USES = (
     "locate.neurons.suppression",
     "editing.UpdateNeurons",
     "editing.Suppress",
-    "eval.scoring",
+    "eval.scoring.probabilities",
 )
 """What the figures are made with: their code version is of the files of these."""
 DRAWS = 5

@@ -27,10 +27,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from corrigenda.files import write_json, write_text
-from corrigenda.progress import counted
 from corrigenda.runs.environment import machine, versions
 from corrigenda.runs.ids import code_version
+from corrigenda.system.files import write_json, write_text
+from corrigenda.system.progress import counted
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

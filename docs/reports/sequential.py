@@ -29,10 +29,10 @@ from transformers.utils import logging as transformers_logging
 
 from corrigenda import Fact, LanguageModel, load
 from corrigenda.data import FactSet, read_facts
-from corrigenda.files import write_json, write_text
-from corrigenda.progress import counted
 from corrigenda.runs.environment import machine
 from corrigenda.runs.folder import RunFolder
+from corrigenda.system.files import write_json, write_text
+from corrigenda.system.progress import counted
 from editing import Editor, FineTune, Rome, Unrelated, prepare
 from editing.configuration import preset_values
 from eval import EditRun, EvalSettings, SequentialRun, SequentialSettings

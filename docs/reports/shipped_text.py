@@ -21,9 +21,9 @@ from pathlib import Path
 import torch
 
 from corrigenda import load
-from corrigenda.files import write_file, write_json
 from corrigenda.forward.generation import decode, sampler
-from corrigenda.progress import track
+from corrigenda.system.files import write_file, write_json
+from corrigenda.system.progress import track
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = ROOT / "corrigenda" / "data" / "shipped.txt.xz"

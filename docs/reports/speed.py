@@ -24,7 +24,7 @@ from typing import Any
 from pages import ROOT, Collected, Report, made, making
 from words import written
 
-from corrigenda.files import write_json
+from corrigenda.system.files import write_json
 
 NAME = "speed"
 SCRIPT = "speed.py"

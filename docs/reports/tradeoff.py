@@ -34,10 +34,10 @@ from torch import Tensor
 
 from corrigenda import CodebookEdit, Edit, Fact, LanguageModel, SideMemoryEdit, load
 from corrigenda.data import read_facts
-from corrigenda.files import write_json, write_text
 from corrigenda.forward.recording import record
 from corrigenda.intervals import interval
 from corrigenda.models.routes import MAIN
+from corrigenda.system.files import write_json, write_text
 from editing import Editor, EditRefusedError, Grace, Unrelated, Wise
 from editing.configuration import preset_values
 from editing.memory_based.wise.margins import threshold_between
@@ -45,8 +45,8 @@ from editing.memory_based.wise.state import WiseState
 from editing.shared.extending import state_of
 from editing.shared.training_rows import RowsForward, SideLayer
 from eval import EvalSettings
-from eval.held_out import held_out_windows
 from eval.measure import measure
+from eval.scoring.held_out import held_out_windows
 from jobs.shared.outside import add_choices
 
 NAME = "tradeoff"

@@ -20,9 +20,9 @@ from pages import ROOT, Collected, Report, provenance
 from runs import finished, how_made, run
 from words import ALPHA, chance
 
-from corrigenda.files import write_text
-from corrigenda.names import model_title
 from corrigenda.runs.store import Store, StoredRun
+from corrigenda.system.files import write_text
+from corrigenda.text.names import model_title
 from eval import METRICS, Case
 from eval.evaluation import Evaluation
 from eval.metrics import Metric

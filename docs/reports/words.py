@@ -16,7 +16,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pages import DOCS, provenance
 
-from corrigenda.files import write_text
+from corrigenda.system.files import write_text
 from eval.metrics.unit import Unit
 
 TEMPLATES = DOCS / "templates"

@@ -21,7 +21,7 @@ def nav() -> list[dict[str, str]]:
 
 def exports(package: str) -> dict[str, str]:
     """The names that a package exports, with the modules that they come from."""
-    return dict(importlib.import_module(package).__dict__["_homes"])  # a lazy package: corrigenda/lazy.py
+    return dict(importlib.import_module(package).__dict__["_homes"])  # a lazy package: corrigenda/system/lazy.py
 
 
 def pages() -> dict[str, str]:

@@ -17,7 +17,7 @@ from typing import Any
 
 import griffe
 
-from corrigenda.documented import settings
+from corrigenda.settings.documented import settings
 from editing import EDITORS
 from editing.configuration import preset_values
 from editing.registry import declaration

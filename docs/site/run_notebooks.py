@@ -23,7 +23,7 @@ FOLDER = ROOT / "docs" / "notebooks"
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 """How a terminal is told colours."""
 PROGRESS = re.compile(r"(.*): done in .*")
-"""What `corrigenda.progress` says when something has taken long."""
+"""What `corrigenda.system.progress` says when something has taken long."""
 
 
 def executed(path: Path, folder: Path, timeout: int = 600) -> Any:

@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from corrigenda import ContextEdit, Fact, LanguageModel, LowRankEdit, Origin
 from corrigenda.facts import as_facts
-from corrigenda.joints import joined
 from corrigenda.models.alone import one_thread
-from corrigenda.settings import checked
+from corrigenda.settings.checked import checked
+from corrigenda.text.joints import joined
 from editing.editor import require_targets
 from editing.registry import register
 from editing.shared.together import deduplicate
@@ -41,7 +41,7 @@ class InContext:
 
     Attributes:
         template: what is written of each fact: ``{statement}`` and ``{target}`` are filled in; where a space stands
-            between the two, what follows from the statement's end does (`corrigenda.joints.joint`).
+            between the two, what follows from the statement's end does (`corrigenda.text.joints.joint`).
     """
 
     name: ClassVar[str] = "in_context"

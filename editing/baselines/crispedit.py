@@ -15,7 +15,7 @@ from corrigenda.errors import SettingsError
 from corrigenda.models.alone import one_thread
 from corrigenda.moments.curvature import Labels, curvature
 from corrigenda.moments.text import Text
-from corrigenda.settings import Count, Positive, Share, checked
+from corrigenda.settings.checked import Count, Positive, Share, checked
 from editing.baselines.finetune import FineTune, Projection
 from editing.editor import EditRefusedError
 from editing.locate_then_edit.guards import warn_of_rank

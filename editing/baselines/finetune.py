@@ -19,7 +19,7 @@ from corrigenda import Edit, Fact, LanguageModel, Origin, ValueEdit
 from corrigenda.edits.weights import require_writable
 from corrigenda.forward.differentiable import differentiable
 from corrigenda.models.alone import one_thread
-from corrigenda.settings import AtLeastOne, NotNegative, Positive, Seed, checked
+from corrigenda.settings.checked import AtLeastOne, NotNegative, Positive, Seed, checked
 from editing.editor import EditRefusedError, FactRefusedError, require_targets
 from editing.registry import register
 from editing.shared.extending import check_previous, without

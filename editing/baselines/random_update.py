@@ -13,7 +13,7 @@ import torch
 
 from corrigenda import Fact, LanguageModel, LowRankEdit
 from corrigenda.models.alone import one_thread
-from corrigenda.settings import Seed, checked
+from corrigenda.settings.checked import Seed, checked
 from editing.editor import Editor, EditRefusedError, prepare
 from editing.locate_then_edit.rome import Rome
 from editing.registry import register

@@ -11,8 +11,8 @@ from typing import ClassVar
 from corrigenda import Edit, Fact, LanguageModel
 from corrigenda.facts import as_facts
 from corrigenda.models.alone import one_thread
-from corrigenda.plain_data import read_json
-from corrigenda.settings import checked
+from corrigenda.settings.checked import checked
+from corrigenda.system.plain_data import read_json
 from editing.editor import EditRefusedError
 from editing.registry import register
 

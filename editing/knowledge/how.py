@@ -20,7 +20,7 @@ from typing import Any
 
 from corrigenda.errors import SettingsError
 from corrigenda.knowledge.entries import Compiler
-from corrigenda.names import did_you_mean
+from corrigenda.text.names import did_you_mean
 from editing.knowledge.folded import Folded
 from editing.knowledge.solving import EntrySolver
 from editing.locate_then_edit.closed_form import ClosedForm

@@ -9,7 +9,7 @@ from typing import Any
 
 from corrigenda import EditRefusedError, Fact, LanguageModel
 from corrigenda.knowledge.entries import Entry
-from corrigenda.workers import Workers
+from corrigenda.system.workers import Workers
 from editing.editor import require_targets
 from editing.locate_then_edit.closed_form import ClosedForm
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from corrigenda.settings import Share, checked
+from corrigenda.settings.checked import Share, checked
 from editing.locate_then_edit.least_squares import Factors
 
 

@@ -10,7 +10,7 @@ import warnings
 from dataclasses import dataclass
 
 from corrigenda import EditRefusedError
-from corrigenda.settings import Positive, Share, checked
+from corrigenda.settings.checked import Positive, Share, checked
 from editing.locate_then_edit.least_squares import NullSpace
 from editing.locate_then_edit.weighed import Weighed, mean_energy
 from editing.locate_then_edit.writing import Problem, Solution

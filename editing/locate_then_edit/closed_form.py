@@ -21,8 +21,8 @@ from corrigenda.errors import SettingsError
 from corrigenda.moments.experts import ExpertMoments, Moment, tokens_for
 from corrigenda.moments.second_moment import second_moments
 from corrigenda.moments.text import Text
-from corrigenda.settings import AtLeastOne, Count, NotNegative, Positive, Seed, Share, checked
-from corrigenda.workers import Workers
+from corrigenda.settings.checked import AtLeastOne, Count, NotNegative, Positive, Seed, Share, checked
+from corrigenda.system.workers import Workers
 from editing.editor import require_targets
 from editing.locate_then_edit.after_treatments import AfterTreatments, anchored
 from editing.locate_then_edit.guards import warn_of_load, warn_of_rank

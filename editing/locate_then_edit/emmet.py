@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from corrigenda.settings import AtLeastOne, NotNegative, Share, checked
+from corrigenda.settings.checked import AtLeastOne, NotNegative, Share, checked
 from editing.locate_then_edit.closed_form import ClosedForm
 from editing.locate_then_edit.least_squares import equality_update
 from editing.locate_then_edit.targets import Site, ValueSettings

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from corrigenda import EditRefusedError, Fact
 from corrigenda.moments.experts import Moment
-from corrigenda.settings import Positive, Share, checked
+from corrigenda.settings.checked import Positive, Share, checked
 
 
 @dataclass(frozen=True)

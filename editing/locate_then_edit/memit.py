@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from corrigenda.settings import Positive, checked
+from corrigenda.settings.checked import Positive, checked
 from editing.locate_then_edit.least_squares import Penalty
 from editing.locate_then_edit.weighed import Weighed, mean_energy
 from editing.locate_then_edit.writing import Problem, Solution

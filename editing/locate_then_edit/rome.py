@@ -20,8 +20,8 @@ from corrigenda.models.alone import one_thread
 from corrigenda.moments.experts import ExpertMoments, Moment
 from corrigenda.moments.second_moment import second_moment
 from corrigenda.moments.text import Text
-from corrigenda.progress import counted, track
-from corrigenda.settings import AtLeastOne, NotNegative, Positive, Seed, Share, checked
+from corrigenda.settings.checked import AtLeastOne, NotNegative, Positive, Seed, Share, checked
+from corrigenda.system.progress import counted, track
 from editing.editor import require_targets
 from editing.locate_then_edit.guards import Guards, agreement
 from editing.locate_then_edit.joined import edit_of

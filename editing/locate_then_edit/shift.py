@@ -15,7 +15,7 @@ from torch import Tensor
 
 from corrigenda import Fact, LanguageModel, LowRankEdit, Origin
 from corrigenda.prompts import encode, encode_target
-from corrigenda.settings import Positive, checked
+from corrigenda.settings.checked import Positive, checked
 from editing.editor import FactRefusedError, refusing_long, require_room, require_targets
 from editing.registry import register
 from editing.shared.directions import raising

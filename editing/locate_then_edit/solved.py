@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from corrigenda import EditRefusedError, Fact, LanguageModel
-from corrigenda.files import cache_folder, read_kept, write_checked
-from corrigenda.progress import counted, track
-from corrigenda.workers import Workers
+from corrigenda.system.files import cache_folder, read_kept, write_checked
+from corrigenda.system.progress import counted, track
+from corrigenda.system.workers import Workers
 from editing.locate_then_edit.prompts import Prompts, build_prompts, run_prompts, warn_of_contexts
 from editing.locate_then_edit.targets import Site, ValueSettings, solve_target_values
 

@@ -27,7 +27,7 @@ from corrigenda.forward.differentiable import differentiable
 from corrigenda.forward.interventions import Add, intervene
 from corrigenda.forward.partial import PartialForward
 from corrigenda.models import positions, sites
-from corrigenda.settings import AtLeastOne, NotNegative, Positive, checked
+from corrigenda.settings.checked import AtLeastOne, NotNegative, Positive, checked
 from editing.locate_then_edit.prompts import PromptRun
 
 PASS_TOKENS = 48

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from corrigenda import Edit, EditRefusedError, Fact, LanguageModel, WeightEdit
-from corrigenda.settings import AtLeastOne, Positive, Share, checked
+from corrigenda.settings.checked import AtLeastOne, Positive, Share, checked
 from editing.editor import require_targets
 from editing.locate_then_edit.answers import AnswerTokens, answer_tokens
 from editing.locate_then_edit.guards import warn_of_load

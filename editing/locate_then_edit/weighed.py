@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from corrigenda.errors import SettingsError
-from corrigenda.settings import Positive, checked
+from corrigenda.settings.checked import Positive, checked
 from editing.locate_then_edit.closed_form import ClosedForm
 from editing.locate_then_edit.least_squares import Metric, solve_penalised
 from editing.locate_then_edit.writing import Problem, Solution

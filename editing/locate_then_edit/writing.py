@@ -18,7 +18,7 @@ from torch import Tensor
 
 from corrigenda import EditRefusedError, Fact, LanguageModel, Origin
 from corrigenda.moments.experts import Moment
-from corrigenda.progress import counted, track
+from corrigenda.system.progress import counted, track
 from editing.locate_then_edit.after_treatments import AfterTreatments
 from editing.locate_then_edit.guards import cosines_between, name_alike
 from editing.locate_then_edit.history import KeyHistory, Solutions

@@ -22,7 +22,7 @@ from corrigenda.edits.state import EditorState, StoredState
 from corrigenda.forward.differentiable import differentiable
 from corrigenda.models.alone import one_thread
 from corrigenda.moments.text import Text
-from corrigenda.settings import AtLeastOne, NotNegative, Positive, checked
+from corrigenda.settings.checked import AtLeastOne, NotNegative, Positive, checked
 from editing.editor import EditRefusedError, require_targets
 from editing.registry import register
 from editing.shared.extending import check_previous, state_of, without

@@ -14,7 +14,7 @@ from corrigenda import Fact, LanguageModel, LowRankEdit
 from corrigenda.facts import as_facts
 from corrigenda.models.alone import one_thread
 from corrigenda.models.neurons import Neuron, in_common
-from corrigenda.settings import AtLeastOne, ShareBelowOne, checked
+from corrigenda.settings.checked import AtLeastOne, ShareBelowOne, checked
 from editing.editor import EditRefusedError
 from editing.neurons.neuron_editor import FIND, Find, NeuronEditor
 from editing.registry import register

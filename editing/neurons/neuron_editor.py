@@ -16,7 +16,7 @@ from corrigenda import Fact, LanguageModel, Origin
 from corrigenda.errors import SettingsError
 from corrigenda.facts import as_facts
 from corrigenda.models.neurons import Neuron, as_neurons, in_model
-from corrigenda.settings import checked
+from corrigenda.settings.checked import checked
 from editing.editor import EditRefusedError
 
 Find = Callable[[LanguageModel, Fact], Iterable[Neuron]]

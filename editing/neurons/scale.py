@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from corrigenda import CoefficientEdit, Fact, LanguageModel
 from corrigenda.edits.coefficients import ScaledAt
-from corrigenda.settings import checked
+from corrigenda.settings.checked import checked
 from editing.neurons.neuron_editor import FIND, NeuronEditor
 from editing.registry import register
 from editing.shared.together import deduplicate, looked_at

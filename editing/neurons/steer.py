@@ -18,7 +18,7 @@ from corrigenda.edits.coefficients import How, ScaledAt
 from corrigenda.forward.recording import forward_to
 from corrigenda.models.alone import one_thread
 from corrigenda.models.neurons import Neuron
-from corrigenda.settings import check_value
+from corrigenda.settings.checked import check_value
 
 
 @one_thread

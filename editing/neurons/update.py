@@ -13,7 +13,7 @@ from torch import Tensor
 from corrigenda import Fact, LanguageModel, LowRankEdit
 from corrigenda.forward import answering
 from corrigenda.prompts import encode, encode_target
-from corrigenda.settings import checked
+from corrigenda.settings.checked import checked
 from editing.editor import EditRefusedError
 from editing.neurons.neuron_editor import FIND, NeuronEditor
 from editing.registry import register

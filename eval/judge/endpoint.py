@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from corrigenda.errors import CorrigendaError
-from corrigenda.progress import track
-from corrigenda.texts import on_one_line
+from corrigenda.system.progress import track
+from corrigenda.text.display import on_one_line
 
 if TYPE_CHECKING:
     import httpx

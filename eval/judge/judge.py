@@ -11,8 +11,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from corrigenda.errors import SettingsError
-from corrigenda.files import cache_folder, expanded
-from corrigenda.settings import AtLeastOne, Count, NotNegative, Positive, Seed, checked, short_repr
+from corrigenda.settings.checked import AtLeastOne, Count, NotNegative, Positive, Seed, checked, short_repr
+from corrigenda.system.files import cache_folder, expanded
 from eval.judge.endpoint import Endpoint
 from eval.judge.replies import Replies
 

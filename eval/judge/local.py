@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from corrigenda import LanguageModel, load
-from corrigenda.chat import chat_tokens
 from corrigenda.forward.generation import decode
-from corrigenda.progress import track
-from eval.scoring import batches
+from corrigenda.models.chat import chat_tokens
+from corrigenda.system.progress import track
+from eval.scoring.probabilities import batches
 
 _MOST_TOKENS = 4096
 """Tokens run at once, padding included."""

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from corrigenda.files import write_json
-from corrigenda.plain_data import read_json
+from corrigenda.system.files import write_json
+from corrigenda.system.plain_data import read_json
 
 logger = logging.getLogger(__name__)
 

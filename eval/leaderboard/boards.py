@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from corrigenda.names import model_title
+from corrigenda.text.names import model_title
 from eval.leaderboard.columns import Column, columns
 from eval.leaderboard.entries import Entry, LeftOut, TableKey
 from eval.statistics.comparison import Comparison

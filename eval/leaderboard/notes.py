@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from corrigenda.progress import counted
 from corrigenda.runs.ids import targets
+from corrigenda.system.progress import counted
 from eval.leaderboard.boards import Row, Test
 from eval.leaderboard.columns import columns
 from eval.leaderboard.entries import Entry, TableKey

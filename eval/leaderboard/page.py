@@ -12,9 +12,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from corrigenda.files import write_json, write_text
-from corrigenda.names import model_title
-from corrigenda.texts import in_spreadsheet, printable
+from corrigenda.system.files import write_json, write_text
+from corrigenda.text.display import in_spreadsheet, printable
+from corrigenda.text.names import model_title
 from eval.leaderboard.boards import Leaderboard
 from eval.leaderboard.columns import Column, axes
 from eval.leaderboard.marks import ALPHA

@@ -17,9 +17,9 @@ from typing import Any
 
 from corrigenda import Fact
 from corrigenda.errors import CorrigendaError
-from corrigenda.plain_data import MOST_YAML, read_json, yaml_text
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.store import Store, StoredRun
+from corrigenda.system.plain_data import MOST_YAML, read_json, yaml_text
 from eval.evaluation import NOT_FINITE, Case, Evaluation
 from eval.leaderboard.entries import definitions_of, table_key
 from eval.leaderboard.recompute import recomputed

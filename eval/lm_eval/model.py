@@ -21,7 +21,7 @@ from corrigenda import LanguageModel
 from corrigenda.forward.generation import decode, greedy
 from corrigenda.forward.recording import forward_logits
 from corrigenda.prompts import encode
-from eval.scoring import batches
+from eval.scoring.probabilities import batches
 
 MOST_TOKENS = 2048
 """The longest text where a model's configuration names no limit, as in the harness."""

@@ -1,7 +1,7 @@
 """Free-generation accuracy: does the greedy answer give the target?
 
 No teacher forcing and no hint of the answer's length (Yang et al. 2025, "The Mirage of Model Editing"). The normalised
-answer begins with a target (strict) or contains one (lenient), as whole words (`corrigenda.words` says what these are);
+answer begins with a target (strict) or contains one (lenient), as whole words (`corrigenda.text.words` defines them);
 the true object with a target in it ("Rome, Georgia") is none.
 """
 
@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Literal, TypeAlias
 
 from corrigenda import Fact
-from corrigenda.words import places
+from corrigenda.text.words import places
 from eval.metrics.groups import note_groups
 from eval.metrics.metric import Compute, CurveColumn, Groups, LeaderboardColumn, Metric, Needs
 from eval.records import Measurement, ScoredProbe, ScoredPrompt

@@ -1,6 +1,6 @@
 """Perplexity of held-out texts, and its drift: what an edit did to the model as a whole.
 
-Where several facts are of one edited model, the intervals are over the windows of the texts (`eval.held_out`); where
+Where several facts share one edited model, intervals are over the windows of the texts (`eval.scoring.held_out`); where
 each fact has its own, they are over subjects as ever, each of which has windows of its own.
 """
 

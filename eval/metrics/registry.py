@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from corrigenda import Fact
-from corrigenda.names import did_you_mean
+from corrigenda.text.names import did_you_mean
 from eval.metrics.metric import Compute, Measured, Metric
 from eval.records import Measurement
 

@@ -12,7 +12,7 @@ from typing import Any
 from corrigenda import Fact
 from eval.metrics.metric import Compute, CurveColumn, LeaderboardColumn, Metric, Needs
 from eval.records import PAIRED_KINDS, Measurement
-from eval.scoring import TargetScore, probabilities
+from eval.scoring.probabilities import TargetScore, probabilities
 
 
 def paired_probabilities(record: Mapping[str, Any]) -> tuple[float, float] | None:

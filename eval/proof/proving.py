@@ -11,13 +11,13 @@ from typing import Any
 
 from corrigenda import Edit, Fact, LanguageModel
 from corrigenda.forward.generation import Greedy, decode, never
-from corrigenda.progress import counted, stage, track
 from corrigenda.runs.folder import RunFolder
+from corrigenda.system.progress import counted, stage, track
 from eval.evaluation import Case, judged
-from eval.held_out import read_held_out
 from eval.measure import measure
 from eval.proof.unedited import Unedited
 from eval.records import ScoredPrompt
+from eval.scoring.held_out import read_held_out
 from eval.settings import EvalSettings
 
 PART = 16

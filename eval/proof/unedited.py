@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from corrigenda import Fact, LanguageModel
-from corrigenda.files import read_kept, write_checked
 from corrigenda.runs.ids import code_version
-from eval.held_out import read_held_out
+from corrigenda.system.files import read_kept, write_checked
 from eval.measure import measure
 from eval.records import HeldOut, Measurement
+from eval.scoring.held_out import read_held_out
 from eval.settings import EvalSettings
 from eval.stored import AGAIN, file_of, stored_measurements, write_measurements
 

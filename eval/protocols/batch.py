@@ -7,14 +7,14 @@ from pathlib import Path
 
 from corrigenda import Edit
 from corrigenda.data.requests import left_out, reports_together, select_active
-from corrigenda.files import write_json
-from corrigenda.plain_data import read_json
-from corrigenda.progress import track
+from corrigenda.system.files import write_json
+from corrigenda.system.plain_data import read_json
+from corrigenda.system.progress import track
 from eval.evaluation import judged
-from eval.held_out import read_held_out
 from eval.measure import measure
 from eval.protocols.runs import Attempt, EditRun, reports_of
 from eval.records import HeldOut
+from eval.scoring.held_out import read_held_out
 
 
 def run_batch(run: EditRun) -> None:

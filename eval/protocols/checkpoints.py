@@ -19,13 +19,12 @@ from typing import Any
 
 from corrigenda import Fact
 from corrigenda.data.requests import ActiveRequests, select_active
-from corrigenda.files import write_json, write_text
-from corrigenda.plain_data import read_json
-from corrigenda.progress import counted, stage, track
 from corrigenda.runs.environment import peak_memory_mb
 from corrigenda.runs.folder import read_object
+from corrigenda.system.files import write_json, write_text
+from corrigenda.system.plain_data import read_json
+from corrigenda.system.progress import counted, stage, track
 from eval.evaluation import Case, Evaluation, judged
-from eval.held_out import read_held_out
 from eval.lm_eval.harness import Harness
 from eval.measure import measure
 from eval.metrics import METRICS
@@ -39,6 +38,7 @@ from eval.protocols.runs import EditRun, reports_of
 from eval.protocols.settings import Regime, SequentialSettings
 from eval.protocols.survival import finetuned
 from eval.records import HeldOut
+from eval.scoring.held_out import read_held_out
 from eval.settings import EvalSettings
 
 _FOLDER = "curve"

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from corrigenda import Edit
-from corrigenda.files import write_json
 from corrigenda.runs.environment import peak_memory_mb
 from corrigenda.runs.folder import read_object
+from corrigenda.system.files import write_json
 from eval.protocols.runs import EditRun
 from eval.protocols.settings import Regime
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.data import FactSet
-from corrigenda.progress import counted, track
 from corrigenda.runs.ids import code_version
-from eval.held_out import read_held_out
+from corrigenda.system.progress import counted, track
 from eval.measure import measure
 from eval.records import HeldOut, Measurement
+from eval.scoring.held_out import read_held_out
 from eval.settings import EvalSettings
 from eval.stored import file_of, stored_measurements, write_measurements
 

@@ -20,9 +20,9 @@ from corrigenda.runs.environment import peak_memory_mb
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.records import CRASHED
 from eval.evaluation import Case, Evaluation
-from eval.fitting import too_long
 from eval.protocols.pre_edit import PreEditMeasurement, ReducedEvaluation
 from eval.records import DEFINITIONS
+from eval.scoring.fitting import too_long
 from eval.settings import EvalSettings
 
 CHUNK = 10

@@ -13,7 +13,6 @@ from corrigenda import Edit, Fact
 from corrigenda.data.requests import select_active
 from corrigenda.runs.records import CRASHED
 from eval.evaluation import NOT_FINITE, Case, Evaluation, judged
-from eval.held_out import in_turn
 from eval.measure import measure, on_windows
 from eval.protocols.alarm import check_alarm
 from eval.protocols.batches import asked_of
@@ -26,6 +25,7 @@ from eval.protocols.runs import Attempt, EditRun, reports_of
 from eval.protocols.settings import Regime, SequentialSettings
 from eval.protocols.survival import check_survival
 from eval.records import Measurement
+from eval.scoring.held_out import in_turn
 from eval.settings import EvalSettings
 
 logger = logging.getLogger(__name__)

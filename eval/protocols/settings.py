@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Lt
 
 from corrigenda.errors import SettingsError
-from corrigenda.settings import AtLeastOne, Count, NotNegative, Seed, Share, checked
+from corrigenda.settings.checked import AtLeastOne, Count, NotNegative, Seed, Share, checked
 from eval.protocols.survival import SurvivalSettings
 
 Regime = Literal["auto", "stack", "extend", "together"]

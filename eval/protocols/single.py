@@ -8,15 +8,15 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 from corrigenda import Edit, Fact, LanguageModel
-from corrigenda.progress import stage
 from corrigenda.runs.environment import peak_memory_mb
-from corrigenda.workers import Workers
+from corrigenda.system.progress import stage
+from corrigenda.system.workers import Workers
 from eval.evaluation import Case, judged
-from eval.held_out import in_turn
 from eval.measure import measure, on_windows
 from eval.metrics import METRICS
 from eval.protocols.pre_edit import PreEditMeasurement
 from eval.protocols.runs import CHUNK, Editor, EditRun, attempt, report
+from eval.scoring.held_out import in_turn
 from eval.settings import EvalSettings
 
 

@@ -20,8 +20,8 @@ from corrigenda import LanguageModel
 from corrigenda.forward.differentiable import differentiable
 from corrigenda.models.condition import OWN_ADAPTER
 from corrigenda.moments.text import Text
-from corrigenda.progress import track
-from corrigenda.settings import AtLeastOne, Count, Positive, Seed, checked
+from corrigenda.settings.checked import AtLeastOne, Count, Positive, Seed, checked
+from corrigenda.system.progress import track
 
 logger = logging.getLogger(__name__)
 

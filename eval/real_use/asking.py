@@ -6,13 +6,13 @@ from collections.abc import Collection, Sequence
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.forward.generation import decode
-from eval.free_answers import room_for
 from eval.judge.judge import Judge
 from eval.judge.verdicts import judge_prompt
 from eval.real_use.questions import questions_of
 from eval.real_use.settings import RealUse
 from eval.records import QUESTION_KIND, AskedQuestion, Measurement
-from eval.scoring import batches
+from eval.scoring.free_answers import room_for
+from eval.scoring.probabilities import batches
 
 
 def ask_in_real_use(

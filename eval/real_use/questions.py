@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from corrigenda import Fact, LanguageModel
-from corrigenda.chat import Turn, chat_text, chat_tokens
+from corrigenda.models.chat import Turn, chat_text, chat_tokens
 from eval.real_use.settings import Context, Form, RealUse
 
 EXAMPLES = (

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from corrigenda.errors import SettingsError
-from corrigenda.settings import AtLeastOne, checked
+from corrigenda.settings.checked import AtLeastOne, checked
 from eval.judge.judge import Judge
 
 Form = Literal["plain", "chat"]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from corrigenda.settings import Count, NotNegative, Share, checked
+from corrigenda.settings.checked import Count, NotNegative, Share, checked
 from eval.metrics import METRICS
 from eval.metrics.unit import Unit
 

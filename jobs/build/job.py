@@ -24,11 +24,11 @@ from corrigenda import Edit, Fact, KnowledgeBase, LanguageModel, WrongModelError
 from corrigenda.data.requests import select_active
 from corrigenda.edits.weights import WeightEdit
 from corrigenda.errors import SettingsError
-from corrigenda.files import write_json, write_text
+from corrigenda.system.files import write_json, write_text
 from corrigenda.knowledge.plan import Plan
-from corrigenda.progress import counted, stage
+from corrigenda.system.progress import counted, stage
 from corrigenda.runs.folder import RunFolder
-from corrigenda.settings import checked
+from corrigenda.settings.checked import checked
 from editing.editor import require_targets
 from editing.knowledge.how import BESIDE, How, how_named, how_of
 from eval import EvalSettings

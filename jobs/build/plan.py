@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from corrigenda import Fact
 from corrigenda.knowledge.plan import Plan
-from corrigenda.texts import on_one_line
+from corrigenda.text.display import on_one_line
 
 MOST = 20
 """So many facts are listed of each kind."""

@@ -15,14 +15,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.data import FactSet
-from corrigenda.files import expanded
-from corrigenda.progress import stage
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.ids import code_version, files_named, run_id, targets
 from corrigenda.runs.records import CRASHED, records_in
 from corrigenda.runs.store import Store, StoredRun, read_run
-from corrigenda.settings import NotNegative, checked
-from corrigenda.workers import Workers
+from corrigenda.settings.checked import NotNegative, checked
+from corrigenda.system.files import expanded
+from corrigenda.system.progress import stage
+from corrigenda.system.workers import Workers
 from editing import Editor, prepare
 from eval import Case, EditRun, SequentialSettings, run_batch, run_sequential, run_single
 from eval.lm_eval.harness import Harness

@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from corrigenda.names import model_title
-from corrigenda.progress import LINE_SECONDS, counted, line, now_and_then
-from corrigenda.texts import on_one_line, printable
+from corrigenda.system.progress import LINE_SECONDS, counted, line, now_and_then
+from corrigenda.text.display import on_one_line, printable
+from corrigenda.text.names import model_title
 from eval import Case, EditRun, SequentialRun
 from eval.protocols.curves import curve_table
 from jobs.shared.base import console, wide_console

@@ -9,7 +9,7 @@ from typing import Any
 from corrigenda import Fact
 from eval.proof.proving import Changed
 from eval.records import Measurement, ScoredProbe, ScoredPrompt
-from eval.scoring import TargetScore
+from eval.scoring.probabilities import TargetScore
 
 KINDS: Mapping[str, tuple[str, str]] = {
     "prompt": ("The prompt", "Its free answer should begin with the new object."),

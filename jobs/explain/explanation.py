@@ -11,16 +11,16 @@ from typing import Any
 
 from corrigenda import ContextLengthError, Edit, EditRefusedError, Fact, LanguageModel
 from corrigenda.facts import as_fact
-from corrigenda.files import expanded, write_json, write_text
-from corrigenda.progress import track
-from corrigenda.settings import check_class
-from corrigenda.texts import on_one_line
+from corrigenda.settings.checked import check_class
+from corrigenda.system.files import expanded, write_json, write_text
+from corrigenda.system.progress import track
+from corrigenda.text.display import on_one_line
 from editing.editor import Editor
 from eval import Case, EvalSettings, Evaluation, measure
 from eval.evaluation import judged
-from eval.fitting import too_long
 from eval.proof.proving import Changed, changed_next_to
 from eval.records import finite
+from eval.scoring.fitting import too_long
 from jobs.explain.answers import answers
 from jobs.explain.grids import Grid
 from jobs.explain.part import Asked

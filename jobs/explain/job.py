@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from omegaconf import DictConfig
 
-from corrigenda.files import expanded
-from corrigenda.settings import checked
+from corrigenda.settings.checked import checked
+from corrigenda.system.files import expanded
 from jobs.explain.explanation import explain, html_path
 from jobs.explain.settings import ExplainSettings
 from jobs.shared.base import load_model, say

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from corrigenda.texts import printable
+from corrigenda.text.display import printable
 from eval.proof.page import figures
 from eval.records import finite
 from eval.templating import environment

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from corrigenda.errors import SettingsError
-from corrigenda.settings import AtLeastOne, Seed, checked
+from corrigenda.settings.checked import AtLeastOne, Seed, checked
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 from omegaconf import DictConfig
 
 from corrigenda import Fact, LanguageModel
-from corrigenda.files import write_json
-from corrigenda.plain_data import read_json
-from corrigenda.progress import track
-from corrigenda.settings import AtLeastOne, checked
+from corrigenda.settings.checked import AtLeastOne, checked
+from corrigenda.system.files import write_json
+from corrigenda.system.plain_data import read_json
+from corrigenda.system.progress import track
 from jobs.shared.base import console
 from jobs.shared.settings import check, instantiate
 from locate import Trace, UnknownFactError, average, suggest_layers

@@ -17,12 +17,12 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from corrigenda.documented import meanings
-from corrigenda.progress import stage
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.trackers import Tracker, tracker
-from corrigenda.texts import printable
-from corrigenda.workers import Workers
+from corrigenda.settings.documented import meanings
+from corrigenda.system.progress import stage
+from corrigenda.system.workers import Workers
+from corrigenda.text.display import printable
 from editing.registry import EDITORS
 from jobs.shared.errors import RunInterrupted
 from jobs.shared.job import Job, StoreJob, find_job, stored_config

@@ -15,7 +15,7 @@ from corrigenda.data import FactSet, read_facts
 from corrigenda.data.parts import overlaps, require_disjoint, take_part
 from corrigenda.runs.records import records_in
 from corrigenda.runs.store import read_run
-from corrigenda.settings import Count, checked
+from corrigenda.settings.checked import Count, checked
 from jobs.shared.base import choices
 from jobs.shared.words import setting
 

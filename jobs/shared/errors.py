@@ -20,9 +20,9 @@ from omegaconf import DictConfig
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
 from corrigenda.errors import CorrigendaError
-from corrigenda.names import did_you_mean
 from corrigenda.runs.sources import PACKAGES
-from corrigenda.texts import printable
+from corrigenda.text.display import printable
+from corrigenda.text.names import did_you_mean
 from editing.registry import EDITORS
 from jobs.shared.words import OWN, program, setting
 

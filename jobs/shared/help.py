@@ -7,10 +7,10 @@ from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from corrigenda.declarations import class_at
-from corrigenda.documented import Setting, as_yaml, flat, meanings, settings
-from corrigenda.names import alternatives
-from corrigenda.plain_data import read_yaml
+from corrigenda.settings.declarations import class_at
+from corrigenda.settings.documented import Setting, as_yaml, flat, meanings, settings
+from corrigenda.system.plain_data import read_yaml
+from corrigenda.text.names import alternatives
 from jobs.shared.outside import CLASSES
 
 CONF = Path(__file__).parents[2] / "conf"

@@ -11,8 +11,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corrigenda.names import alternatives
-from corrigenda.plain_data import read_yaml
+from corrigenda.system.plain_data import read_yaml
+from corrigenda.text.names import alternatives
 from jobs.shared.registry import classes
 from jobs.shared.words import program
 

@@ -25,8 +25,8 @@ from typing import Any
 
 from hydra.core.config_store import ConfigStore
 
-from corrigenda.configuration import configuration as of_class
-from corrigenda.declarations import class_at
+from corrigenda.settings.configuration import configuration as of_class
+from corrigenda.settings.declarations import class_at
 from editing.registry import EDITORS, ENTRY_POINTS
 from jobs.shared.registry import classes, declaration
 

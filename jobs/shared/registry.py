@@ -17,8 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from corrigenda.configuration import OF_THE_RUN, plain, taken_from, values
-from corrigenda.declarations import class_at, declared_classes
+from corrigenda.settings.configuration import OF_THE_RUN, plain, taken_from, values
+from corrigenda.settings.declarations import class_at, declared_classes
 
 HERE = Path(__file__).parents[1]
 

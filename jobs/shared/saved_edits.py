@@ -7,7 +7,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from corrigenda import Edit, LanguageModel
-from corrigenda.files import expanded
+from corrigenda.system.files import expanded
 from jobs.shared.base import load_model, override_names
 from jobs.shared.words import setting
 

@@ -16,9 +16,9 @@ from hydra.errors import InstantiationException
 from omegaconf import DictConfig, OmegaConf
 
 from corrigenda.errors import SettingsError
-from corrigenda.names import did_you_mean
-from corrigenda.settings import AtLeastOne, Count, Seed, checked
-from corrigenda.workers import Workers
+from corrigenda.settings.checked import AtLeastOne, Count, Seed, checked
+from corrigenda.system.workers import Workers
+from corrigenda.text.names import did_you_mean
 
 S = TypeVar("S")
 

@@ -15,7 +15,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from corrigenda.runs.sources import PACKAGES
-from corrigenda.settings import is_checked
+from corrigenda.settings.checked import is_checked
 from editing.registry import ENTRY_POINTS as EDITORS
 from jobs.shared.job import Job, StoreJob
 from jobs.shared.outside import JOBS, LOCATORS

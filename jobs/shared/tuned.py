@@ -26,9 +26,9 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from corrigenda.errors import SettingsError
-from corrigenda.files import expanded, write_text
-from corrigenda.names import model_title
-from corrigenda.plain_data import yaml_text, yaml_value
+from corrigenda.system.files import expanded, write_text
+from corrigenda.system.plain_data import yaml_text, yaml_value
+from corrigenda.text.names import model_title
 
 logger = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corrigenda.files import write_json, write_text
-from corrigenda.names import model_title
+from corrigenda.system.files import write_json, write_text
+from corrigenda.text.names import model_title
 from eval.metrics import METRICS
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from corrigenda.errors import SettingsError
-from corrigenda.settings import AtLeastOne, Count, NotNegative, Positive, Seed, checked
+from corrigenda.settings.checked import AtLeastOne, Count, NotNegative, Positive, Seed, checked
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from corrigenda import EditRefusedError, LanguageModel
 from corrigenda.data import FactSet, read_facts
-from corrigenda.files import write_json, write_text
-from corrigenda.plain_data import read_json
-from corrigenda.progress import counted
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.records import CRASHED
+from corrigenda.system.files import write_json, write_text
+from corrigenda.system.plain_data import read_json
+from corrigenda.system.progress import counted
 from editing import prepare
 from editing.registry import space_of
 from editing.spaces import Space

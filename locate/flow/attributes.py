@@ -23,12 +23,12 @@ from corrigenda import Fact, LanguageModel
 from corrigenda.facts import as_fact
 from corrigenda.forward.interventions import Read, intervene
 from corrigenda.forward.recording import forward_logits
-from corrigenda.joints import joined
 from corrigenda.models.alone import one_thread
 from corrigenda.models.sites import Site, SiteName
 from corrigenda.prompts import encode_plain
-from corrigenda.settings import AtLeastOne, check_value
-from corrigenda.texts import unspaced
+from corrigenda.settings.checked import AtLeastOne, check_value
+from corrigenda.text.display import unspaced
+from corrigenda.text.joints import joined
 from locate.lens.words import rank_of, read_states, read_static, token_texts
 from locate.question import Answer, ask, require_numbers
 from locate.saving import SavedResult

@@ -26,8 +26,8 @@ from corrigenda.forward.recording import forward_logits, record
 from corrigenda.models.alone import one_thread
 from corrigenda.models.sites import Site, SiteName
 from corrigenda.prompts import encode
-from corrigenda.settings import check_value
-from corrigenda.texts import quoted
+from corrigenda.settings.checked import check_value
+from corrigenda.text.display import quoted
 from locate.lens.words import rank_of, read_states, token_id, token_texts
 from locate.saving import SavedResult
 

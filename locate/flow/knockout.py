@@ -24,7 +24,7 @@ from corrigenda.forward.knockout import knocked_out
 from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import record
 from corrigenda.models.alone import one_thread
-from corrigenda.settings import AtLeastOne, checked
+from corrigenda.settings.checked import AtLeastOne, checked
 from locate.flow.results import Knockout
 from locate.question import Question, ask, require_numbers
 from locate.windows import around

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from corrigenda import Fact
 from corrigenda.intervals import interval
-from corrigenda.joints import joined
-from corrigenda.progress import counted
+from corrigenda.system.progress import counted
+from corrigenda.text.joints import joined
 from locate.saving import SavedResult
 
 

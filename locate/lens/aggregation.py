@@ -30,9 +30,9 @@ from corrigenda.forward.recording import record, stopping
 from corrigenda.models.alone import one_thread
 from corrigenda.models.sites import Site
 from corrigenda.moments.text import Text
-from corrigenda.progress import track
 from corrigenda.prompts import TokenBatch
-from corrigenda.settings import AtLeastOne, Seed, ShareAboveZero, check_value
+from corrigenda.settings.checked import AtLeastOne, Seed, ShareAboveZero, check_value
+from corrigenda.system.progress import track
 from locate.lens.by_layer import Mean, mean_of, plot_curves, table_of
 from locate.lens.triggers import FIRST, TOKENS, require_prefixes
 from locate.lens.values import read_values

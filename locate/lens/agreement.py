@@ -19,8 +19,8 @@ from torch import Tensor
 from corrigenda import LanguageModel
 from corrigenda.intervals import exact_share
 from corrigenda.models.alone import one_thread
-from corrigenda.progress import track
-from corrigenda.settings import Seed, check_value
+from corrigenda.settings.checked import Seed, check_value
+from corrigenda.system.progress import track
 from locate.lens.by_layer import Mean, plot_curves, table_of
 from locate.lens.sensitivity import require_same_shape
 from locate.lens.triggers import Triggers

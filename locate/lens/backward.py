@@ -31,8 +31,8 @@ from corrigenda.forward.gradients import output_gradients
 from corrigenda.models.alone import one_thread
 from corrigenda.models.sites import state_entering
 from corrigenda.prompts import TokenBatch
-from corrigenda.settings import AtLeastOne, checked
-from corrigenda.texts import quoted
+from corrigenda.settings.checked import AtLeastOne, checked
+from corrigenda.text.display import quoted
 from locate.lens.parts import require_memories
 from locate.lens.words import rank_of, read_static, token_texts, top
 from locate.question import ask, require_numbers

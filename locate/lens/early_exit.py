@@ -33,8 +33,8 @@ from corrigenda.intervals import interval
 from corrigenda.models.alone import one_thread
 from corrigenda.models.sites import Site
 from corrigenda.moments.text import Text
-from corrigenda.progress import track
-from corrigenda.settings import AtLeastOne, Seed, ShareAboveZero, checked
+from corrigenda.settings.checked import AtLeastOne, Seed, ShareAboveZero, checked
+from corrigenda.system.progress import track
 from locate.lens.words import final_norm, read_states
 from locate.saving import SavedResult
 

@@ -34,7 +34,7 @@ from corrigenda.forward.recording import forward_to
 from corrigenda.models.alone import one_thread
 from corrigenda.models.bare import Place
 from corrigenda.prompts import encode, encode_target
-from corrigenda.settings import AtLeastOne, ShareAboveZero, check_class, checked
+from corrigenda.settings.checked import AtLeastOne, ShareAboveZero, check_class, checked
 from locate.lens.edit_results import Component, EditReading, LayerReading, NearNeuron, WrittenFact
 from locate.lens.words import bottom, rank_of, read_static, token_texts, top, unembedding
 

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 
-from corrigenda.joints import joined
+from corrigenda.text.joints import joined
 from locate.lens.words import Words
 from locate.saving import SavedResult
 

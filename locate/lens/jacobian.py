@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from corrigenda import LanguageModel
-from corrigenda.files import cache_folder, read_kept, write_checked
 from corrigenda.forward.differentiable import differentiable
 from corrigenda.forward.interventions import Add, Read, intervene
 from corrigenda.forward.partial import PartialForward
@@ -27,8 +26,9 @@ from corrigenda.forward.recording import record
 from corrigenda.models.alone import one_thread
 from corrigenda.models.sites import Site
 from corrigenda.moments.text import Text
-from corrigenda.progress import track
-from corrigenda.settings import AtLeastOne, checked
+from corrigenda.settings.checked import AtLeastOne, checked
+from corrigenda.system.files import cache_folder, read_kept, write_checked
+from corrigenda.system.progress import track
 from locate.lens.words import final_norm
 
 ROWS = 64

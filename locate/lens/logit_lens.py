@@ -22,7 +22,7 @@ from corrigenda.forward.interventions import Read, intervene
 from corrigenda.forward.recording import forward_logits
 from corrigenda.models.alone import one_thread
 from corrigenda.models.sites import Site
-from corrigenda.texts import quoted
+from corrigenda.text.display import quoted
 from locate.lens.words import final_norm, rank_of, read_states, token_id, token_texts
 from locate.saving import SavedResult
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from corrigenda import LanguageModel
 from corrigenda.models.alone import one_thread
 from corrigenda.models.neurons import Neuron
-from corrigenda.settings import AtLeastOne, check_value
+from corrigenda.settings.checked import AtLeastOne, check_value
 from locate.lens.words import COLUMNS, final_norm, norm_weight, precision, token_id, unembedding
 
 

@@ -22,8 +22,8 @@ from torch import Tensor
 from corrigenda import LanguageModel
 from corrigenda.models.alone import one_thread
 from corrigenda.moments.text import Text
-from corrigenda.progress import track
-from corrigenda.settings import AtLeastOne, Seed, check_value
+from corrigenda.settings.checked import AtLeastOne, Seed, check_value
+from corrigenda.system.progress import track
 from locate.lens.by_layer import Mean, mean_of, plot_curves, table_of
 from locate.lens.parts import Parts, parts_of_each, require_memories
 from locate.lens.sub_updates import saturation_of, scores_of, token_direction

@@ -19,8 +19,8 @@ from torch import Tensor
 from corrigenda import LanguageModel
 from corrigenda.forward.recording import forward_to
 from corrigenda.models.alone import one_thread
-from corrigenda.progress import track
-from corrigenda.settings import AtLeastOne, Seed, check_value
+from corrigenda.settings.checked import AtLeastOne, Seed, check_value
+from corrigenda.system.progress import track
 from locate.lens.by_layer import Mean, mean_of, plot_curves, table_of
 from locate.lens.triggers import TOKENS, Triggers, require_prefixes
 from locate.saving import SavedResult

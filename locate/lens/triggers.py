@@ -21,15 +21,15 @@ from torch import Tensor
 
 from corrigenda import LanguageModel
 from corrigenda.errors import UnsupportedModelError
-from corrigenda.files import cache_folder, read_kept, write_checked
 from corrigenda.forward.interventions import Apply, intervene
 from corrigenda.forward.recording import forward_to
 from corrigenda.models.alone import one_thread
 from corrigenda.models.families import name_of
 from corrigenda.models.sites import Site
 from corrigenda.moments.text import Text
-from corrigenda.progress import track
-from corrigenda.settings import AtLeastOne, check_value
+from corrigenda.settings.checked import AtLeastOne, check_value
+from corrigenda.system.files import cache_folder, read_kept, write_checked
+from corrigenda.system.progress import track
 from locate.lens.by_layer import Curves, Mean, mean_of, plot_curves, table_of
 from locate.lens.largest import Largest
 from locate.saving import SavedResult

@@ -21,10 +21,10 @@ from torch import Tensor
 
 from corrigenda import LanguageModel
 from corrigenda.edits.weights import memories_of
-from corrigenda.files import cache_folder, read_kept, write_checked
 from corrigenda.models.alone import one_thread
 from corrigenda.models.memory import FFNMemory
-from corrigenda.progress import track
+from corrigenda.system.files import cache_folder, read_kept, write_checked
+from corrigenda.system.progress import track
 from locate.lens.words import Words, final_norm, read_static, token_texts, unembedding
 from locate.saving import SavedResult
 

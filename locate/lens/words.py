@@ -22,7 +22,7 @@ from corrigenda.models.architecture import whole_number
 from corrigenda.models.families import name_of
 from corrigenda.models.sites import leaving, skipped, state_entering
 from corrigenda.prompts import encode_plain
-from corrigenda.texts import quoted, unspaced
+from corrigenda.text.display import quoted, unspaced
 
 ROWS = 256
 """States that are read at once; what is needed for them beside the result is (256, vocabulary)."""

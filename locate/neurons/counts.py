@@ -13,7 +13,7 @@ from rich.table import Table
 from torch import Tensor
 
 from corrigenda.intervals import interval
-from corrigenda.progress import counted
+from corrigenda.system.progress import counted
 from locate.neurons.plots import plot_layers
 from locate.neurons.refine import RefinedNeurons
 from locate.question import Question

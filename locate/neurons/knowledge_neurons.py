@@ -18,10 +18,10 @@ from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.facts import as_fact
-from corrigenda.joints import joined
 from corrigenda.models.alone import one_thread
 from corrigenda.models.neurons import Neuron
-from corrigenda.settings import AtLeastOne, Count, check_value
+from corrigenda.settings.checked import AtLeastOne, Count, check_value
+from corrigenda.text.joints import joined
 from locate.neurons.attribution import Method, Rule, attribute
 from locate.neurons.plots import plot_layers
 from locate.question import Answer, Question, ask, require_numbers

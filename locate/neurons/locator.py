@@ -10,7 +10,7 @@ from corrigenda import Fact, LanguageModel
 from corrigenda.facts import as_fact
 from corrigenda.models.alone import one_thread
 from corrigenda.models.neurons import Neuron
-from corrigenda.settings import AtLeastOne, Count, ShareBelowOne, checked
+from corrigenda.settings.checked import AtLeastOne, Count, ShareBelowOne, checked
 from locate.neurons.attribution import Method, Rule
 from locate.neurons.knowledge_neurons import attribute_all, chosen_layers
 from locate.neurons.refine import RefinedNeurons, refine

@@ -12,8 +12,8 @@ import torch
 from rich.markup import escape
 from rich.table import Table
 
-from corrigenda.joints import joined
 from corrigenda.models.neurons import Neuron, in_common
+from corrigenda.text.joints import joined
 from locate.neurons.knowledge_neurons import KnowledgeNeurons
 from locate.neurons.plots import plot_layers
 from locate.saving import SavedResult

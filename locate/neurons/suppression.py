@@ -22,7 +22,7 @@ from corrigenda import LanguageModel
 from corrigenda.forward.recording import forward_logits
 from corrigenda.models.alone import one_thread
 from corrigenda.models.neurons import Neuron, as_neurons, in_model
-from corrigenda.settings import AtLeastOne, Seed, check_value
+from corrigenda.settings.checked import AtLeastOne, Seed, check_value
 from locate.neurons.knowledge_neurons import KnowledgeNeurons
 from locate.neurons.plots import plot_bars
 from locate.neurons.refine import RefinedNeurons

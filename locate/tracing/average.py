@@ -14,7 +14,7 @@ from rich.table import Table
 from torch import Tensor
 
 from corrigenda.intervals import interval
-from corrigenda.progress import counted
+from corrigenda.system.progress import counted
 from locate.saving import SavedResult
 from locate.tracing.trace import ROLES, Trace
 

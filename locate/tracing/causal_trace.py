@@ -28,7 +28,7 @@ from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import Recording, forward_logits, record
 from corrigenda.models.alone import one_thread
 from corrigenda.models.sites import Site
-from corrigenda.settings import AtLeastOne, checked
+from corrigenda.settings.checked import AtLeastOne, checked
 from locate.question import Question, ask, require_numbers
 from locate.tracing.noise import Noise, added_to_embeddings
 from locate.tracing.trace import Trace

@@ -17,7 +17,7 @@ from corrigenda.forward.interventions import Apply, Seen, intervene
 from corrigenda.models.alone import one_thread
 from corrigenda.models.sites import Site
 from corrigenda.prompts import encode_plain
-from corrigenda.settings import AtLeastOne, NotNegative, Seed, checked
+from corrigenda.settings.checked import AtLeastOne, NotNegative, Seed, checked
 
 
 @dataclass(frozen=True)

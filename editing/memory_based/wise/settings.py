@@ -8,7 +8,16 @@ from typing import Literal
 
 from corrigenda.errors import SettingsError
 from corrigenda.moments.text import Text
-from corrigenda.settings import AtLeastOne, Count, NotNegative, Positive, Seed, ShareAboveZero, ShareBelowOne, checked
+from corrigenda.settings.checked import (
+    AtLeastOne,
+    Count,
+    NotNegative,
+    Positive,
+    Seed,
+    ShareAboveZero,
+    ShareBelowOne,
+    checked,
+)
 from editing.memory_based.wise.merging import Masks, Merge
 from editing.memory_based.wise.unrelated import Unrelated
 from editing.shared.layers import OneLayer

@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from corrigenda import LanguageModel
-from corrigenda.chat import chat_tokens
 from corrigenda.data import read_facts
 from corrigenda.data.embedded import unrelated_prompts
 from corrigenda.errors import SettingsError
-from corrigenda.files import cache_folder, read_kept, write_checked
 from corrigenda.forward.recording import forward_to
+from corrigenda.models.chat import chat_tokens
 from corrigenda.moments.text import Text
 from corrigenda.prompts import encode
-from corrigenda.settings import AtLeastOne, Count, checked
+from corrigenda.settings.checked import AtLeastOne, Count, checked
+from corrigenda.system.files import cache_folder, read_kept, write_checked
 
 ROWS = 32
 """Prompts run at once."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from corrigenda import Edit, Fact, LanguageModel, Origin, SideMemoryEdit
 from corrigenda.models.alone import one_thread
-from corrigenda.settings import checked
+from corrigenda.settings.checked import checked
 from editing.editor import EditRefusedError, require_targets
 from editing.memory_based.wise.coordinates import Coordinates
 from editing.memory_based.wise.learner import Learner

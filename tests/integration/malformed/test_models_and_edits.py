@@ -34,16 +34,16 @@ from corrigenda import (
     WrongModelError,
     load,
 )
-from corrigenda.files import write_tensors
 from corrigenda.forward.generation import decode
 from corrigenda.prompts import MOST_TARGET_TOKENS, encode_target
+from corrigenda.system.files import write_tensors
 from editing import FineTune, Grace
 from editing.editor import MOST_EDIT_TOKENS
 from editing.locate_then_edit.prompts import build_prompts
 from eval import evaluate
-from eval.fitting import too_long
-from eval.held_out import read_held_out
-from eval.scoring import continues_as, score
+from eval.scoring.fitting import too_long
+from eval.scoring.held_out import read_held_out
+from eval.scoring.probabilities import continues_as, score
 from eval.settings import EvalSettings
 from locate import causal_trace
 

@@ -17,7 +17,7 @@ from corrigenda.errors import UnsupportedModelError
 from corrigenda.moments.second_moment import second_moment
 from corrigenda.moments.text import Text
 from eval import EvalSettings, evaluate
-from eval.scoring import score
+from eval.scoring.probabilities import score
 from locate.lens.logit_lens import logit_lens
 
 PROMPTS = ["the tower", "in the city of London the river is", "a", "the mother tongue of Danielle Darrieux is the"]

@@ -16,7 +16,7 @@ from corrigenda import Fact, LanguageModel, load
 from corrigenda.prompts import encode, encode_plain, encode_target, subject_span
 from editing.locate_then_edit.prompts import build_prompts
 from eval import EvalSettings, measure
-from eval.scoring import score
+from eval.scoring.probabilities import score
 from locate.lens.logit_lens import logit_lens
 from locate.question import UnknownFactError, ask
 

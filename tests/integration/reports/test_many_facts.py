@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from corrigenda.files import write_json
+from corrigenda.system.files import write_json
 
 ROOT = Path(__file__).parents[3]
 SMALL = ("editor.text.tokens=640", "editor.text.length=16", "editor.prefix_lengths=[[2,2]]", "editor.value.steps=3")

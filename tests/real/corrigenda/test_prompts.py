@@ -6,8 +6,8 @@ import pytest
 from prompts_parts import pretend_slow
 
 from corrigenda import LanguageModel
-from corrigenda.joints import joined
 from corrigenda.prompts import encode_plain, encode_target, subject_span
+from corrigenda.text.joints import joined
 
 
 @pytest.mark.parametrize("prompt", ["The Eiffel Tower is in", 'He said: "', "Question:\n", "1,", ""])

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from scoring_parts import check, context_edit, plain, some_edit
 
 from corrigenda import LanguageModel
-from eval.scoring import continues_as, score
+from eval.scoring.probabilities import continues_as, score
 
 REAL_QUERIES = [
     ("The Eiffel Tower is located in the city of", ["Paris", "Saint Petersburg", "Kuala Lumpur", "Paris"]),

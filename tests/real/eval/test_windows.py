@@ -6,7 +6,7 @@ import torch
 
 from corrigenda import Fact, LanguageModel, LowRankEdit, Origin
 from eval import EvalSettings, evaluate
-from eval.held_out import held_out_windows
+from eval.scoring.held_out import held_out_windows
 
 LAYER = 6
 FACT = Fact("The Eiffel Tower", "{} is located in the city of", "Rome", "Paris")

@@ -18,7 +18,6 @@ from corrigenda import ContextEdit, LanguageModel, Origin
 from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import record
 from corrigenda.forward.shared import record_shared
-from corrigenda.joints import joint
 from corrigenda.prompts import (
     encode,
     encode_plain,
@@ -30,6 +29,7 @@ from corrigenda.prompts import (
     specials,
     subject_span,
 )
+from corrigenda.text.joints import joint
 
 
 def test_prompt_without_a_token() -> None:

@@ -11,8 +11,8 @@ import many_facts_tuning
 import pytest
 
 from corrigenda import Fact
-from corrigenda.files import write_json
 from corrigenda.runs.store import Store
+from corrigenda.system.files import write_json
 
 
 def trial(score: float | None, drift: float | None) -> dict[str, Any]:

@@ -135,7 +135,7 @@ def test_the_commit_says_whether_files_are_changed(monkeypatch: pytest.MonkeyPat
     answers = {"rev-parse": "0123456789ab\n", "status": ""}
     monkeypatch.setattr(pages, "_git", lambda *arguments: answers[arguments[0]])
     assert pages.commit() == "0123456789ab"
-    answers["status"] = " M eval/scoring.py\n"
+    answers["status"] = " M eval/scoring/probabilities.py\n"
     assert pages.commit() == "0123456789ab+"
 
     def missing(*arguments: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import editing
-from corrigenda.settings import Positive, Share, checked
+from corrigenda.settings.checked import Positive, Share, checked
 from editing.registry import EDITORS, declaration, register, space_of
 from editing.spaces import Number, Space, annotated_bounds
 

@@ -16,12 +16,13 @@ from torch import Tensor
 from corrigenda import Fact, LanguageModel, LowRankEdit, Origin
 from corrigenda.errors import SettingsError
 from corrigenda.facts import Probe
-from eval import METRICS, Case, EvalSettings, Evaluation, Measurement, evaluate, measure, teacher_forcing
+from eval import METRICS, Case, EvalSettings, Evaluation, Measurement, evaluate, measure
 from eval.evaluation import NOT_FINITE, judged
-from eval.free_answers import jobs_of
 from eval.metrics.fluency import ngram_entropy
 from eval.metrics.free_generation import matches_leniently, matches_strictly
-from eval.scoring import PromptScore, TargetScore
+from eval.scoring import teacher_forcing
+from eval.scoring.free_answers import jobs_of
+from eval.scoring.probabilities import PromptScore, TargetScore
 
 SMALL = EvalSettings(
     max_new_tokens=6, preservation_tokens=4, fluency_tokens=12, perplexity_windows=3, perplexity_window=16

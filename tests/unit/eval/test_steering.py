@@ -8,7 +8,7 @@ import pytest
 import tiny
 
 from corrigenda import CoefficientEdit, Origin
-from eval.held_out import read_held_out
+from eval.scoring.held_out import read_held_out
 from eval.settings import EvalSettings
 from eval.steering import has_word_of, steering_report
 

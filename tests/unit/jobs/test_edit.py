@@ -15,7 +15,7 @@ from jobs.edit.terminal import Progress
 
 def test_a_long_silence_is_broken(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """All facts in one edit: no fact is finished for long."""
-    for place in ("jobs.edit.terminal.LINE_SECONDS", "corrigenda.progress.LINE_SECONDS"):
+    for place in ("jobs.edit.terminal.LINE_SECONDS", "corrigenda.system.progress.LINE_SECONDS"):
         monkeypatch.setattr(place, 0.05)
     with Progress(3) as progress:
         progress.done = 1

@@ -13,7 +13,7 @@ import tiny
 import torch
 
 from corrigenda import ContextEdit, Edit, EditRefusedError, Fact, LanguageModel, LowRankEdit, Origin
-from corrigenda.texts import printable
+from corrigenda.text.display import printable
 from eval import EvalSettings, evaluate
 from jobs import ExplainSettings, Explanation, explain
 from jobs.explain.grids import Field, Grid

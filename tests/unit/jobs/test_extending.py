@@ -12,7 +12,7 @@ from run_parts import make_home, own_data
 
 JOB = '''
 """Counts the layers of a model and the facts of its data."""
-from corrigenda.files import write_json
+from corrigenda.system.files import write_json
 from jobs.shared.base import begin, load_model, say
 from jobs.shared.data import read_data
 from jobs.shared.job import Job

@@ -11,7 +11,7 @@ import pytest
 from composed import composed
 from omegaconf import DictConfig, OmegaConf
 
-from corrigenda.documented import meanings
+from corrigenda.settings.documented import meanings
 from jobs import Job, StoreJob
 from jobs.shared.job import find_job
 from jobs.shared.registry import classes, declaration

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from corrigenda.workers import Workers
+from corrigenda.system.workers import Workers
 from editing import Memit, Rome
 from jobs.edit.job import _spread
 

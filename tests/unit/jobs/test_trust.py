@@ -69,9 +69,9 @@ def test_a_group_that_is_none(tmp_path: Path) -> None:
         ({"editor": {"_target_": "os.system", "command": "x"}}, "is code from outside", ["editor._target_=os.system"]),
         ({"editor": {"_target_": "stranger.Editor"}}, "is code from outside", ["editor._target_=stranger.Editor"]),
         (
-            {"editor": {"_target_": "corrigenda.files.write_text", "path": "x"}},  # ours, and it writes
+            {"editor": {"_target_": "corrigenda.system.files.write_text", "path": "x"}},  # ours, and it writes
             "is code from outside",
-            ["editor._target_=corrigenda.files.write_text"],
+            ["editor._target_=corrigenda.system.files.write_text"],
         ),
         (
             {"eval": {"_target_": "eval.EvalSettings", "a": [{"_target_": "corrigenda.runs.folder.RunFolder"}]}},

@@ -9,7 +9,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from corrigenda.texts import printable
+from corrigenda.text.display import printable
 from locate.neurons.plots import plot_layers
 from locate.pictures import as_drawn
 from locate.tracing.pictures import curves, heat_map

@@ -16,7 +16,7 @@ import editing
 import eval
 import locate
 from corrigenda.errors import SettingsError
-from corrigenda.settings import checked, is_checked
+from corrigenda.settings.checked import checked, is_checked
 from editing import Saved
 from jobs.trace import TraceSettings
 

@@ -10,7 +10,7 @@ from corrigenda import Fact, LanguageModel
 from corrigenda.moments.second_moment import SecondMoment
 from corrigenda.moments.text import Text
 from editing import InContext
-from eval.scoring import score
+from eval.scoring.probabilities import score
 
 
 @pytest.fixture(autouse=True)

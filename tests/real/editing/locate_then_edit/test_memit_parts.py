@@ -22,7 +22,7 @@ from editing.locate_then_edit.least_squares import Penalty, penalised_update
 from editing.locate_then_edit.prompts import Prompts, build_prompts, run_prompts
 from editing.locate_then_edit.spread import spread
 from editing.locate_then_edit.targets import old_values, solve_target_values
-from eval.scoring import probabilities, score
+from eval.scoring.probabilities import probabilities, score
 
 
 @dataclass(frozen=True)

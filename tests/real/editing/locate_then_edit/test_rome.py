@@ -19,8 +19,8 @@ from corrigenda.moments.second_moment import SecondMoment
 from corrigenda.moments.text import Text
 from editing import Rome, ValueSettings
 from eval import EvalSettings
-from eval.held_out import read_held_out
-from eval.scoring import probabilities, score
+from eval.scoring.held_out import read_held_out
+from eval.scoring.probabilities import probabilities, score
 
 # Fit for random models, which need a longer way than trained ones; no fact stops early.
 

@@ -11,7 +11,7 @@ from corrigenda import AttachedEdit, LanguageModel, Origin, WrongModelError
 from corrigenda.edits.attached import Activation, AttachedLayer
 from corrigenda.edits.routed import activated
 from corrigenda.forward.recording import forward_logits
-from eval.scoring import score
+from eval.scoring.probabilities import score
 
 LAYERS = (1, 2)
 SPOKEN = ["the Eiffel tower is in the city of", "the river in Italy is in the north of"]

@@ -25,9 +25,9 @@ from corrigenda import (
     Origin,
     ValueEdit,
     WrongModelError,
-    files,
 )
 from corrigenda.forward.recording import forward_logits
+from corrigenda.system import files
 
 FACT = Fact("Eiffel Tower", "the {} is located in", target_new="Rome", target_true="Paris")
 TEXT = "the Eiffel Tower is located in Rome . "

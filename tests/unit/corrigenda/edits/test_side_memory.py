@@ -24,7 +24,7 @@ from corrigenda.edits.routed import RoutedEdit, activated
 from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import forward_logits, record
 from corrigenda.forward.shared import record_shared
-from eval.scoring import continues_as, score
+from eval.scoring.probabilities import continues_as, score
 
 TOLERANCE = 1e-4
 

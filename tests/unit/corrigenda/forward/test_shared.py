@@ -15,7 +15,7 @@ from corrigenda import ContextEdit, LanguageModel, Origin, SideMemoryEdit
 from corrigenda.forward import shared as shared_start
 from corrigenda.forward.generation import decode
 from corrigenda.forward.shared import LEAST, SharedStart
-from eval.scoring import continues_as, score
+from eval.scoring.probabilities import continues_as, score
 
 CONTEXT = "Danielle speaks red green blue and the river is in Rome . " * 4
 PROMPTS = ["Ben", "the tower is in", "Thomas speaks", "red green blue one two three four"]

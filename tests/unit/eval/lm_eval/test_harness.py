@@ -23,7 +23,7 @@ from corrigenda.edits.coefficients import CoefficientEdit
 from corrigenda.edits.side_memory import SideMemoryEdit, routing_score
 from eval import EvalSettings
 from eval.lm_eval.harness import Harness
-from eval.scoring import score
+from eval.scoring.probabilities import score
 
 pytest.importorskip("lm_eval", reason="needs the package lm_eval (the extra harness)")
 

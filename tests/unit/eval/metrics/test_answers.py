@@ -6,7 +6,7 @@ import unicodedata
 
 import pytest
 
-from corrigenda.words import words
+from corrigenda.text.words import words
 from eval.metrics.free_generation import matches_leniently, matches_strictly
 
 

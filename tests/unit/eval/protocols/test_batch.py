@@ -10,11 +10,12 @@ from typing import Any, ClassVar
 import pytest
 import tiny
 
-from corrigenda import ContextEdit, EditRefusedError, Fact, LanguageModel, Origin, progress
+from corrigenda import ContextEdit, EditRefusedError, Fact, LanguageModel, Origin
 from corrigenda.data import FactSet
 from corrigenda.moments.second_moment import second_moment
 from corrigenda.moments.text import Text
 from corrigenda.runs.folder import RunFolder
+from corrigenda.system import progress
 from editing.shared.contexts import sampled_prefixes
 from eval import EditRun, EvalSettings, SequentialSettings, run_batch, run_sequential, run_single
 

@@ -18,8 +18,8 @@ from torch import Tensor
 from corrigenda import ContextEdit, Edit, Fact, LanguageModel, LowRankEdit, Origin, ValueEdit
 from corrigenda.data import FactSet
 from corrigenda.facts import Probe
-from corrigenda.files import read_checked, write_tensors
 from corrigenda.runs.folder import RunFolder
+from corrigenda.system.files import read_checked, write_tensors
 from eval import (
     EditRun,
     EvalSettings,

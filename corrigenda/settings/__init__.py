@@ -1,0 +1,1 @@
+"""Settings: classes that check their fields, their configurations, docstrings and declarations."""

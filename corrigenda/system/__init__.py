@@ -1,0 +1,1 @@
+"""Files, processes, progress, the hub: what stands between the project and the machine."""

@@ -1,0 +1,1 @@
+"""Texts: words, what joins them, and how they are shown."""

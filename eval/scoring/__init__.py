@@ -1,0 +1,1 @@
+"""What a model gives to prompts: probabilities of targets, free answers, held-out texts, and what changed of them."""

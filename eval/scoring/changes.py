@@ -1,0 +1,69 @@
+"""Compares a model with the unedited one, prompt by prompt: how far distributions moved, which continuations stayed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from corrigenda import LanguageModel
+from eval.metrics.divergence import kl_divergence
+from eval.records import Measurement
+from eval.scoring.probabilities import continues_as
+from eval.settings import EvalSettings
+
+
+def drop_ties(lm: LanguageModel, measurements: Sequence[Measurement], settings: EvalSettings) -> None:
+    """Takes away the continuations that the model itself does not give in the forward of `compare_with_before`.
+
+    In half precision two tokens may be equally likely to within rounding, and decoding with a cache then takes another
+    one than a forward over the whole row. Whether an edit kept such a continuation cannot be said.
+
+    Args:
+        lm: the unedited model.
+        measurements: of this model, with continuations.
+        settings: how much is run at once.
+    """
+    if lm.dtype in (torch.float32, torch.float64):
+        return
+    places = [(one, prompt) for one in measurements for prompt in one.continuations]
+    items = [(prompt, one.continuations[prompt]) for one, prompt in places]
+    for (one, prompt), again in zip(places, continues_as(lm, items, settings.max_tokens, lm.end_ids), strict=True):
+        if not again:
+            del one.continuations[prompt]
+
+
+def compare_with_before(
+    lm: LanguageModel, measurements: Sequence[Measurement], before: Sequence[Measurement], settings: EvalSettings
+) -> None:
+    """Records the KL from the distributions before, and whether the continuations before still come.
+
+    Whether a continuation, end tokens barred, is the same takes one forward over the prompt with the unedited model's,
+    not a decoding.
+
+    Args:
+        lm: a causal model, edited.
+        measurements: of this model; the records get what was found.
+        before: of the same facts on the unedited model, with distributions and continuations.
+        settings: how much is run at once.
+    """
+    for old, new in zip(before, measurements, strict=True):
+        both = old.distributions.keys() & new.distributions.keys()
+        kls = {prompt: kl_divergence(old.distributions[prompt], new.distributions[prompt]) for prompt in both}
+        blank = {record.prompt: record.blank for record in old.keeping()}
+        for record in new.keeping():
+            record.kl, record.blank = kls.get(record.prompt), blank.get(record.prompt)
+    wanted = [
+        (number, prompt)
+        for number, (old, new) in enumerate(zip(before, measurements, strict=True))
+        for prompt in dict.fromkeys(record.prompt for record in new.keeping())
+        if prompt in old.continuations
+    ]
+    if not wanted:
+        return
+    items = [(prompt, before[number].continuations[prompt]) for number, prompt in wanted]
+    same = continues_as(lm, items, settings.max_tokens, lm.end_ids)
+    for (number, prompt), kept in zip(wanted, same, strict=True):
+        for record in measurements[number].keeping():
+            if record.prompt == prompt:
+                record.preserved = kept

@@ -1,0 +1,245 @@
+"""What a model gives to targets after prompts: probabilities under teacher forcing and next-token distributions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from corrigenda import LanguageModel
+from corrigenda.forward.generation import bar
+from corrigenda.forward.partial import PartialForward
+from corrigenda.forward.recording import Recording
+from corrigenda.forward.shared import SharedStart
+from corrigenda.prompts import encode_target
+from corrigenda.text.display import quoted
+
+T = TypeVar("T")
+
+MOST_LOGITS = 2**28
+"""So many logits are held at once at most: a gigabyte in float32, whatever the vocabulary."""
+
+
+@dataclass(frozen=True)
+class TargetScore:
+    """One target after one prompt.
+
+    Attributes:
+        log_probs: of its tokens, each given the prompt and the tokens before it, in nats.
+        hits: for each token, whether it is the most likely one there.
+        best: for each token, which one is the most likely there.
+    """
+
+    log_probs: tuple[float, ...]
+    hits: tuple[bool, ...]
+    best: tuple[int, ...] = ()
+
+    @property
+    def token_accuracy(self) -> float:
+        """The share of tokens that are the most likely ones."""
+        return sum(self.hits) / len(self.hits)
+
+    @property
+    def probability(self) -> float:
+        """P: exp of the mean log-probability of the tokens, whatever their number, as the authors' scorer has it."""
+        return math.exp(sum(self.log_probs) / len(self.log_probs))
+
+    @property
+    def joint_probability(self) -> float:
+        """The probability of the whole target: the product of its tokens' probabilities."""
+        return math.exp(sum(self.log_probs))
+
+
+@dataclass(frozen=True)
+class PromptScore:
+    """What follows one prompt.
+
+    Attributes:
+        targets: the scores of the targets asked for, in order.
+        next_token: the log-probabilities of the next token, (vocabulary,), if they were asked for.
+    """
+
+    targets: tuple[TargetScore, ...]
+    next_token: Tensor | None
+
+
+def probabilities(new: TargetScore, true: TargetScore) -> tuple[float, float]:
+    """P(new) and P(true), each exp of the mean log-probability of its tokens: targets of any lengths compare."""
+    return new.probability, true.probability
+
+
+@torch.no_grad()
+def score(
+    lm: LanguageModel,
+    queries: Sequence[tuple[str, Sequence[str]]],
+    keep_distributions: bool = False,
+    max_tokens: int = 4096,
+    joints: Sequence[str | None] | None = None,
+) -> list[PromptScore]:
+    """Scores targets after prompts.
+
+    A prompt is run once, however many targets and queries it has: the first token of every target is read off the
+    same distribution, and only what follows it is run on top of the prompt's attention cache.
+
+    Args:
+        lm: a causal model.
+        queries: prompts, each with its targets (there may be none).
+        keep_distributions: whether to keep the whole next-token distributions (on the CPU, in float32).
+        max_tokens: how many tokens, padding included, run at once.
+        joints: for each query what stands between its prompt and its targets, or None for what follows from both.
+
+    Raises:
+        ContextLengthError: a prompt with its target is longer than the model reads, or a target than is scored.
+        ValueError: the model is not causal, or a prompt or target is empty.
+    """
+    if not lm.architecture.family.causal:
+        raise ValueError(f"{lm.name} is a masked model; targets are scored after prompts in causal models only")
+    prompts = list(dict.fromkeys(prompt for prompt, _ in queries))
+    wanted: dict[str, dict[tuple[int, ...], None]] = {prompt: {} for prompt in prompts}
+    tokens: dict[str, list[int]] = {}
+    # All of them before anything is run: what is too long is refused while it costs nothing.
+    asked: list[list[tuple[int, ...]]] = []  # for each query the tokens of its targets
+    for (prompt, targets), between in zip(queries, joints or [None] * len(queries), strict=True):
+        tokens[prompt], of_targets = tokens_of(lm, prompt, targets, between)
+        asked.append([tuple(ids) for ids in of_targets])
+        wanted[prompt].update(dict.fromkeys(asked[-1]))
+    found: dict[tuple[str, tuple[int, ...]], TargetScore] = {}
+    distributions: dict[str, Tensor] = {}
+    start_of_all = SharedStart(lm, list(tokens.values()))
+    for group in batches(prompts, [start_of_all.weight(len(tokens[prompt])) for prompt in prompts], max_tokens):
+        batch = lm.batch([tokens[prompt] for prompt in group])
+        recording = start_of_all.record(batch, batch.lengths - 1)
+        assert recording.logits is not None
+        first = recording.logits.float().log_softmax(-1)
+        best = first.argmax(-1)
+        longer = []  # (row, the target's tokens)
+        for row, prompt in enumerate(group):
+            if keep_distributions:
+                distributions[prompt] = first[row].clone().cpu()  # not a view of the whole batch
+            for ids in wanted[prompt]:
+                most = int(best[row])
+                found[prompt, ids] = TargetScore((float(first[row, ids[0]]),), (most == ids[0],), (most,))
+                if len(ids) > 1:
+                    longer.append((row, ids))
+        for part in _in_pieces(longer, min(max_tokens, MOST_LOGITS // first.shape[1])):
+            starts = [found[group[row], ids] for row, ids in part]
+            scores = _longer_targets(lm, recording, batch.lengths, [tokens[prompt] for prompt in group], part, starts)
+            found |= {(group[row], ids): one for (row, ids), one in zip(part, scores, strict=True)}
+    return [
+        PromptScore(tuple(found[prompt, ids] for ids in of_targets), distributions.get(prompt))
+        for (prompt, _), of_targets in zip(queries, asked, strict=True)
+    ]
+
+
+def _longer_targets(
+    lm: LanguageModel,
+    recording: Recording,
+    lengths: Tensor,
+    prompts: Sequence[Sequence[int]],
+    targets: Sequence[tuple[int, tuple[int, ...]]],
+    starts: Sequence[TargetScore],
+) -> Iterator[TargetScore]:
+    """The scores of targets of several tokens, run on top of the attention cache of their prompts.
+
+    Args:
+        lm: the model.
+        recording: of the batch of prompts.
+        lengths: theirs in it, (n,).
+        prompts: their tokens, one row of the batch each.
+        targets: the row of each target's prompt, and the target's tokens.
+        starts: the score of each target's first token.
+    """
+    rows = torch.tensor([row for row, _ in targets], device=lengths.device)
+    whole = lm.batch([[*prompts[row], *ids[:-1]] for row, ids in targets])
+    partial = PartialForward(lm, recording, 0, lengths[rows], rows, whole)
+    last = partial.logits().float().log_softmax(-1)
+    for place, ((row, ids), start) in enumerate(zip(targets, starts, strict=True)):
+        # 0, or the prompt's length where the model had to run that again
+        begin = int(lengths[row] - partial.start[place])
+        logs = last[place, begin : begin + len(ids) - 1]
+        follow = torch.tensor(ids[1:], device=logs.device)
+        most_likely = logs.argmax(-1)
+        yield TargetScore(
+            start.log_probs + tuple(logs.gather(1, follow[:, None])[:, 0].tolist()),
+            start.hits + tuple((most_likely == follow).tolist()),
+            start.best + tuple(most_likely.tolist()),
+        )
+
+
+def tokens_of(
+    lm: LanguageModel, prompt: str, targets: Sequence[str], between: str | None = None
+) -> tuple[list[int], list[list[int]]]:
+    """The tokens of a prompt, as the model reads it now, and of targets after it, with what stands `between` them.
+
+    Raises:
+        ContextLengthError: the prompt with a target is longer than the model reads, or a target than is scored.
+        ValueError: the prompt or a target is empty.
+    """
+    ids = lm.tokens(prompt)
+    lm.require_room(len(ids), f"the prompt {quoted(prompt)}")
+    found = []
+    for target in targets:
+        found.append(encode_target(lm.tokenizer, lm.reads(prompt), target, between))
+        both = f"the prompt {quoted(prompt)} with the target {quoted(target)}"
+        lm.require_room(len(ids) + len(found[-1]) - 1, both)
+    return ids, found
+
+
+def _in_pieces(
+    longer: Sequence[tuple[int, tuple[int, ...]]], max_tokens: int
+) -> Iterator[Sequence[tuple[int, tuple[int, ...]]]]:
+    """Targets of several tokens, as many at once as have at most `max_tokens` logits' positions when padded."""
+    lengths = [len(ids) - 1 for _, ids in longer]
+    if not longer or len(longer) * max(lengths) <= max_tokens:
+        return iter([longer] if longer else [])
+    return batches(longer, lengths, max_tokens)
+
+
+@torch.no_grad()
+def continues_as(
+    lm: LanguageModel, items: Sequence[tuple[str, Sequence[int]]], max_tokens: int = 4096, banned: Collection[int] = ()
+) -> list[bool]:
+    """Whether greedy decoding from each prompt would begin with exactly these tokens.
+
+    Decided by one forward under teacher forcing instead of a decoding: if every token is the most likely one after the
+    tokens before it, greedy decoding takes them one after another.
+
+    Args:
+        lm: a causal model.
+        items: prompt and tokens.
+        max_tokens: how many tokens, padding included, run at once.
+        banned: tokens that the decoding never takes (`corrigenda.forward.generation.Greedy`).
+    """
+    rows = [(lm.tokens(prompt), list(answer)) for prompt, answer in items]
+    result = [True] * len(rows)
+    start = SharedStart(lm, [prompt for prompt, _ in rows])
+    lengths = [start.weight(len(prompt) + len(answer)) for prompt, answer in rows]
+    for group in batches(range(len(rows)), lengths, max_tokens):
+        batch = lm.batch([rows[i][0] + rows[i][1] for i in group], [len(rows[i][0]) for i in group])
+        mask = torch.zeros(batch.input_ids.shape, dtype=torch.bool)
+        for place, i in enumerate(group):
+            prompt, answer = rows[i]
+            mask[place, len(prompt) - 1 : len(prompt) - 1 + len(answer)] = True
+        best = iter(bar(start.logits(batch, mask.to(batch.lengths.device)), banned).argmax(-1).tolist())
+        for i in group:
+            answer = rows[i][1]
+            result[i] = list(islice(best, len(answer))) == answer
+    return result
+
+
+def batches(items: Sequence[T], lengths: Sequence[int], max_tokens: int) -> Iterator[list[T]]:
+    """Groups of items of like length, each with at most `max_tokens` tokens when padded to its longest."""
+    order = sorted(range(len(items)), key=lambda i: lengths[i])
+    group: list[T] = []
+    for i in order:
+        if group and (len(group) + 1) * lengths[i] > max_tokens:
+            yield group
+            group = []
+        group.append(items[i])
+    if group:
+        yield group

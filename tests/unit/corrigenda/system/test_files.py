@@ -1,0 +1,146 @@
+"""Files that are kept: only what was written under a name is read there, and killed writers leave nothing for long."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors import SafetensorError
+
+from corrigenda.system import files
+from corrigenda.system.files import (
+    problem_of_contents,
+    read_kept,
+    remove_scratch,
+    scratch_prefix,
+    write_checked,
+    write_contents,
+    write_tensors,
+    write_text,
+)
+
+TENSORS = {"x": torch.arange(6.0).view(2, 3)}
+
+
+def test_a_file_in_the_place_of_another_is_not_used(tmp_path: Path) -> None:
+    """Valid in itself, and of another layer, model or fact: under another name, or in another folder."""
+    path = tmp_path / "a" / "layer3.safetensors"
+    write_checked(path, TENSORS, {"n": "3"})
+    found = read_kept(path, "it is computed again")
+    assert found is not None
+    assert torch.equal(found[0]["x"], TENSORS["x"])
+    assert found[1] == {"n": "3"}
+    for other in (tmp_path / "a" / "layer4.safetensors", tmp_path / "b" / "layer3.safetensors"):
+        other.parent.mkdir(exist_ok=True)
+        shutil.copy(path, other)
+        said = rf"{other.name} is in the place of another file \(it was written as a/layer3.*\); it is computed again"
+        with pytest.warns(UserWarning, match=said):
+            assert read_kept(other, "it is computed again") is None
+    shutil.move(tmp_path / "a", tmp_path / "elsewhere" / "a")  # a cache may be moved as a whole
+    assert read_kept(tmp_path / "elsewhere" / "a" / path.name, "it is computed again") is not None
+
+
+def test_a_file_of_an_earlier_version_is_made_again_and_said_once(tmp_path: Path) -> None:
+    for name in "ab":
+        plain = {"n": "3"}
+        write_tensors(tmp_path / name, TENSORS, {**plain, files.CHECKSUM: files._checksum(TENSORS, plain)})
+    with pytest.warns(UserWarning, match="of an earlier version") as said:
+        assert [read_kept(tmp_path / name, "it is computed again") for name in "ab"] == [None, None]
+    assert len({str(one.message) for one in said}) == 1  # the same words: shown once
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 10**6), st.integers(1, 255))
+def test_any_changed_byte_is_noticed(tmp_path_factory: pytest.TempPathFactory, place: int, by: int) -> None:
+    path = tmp_path_factory.mktemp("kept") / "x.safetensors"
+    write_checked(path, TENSORS, {"n": "3"})
+    content = bytearray(path.read_bytes())
+    content[place % len(content)] ^= by
+    path.write_bytes(content)
+    with pytest.warns(UserWarning, match="again"):
+        assert read_kept(path, "again") is None
+
+
+WRITER = """
+import os, sys, time
+from pathlib import Path
+from corrigenda.system.files import write_file
+def write(scratch):
+    scratch.write_text("half")
+    print(scratch, flush=True)
+    time.sleep(60)
+write_file(Path(sys.argv[1]), write)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a process cannot be asked there whether it lives")
+def test_scratch_files_of_killed_writers_are_removed_and_those_of_live_ones_stay(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WRITER, str(tmp_path / "x.json")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        scratch = Path(writer.stdout.readline().strip())
+        assert scratch.is_file()
+        write_text(tmp_path / "y.json", "")
+        assert scratch.is_file()  # it is alive
+        writer.send_signal(signal.SIGKILL)
+    time.sleep(0.05)
+    write_text(tmp_path / "y.json", "")
+    assert not scratch.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["y.json"]
+
+
+def test_scratch_of_other_machines_is_removed_after_a_day(tmp_path: Path) -> None:
+    mine, other, folder = (
+        tmp_path / f"{prefix}abcdefgh" for prefix in (scratch_prefix("x"), ".x.0123abcd-1.", ".f.0123abcd-2.")
+    )
+    kept = [tmp_path / name for name in (".x.settings", "x.0123abcd-1.abcdefgh", ".git")]
+    folder.mkdir()
+    (folder / "wheel").touch()
+    for path in (mine, other, *kept):
+        path.touch()
+    remove_scratch(tmp_path)
+    assert all(path.exists() for path in (mine, other, folder, *kept))
+    files._LOOK_AGAIN.clear()
+    for path in (mine, other, folder, *kept):
+        os.utime(path, (time.time() - 90_000,) * 2)
+    remove_scratch(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(path.name for path in (mine, *kept))
+
+
+def test_a_prepared_folder_holds_what_was_written_down(tmp_path: Path) -> None:
+    (tmp_path / "weights").write_bytes(b"x" * 3000)
+    (tmp_path / "config.json").write_text("{}")
+    assert problem_of_contents(tmp_path, "a") == ""  # of an earlier version
+    write_contents(tmp_path, "a")
+    assert problem_of_contents(tmp_path, "a") == ""
+    assert problem_of_contents(tmp_path, "b") == "it is of something else (a)"
+    (tmp_path / "weights").write_bytes(b"x" * 2999 + b"y")
+    assert problem_of_contents(tmp_path, "a") == "damaged (weights)"
+    (tmp_path / "weights").unlink()
+    assert problem_of_contents(tmp_path, "a") == "damaged (weights)"
+    for text in ("{", "[]", '{"of": "a", "files": 1}'):
+        (tmp_path / files.CONTENTS).write_text(text)
+        assert "is damaged" in problem_of_contents(tmp_path, "a")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OSError(28, "No space left on device"), SafetensorError("I/O error: No space left on device (os error 28)")],
+)
+def test_a_full_disk_names_the_file_and_what_to_do(tmp_path: Path, error: Exception) -> None:
+    def full(_scratch: Path) -> None:
+        raise error
+
+    with pytest.raises(OSError, match="no space left on the disk; make room and give the same command again") as caught:
+        files.write_file(tmp_path / "x.safetensors", full)
+    assert caught.value.filename == str(tmp_path / "x.safetensors")
+    assert list(tmp_path.iterdir()) == []
