@@ -3,12 +3,13 @@
     python docs/reports/NAME.py collect ...     runs -> docs/data/PAGE.json; can be stopped, and goes on
     python docs/reports/NAME.py page            docs/data/PAGE.json -> docs/PAGE.md and its pictures, in seconds
 
-The second step runs nothing and needs no model: the same data give the same page. A data file:
+The second step runs nothing: the same data give the same page. Intervals and p-values that have to be worked out of the
+figures are the end of the first step, which `digest` does alone. A data file:
 
     {"page": "localization", "command": "python docs/reports/layers.py collect",
      "made": [{"code": ..., "commit": ..., "versions": {...}, "machine": {...}}, ...],
      "runs": {"layer 3": [{"made": 0, "begun": ..., "ended": ..., "load": [0.1, 1.0]}], ...},
-     "figures": ...}
+     "figures": ..., "digest": ...}
 
 "made" has each way in which runs were made once; a run that was stopped and went on has several entries.
 """
@@ -71,6 +72,7 @@ class Report:
         options: adds the first step's options.
         collect: the first step, from the options to what it found; None where it is not finished.
         page: the second step: writes the page from the data into a folder, and returns the files.
+        digest: from the figures to their intervals and p-values; None where the runs gave all that the page has.
     """
 
     name: str
@@ -79,28 +81,37 @@ class Report:
     options: Callable[[argparse.ArgumentParser], None]
     collect: Callable[[argparse.Namespace], Collected | None]
     page: Callable[[Mapping[str, Any], Path], list[Path]]
+    digest: Callable[[Any], Any] | None = None
 
     def main(self, arguments: list[str] | None = None) -> None:
-        """The command line of both steps."""
+        """The command line of all steps."""
         parser = argparse.ArgumentParser(description=self.title)
         steps = parser.add_subparsers(dest="step", required=True)
-        first = steps.add_parser("collect", help=f"make docs/data/{self.name}.json from runs; goes on where it stopped")
-        first.add_argument("--docs", type=Path, default=DOCS, help="folder of the data file (in data/)")
-        self.options(first)
-        second = steps.add_parser("page", help=f"make docs/{self.name}.md from docs/data/{self.name}.json")
-        second.add_argument("--docs", type=Path, default=DOCS, help="folder of the page; its data are in data/")
+        told = {"collect": f"make docs/data/{self.name}.json from runs; goes on where it stopped"}
+        told["page"] = f"make docs/{self.name}.md from docs/data/{self.name}.json"
+        if self.digest:
+            told["digest"] = f"work out the intervals and p-values in docs/data/{self.name}.json anew"
+        for step, what in told.items():
+            steps.add_parser(step, help=what).add_argument(
+                "--docs", type=Path, default=DOCS, help="folder of the page; its data are in data/"
+            )
+        self.options(steps.choices["collect"])
         options = parser.parse_args(arguments)
         if options.step == "page":
-            for path in self.page(read_data(self.name, options.docs), options.docs):
-                print(path)
+            print(*self.page(read_data(self.name, options.docs), options.docs), sep="\n")
             return
-        given = sys.argv[1:] if arguments is None else arguments
-        found = self.collect(options)
-        if found is None:
-            print("not finished yet; give the same command again to go on")
-            sys.exit(3)
-        command = " ".join([f"python docs/reports/{self.script}", *anywhere(given)])
-        print(write_data(self.name, command, found, options.docs))
+        if options.step == "collect":
+            found = self.collect(options)
+            if found is None:
+                print("not finished yet; give the same command again to go on")
+                sys.exit(3)
+            given = sys.argv[1:] if arguments is None else arguments
+            command = " ".join([f"python docs/reports/{self.script}", *anywhere(given)])
+            write_data(self.name, command, found, options.docs)
+        path, data = data_path(self.name, options.docs), read_data(self.name, options.docs)
+        if self.digest:
+            write_json(path, data | {"digest": self.digest(data["figures"])})
+        print(path)
 
 
 def markdown(
@@ -263,10 +274,7 @@ def kept(name: str, arguments: argparse.Namespace) -> Collected | None:
         return None
     data = read_data(name, arguments.docs)
     runs = {
-        run: [
-            data["made"][entry["made"]] | {key: value for key, value in entry.items() if key != "made"}
-            for entry in made
-        ]
+        run: [{**data["made"][one["made"]], **{key: one[key] for key in ("begun", "ended", "load")}} for one in made]
         for run, made in data["runs"].items()
     }
     return Collected(data["figures"], runs, (*data.get("earlier", ()), data["command"]))

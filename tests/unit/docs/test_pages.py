@@ -161,7 +161,10 @@ def test_the_steps_of_a_command(tmp_path: Path, quiet: dict[str, Any], capsys: p
         (docs / "toy.md").write_text(f"n is {data['figures']['n']}")
         return [docs / "toy.md"]
 
-    toy = pages.Report("toy", "toy.py", "A toy.", lambda parser: parser.add_argument("--n", type=int), collect, page)
+    def options(parser: Any) -> None:
+        parser.add_argument("--n", type=int)
+
+    toy = pages.Report("toy", "toy.py", "A toy.", options, collect, page, lambda figures: {"twice": 2 * figures["n"]})
     docs = ["--docs", str(tmp_path)]
     with pytest.raises(SystemExit, match="no data for this page yet"):
         toy.main(["page", *docs])
@@ -172,6 +175,10 @@ def test_the_steps_of_a_command(tmp_path: Path, quiet: dict[str, Any], capsys: p
     toy.main(["collect", *docs, "--n", "7"])
     data = json.loads((tmp_path / "data" / "toy.json").read_text())
     assert data["command"] == "python docs/reports/toy.py collect --n 7"  # not where it lay
+    assert data["digest"] == {"twice": 14}
+    (tmp_path / "data" / "toy.json").write_text(json.dumps(data | {"digest": None}))
+    toy.main(["digest", *docs])
+    assert json.loads((tmp_path / "data" / "toy.json").read_text()) == data
     toy.main(["page", *docs])
     assert (tmp_path / "toy.md").read_text() == "n is 7"
     assert capsys.readouterr().out.splitlines()[-1].endswith("toy.md")
