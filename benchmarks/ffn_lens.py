@@ -37,7 +37,7 @@ from corrigenda.forward.knockout import knocked_out
 from corrigenda.forward.recording import stopping
 from corrigenda.moments.text import Text
 from corrigenda.runs.environment import peak_memory_mb
-from locate import AttentionKnockout, Knockout, logit_attribution, read_values
+from locate import AttentionKnockout, AttentionKnockoutResult, logit_attribution, read_values
 from locate.flow.knockout import positions_of
 from locate.lens import triggers
 from locate.lens.triggers import Triggers, trigger_examples
@@ -119,7 +119,7 @@ def knockout(lm: LanguageModel, repeats: int) -> dict[str, float]:
     """All windows of one fact, beside a whole forward for each."""
     settings = AttentionKnockout()
 
-    def differ(expected: Tensor, result: Knockout) -> float:
+    def differ(expected: Tensor, result: AttentionKnockoutResult) -> float:
         return float((result.probabilities / expected - 1).abs().max())
 
     timings = [

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from corrigenda.settings.checked import checked
 from jobs import survey
 from jobs.shared.registry import register
 from locate import BackwardLens
 
 
-@dataclass(frozen=True)
-@checked
-class BackwardSettings(survey.SurveySettings):
-    """``job=backward``."""
-
-    result: str | None = "locate.GradientLens"
-
-
 @register(
     "backward",
-    BackwardSettings,
+    survey.SurveySettings,
     aim="the gradient of each fact's object, taken apart and read in words (Katz et al. 2024)",
     parts={"_target_": "jobs.backward.Job", "locator": BackwardLens()},
 )

@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from omegaconf import DictConfig
 from rich.console import RenderableType
 
 from corrigenda.runs.folder import RunFolder
-from corrigenda.settings.checked import checked
 from jobs import survey
 from jobs.shared.registry import register
-from locate import AttentionKnockout, average_knockouts
-
-
-@dataclass(frozen=True)
-@checked
-class KnockoutSettings(survey.SurveySettings):
-    """``job=knockout``."""
-
-    result: str | None = "locate.Knockout"
+from locate import AttentionKnockout, average
 
 
 @register(
     "knockout",
-    KnockoutSettings,
+    survey.SurveySettings,
     aim="attention knockout of facts: where the last token reads what the answer needs (Geva et al. 2023)",
     parts={"_target_": "jobs.knockout.Job", "locator": AttentionKnockout()},
 )
@@ -40,7 +30,7 @@ class Job(survey.Job):
         [found] = results.values()
         if not found:
             return {}, []
-        mean = average_knockouts(found)
+        mean = average(found)
         mean.save(folder.path / "average")
         mean.plot(folder.path / f"average{config.job.picture}")
         return {"average": mean.summary()}, [mean.table()]

@@ -25,20 +25,13 @@ from jobs.shared import job
 from jobs.shared.base import begin, load_model, say
 from jobs.shared.registry import register
 from jobs.shared.settings import Picture, check, instantiate
-from locate import (
-    Aggregation,
-    Agreement,
-    SaturationEvents,
-    Sensitivity,
-    Triggers,
-    ValueWords,
-    aggregation,
-    agreement,
-    read_values,
-    saturation_events,
-    sensitivity,
-    trigger_examples,
-)
+from locate import read_values
+from locate.lens.aggregation import Aggregation, aggregation
+from locate.lens.agreement import Agreement, agreement
+from locate.lens.saturation import SaturationEvents, saturation_events
+from locate.lens.sensitivity import Sensitivity, sensitivity
+from locate.lens.triggers import Triggers, trigger_examples
+from locate.lens.values import ValueWords
 
 if TYPE_CHECKING:
     from corrigenda import LanguageModel

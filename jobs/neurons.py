@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
@@ -15,7 +14,7 @@ from corrigenda.settings.checked import checked
 from jobs import survey
 from jobs.shared.registry import register
 from jobs.shared.settings import Picture
-from locate import NeuronCounts, RefinedNeurons
+from locate import average
 
 
 @dataclass(frozen=True)
@@ -41,10 +40,6 @@ class Job(survey.Job):
 
     settings = NeuronsSettings
 
-    def load(self, config: DictConfig) -> Callable[[Path], RefinedNeurons]:
-        """What reads a fact's neurons."""
-        return RefinedNeurons.load
-
     def together(
         self, config: DictConfig, folder: RunFolder, results: Mapping[str, Sequence[Any]]
     ) -> tuple[dict[str, Any], list[RenderableType]]:
@@ -52,6 +47,6 @@ class Job(survey.Job):
         [found] = results.values()
         if not found:
             return {}, []
-        counts = NeuronCounts.of(found)
+        counts = average(found)
         counts.plot(folder.path / f"layers{config.job.picture}")
         return counts.summary(), [counts.table()]

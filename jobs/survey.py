@@ -30,7 +30,7 @@ from jobs.shared.base import begin, load_model, say
 from jobs.shared.data import read_data
 from jobs.shared.registry import register
 from jobs.shared.settings import check, instantiate, workers_of
-from locate import survey
+from locate.survey import survey
 
 
 @dataclass(frozen=True)
@@ -87,14 +87,10 @@ class Job(job.Job):
 
     def load(self, config: DictConfig) -> Callable[[Path], Any]:
         """What reads a result of theirs that was saved."""
-        result: Any
-        if config.job.result is None:
-            cls = get_class(config.job.locator._target_)
-            result = getattr(cls, "result", None)
-            if result is None:
-                raise ValueError(f"job.result has no value, and {cls.__qualname__} names no class of results (result)")
-        else:
-            result = get_class(config.job.result)
+        cls, named = get_class(config.job.locator._target_), config.job.get("result")
+        result: Any = get_class(named) if named else getattr(cls, "result", None)
+        if result is None:
+            raise ValueError(f"job.result has no value, and {cls.__qualname__} names no class of results (result)")
         return result.load
 
     def together(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 from omegaconf import DictConfig
@@ -16,7 +15,7 @@ from corrigenda.settings.checked import AtLeastOne, checked
 from jobs import survey
 from jobs.shared.registry import register
 from jobs.shared.settings import Picture, instantiate
-from locate import Trace, average, suggest_layers
+from locate import average, suggest_layers
 
 
 @dataclass(frozen=True)
@@ -55,10 +54,6 @@ class Job(survey.Job):
         """One for each site that is restored."""
         locator = instantiate(config.job.locator)
         return {str(site): replace(locator, site=site) for site in config.job.sites}
-
-    def load(self, config: DictConfig) -> Callable[[Path], Trace]:
-        """What reads a trace."""
-        return Trace.load
 
     def together(
         self, config: DictConfig, folder: RunFolder, results: Mapping[str, Sequence[Any]]

@@ -43,7 +43,7 @@ R_co = TypeVar("R_co", bound=Result, covariant=True)
 class Locator(Protocol[R_co]):
     """Settings that find something in a model about a fact: `CausalTrace`, `Neurons`.
 
-    One from outside names the class of its results as ``result``, or its configuration does (``job.result``).
+    Its attribute ``result`` is the class of its results; else the configuration names that (``job.result``).
     """
 
     def check(self, lm: LanguageModel) -> None:

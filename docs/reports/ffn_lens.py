@@ -34,15 +34,11 @@ from corrigenda.system.files import write_json
 from editing.neurons.steer import steer
 from eval import EvalSettings, has_word_of, steering_report
 from jobs.lens import PARTS, Given, LensSettings
-from locate import (
-    AttentionKnockout,
-    EarlyExitSettings,
-    UnknownFactError,
-    attribute_flow,
-    early_exit,
-)
+from locate import AttentionKnockout, UnknownFactError
+from locate.flow.attributes import attribute_flow
 from locate.lens.by_layer import Mean, mean_of
-from locate.lens.promoting import directions, promoting
+from locate.lens.early_exit import EarlyExitSettings, early_exit
+from locate.lens.promoters import directions, promoters
 from locate.lens.words import UnknownTokenError, token_id
 
 USES = (
@@ -50,7 +46,7 @@ USES = (
     "locate.flow.knockout",
     "locate.flow.attributes",
     "locate.lens.early_exit",
-    "locate.lens.promoting",
+    "locate.lens.promoters",
     "editing.neurons.steer",
     "eval.steering",
     "corrigenda.data.word_lists",
@@ -310,8 +306,8 @@ def steered(lm: LanguageModel, windows: int) -> dict[str, Any]:
     draw = random.Random(0)
     places = [(layer, number) for layer in range(lm.n_layers) for number in range(lm.memory(layer).d_ffn)]
     sets = {
-        "insults": directions(promoting(lm, single, DRIVEN)),
-        "polite words": directions(promoting(lm, POLITE, DRIVEN)),
+        "insults": directions(promoters(lm, single, DRIVEN)),
+        "polite words": directions(promoters(lm, POLITE, DRIVEN)),
         "random values": {place: draw.choice((-1.0, 1.0)) for place in draw.sample(places, DRIVEN)},
     }
     settings = EvalSettings(max_new_tokens=20, perplexity_windows=windows)

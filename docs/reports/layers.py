@@ -38,7 +38,7 @@ from eval.measure import on_windows
 from eval.scoring.held_out import in_turn
 from eval.statistics.paired import harmonic_mean
 from eval.statistics.ranks import partial_rank_correlation, rank_correlation
-from locate import CausalTrace, Trace, UnknownFactError, average, suggest_layers
+from locate import CausalTrace, CausalTraceResult, UnknownFactError, average, suggest_layers
 
 NAME = "localization"
 SCRIPT = "layers.py"
@@ -165,7 +165,7 @@ def edited(lm: LanguageModel, fact: Fact, before: Measurement, editor: Rome, set
 
 def traced_together(
     lm: LanguageModel, facts: list[Fact], n: int, work: Path, deadline: float
-) -> tuple[list[Trace], int, Made] | None:
+) -> tuple[list[CausalTraceResult], int, Made] | None:
     """FFN windows traced for the first n facts that the model knows; how many before them it does not; how it was made.
 
     None where the time was up.
@@ -173,7 +173,7 @@ def traced_together(
     folder = work / "traces"
     kept = folder / "unknown.json"
     unknown: list[str] = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else []
-    traces: list[Trace] = []
+    traces: list[CausalTraceResult] = []
     passed = 0
     with ExitStack() as noted:
         begun = False
@@ -193,7 +193,7 @@ def traced_together(
             if fact.id in unknown:
                 passed += 1
             else:
-                traces.append(Trace.load(folder / fact.id))
+                traces.append(CausalTraceResult.load(folder / fact.id))
     return traces, passed, made(folder)
 
 

@@ -39,7 +39,7 @@ from eval.statistics.paired import harmonic_mean
 from locate.neurons.attribution import METHODS
 from locate.neurons.locator import Neurons
 from locate.neurons.plots import plot_layers
-from locate.neurons.refine import RefinedNeurons
+from locate.neurons.refine import NeuronsResult
 from locate.neurons.suppression import highest_activation, probabilities_scaled, random_neurons
 from locate.question import Question, ask
 
@@ -239,7 +239,7 @@ def changes(
     return result
 
 
-def edited(lm: LanguageModel, one: Known, other: Fact, found: RefinedNeurons) -> dict[str, dict[str, Any]]:
+def edited(lm: LanguageModel, one: Known, other: Fact, found: NeuronsResult) -> dict[str, dict[str, Any]]:
     """What the editors make of the fact and of another one: P(new) and P(old), and whether the other answer stays."""
     if not found.neurons:
         return {}

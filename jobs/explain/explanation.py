@@ -27,7 +27,8 @@ from jobs.explain.part import Asked
 from jobs.explain.parts import PARTS
 from jobs.explain.prose import edit_grids
 from jobs.explain.settings import ExplainSettings
-from locate import EditLens, EditReading
+from locate import EditLensResult
+from locate.lens.edit_lens import EditLens
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ class Explanation:
         settings: how far the parts went.
         before: by part (`jobs.explain.parts.PARTS`) what it found without the edit.
         after: the same with it.
-        written: what the edit wrote: an `EditReading`.
+        written: what the edit wrote: an `EditLensResult`.
         case: what the model did with the fact's prompts before and after; None where it could not be asked.
         changed: the prompts next to the fact at which the model goes on differently.
         no_answers: why there is no case; empty where there is one.
@@ -242,7 +243,7 @@ class _Explaining:
             return
 
         def read() -> Found:
-            reading: EditReading = EditLens(words=self.settings.words).read(self.lm, edit)
+            reading: EditLensResult = EditLens(words=self.settings.words).read(self.lm, edit)
             return Found((reading,), tuple(edit_grids(reading)), "" if reading.layers else "the edit changed no layer")
 
         try:

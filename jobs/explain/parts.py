@@ -14,12 +14,12 @@ import torch
 from jobs.explain.grids import Field, Grid, cells, fill, from_the_last, with_scores
 from jobs.explain.part import Asked, Part
 from locate import (
-    KnowledgeNeurons,
-    LensGrid,
-    LogitAttribution,
+    CausalTraceResult,
+    KnowledgeNeuronsResult,
+    LogitAttributionResult,
+    LogitLensResult,
     Noise,
-    SubUpdates,
-    Trace,
+    SubUpdatesResult,
     causal_trace,
     knowledge_neurons,
     logit_attribution,
@@ -31,11 +31,11 @@ from locate.lens.words import bottom, read_static, top
 # -- the lens
 
 
-def _lens(asked: Asked) -> tuple[LensGrid, ...]:
+def _lens(asked: Asked) -> tuple[LogitLensResult, ...]:
     return tuple(logit_lens(asked.lm, asked.fact.statement, token) for token in asked.tokens)
 
 
-def _lens_grids(asked: Asked, found: Sequence[LensGrid]) -> list[Grid]:
+def _lens_grids(asked: Asked, found: Sequence[LogitLensResult]) -> list[Grid]:
     first = found[0]
     fields = [
         Field("top token", "text", from_the_last([list(row) for row in first.words])),
@@ -62,7 +62,7 @@ def _lens_grids(asked: Asked, found: Sequence[LensGrid]) -> list[Grid]:
 # -- causal tracing
 
 
-def _traces(asked: Asked) -> tuple[Trace, ...]:
+def _traces(asked: Asked) -> tuple[CausalTraceResult, ...]:
     settings = asked.settings
     noise = Noise(samples=settings.trace_samples, seed=settings.seed)
     window = min(settings.trace_window, asked.lm.n_layers)
@@ -75,7 +75,7 @@ def _traces(asked: Asked) -> tuple[Trace, ...]:
 _RESTORED = {"block": "the state after a layer", "ffn": "FFN outputs", "attention": "attention outputs"}
 
 
-def _trace_grids(asked: Asked, found: Sequence[Trace]) -> list[Grid]:
+def _trace_grids(asked: Asked, found: Sequence[CausalTraceResult]) -> list[Grid]:
     return [
         Grid(
             title=f"restored: {_RESTORED[one.site]}" + (f", in windows of {one.window} layers" * (one.window > 1)),
@@ -99,11 +99,11 @@ def _trace_grids(asked: Asked, found: Sequence[Trace]) -> list[Grid]:
 # -- knowledge neurons
 
 
-def _neurons(asked: Asked) -> tuple[KnowledgeNeurons, ...]:
+def _neurons(asked: Asked) -> tuple[KnowledgeNeuronsResult, ...]:
     return (knowledge_neurons(asked.lm, asked.fact, asked.answer, steps=asked.settings.steps),)
 
 
-def too_few_steps(found: KnowledgeNeurons) -> str:
+def too_few_steps(found: KnowledgeNeuronsResult) -> str:
     """Names the layers whose sums cannot be right: what an answer loses without a layer lies between P - 1 and P."""
     p, error = found.probability, 0.01
     wrong = [
@@ -119,7 +119,7 @@ def too_few_steps(found: KnowledgeNeurons) -> str:
     )
 
 
-def _neuron_grids(asked: Asked, found: Sequence[KnowledgeNeurons]) -> list[Grid]:
+def _neuron_grids(asked: Asked, found: Sequence[KnowledgeNeuronsResult]) -> list[Grid]:
     [one] = found
     lm, words = asked.lm, asked.settings.words
     k = min(asked.settings.neurons, one.attributions.shape[1])
@@ -169,13 +169,13 @@ def _neuron_grids(asked: Asked, found: Sequence[KnowledgeNeurons]) -> list[Grid]
 # -- sub-updates
 
 
-def _sub_updates(asked: Asked) -> tuple[SubUpdates, ...]:
+def _sub_updates(asked: Asked) -> tuple[SubUpdatesResult, ...]:
     settings = asked.settings
     token = asked.tokens[0]
     return (sub_updates(asked.lm, asked.fact.statement, token=token, k=settings.sub_updates, words=settings.words),)
 
 
-def _sub_update_grids(asked: Asked, found: Sequence[SubUpdates]) -> list[Grid]:
+def _sub_update_grids(asked: Asked, found: Sequence[SubUpdatesResult]) -> list[Grid]:
     [one] = found
     depth, k = one.dominant.shape
 
@@ -222,12 +222,12 @@ def _sub_update_grids(asked: Asked, found: Sequence[SubUpdates]) -> list[Grid]:
 # -- attribution of the logit
 
 
-def _attribution(asked: Asked) -> tuple[LogitAttribution, ...]:
+def _attribution(asked: Asked) -> tuple[LogitAttributionResult, ...]:
     token, *others = asked.tokens
     return (logit_attribution(asked.lm, asked.fact.statement, token, others[0] if others else None),)
 
 
-def _attribution_grids(asked: Asked, found: Sequence[LogitAttribution]) -> list[Grid]:
+def _attribution_grids(asked: Asked, found: Sequence[LogitAttributionResult]) -> list[Grid]:
     [one] = found
     depth, heads = one.heads.shape
     gives = torch.cat([one.attention[:, None], one.heads, one.ffn[:, None]], dim=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jobs.explain.grids import Field, Grid, with_scores
-from locate import EditReading
+from locate import EditLensResult
 from locate.lens.edit_results import Component, LayerReading
 
 TITLE = "What the edit wrote"
@@ -15,7 +15,7 @@ ABOUT = (
 )
 
 
-def edit_grids(reading: EditReading) -> list[Grid]:
+def edit_grids(reading: EditLensResult) -> list[Grid]:
     """The grid of an edit's reading; none, where it changed no layer."""
     if not reading.layers:
         return []

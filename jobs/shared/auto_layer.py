@@ -17,7 +17,7 @@ from corrigenda.system.plain_data import read_json
 from corrigenda.system.progress import track
 from jobs.shared.base import console
 from jobs.shared.settings import check, instantiate
-from locate import Trace, UnknownFactError, average, suggest_layers
+from locate import CausalTraceResult, UnknownFactError, average, suggest_layers
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ def locate_layers(config: DictConfig, folder: Path, lm: LanguageModel, facts: Se
             config.editor[field] = _located(field, config.job.auto_layer, folder, lm, facts)
 
 
-def traces_of(lm: LanguageModel, facts: Sequence[Fact], locator: Any, most: int) -> list[Trace]:
+def traces_of(lm: LanguageModel, facts: Sequence[Fact], locator: Any, most: int) -> list[CausalTraceResult]:
     """The traces of the first facts that the model knows, so many at most."""
-    traces: list[Trace] = []
+    traces: list[CausalTraceResult] = []
     for fact in track(facts, "Tracing facts to choose a layer"):
         if len(traces) < most:
             with suppress(UnknownFactError):

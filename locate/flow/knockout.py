@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import record
 from corrigenda.models.alone import one_thread
 from corrigenda.settings.checked import AtLeastOne, checked
-from locate.flow.results import Knockout
+from locate.flow.results import AttentionKnockoutResult
 from locate.question import Question, ask, require_numbers
 from locate.windows import around
 
@@ -52,6 +52,7 @@ class AttentionKnockout:
         SettingsError: no source is named, or one twice.
     """
 
+    result: ClassVar = AttentionKnockoutResult
     sources: tuple[Group, ...] = ("subject", "relation", "last")
     reader: Group = "last"
     window: AtLeastOne = 9
@@ -73,7 +74,7 @@ class AttentionKnockout:
         lm.architecture.require_one_text("attention knockout")
 
     @one_thread
-    def find(self, lm: LanguageModel, fact: Fact, answer: str | None = None) -> Knockout:
+    def find(self, lm: LanguageModel, fact: Fact, answer: str | None = None) -> AttentionKnockoutResult:
         """Knocks out the edges of one fact's statement.
 
         A source that the prompt does not have, or that the reader cannot read anyway (it comes later), is absent from
@@ -103,7 +104,7 @@ class AttentionKnockout:
         }
         p_clean, probabilities = _Runs(lm, question, self, readers, read).all()
         require_numbers(lm, question, [probabilities, torch.tensor(p_clean)])
-        return Knockout(
+        return AttentionKnockoutResult(
             fact=fact,
             prompt=question.prompt,
             answer=question.answer,
@@ -117,7 +118,9 @@ class AttentionKnockout:
 
 
 @one_thread
-def attention_knockout(lm: LanguageModel, fact: Fact, answer: str | None = None, **settings: Any) -> Knockout:
+def attention_knockout(
+    lm: LanguageModel, fact: Fact, answer: str | None = None, **settings: Any
+) -> AttentionKnockoutResult:
     """Knocks out the edges of one fact: `AttentionKnockout(**settings).find(lm, fact, answer)`."""
     return AttentionKnockout(**settings).find(lm, fact, answer)
 

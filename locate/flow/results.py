@@ -1,4 +1,4 @@
-"""What attention knockout gives: of one fact (`Knockout`), and of many together (`AverageKnockout`)."""
+"""What attention knockout gives: of one fact (`AttentionKnockoutResult`), and of many together (`AverageKnockout`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from locate.saving import SavedResult
 
 
 @dataclass(frozen=True, eq=False)
-class Knockout(SavedResult, file="knockout"):
+class AttentionKnockoutResult(SavedResult, file="knockout"):
     """What became of one answer when one group of positions could not read others.
 
     Attributes:
@@ -147,7 +147,7 @@ class AverageKnockout(SavedResult, file="knockout_average"):
         knockout_curves(path, curves, self.reader, self.window, f"mean of {counted(self.n_facts, 'fact')}")
 
 
-def average_knockouts(results: Sequence[Knockout]) -> AverageKnockout:
+def average_knockouts(results: Sequence[AttentionKnockoutResult]) -> AverageKnockout:
     """The mean of several facts' relative changes, each source's over the facts whose prompts have it.
 
     Raises:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from rich.markup import escape
@@ -38,131 +38,12 @@ from locate.lens.words import rank_of, read_static, token_texts, top
 from locate.question import ask, require_numbers
 from locate.saving import SavedResult
 
-
-@dataclass(frozen=True)
-@checked
-class BackwardLens:
-    """The settings of the backward lens.
-
-    Attributes:
-        layers: which layers; None for all. Negative numbers count from the end.
-        words: how many tokens are named where something is read.
-    """
-
-    layers: tuple[int, ...] | None = None
-    words: AtLeastOne = 5
-
-    def check(self, lm: LanguageModel) -> None:
-        """Says whether the settings fit a model.
-
-        Raises:
-            IndexError: the model has no such layer.
-        """
-        self._layers(lm)
-
-    @one_thread
-    def find(self, lm: LanguageModel, fact: Fact, answer: str | None = None) -> GradientLens:
-        """Takes the gradient of one fact's loss apart.
-
-        The loss is -log P of a target, the mean over its tokens, at the fact's statement.
-
-        Args:
-            lm: a causal model, with whatever edits are applied.
-            fact: its statement is the prompt.
-            answer: the target; by default the fact's new object, else the true one. As in `locate.question.ask`.
-
-        Raises:
-            UnsupportedModelError: the model's vectors cannot be read in words, or a layer is a mixture of experts.
-            ValueError: the model gives no numbers.
-        """
-        as_fact("the backward lens", fact)
-        lm.architecture.require_one_text("the backward lens")
-        target = answer or fact.target_new or fact.target_true
-        assert target is not None
-        read_static(lm, torch.zeros(1, lm.memory(0).d_model))  # refuses a model that cannot be read, before the work
-        layers = self._layers(lm)
-        require_memories(lm, layers)
-        question = ask(lm, fact, target)
-        batch = lm.batch([question.ids])
-        wanted = torch.tensor(question.answer_ids, device=batch.lengths.device)
-        places = list(question.predicting)
-
-        def loss(logits: Tensor) -> Tensor:
-            return torch.nn.functional.cross_entropy(logits[places].double(), wanted.to(logits.device))
-
-        parts = _factors(lm, batch, layers, loss)
-        require_numbers(lm, question, parts.values())
-        ranks: list[Tensor] = []
-        texts: dict[str, list[tuple[tuple[str, ...], ...]]] = {"imprint": [], "said": [], "shift": []}
-        for number in range(len(layers)):
-            shift = read_static(lm, -parts["gradients"][number])
-            ranks.append(rank_of(shift, question.answer_ids[0]).cpu())
-            texts["shift"].append(_named(lm, shift, self.words))
-            texts["imprint"].append(_named(lm, read_static(lm, parts["inputs"][number]), self.words))
-            texts["said"].append(_named(lm, read_static(lm, parts["outputs"][number]), self.words))
-        return GradientLens(
-            fact=fact,
-            prompt=question.prompt,
-            tokens=token_texts(lm, question.ids),
-            target=question.answer,
-            target_ids=question.answer_ids,
-            predicting=question.predicting,
-            layers=tuple(layers),
-            **{name: tuple(rows) for name, rows in texts.items()},
-            ranks=torch.stack(ranks),
-            factors=parts,
-        )
-
-    def _layers(self, lm: LanguageModel) -> list[int]:
-        if self.layers is None:
-            return list(range(lm.n_layers))
-        return [lm.memory(layer).layer for layer in self.layers]
-
-
-def _factors(
-    lm: LanguageModel, batch: TokenBatch, layers: Sequence[int], loss: Callable[[Tensor], Tensor]
-) -> dict[str, Tensor]:
-    """What enters the FFNs, their coefficients and outputs, and the loss's gradients at these, by layer and token.
-
-    Args:
-        lm: the model.
-        batch: one prompt.
-        layers: of the FFNs.
-        loss: from the prompt's logits.
-    """
-    inputs: dict[int, Tensor] = {}
-
-    def keep(layer: int) -> Callable[[Tensor], None]:
-        def note(state: Tensor) -> None:
-            inputs[layer] = state.detach().reshape(batch.input_ids.shape[1], -1).cpu()  # OPT flattens its batch
-
-        return note
-
-    at = torch.ones_like(batch.input_ids, dtype=torch.bool)
-    with ExitStack() as stack:
-        for layer in layers:
-            stack.enter_context(state_entering(lm.architecture.keys(layer), keep(layer)))
-        found = output_gradients(lm, batch, at, layers, loss)
-    return {
-        "inputs": torch.stack([inputs[layer].to(found[layer].outputs) for layer in layers]),
-        "coefficients": torch.stack([found[layer].coefficients for layer in layers]),
-        "outputs": torch.stack([found[layer].outputs for layer in layers]),
-        "gradients": torch.stack([found[layer].gradients for layer in layers]),
-    }
-
-
-@one_thread
-def backward_lens(lm: LanguageModel, fact: Fact, answer: str | None = None, **settings: Any) -> GradientLens:
-    """Takes one fact's gradient apart: `BackwardLens(**settings).find(lm, fact, answer)`."""
-    return BackwardLens(**settings).find(lm, fact, answer)
-
-
 Texts = tuple[tuple[tuple[str, ...], ...], ...]
 """The top tokens of something at each layer and position."""
 
 
 @dataclass(frozen=True, eq=False)
-class GradientLens(SavedResult, file="backward"):
+class BackwardLensResult(SavedResult, file="backward"):
     """The gradient of one fact's loss with respect to the values of some layers, as a sum of outer products.
 
     Attributes:
@@ -246,6 +127,125 @@ class GradientLens(SavedResult, file="backward"):
         from locate.lens.pictures_of_edits import gradient_grid
 
         gradient_grid(path, self.norms, self.tokens, self.layers, self.shift, quoted(self.target, 24))
+
+
+@dataclass(frozen=True)
+@checked
+class BackwardLens:
+    """The settings of the backward lens.
+
+    Attributes:
+        layers: which layers; None for all. Negative numbers count from the end.
+        words: how many tokens are named where something is read.
+    """
+
+    result: ClassVar = BackwardLensResult
+    layers: tuple[int, ...] | None = None
+    words: AtLeastOne = 5
+
+    def check(self, lm: LanguageModel) -> None:
+        """Says whether the settings fit a model.
+
+        Raises:
+            IndexError: the model has no such layer.
+        """
+        self._layers(lm)
+
+    @one_thread
+    def find(self, lm: LanguageModel, fact: Fact, answer: str | None = None) -> BackwardLensResult:
+        """Takes the gradient of one fact's loss apart.
+
+        The loss is -log P of a target, the mean over its tokens, at the fact's statement.
+
+        Args:
+            lm: a causal model, with whatever edits are applied.
+            fact: its statement is the prompt.
+            answer: the target; by default the fact's new object, else the true one. As in `locate.question.ask`.
+
+        Raises:
+            UnsupportedModelError: the model's vectors cannot be read in words, or a layer is a mixture of experts.
+            ValueError: the model gives no numbers.
+        """
+        as_fact("the backward lens", fact)
+        lm.architecture.require_one_text("the backward lens")
+        target = answer or fact.target_new or fact.target_true
+        assert target is not None
+        read_static(lm, torch.zeros(1, lm.memory(0).d_model))  # refuses a model that cannot be read, before the work
+        layers = self._layers(lm)
+        require_memories(lm, layers)
+        question = ask(lm, fact, target)
+        batch = lm.batch([question.ids])
+        wanted = torch.tensor(question.answer_ids, device=batch.lengths.device)
+        places = list(question.predicting)
+
+        def loss(logits: Tensor) -> Tensor:
+            return torch.nn.functional.cross_entropy(logits[places].double(), wanted.to(logits.device))
+
+        parts = _factors(lm, batch, layers, loss)
+        require_numbers(lm, question, parts.values())
+        ranks: list[Tensor] = []
+        texts: dict[str, list[tuple[tuple[str, ...], ...]]] = {"imprint": [], "said": [], "shift": []}
+        for number in range(len(layers)):
+            shift = read_static(lm, -parts["gradients"][number])
+            ranks.append(rank_of(shift, question.answer_ids[0]).cpu())
+            texts["shift"].append(_named(lm, shift, self.words))
+            texts["imprint"].append(_named(lm, read_static(lm, parts["inputs"][number]), self.words))
+            texts["said"].append(_named(lm, read_static(lm, parts["outputs"][number]), self.words))
+        return BackwardLensResult(
+            fact=fact,
+            prompt=question.prompt,
+            tokens=token_texts(lm, question.ids),
+            target=question.answer,
+            target_ids=question.answer_ids,
+            predicting=question.predicting,
+            layers=tuple(layers),
+            **{name: tuple(rows) for name, rows in texts.items()},
+            ranks=torch.stack(ranks),
+            factors=parts,
+        )
+
+    def _layers(self, lm: LanguageModel) -> list[int]:
+        if self.layers is None:
+            return list(range(lm.n_layers))
+        return [lm.memory(layer).layer for layer in self.layers]
+
+
+def _factors(
+    lm: LanguageModel, batch: TokenBatch, layers: Sequence[int], loss: Callable[[Tensor], Tensor]
+) -> dict[str, Tensor]:
+    """What enters the FFNs, their coefficients and outputs, and the loss's gradients at these, by layer and token.
+
+    Args:
+        lm: the model.
+        batch: one prompt.
+        layers: of the FFNs.
+        loss: from the prompt's logits.
+    """
+    inputs: dict[int, Tensor] = {}
+
+    def keep(layer: int) -> Callable[[Tensor], None]:
+        def note(state: Tensor) -> None:
+            inputs[layer] = state.detach().reshape(batch.input_ids.shape[1], -1).cpu()  # OPT flattens its batch
+
+        return note
+
+    at = torch.ones_like(batch.input_ids, dtype=torch.bool)
+    with ExitStack() as stack:
+        for layer in layers:
+            stack.enter_context(state_entering(lm.architecture.keys(layer), keep(layer)))
+        found = output_gradients(lm, batch, at, layers, loss)
+    return {
+        "inputs": torch.stack([inputs[layer].to(found[layer].outputs) for layer in layers]),
+        "coefficients": torch.stack([found[layer].coefficients for layer in layers]),
+        "outputs": torch.stack([found[layer].outputs for layer in layers]),
+        "gradients": torch.stack([found[layer].gradients for layer in layers]),
+    }
+
+
+@one_thread
+def backward_lens(lm: LanguageModel, fact: Fact, answer: str | None = None, **settings: Any) -> BackwardLensResult:
+    """Takes one fact's gradient apart: `BackwardLens(**settings).find(lm, fact, answer)`."""
+    return BackwardLens(**settings).find(lm, fact, answer)
 
 
 def _named(lm: LanguageModel, scores: Tensor, k: int) -> tuple[tuple[str, ...], ...]:

@@ -35,7 +35,7 @@ from corrigenda.models.alone import one_thread
 from corrigenda.models.bare import Place
 from corrigenda.prompts import encode, encode_target
 from corrigenda.settings.checked import AtLeastOne, ShareAboveZero, check_class, checked
-from locate.lens.edit_results import Component, EditReading, LayerReading, NearNeuron, WrittenFact
+from locate.lens.edit_results import Component, EditLensResult, LayerReading, NearNeuron, WrittenFact
 from locate.lens.words import bottom, rank_of, read_static, token_texts, top, unembedding
 
 Triggers = Callable[[int, int], Sequence[str]]
@@ -62,7 +62,7 @@ class EditLens:
     facts: AtLeastOne | None = 32
 
     @one_thread
-    def read(self, lm: LanguageModel, edit: Edit, triggers: Triggers | None = None) -> EditReading:
+    def read(self, lm: LanguageModel, edit: Edit, triggers: Triggers | None = None) -> EditLensResult:
         """Reads an edit.
 
         Args:
@@ -89,7 +89,7 @@ class EditLens:
             layers.append(self._layer(lm, part, triggers))
             rows = [component.right for component in layers[-1].components]
             rights.append(torch.stack(rows) if rows else torch.zeros(0, part.right.shape[1]))
-        return EditReading(
+        return EditLensResult(
             model=lm.name,
             editor=edit.origin.editor,
             kind=edit.kind,
@@ -176,7 +176,7 @@ class EditLens:
 
 
 @one_thread
-def edit_lens(lm: LanguageModel, edit: Edit, triggers: Triggers | None = None, **settings: Any) -> EditReading:
+def edit_lens(lm: LanguageModel, edit: Edit, triggers: Triggers | None = None, **settings: Any) -> EditLensResult:
     """Reads an edit: `EditLens(**settings).read(lm, edit, triggers)`."""
     return EditLens(**settings).read(lm, edit, triggers)
 

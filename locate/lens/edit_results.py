@@ -1,4 +1,4 @@
-"""What the lens on an edit gives: `EditReading`."""
+"""What the lens on an edit gives: `EditLensResult`."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class WrittenFact:
 
 
 @dataclass(frozen=True, eq=False)
-class EditReading(SavedResult, file="edit_lens"):
+class EditLensResult(SavedResult, file="edit_lens"):
     """An edit in words, layer by layer.
 
     Attributes:

@@ -31,7 +31,7 @@ TENSORS = ("attention", "heads", "attention_bias", "ffn", "neurons", "ffn_bias")
 
 
 @dataclass(frozen=True, eq=False)
-class LogitAttribution(SavedResult, file="logit_attribution"):
+class LogitAttributionResult(SavedResult, file="logit_attribution"):
     """A logit, or the difference of two, as a sum: ``embedding + attention.sum() + ffn.sum() + constant``.
 
     Attributes:
@@ -137,7 +137,7 @@ def logit_attribution(
     token: str | int | None = None,
     against: str | int | None = None,
     position: int = -1,
-) -> LogitAttribution:
+) -> LogitAttributionResult:
     """What embedding, every head, every FFN and every neuron give to the logit of a token.
 
     Args:
@@ -175,7 +175,7 @@ def logit_attribution(
         constant += slope * float(bias[chosen] - (0 if less is None else bias[less]))
     direction = at_end.pull(u)
     texts = token_texts(lm, [chosen] if less is None else [chosen, less])
-    return LogitAttribution(
+    return LogitAttributionResult(
         prompt=lm.reads(prompt),
         tokens=token_texts(lm, ids),
         position=place,
@@ -192,7 +192,7 @@ def logit_attribution(
 
 
 def _by_layer(lm: LanguageModel, layers: Sequence[LayerParts], direction: Tensor) -> dict[str, Tensor]:
-    """What the layers' parts give in a direction of the last state: the tensors of `LogitAttribution`."""
+    """What the layers' parts give in a direction of the last state: the tensors of `LogitAttributionResult`."""
     heads, attention, neurons, ffn = [], [], [], []
     for layer, parts in enumerate(layers):
         whole, by_head = _attention(lm, layer, parts, direction)

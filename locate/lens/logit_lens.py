@@ -38,7 +38,7 @@ class Reader(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class LensGrid(SavedResult, file="lens"):
+class LogitLensResult(SavedResult, file="lens"):
     """What the states of a prompt say, after each layer.
 
     Attributes:
@@ -114,7 +114,7 @@ class LensGrid(SavedResult, file="lens"):
 @torch.no_grad()
 def logit_lens(
     lm: LanguageModel, prompt: str, token: str | int | None = None, reader: Reader | None = None
-) -> LensGrid:
+) -> LogitLensResult:
     """Reads the states of a prompt, after each layer and at each position.
 
     Of an encoder-decoder these are the decoder's, where the answer begins.
@@ -149,7 +149,7 @@ def logit_lens(
         found["probabilities"].append(probabilities[:, wanted].float().cpu())
         found["ranks"].append(rank_of(logits, wanted).cpu())
     tensors = {name: torch.stack(parts) for name, parts in found.items()}
-    return LensGrid(
+    return LogitLensResult(
         prompt=lm.reads(prompt),
         tokens=token_texts(lm, ids),
         lens="logit" if reader is None else "jacobian",

@@ -39,7 +39,7 @@ from locate.saving import SavedResult
 
 
 @dataclass(frozen=True, eq=False)
-class SubUpdates(SavedResult, file="sub_updates"):
+class SubUpdatesResult(SavedResult, file="sub_updates"):
     """The updates of all layers at one position, taken apart.
 
     Attributes:
@@ -142,7 +142,7 @@ def sub_updates(
     token: str | int | None = None,
     k: int = 10,
     words: int = 10,
-) -> SubUpdates:
+) -> SubUpdatesResult:
     """Takes the FFN updates of a prompt apart, at one position.
 
     Args:
@@ -179,7 +179,7 @@ def sub_updates(
     logits = read_states(lm, _states(parts))
     tensors = {name: torch.stack([row[name] for row in rows]).cpu() for name in rows[0]}
     tensors |= {"top_ids": logits.argmax(-1).cpu(), "ranks": rank_of(logits, wanted).cpu()}
-    return SubUpdates(
+    return SubUpdatesResult(
         prompt=lm.reads(prompt),
         tokens=token_texts(lm, ids),
         position=place,

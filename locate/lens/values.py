@@ -79,11 +79,11 @@ class ValueWords(SavedResult, file="values"):
         scores = tuple(self.scores[side, row, neuron].tolist())
         return Words(found, tuple(self.vocabulary[token] for token in found), scores)
 
-    def promoting(self, token: int) -> tuple[tuple[int, int, Sign, float], ...]:
+    def promoters(self, token: int) -> tuple[tuple[int, int, Sign, float], ...]:
         """The values that have a token among their top ones, the highest score first: layer, neuron, sign, score.
 
         It looks up what was read, and needs no model. For values to steer by, found among all of them by several words
-        together, see `locate.lens.promoting`.
+        together, see `locate.lens.promoters`.
         """
         sides, rows, neurons, places = (self.ids.eq(token) & self.scores.isfinite()).nonzero(as_tuple=True)
         return self._sorted(self.scores[sides, rows, neurons, places], sides, rows, neurons)

@@ -15,7 +15,7 @@ from torch import Tensor
 from corrigenda.intervals import interval
 from corrigenda.system.progress import counted
 from locate.neurons.plots import plot_layers
-from locate.neurons.refine import RefinedNeurons
+from locate.neurons.refine import NeuronsResult
 from locate.question import Question
 from locate.saving import SavedResult
 from locate.suggest import suggest_layers
@@ -38,7 +38,7 @@ class NeuronCounts(SavedResult, file="counts"):
     subjects: tuple[str, ...]
 
     @classmethod
-    def of(cls, results: Sequence[RefinedNeurons]) -> NeuronCounts:
+    def of(cls, results: Sequence[NeuronsResult]) -> NeuronCounts:
         """The counts of some facts' neurons.
 
         Raises:

@@ -29,7 +29,7 @@ from locate.saving import SavedResult
 
 
 @dataclass(frozen=True, eq=False)
-class KnowledgeNeurons(SavedResult, file="neurons"):
+class KnowledgeNeuronsResult(SavedResult, file="neurons"):
     """What the coefficients of a model contribute to one answer after one prompt.
 
     Attributes:
@@ -154,7 +154,7 @@ def knowledge_neurons(
     rule: Rule = "midpoint",
     layers: Sequence[int] | None = None,
     max_tokens: int = 192,
-) -> KnowledgeNeurons:
+) -> KnowledgeNeuronsResult:
     """Attributes the probability of an answer to the coefficients at the positions that predict it.
 
     Args:
@@ -189,7 +189,7 @@ def attribute_all(
     rule: Rule = "midpoint",
     layers: Sequence[int] | None = None,
     max_tokens: int = 192,
-) -> list[KnowledgeNeurons]:
+) -> list[KnowledgeNeuronsResult]:
     """`knowledge_neurons` for several prompts with their answers, side by side, which is faster."""
     for name, value, allowed in (
         ("method", method, Method),
@@ -204,7 +204,7 @@ def attribute_all(
     for question, result in zip(questions, found, strict=True):
         require_numbers(lm, question, [result.attributions, result.activations])
     return [
-        KnowledgeNeurons(
+        KnowledgeNeuronsResult(
             question=question,
             layers=chosen,
             attributions=result.attributions,
@@ -247,7 +247,7 @@ def chosen_layers(lm: LanguageModel, layers: Sequence[int] | None) -> tuple[int,
     return chosen
 
 
-def layers_by_attribution(results: Sequence[KnowledgeNeurons], n: int = 1) -> tuple[int, ...]:
+def layers_by_attribution(results: Sequence[KnowledgeNeuronsResult], n: int = 1) -> tuple[int, ...]:
     """The n layers with the largest sums of attributions, the largest first; the mean over several results.
 
     Raises:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.facts import as_fact
@@ -13,7 +14,7 @@ from corrigenda.models.neurons import Neuron
 from corrigenda.settings.checked import AtLeastOne, Count, ShareBelowOne, checked
 from locate.neurons.attribution import Method, Rule
 from locate.neurons.knowledge_neurons import attribute_all, chosen_layers
-from locate.neurons.refine import RefinedNeurons, refine
+from locate.neurons.refine import NeuronsResult, refine
 from locate.question import Answer
 
 
@@ -37,6 +38,7 @@ class Neurons:
         max_tokens: the most tokens that run at once.
     """
 
+    result: ClassVar = NeuronsResult
     method: Method = "integrated_gradients"
     steps: AtLeastOne = 20
     rule: Rule = "midpoint"
@@ -58,7 +60,7 @@ class Neurons:
         chosen_layers(lm, self.layers)
 
     @one_thread
-    def find(self, lm: LanguageModel, fact: Fact, answer: str | None = None) -> RefinedNeurons:
+    def find(self, lm: LanguageModel, fact: Fact, answer: str | None = None) -> NeuronsResult:
         """The neurons of one fact.
 
         Args:
@@ -75,7 +77,7 @@ class Neurons:
         return self.find_among(lm, prompts, answer or self.answer or fact.target_true)
 
     @one_thread
-    def find_among(self, lm: LanguageModel, prompts: Sequence[Fact | str], answer: str | None) -> RefinedNeurons:
+    def find_among(self, lm: LanguageModel, prompts: Sequence[Fact | str], answer: str | None) -> NeuronsResult:
         """The neurons that several prompts with the same answer share."""
         look = partial(
             attribute_all,

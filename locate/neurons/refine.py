@@ -14,7 +14,7 @@ from rich.table import Table
 
 from corrigenda.models.neurons import Neuron, in_common
 from corrigenda.text.joints import joined
-from locate.neurons.knowledge_neurons import KnowledgeNeurons
+from locate.neurons.knowledge_neurons import KnowledgeNeuronsResult
 from locate.neurons.plots import plot_layers
 from locate.saving import SavedResult
 
@@ -26,7 +26,7 @@ STEP = 0.05
 
 
 @dataclass(frozen=True, eq=False)
-class RefinedNeurons(SavedResult, file="refined"):
+class NeuronsResult(SavedResult, file="refined"):
     """The neurons that the prompts of one fact share, and what each prompt says.
 
     Attributes:
@@ -42,7 +42,7 @@ class RefinedNeurons(SavedResult, file="refined"):
     counts: Mapping[Neuron, int]
     share: float
     threshold: float
-    results: tuple[KnowledgeNeurons, ...]
+    results: tuple[KnowledgeNeuronsResult, ...]
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -104,14 +104,14 @@ class RefinedNeurons(SavedResult, file="refined"):
 
 
 def refine(
-    results: Sequence[KnowledgeNeurons], share: float = 0.7, threshold: float = 0.2, adaptive: bool = False
-) -> RefinedNeurons:
+    results: Sequence[KnowledgeNeuronsResult], share: float = 0.7, threshold: float = 0.2, adaptive: bool = False
+) -> NeuronsResult:
     """Keeps the neurons that more than `share` of the prompts have in their coarse sets.
 
     Args:
         results: of differently worded prompts of one fact (or of the facts of one relation).
         share: p, in [0, 1).
-        threshold: of the coarse sets, as in `KnowledgeNeurons.neurons`.
+        threshold: of the coarse sets, as in `KnowledgeNeuronsResult.neurons`.
         adaptive: whether to move p, down where fewer than 2 neurons are left and up where more than 5 are, by 0.05 at
             a time, until 2 to 5 are left. Where no p does that, the one nearest to it is taken, and of two that are
             equally near the one closer to the p given.
@@ -137,7 +137,7 @@ def refine(
     counts = Counter(neuron for result in results for neuron in result.neurons(threshold))
     if adaptive:
         share = _adapted(counts, len(results), share)
-    return RefinedNeurons(in_common(counts, len(results), share), dict(counts), share, threshold, tuple(results))
+    return NeuronsResult(in_common(counts, len(results), share), dict(counts), share, threshold, tuple(results))
 
 
 def _adapted(counts: Mapping[Neuron, int], n: int, share: float) -> float:

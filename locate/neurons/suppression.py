@@ -23,9 +23,9 @@ from corrigenda.forward.recording import forward_logits
 from corrigenda.models.alone import one_thread
 from corrigenda.models.neurons import Neuron, as_neurons, in_model
 from corrigenda.settings.checked import AtLeastOne, Seed, check_value
-from locate.neurons.knowledge_neurons import KnowledgeNeurons
+from locate.neurons.knowledge_neurons import KnowledgeNeuronsResult
 from locate.neurons.plots import plot_bars
-from locate.neurons.refine import RefinedNeurons
+from locate.neurons.refine import NeuronsResult
 from locate.question import Question
 from locate.saving import SavedResult
 
@@ -82,7 +82,7 @@ class ScalingCheck(SavedResult, file="scaling"):
 @one_thread
 def scaling_check(
     lm: LanguageModel,
-    refined: RefinedNeurons,
+    refined: NeuronsResult,
     factor: float = 0.0,
     draws: int = 5,
     seed: int = 0,
@@ -129,7 +129,7 @@ def scaling_check(
     )
 
 
-def _checked(lm: LanguageModel, refined: RefinedNeurons, neurons: Sequence[Neuron]) -> tuple[Neuron, ...]:
+def _checked(lm: LanguageModel, refined: NeuronsResult, neurons: Sequence[Neuron]) -> tuple[Neuron, ...]:
     """Each neuron once, its layer counted from the bottom."""
     places = in_model(lm, neurons)
     for layer, _ in places:
@@ -156,7 +156,7 @@ def random_neurons(lm: LanguageModel, neurons: Sequence[Neuron], seed: int = 0) 
     return tuple(drawn)
 
 
-def highest_activation(results: Sequence[KnowledgeNeurons], neurons: Sequence[Neuron]) -> tuple[Neuron, ...]:
+def highest_activation(results: Sequence[KnowledgeNeuronsResult], neurons: Sequence[Neuron]) -> tuple[Neuron, ...]:
     """As many neurons of each layer: those whose |m|, the mean over the prompts, is highest there."""
     mean = torch.stack([result.activations for result in results]).mean(0)
     chosen: list[Neuron] = []

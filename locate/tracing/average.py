@@ -16,7 +16,7 @@ from torch import Tensor
 from corrigenda.intervals import interval
 from corrigenda.system.progress import counted
 from locate.saving import SavedResult
-from locate.tracing.trace import ROLES, Trace
+from locate.tracing.trace import ROLES, CausalTraceResult
 
 LAST_SUBJECT_TOKEN = ROLES.index("last subject token")
 
@@ -105,10 +105,8 @@ class AverageTrace(SavedResult, file="average"):
         )
 
 
-def average(traces: Sequence[Trace]) -> AverageTrace:
-    """Averages traces over facts, by role.
-
-    Tokens of one role are averaged within a fact first, so that every fact counts the same.
+def average_traces(traces: Sequence[CausalTraceResult]) -> AverageTrace:
+    """Averages traces over facts, by role; tokens of one role within a fact first, so that every fact counts the same.
 
     Raises:
         ValueError: there is no trace, or they differ in what was restored, in the method or in the model's depth.

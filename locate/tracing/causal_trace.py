@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -31,7 +31,7 @@ from corrigenda.models.sites import Site
 from corrigenda.settings.checked import AtLeastOne, checked
 from locate.question import Question, ask, require_numbers
 from locate.tracing.noise import Noise, added_to_embeddings
-from locate.tracing.trace import Trace
+from locate.tracing.trace import CausalTraceResult
 from locate.windows import around
 
 Restored = Literal["block", "ffn", "attention"]
@@ -63,6 +63,7 @@ class CausalTrace:
         max_tokens: how many tokens, padding included, run at once.
     """
 
+    result: ClassVar = CausalTraceResult
     site: Restored = "block"
     window: AtLeastOne = 10
     noise: Noise = field(default_factory=Noise)
@@ -77,7 +78,7 @@ class CausalTrace:
             )
 
     @one_thread
-    def find(self, lm: LanguageModel, fact: Fact, answer: str | None = None) -> Trace:
+    def find(self, lm: LanguageModel, fact: Fact, answer: str | None = None) -> CausalTraceResult:
         """Traces one fact.
 
         Args:
@@ -100,7 +101,7 @@ class CausalTrace:
         runs = _Runs(lm, question, self, self.noise.draw(sigma, _length(question.subject), _width(lm)))
         scores = runs.exact() if self.method == "exact" else runs.attributed()
         require_numbers(lm, question, [scores, torch.tensor([runs.p_clean, runs.p_corrupted])])
-        return Trace(
+        return CausalTraceResult(
             fact=fact,
             prompt=question.prompt,
             tokens=tuple(str(lm.tokenizer.decode([token])) for token in question.ids[: question.n_prompt]),
@@ -140,7 +141,7 @@ class CausalTrace:
 
 
 @one_thread
-def causal_trace(lm: LanguageModel, fact: Fact, answer: str | None = None, **settings: Any) -> Trace:
+def causal_trace(lm: LanguageModel, fact: Fact, answer: str | None = None, **settings: Any) -> CausalTraceResult:
     """Traces one fact: `CausalTrace(**settings).find(lm, fact, answer)`."""
     return CausalTrace(**settings).find(lm, fact, answer)
 

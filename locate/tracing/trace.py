@@ -1,4 +1,4 @@
-"""`Trace`: what tracing one fact gave."""
+"""`CausalTraceResult`: what tracing one fact gave."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROLES = (
 
 
 @dataclass(frozen=True, eq=False)
-class Trace(SavedResult, file="trace"):
+class CausalTraceResult(SavedResult, file="trace"):
     """The grid of one traced fact.
 
     Attributes:

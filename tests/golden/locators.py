@@ -13,8 +13,18 @@ from safetensors.torch import load_file
 import locate
 from corrigenda import LanguageModel
 from corrigenda.moments.text import Text
+from locate.flow.attributes import attribute_flow
+from locate.flow.function import decode_early, transplant
+from locate.lens.aggregation import aggregation
+from locate.lens.agreement import agreement
+from locate.lens.early_exit import EarlyExitSettings, early_exit
+from locate.lens.jacobian import JacobianSettings
+from locate.lens.saturation import saturation_events
+from locate.lens.sensitivity import sensitivity
+from locate.lens.triggers import trigger_examples
 from locate.neurons.knowledge_neurons import layers_by_attribution
-from locate.neurons.suppression import highest_activation, random_neurons
+from locate.neurons.suppression import highest_activation, random_neurons, scaling_check
+from locate.question import ask
 
 FAMILIES = ("llama", "gpt2")
 FACT, OTHER = FACTS[:2]
@@ -46,7 +56,7 @@ def neurons(lm: LanguageModel, **settings: Any) -> list[Any]:
 
 
 def triggers(lm: LanguageModel) -> Any:
-    return locate.trigger_examples(lm, TEXT, t=3)
+    return trigger_examples(lm, TEXT, t=3)
 
 
 def read_edit(name: str) -> Callable[[LanguageModel], Any]:
@@ -69,26 +79,26 @@ RESULTS: Mapping[str, Callable[[LanguageModel], Any]] = {
     "trace_rome_noise": trace(noise={"recipe": "rome"}),
     "trace_average": lambda lm: locate.average([locate.causal_trace(lm, fact, "top") for fact in FACTS[:2]]),
     "knockout": lambda lm: knocked(lm)[0],
-    "knockout_average": lambda lm: locate.average_knockouts(knocked(lm)),
-    "attributes": lambda lm: locate.attribute_flow(lm, FACT, ["London England tower river"], "top", k=5),
-    "decode_early": lambda lm: locate.decode_early(lm, PROMPT, {"true": "Paris", "new": "Rome"}),
-    "transplant_add": lambda lm: locate.transplant(lm, PROMPT, OTHER.statement, "Rome"),
-    "transplant_replace": lambda lm: locate.transplant(lm, PROMPT, OTHER.statement, "Rome", "replace"),
+    "knockout_average": lambda lm: locate.average(knocked(lm)),
+    "attributes": lambda lm: attribute_flow(lm, FACT, ["London England tower river"], "top", k=5),
+    "decode_early": lambda lm: decode_early(lm, PROMPT, {"true": "Paris", "new": "Rome"}),
+    "transplant_add": lambda lm: transplant(lm, PROMPT, OTHER.statement, "Rome"),
+    "transplant_replace": lambda lm: transplant(lm, PROMPT, OTHER.statement, "Rome", "replace"),
     "logit_lens": lambda lm: locate.logit_lens(lm, PROMPT, "Rome"),
     "jacobian_lens": lambda lm: locate.logit_lens(
-        lm, PROMPT, "Rome", locate.jacobian_lens(lm, locate.JacobianSettings(TEXT, samples=4))
+        lm, PROMPT, "Rome", locate.jacobian_lens(lm, JacobianSettings(TEXT, samples=4))
     ),
     "logit_attribution": lambda lm: locate.logit_attribution(lm, PROMPT, "Rome", "Paris"),
-    "early_exit": lambda lm: locate.early_exit(lm, locate.EarlyExitSettings(TEXT, per_sequence=2, k=5)),
+    "early_exit": lambda lm: early_exit(lm, EarlyExitSettings(TEXT, per_sequence=2, k=5)),
     "backward": lambda lm: locate.backward_lens(lm, FACT, "top"),
     "edit_lens_rome": read_edit("rome"),
     "edit_lens_enhance": read_edit("enhance"),
     "edit_lens_grace": read_edit("grace"),
-    "saturation": lambda lm: locate.saturation_events(lm, TEXT, texts=8, k=4),
+    "saturation": lambda lm: saturation_events(lm, TEXT, texts=8, k=4),
     "triggers": triggers,
-    "sensitivity": lambda lm: locate.sensitivity(lm, triggers(lm), neurons=4),
-    "agreement": lambda lm: locate.agreement(lm, triggers(lm)),
-    "aggregation": lambda lm: locate.aggregation(lm, TEXT, texts=8),
+    "sensitivity": lambda lm: sensitivity(lm, triggers(lm), neurons=4),
+    "agreement": lambda lm: agreement(lm, triggers(lm)),
+    "aggregation": lambda lm: aggregation(lm, TEXT, texts=8),
     "sub_updates": lambda lm: locate.sub_updates(lm, PROMPT, token="Rome", k=3, words=3),
     "values": lambda lm: locate.read_values(lm, k=4),
     **{
@@ -100,8 +110,8 @@ RESULTS: Mapping[str, Callable[[LanguageModel], Any]] = {
     ),
     "neurons": lambda lm: neurons(lm)[0],
     "neurons_activation": lambda lm: neurons(lm, method="activation", adaptive=False, share=0.5)[0],
-    "neuron_counts": lambda lm: locate.NeuronCounts.of(neurons(lm)),
-    "scaling_check": lambda lm: locate.scaling_check(lm, neurons(lm)[0], draws=2, neurons=NEURONS),
+    "neuron_counts": lambda lm: locate.average(neurons(lm)),
+    "scaling_check": lambda lm: scaling_check(lm, neurons(lm)[0], draws=2, neurons=NEURONS),
 }
 """What gives a result with a summary, a table and a file."""
 
@@ -112,12 +122,12 @@ def others(lm: LanguageModel) -> dict[str, Any]:
     traces = locate.average([locate.causal_trace(lm, fact, "top", site="ffn", window=2) for fact in FACTS[:2]])
     return {
         "suggested by traces": locate.suggest_layers(traces, 2),
-        "suggested by neurons": locate.suggest_layers(locate.NeuronCounts.of(neurons(lm)), 2),
+        "suggested by neurons": locate.suggest_layers(locate.average(neurons(lm)), 2),
         "layers by attribution": layers_by_attribution(found, 2),
         "most active": highest_activation(found, NEURONS),
         "random": random_neurons(lm, NEURONS),
-        "promoting": list(locate.promoting(lm, ["Rome", "Paris"], 5)),
-        "asked": locate.ask(lm, FACT, "top"),
+        "promoting": list(locate.promoters(lm, ["Rome", "Paris"], 5)),
+        "asked": ask(lm, FACT, "top"),
     }
 
 

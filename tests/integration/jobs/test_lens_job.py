@@ -11,7 +11,8 @@ import tiny
 from run_parts import make_home, own_model, summary_in
 
 from jobs.lens import PARTS
-from locate import Agreement, Triggers
+from locate.lens.agreement import Agreement
+from locate.lens.triggers import Triggers
 
 SMALL = ["job=lens", "job.text.tokens=240", "job.text.length=12", "job.triggers=4", "job.neurons=2"]
 SMALL += ["job.removed_from=1", "job.texts=6", "job.events=3", "job.examples=2"]

@@ -11,7 +11,10 @@ import tiny
 import torch
 from run_parts import SMALL_EDITOR, SUBJECTS, cut_short, make_home, own_data, record, summary_in
 
-from locate import AverageKnockout, AverageTrace, GradientLens, RefinedNeurons, Trace
+from locate import BackwardLensResult, CausalTraceResult
+from locate.flow.results import AverageKnockout
+from locate.neurons.refine import NeuronsResult
+from locate.tracing.average import AverageTrace
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +47,7 @@ def test_trace_job_and_its_resumption(home: Path) -> None:
     for number in (0, 2):
         for site in ("block", "ffn", "attention"):
             stem = f"{number:04d}-fact-{number}-{site}"
-            assert Trace.load(folder / "results" / stem).site == site
+            assert CausalTraceResult.load(folder / "results" / stem).site == site
             assert (folder / "pictures" / f"{stem}.png").stat().st_size > 1000
     assert AverageTrace.load(folder / "averages" / "ffn").n_facts == 2
     assert (folder / "average-ffn.png").is_file()
@@ -64,7 +67,7 @@ def test_neurons_job(home: Path) -> None:
     summary = summary_in(folder)
     assert summary["n_located"] == 2
     assert "knowledge neurons a fact, 2 facts" in out
-    found = RefinedNeurons.load(folder / "results" / "0000-fact-0")
+    found = NeuronsResult.load(folder / "results" / "0000-fact-0")
     assert len(found.results) == 2  # the statement and its paraphrase
     assert (folder / "layers.png").is_file()
     assert "neurons" in run(home, "job=runs", f"store={home}")
@@ -97,5 +100,6 @@ def test_knockout_and_backward_jobs(home: Path) -> None:
     run(home, "job=backward", "job.locator.words=2", "job.facts=1", "hydra.run.dir=backward")
     [place] = (home / "backward" / "results").iterdir()
     assert (
-        GradientLens.load(place).target == json.loads((home / "facts.jsonl").read_text().splitlines()[0])["target_new"]
+        BackwardLensResult.load(place).target
+        == json.loads((home / "facts.jsonl").read_text().splitlines()[0])["target_new"]
     )

@@ -30,7 +30,7 @@ from run_parts import (
 from corrigenda import Edit
 from corrigenda.runs.records import records_in
 from eval import METRICS
-from locate import Trace
+from locate import CausalTraceResult
 
 NAMES = [*SUBJECTS, "south", "east"]
 
@@ -162,7 +162,7 @@ def test_a_survey(home: Path, address: str) -> None:
     lines = [{record["id"] for record in records_in(home / name)} for name in ("traced", "traced-spread")]
     assert lines[0] == lines[1]
     for path in sorted((home / "traced" / "results").iterdir()):
-        mine, theirs = Trace.load(path), Trace.load(home / "traced-spread" / "results" / path.name)
+        mine, theirs = map(CausalTraceResult.load, (path, home / "traced-spread" / "results" / path.name))
         torch.testing.assert_close(mine.scores, theirs.scores, rtol=0, atol=1e-5)
     # What was found stays when the rest is gone on with, with more workers or with none.
     cut_short(home / "traced-spread", 3)

@@ -14,15 +14,15 @@ from corrigenda.errors import UnsupportedModelError
 from corrigenda.forward.recording import forward_logits
 from locate import (
     attention_knockout,
-    attribute_flow,
     backward_lens,
     causal_trace,
     knowledge_neurons,
     logit_attribution,
     logit_lens,
     sub_updates,
-    trigger_examples,
 )
+from locate.flow.attributes import attribute_flow
+from locate.lens.triggers import trigger_examples
 from locate.lens.words import read_states
 
 FACT = Fact(subject="the Eiffel tower", prompt="{} is located in the city of", target_new="Rome", target_true="Paris")

@@ -12,8 +12,10 @@ import torch
 from rich.console import Console
 
 from corrigenda import Fact
-from locate import CausalTrace, NeuronCounts, Neurons, Noise, average, scaling_check
+from locate import CausalTrace, Neurons, Noise, average
+from locate.neurons.counts import NeuronCounts
 from locate.neurons.knowledge_neurons import knowledge_neurons
+from locate.neurons.suppression import scaling_check
 
 FACTS = [
     Fact("Danielle Darrieux", "the mother tongue of {} is", "English", paraphrases=("Danielle speaks",)),

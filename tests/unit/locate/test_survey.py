@@ -13,10 +13,12 @@ from torch import Tensor
 
 from corrigenda import Fact
 from corrigenda.runs.folder import RunFolder
-from locate import CausalTrace, NeuronCounts, Neurons, UnknownFactError, suggest_layers, survey
-from locate.neurons.knowledge_neurons import KnowledgeNeurons
-from locate.neurons.refine import RefinedNeurons
+from locate import CausalTrace, Neurons, UnknownFactError, suggest_layers
+from locate.neurons.counts import NeuronCounts
+from locate.neurons.knowledge_neurons import KnowledgeNeuronsResult
+from locate.neurons.refine import NeuronsResult
 from locate.question import Question
+from locate.survey import survey
 
 FACTS = [Fact(name, "{} is", "x", id=name) for name in ("a", "b", "c", "d", "e")]
 
@@ -155,13 +157,13 @@ def test_suggested_layers() -> None:
         suggest_layers(Scores(1, float("nan")))
 
 
-def refined(name: str, neurons: tuple[tuple[int, int], ...], by_layer: tuple[float, float]) -> RefinedNeurons:
+def refined(name: str, neurons: tuple[tuple[int, int], ...], by_layer: tuple[float, float]) -> NeuronsResult:
     """Of layers 3 and 5; the attributions of each layer sum to what is given."""
     values = torch.zeros(2, 4)
     values[:, 0] = torch.tensor(by_layer)
     question = Question(name, (7, 8), 2, (0, 1), "y", (4,), (1,))
-    result = KnowledgeNeurons(question, (3, 5), values, values, 0.5, "gradient", 1, "midpoint", "by hand")
-    return RefinedNeurons(neurons, dict.fromkeys(neurons, 1), 0.7, 0.2, (result,))
+    result = KnowledgeNeuronsResult(question, (3, 5), values, values, 0.5, "gradient", 1, "midpoint", "by hand")
+    return NeuronsResult(neurons, dict.fromkeys(neurons, 1), 0.7, 0.2, (result,))
 
 
 def test_counts_by_hand(tmp_path: Path) -> None:

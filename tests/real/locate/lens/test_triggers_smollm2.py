@@ -9,7 +9,8 @@ import torch
 
 from corrigenda import LanguageModel
 from corrigenda.moments.text import Text
-from locate import sensitivity, trigger_examples
+from locate.lens.sensitivity import sensitivity
+from locate.lens.triggers import trigger_examples
 
 SENTENCES = """The Eiffel Tower stands in Paris, the capital of France, and was finished in 1889.
 Water boils at one hundred degrees and freezes at zero; the sea freezes a little below that.

@@ -14,7 +14,7 @@ from torch import Tensor
 from corrigenda import Fact, LanguageModel
 from corrigenda.forward.knockout import knocked_out
 from locate.flow.knockout import AttentionKnockout, attention_knockout
-from locate.flow.results import AverageKnockout, Knockout, average_knockouts
+from locate.flow.results import AttentionKnockoutResult, AverageKnockout, average_knockouts
 
 FACT = Fact("Danielle Darrieux", "the mother tongue of {} is the", "English")
 ANSWER = "French German"
@@ -99,7 +99,7 @@ def test_results_are_saved_averaged_and_drawn(tmp_path: Path) -> None:
     other = Fact("Big Ben", "{} stands", "London")
     results = [attention_knockout(lm, FACT, "French"), attention_knockout(lm, other, "Paris")]
     results[0].save(tmp_path)
-    loaded = Knockout.load(tmp_path)
+    loaded = AttentionKnockoutResult.load(tmp_path)
     assert torch.equal(loaded.probabilities, results[0].probabilities)
     assert loaded.fact == FACT
     assert loaded.sources == results[0].sources

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.errors import UnsupportedModelError
-from locate.lens.backward import GradientLens, backward_lens
+from locate.lens.backward import BackwardLensResult, backward_lens
 from locate.lens.words import read_static
 
 FACT = Fact("Danielle Darrieux", "the mother tongue of {} is the", "English")
@@ -84,7 +84,7 @@ def test_saved_and_drawn(tmp_path: Path) -> None:
     lm = tiny.build("gpt2")
     found = backward_lens(lm, FACT)  # of its new object
     found.save(tmp_path)
-    again = GradientLens.load(tmp_path)
+    again = BackwardLensResult.load(tmp_path)
     assert again.fact == FACT
     assert again.target == "English"
     assert again.shift == found.shift

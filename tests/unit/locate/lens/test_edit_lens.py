@@ -16,7 +16,7 @@ from corrigenda.edits.experts import ExpertsEdit
 from corrigenda.edits.side_memory import SideMemoryEdit
 from corrigenda.edits.values import ValueEdit
 from locate.lens.edit_lens import edit_lens
-from locate.lens.edit_results import EditReading
+from locate.lens.edit_results import EditLensResult
 from locate.lens.words import read_static
 
 FACT = Fact("Danielle Darrieux", "the mother tongue of {} is the", "English", "French")
@@ -185,7 +185,7 @@ def test_saved_and_drawn(tmp_path: Path) -> None:
     factors = {layer: (drawn(lm.memory(layer).d_ffn, 2), drawn(2, lm.memory(layer).d_model)) for layer in (0, 2)}
     found = edit_lens(lm, LowRankEdit.of(lm, origin(lm), factors))
     found.save(tmp_path)
-    again = EditReading.load(tmp_path)
+    again = EditLensResult.load(tmp_path)
     assert again.summary() == found.summary()
     assert again.facts == found.facts
     assert torch.equal(again.layers[1].components[0].right, found.layers[1].components[0].right)

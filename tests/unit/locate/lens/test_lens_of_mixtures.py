@@ -13,17 +13,11 @@ from corrigenda.errors import UnsupportedModelError
 from corrigenda.moments.text import Text
 from editing import Shift
 from editing.neurons.steer import steer
-from locate import (
-    aggregation,
-    backward_lens,
-    early_exit,
-    logit_attribution,
-    read_values,
-    sub_updates,
-    trigger_examples,
-)
-from locate.lens.early_exit import EarlyExitSettings
-from locate.lens.promoting import promoting
+from locate import backward_lens, logit_attribution, read_values, sub_updates
+from locate.lens.aggregation import aggregation
+from locate.lens.early_exit import EarlyExitSettings, early_exit
+from locate.lens.promoters import promoters
+from locate.lens.triggers import trigger_examples
 
 TEXT = Text(tokens=40, length=10)
 PROMPT = "the tower of Paris is located in"
@@ -36,7 +30,7 @@ CALLS: dict[str, Callable[[LanguageModel], object]] = {
     "sub-updates": lambda lm: sub_updates(lm, PROMPT),
     "early exit": lambda lm: early_exit(lm, EarlyExitSettings(text=TEXT)),
     "attribution": lambda lm: logit_attribution(lm, PROMPT),
-    "promoting": lambda lm: promoting(lm, ["piano"]),
+    "promoting": lambda lm: promoters(lm, ["piano"]),
     "backward lens": lambda lm: backward_lens(lm, FACT),
     "shift": lambda lm: Shift(layer=2).edit(lm, [FACT]),
     "steer": lambda lm: steer(lm, {(2, 3): 1.0}, 1.0),

@@ -14,7 +14,7 @@ from corrigenda.forward.interventions import Read, intervene
 from corrigenda.forward.recording import forward_logits
 from corrigenda.models.families import FAMILIES
 from corrigenda.models.sites import Site, through
-from locate.lens.logit_attribution import LogitAttribution, logit_attribution
+from locate.lens.logit_attribution import LogitAttributionResult, logit_attribution
 from locate.lens.parts import frozen, parts_of
 from locate.lens.words import UnknownTokenError, final_norm, norm_weight, token_id
 
@@ -143,7 +143,7 @@ def test_the_most_likely_token_is_taken_by_default_and_it_can_be_kept(tmp_path: 
     assert found.token_id == int(logits.argmax())
     assert found.position == 2
     found.save(tmp_path)
-    again = LogitAttribution.load(tmp_path)
+    again = LogitAttributionResult.load(tmp_path)
     assert again.summary() == found.summary()
     assert torch.equal(again.neurons, found.neurons)
     assert again.tokens == found.tokens

@@ -10,7 +10,7 @@ from corrigenda.errors import UnsupportedModelError
 from corrigenda.forward.interventions import Read, intervene
 from corrigenda.forward.recording import forward_logits
 from corrigenda.models.sites import Site
-from locate.lens.logit_lens import LensGrid, logit_lens
+from locate.lens.logit_lens import LogitLensResult, logit_lens
 from locate.lens.words import UnknownTokenError, token_id
 
 PROMPT = "the tower of Paris is located in"
@@ -48,14 +48,14 @@ def test_a_cell_is_the_state_through_norm_and_unembedding() -> None:
 
 def test_saturation_is_the_first_layer_of_the_final_top_token() -> None:
     grid = logit_lens(tiny.build("gpt2"), PROMPT)
-    made = LensGrid(**{**grid.__dict__, "top_ids": torch.tensor([[1, 2, 9], [1, 3, 4], [1, 2, 9], [1, 2, 4]])})
+    made = LogitLensResult(**{**grid.__dict__, "top_ids": torch.tensor([[1, 2, 9], [1, 3, 4], [1, 2, 9], [1, 2, 4]])})
     assert made.saturation == (0, 2, 3)
 
 
 def test_it_is_kept_and_drawn(tmp_path: Path) -> None:
     grid = logit_lens(tiny.build("llama"), PROMPT)
     grid.save(tmp_path)
-    again = LensGrid.load(tmp_path)
+    again = LogitLensResult.load(tmp_path)
     assert again.summary() == grid.summary()
     assert again.words == grid.words
     assert torch.equal(again.ranks, grid.ranks)

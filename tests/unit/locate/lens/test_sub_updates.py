@@ -9,7 +9,7 @@ import torch
 from corrigenda.errors import UnsupportedModelError
 from corrigenda.forward.recording import forward_logits
 from locate.lens.parts import parts_of
-from locate.lens.sub_updates import SubUpdates, sub_updates
+from locate.lens.sub_updates import SubUpdatesResult, sub_updates
 from locate.lens.words import UnknownTokenError, read_static, token_id
 
 PROMPT = "the tower of Paris is located in"
@@ -53,7 +53,7 @@ def test_the_dominant_ones_are_those_by_hand(family: str) -> None:
 def test_it_is_kept_and_drawn(tmp_path: Path) -> None:
     found = sub_updates(tiny.build("gemma2"), PROMPT)
     found.save(tmp_path)
-    again = SubUpdates.load(tmp_path)
+    again = SubUpdatesResult.load(tmp_path)
     assert again.summary() == found.summary()
     assert again.promoted == found.promoted
     assert again.eliminated == found.eliminated

@@ -81,7 +81,7 @@ def test_values_are_found_by_the_tokens_they_promote() -> None:
     weight = lm.model.get_output_embeddings().weight
     memory.values[7] = -50 * weight[token]
     found = read_values(lm, k=5)
-    layer, neuron, sign, score = found.promoting(token)[0]
+    layer, neuron, sign, score = found.promoters(token)[0]
     assert (layer, neuron, sign) == (2, 7, -1)
     assert score == float(found.scores[1, 2, 7, 0])
     assert found.words(2, 7, -1).texts[0] == "Rome"

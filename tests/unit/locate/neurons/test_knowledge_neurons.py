@@ -11,7 +11,12 @@ from knowledge_neurons_parts import ANSWERS, PROMPT, brute_force, build, probabi
 
 from corrigenda import CoefficientEdit, Fact, Origin
 from locate.neurons.attribution import attribute, path
-from locate.neurons.knowledge_neurons import KnowledgeNeurons, attribute_all, knowledge_neurons, layers_by_attribution
+from locate.neurons.knowledge_neurons import (
+    KnowledgeNeuronsResult,
+    attribute_all,
+    knowledge_neurons,
+    layers_by_attribution,
+)
 from locate.neurons.locator import Neurons
 from locate.question import Question
 
@@ -180,10 +185,12 @@ def test_bad_input() -> None:
         knowledge_neurons(lm, FACT)
 
 
-def result(attributions: list[list[float]], layers: tuple[int, ...] = (2, 5), prompt: str = "x") -> KnowledgeNeurons:
+def result(
+    attributions: list[list[float]], layers: tuple[int, ...] = (2, 5), prompt: str = "x"
+) -> KnowledgeNeuronsResult:
     values = torch.tensor(attributions)
     question = Question(prompt, (7, 8, 9), 3, (0, 1), "y", (4,), (2,))
-    return KnowledgeNeurons(
+    return KnowledgeNeuronsResult(
         question, layers, values, values.abs(), 0.5, "integrated_gradients", 20, "midpoint", "by hand"
     )
 
@@ -218,14 +225,14 @@ def test_layers_by_attribution() -> None:
 def test_save_and_load(tmp_path: Path) -> None:
     found = knowledge_neurons(build("gpt2"), FACT, steps=2, layers=[-1, 1])
     found.save(tmp_path / "found")
-    loaded = KnowledgeNeurons.load(tmp_path / "found")
+    loaded = KnowledgeNeuronsResult.load(tmp_path / "found")
     assert torch.equal(loaded.attributions, found.attributions)
     assert torch.equal(loaded.activations, found.activations)
     assert loaded.question == found.question
     assert (loaded.layers, loaded.method, loaded.model) == ((1, 3), "integrated_gradients", "tiny-gpt2")
     assert loaded.summary() == found.summary()
     with pytest.raises(FileNotFoundError, match="no neurons"):
-        KnowledgeNeurons.load(tmp_path)
+        KnowledgeNeuronsResult.load(tmp_path)
 
 
 @pytest.mark.parametrize("suffix", ["png", "pdf", "svg"])

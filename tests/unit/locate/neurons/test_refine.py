@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from locate.neurons.knowledge_neurons import KnowledgeNeurons
-from locate.neurons.refine import RefinedNeurons, refine
+from locate.neurons.knowledge_neurons import KnowledgeNeuronsResult
+from locate.neurons.refine import NeuronsResult, refine
 from locate.question import Question
 
 
-def prompts(*sets: set[int], model: str = "by hand") -> list[KnowledgeNeurons]:
+def prompts(*sets: set[int], model: str = "by hand") -> list[KnowledgeNeuronsResult]:
     """Results whose coarse sets are the given neurons, 0 to 9 in layer 3 and 10 to 19 in layer 4."""
     results = []
     for chosen in sets:
@@ -20,7 +20,7 @@ def prompts(*sets: set[int], model: str = "by hand") -> list[KnowledgeNeurons]:
         values[sorted(chosen)] = 1.0
         question = Question("x", (7, 8, 9), 3, (0, 1), "y", (4,), (2,))
         results.append(
-            KnowledgeNeurons(
+            KnowledgeNeuronsResult(
                 question, (3, 4), values.view(2, 10), values.view(2, 10), 0.5, "gradient", 1, "midpoint", model
             )
         )
@@ -91,7 +91,7 @@ def test_adaptive_share_takes_the_nearest_where_none_is_right() -> None:
 def test_a_prompt_that_nothing_speaks_for_has_no_say_in_the_top() -> None:
     results = prompts({1}, {1, 2})
     quiet = prompts({5})[0]
-    quiet = KnowledgeNeurons(**{**vars(quiet), "attributions": -quiet.attributions - 0.1})
+    quiet = KnowledgeNeuronsResult(**{**vars(quiet), "attributions": -quiet.attributions - 0.1})
     assert refine([*results, quiet]).top(2) == places(1, 2)
     assert refine([quiet]).top(1)[0] != places(5)[0]  # the only one there is
 
@@ -109,15 +109,15 @@ def test_bad_input() -> None:
 def test_save_load_and_plot(tmp_path: Path) -> None:
     found = refine(FOUR)
     found.save(tmp_path / "refined")
-    loaded = RefinedNeurons.load(tmp_path / "refined")
+    loaded = NeuronsResult.load(tmp_path / "refined")
     assert loaded.neurons == found.neurons
     assert loaded.counts == found.counts
     assert loaded.summary() == found.summary()
     assert [r.question for r in loaded.results] == [r.question for r in found.results]
     nothing = refine(prompts(set()))
     nothing.save(tmp_path / "nothing")
-    assert RefinedNeurons.load(tmp_path / "nothing").neurons == ()
+    assert NeuronsResult.load(tmp_path / "nothing").neurons == ()
     found.plot(tmp_path / "refined.png")
     assert (tmp_path / "refined.png").stat().st_size > 1000
     with pytest.raises(FileNotFoundError, match="no refined"):
-        RefinedNeurons.load(tmp_path)
+        NeuronsResult.load(tmp_path)

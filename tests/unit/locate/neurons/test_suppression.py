@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
-from locate.neurons.knowledge_neurons import KnowledgeNeurons
+from locate.neurons.knowledge_neurons import KnowledgeNeuronsResult
 from locate.neurons.locator import Neurons
 from locate.neurons.suppression import highest_activation, probabilities_scaled, random_neurons, scaling_check
 from locate.question import Question, ask
@@ -85,8 +85,8 @@ def test_highest_activation() -> None:
     question = Question("x", (7,), 1, (0, 1), "y", (4,), (0,))
     tables = [[[1.0, 5.0, 2.0], [0.0, 3.0, 1.0]], [[1.0, 0.0, 9.0], [8.0, 3.0, 1.0]]]  # means 1, 2.5, 5.5 and 4, 3, 1
     results = [
-        KnowledgeNeurons(question, (1, 3), torch.tensor(t), torch.tensor(t), 0.5, "activation", 1, "midpoint", "x")
-        for t in tables
+        KnowledgeNeuronsResult(question, (1, 3), one, one, 0.5, "activation", 1, "midpoint", "x")
+        for one in map(torch.tensor, tables)
     ]
     assert highest_activation(results, [(1, 0), (1, 1), (3, 2)]) == ((1, 2), (1, 1), (3, 0))
 

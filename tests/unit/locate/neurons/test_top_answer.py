@@ -7,8 +7,9 @@ import tiny
 import torch
 
 from corrigenda import Fact, LanguageModel
-from locate import Neurons, ask
+from locate import Neurons
 from locate.neurons.knowledge_neurons import knowledge_neurons
+from locate.question import ask
 
 FACT = Fact("Thomas", "the mother tongue of {} is", "Dutch", "French", paraphrases=("Thomas speaks", "one two"))
 

@@ -16,9 +16,11 @@ from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.prompts import encode_target
-from locate import ROLES, AverageTrace, CausalTrace, Noise, Trace, UnknownFactError, average, causal_trace, question
+from locate import CausalTrace, CausalTraceResult, Noise, UnknownFactError, average, causal_trace, question
 from locate.question import ask
+from locate.tracing.average import AverageTrace
 from locate.tracing.noise import embedding_spread
+from locate.tracing.trace import ROLES
 
 FACT = Fact("Danielle Darrieux", "the mother tongue of {} is the", "English")
 
@@ -228,9 +230,9 @@ def test_facts_the_model_does_not_know_are_refused() -> None:
     assert causal_trace(lm, replace(FACT, target_true=wrong), wrong, noise=NOISE).answer == wrong
 
 
-def made_up(scores: Tensor, subject: tuple[int, int], name: str = "x", site: str = "ffn") -> Trace:
+def made_up(scores: Tensor, subject: tuple[int, int], name: str = "x", site: str = "ffn") -> CausalTraceResult:
     n = scores.shape[1]
-    return Trace(
+    return CausalTraceResult(
         fact=Fact(name, "{} is", "y"),
         prompt="p",
         tokens=tuple("abcdefgh"[:n]),
@@ -286,7 +288,7 @@ def test_what_cannot_be_averaged() -> None:
 def test_saved_and_loaded(tmp_path: Path) -> None:
     trace = causal_trace(tiny.build("llama"), FACT, "top", noise=NOISE)
     trace.save(tmp_path / "t")
-    again = Trace.load(tmp_path / "t")
+    again = CausalTraceResult.load(tmp_path / "t")
     assert torch.equal(again.scores, trace.scores)
     assert {**vars(again), "scores": None} == {**vars(trace), "scores": None}
     mean = average([trace, again])
@@ -294,7 +296,7 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     assert AverageTrace.load(tmp_path / "a").summary() == mean.summary()
     (tmp_path / "t" / "trace.safetensors").write_bytes(b"x")
     with pytest.raises(ValueError, match="damaged"):
-        Trace.load(tmp_path / "t")
+        CausalTraceResult.load(tmp_path / "t")
     with pytest.raises(FileNotFoundError, match="holds no average"):
         AverageTrace.load(tmp_path / "t")
 

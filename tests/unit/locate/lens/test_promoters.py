@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tiny
 
-from locate.lens.promoting import directions, promoting
+from locate.lens.promoters import directions, promoters
 from locate.lens.words import UnknownTokenError, read_static
 
 
@@ -22,7 +22,7 @@ def test_against_the_whole_vocabulary(family: str) -> None:
         if memory.gates is None:
             above = above.clamp_min(0)
         wanted |= {(layer, number): float(value) for number, value in enumerate(above)}
-    found = promoting(lm, words, n=5)
+    found = promoters(lm, words, n=5)
     best = sorted(wanted, key=lambda place: -abs(wanted[place]))[:5]
     assert [(each.layer, each.neuron) for each in found] == best
     for each in found:
@@ -34,12 +34,12 @@ def test_against_the_whole_vocabulary(family: str) -> None:
 
 def test_some_layers_only() -> None:
     lm = tiny.build("llama")
-    assert {each.layer for each in promoting(lm, ["piano"], layers=[-1])} == {3}
+    assert {each.layer for each in promoters(lm, ["piano"], layers=[-1])} == {3}
 
 
 def test_what_cannot_be_promoted() -> None:
     lm = tiny.build("llama")
     with pytest.raises(UnknownTokenError, match="2 tokens"):
-        promoting(lm, ["Big Ben"])
+        promoters(lm, ["Big Ben"])
     with pytest.raises(ValueError, match="list of one word"):
-        promoting(lm, "piano")
+        promoters(lm, "piano")

@@ -4,7 +4,7 @@ Geva et al. 2022, "Transformer Feed-Forward Layers Build Predictions by Promotin
 sections 4 and 5.1. A value's score of a token is e . (gamma * v) (`locate.lens.words.read_static`); how far it stands
 out among the value's scores of all tokens, in standard deviations, makes values comparable.
 
-This looks at all values, for words given together, and finds those to steer by. `ValueWords.promoting` looks a token up
+This looks at all values, for words given together, and finds those to steer by. `ValueWords.promoters` looks a token up
 among the few top tokens of each value that are on disk: it needs no model and no time, and says which values have the
 token there, by their plain scores; a value that has it a little further down is not found.
 """
@@ -25,7 +25,7 @@ from locate.lens.words import COLUMNS, final_norm, norm_weight, precision, token
 
 
 @dataclass(frozen=True)
-class PromotingValue:
+class Promoter:
     """A value that promotes some tokens.
 
     Attributes:
@@ -44,9 +44,9 @@ class PromotingValue:
 
 @one_thread
 @torch.no_grad()
-def promoting(
+def promoters(
     lm: LanguageModel, tokens: Collection[str | int], n: int = 10, layers: Sequence[int] | None = None
-) -> tuple[PromotingValue, ...]:
+) -> tuple[Promoter, ...]:
     """The values that promote some tokens most, the best first.
 
     In a plain FFN, whose coefficients are hardly ever negative, only positive directions count.
@@ -62,7 +62,7 @@ def promoting(
         UnsupportedModelError: the model's values cannot be read in words.
         ValueError: no token is named.
     """
-    n = check_value("promoting", "n", n, AtLeastOne)
+    n = check_value("promoters", "n", n, AtLeastOne)
     if isinstance(tokens, str) or not tokens:
         raise ValueError(f"tokens={tokens!r} must be a list of one word or more")
     ids = [token_id(lm, token) for token in tokens]
@@ -78,14 +78,14 @@ def promoting(
         places += [(memory.layer, number) for number in range(len(values))]
     whole = torch.cat(scores)
     best = whole.abs().topk(min(n, len(whole))).indices.tolist()
-    found: list[PromotingValue] = []
+    found: list[Promoter] = []
     for place in best:
         (layer, neuron), score = places[place], float(whole[place])
-        found.append(PromotingValue(layer, neuron, 1 if score >= 0 else -1, abs(score)))
+        found.append(Promoter(layer, neuron, 1 if score >= 0 else -1, abs(score)))
     return tuple(found)
 
 
-def directions(found: Sequence[PromotingValue]) -> dict[Neuron, float]:
+def directions(found: Sequence[Promoter]) -> dict[Neuron, float]:
     """What `editing.neurons.steer` takes: the values' places, each with its direction."""
     return {(each.layer, each.neuron): float(each.direction) for each in found}
 
