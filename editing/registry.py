@@ -41,7 +41,7 @@ E = TypeVar("E", bound="type[Editor]")
 
 
 @dataclass(frozen=True)
-class Declaration:
+class EditorDeclaration:
     """What an editor says of itself.
 
     Attributes:
@@ -61,7 +61,7 @@ class Declaration:
     choices: Mapping[str, str] = field(default_factory=dict)
 
 
-class Registry(Mapping[str, "type[Editor]"]):
+class EditorRegistry(Mapping[str, "type[Editor]"]):
     """Classes of editors by name; a class is imported when it is asked for."""
 
     def __init__(self) -> None:
@@ -132,7 +132,7 @@ def presets() -> Mapping[str, str]:
     return {name: match[1] for name, match in found.items() if match}
 
 
-EDITORS = Registry()
+EDITORS = EditorRegistry()
 """Editors by the name that `editor=` takes on the command line."""
 
 
@@ -145,7 +145,7 @@ def register(
     unranked: str = "",
     choices: Mapping[str, str] | None = None,
 ) -> Callable[[E], E]:
-    """Declares an editor: ``@register("name", ...)`` above its class. `Declaration` says what can be given.
+    """Declares an editor: ``@register("name", ...)`` above its class. `EditorDeclaration` says what can be given.
 
     Raises:
         TypeError: what is named has no method ``edit``.
@@ -155,15 +155,15 @@ def register(
     def declare(cls: E) -> E:
         EDITORS.add(name, cls)
         declared: Any = cls
-        declared.declaration = Declaration(name, paper, aim, space, unranked, choices or {})
+        declared.declaration = EditorDeclaration(name, paper, aim, space, unranked, choices or {})
         return cls
 
     return declare
 
 
-def declaration(editor: type) -> Declaration:
+def declaration(editor: type) -> EditorDeclaration:
     """What a class, or one that it derives from, says of itself."""
-    found: Declaration = getattr(editor, "declaration", Declaration(editor.__name__))
+    found: EditorDeclaration = getattr(editor, "declaration", EditorDeclaration(editor.__name__))
     return found
 
 

@@ -88,7 +88,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Part:
+class LensPart:
     """A part of the lens.
 
     Attributes:
@@ -124,13 +124,13 @@ def _sub_updates(given: Given) -> SaturationEvents:
     return saturation_events(given.lm, given.text, given.asked.events, seed=given.asked.seed)
 
 
-PARTS: Mapping[str, Part] = {
-    "values": Part(lambda given: read_values(given.lm), ValueWords.load),
-    "triggers": Part(_triggers, Triggers.load),
-    "sensitivity": Part(_sensitivity, Sensitivity.load, needs=("triggers",)),
-    "agreement": Part(_agreement, Agreement.load, needs=("triggers",)),
-    "aggregation": Part(_aggregation, Aggregation.load),
-    "sub_updates": Part(_sub_updates, SaturationEvents.load),
+PARTS: Mapping[str, LensPart] = {
+    "values": LensPart(lambda given: read_values(given.lm), ValueWords.load),
+    "triggers": LensPart(_triggers, Triggers.load),
+    "sensitivity": LensPart(_sensitivity, Sensitivity.load, needs=("triggers",)),
+    "agreement": LensPart(_agreement, Agreement.load, needs=("triggers",)),
+    "aggregation": LensPart(_aggregation, Aggregation.load),
+    "sub_updates": LensPart(_sub_updates, SaturationEvents.load),
 }
 """The parts, by the names that ``job.parts`` has.
 

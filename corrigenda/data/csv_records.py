@@ -26,7 +26,7 @@ _NAME = re.compile(r"(?P<field>.*?)(?:\.(?P<part>prompt|answer|group))?(?:\.(?P<
 
 
 @dataclass(frozen=True)
-class Column:
+class CsvColumn:
     """A column of the table.
 
     Attributes:
@@ -67,7 +67,7 @@ def table_rows(path: Path) -> Iterator[tuple[int, Mapping[str, object] | str, st
     # Line ends are the reader's business: a cell may hold some.
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     begins = 1
-    columns: list[Column] | None = None
+    columns: list[CsvColumn] | None = None
     while True:
         try:
             row = next(reader, None)
@@ -85,7 +85,7 @@ def table_rows(path: Path) -> Iterator[tuple[int, Mapping[str, object] | str, st
         raise ValueError(f"{path}: the file is empty; its first line must name the columns (subject, prompt, ...)")
 
 
-def _columns(path: Path, names: list[str]) -> list[Column]:
+def _columns(path: Path, names: list[str]) -> list[CsvColumn]:
     """The columns that the first line names.
 
     Raises:
@@ -105,12 +105,12 @@ def _columns(path: Path, names: list[str]) -> list[Column]:
             raise ValueError(f"{path}: column {name!r} is a list of probes: name {name}.prompt and {name}.answer")
         if seen[field, part] and field not in LISTS | PROBES:
             raise ValueError(f"{path}: two columns are called {name!r}; only one of the two can be meant")
-        columns.append(Column(name, field, part, seen[field, part]))
+        columns.append(CsvColumn(name, field, part, seen[field, part]))
         seen[field, part] += 1
     return columns
 
 
-def _record(columns: list[Column], row: list[str]) -> tuple[Mapping[str, object] | str, str]:
+def _record(columns: list[CsvColumn], row: list[str]) -> tuple[Mapping[str, object] | str, str]:
     """A row's record, or what is wrong with it and the field at fault."""
     if any(cell.strip() for cell in row[len(columns) :]):
         said = f"has {len(row)} cells, and the first line names {len(columns)} columns"

@@ -25,7 +25,7 @@ from corrigenda.models.positions import At
 from corrigenda.models.sites import Site, through
 
 
-class Seen:
+class Reading:
     """What a `Read` saw.
 
     Attributes:
@@ -108,7 +108,7 @@ Action = Read | Add | Replace | Scale | Apply
 
 
 @contextmanager
-def intervene(lm: BareModel, site: Site, action: Action, at: At = None) -> Iterator[Seen]:
+def intervene(lm: BareModel, site: Site, action: Action, at: At = None) -> Iterator[Reading]:
     """Acts at a site in the forwards inside the block.
 
     Args:
@@ -125,7 +125,7 @@ def intervene(lm: BareModel, site: Site, action: Action, at: At = None) -> Itera
         IndexError: the model has no such layer.
         UnsupportedModelError: the site is not known in this model's family.
     """
-    seen = Seen()
+    seen = Reading()
 
     def act(activation: Tensor) -> Tensor | None:
         if isinstance(action, Read):

@@ -17,14 +17,14 @@ from torch import Tensor, nn
 from corrigenda.errors import UnsupportedModelError
 from corrigenda.models import positions
 from corrigenda.models.architecture import Architecture, whole_number
-from corrigenda.models.memory import FFNMemory, Seen
+from corrigenda.models.memory import Capture, FFNMemory
 from corrigenda.models.positions import At
 from corrigenda.models.sites import Change, Site, SiteName, through
 
 Expert = int | Literal["shared"] | None
 
 
-class SeenOfExpert(Seen):
+class ExpertCapture(Capture):
     """What `ExpertMemory.capture` saw in the last forward.
 
     Attributes:
@@ -110,9 +110,9 @@ class ExpertMemory(FFNMemory):
         return self._experts.transposed
 
     @contextmanager
-    def capture(self, at: At = None) -> Iterator[SeenOfExpert]:
+    def capture(self, at: At = None) -> Iterator[ExpertCapture]:
         """Keeps the coefficients, the output and the weight of this expert in the forwards inside the block."""
-        seen = SeenOfExpert()
+        seen = ExpertCapture()
 
         def before(coefficients: Tensor) -> None:
             seen.coefficients = positions.take(coefficients, at)
@@ -148,7 +148,7 @@ class SharedMemory(FFNMemory):
         return through(self._architecture, Site(site, self.layer, "shared"), change)
 
 
-class SeenOfMixture(Seen):
+class MixtureCapture(Capture):
     """What `MixtureMemory.capture` saw in the last forward: only the output.
 
     Attributes:
@@ -168,7 +168,7 @@ class SeenOfMixture(Seen):
         raise UnsupportedModelError(self._refuse)
 
 
-class SeenKey(Seen):
+class KeyCapture(Capture):
     """What `MixtureMemory.capture_key` saw in the last forward.
 
     Args:
@@ -176,7 +176,7 @@ class SeenKey(Seen):
         each: of the experts.
     """
 
-    def __init__(self, whole: Seen, each: Sequence[SeenOfExpert]) -> None:
+    def __init__(self, whole: Capture, each: Sequence[ExpertCapture]) -> None:
         self._whole, self._each = whole, each
 
     @property
@@ -229,12 +229,12 @@ class MixtureMemory(FFNMemory):
         return slice(expert * d_ffn, (expert + 1) * d_ffn)
 
     @contextmanager
-    def capture_key(self, at: At = None) -> Iterator[Seen]:
+    def capture_key(self, at: At = None) -> Iterator[Capture]:
         """Keeps the output and, as its coefficients, the key of the forwards inside the block; all experts are run."""
         with ExitStack() as stack:
             memories = [ExpertMemory(self._architecture, self.layer, expert) for expert in range(self.n_experts)]
             each = [stack.enter_context(memory.capture(at)) for memory in memories]
-            yield SeenKey(stack.enter_context(self.capture(at)), each)
+            yield KeyCapture(stack.enter_context(self.capture(at)), each)
 
     def read(self, coefficients: Tensor) -> Tensor:
         """What the layer answers to a key, (..., width) -> (..., d_model)."""
@@ -292,9 +292,9 @@ class MixtureMemory(FFNMemory):
         self._refuse()
 
     @contextmanager
-    def capture(self, at: At = None) -> Iterator[Seen]:
+    def capture(self, at: At = None) -> Iterator[Capture]:
         """Keeps the output of the forwards inside the block (of the last one)."""
-        seen = SeenOfMixture(self._said())
+        seen = MixtureCapture(self._said())
 
         def after(output: Tensor) -> None:
             seen.output = output.clone() if at is None else positions.take(output, at)

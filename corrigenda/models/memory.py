@@ -26,7 +26,7 @@ from corrigenda.models.positions import At
 from corrigenda.models.sites import Change, Site, SiteName, through
 
 
-class Seen:
+class Capture:
     """What `FFNMemory.capture` saw in the last forward.
 
     Attributes:
@@ -173,9 +173,9 @@ class FFNMemory:
     # -- reading and changing a forward
 
     @contextmanager
-    def capture(self, at: At = None) -> Iterator[Seen]:
+    def capture(self, at: At = None) -> Iterator[Capture]:
         """Keeps the coefficients and the FFN output of the forwards inside the block (those of the last one)."""
-        seen = Seen()
+        seen = Capture()
 
         def before(coefficients: Tensor) -> None:
             seen.coefficients = positions.take(coefficients, at)
@@ -187,7 +187,7 @@ class FFNMemory:
         with self._through("coefficients", before), self._through("ffn", after):
             yield seen
 
-    def capture_key(self, at: At = None) -> AbstractContextManager[Seen]:
+    def capture_key(self, at: At = None) -> AbstractContextManager[Capture]:
         """As `capture`; of a mixture the coefficients are then the key of the whole layer, which `read` answers."""
         return self.capture(at)
 

@@ -24,7 +24,7 @@ Factors = tuple[Tensor, Tensor]
 """left (d_ffn, n) and right (n, d_model); delta V is their product."""
 
 Mark = tuple[object, ...]
-"""What tells one `Metric` from another without keeping it."""
+"""What tells one `Regularizer` from another without keeping it."""
 
 
 def equality_update(
@@ -68,7 +68,7 @@ def norms_alone(keys: Tensor, directions: Tensor, residuals: Tensor) -> Tensor:
     return residuals.norm(dim=1) * directions.norm(dim=1) / (directions * keys).sum(1).abs()
 
 
-class Metric(Protocol):
+class Regularizer(Protocol):
     """M, by which a penalised update is weighed: B N^-1 B^T takes the place of its inverse.
 
     B holds, as orthonormal columns, the directions in which the values may change.
@@ -180,7 +180,7 @@ class System:
     A^-1 = base^-1 - S^T (I + U S^T)^-1 S with S = U base^-1.
 
     Attributes:
-        metric: the `Metric.mark` of M.
+        metric: the `Regularizer.mark` of M.
         n_based: how many keys the base has.
         base: its lower Cholesky factor in the coordinates of B, (k, k); None without keys: then it is M.
         solved: S, (n, d_ffn).
@@ -199,13 +199,13 @@ class System:
         return self.n_based + len(self.solved)
 
 
-def penalised_update(keys: Tensor, residuals: Tensor, metric: Metric, earlier: Tensor | None = None) -> Factors:
+def penalised_update(keys: Tensor, residuals: Tensor, metric: Regularizer, earlier: Tensor | None = None) -> Factors:
     """The update that weighs the constraints against all that is to stay: `solve_penalised`, without its system."""
     return solve_penalised(keys, residuals, metric, earlier)[0]
 
 
 def solve_penalised(
-    keys: Tensor, residuals: Tensor, metric: Metric, earlier: Tensor | None = None, known: System | None = None
+    keys: Tensor, residuals: Tensor, metric: Regularizer, earlier: Tensor | None = None, known: System | None = None
 ) -> tuple[Factors, System]:
     """The update that weighs the constraints against all that is to stay, and the system that was solved for it.
 
@@ -250,7 +250,7 @@ def solve_penalised(
     return (left, residuals.double().cpu()), system
 
 
-def _with_keys(known: System, metric: Metric, keys: Tensor) -> System:
+def _with_keys(known: System, metric: Regularizer, keys: Tensor) -> System:
     """The system with more keys beside its base: the factor grows by as many rows."""
     if known.base is None:
         solved = metric.solve(keys)

@@ -10,7 +10,7 @@ from torch import Tensor
 from corrigenda.errors import SettingsError
 from corrigenda.settings.checked import Positive, checked
 from editing.locate_then_edit.closed_form import ClosedForm
-from editing.locate_then_edit.least_squares import Metric, solve_penalised
+from editing.locate_then_edit.least_squares import Regularizer, solve_penalised
 from editing.locate_then_edit.writing import Problem, Solution
 
 
@@ -39,7 +39,7 @@ class Weighed(ClosedForm):
         return self.history
 
     def weighed(
-        self, problem: Problem, of_ratio: Callable[[float], float], metric: Callable[[float], Metric]
+        self, problem: Problem, of_ratio: Callable[[float], float], metric: Callable[[float], Regularizer]
     ) -> Solution:
         """The solution with the weight of the first facts, which those that go on from them keep.
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from corrigenda import LanguageModel
-from corrigenda.forward.interventions import Read, Seen, intervene
+from corrigenda.forward.interventions import Read, Reading, intervene
 from corrigenda.forward.recording import forward_to
 from corrigenda.models.sites import Site
 from corrigenda.prompts import TokenBatch
@@ -50,13 +50,13 @@ def outliers(norms: Sequence[Tensor], at: Sequence[int]) -> list[bool]:
 
 
 @contextmanager
-def reading_states(lm: LanguageModel, layers: Collection[int]) -> Iterator[list[Seen]]:
+def reading_states(lm: LanguageModel, layers: Collection[int]) -> Iterator[list[Reading]]:
     """Sees the states after some layers, at all positions, in the forward inside the block."""
     with ExitStack() as stack:
         yield [stack.enter_context(intervene(lm, Site("block", layer), Read())) for layer in layers]
 
 
-def norms_of(seen: Sequence[Seen], lengths: Sequence[int]) -> list[Tensor]:
+def norms_of(seen: Sequence[Reading], lengths: Sequence[int]) -> list[Tensor]:
     """The norms of states that were seen, of each row (layer, position), without padding; in float32."""
     norms = torch.stack([one.value.detach().float().norm(dim=-1) for one in seen])
     return [norms[:, row, :length] for row, length in enumerate(lengths)]

@@ -8,7 +8,7 @@ from typing import Literal
 
 from corrigenda.text.names import model_title
 from eval.leaderboard.columns import Column, columns
-from eval.leaderboard.entries import Entry, LeftOut, TableKey
+from eval.leaderboard.entries import LeaderboardEntry, LeftOut, TableKey
 from eval.statistics.comparison import Comparison
 from eval.statistics.paired import MIN_FACTS
 
@@ -71,7 +71,7 @@ class Row:
 
     label: str
     control: str
-    entry: Entry | None
+    entry: LeaderboardEntry | None
     cells: Mapping[str, Cell]
     n_facts: int = 0
     n_own: int = 0

@@ -45,7 +45,7 @@ class TableKey:
 
 
 @dataclass(frozen=True)
-class Entry:
+class LeaderboardEntry:
     """One row's material: an editor with its settings, and its runs, one a seed.
 
     Attributes:
@@ -92,7 +92,7 @@ def fact_key(fact: Fact) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def collect(runs: Iterable[StoredRun]) -> tuple[dict[TableKey, list[Entry]], list[LeftOut]]:
+def collect(runs: Iterable[StoredRun]) -> tuple[dict[TableKey, list[LeaderboardEntry]], list[LeftOut]]:
     """The rows of each table, in no particular order, and the runs that are in none.
 
     Runs that differ in nothing but the seed make one row. Of runs that do not differ at all (another version of the
@@ -120,13 +120,13 @@ def collect(runs: Iterable[StoredRun]) -> tuple[dict[TableKey, list[Entry]], lis
         if (older := rows.setdefault(key, {}).get(place)) is not None:
             left_out.append(LeftOut(older[0].path, f"superseded by {run.path}"))
         rows[key][place] = (run, cases)
-    tables: dict[TableKey, list[Entry]] = {}
+    tables: dict[TableKey, list[LeaderboardEntry]] = {}
     for (table, editor, settings, submitted), places in rows.items():
         united: dict[Unit, Case] = {}
         for (seed, _), (_, cases) in places.items():
             united.update({(fact, seed): case for fact, case in cases.items()})
         shown = tuple(run for run, _ in places.values())
-        tables.setdefault(table, []).append(Entry(editor, json.loads(settings), shown, united, submitted))
+        tables.setdefault(table, []).append(LeaderboardEntry(editor, json.loads(settings), shown, united, submitted))
     return _merged(tables), left_out
 
 
@@ -166,9 +166,9 @@ _UNIMPORTANT = {"_target_", "seed", "max_tokens", "harness_tasks", "harness_fold
 _UNIMPORTANT |= {"side_effects", "real_use"}  # they add figures, and leave the others as they are
 
 
-def _merged(tables: dict[TableKey, list[Entry]]) -> dict[TableKey, list[Entry]]:
+def _merged(tables: dict[TableKey, list[LeaderboardEntry]]) -> dict[TableKey, list[LeaderboardEntry]]:
     """Tables of runs that differ in the model's name but not in its weights are one, under the first name."""
-    merged: dict[TableKey, list[Entry]] = {}
+    merged: dict[TableKey, list[LeaderboardEntry]] = {}
     names: dict[str, str] = {}
     for key, entries in tables.items():
         name = names.setdefault(key.model_fingerprint, key.model) if key.model_fingerprint else key.model

@@ -10,12 +10,12 @@ from corrigenda.runs.ids import targets
 from corrigenda.system.progress import counted
 from eval.leaderboard.boards import Row, Test
 from eval.leaderboard.columns import columns
-from eval.leaderboard.entries import Entry, TableKey
+from eval.leaderboard.entries import LeaderboardEntry, TableKey
 from eval.leaderboard.marks import lacks
 from eval.leaderboard.ranking import Ranking
 
 
-def labels_of(entries: Sequence[Entry]) -> list[str]:
+def labels_of(entries: Sequence[LeaderboardEntry]) -> list[str]:
     """The editors' names; variants of one editor with the settings in which they differ."""
     labels = []
     for entry in entries:

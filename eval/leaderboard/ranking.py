@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from corrigenda.data.schemas import SCHEMAS
 from eval.leaderboard.boards import Row
 from eval.leaderboard.columns import Column, columns, ranking
-from eval.leaderboard.entries import Entry, TableKey
+from eval.leaderboard.entries import LeaderboardEntry, TableKey
 from eval.leaderboard.marks import candidates
 
 CEILING = 0.97
@@ -28,7 +28,7 @@ class Ranking:
     why: str
 
 
-def ranking_of(key: TableKey, entries: Sequence[Entry], rows: Sequence[Row]) -> Ranking:
+def ranking_of(key: TableKey, entries: Sequence[LeaderboardEntry], rows: Sequence[Row]) -> Ranking:
     """The first metric that the table's data set declares, that the compared rows have, and that tells them apart.
 
     A data set that declares none, or is not known, is ranked by the first of the metrics that say `ranks` in their
@@ -63,7 +63,7 @@ def ranking_of(key: TableKey, entries: Sequence[Entry], rows: Sequence[Row]) -> 
     return Ranking("", f"No ranking: {' and '.join(passed)}." if passed else "")
 
 
-def schema_of(key: TableKey, entries: Sequence[Entry]) -> str:
+def schema_of(key: TableKey, entries: Sequence[LeaderboardEntry]) -> str:
     """The schema of a table's data: as its runs were configured, else the one called like the data set; empty if none.
 
     So facts in CounterFact's schema are ranked in CounterFact's way whatever their file is called.

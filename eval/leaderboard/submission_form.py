@@ -25,7 +25,7 @@ Place = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
-class Problem:
+class FormProblem:
     """Something that is wrong with a submission's form.
 
     Attributes:
@@ -209,19 +209,19 @@ def submission_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
-def form_problems(submission: Any) -> list[Problem]:
+def form_problems(submission: Any) -> list[FormProblem]:
     """All that is wrong with a submission's form."""
     if not isinstance(submission, Mapping):
-        return [Problem((), f"must be an object, got {type(submission).__name__}")]
+        return [FormProblem((), f"must be an object, got {type(submission).__name__}")]
     found = []
     try:
         Submission.model_validate(submission)
     except ValidationError as invalid:
         for error in invalid.errors(include_url=False):
-            found.append(Problem(error["loc"], "is missing" if error["type"] == "missing" else error["msg"]))
+            found.append(FormProblem(error["loc"], "is missing" if error["type"] == "missing" else error["msg"]))
     cases = submission.get("cases")
     for number, case in enumerate(cases if isinstance(cases, list) else ()):
-        found += [Problem(("cases", number, *place), what) for place, what in _unexplained_nulls(case)]
+        found += [FormProblem(("cases", number, *place), what) for place, what in _unexplained_nulls(case)]
     return found
 
 

@@ -24,7 +24,7 @@ from eval.evaluation import NOT_FINITE, Case, Evaluation
 from eval.leaderboard.entries import definitions_of, table_key
 from eval.leaderboard.recompute import recomputed
 from eval.leaderboard.submission_checks import case_problems, claim_problems, value_problems
-from eval.leaderboard.submission_form import Problem, form_problems, undefined
+from eval.leaderboard.submission_form import FormProblem, form_problems, undefined
 from eval.records import DEFINITIONS, LOG_PROBS
 
 SHOWN = 20
@@ -87,7 +87,7 @@ def validate(
     for place, record in enumerate(submission["cases"]):
         of_form = [problem for problem in form if problem.case == place]
         if not isinstance(record, Mapping) or not isinstance(record.get("id"), str) or not record["id"]:
-            problems.append(Problem(("cases", place), "").text())
+            problems.append(FormProblem(("cases", place), "").text())
             continue
         where = f"case {record['id']!r}"
         if record["id"] in seen:
@@ -117,7 +117,7 @@ def validate(
     return [case.to_dict() for case in sorted(cases, key=lambda case: order[case.fact.id])], peer
 
 
-def _peer(submission: Any, runs: Sequence[StoredRun], form: list[Problem], source: str) -> StoredRun:
+def _peer(submission: Any, runs: Sequence[StoredRun], form: list[FormProblem], source: str) -> StoredRun:
     """The latest run that a submission can be checked against.
 
     Raises:
@@ -126,7 +126,7 @@ def _peer(submission: Any, runs: Sequence[StoredRun], form: list[Problem], sourc
     if not any(problem.case is None for problem in form):
         size = len(json.dumps(_config(submission, None)))
         if size > MOST_YAML // 4:
-            form.append(Problem(("config",), f"and what is said beside it have {size:,} characters; shorten them"))
+            form.append(FormProblem(("config",), f"and what is said beside it have {size:,} characters; shorten them"))
     problems = [problem.text() for problem in form if problem.case is None]
     if problems:
         raise SubmissionError(source, problems)

@@ -9,7 +9,7 @@ from corrigenda.runs.store import StoredRun
 from eval.evaluation import Case, Evaluation, over_windows
 from eval.leaderboard.boards import Board, Cell, Leaderboard, Row, Test
 from eval.leaderboard.columns import CONTROLS, columns, one_value
-from eval.leaderboard.entries import Entry, TableKey, collect
+from eval.leaderboard.entries import LeaderboardEntry, TableKey, collect
 from eval.leaderboard.marks import marked, order, tests_of
 from eval.leaderboard.notes import labels_of, notes_of
 from eval.leaderboard.ranking import Ranking, ranking_of
@@ -37,7 +37,7 @@ def leaderboard(runs: Iterable[StoredRun], min_facts: int = MIN_FACTS) -> Leader
     return Leaderboard(tuple(boards), tuple(left_out), min_facts)
 
 
-def board(key: TableKey, entries: Sequence[Entry], min_facts: int, twins: Sequence[TableKey] = ()) -> Board:
+def board(key: TableKey, entries: Sequence[LeaderboardEntry], min_facts: int, twins: Sequence[TableKey] = ()) -> Board:
     """One table.
 
     Args:
@@ -75,7 +75,7 @@ def board(key: TableKey, entries: Sequence[Entry], min_facts: int, twins: Sequen
     return Board(key, tuple(rows), len(common) if ranked else 0, by.key, tuple(tests), tuple(notes))
 
 
-def _cells(entry: Entry, cases: list[Case], mode: str) -> dict[str, Cell]:
+def _cells(entry: LeaderboardEntry, cases: list[Case], mode: str) -> dict[str, Cell]:
     single, known = one_value(mode), columns()
     cells: dict[str, Cell] = {}
     for name, figures in Evaluation(tuple(cases)).metrics.items():

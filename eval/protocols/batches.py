@@ -12,7 +12,7 @@ from eval.evaluation import Case
 
 
 @dataclass(frozen=True)
-class Asked:
+class BatchRequests:
     """The facts of one batch, by what becomes of them.
 
     Attributes:
@@ -27,7 +27,7 @@ class Asked:
     relations: Mapping[str, dict[str, Any]]
 
 
-def asked_of(facts: Sequence[Fact], begin: int, end: int, cases: Mapping[str, Case]) -> Asked:
+def asked_of(facts: Sequence[Fact], begin: int, end: int, cases: Mapping[str, Case]) -> BatchRequests:
     """What the batch of requests begin .. end-1 asks for.
 
     In a batch only the last request on each thing is made. One that repeats what an earlier batch made true is not
@@ -54,7 +54,7 @@ def asked_of(facts: Sequence[Fact], begin: int, end: int, cases: Mapping[str, Ca
         else:
             asked.append(fact)
     relations = {batch[number].id: together[number] for number in now.active if together[number]}
-    return Asked(tuple(asked), left_to, relations)
+    return BatchRequests(tuple(asked), left_to, relations)
 
 
 def _holds(case: Case) -> bool:

@@ -34,7 +34,7 @@ Notify = Callable[[Case], None]
 """Is told of each case when it is finished."""
 
 
-class Editor(Protocol):
+class SupportsEdit(Protocol):
     """Turns facts into an `Edit`, and leaves the model as it was.
 
     An editor whose edits grow may have ``extend(lm, previous, facts) -> Edit`` too: given its edit of earlier facts, or
@@ -70,7 +70,7 @@ class Attempt:
 
 def attempt(
     lm: LanguageModel,
-    editor: Editor,
+    editor: SupportsEdit,
     settings: EvalSettings,
     facts: Sequence[Fact],
     make: Callable[[Sequence[Fact]], Edit] | None = None,
@@ -140,7 +140,7 @@ class EditRun:
         self,
         lm: LanguageModel,
         facts: FactSet,
-        editor: Editor,
+        editor: SupportsEdit,
         settings: EvalSettings,
         folder: RunFolder,
         save_edits: bool = True,

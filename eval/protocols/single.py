@@ -15,7 +15,7 @@ from eval.evaluation import Case, judged
 from eval.measure import measure, on_windows
 from eval.metrics import METRICS
 from eval.protocols.pre_edit import PreEditMeasurement
-from eval.protocols.runs import CHUNK, Editor, EditRun, attempt, report
+from eval.protocols.runs import CHUNK, EditRun, SupportsEdit, attempt, report
 from eval.scoring.held_out import in_turn
 from eval.settings import EvalSettings
 
@@ -60,7 +60,7 @@ class _Cases:
 
     lm: LanguageModel
     facts: Sequence[Fact]
-    editor: Editor
+    editor: SupportsEdit
     settings: EvalSettings
     pre_edit: PreEditMeasurement
     keeps_edits: bool

@@ -19,7 +19,7 @@ EXAMPLES = (
 
 
 @dataclass(frozen=True)
-class Question:
+class QuestionInSetting:
     """One question in one setting.
 
     Attributes:
@@ -46,7 +46,7 @@ def as_question(prompt: str) -> str:
 
 def questions_of(
     lm: LanguageModel, number: int, fact: Fact, kinds: Collection[str], settings: RealUse
-) -> Iterator[Question]:
+) -> Iterator[QuestionInSetting]:
     """The questions of a fact; none for one that is to be erased, which has no right answer.
 
     Args:
@@ -65,7 +65,7 @@ def questions_of(
             for form, context in ways:
                 read = _read(lm, asked, form, context)
                 if read is not None:
-                    yield Question(number, kind, f"{form}_{context}", asked, *read)
+                    yield QuestionInSetting(number, kind, f"{form}_{context}", asked, *read)
 
 
 def _read(lm: LanguageModel, asked: str, form: Form, context: Context) -> tuple[str, list[int]] | None:

@@ -33,7 +33,7 @@ _KEPT = "kept"
 
 
 @dataclass(frozen=True)
-class Job:
+class Continuation:
     """One prompt to go on after.
 
     Attributes:
@@ -94,7 +94,7 @@ def answer_freely(
             _note(lm, measurements[job.number], job, tokens)
 
 
-def longest(lm: LanguageModel, job: Job, settings: EvalSettings) -> int:
+def longest(lm: LanguageModel, job: Continuation, settings: EvalSettings) -> int:
     """The most tokens that are added to a prompt: of an answer that is judged never fewer than its target has."""
     given = {TEXT_KIND: settings.fluency_tokens, _KEPT: settings.preservation_tokens}.get(job.kind)
     return room_for(lm, job.prompt, job.targets, settings.max_new_tokens) if given is None else given
@@ -113,7 +113,7 @@ def jobs_of(
     kinds: Collection[str],
     kept: Collection[str],
     settings: EvalSettings,
-) -> Iterator[Job]:
+) -> Iterator[Continuation]:
     """The prompts of a fact that the model goes on after; arguments as of `answer_freely`."""
     prompts: dict[str, Sequence[str]] = {}
     if fact.target_new is not None:
@@ -121,26 +121,28 @@ def jobs_of(
     for kind, wanted in prompts.items():
         if kind in kinds:
             said = tuple(f"{fact.joint or ''}{answer}" for answer in fact.answers)
-            yield from (Job(number, kind, prompt, greedy, said) for prompt in wanted)
+            yield from (Continuation(number, kind, prompt, greedy, said) for prompt in wanted)
     if "portability" in kinds:
         # Probes of one prompt have one answer, with room for the longest of their targets.
         targets = {
             one.prompt: tuple(a for p in fact.portability if p.prompt == one.prompt for a in p.answers)
             for one in fact.portability
         }
-        yield from (Job(number, "portability", prompt, greedy, answers) for prompt, answers in targets.items())
+        yield from (Continuation(number, "portability", prompt, greedy, answers) for prompt, answers in targets.items())
     neighbours = fact.neighbourhood if "neighbourhood" in kept else ()
     elsewhere = [probe.prompt for probe in fact.locality] if "locality" in kept else []
     subject = same_subject(fact) if SUBJECT_KIND in kept else ()
     go_on = Greedy(lm.end_ids)
-    yield from (Job(number, _KEPT, prompt, go_on) for prompt in dict.fromkeys([*neighbours, *elsewhere, *subject]))
+    yield from (
+        Continuation(number, _KEPT, prompt, go_on) for prompt in dict.fromkeys([*neighbours, *elsewhere, *subject])
+    )
     if TEXT_KIND in kinds:
         for prompt in fact.generation:
             # Every text has its own random numbers: the same before and after, whatever else is in the batch.
-            yield Job(number, TEXT_KIND, prompt, _text_sampler(lm, settings.seed))
+            yield Continuation(number, TEXT_KIND, prompt, _text_sampler(lm, settings.seed))
 
 
-def _note(lm: LanguageModel, measurement: Measurement, job: Job, tokens: list[int]) -> None:
+def _note(lm: LanguageModel, measurement: Measurement, job: Continuation, tokens: list[int]) -> None:
     """Puts what was decoded into the records of its prompt."""
     text = lm.text(tokens)
     if job.kind not in (TEXT_KIND, _KEPT) and not job.several_lines:

@@ -23,7 +23,7 @@ from eval.records import finite
 from eval.scoring.fitting import too_long
 from jobs.explain.answers import answers
 from jobs.explain.grids import Grid
-from jobs.explain.part import Asked
+from jobs.explain.part import PageContext
 from jobs.explain.parts import PARTS
 from jobs.explain.prose import edit_grids
 from jobs.explain.settings import ExplainSettings
@@ -270,7 +270,7 @@ class _Explaining:
         part = PARTS[name]
 
         def find(edited: bool) -> Found:
-            asked = Asked(self.lm, self.fact, self.settings, edited)
+            asked = PageContext(self.lm, self.fact, self.settings, edited)
             results = part.find(asked)
             return Found(results, tuple(part.grids(asked, results)))
 

@@ -13,7 +13,7 @@ from jobs.explain.settings import ExplainSettings
 
 
 @dataclass(frozen=True)
-class Asked:
+class PageContext:
     """A fact that a model is asked about, as it is without or with the edit.
 
     Attributes:
@@ -45,7 +45,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Part:
+class PagePart:
     """A part of the page.
 
     Attributes:
@@ -57,5 +57,5 @@ class Part:
 
     title: str
     about: str
-    find: Callable[[Asked], tuple[Any, ...]]
-    grids: Callable[[Asked, tuple[Any, ...]], list[Grid]]
+    find: Callable[[PageContext], tuple[Any, ...]]
+    grids: Callable[[PageContext, tuple[Any, ...]], list[Grid]]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from jobs.explain.grids import Field, Grid, cells, fill, from_the_last, with_scores
-from jobs.explain.part import Asked, Part
+from jobs.explain.part import PageContext, PagePart
 from locate import (
     CausalTraceResult,
     KnowledgeNeuronsResult,
@@ -31,11 +31,11 @@ from locate.lens.words import bottom, read_static, top
 # -- the lens
 
 
-def _lens(asked: Asked) -> tuple[LogitLensResult, ...]:
+def _lens(asked: PageContext) -> tuple[LogitLensResult, ...]:
     return tuple(logit_lens(asked.lm, asked.fact.statement, token) for token in asked.tokens)
 
 
-def _lens_grids(asked: Asked, found: Sequence[LogitLensResult]) -> list[Grid]:
+def _lens_grids(asked: PageContext, found: Sequence[LogitLensResult]) -> list[Grid]:
     first = found[0]
     fields = [
         Field("top token", "text", from_the_last([list(row) for row in first.words])),
@@ -62,7 +62,7 @@ def _lens_grids(asked: Asked, found: Sequence[LogitLensResult]) -> list[Grid]:
 # -- causal tracing
 
 
-def _traces(asked: Asked) -> tuple[CausalTraceResult, ...]:
+def _traces(asked: PageContext) -> tuple[CausalTraceResult, ...]:
     settings = asked.settings
     noise = Noise(samples=settings.trace_samples, seed=settings.seed)
     window = min(settings.trace_window, asked.lm.n_layers)
@@ -75,7 +75,7 @@ def _traces(asked: Asked) -> tuple[CausalTraceResult, ...]:
 _RESTORED = {"block": "the state after a layer", "ffn": "FFN outputs", "attention": "attention outputs"}
 
 
-def _trace_grids(asked: Asked, found: Sequence[CausalTraceResult]) -> list[Grid]:
+def _trace_grids(asked: PageContext, found: Sequence[CausalTraceResult]) -> list[Grid]:
     return [
         Grid(
             title=f"restored: {_RESTORED[one.site]}" + (f", in windows of {one.window} layers" * (one.window > 1)),
@@ -99,7 +99,7 @@ def _trace_grids(asked: Asked, found: Sequence[CausalTraceResult]) -> list[Grid]
 # -- knowledge neurons
 
 
-def _neurons(asked: Asked) -> tuple[KnowledgeNeuronsResult, ...]:
+def _neurons(asked: PageContext) -> tuple[KnowledgeNeuronsResult, ...]:
     return (knowledge_neurons(asked.lm, asked.fact, asked.answer, steps=asked.settings.steps),)
 
 
@@ -119,7 +119,7 @@ def too_few_steps(found: KnowledgeNeuronsResult) -> str:
     )
 
 
-def _neuron_grids(asked: Asked, found: Sequence[KnowledgeNeuronsResult]) -> list[Grid]:
+def _neuron_grids(asked: PageContext, found: Sequence[KnowledgeNeuronsResult]) -> list[Grid]:
     [one] = found
     lm, words = asked.lm, asked.settings.words
     k = min(asked.settings.neurons, one.attributions.shape[1])
@@ -169,13 +169,13 @@ def _neuron_grids(asked: Asked, found: Sequence[KnowledgeNeuronsResult]) -> list
 # -- sub-updates
 
 
-def _sub_updates(asked: Asked) -> tuple[SubUpdatesResult, ...]:
+def _sub_updates(asked: PageContext) -> tuple[SubUpdatesResult, ...]:
     settings = asked.settings
     token = asked.tokens[0]
     return (sub_updates(asked.lm, asked.fact.statement, token=token, k=settings.sub_updates, words=settings.words),)
 
 
-def _sub_update_grids(asked: Asked, found: Sequence[SubUpdatesResult]) -> list[Grid]:
+def _sub_update_grids(asked: PageContext, found: Sequence[SubUpdatesResult]) -> list[Grid]:
     [one] = found
     depth, k = one.dominant.shape
 
@@ -222,12 +222,12 @@ def _sub_update_grids(asked: Asked, found: Sequence[SubUpdatesResult]) -> list[G
 # -- attribution of the logit
 
 
-def _attribution(asked: Asked) -> tuple[LogitAttributionResult, ...]:
+def _attribution(asked: PageContext) -> tuple[LogitAttributionResult, ...]:
     token, *others = asked.tokens
     return (logit_attribution(asked.lm, asked.fact.statement, token, others[0] if others else None),)
 
 
-def _attribution_grids(asked: Asked, found: Sequence[LogitAttributionResult]) -> list[Grid]:
+def _attribution_grids(asked: PageContext, found: Sequence[LogitAttributionResult]) -> list[Grid]:
     [one] = found
     depth, heads = one.heads.shape
     gives = torch.cat([one.attention[:, None], one.heads, one.ffn[:, None]], dim=1)
@@ -260,14 +260,14 @@ def _layers(depth: int) -> tuple[str, ...]:
     return tuple(map(str, reversed(range(depth))))
 
 
-PARTS: Mapping[str, Part] = {
-    "lens": Part(
+PARTS: Mapping[str, PagePart] = {
+    "lens": PagePart(
         "What the layers say",
         "The logit lens: the token that the model would say if it stopped after a layer, at each token of the prompt.",
         _lens,
         _lens_grids,
     ),
-    "trace": Part(
+    "trace": PagePart(
         "Which states carry the answer",
         "Causal tracing: the subject is hidden by noise, and one state at a time is put back as it was. Without the "
         "edit the old object's probability is followed, with it the new one's; of a fact without it, that of what the "
@@ -275,7 +275,7 @@ PARTS: Mapping[str, Part] = {
         _traces,
         _trace_grids,
     ),
-    "neurons": Part(
+    "neurons": PagePart(
         "Knowledge neurons",
         "What the FFN's coefficients after the prompt give to the answer's probability. Without the edit the answer is "
         "the old object, with it the new one; of a fact without it, what the model itself says. The first column is a "
@@ -284,14 +284,14 @@ PARTS: Mapping[str, Part] = {
         _neurons,
         _neuron_grids,
     ),
-    "sub_updates": Part(
+    "sub_updates": PagePart(
         "Dominant sub-updates",
         "What the FFN of each layer adds after the prompt is a sum over its memories: those that add most, and what "
         "they promote. The first column is the whole layer, with the token that the lens reads behind it.",
         _sub_updates,
         _sub_update_grids,
     ),
-    "attribution": Part(
+    "attribution": PagePart(
         "Heads and FFNs",
         "What attention, each of its heads and the FFN of every layer add to the logit of the new object's first token "
         "less that of the old one's; where there is one of them, or both begin alike, to that of the one token.",

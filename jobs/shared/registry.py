@@ -26,7 +26,7 @@ J = TypeVar("J", bound=type)
 
 
 @dataclass(frozen=True)
-class Declaration:
+class JobDeclaration:
     """What a job says of itself.
 
     Attributes:
@@ -69,10 +69,10 @@ class Declaration:
 
 
 def register(name: str, settings: type, *, aim: str, **others: Any) -> Callable[[J], J]:
-    """Declares a job, above its class: ``@register("name", Settings, aim="...")``, with what `Declaration` has."""
+    """Declares a job, above its class: ``@register("name", Settings, aim="...")``, with what `JobDeclaration` has."""
 
     def declare(cls: J) -> J:
-        cls.declaration = Declaration(name, settings, aim, **others)  # type: ignore[attr-defined]
+        cls.declaration = JobDeclaration(name, settings, aim, **others)  # type: ignore[attr-defined]
         return cls
 
     return declare
@@ -85,11 +85,11 @@ def classes() -> Mapping[str, str]:
     return dict(sorted(found.items()))
 
 
-def declaration(name: str) -> Declaration:
+def declaration(name: str) -> JobDeclaration:
     """What a job of this project says of itself.
 
     Raises:
         KeyError: there is no such job.
     """
-    declared: Declaration = class_at(classes()[name]).declaration  # type: ignore[attr-defined]
+    declared: JobDeclaration = class_at(classes()[name]).declaration  # type: ignore[attr-defined]
     return declared

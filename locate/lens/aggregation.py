@@ -24,7 +24,7 @@ from rich.table import Table
 from torch import Tensor
 
 from corrigenda import LanguageModel
-from corrigenda.forward.interventions import Read, Replace, Seen, intervene
+from corrigenda.forward.interventions import Read, Reading, Replace, intervene
 from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import record, stopping
 from corrigenda.models.alone import one_thread
@@ -261,7 +261,7 @@ def _at_the_end(
 
 
 @contextmanager
-def _silent(lm: LanguageModel, layer: int, at: Tensor) -> Iterator[Seen]:
+def _silent(lm: LanguageModel, layer: int, at: Tensor) -> Iterator[Reading]:
     """Inside the block a layer's FFN gives zeros; reads what leaves the layer at the chosen positions."""
     nothing = torch.zeros((), device=lm.device)
     with (

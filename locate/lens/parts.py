@@ -1,4 +1,4 @@
-"""`Parts`: everything that one position of a prompt's residual stream is the sum of, taken in one forward.
+"""`Decomposition`: everything that one position of a prompt's residual stream is the sum of, taken in one forward.
 
     last state = embedding + sum over layers (what attention adds + what the FFN adds)
 
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from corrigenda import LanguageModel
 from corrigenda.errors import UnsupportedModelError
-from corrigenda.forward.interventions import Read, Seen, intervene
+from corrigenda.forward.interventions import Read, Reading, intervene
 from corrigenda.forward.recording import forward_logits
 from corrigenda.models.families import name_of
 from corrigenda.models.matrices import stores_transposed
@@ -101,7 +101,7 @@ class LayerParts:
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
+class Decomposition:
     """One position of one prompt.
 
     Attributes:
@@ -124,7 +124,7 @@ class Parts:
 
 
 @torch.no_grad()
-def parts_of(lm: LanguageModel, ids: Sequence[int], position: int = -1) -> Parts:
+def parts_of(lm: LanguageModel, ids: Sequence[int], position: int = -1) -> Decomposition:
     """Runs a prompt once and takes its parts at one position.
 
     Args:
@@ -141,7 +141,7 @@ def parts_of(lm: LanguageModel, ids: Sequence[int], position: int = -1) -> Parts
 
 
 @torch.no_grad()
-def parts_of_each(lm: LanguageModel, rows: Sequence[Sequence[int]], positions: Sequence[int]) -> list[Parts]:
+def parts_of_each(lm: LanguageModel, rows: Sequence[Sequence[int]], positions: Sequence[int]) -> list[Decomposition]:
     """As `parts_of`, of several prompts in one forward, each at a position of its own."""
     require_memories(lm, range(lm.n_layers))
     places = [position_in(len(ids), position) for ids, position in zip(rows, positions, strict=True)]
@@ -165,7 +165,9 @@ def parts_of_each(lm: LanguageModel, rows: Sequence[Sequence[int]], positions: S
         ]
         logits = forward_logits(lm, batch, at).to(precision(lm))
     return [
-        Parts(tuple(_layer(lm, layer, seen[layer], passed[layer], row, place) for layer in range(lm.n_layers)), said)
+        Decomposition(
+            tuple(_layer(lm, layer, seen[layer], passed[layer], row, place) for layer in range(lm.n_layers)), said
+        )
         for row, (place, said) in enumerate(zip(places, logits, strict=True))
     ]
 
@@ -218,7 +220,7 @@ def _norms_between(block: nn.Module) -> Iterator[list[tuple[nn.Module, Tensor]]]
 def _layer(
     lm: LanguageModel,
     layer: int,
-    seen: dict[SiteName, Seen],
+    seen: dict[SiteName, Reading],
     passed: Sequence[tuple[nn.Module, Tensor]],
     row: int,
     place: int,

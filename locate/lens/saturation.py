@@ -25,7 +25,7 @@ from corrigenda.moments.text import Text
 from corrigenda.settings.checked import AtLeastOne, Seed, check_value
 from corrigenda.system.progress import track
 from locate.lens.by_layer import Mean, mean_of, plot_curves, table_of
-from locate.lens.parts import Parts, parts_of_each, require_memories
+from locate.lens.parts import Decomposition, parts_of_each, require_memories
 from locate.lens.sub_updates import saturation_of, scores_of, token_direction
 from locate.lens.triggers import FIRST, TOKENS, require_prefixes
 from locate.lens.words import precision, read_states
@@ -181,7 +181,7 @@ def _at_the_ends(
     return [(event, _figures(lm, each, norms, k)) for event, each in zip(events, parts, strict=True)]
 
 
-def _figures(lm: LanguageModel, parts: Parts, norms: Sequence[Tensor], k: int) -> Tensor:
+def _figures(lm: LanguageModel, parts: Decomposition, norms: Sequence[Tensor], k: int) -> Tensor:
     """The figures of each layer at one position, (figure, layer)."""
     direction = token_direction(lm, int(parts.logits.argmax()))
     rows = []

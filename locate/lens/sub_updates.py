@@ -20,7 +20,7 @@ from torch import Tensor
 
 from corrigenda import LanguageModel
 from corrigenda.models.alone import one_thread
-from locate.lens.parts import LayerParts, Parts, parts_of, position_in
+from locate.lens.parts import Decomposition, LayerParts, parts_of, position_in
 from locate.lens.words import (
     Words,
     bottom,
@@ -240,7 +240,7 @@ def saturation_of(tops: Tensor) -> int:
     return len(tops) - int(settled)
 
 
-def _states(parts: Parts) -> Tensor:
+def _states(parts: Decomposition) -> Tensor:
     """What stands behind each layer, (layer, d_model)."""
     return torch.stack([one.after for one in parts.layers])
 

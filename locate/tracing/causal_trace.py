@@ -23,7 +23,7 @@ from torch import Tensor
 from corrigenda import Fact, LanguageModel
 from corrigenda.errors import SettingsError
 from corrigenda.forward.differentiable import differentiable
-from corrigenda.forward.interventions import Add, Read, Replace, Seen, intervene
+from corrigenda.forward.interventions import Add, Read, Reading, Replace, intervene
 from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import Recording, forward_logits, record
 from corrigenda.models.alone import one_thread
@@ -242,7 +242,7 @@ class _Runs:
         plain = self.settings.site == "block" and self.settings.severed is None and self.recording.cache is not None
         return plain and self.lm.architecture.family.causal and self.question.subject[0] < self.question.n_prompt - 1
 
-    def _put(self, site: Restored, layer: int, at: Tensor, value: Tensor) -> AbstractContextManager[Seen]:
+    def _put(self, site: Restored, layer: int, at: Tensor, value: Tensor) -> AbstractContextManager[Reading]:
         return intervene(self.lm, Site(site, layer), Replace(value), at)
 
     def _groups(self, first: int) -> list[range]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from corrigenda import LanguageModel
 from corrigenda.data import read_facts
-from corrigenda.forward.interventions import Apply, Seen, intervene
+from corrigenda.forward.interventions import Apply, Reading, intervene
 from corrigenda.models.alone import one_thread
 from corrigenda.models.sites import Site
 from corrigenda.prompts import encode_plain
@@ -74,7 +74,7 @@ def embedding_spread(lm: LanguageModel, subjects: Sequence[str]) -> float:
     return float(embedding(torch.tensor(ids, device=lm.device)).float().std())
 
 
-def added_to_embeddings(lm: LanguageModel, noise: Tensor, begin: int) -> AbstractContextManager[Seen]:
+def added_to_embeddings(lm: LanguageModel, noise: Tensor, begin: int) -> AbstractContextManager[Reading]:
     """Adds noise to the embeddings of some tokens in the forwards inside the block.
 
     Args:

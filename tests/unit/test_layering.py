@@ -176,6 +176,16 @@ def test_imports_are_absolute() -> None:
     assert not found, "\n".join(found)
 
 
+def test_no_two_public_classes_share_a_name() -> None:
+    """But the classes of jobs, which are all called Job."""
+    found: dict[str, list[str]] = {}
+    for path in (path for package in MAY_IMPORT for path in sources(package)):
+        for node in parsed(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: paths for name, paths in found.items() if len(paths) > 1 and name != "Job"} == {}
+
+
 def test_a_circle_is_found_through_types_and_packages(tmp_path: Path) -> None:
     for name, text in {
         "a/__init__": "",

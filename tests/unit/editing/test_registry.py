@@ -19,7 +19,7 @@ from hydra.core.global_hydra import GlobalHydra
 import editing
 from corrigenda import Fact, LowRankEdit
 from editing import FineTune, Rome, Wise, editor_class
-from editing.registry import EDITORS, Registry, declaration, presets
+from editing.registry import EDITORS, EditorRegistry, declaration, presets
 
 TOY = '''
 from dataclasses import dataclass
@@ -160,7 +160,7 @@ def test_an_installed_package_names_its_editor(toy: Path, monkeypatch: pytest.Mo
     ]
     asked: list[str] = []
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: (asked.append(group), points)[1])
-    registry = Registry()
+    registry = EditorRegistry()
     assert registry["toy"].__name__ == "Toy"
     assert registry["rome"] is Rome
     assert asked == ["corrigenda.editors"]  # looked for once

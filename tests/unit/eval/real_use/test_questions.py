@@ -9,7 +9,7 @@ from tokenizers.processors import TemplateProcessing
 from corrigenda import ContextEdit, Fact, LanguageModel
 from corrigenda.edits.origin import Origin
 from eval import RealUse
-from eval.real_use.questions import EXAMPLES, Question, as_question, questions_of
+from eval.real_use.questions import EXAMPLES, QuestionInSetting, as_question, questions_of
 
 FACT = Fact("Big Ben", "{} is located in the city of", "Rome", "London", paraphrases=("Where is {}?",))
 KINDS = ("prompt", "paraphrases")
@@ -25,7 +25,7 @@ def lm() -> LanguageModel:
     return tiny.build("llama")
 
 
-def by_setting(lm: LanguageModel, settings: RealUse, kind: str = "prompt") -> dict[str, Question]:
+def by_setting(lm: LanguageModel, settings: RealUse, kind: str = "prompt") -> dict[str, QuestionInSetting]:
     return {one.setting: one for one in questions_of(lm, 0, FACT, KINDS, settings) if one.kind == kind}
 
 
