@@ -69,8 +69,9 @@ def load(
         raise ValueError("give either device or device_map, not both")
     _refuse_parts_of_the_cpu(device_map)
     path = expanded(name)
-    if (path / ADAPTER).is_file():
+    if (path / ADAPTER).is_file() or str(name) in embedded.EMBEDDED:
         _refuse_revision(name, revision)
+    if (path / ADAPTER).is_file():
         options = {"device": device, "device_map": device_map, "trust_remote_code": trust_remote_code, "family": family}
         return _with_adapter(path, dtype=dtype, **options)
     local = _local_folder(name, path)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import tiny
@@ -28,7 +29,6 @@ from corrigenda.edits.experts import ExpertsEdit
 PROMPT = "the Eiffel tower is located in the city of"
 Make = Callable[[LanguageModel, int], Edit]
 
-
 FACT = Fact("Eiffel Tower", "the {} is located in", target_new="Rome", target_true="Paris")
 
 
@@ -45,9 +45,10 @@ def drawn(seed: int, *shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def low_rank(lm: LanguageModel, seed: int) -> Edit:
-    d_ffn, d_model = lm.memory(1).values.shape
-    factors = {layer: (drawn(seed, d_ffn, 2) / 3, drawn(seed + 1, 2, d_model)) for layer in (1, 2)}
+def low_rank(lm: LanguageModel, seed: int, ranks: Mapping[int, int] = MappingProxyType({1: 2, 2: 2})) -> LowRankEdit:
+    """Random factors of the given rank for each layer, large enough to matter."""
+    ffn, model = lm.memory(1).d_ffn, lm.memory(1).d_model
+    factors = {layer: (drawn(seed, ffn, rank) / 3, drawn(seed + 1, rank, model)) for layer, rank in ranks.items()}
     return LowRankEdit.of(lm, origin(lm), factors)
 
 
@@ -92,31 +93,26 @@ def attached(lm: LanguageModel, seed: int) -> Edit:
 
 
 def context(lm: LanguageModel, seed: int) -> Edit:
-    return ContextEdit(origin(lm), "the red tower . " * seed)
+    return ContextEdit(origin(lm), 'Said "Привет",\nthe red tower . ' * seed)
 
 
-KINDS: list[Make] = [
-    low_rank,
-    values,
-    experts,
-    scaled,
-    set_where_predicting,
-    side_memory,
-    codebook,
-    attached,
-    context,
-]
+KINDS: list[Make] = [low_rank, values, experts, scaled, set_where_predicting, side_memory, codebook, attached, context]
 SOME: list[Make] = [low_rank, experts, set_where_predicting, attached]
 """With several layers or parts each, and all that the others have."""
 
 
+def weights(lm: LanguageModel) -> dict[str, Any]:
+    return {name: tensor.clone() for name, tensor in lm.model.state_dict().items()}
+
+
 def state(lm: LanguageModel) -> dict[str, Any]:
     """All that an edit may change: weights, hooks, what forwards are told, and what the model answers."""
-    found: dict[str, Any] = {name: tensor.clone() for name, tensor in lm.model.state_dict().items()}
+    found = weights(lm)
     hooked = [(len(part._forward_hooks), len(part._forward_pre_hooks)) for part in lm.model.modules()]
     with torch.no_grad():
         found["logits"] = lm.model(input_ids=torch.tensor([lm.tokens(PROMPT)])).logits
-    return found | {"hooked": hooked, "active": lm.routing.active, "generate": "generate" in lm.model.__dict__}
+    found |= {"hooked": hooked, "active": lm.routing.active, "generate": "generate" in lm.model.__dict__}
+    return found | {"reads": lm.reads(PROMPT)}
 
 
 def same(one: dict[str, Any], other: dict[str, Any]) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
+from edits_parts import origin
 from torch import Tensor
 
-from corrigenda import CodebookEdit, LanguageModel, Origin, SideMemoryEdit
+from corrigenda import CodebookEdit, LanguageModel, SideMemoryEdit
 from corrigenda.edits.routed import RoutedEdit
 from corrigenda.forward.recording import forward_logits
 
@@ -16,10 +17,6 @@ PROMPTS = [
     "Thomas plays the piano in the capital of Italy , in the north of",
     "Big Ben stands in the country of",
 ]
-
-
-def origin(lm: LanguageModel) -> Origin:
-    return Origin(lm.name, lm.fingerprint, "by hand")
 
 
 def score_by_hand(lm: LanguageModel, delta: Tensor, ids: list[int]) -> float:

@@ -5,11 +5,7 @@ from __future__ import annotations
 import pytest
 import tiny
 import torch
-from side_memory_parts import (
-    PROMPTS,
-    greedy_by_hand,
-    routed,
-)
+from side_memory_parts import PROMPTS, greedy_by_hand, routed
 
 from corrigenda.forward.generation import decode
 

@@ -93,10 +93,7 @@ def test_verbs_are_denied(prompt: str, denied: str) -> None:
 def test_what_is_no_sentence_with_a_known_verb_is_put_after_one(prompt: str) -> None:
     fact = Fact("Ada", prompt, "x", "y")
     text = prompt.replace("{}", "Ada")
-    assert negations(fact) == (
-        f"The next sentence is false. {text}",
-        f"It would be wrong to say this: {text}",
-    )
+    assert negations(fact) == (f"The next sentence is false. {text}", f"It would be wrong to say this: {text}")
     assert len(reversals(fact)) == 1
     assert len(fact_checks(fact)) == 4
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import tiny
 import torch
+from edits_parts import origin
 from torch import Tensor
 
-from corrigenda import AttachedEdit, LanguageModel, Origin, WrongModelError
+from corrigenda import AttachedEdit, LanguageModel, WrongModelError
 from corrigenda.edits.attached import Activation, AttachedLayer
 from corrigenda.edits.routed import activated
 from corrigenda.forward.recording import forward_logits
@@ -21,10 +22,6 @@ PLACES = [2, 3]
 """Where the entries' keys are taken: at "tower" and at "Italy" (without what a tokenizer puts before a text)."""
 
 TOLERANCE = 1e-4
-
-
-def origin(lm: LanguageModel) -> Origin:
-    return Origin(lm.name, lm.fingerprint, "by hand")
 
 
 def coefficients(lm: LanguageModel, ids: list[int], layer: int) -> Tensor:
@@ -198,24 +195,6 @@ def test_activated_tells_in_which_rows_an_entry_spoke() -> None:
         with activated(lm) as seen:
             lm.model(input_ids=torch.tensor([lm.tokens(SPOKEN[0])]))
         assert seen.rows == (True,)
-
-
-def test_stacks_and_comes_out_in_any_order() -> None:
-    lm = tiny.build("llama")
-    one, other = attached(lm), attached(lm, (2,))
-    both = AttachedEdit.of(origin(lm), [*one.layers, *other.layers])
-    batch = lm.batch([lm.tokens(prompt) for prompt in PROMPTS])
-    before = forward_logits(lm, batch)
-    with both.applied(lm):
-        expected = forward_logits(lm, batch)
-    one.apply(lm)
-    alone = forward_logits(lm, batch)
-    other.apply(lm)
-    assert torch.equal(forward_logits(lm, batch), expected)
-    other.revert(lm)
-    assert torch.equal(forward_logits(lm, batch), alone)
-    one.revert(lm)
-    assert torch.equal(forward_logits(lm, batch), before)
 
 
 def test_entries_of_other_shapes() -> None:

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 import tiny
 import torch
+from edits_parts import origin
 from torch import Tensor
 
-from corrigenda import CoefficientEdit, Edit, Fact, LanguageModel, Origin, WrongModelError
+from corrigenda import CoefficientEdit, LanguageModel, WrongModelError
 from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import forward_logits, record
 
-FACT = Fact("Eiffel Tower", "the {} is located in", target_new="Rome", target_true="Paris")
 FACTORS = {(0, 3): 0.0, (0, 7): 2.0, (2, 1): -1.5}
 IDS = torch.tensor([[5, 6, 7, 8, 9], [10, 11, 12, 13, 14]])
-
-
-def origin(lm: LanguageModel) -> Origin:
-    return Origin(lm.name, lm.fingerprint, "by hand", {}, (FACT,))
 
 
 def edit_of(lm: LanguageModel, factors: dict[tuple[int, int], float] | None = None) -> CoefficientEdit:
@@ -109,8 +104,7 @@ def test_where_the_answer_is_predicted(family: str) -> None:
     assert float((expected - before).abs().max()) > 1e-3
     with scaled_by_hand(lm, untold):
         expected_untold = logits(lm)
-    edit = predicting(lm)
-    with edit.applied(lm):
+    with predicting(lm).applied(lm):
         torch.testing.assert_close(forward_logits(lm, batch), expected, atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(logits(lm), expected_untold, atol=1e-5, rtol=1e-5)
         recording = record(lm, batch, layers=[1])
@@ -156,18 +150,6 @@ def test_a_masked_model_predicts_at_its_mask() -> None:
         predicting(lm).apply(lm)
 
 
-def test_where_is_saved_and_described(tmp_path: Path) -> None:
-    lm = tiny.build("llama")
-    edit = predicting(lm)
-    edit.save(tmp_path)
-    loaded = Edit.load(tmp_path)
-    assert isinstance(loaded, CoefficientEdit)
-    assert loaded.positions == "predicting"
-    assert "where the answer is predicted" in edit.describe()
-    with pytest.raises(ValueError, match="positions='last' must be one of all, predicting"):
-        CoefficientEdit(origin(lm), {}, "last")  # type: ignore[arg-type]
-
-
 def test_an_edit_of_nothing() -> None:
     lm = tiny.build("llama")
     before = logits(lm)
@@ -180,33 +162,6 @@ def test_an_edit_of_nothing() -> None:
 def test_describe() -> None:
     lm = tiny.build("llama")
     assert "layer 0, neurons 3 x 0, 7 x 2; layer 2, neurons 1 x -1.5" in edit_of(lm).describe()
+    assert "where the answer is predicted" in predicting(lm).describe()
     assert "and 3 more" in edit_of(lm, {(1, n): 0.0 for n in range(8)}).describe()
     assert edit_of(lm, {(-1, 4): 0.0}).scales.keys() == {3}
-
-
-def test_bad_input() -> None:
-    lm = tiny.build("llama")
-    with pytest.raises(IndexError, match="layer 9"):
-        edit_of(lm, {(9, 0): 0.0})
-    for neuron in (48, -1):
-        with pytest.raises(IndexError, match="neurons 0 to 47"):
-            edit_of(lm, {(1, neuron): 0.0})
-    with pytest.raises(ValueError, match="two factors"):
-        edit_of(lm, {(-1, 4): 0.0, (3, 4): 1.0})
-    with pytest.raises(ValueError, match="not finite"):
-        edit_of(lm, {(1, 4): float("nan")})
-    with pytest.raises(ValueError, match="named twice"):
-        CoefficientEdit(origin(lm), {1: (torch.tensor([4, 4]), torch.ones(2))})
-    with pytest.raises(ValueError, match="one factor"):
-        CoefficientEdit(origin(lm), {1: (torch.tensor([4, 5]), torch.ones(1))})
-
-
-def test_layers_and_neurons_that_there_are_not() -> None:
-    lm = tiny.build("llama")
-    for scales, match in (
-        ({7: (torch.tensor([1]), torch.ones(1))}, "layer 7"),
-        ({1: (torch.tensor([99]), torch.ones(1))}, "99"),
-    ):
-        with pytest.raises(WrongModelError, match=match):
-            CoefficientEdit(origin(lm), scales).apply(lm)
-        assert len(lm.edits) == 0

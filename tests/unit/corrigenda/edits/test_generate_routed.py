@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from edits_parts import origin
 from torch import Tensor
 
-from corrigenda import CodebookEdit, LanguageModel, Origin
+from corrigenda import CodebookEdit, LanguageModel
 from corrigenda.edits.codebook import nearest_keys
 
 SPOKEN = "the Eiffel tower is located in the city of"
@@ -33,8 +34,7 @@ def codebook(lm: LanguageModel) -> CodebookEdit:
         keys.append(seen.coefficients[0, -1])
     radius = float(nearest_keys(keys[0][None], torch.stack(keys[1:]))[1]) / 2
     value = 30 * torch.randn(1, memory.d_model, generator=torch.Generator().manual_seed(2))
-    origin = Origin(lm.name, lm.fingerprint, "by hand")
-    return CodebookEdit.of(memory, origin, keys[0][None], value, torch.tensor([radius]))
+    return CodebookEdit.of(memory, origin(lm), keys[0][None], value, torch.tensor([radius]))
 
 
 def padded(lm: LanguageModel, prompts: list[str]) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
-from torch import Tensor
+from edits_parts import origin, same, weights
 
 from corrigenda import (
     CodebookEdit,
@@ -16,7 +16,6 @@ from corrigenda import (
     EditRefusedError,
     LanguageModel,
     LowRankEdit,
-    Origin,
     SideMemoryEdit,
     ValueEdit,
 )
@@ -29,23 +28,11 @@ def built(dtype: torch.dtype, family: str = "llama") -> LanguageModel:
     return lm
 
 
-def origin(lm: LanguageModel) -> Origin:
-    return Origin(lm.name, lm.fingerprint, "by hand")
-
-
 def filled(lm: LanguageModel, size: float, *layers: int) -> LowRankEdit:
     """Every number of the layers' change is `size`."""
     d_ffn, d_model = lm.memory(1).values.shape
     factors = {layer: (torch.full((d_ffn, 1), size), torch.ones(1, d_model)) for layer in layers}
     return LowRankEdit.of(lm, origin(lm), factors)
-
-
-def weights(lm: LanguageModel) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in lm.model.state_dict().items()}
-
-
-def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_an_edit_that_overflows_is_refused_whole() -> None:

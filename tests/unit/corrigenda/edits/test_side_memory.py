@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import tiny
 import torch
+from edits_parts import low_rank, origin
 from side_memory_parts import (
     LAYER,
     PROMPTS,
     by_hand,
     codebook,
     greedy_by_hand,
-    origin,
     routed,
     score_by_hand,
     side_memory,
@@ -19,7 +21,7 @@ from side_memory_parts import (
 from torch import Tensor
 from transformers import DynamicCache
 
-from corrigenda import LanguageModel, LowRankEdit, SideMemoryEdit, WrongModelError
+from corrigenda import LanguageModel, SideMemoryEdit, WrongModelError
 from corrigenda.edits.routed import RoutedEdit, activated
 from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import forward_logits, record
@@ -207,31 +209,18 @@ def test_activated_of_several_edits_and_of_none() -> None:
 
 
 def test_stacks_with_a_low_rank_edit() -> None:
-    """In any order, the one taken out before the other; the same answers as the two by hand."""
+    """Applied below or above it: the same answers as the two by hand."""
     lm = tiny.build("llama")
     edit, answers = side_memory(lm)
-    memory = lm.memory(LAYER)
-    draw = torch.Generator().manual_seed(3)
-    factors = (torch.randn(memory.d_ffn, 1, generator=draw), 0.1 * torch.randn(1, memory.d_model, generator=draw))
-    low_rank = LowRankEdit.of(lm, origin(lm), {LAYER: factors})
+    below = low_rank(lm, 3, {LAYER: 1})
     batch = lm.batch([lm.tokens(prompt) for prompt in PROMPTS])
-    before = forward_logits(lm, batch)
-    with low_rank.applied(lm):
+    with below.applied(lm):
         expected = [by_hand(lm, edit, lm.tokens(p), 0, a) for p, a in zip(PROMPTS, answers, strict=True)]
-        edit.apply(lm)
+    for first, second in ((below, edit), (edit, below)):
+        with first.applied(lm), second.applied(lm):
+            found = forward_logits(lm, batch)
         for row, logits in enumerate(expected):
-            assert distance(forward_logits(lm, batch)[row, : len(logits)], logits) < TOLERANCE
-    with_side = forward_logits(lm, batch)
-    edit.revert(lm)
-    assert torch.equal(forward_logits(lm, batch), before)
-    edit.apply(lm)
-    assert torch.equal(forward_logits(lm, batch), with_side)
-    low_rank.apply(lm)
-    for row, logits in enumerate(expected):
-        assert distance(forward_logits(lm, batch)[row, : len(logits)], logits) < TOLERANCE
-    edit.revert(lm)
-    low_rank.revert(lm)
-    assert torch.equal(forward_logits(lm, batch), before)
+            assert distance(found[row, : len(logits)], logits) < TOLERANCE
 
 
 def test_largest_score_is_asked() -> None:
@@ -251,6 +240,15 @@ def test_largest_score_is_asked() -> None:
         assert recording.routes.decided[edit].tolist() == [expected]
 
 
+def test_an_entry_answers_within_its_own_radius() -> None:
+    lm = tiny.build("llama")
+    edit, _ = codebook(lm)  # of the first and the third prompt
+    far = replace(edit, keys=1.01 * edit.keys, radii=torch.tensor([0.0, 1e6]))
+    with far.applied(lm), activated(lm) as seen:
+        forward_logits(lm, lm.batch([lm.tokens(PROMPTS[0]), lm.tokens(PROMPTS[2])]))
+    assert seen.rows == (False, True)
+
+
 def test_edits_of_other_shapes() -> None:
     lm = tiny.build("llama")
     edit, _ = side_memory(lm)
@@ -261,21 +259,6 @@ def test_edits_of_other_shapes() -> None:
     with pytest.raises(WrongModelError, match="reads 7 coefficients"):
         wide.apply(lm)
     assert len(lm.edits) == 0
-
-
-@pytest.mark.parametrize(
-    ("deltas", "epsilons", "message"),
-    [
-        (torch.zeros(3, 4), torch.zeros(3), "shape"),
-        (torch.zeros(1, 3, 4), torch.zeros(2), "shape"),
-        (torch.full((1, 3, 4), torch.nan), torch.zeros(1), "finite"),
-        (torch.zeros(1, 3, 4), torch.tensor([-1.0]), "not negative"),
-    ],
-)
-def test_bad_side_memories(deltas: Tensor, epsilons: Tensor, message: str) -> None:
-    lm = tiny.build("llama")
-    with pytest.raises(ValueError, match=message):
-        SideMemoryEdit.of(lm.memory(LAYER), origin(lm), deltas, epsilons)
 
 
 def test_masks_of_another_shape() -> None:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 import tiny
 import torch
+from edits_parts import low_rank, origin
+from malformed_parts import Damage, changed_json, cut
 from safetensors.torch import load_file
 from torch import Tensor
 
-from corrigenda import ContextEdit, Edit, Fact, LanguageModel, LowRankEdit, Origin
+from corrigenda import ContextEdit, Edit, LanguageModel, LowRankEdit
 from corrigenda.edits.state import TENSORS, VALUES, EditorState, StoredState, as_kind
 from editing import EditRefusedError
 from editing.shared.extending import check_previous, layers_of, state_of
-
-FACT = Fact("Big Ben", "{} stands in the country of", "Italy", "England")
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,11 +43,8 @@ def lm() -> LanguageModel:
 
 
 def history_edit(lm: LanguageModel) -> LowRankEdit:
-    draw = torch.Generator().manual_seed(0)
-    factors = {n: (torch.randn(48, 1, generator=draw), torch.randn(1, tiny.WIDTH, generator=draw)) for n in (1, 2)}
-    state = KeyHistory({n: left @ left.T for n, (left, _) in factors.items()}, 0.25)
-    edit = LowRankEdit.of(lm, Origin(lm.name, lm.fingerprint, "by hand", {}, (FACT,), ({},)), factors)
-    return LowRankEdit(edit.origin, edit.factors, edit.modules, edit.transposed, state=state)
+    edit = low_rank(lm, 0)
+    return replace(edit, state=KeyHistory({n: left @ left.T for n, (left, _) in edit.factors.items()}, 0.25))
 
 
 def test_a_state_survives_the_disk_beside_its_edit(lm: LanguageModel, tmp_path: Path) -> None:
@@ -110,31 +107,20 @@ def test_another_editors_state(lm: LanguageModel) -> None:
 def test_saved_over_an_edit_with_a_state(lm: LanguageModel, tmp_path: Path) -> None:
     """No state of an older edit is left beside one that has none."""
     history_edit(lm).save(tmp_path)
-    ContextEdit(Origin(lm.name, lm.fingerprint, "by hand"), "Ben is. ").save(tmp_path)
+    ContextEdit(origin(lm), "Ben is. ").save(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["edit.json", "edit.safetensors"]
-    assert Edit.load(tmp_path).state is None
+    again = Edit.load(tmp_path)
+    assert isinstance(again, ContextEdit)
+    assert again.state is None
 
 
-def _other_ratio(folder: Path) -> None:
-    text = (folder / VALUES).read_text()
-    (folder / VALUES).write_text(text.replace("0.25", "0.5"))
-
-
-DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "other values": (_other_ratio, r"state\.json is damaged.*SHA-256"),
-    "cut tensors": (
-        lambda folder: (folder / TENSORS).write_bytes((folder / TENSORS).read_bytes()[:-4]),
-        r"state\.safetensors is damaged.*SHA-256",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", DAMAGES)
-def test_damaged_states(name: str, lm: LanguageModel, tmp_path: Path) -> None:
-    damage, message = DAMAGES[name]
+@pytest.mark.parametrize(
+    ("name", "damage"), [(VALUES, changed_json(VALUES, lambda v: v.update(more=1))), (TENSORS, cut(TENSORS, -4))]
+)
+def test_damaged_states(name: str, damage: Damage, lm: LanguageModel, tmp_path: Path) -> None:
     history_edit(lm).save(tmp_path)
     damage(tmp_path)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=rf"{name} is damaged.*SHA-256"):
         Edit.load(tmp_path)
 
 
@@ -143,16 +129,14 @@ def test_a_state_of_another_edit_is_not_taken(lm: LanguageModel, tmp_path: Path)
     edit = history_edit(lm)
     edit.save(tmp_path / "a")
     assert isinstance(edit.state, KeyHistory)
-    other = LowRankEdit(edit.origin, edit.factors, edit.modules, edit.transposed, state=KeyHistory(edit.state.H, 0.5))
-    other.save(tmp_path / "b")
+    replace(edit, state=KeyHistory(edit.state.H, 0.5)).save(tmp_path / "b")
     (tmp_path / "a" / VALUES).write_bytes((tmp_path / "b" / VALUES).read_bytes())
     with pytest.raises(ValueError, match=r"state\.json is damaged"):
         Edit.load(tmp_path / "a")
 
 
 def test_what_json_cannot_hold_is_refused_before_anything_is_written(lm: LanguageModel, tmp_path: Path) -> None:
-    edit = history_edit(lm)
-    broken = LowRankEdit(edit.origin, edit.factors, edit.modules, edit.transposed, state=KeyHistory({}, float("nan")))
+    broken = replace(history_edit(lm), state=KeyHistory({}, float("nan")))
     with pytest.raises(ValueError, match="JSON"):
         broken.save(tmp_path)
     assert not (tmp_path / "edit.json").exists()
@@ -160,4 +144,4 @@ def test_what_json_cannot_hold_is_refused_before_anything_is_written(lm: Languag
 
 def test_layers_of(lm: LanguageModel) -> None:
     assert layers_of(history_edit(lm)) == [1, 2]
-    assert layers_of(ContextEdit(Origin(lm.name, lm.fingerprint, "by hand"), "Ben is. ")) == []
+    assert layers_of(ContextEdit(origin(lm), "Ben is. ")) == []

@@ -10,7 +10,7 @@ import tiny
 import torch
 from peft import LoraConfig, get_peft_model
 
-from corrigenda import DamagedModelError, Fact, LanguageModel, UnsupportedModelError, load
+from corrigenda import Fact, LanguageModel, UnsupportedModelError
 from corrigenda.errors import InferenceModeError
 from editing import Shift
 
@@ -53,30 +53,6 @@ def test_no_edit_is_lost_for_an_adapter_that_came_later(tmp_path: Path) -> None:
     edit.revert(lm)
     with pytest.raises(UnsupportedModelError, match="has a PEFT adapter inside"):
         edit.apply(lm)
-
-
-def test_a_folder_of_an_adapter_is_loaded_merged(tmp_path: Path) -> None:
-    lm = tiny.build("llama")
-    lm.save_pretrained(tmp_path / "base")
-    wrapped = lora(lm.model)
-    wrapped.peft_config["default"].base_model_name_or_path = str(tmp_path / "base")  # type: ignore[union-attr, index]
-    wrapped.save_pretrained(tmp_path / "adapter")  # type: ignore[operator]
-    wanted = wrapped(input_ids=torch.tensor([lm.tokens(PROMPT)])).logits.detach()
-    found = load(tmp_path / "adapter")
-    assert found.name == str(tmp_path / "adapter")
-    torch.testing.assert_close(logits(found), wanted, rtol=0, atol=1e-5)
-    assert not torch.allclose(logits(load(tmp_path / "base")), wanted, atol=1e-3)
-
-
-def test_a_folder_of_an_adapter_that_cannot_be_loaded(tmp_path: Path) -> None:
-    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}')
-    with pytest.raises(DamagedModelError, match="does not say which model it is for"):
-        load(tmp_path)
-    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "x"}')
-    with pytest.raises(DamagedModelError, match=r"has no adapter_model\.safetensors"):
-        load(tmp_path)
-    with pytest.raises(ValueError, match="names a version of a hub repository"):
-        load(tmp_path, revision="main")
 
 
 def test_train_mode_is_left_and_said() -> None:

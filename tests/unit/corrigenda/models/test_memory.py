@@ -7,22 +7,12 @@ import contextlib
 import pytest
 import tiny
 import torch
+from batch_parts import a_batch, last_logits
 from torch import Tensor
 
-from corrigenda import LanguageModel
 from corrigenda.forward.recording import forward_logits
-from corrigenda.prompts import TokenBatch
 
 LAYER = 2
-
-
-def a_batch(lm: LanguageModel) -> TokenBatch:
-    return lm.batch([[5, 6, 7, 8, 9], [10, 11, 12], [13, 14, 15, 16, 17, 18]])
-
-
-def last_logits(lm: LanguageModel) -> Tensor:
-    batch = a_batch(lm)
-    return forward_logits(lm, batch, batch.lengths - 1)
 
 
 @pytest.mark.parametrize("family", tiny.CONFIGS)

@@ -7,27 +7,17 @@ import contextlib
 import pytest
 import tiny
 import torch
+from batch_parts import a_batch, last_logits
 from torch import Tensor
 
-from corrigenda import LanguageModel
 from corrigenda.errors import UnsupportedModelError
 from corrigenda.forward.interventions import Apply, Read, Replace, intervene
 from corrigenda.forward.partial import PartialForward
-from corrigenda.forward.recording import forward_logits, record
+from corrigenda.forward.recording import record
 from corrigenda.models.experts import MixtureMemory
 from corrigenda.models.sites import Site
-from corrigenda.prompts import TokenBatch
 
 LAYER, N = 2, 4
-
-
-def a_batch(lm: LanguageModel) -> TokenBatch:
-    return lm.batch([[5, 6, 7, 8, 9], [10, 11, 12], [13, 14, 15, 16, 17, 18]])
-
-
-def last_logits(lm: LanguageModel) -> Tensor:
-    batch = a_batch(lm)
-    return forward_logits(lm, batch, batch.lengths - 1)
 
 
 def by_hand(family: str, module: torch.nn.Module, expert: int, x: Tensor) -> tuple[Tensor, Tensor]:

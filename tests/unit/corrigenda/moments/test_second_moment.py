@@ -125,12 +125,7 @@ def test_null_space_of_everything_and_of_nothing() -> None:
     ("held", "expected"), [(9, [3] * 13), (2, [3] * 13 + [2] * 13), (0.5, [3] * 13 + [1] * 13 + [2] * 13)]
 )
 def test_several_layers_in_one_pass(
-    held: float,
-    expected: list[int],
-    lm: LanguageModel,
-    tmp_path: Path,
-    cache: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    held: float, expected: list[int], lm: LanguageModel, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same bits and the same files as one by one, from a third of the forwards, or as memory allows."""
     with monkeypatch.context() as patch:

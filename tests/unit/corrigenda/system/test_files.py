@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -130,6 +133,67 @@ def test_a_prepared_folder_holds_what_was_written_down(tmp_path: Path) -> None:
     for text in ("{", "[]", '{"of": "a", "files": 1}'):
         (tmp_path / files.CONTENTS).write_text(text)
         assert "is damaged" in problem_of_contents(tmp_path, "a")
+
+
+WRITERS: dict[str, tuple[Callable[[Path, int], None], str]] = {
+    "text": (lambda path, n: files.write_text(path, "ж" * n), "pathlib.Path.write_text"),
+    "json": (lambda path, n: files.write_json(path, {"n": n}), "pathlib.Path.write_text"),
+    "tensors": (lambda path, n: files.write_tensors(path, {"t": torch.full((5,), n)}), "safetensors.torch.save_file"),
+}
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()], ids=["error", "interrupt"])
+def test_a_failed_write_leaves_the_old_file(
+    kind: str, error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (write, step), path = WRITERS[kind], tmp_path / "new folder" / "file"
+    write(path, 1)
+    old = path.read_bytes()
+
+    def half(*arguments: Any, **_: Any) -> None:
+        next(each for each in arguments if isinstance(each, Path)).write_bytes(b"half")
+        raise error
+
+    for place in (step, "os.replace"):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, half)
+            with pytest.raises(type(error)):
+                write(path, 2)
+        assert path.read_bytes() == old
+        assert list(path.parent.iterdir()) == [path]
+    write(path, 2)
+    assert path.read_bytes() != old
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_file_is_on_the_disk_before_it_is_put_in_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced, placed, replace = list[int](), list[int](), os.replace
+
+    def note(scratch: Path, path: Path) -> None:
+        placed.append(scratch.stat().st_ino)
+        assert placed == synced
+        replace(scratch, path)
+
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_ino))
+    monkeypatch.setattr(os, "replace", note)
+    write_text(tmp_path / "x", "text")
+    assert placed
+
+
+def test_what_is_no_json_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "value.json"
+    files.write_json(path, {"kept": True})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        files.write_json(path, {"loss": float("nan")})
+    assert json.loads(path.read_text()) == {"kept": True}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_files_are_ordinary_ones(tmp_path: Path) -> None:
+    files.write_text(tmp_path / "ours", "x")
+    (tmp_path / "theirs").write_text("x")
+    assert (tmp_path / "ours").stat().st_mode == (tmp_path / "theirs").stat().st_mode
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,18 @@
+"""A batch of rows of several lengths, and what a model says after each."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from corrigenda import LanguageModel
+from corrigenda.forward.recording import forward_logits
+from corrigenda.prompts import TokenBatch
+
+
+def a_batch(lm: LanguageModel) -> TokenBatch:
+    return lm.batch([[5, 6, 7, 8, 9], [10, 11, 12], [13, 14, 15, 16, 17, 18]])
+
+
+def last_logits(lm: LanguageModel) -> Tensor:
+    batch = a_batch(lm)
+    return forward_logits(lm, batch, batch.lengths - 1)
