@@ -4,7 +4,7 @@
     python docs/reports/contexts.py page
 
 Each fact is edited alone by every variant, one after another. What is finished is kept in the work folder, in one
-folder of records for each variant, and the first command goes on where it was stopped. `pages.py` says more of the two
+folder of records for each variant, and the first command goes on where it was stopped. `pages.py` says more of the
 steps.
 """
 
@@ -20,18 +20,16 @@ from statistics import fmean
 from typing import Any
 
 from layers import edited
-from pages import ROOT, UNKNOWN, Collected, Made, Report, add_note, made, making
-from words import ALPHA, written
+from pages import ROOT, UNKNOWN, Collected, Made, Report, add_note, made, making, mean, way_of
+from words import written
 
 from corrigenda import Fact, load
 from corrigenda.data import read_facts
-from corrigenda.intervals import interval
 from corrigenda.runs.environment import machine, versions
 from corrigenda.runs.folder import RunFolder
 from editing import Rome, ValueSettings
 from eval import METRICS, Case, EvalSettings, measure
 from eval.leaderboard.recompute import recomputed
-from eval.metrics.unit import Unit, unit_of
 from eval.statistics.paired import holm, paired_test
 
 NAME = "contexts"
@@ -53,8 +51,6 @@ KEYS = (
     "paraphrase_free_generation_strict",
     "neighbourhood_kl",
 )
-MATTER = ("paraphrase_success", "neighbourhood_success", "free_generation_strict", "paraphrase_free_generation_strict")
-"""Of these the difference is told, too, where it is not told apart from none."""
 SECONDS = "seconds"
 
 
@@ -123,6 +119,7 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
     common = [fact for fact in facts if all(fact.id in found for found in records.values())]
     if not common:
         raise SystemExit(f"{arguments.work}: no fact is edited by all of {', '.join(names)} yet")
+    runs = {name: how_made(folder.path, arguments.commit) for name, folder in folders.items()}
     figures = {
         "model": arguments.model,
         "data": arguments.data.name,
@@ -131,7 +128,9 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
         "subjects": [fact.subject for fact in common],
         "variants": {name: of_variant([records[name][fact.id] for fact in common]) for name in names},
     }
-    return Collected(figures, {name: how_made(folder.path, arguments.commit) for name, folder in folders.items()})
+    pairs = [pair for pair in COMPARISONS if set(pair) <= set(names)]
+    figures["timed_alike"] = [list(pair) for pair in pairs if made_alike(*(runs[name] for name in pair))]
+    return Collected(figures, runs)
 
 
 def run(arguments: argparse.Namespace, facts: Sequence[Fact], folders: Mapping[str, RunFolder]) -> bool:
@@ -186,6 +185,12 @@ def by_key(cases: Sequence[Case], state: str) -> dict[str, list[float]]:
     return {key: [one[key] for one in values] for key in KEYS if all(key in one for one in values)}
 
 
+def made_alike(one: Made, other: Made) -> bool:
+    """Whether seconds can be compared: those of another machine, or of other code, say nothing."""
+    ways, others = ([way_of(entry) for entry in made] for made in (one, other))
+    return all(way in others for way in ways) and all(way in ways for way in others)
+
+
 def how_made(folder: Path, commit: str) -> Made:
     """How a variant's records were made; of those of which nothing is noted the commit is what the user says."""
     return made(folder) or ([] if commit == UNKNOWN else [earlier(commit)])
@@ -197,92 +202,45 @@ def earlier(commit: str) -> dict[str, Any]:
     return told | {"begun": None, "ended": None, "load": [None, None]}
 
 
-# -- the second step
+# -- the statistics
 
 
-def view(data: Mapping[str, Any]) -> dict[str, Any]:
-    """What the template shows."""
-    figures = data["figures"]
+def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """The means of each metric by variant, and the `differences` of `COMPARISONS`, with p corrected for all of them."""
     variants, subjects = figures["variants"], figures["subjects"]
     names = [name for name in VARIANTS if name in variants]
-    rows = {}
-    for key in KEYS:
-        if all(key in variants[name]["facts"] for name in names):
-            before = variants[names[0]]["before"].get(key)
-            cells = [shown(variants[name]["facts"][key], subjects, key, METRICS[key].is_share) for name in names]
-            rows[title(key)] = ["" if before is None else unit(key).text(before), *cells]
-    return {
-        **{key: figures[key] for key in ("model", "data", "first", "last")},
-        "n": len(subjects),
-        "alpha": ALPHA,
-        "tokens": SETTINGS.max_new_tokens,
-        "verdicts": [verdict(pair, of) for pair, of in tested(data, names).items()],
-        "names": [VARIANTS[name].what for name in names],
-        "rows": rows,
-        "failed": [
-            f"{variants[name]['failed']} with {VARIANTS[name].what}" for name in names if variants[name]["failed"]
-        ],
-    }
-
-
-def tested(data: Mapping[str, Any], names: Sequence[str]) -> dict[tuple[str, str], dict[str, tuple[str, float]]]:
-    """By pair of variants their `differences`, with p corrected for all of them."""
-    variants, subjects = data["figures"]["variants"], data["figures"]["subjects"]
-    ways = {name: {entry["made"] for entry in data["runs"].get(name, ())} for name in names}
-    found = {}
+    compared = []
     for left, right in COMPARISONS:
         if left in names and right in names:
-            alike = ways[left] == ways[right]  # seconds of another machine, or of other code, say nothing
+            alike = [left, right] in figures["timed_alike"]
             sides = (variants[name]["facts"] for name in (left, right))
             one, other = ({key: of[key] for key in of if alike or key != SECONDS} for of in sides)
-            found[left, right] = differences(one, other, subjects)
-    corrected = iter(holm([p for tests in found.values() for _, p in tests.values()]) if found else ())
-    return {pair: {key: (cell, next(corrected)) for key, (cell, _) in of.items()} for pair, of in found.items()}
+            compared.append({"left": left, "right": right, "tests": differences(one, other, subjects)})
+    tests = [test for one in compared for test in one["tests"].values()]
+    for test, p in zip(tests, holm([test["p"] for test in tests]) if tests else (), strict=True):
+        test["p"] = p
+    rows = {
+        key: [mean(variants[name]["facts"][key], subjects, METRICS[key].is_share) for name in names]
+        for key in KEYS
+        if all(key in variants[name]["facts"] for name in names)
+    }
+    return {"named": {name: VARIANTS[name].what for name in names}, "rows": rows, "compared": compared}
 
 
 def differences(
     left: Mapping[str, Sequence[float]], right: Mapping[str, Sequence[float]], subjects: Sequence[str]
-) -> dict[str, tuple[str, float]]:
+) -> dict[str, dict[str, Any]]:
     """By metric the difference of two variants with its interval, and the p-value of a paired test."""
     return {
-        key: (
-            shown([a - b for a, b in zip(left[key], right[key], strict=True)], subjects, key),
-            paired_test(left[key], right[key], groups=subjects),
-        )
+        key: mean([a - b for a, b in zip(left[key], right[key], strict=True)], subjects)
+        | {"p": paired_test(left[key], right[key], groups=subjects)}
         for key in (*KEYS, SECONDS)
         if key in left and key in right
     }
 
 
-def verdict(pair: tuple[str, str], tests: Mapping[str, tuple[str, float]]) -> dict[str, Any]:
-    """In what two variants are told apart, and what is open of the metrics that matter most."""
-    return {
-        "left": VARIANTS[pair[0]].what,
-        "right": VARIANTS[pair[1]].what,
-        "apart": [f"{title(key)} {cell}" for key, (cell, p) in tests.items() if p < ALPHA],
-        "open": [f"{title(key)} {tests[key][0]}" for key in MATTER if key in tests and tests[key][1] >= ALPHA],
-    }
-
-
-def title(key: str) -> str:
-    """What a row is called."""
-    return "seconds" if key == SECONDS else METRICS[key].title
-
-
-def unit(key: str) -> Unit:
-    """The unit that a row is written in."""
-    return unit_of("s") if key == SECONDS else METRICS[key].written
-
-
-def shown(values: Sequence[float], subjects: Sequence[str], key: str, shares: bool = False) -> str:
-    """A mean over facts with its interval over subjects; `shares` as in `corrigenda.intervals.interval`."""
-    bounds = interval([values], subjects, shares=shares)
-    written = unit(key).text(fmean(values))
-    return written if bounds is None else f"{written} [{unit(key).text(bounds[0])}, {unit(key).text(bounds[1])}]"
-
-
-PAGE = written(NAME, SCRIPT, view)
-REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, PAGE)
+PAGE = written(NAME, SCRIPT)
+REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, PAGE, digest)
 
 if __name__ == "__main__":
     REPORT.main()

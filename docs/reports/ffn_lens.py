@@ -8,7 +8,7 @@ Key-value memories (Geva et al. 2021), sub-updates, early exit and steering (Gev
 
 Each part is kept in the work folder when it is finished (facts one by one), and the first command goes on where it was
 stopped; `--parts` makes some of them, in this order. It writes the data when all are there; `pages.py` says more of the
-two steps, and `ffn_lens_findings.py` what the figures say.
+steps, and `ffn_lens_findings.py` what the figures say.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ffn_lens_page import NAME, SCRIPT, page
+from ffn_lens_findings import digest
+from ffn_lens_page import PICTURES
 from pages import ROOT, Collected, Report, made, making
+from words import written
 
 from corrigenda import Fact, LanguageModel, load
 from corrigenda.data.read import read_facts
@@ -41,6 +43,8 @@ from locate.lens.early_exit import EarlyExitSettings, early_exit
 from locate.lens.promoters import directions, promoters
 from locate.lens.words import UnknownTokenError, token_id
 
+NAME = "ffn-lens"
+SCRIPT = "ffn_lens.py"
 USES = (
     "jobs.lens",
     "locate.flow.knockout",
@@ -328,7 +332,8 @@ def _is_one_token(lm: LanguageModel, word: str) -> bool:
     return True
 
 
-REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, page)
+PAGE = written(NAME, SCRIPT)
+REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, PAGE, digest, PICTURES)
 
 if __name__ == "__main__":
     REPORT.main()

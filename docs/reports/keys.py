@@ -13,20 +13,18 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
-from pages import ROOT, Collected, Report, made, making
+from pages import ROOT, Collected, Report, made, making, mean
 from torch import Tensor
 from words import written
 
 from corrigenda import Fact, LanguageModel, load
 from corrigenda.data import read_facts
 from corrigenda.forward.interventions import Read, intervene
-from corrigenda.intervals import interval
 from corrigenda.models.sites import Site
 from corrigenda.moments.second_moment import SecondMoment, second_moments
 from corrigenda.prompts import encode, subject_span
@@ -118,56 +116,36 @@ def last_of(lm: LanguageModel, prompt: str, subject: str) -> int:
     return subject_span(lm.tokenizer, prompt, subject)[1] - 1
 
 
-# -- the second step
+# -- the statistics and the picture
 
 
-def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
-    """The page and its picture."""
-    figures = data["figures"]
-    layers, default = figures["layers"], figures["default_layer"]
-    bounds = {kind: by_layer(figures["shares"][kind], figures["subjects"]) for kind in KINDS}
-    picture = docs / "figures" / f"{NAME}.png"
-    with chart(picture, "What an update does elsewhere, as a share of what it does to its own key") as axes:
-        for kind, found in bounds.items():
-            mean, low, high = (list(column) for column in zip(*found, strict=True))
-            [line] = axes.plot(layers, mean, label=KINDS[kind], marker=".")
+def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """By kind and layer the mean share over facts, and in which layer the kinds are furthest apart."""
+    means = {
+        kind: [mean(column, figures["subjects"]) for column in zip(*figures["shares"][kind], strict=True)]
+        for kind in KINDS
+    }
+    apart = [one["mean"] - other["mean"] for one, other in zip(*means.values(), strict=True)]
+    return {"means": means, "apart": apart, "widest": figures["layers"][apart.index(max(apart))]}
+
+
+def draw(data: Mapping[str, Any], path: Path) -> None:
+    """The shares by layer."""
+    layers, default = data["figures"]["layers"], data["figures"]["default_layer"]
+    with chart(path, "What an update does elsewhere, as a share of what it does to its own key") as axes:
+        for kind, found in data["digest"]["means"].items():
+            middle, low, high = ([one[part] for one in found] for part in ("mean", "low", "high"))
+            [line] = axes.plot(layers, middle, label=KINDS[kind], marker=".")
             axes.fill_between(layers, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
         axes.axvline(default, color="gray", linestyle="dotted", label=f"ROME's default layer, {default}")
         axes.axhline(0, color="gray", linewidth=0.8)
         axes.set_xlabel("layer")
         axes.set_ylabel("share")
         ticks_at_layers(axes, layers)
-    return [*written(NAME, SCRIPT, partial(shown, bounds))(data, docs), picture]
 
 
-def shown(bounds: Mapping[str, Sequence[tuple[float, float, float]]], data: Mapping[str, Any]) -> dict[str, Any]:
-    """What the template shows."""
-    figures = data["figures"]
-    rows = {
-        layer: {"shares": shares, "gap": shares[0][0] - shares[1][0]}
-        for layer, *shares in zip(figures["layers"], *bounds.values(), strict=True)
-    }
-    return {
-        **{key: figures[key] for key in ("model", "data", "tokens")},
-        "default": figures["default_layer"],
-        "n": len(figures["subjects"]),
-        "kinds": list(KINDS.values()),
-        "rows": rows,
-        "widest": max(rows, key=lambda layer: rows[layer]["gap"]),
-    }
-
-
-def by_layer(shares: Sequence[Sequence[float]], subjects: Sequence[str]) -> list[tuple[float, float, float]]:
-    """Of each layer the mean over facts and its interval."""
-    found = []
-    for column in zip(*shares, strict=True):
-        bounds = interval([column], subjects)
-        assert bounds is not None  # there are two subjects at least
-        found.append((fmean(column), *bounds))
-    return found
-
-
-REPORT = Report(NAME, SCRIPT, "docs/layers.md: in which layers a subject has a key of its own", options, collect, page)
+TITLE = "docs/layers.md: in which layers a subject has a key of its own"
+REPORT = Report(NAME, SCRIPT, TITLE, options, collect, written(NAME, SCRIPT), digest, {"layers.png": draw})
 
 if __name__ == "__main__":
     REPORT.main()

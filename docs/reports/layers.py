@@ -26,7 +26,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from pages import ROOT, Collected, Made, Report, made, making
-from words import cell, written
+from words import written
 
 from corrigenda import Fact, LanguageModel, load
 from corrigenda.data import read_facts
@@ -43,16 +43,10 @@ from locate import CausalTrace, CausalTraceResult, UnknownFactError, average, su
 NAME = "localization"
 SCRIPT = "layers.py"
 SETTINGS = EvalSettings(max_new_tokens=10)
-# The headings of the page; units are the metrics' own.
-COLUMNS = {
-    "efficacy_success": "ES",
-    "paraphrase_success": "PS",
-    "neighbourhood_success": "NS",
-    "score": "S",
-    "preservation": "preservation",
-    "neighbourhood_kl": "neighbourhood KL",
-    "perplexity_drift": "perplexity drift",
-}
+KEYS = (
+    *("efficacy_success", "paraphrase_success", "neighbourhood_success", "score", "preservation"),
+    *("neighbourhood_kl", "perplexity_drift"),
+)
 PARTS = METRICS["score"].parts
 USES = ("editing.Rome", "eval.evaluation", "eval.measure", "locate.CausalTrace")
 """What the figures are made with: the code version of all of them is of the files of these."""
@@ -130,7 +124,6 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
             "effects": [average([trace]).layer_scores().tolist() for trace in traces],
         },
     }
-    figures |= {"correlations": correlated(figures)}
     runs = {f"layer {layer}": made(folders[layer]) for layer in sorted(layers)} | {"traces": traces_made}
     return Collected(figures, runs)
 
@@ -142,7 +135,7 @@ def of_layer(folder: Path, facts: Sequence[Fact]) -> dict[str, Any]:
     metrics = Evaluation(tuple(cases)).metrics
     return {
         "metrics": {
-            key: {part: metrics[key][part] for part in ("after", "low", "high")} for key in COLUMNS if key in metrics
+            key: {part: metrics[key][part] for part in ("after", "low", "high")} for key in KEYS if key in metrics
         },
         "facts": {key: [case.after.values[key] for case in cases] for key in PARTS},
         "failed": sum(bool(case.error) for case in cases),
@@ -195,44 +188,6 @@ def traced_together(
             else:
                 traces.append(CausalTraceResult.load(folder / fact.id))
     return traces, passed, made(folder)
-
-
-# -- the second step
-
-
-def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
-    """The page and its picture."""
-    figures = data["figures"]
-    picture = docs / "figures" / "localization.png"
-    draw(by_number(figures), np.mean(figures["traced"]["effects"], axis=0), picture)
-    return [*written(NAME, SCRIPT, shown)(data, docs), picture]
-
-
-def by_number(figures: Mapping[str, Any]) -> dict[int, Any]:
-    """The figures of the layers, by their numbers."""
-    return {int(layer): found for layer, found in figures["layers"].items()}
-
-
-def shown(data: Mapping[str, Any]) -> dict[str, Any]:
-    """What the template shows."""
-    figures = data["figures"]
-    layers = by_number(figures)
-    scores = {layer: float(found["metrics"]["score"]["after"]) for layer, found in layers.items()}
-    return {
-        **{key: figures[key] for key in ("model", "n_layers", "contexts", "traced", "correlations")},
-        "default": figures["default_layer"],
-        "n": len(figures["subjects"]),
-        "n_traced": len(figures["traced"]["effects"]),
-        "least_traced": LEAST_TRACED,
-        "scores": scores,
-        "best": max(scores, key=lambda layer: scores[layer]),
-        "heads": ["layer", *COLUMNS.values()],
-        "layers": {
-            layer: [cell(found["metrics"].get(key), METRICS[key].written) for key in COLUMNS]
-            for layer, found in layers.items()
-        },
-        "failed": [f"{found['failed']} at layer {layer}" for layer, found in layers.items() if found["failed"]],
-    }
 
 
 # -- what the layer of tracing and the layer's number say about S
@@ -296,37 +251,50 @@ def _drawn(subjects: Sequence[str], draw: np.random.Generator) -> list[int]:
     return [place for number in draw.integers(len(names), size=len(names)) for place in places[names[number]]]
 
 
-def correlated(figures: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """`correlations` of the figures, each with its interval; None where it is not defined."""
+def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """`correlations`, each with its interval, None where it is not defined; and the layer with the highest S."""
     layers = by_number(figures)
     facts = np.array([[found["facts"][key] for key in PARTS] for found in layers.values()])
-    effects = np.array(figures["traced"]["effects"])[:, list(layers)]
+    traced = figures["traced"]
+    effects = np.array(traced["effects"])[:, list(layers)]
     values = correlations(facts, effects, list(layers))
-    bounds = bootstrapped(facts, figures["subjects"], effects, figures["traced"]["subjects"], list(layers))
-    return [
-        {"value": None if math.isnan(value) else value, "interval": bound}
-        for value, bound in zip(values, bounds, strict=True)
-    ]
+    bounds = bootstrapped(facts, figures["subjects"], effects, traced["subjects"], list(layers))
+    return {
+        "correlations": [
+            {"value": None if math.isnan(value) else value, "interval": bound}
+            for value, bound in zip(values, bounds, strict=True)
+        ],
+        "best": max(layers, key=lambda layer: layers[layer]["metrics"]["score"]["after"]),
+        "few_traced": len(effects) < LEAST_TRACED,
+    }
 
 
-def draw(layers: Mapping[int, Mapping[str, Any]], effects: Array, path: Path) -> None:
+def by_number(figures: Mapping[str, Any]) -> dict[int, Any]:
+    """The figures of the layers, by their numbers."""
+    return {int(layer): found for layer, found in figures["layers"].items()}
+
+
+def draw(data: Mapping[str, Any], path: Path) -> None:
     """S, ES, PS and NS by edited layer, over the indirect effect by traced layer."""
+    layers, effects = by_number(data["figures"]), np.mean(data["figures"]["traced"]["effects"], axis=0)
     figure = Figure(figsize=(7, 5), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[2, 1])
     for key in ("score", "efficacy_success", "paraphrase_success", "neighbourhood_success"):
         values = [100 * float(found["metrics"][key]["after"]) for found in layers.values()]
-        upper.plot(list(layers), values, label=COLUMNS[key], linewidth=2.5 if key == "score" else 1.2, marker=".")
+        upper.plot(list(layers), values, label=METRICS[key].short, linewidth=2.5 if key == "score" else 1.2, marker=".")
     upper.set_ylabel("after ROME (%)")
     upper.set_ylim(0, 103)
     upper.legend(ncols=4, loc="lower left")
     lower.plot(range(len(effects)), (100 * effects).tolist(), color="tab:green")
     lower.set_ylabel("indirect effect (%)")
     lower.set_xlabel("layer (edited above, centre of the restored FFN window below)")
-    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
 
 
-REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, page)
+PAGE = written(NAME, SCRIPT)
+REPORT = Report(
+    NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, PAGE, digest, {"localization.png": draw}
+)
 
 if __name__ == "__main__":
     REPORT.main()

@@ -23,6 +23,7 @@ from typing import Any
 
 from pages import ROOT, Collected, Made, Report, keeping_option, kept, provenance
 from runs import LIKE, how_made, relative, run
+from words import rendered
 
 from corrigenda.runs.store import Store
 from corrigenda.system.files import write_text
@@ -43,12 +44,6 @@ SETTINGS = ("eval.max_new_tokens=20",)
 """Of all runs: the answers are names, so they are short."""
 OF_MODE = {"single": ("eval.perplexity_sample=2",)}
 """Of the runs of a mode: the drift is measured after every edit, so each time of few windows, in turn."""
-
-SECONDS = (
-    "Seconds say little here: other work shared the machine, and an edit's seconds hold the solving for targets only "
-    "where no editor before it had asked for them. docs/speed.md times editors."
-)
-"""What the seconds of these runs are worth; the HTML page and the CSV file have them."""
 
 NO_BOUND = "its bound is that of the literature, which was chosen for another model"
 SAME_FIRST = "without earlier edits it is memit"
@@ -102,9 +97,6 @@ TABLE: tuple[Entry, ...] = (
 """The editors in the table: one more is one more line."""
 
 ASKED, FOLLOWS, LEAVES = "free_generation_strict", "paraphrase_free_generation_strict", "preservation"
-HOW = {"single": "one at a time", "batch": "all in one edit", "sequential": "one after another"}
-"""The modes in words."""
-
 Table = tuple[Mapping[str, Any], Any]
 """A table of the page, and its cases."""
 
@@ -242,10 +234,13 @@ def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
     path = next((path for path in (cases_path(docs), cases_path(ROOT / "docs")) if path.is_file()), cases_path(docs))
     cases = read_cases(path)
     boards = [told_apart(board, own) for board, own in zip(data["figures"]["view"]["boards"], cases, strict=True)]
+    found = rendered(NAME, {"part": "finding", **finding(boards)}).strip()
+    seconds = rendered(NAME, {"part": "seconds"}).strip()
     view = data["figures"]["view"] | {"boards": boards, "made": made_on.replace("T", " ")}
-    paths = write_view(view | {"about": f"{plain(findings(boards))} {SECONDS}"}, cases, docs, NAME)
-    last = [*what_was_run(boards), *provenance(NAME, data, SCRIPT)]
-    write_text(paths[0], "\n".join([markdown(view | {"about": findings(boards)}).rstrip(), *last]) + "\n")
+    paths = write_view(view | {"about": f"{plain(found)} {seconds}"}, cases, docs, NAME)
+    shown = {"part": "page", "tables": markdown(view | {"about": found}).rstrip(), **not_run(boards)}
+    told = "\n".join(provenance(NAME, data, SCRIPT)[1:])
+    write_text(paths[0], rendered(NAME, shown | {"provenance": told}))
     return paths
 
 
@@ -261,10 +256,7 @@ def told_apart(board: Mapping[str, Any], cases: Sequence[Sequence[Mapping[str, A
     blank = sum(not answer.partition("\n")[0].strip() for answer in before)
     if 2 * blank <= len(before):
         return board
-    note = (
-        f"Preservation is left out: {blank} of {len(before)} other answers of the unedited model begin with a line "
-        "break, so that what stays is no answer that one could use. The data have it."
-    )
+    note = rendered(NAME, {"part": "blank", "blank": blank, "n": len(before)}).strip()
     cells = [{key: cell for key, cell in row["cells"].items() if key != LEAVES} for row in board["rows"]]
     return {
         **board,
@@ -275,42 +267,30 @@ def told_apart(board: Mapping[str, Any], cases: Sequence[Sequence[Mapping[str, A
     }
 
 
-def findings(boards: Sequence[Mapping[str, Any]]) -> str:
-    """What the tables say together, and what to do with it: of the largest edit, else of the first table."""
+def finding(boards: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the tables say together: of the largest edit, else of the first table; without rows where nothing does."""
     board = next((one for one in boards if (one["data"], one["mode"]) == ("counterfact", "batch")), boards[0])
     known = [row for row in board["rows"] if {ASKED, FOLLOWS, LEAVES} <= row["cells"].keys()]
     tested = [row for row in known if row["behind"] is not None]
-    first = [row for row in tested if not row["behind"]]
-    if not first:
-        return ""
-    most = max(tested, key=lambda row: row["cells"][LEAVES]["value"])
-    random = [row for row in known if row["editor"] == "random"]
-    half = [row for row in tested if min(row["cells"][key]["value"] for key in (LEAVES, FOLLOWS)) >= 0.5]
-    names = ", ".join(f"`{row['label']}`" for row in first)
-    parts = [
-        f"Of {board['common_facts']} facts of {board['data']}, {HOW[board['mode']]} ({board['model']}), the editors "
-        f"that are behind no other in {board['columns'][0]['title']} ({names}) hold {_span(first, ASKED)} as asked and "
-        f"{_span(first, FOLLOWS)} on paraphrases, and leave {_span(first, LEAVES)} of the other answers word for word; "
-        f"`{most['label']}`, which leaves most ({_span([most], LEAVES)}), holds {_span([most], ASKED)} as asked and "
-        f"{_span([most], FOLLOWS)} on paraphrases.",
-        f"A random change as large as ROME's leaves {_span(random, LEAVES)}." if random else "",
-        "" if half else "No editor says half of the paraphrases and leaves half of the other answers.",
-        "For a plain model choose from the first group, by what each leaves (within the group that was not tested); "
-        f"where little but the edited prompts may change, `{most['label']}`. What they leave is of editors as they "
-        "ship, which edit with different strength, "
-        "and no comparison at equal efficacy: [tradeoff.md](tradeoff.md) has curves.",
-    ]
-    return " ".join(filter(None, parts))
+
+    def spans(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """The shares of some rows, from the least to the most."""
+        values = {key: [row["cells"][key]["value"] for row in rows] for key in (ASKED, FOLLOWS, LEAVES)}
+        return {
+            "labels": [row["label"] for row in rows],
+            **{key: [min(found), max(found)] for key, found in values.items() if found},
+        }
+
+    return {
+        "board": board,
+        "first": spans([row for row in tested if not row["behind"]]),
+        "most": spans(sorted(tested, key=lambda row: row["cells"][LEAVES]["value"], reverse=True)[:1]),
+        "random": spans([row for row in known if row["editor"] == "random"]),
+        "half": any(min(row["cells"][key]["value"] for key in (LEAVES, FOLLOWS)) >= 0.5 for row in tested),
+    }
 
 
-def _span(rows: Sequence[Mapping[str, Any]], key: str) -> str:
-    """A share in the rows, from the least to the most."""
-    values = [100 * row["cells"][key]["value"] for row in rows]
-    low, high = f"{min(values):.1f}", f"{max(values):.1f}"
-    return f"{low} %" if low == high else f"{low} to {high} %"
-
-
-def what_was_run(boards: Sequence[Mapping[str, Any]]) -> list[str]:
+def not_run(boards: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What the tables are of; and what is in none, by reason."""
     there = {(board["mode"], row["editor"], board["data"]) for board in boards for row in board["rows"] if row["runs"]}
     sets = [data for data in DATA if any(data == of for _, _, of in there)]
@@ -319,22 +299,17 @@ def what_was_run(boards: Sequence[Mapping[str, Any]]) -> list[str]:
         for entry in TABLE if any(mode == of for of, _, _ in there) else ():
             if missing := [data for data in sets if (mode, entry.editor, data) not in there]:
                 where = mode if missing == sets else f"{mode}, {', '.join(missing)}"
-                reasons.setdefault((entry.left_out(mode) or "not yet", where), []).append(f"`{entry.editor}`")
+                reasons.setdefault((entry.left_out(mode) or "not yet", where), []).append(entry.editor)
     for editor in EDITORS.declared:
         if why := declaration(EDITORS[editor]).unranked:
-            reasons.setdefault((why, "all"), []).append(f"`{editor}`")
-    definitions = {str(json.loads(board["measured"])["definitions"]) for board in boards}
-    modes = "".join(f", in {mode} mode with `{' '.join(settings)}`" for mode, settings in OF_MODE.items())
-    return [
-        *("", "## What was run, and what was not", ""),
-        f"The first facts of each data set, seed 0, with `{' '.join(SETTINGS)}`{modes}, by definitions "
-        f"{' and '.join(sorted(definitions))} of the evaluation (now {DEFINITIONS}). [evaluation.md]"
-        "(evaluation.md#intervals) has the definitions, and why GRACE's drift is 0 by construction. Editors have the "
-        "settings that shipped at that version of the code. The `ratio` of 10 of `memit`, `memit_blue` and `pmet` was "
-        "chosen after facts of this page had been scored ([limits.md](limits.md)).",
-        *("", "| why | where | not run |", "|---|---|---|"),
-        *(f"| {why} | {where} | {', '.join(editors)} |" for (why, where), editors in sorted(reasons.items())),
-    ]
+            reasons.setdefault((why, "all"), []).append(editor)
+    return {
+        "settings": SETTINGS,
+        "of_mode": OF_MODE,
+        "definitions": sorted({str(json.loads(board["measured"])["definitions"]) for board in boards}),
+        "now": DEFINITIONS,
+        "reasons": sorted(reasons.items()),
+    }
 
 
 def plain(text: str) -> str:

@@ -26,14 +26,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from pages import ROOT, Collected, Report, made, making
-from words import chance, written
+from pages import ROOT, Collected, Report, made, making, mean
+from words import written
 
 from corrigenda import Fact, LanguageModel, load
 from corrigenda.runs.folder import RunFolder
 from corrigenda.system.files import write_json
 from editing import Enhance, Suppress, UpdateNeurons
-from eval import interval, paired_test
+from eval import paired_test
 from eval.scoring.probabilities import TargetScore, probabilities, score
 from eval.statistics.paired import harmonic_mean
 from locate.neurons.attribution import METHODS
@@ -63,11 +63,13 @@ WRITES = (0.5, 1.0, 2.0, 8.0)
 """The last one is the paper's."""
 UPDATES = tuple(f"update {write:g}" for write in WRITES)
 FACTORS = {"suppress": 0.0, "enhance": 2.0}
-NAMES = {
-    "integrated_gradients": "integrated gradients",
-    "gradient": "gradient x activation",
-    "activation": "activation",
+WORDINGS = ("located", "held_out")
+AGAINST = {
+    **{"integrated_gradients": None, "random": "integrated_gradients", "most active": "integrated_gradients"},
+    **{f"{method} top": "integrated_gradients top" for method in METHODS},
+    **{"integrated_gradients top": None, "random top": "integrated_gradients top"},
 }
+"""Sets of neurons, and the one that each is tested against."""
 
 
 @dataclass(frozen=True)
@@ -272,195 +274,117 @@ def _whole(target: TargetScore) -> float:
     return float(torch.tensor(target.log_probs).sum().exp())
 
 
-# -- the page
+# -- the statistics and the picture
 
 
-def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
-    """The page and its picture."""
-    picture = docs / "figures" / "neurons-by-layer.png"
-    picture.parent.mkdir(parents=True, exist_ok=True)
-    draw(data["figures"]["facts"], picture)
-    return [*written(NAME, SCRIPT, shown, timed=True)(data, docs), picture]
-
-
-def shown(data: Mapping[str, Any]) -> dict[str, Any]:
-    """What the template shows."""
-    records = data["figures"]["facts"]
-    table = Table(records)
-    counts = [len(record["neurons"]["integrated_gradients"]) for record in records]
-    active = [len(_shared(record)) / max(1, count) for record, count in zip(records, counts, strict=True)]
-    layers = torch.tensor([record["by_layer"] for record in records]).mean(0)
-    relations = Counter(record["relation"] for record in records)
-    common = relations.most_common(2)
-    heads = [f"{factor}, {where}" for factor in FACTORS for where in ("located on", "held out")]
-    return {
-        "model": data["figures"]["model"],
-        "n": len(records),
-        "table": table,
-        "seconds": fmean(record["seconds_to_locate"] for record in records),
-        "least": LEAST,
-        "top": TOP,
-        "locators": {method: NAMES[method] for method in METHODS},
-        "editors": ("none", "suppress", "enhance", *UPDATES),
-        "effects": ["", *heads],
-        "held_out": {
-            "suppress": fmean(table.relative("held_out", "suppress", "integrated_gradients")),
-            "enhance": fmean(table.relative("held_out", "enhance", "integrated_gradients")),
-            "control": fmean(table.relative("held_out", "suppress", "most active")),
-        },
-        "relations": relations,
-        "few": sum(n for _, n in common),
-        "kinds": [name for name, _ in common],
-        "counts": {
-            "mean": fmean(counts),
-            "median": sorted(counts)[len(counts) // 2],
-            "least": min(counts),
-            "most": max(counts),
-            "usual": sum(2 <= count <= 5 for count in counts),
-        },
-        "coarse": fmean(value for record in records for value in record["coarse"]),
-        "empty": counts.count(0),
-        "active": fmean(active),
-        "verdicts": table.verdicts(),
-        "best_layers": [(layer, float(layers[layer])) for layer in layers.argsort(descending=True)[:5].tolist()],
-        **against(table),
-    }
-
-
-def against(table: Table) -> dict[str, Any]:
-    """What the figures say against the neurons, the locator and the editor."""
-    records = table.records
+def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """What the page shows of the facts."""
+    records = figures["facts"]
     sets = [{tuple(place) for place in record["neurons"]["integrated_gradients"]} for record in records]
     frequent, times = Counter(place for places in sets for place in places).most_common(1)[0]
+    active = [{tuple(place) for place in record["neurons"]["most active"]} for record in records]
     shared = []
     for record, mine in zip(records, sets, strict=True):
         pairs = zip(records, sets, strict=True)
         others = set().union(*(theirs for other, theirs in pairs if other["answer"] != record["answer"]))
         if mine:
             shared.append(len(mine & others) / len(mine))
-    rows = [record["editors"] for record in records if record["editors"]]
-    kept = {name: 100 * fmean(float(row[name]["other_kept"]) for row in rows) for name in rows[0]}
-    success = {name: 100 * fmean(row[name]["located"][0] > row[name]["located"][1] for row in rows) for name in kept}
-    sets_of = ("integrated_gradients top", "gradient top", "integrated_gradients", "most active")
-    suppress, enhance = (
-        {name: 100 * fmean(table.relative("located", factor, name)) for name in sets_of} for factor in FACTORS
-    )
-    top, gradient = "integrated_gradients top", "gradient top"
+    layers = range(len(records[0]["by_layer"]))
+    subjects = [record["subject"] for record in records]
+    counts = [[float(sum(place[0] == layer for place in places)) for places in sets] for layer in layers]
     return {
+        "least": LEAST,
+        "top": TOP,
+        "seconds": fmean(record["seconds_to_locate"] for record in records),
+        "relations": Counter(record["relation"] for record in records),
+        "counts": [len(places) for places in sets],
+        "coarse": fmean(value for record in records for value in record["coarse"]),
+        "active": fmean(len(mine & most) / max(1, len(mine)) for mine, most in zip(sets, active, strict=True)),
         "frequent": frequent,
         "times": times,
         "shared": fmean(shared),
-        "kept": kept,
-        "success": success,
-        "suppress": suppress,
-        "enhance": enhance,
-        "better": suppress[gradient] < suppress[top] and enhance[gradient] > enhance[top],
-        "best": max(UPDATES, key=lambda name: success[name]),
-        "both": max(UPDATES, key=lambda name: float(harmonic_mean(np.array(success[name]), np.array(kept[name])))),
-        "paper": UPDATES[-1],
+        "effects": {name: effects(records, name, other) for name, other in AGAINST.items()},
+        "gains": [gains(records, factor, control) for factor in FACTORS for control in ("random", "most active")],
+        "by_layer": {
+            "neurons": [mean(column, subjects) for column in counts],
+            "sums": torch.tensor([record["by_layer"] for record in records]).mean(0).tolist(),
+        },
+        **of_editors([record for record in records if record["editors"]]),
     }
 
 
-def _shared(record: dict[str, Any]) -> set[tuple[int, ...]]:
-    names = ("integrated_gradients", "most active")
-    left, right = ({tuple(place) for place in record["neurons"][name]} for name in names)
-    return left & right
+def relative(records: Sequence[Mapping[str, Any]], where: str, factor: str, name: str) -> list[float]:
+    """The relative change of each fact's probability."""
+    tables = [record[where][factor] for record in records]
+    return [table[name] / table["none"] - 1 for table in tables]
 
 
-class Table:
-    """The tables' cells."""
-
-    def __init__(self, records: list[dict[str, Any]]) -> None:
-        self.records = records
-        self.groups = [record["subject"] for record in records]
-
-    def relative(self, where: str, factor: str, name: str) -> list[float]:
-        """The relative change of each fact's probability."""
-        tables = [record[where][factor] for record in self.records]
-        return [table[name] / table["none"] - 1 for table in tables]
-
-    def row(self, label: str, name: str, against: str | None = None) -> str:
-        """A line of a table of relative changes."""
-        cells = []
-        for factor in FACTORS:
-            for where in ("located", "held_out"):
-                values = self.relative(where, factor, name)
-                cell = self.cell(values, 100)
-                if against is not None:
-                    p = paired_test(values, self.relative(where, factor, against))
-                    cell += f" (p {'' if p < 0.001 else '= '}{chance(p)})"
-                cells.append(cell)
-        return f"| {label} | " + " | ".join(cells) + " |"
-
-    def verdicts(self) -> list[str]:
-        """Whether each effect holds: the sign and interval of the differences, and for how many facts."""
-        lines = []
-        for factor, word in (("suppress", "lowers"), ("enhance", "raises")):
-            for control in ("random", "most active"):
-                parts = []
-                for where, name in (("located", "prompts located on"), ("held_out", "held-out wording")):
-                    found = self.relative(where, factor, "integrated_gradients")
-                    other = self.relative(where, factor, control)
-                    sign = -1 if factor == "suppress" else 1
-                    gains = [sign * (a - b) for a, b in zip(found, other, strict=True)]
-                    bounds = interval([gains], self.groups)
-                    if bounds is None:
-                        continue
-                    verdict = "holds" if bounds[0] > 0 else "the contrary holds" if bounds[1] < 0 else "not shown"
-                    parts.append(
-                        f"{name}: by {self.cell(gains, 100)} points more, for {sum(gain > 0 for gain in gains)} of "
-                        f"{len(gains)} facts, **{verdict}**"
-                    )
-                lines.append(f"- {factor.capitalize()} {word} P more than for {control} neurons: {'; '.join(parts)}.")
-        return lines
-
-    def editor_row(self, name: str) -> str:
-        """A line of the table of editors."""
-        rows = [record["editors"] for record in self.records if record["editors"]]
-        subjects = [record["subject"] for record in self.records if record["editors"]]
-        columns: list[tuple[Callable[[dict[str, Any]], float], int]] = [
-            (lambda row: float(row["located"][0] > row["located"][1]), 100),
-            (lambda row: float(row["held_out"][0] > row["held_out"][1]), 100),
-            (lambda row: row["located"][0], 100),
-            (lambda row: row["located"][1], 100),
-            (lambda row: float(row["other_kept"]), 100),
-            (lambda row: row["other"], 100),
-        ]
-        cells = [
-            self.cell([column(row[name]) for row in rows], scale, subjects, shares=True) for column, scale in columns
-        ]
-        return f"| {name.replace('update', 'update, write')} | " + " | ".join(cells) + " |"
-
-    def cell(
-        self, values: Sequence[float], scale: float, groups: Sequence[str] | None = None, shares: bool = False
-    ) -> str:
-        """A mean with its interval."""
-        bounds = interval([values], self.groups if groups is None else groups, shares=shares)
-        inside = "" if bounds is None else f" [{scale * bounds[0]:.1f}, {scale * bounds[1]:.1f}]"
-        return f"{scale * fmean(values):.1f}{inside}"
+def effects(records: Sequence[Mapping[str, Any]], name: str, other: str | None) -> list[dict[str, Any]]:
+    """The mean changes by a set of neurons, and p against another set; suppressed and enhanced, on both wordings."""
+    found = []
+    for factor in FACTORS:
+        for where in WORDINGS:
+            values = relative(records, where, factor, name)
+            p = None if other is None else paired_test(values, relative(records, where, factor, other))
+            found.append(mean(values, [record["subject"] for record in records]) | {"p": p})
+    return found
 
 
-def draw(records: list[dict[str, Any]], path: Path) -> None:
+def gains(records: Sequence[Mapping[str, Any]], factor: str, control: str) -> dict[str, Any]:
+    """By how much more located neurons do what they should than a control, and for how many facts."""
+    parts = []
+    for where in WORDINGS:
+        sides = (relative(records, where, factor, name) for name in ("integrated_gradients", control))
+        values = [(one - other) * (-1 if factor == "suppress" else 1) for one, other in zip(*sides, strict=True)]
+        found = mean(values, [record["subject"] for record in records])
+        parts.append(found | {"where": where, "wins": sum(value > 0 for value in values)})
+    return {"factor": factor, "control": control, "parts": [part for part in parts if part["low"] is not None]}
+
+
+def of_editors(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the editors did, in means; and which update has most successes, and most with the other answers."""
+    subjects = [record["subject"] for record in records]
+    columns: list[Callable[[dict[str, Any]], float]] = [
+        lambda row: float(row["located"][0] > row["located"][1]),
+        lambda row: float(row["held_out"][0] > row["held_out"][1]),
+        lambda row: row["located"][0],
+        lambda row: row["located"][1],
+        lambda row: float(row["other_kept"]),
+        lambda row: row["other"],
+    ]
+    found = {
+        name: [mean([column(record["editors"][name]) for record in records], subjects, True) for column in columns]
+        for name in ("none", "suppress", "enhance", *UPDATES)
+    }
+
+    def together(name: str) -> float:
+        success, _, _, _, kept, _ = found[name]
+        return float(harmonic_mean(np.array(success["mean"]), np.array(kept["mean"])))
+
+    best = max(UPDATES, key=lambda name: found[name][0]["mean"] or 0.0)
+    return {"editors": found, "best": best, "both": max(UPDATES, key=together)}
+
+
+def draw(data: Mapping[str, Any], path: Path) -> None:
     """Located neurons a fact by layer, with intervals, over the mean sums of attributions."""
-    n_layers = len(records[0]["by_layer"])
-    groups = [record["subject"] for record in records]
-    columns = []
-    for layer in range(n_layers):
-        columns.append([float(sum(n[0] == layer for n in r["neurons"]["integrated_gradients"])) for r in records])
-    intervals = [interval([column], groups) or (fmean(column), fmean(column)) for column in columns]
+    found = data["digest"]["by_layer"]
     plot_layers(
         path,
-        range(n_layers),
-        [fmean(column) for column in columns],
-        torch.tensor([record["by_layer"] for record in records]).mean(0).tolist(),
-        title=f"Knowledge neurons of {len(records)} facts by layer",
+        range(len(found["sums"])),
+        [one["mean"] for one in found["neurons"]],
+        found["sums"],
+        title=f"Knowledge neurons of {len(data['figures']['facts'])} facts by layer",
         counts_label="neurons a fact",
         sums_label="sum of attributions",
-        intervals=intervals,
+        intervals=[
+            (one["mean"], one["mean"]) if one["low"] is None else (one["low"], one["high"]) for one in found["neurons"]
+        ],
     )
 
 
-REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, page)
+PAGE = written(NAME, SCRIPT, timed=True)
+PICTURES = {"neurons-by-layer.png": draw}
+REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, PAGE, digest, PICTURES)
 
 if __name__ == "__main__":
     REPORT.main()

@@ -1,10 +1,10 @@
-"""What the commands of this folder share: two steps, the data file between them, and how its figures were made.
+"""What the commands of this folder share: their steps, the data file between them, and how its figures were made.
 
     python docs/reports/NAME.py collect ...     runs -> docs/data/PAGE.json; can be stopped, and goes on
+    python docs/reports/NAME.py digest          the statistics in docs/data/PAGE.json anew, from its figures
     python docs/reports/NAME.py page            docs/data/PAGE.json -> docs/PAGE.md and its pictures, in seconds
 
-The second step runs nothing: the same data give the same page. Intervals and p-values that have to be worked out of the
-figures are the end of the first step, which `digest` does alone. A data file:
+The last two need no model: the same data give the same page. `collect` ends with the digest. A data file:
 
     {"page": "localization", "command": "python docs/reports/layers.py collect",
      "made": [{"code": ..., "commit": ..., "versions": {...}, "machine": {...}}, ...],
@@ -12,6 +12,7 @@ figures are the end of the first step, which `digest` does alone. A data file:
      "figures": ..., "digest": ...}
 
 "made" has each way in which runs were made once; a run that was stopped and went on has several entries.
+"digest" is what is worked out from the figures of single facts: means, intervals, p-values.
 """
 
 from __future__ import annotations
@@ -21,21 +22,24 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+from corrigenda.intervals import interval
 from corrigenda.runs.environment import machine, versions
 from corrigenda.runs.ids import code_version
-from corrigenda.system.files import write_json, write_text
+from corrigenda.system.files import write_json
 from corrigenda.system.progress import counted
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 MADE = "made.json"
+TIMES = ("begun", "ended", "load")
 UNKNOWN = "unknown"
 SPARE_LOAD = 0.5
 """How much more than a command's own threads the load average of an idle machine may be."""
@@ -71,8 +75,9 @@ class Report:
         title: what the command is for, in a line.
         options: adds the first step's options.
         collect: the first step, from the options to what it found; None where it is not finished.
-        page: the second step: writes the page from the data into a folder, and returns the files.
-        digest: from the figures to their intervals and p-values; None where the runs gave all that the page has.
+        page: writes the page from the data into a folder, and returns the files.
+        digest: the statistics that the page shows, from the figures; JSON values.
+        pictures: by file name in docs/figures, what draws it from the data to a path.
     """
 
     name: str
@@ -81,7 +86,8 @@ class Report:
     options: Callable[[argparse.ArgumentParser], None]
     collect: Callable[[argparse.Namespace], Collected | None]
     page: Callable[[Mapping[str, Any], Path], list[Path]]
-    digest: Callable[[Any], Any] | None = None
+    digest: Callable[[Any], Mapping[str, Any]] | None = None
+    pictures: Mapping[str, Callable[[Mapping[str, Any], Path], None]] = field(default_factory=dict)
 
     def main(self, arguments: list[str] | None = None) -> None:
         """The command line of all steps."""
@@ -98,33 +104,32 @@ class Report:
         self.options(steps.choices["collect"])
         options = parser.parse_args(arguments)
         if options.step == "page":
-            print(*self.page(read_data(self.name, options.docs), options.docs), sep="\n")
+            print(*self.written(options.docs), sep="\n")
             return
         if options.step == "collect":
+            given = sys.argv[1:] if arguments is None else arguments
             found = self.collect(options)
             if found is None:
                 print("not finished yet; give the same command again to go on")
                 sys.exit(3)
-            given = sys.argv[1:] if arguments is None else arguments
             command = " ".join([f"python docs/reports/{self.script}", *anywhere(given)])
             write_data(self.name, command, found, options.docs)
-        path, data = data_path(self.name, options.docs), read_data(self.name, options.docs)
         if self.digest:
-            write_json(path, data | {"digest": self.digest(data["figures"])})
-        print(path)
+            write_json(data_path(self.name, options.docs), self.digested(read_data(self.name, options.docs)))
+        print(data_path(self.name, options.docs))
 
+    def digested(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """The data with their statistics, made anew."""
+        return {**data, "digest": self.digest(data["figures"])} if self.digest else dict(data)
 
-def markdown(
-    name: str, text: Callable[[Mapping[str, Any]], Iterable[str]]
-) -> Callable[[Mapping[str, Any], Path], list[Path]]:
-    """The second step of a report that is text alone: its lines, from the data, as docs/NAME.md."""
-
-    def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
-        path = docs / f"{name}.md"
-        write_text(path, "\n".join(text(data)).rstrip() + "\n")
-        return [path]
-
-    return page
+    def written(self, docs: Path) -> list[Path]:
+        """The page and its pictures, made from the data."""
+        data = read_data(self.name, docs)
+        pages, pictures = self.page(data, docs), docs / "figures"
+        pictures.mkdir(parents=True, exist_ok=True)
+        for name, draw in self.pictures.items():
+            draw(data, pictures / name)
+        return [*pages, *(pictures / name for name in self.pictures)]
 
 
 def anywhere(given: Sequence[str]) -> list[str]:
@@ -231,15 +236,20 @@ def write_data(name: str, command: str, found: Collected, docs: Path = DOCS) -> 
     for run, entries in found.runs.items():
         runs[run] = []
         for entry in entries:
-            way = {key: value for key, value in entry.items() if key not in ("begun", "ended", "load")}
+            way = way_of(entry)
             if way not in ways:
                 ways.append(way)
-            runs[run].append({"made": ways.index(way), **{key: entry[key] for key in ("begun", "ended", "load")}})
+            runs[run].append({"made": ways.index(way), **{key: entry[key] for key in TIMES}})
     path = data_path(name, docs)
     earlier = [one for one in dict.fromkeys(found.earlier) if one != command]
     told = {"command": command, **({"earlier": earlier} if earlier else {})}
     write_json(path, {"page": name, **told, "made": ways, "runs": runs, "figures": found.figures})
     return path
+
+
+def way_of(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """How a run was made, whenever it was."""
+    return {key: value for key, value in entry.items() if key not in TIMES}
 
 
 def read_data(name: str, docs: Path = DOCS) -> dict[str, Any]:
@@ -274,10 +284,16 @@ def kept(name: str, arguments: argparse.Namespace) -> Collected | None:
         return None
     data = read_data(name, arguments.docs)
     runs = {
-        run: [{**data["made"][one["made"]], **{key: one[key] for key in ("begun", "ended", "load")}} for one in made]
+        run: [{**data["made"][one["made"]], **{key: one[key] for key in TIMES}} for one in made]
         for run, made in data["runs"].items()
     }
     return Collected(data["figures"], runs, (*data.get("earlier", ()), data["command"]))
+
+
+def mean(values: Sequence[float], groups: Sequence[Hashable], shares: bool = False) -> dict[str, float | None]:
+    """A mean with its 95 % interval over groups (subjects), for a digest; `shares` as in `corrigenda.intervals`."""
+    low, high = interval([values], groups, shares=shares) or (None, None)
+    return {"mean": fmean(values), "low": low, "high": high}
 
 
 # -- what a page says of itself

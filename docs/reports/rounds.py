@@ -5,14 +5,14 @@
 
 All facts are written in one edit of the unedited model, by an ordinary run of run.py for each variant, in a store. What
 is finished is not done again, and what was cut short goes on. What the data file has and the store has not is kept;
---anew forgets it. `pages.py` says more of the two steps.
+--anew forgets it. `pages.py` says more of the steps.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,25 +21,23 @@ from many_facts import (
     DATA,
     TOGETHER,
     chosen,
-    difference,
     facts_at,
-    gap_over_orders,
-    headings,
     paired,
     points_of,
     unsaid,
     without_generation,
     write_lines,
 )
-from pages import ROOT, Collected, Report, keeping_option, kept, markdown, provenance
+from pages import ROOT, Collected, Report, keeping_option, kept
 from runs import finished, how_made, run
-from words import ALPHA, chance, paragraph
+from words import written
 
 from corrigenda import Fact
 from corrigenda.data import FactSet, read_facts
 from corrigenda.runs.store import Store
 from eval import METRICS
-from eval.protocols.curves import cell, value_at
+from eval.protocols.curves import value_at
+from eval.statistics.comparison import Comparison
 from eval.statistics.paired import holm
 
 NAME = "rounds"
@@ -175,77 +173,41 @@ def picked(facts: FactSet, ranges: str) -> FactSet:
     return FactSet(facts.name, tuple(found))
 
 
-# -- the second step
+# -- the statistics
 
 
-def text(data: Mapping[str, Any]) -> Iterator[str]:
-    """The page's lines."""
-    figures = data["figures"]
-    variants = {name: figures["variants"][name] for name in VARIANTS if name in figures["variants"]}
-    tests = tested(variants)
-    yield from ("# Facts written more than once", "")
-    yield from finding(figures["n"], variants, tests)
-    yield from paragraph(
-        *f"""Facts {figures["facts"].replace(",", " and ")} of {figures["data"]} are written into {figures["model"]} by
-        `editor=memit_rounds` with what the rows name; a further round writes the same facts again, with targets of the
-        model with what was written so far. {figures["scored"]} are scored, the first and the last. **The number of
-        rounds was chosen on these facts**: [many_facts.md](many_facts.md) has others. The model's other answers are
-        blank here, so that what stays is told by the perplexity's drift alone. *Reliability* and *generalization* are
-        the token accuracy on prompts and paraphrases. Rates in %, drift in nats, with 95 %
-        intervals over subjects (drift: over windows of text).""".split()
-    )
-    columns = [key for key in KEYS if key not in unsaid(variants)]
-    yield from ("", f"| | {' | '.join(headings(columns).values())} |", "|---" * (1 + len(columns)) + "|")
-    for name, variant in variants.items():
-        cells = [cell(value_at(variant["points"][0], key), key) for key in columns]
-        yield f"| {VARIANTS[name].title} | {' | '.join(cells)} |"
-    names = [part for heading in headings(TESTED).values() for part in (heading, "p")]
-    yield from ("", f"One less the other, on the same facts, with p by Holm for {len(tests)} tests:", "")
-    yield from (f"| | {' | '.join(names)} | drift |", "|---" * (2 + len(names)) + "|")
-    for left, right in dict.fromkeys(pair[:2] for pair in tests):
-        cells = [part for key in TESTED for part in tests.get((left, right, key), ("", 1.0))]
-        cells = [cell if isinstance(cell, str) else chance(cell) for cell in cells]
-        drift = gap_over_orders([(variants[left]["points"][0], variants[right]["points"][0])], "perplexity_drift")
-        yield f"| {VARIANTS[left].title} less {VARIANTS[right].title} | {' | '.join(cells)} | {drift} |"
-    yield from provenance(NAME, data, SCRIPT)
+def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """By two variants and a metric the difference on the same facts, with p corrected for all of these; and the drift.
 
-
-def tested(variants: Mapping[str, Any]) -> dict[tuple[str, str, str], tuple[str, float]]:
-    """By two variants and a metric the difference on the same facts, and its p-value corrected for all of these."""
-    found = {
-        (left, right, key): test
-        for left, right in COMPARISONS
-        if left in variants and right in variants
-        for key in TESTED
-        if (test := paired(*(variants[side]["facts"].get(key) for side in (left, right)), key))
-    }
+    And the metrics that say something here.
+    """
+    variants = figures["variants"]
+    found = {(*pair, key): test for pair in COMPARISONS for key in TESTED if (test := tested(variants, *pair, key))}
     corrected = holm([test.p for test in found.values()]) if found else []
-    return {place: (difference(test, place[2]), p) for (place, test), p in zip(found.items(), corrected, strict=True)}
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for ((left, right, key), test), p in zip(found.items(), corrected, strict=True):
+        row = rows.setdefault((left, right), {"left": left, "right": right, "tests": {}})
+        row["tests"][key] = {"difference": test.difference, "low": test.low, "high": test.high, "p": p}
+    for (left, right), row in rows.items():
+        drifts = [value_at(variants[side]["points"][0], "perplexity_drift") for side in (left, right)]
+        row["drift"] = drifts[0]["after"] - drifts[1]["after"] if all(drifts) else None
+    silent = unsaid(variants)
+    return {
+        "titles": {name: one.title for name, one in VARIANTS.items() if name in variants},
+        "columns": [key for key in KEYS if key not in silent],
+        "tested": TESTED,
+        "compared": list(rows.values()),
+        "n_tests": len(found),
+    }
 
 
-def finding(
-    n: int, variants: Mapping[str, Any], tests: Mapping[tuple[str, str, str], tuple[str, float]]
-) -> Iterator[str]:
-    """What a second and a third round did, and what to do; nothing where they were not compared."""
-    second, third = ([tests.get((*pair, key)) for key in TESTED] for pair in (("2", "1"), ("3", "2")))
-    if not all(second) or not all(third):
-        return
-    said = {name: cell(value_at(one["points"][0], TESTED[0]), TESTED[0]) for name, one in variants.items()}
-    apart = [name for test, name in zip(third, headings(TESTED).values(), strict=True) if test and test[1] < ALPHA]
-    yield from paragraph(
-        *f"""**Of {n} zsRE facts in one edit the model says {said["1"]} % when they are written once and {said["2"]} %
-        when they are written twice.** A third round is told apart from two in {" and ".join(apart) or "nothing"}
-        (of the {len(TESTED)} figures tested below).""".split()
-    )
-    yield from (
-        "",
-        "- Take `memit_rounds`, which has three, for questions whose answers have several words, all in one edit.",
-        "- None of the other weights of the text and numbers of layers that were tried is a way around it.",
-        "",
-    )
+def tested(variants: Mapping[str, Any], left: str, right: str, key: str) -> Comparison | None:
+    """Two variants by a metric; None where one is lacking."""
+    sides = [variants[name]["facts"].get(key) if name in variants else None for name in (left, right)]
+    return paired(*sides, key)
 
 
-REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, markdown(NAME, text))
+REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, written(NAME, SCRIPT), digest)
 
 if __name__ == "__main__":
     REPORT.main()

@@ -5,30 +5,29 @@
 
 The first step tunes on some facts of CounterFact (runs of run.py, as anyone would start them), and edits other facts
 with the settings that were found and with the shipped ones. It can be stopped, and goes on. `pages.py` says more of the
-two steps.
+steps.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pages import ROOT, Collected, Report, provenance
+from pages import ROOT, Collected, Report
 from runs import finished, how_made, run
-from words import ALPHA, chance
+from words import written
 
 from corrigenda.runs.store import Store, StoredRun
-from corrigenda.system.files import write_text
 from corrigenda.text.names import model_title
 from eval import METRICS, Case
 from eval.evaluation import Evaluation
 from eval.metrics import Metric
 from eval.statistics.comparison import compare
 from eval.statistics.paired import holm
-from jobs.tune.page import draw, in_words
+from jobs.tune.page import draw
 
 NAME = "tuned"
 SCRIPT = "tuned.py"
@@ -45,8 +44,6 @@ KEYS = (
 )
 EVALUATION = ("eval.max_new_tokens=10",)
 SHIPPED, TUNED = "as shipped", "tuned"
-MARGIN = 0.05
-"""A loss of so much would matter, so that it is said where it is not excluded."""
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -126,89 +123,27 @@ def _values(metric: Metric, evaluation: Evaluation) -> dict[Any, tuple[float, ..
     return {id_: figures for id_, figures in found.items() if figures is not None}
 
 
-def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
-    figures = data["figures"]
-    picture = docs / "figures" / f"{NAME}.png"
-    picture.parent.mkdir(parents=True, exist_ok=True)
-    draw(picture, figures["tuning"])
-    path = docs / f"{NAME}.md"
-    write_text(path, "\n".join(lines(data, figures)) + "\n")
-    return [path, picture]
-
-
-def lines(data: Mapping[str, Any], figures: Mapping[str, Any]) -> Iterator[str]:
-    tuning, tests = figures["tuning"], figures["tests"]
-    first, best = tuning["trials"][0], tuning["trials"][tuning["best"]]
-    yield f"# Tuned and shipped settings: {tuning['editor']} on {model_title(tuning['model'])}"
-    yield ""
-    yield verdict(tests)
-    yield ""
-    yield (
-        "Tune on facts of your own ([tuning.md](tuning.md)), and look at what is said as well as at what stays: a "
-        "weaker edit leaves more. *As shipped* is what shipped when this was run ("
-        f"{', '.join(f'{name} {value:g}' for name, value in first['params'].items())}); that has changed since."
-    )
-    yield ""
-    yield (
-        f"`job=tune` tried {len(tuning['trials'])} settings of `editor={figures['choice']}` on {len(tuning['facts'])} "
-        f"facts ({figures['facts']['tuned on']}, mode={tuning['mode']}), for: {tuning['objective']}. "
-        f"Chosen: trial {best['number']}, {in_words(best['settings'])} ({best['value']:.3f})."
-    )
-    if best["number"] == 0:
-        yield "**These are the shipped settings: no other did better, and there is nothing to compare.**"
-    yield ""
-    yield f"![the trials](figures/{NAME}.png)"
-    yield ""
-    yield f"## On facts that no trial saw ({figures['facts']['scored']})"
-    yield ""
-    yield "The difference is tuned less shipped, on the same facts, with 95 % intervals; p is corrected by Holm."
-    yield ""
-    yield "| metric | unedited | as shipped | tuned | difference | p |"
-    yield "|---|---|---|---|---|---|"
-    corrected = by_holm(tests)
-    for key in KEYS:
-        sides = [figures["metrics"][name].get(key) for name in (SHIPPED, TUNED)]
-        if None in sides:
-            continue
-        unit, test = METRICS.named(key).written, tests.get(key)
-        before = sides[0]["before"]
-        cells = [METRICS.named(key).title + f" ({unit.symbol})", "" if before is None else unit.text(before)]
-        cells += [_with_interval(side, "after", unit) for side in sides]
-        cells += ["", ""] if test is None else [_with_interval(test, "difference", unit), chance(corrected[key])]
-        yield f"| {' | '.join(cells)} |"
-    yield from provenance(NAME, data, SCRIPT)
-
-
-def by_holm(tests: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """The p-values, corrected for all of them."""
-    return dict(zip(tests, holm([test["p"] for test in tests.values()]) if tests else [], strict=True))
-
-
-def verdict(tests: Mapping[str, Mapping[str, Any]]) -> str:
-    """What the tests say: what is told apart, and how much may be lost in what is not."""
-    corrected = by_holm(tests)
-    named = {
-        key: f"{METRICS.named(key).title} {_with_interval(test, 'difference', METRICS.named(key).written)}"
-        for key, test in tests.items()
+def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """The metrics of both ways, and the p-values, corrected for all of them."""
+    tests, sides = figures["tests"], figures["metrics"].values()
+    return {
+        "model": model_title(figures["tuning"]["model"]),
+        "keys": [key for key in KEYS if all(key in side for side in sides)],
+        "p": dict(zip(tests, holm([test["p"] for test in tests.values()]) if tests else [], strict=True)),
     }
-    apart = [named[key] for key in tests if corrected[key] < ALPHA]
-    open_ = [named[key] for key in tests if corrected[key] >= ALPHA and (tests[key]["low"] or 0.0) <= -MARGIN]
-    n = max((test["n"] for test in tests.values()), default=0)
-    said = f"**On {n} unseen facts tuned and shipped settings differ in "
-    said += " and ".join(apart) or "nothing that is told apart"
-    if open_:
-        said += f"; not told apart, but a loss of {100 * MARGIN:g} points or more is not excluded: {', '.join(open_)}"
-    return f"{said}** (tuned less shipped, p < {ALPHA:g} by Holm)."
 
 
-def _with_interval(values: Mapping[str, Any], key: str, unit: Any) -> str:
-    text: str = unit.text(values[key])
-    if values["low"] is None or values["low"] == values["high"]:
-        return text
-    return f"{text} [{unit.text(values['low'])}, {unit.text(values['high'])}]"
-
-
-REPORT = Report(NAME, SCRIPT, "Tuned and shipped settings on unseen facts.", options, collect, page)
+PICTURES = {"tuned.png": lambda data, path: draw(path, data["figures"]["tuning"])}
+REPORT = Report(
+    NAME,
+    SCRIPT,
+    "Tuned and shipped settings on unseen facts.",
+    options,
+    collect,
+    written(NAME, SCRIPT),
+    digest,
+    PICTURES,
+)
 
 if __name__ == "__main__":
     REPORT.main()

@@ -2,7 +2,8 @@
 
 A template holds the prose, in Markdown; the report gives it the figures. ``{% filter wrap %}`` breaks running text into
 lines of a length that can be read, ``{% filter line %}`` makes one line of it, ``{{ share|f(".1f") }}`` writes a number
-as Python's `format` does, and ``{{ provenance }}`` is how the figures were made.
+as Python's `format` does, ``{{ values|figure("score") }}`` one with its interval as a metric is written, and
+``{{ provenance }}`` is how the figures were made.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pages import DOCS, provenance
 
 from corrigenda.system.files import write_text
-from eval.metrics.unit import Unit
+from eval.metrics import METRICS
+from eval.metrics.unit import unit_of
+from eval.protocols.curves import cell
 
 TEMPLATES = DOCS / "templates"
 ALPHA = 0.05
@@ -25,21 +28,22 @@ ALPHA = 0.05
 
 
 def written(
-    name: str, script: str, shown: Callable[[Mapping[str, Any]], Mapping[str, Any]], timed: bool = False
+    name: str, script: str, shown: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None, timed: bool = False
 ) -> Callable[[Mapping[str, Any], Path], list[Path]]:
-    """The second step of a report whose page is a template and figures: docs/NAME.md.
+    """How a report writes its page by a template: docs/NAME.md.
 
     Args:
         name: of the page and of its template.
         script: the command's file.
-        shown: what the template shows, from the data.
+        shown: what the template shows, from the data; by default the figures and their digest.
         timed: whether the page has seconds.
     """
 
     def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
         path = docs / f"{name}.md"
         told = "\n".join(provenance(name, data, script, timed)[1:])
-        write_text(path, rendered(name, {**shown(data), "provenance": told}))
+        values = shown(data) if shown else {**data["figures"], **data.get("digest", {})}
+        write_text(path, rendered(name, {**values, "provenance": told}))
         return [path]
 
     return page
@@ -56,8 +60,9 @@ def _environment() -> Environment:
     found = Environment(
         loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    filters = {"wrap": wrapped, "line": line, "f": format, "chance": chance, "columns": columns, "short": short}
-    found.filters |= filters
+    found.filters |= {one.__name__: one for one in (line, chance, columns, short, figure, cell)}
+    found.filters |= {"wrap": wrapped, "f": format, "of": lambda key, values: values[key]}
+    found.globals |= {"METRICS": METRICS, "alpha": ALPHA}
     return found
 
 
@@ -93,11 +98,20 @@ def short(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def cell(values: Mapping[str, float | None] | None, unit: Unit) -> str:
-    """A figure "after" with its interval, from "low" to "high"; empty where there is none."""
-    if values is None or values["after"] is None:
-        return ""
-    shown = unit.text(values["after"])
-    if values["low"] is not None and values["high"] is not None:
-        shown += f" [{unit.text(values['low'])}, {unit.text(values['high'])}]"
-    return shown
+def figure(
+    values: Mapping[str, float | None] | float | None, of: str, name: str = "mean", digits: int | None = None
+) -> str:
+    """A figure with its interval, from "low" to "high"; empty where there is none.
+
+    Args:
+        values: the figure, alone or with its interval.
+        of: the metric, or the symbol of a unit, that it is written as.
+        name: the figure's key beside the interval.
+        digits: after the point; by default the unit's.
+    """
+    unit = METRICS.named(of).written if METRICS.find(of) else unit_of(of)
+    found = values if isinstance(values, Mapping) else {name: values}
+    value, *bounds = (
+        None if (one := found.get(key)) is None else unit.text(one, digits) for key in (name, "low", "high")
+    )
+    return value or "" if None in bounds else f"{value} [{', '.join(map(str, bounds))}]"

@@ -84,6 +84,7 @@ def test_collect_and_page(report: ModuleType, arguments: list[str], tmp_path: Pa
     assert len(LOADS) == 3
     data = json.loads((tmp_path / "docs" / "data" / "contexts.json").read_text())
     assert data["figures"]["subjects"] == SUBJECTS[1:]
+    assert data["figures"]["timed_alike"] == [list(pair) for pair in report.COMPARISONS]
     assert list(data["figures"]["variants"]) == ["20", "5", "5-confident-3", "5-confident-6"]
     for name, found in data["figures"]["variants"].items():
         assert set(found["facts"]) == {*report.KEYS, "seconds"}
@@ -121,36 +122,37 @@ def test_records_of_which_nothing_is_noted(report: ModuleType, arguments: list[s
     assert data["runs"]["20"] == [{"made": 0, "begun": None, "ended": None, "load": [None, None]}]
 
 
-def test_what_a_comparison_says(report: ModuleType) -> None:
+def page(report: ModuleType, facts: dict[str, Any], subjects: list[str], folder: Path, alike: bool = True) -> str:
+    """The page of made-up variants; they may be made in different ways."""
+    variants = {name: {"before": {}, "facts": values, "failed": 0} for name, values in facts.items()}
+    figures = {"model": "m", "data": "d", "first": 1, "last": 20, "subjects": subjects, "variants": variants}
+    figures |= {"timed_alike": [["5", "20"]] if alike else []}
+    machine = {"system": "Linux", "processor": "x86_64", "threads": 1}
+    entry = {"load": [0.1, 0.1]}
+    way = {"code": "c0de", "versions": {"python": "3", "torch": "2", "transformers": "5"}, "machine": machine}
+    runs = {"5": [{"made": 0, **entry}], "20": [{"made": 1, **entry}]}
+    data = report.REPORT.digested({"figures": figures, "runs": runs, "made": [way, way]})
+    [path] = report.REPORT.page(data, folder)
+    return " ".join(path.read_text().split())
+
+
+def test_what_a_comparison_says(report: ModuleType, tmp_path: Path) -> None:
     """By hand: a point more in every one of 20 facts is no chance; the same everywhere is not told apart."""
     subjects = [f"subject {number}" for number in range(20)]
     left = {"efficacy_success": [1.0] * 20, "neighbourhood_kl": [0.2] * 20, "paraphrase_success": [0.5] * 20}
     right = {"efficacy_success": [0.0] * 20, "neighbourhood_kl": [0.1] * 20, "paraphrase_success": [0.5] * 20}
-    tests = report.differences(left, right, subjects)
-    said = report.verdict(("5", "20"), tests)
-    assert (said["left"], said["right"]) == ("1 + 5 contexts", "1 + 20 contexts")
-    efficacy, kl = said["apart"]
-    assert efficacy.startswith("efficacy success (ES) 100.0")
-    assert kl.startswith("neighbourhood KL 0.100")
-    assert [one.partition(" 0.0")[0] for one in said["open"]] == ["paraphrase success (PS)"]
+    said = page(report, {"5": left, "20": right}, subjects, tmp_path)
+    assert "**1 + 5 contexts are told apart from 1 + 20 contexts in efficacy success (ES) 100.0 [" in said
+    assert "], neighbourhood KL 0.100 [" in said
+    assert "Not told apart: paraphrase success (PS) 0.0 [0.0, 0.0] (n = 20, p >= 0.05 by Holm)." in said
 
 
 def test_seconds_are_compared_only_of_variants_that_were_made_alike(report: ModuleType, tmp_path: Path) -> None:
     subjects = [f"subject {number}" for number in range(20)]
-    values = {"5": 1.0, "20": 3.0}
-    variants = {
-        name: {"before": {}, "facts": {"seconds": [value + place for place in range(20)]}, "failed": 0}
-        for name, value in values.items()
-    }
-    figures = {"model": "m", "data": "d", "first": 1, "last": 20, "subjects": subjects, "variants": variants}
-    machine = {"system": "Linux", "processor": "x86_64", "threads": 1}
-    entry = {"load": [0.1, 0.1]}
-    way = {"code": "c0de", "versions": {"python": "3", "torch": "2", "transformers": "5"}, "machine": machine}
-
-    def page(made: int) -> str:
-        runs = {"5": [{"made": 0, **entry}], "20": [{"made": made, **entry}]}
-        [path] = report.PAGE({"figures": figures, "runs": runs, "made": [way, way]}, tmp_path)
-        return " ".join(path.read_text().split())
-
-    assert "seconds -2.00" in page(0)
-    assert "seconds" not in page(1)
+    facts = {name: {"seconds": [value + place for place in range(20)]} for name, value in (("5", 1.0), ("20", 3.0))}
+    assert "seconds -2.00" in page(report, facts, subjects, tmp_path)
+    assert "seconds" not in page(report, facts, subjects, tmp_path, alike=False)
+    here, there = ([{"code": code, "begun": begun}] for code, begun in (("a", 1), ("b", 1)))
+    assert report.made_alike(here, [{"code": "a", "begun": 2}])
+    assert not report.made_alike(here, there)
+    assert not report.made_alike(here, [*here, *there])

@@ -81,7 +81,7 @@ def test_what_facts_are_asked_for(report: ModuleType, arguments: list[str]) -> N
             report.REPORT.main(["collect", *arguments, "--facts", wrong])
 
 
-def test_the_comparison_is_paired(report: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_comparison_is_paired(report: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """By hand: three facts of ten are won, none is lost; McNemar's p is 2 * 0.5^3, and the finding says no more."""
     monkeypatch.setattr(sys.modules["many_facts"], "MIN_FACTS", 10)
 
@@ -96,12 +96,21 @@ def test_the_comparison_is_paired(report: ModuleType, monkeypatch: pytest.Monkey
         return {"points": [{"t": 10, "metrics": metrics}], "facts": dict.fromkeys(report.TESTED, facts)}
 
     variants = {"1": side(5), "2": side(8), "3": side(8)}
-    tests = report.tested(variants)
-    assert list(tests) == [(*pair, key) for pair in (("2", "1"), ("3", "2")) for key in report.TESTED]
-    text, p = tests["2", "1", "free_generation_strict"]
-    assert text.startswith("30.0 [")
-    assert p == 1.0  # 0.25, six times over by Holm
-    said = " ".join(report.finding(300, variants, tests))
-    assert "**Of 300 zsRE facts in one edit the model says 50.0" in said
-    assert "A third round is told apart from two in nothing (of the 3 figures tested below)" in said
-    assert list(report.finding(300, variants, {})) == []
+    about = {"model": "m", "data": "d", "facts": "1-300", "n": 300, "scored": 10}
+
+    def page(variants: dict[str, Any]) -> str:
+        data = {"figures": about | {"variants": variants}, "runs": {}, "made": []}
+        [path] = report.REPORT.page(report.REPORT.digested(data), tmp_path)
+        return " ".join(path.read_text().split())
+
+    compared = report.digest(about | {"variants": variants})["compared"]
+    assert [(one["left"], one["right"], tuple(one["tests"])) for one in compared] == [
+        *(("2", "1", report.TESTED), ("3", "2", report.TESTED))
+    ]
+    test = compared[0]["tests"]["free_generation_strict"]
+    assert test["difference"] == pytest.approx(0.3)
+    assert test["p"] == 1.0  # 0.25, six times over by Holm
+    text = page(variants)
+    assert "**Of 300 zsRE facts in one edit the model says 50.0 [0.0, 100.0] % when they are written once" in text
+    assert "A third round is told apart from two in nothing (of the 3 figures tested below)" in text
+    assert "zsRE" not in page({"1": variants["1"]})

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ffn_lens_findings import Verdict, above, apart, at_events_layers, both, claims, differences, negative, shown
+from ffn_lens_findings import Verdict, above, apart, at_events_layers, both, claims, negative
 
 from corrigenda.data.word_lists import insults
 from eval import has_word_of
-from locate.lens.by_layer import Mean
 
 
 def mean(value: float, width: float = 0.01, n: int = 50) -> dict[str, Any]:
@@ -82,47 +81,35 @@ def figures(up: bool) -> dict[str, Any]:
 
 
 def test_a_verdict_is_of_the_whole_interval() -> None:
-    assert above(Mean(0.5, 0.4, 0.6, 9), 0.3) == "replicates"
-    assert above(Mean(0.5, 0.4, 0.6, 9), 0.45) == "open"
-    assert above(Mean(0.5, 0.4, 0.6, 9), 0.7) == "does not replicate"
-    assert above(Mean(0.5, None, None, 1), 0.3) == above(None, 0.3) == "open"
-    one, other = Mean(0.5, 0.4, 0.6, 9), Mean(0.3, 0.2, 0.39, 9)
+    assert above(mean(0.5, 0.1), 0.3) == "replicates"
+    assert above(mean(0.5, 0.1), 0.45) == "open"
+    assert above(mean(0.5, 0.1), 0.7) == "does not replicate"
+    assert above(mean(0.5) | {"low": None, "high": None}, 0.3) == above(None, 0.3) == "open"
+    one, other = mean(0.5, 0.1), mean(0.25, 0.125)
     assert (apart(one, other), apart(other, one), apart(one, one)) == ("replicates", "does not replicate", "open")
-    assert negative(other) == Mean(-0.3, -0.39, -0.2, 9)
+    assert negative(other) == {"mean": -0.25, "low": -0.375, "high": -0.125, "n": 50}
     assert both("replicates", "open") == "open"
     assert both("open", "does not replicate", "replicates") == "does not replicate"
-    assert shown(Mean(0.5, 0.4, 0.6, 9000)) == "50.0 [40.0, 60.0] %"
 
 
 @pytest.mark.parametrize(("up", "verdict"), [(True, "replicates"), (False, "does not replicate")])
 def test_claims_follow_the_figures(up: bool, verdict: Verdict) -> None:
     found = claims(figures(up))
     assert len(found) == 15
-    assert [(one.text, one.verdict) for one in found if one.verdict != verdict] == []
+    assert {name: one["verdict"] for name, one in found.items() if one["verdict"] != verdict} == {}
 
 
 def test_three_texts_of_forty_decide_nothing() -> None:
     found = figures(True)
     [steered] = found["steering"]["sets"].values()
     steered["with"] = [[1.0] * 3 + [0.0] * 37, [0.0] * 40]
-    [claim] = [one for one in claims(found) if "toxic" in one.text]
-    assert claim.verdict == "open"
-    assert "; p = 0.2" in claim.here  # 0.25 exactly, by a sample of permutations
+    claim = claims(found)["steering"]
+    assert claim["verdict"] == "open"
+    assert claim["best"]["p"] == pytest.approx(0.25, abs=0.02)  # a sample of permutations
     steered["with"] = [[1.0] * 8 + [0.0] * 32, [0.0] * 40]
-    [claim] = [one for one in claims(found) if "toxic" in one.text]
-    assert claim.verdict == "replicates"
+    assert claims(found)["steering"]["verdict"] == "replicates"
     steered["rows"][1]["drift"] = [1.0, 0.9, 1.1]
-    [claim] = [one for one in claims(found) if "toxic" in one.text]
-    assert claim.verdict == "does not replicate"
-
-
-def verdict_of(given: dict[str, Any], text: str) -> Verdict:
-    [found] = [one for one in claims(given) if text in one.text]
-    return found.verdict
-
-
-def test_early_exit_by_a_rule_of_our_own_is_no_replication() -> None:
-    assert not [one for one in claims(figures(True)) if "exit" in one.text or "saves" in one.text]
+    assert claims(found)["steering"]["verdict"] == "does not replicate"
 
 
 def test_settling_is_compared_with_the_same_layers() -> None:
@@ -130,24 +117,17 @@ def test_settling_is_compared_with_the_same_layers() -> None:
     scores = given["sub_updates"]["scores_by_layer"]
     scores["mean"] = [mean(0.0), mean(0.0), mean(0.1), mean(0.5)]
     same = at_events_layers(given["sub_updates"], "mean")
-    assert (same.mean, same.n) == (pytest.approx(0.25 * 0.1 + 0.75 * 0.5), 20)
-    assert (same.low, same.high) == (pytest.approx(0.39), pytest.approx(0.41))
-    assert verdict_of(given, "Where the prediction settles") == "replicates"
+    assert same == pytest.approx({"mean": 0.25 * 0.1 + 0.75 * 0.5, "low": 0.39, "high": 0.41, "n": 20})
+    assert claims(given)["promoted"]["verdict"] == "replicates"
     scores["mean"][3] = mean(1.17)  # the last layer scores as much wherever the prediction settles
-    assert verdict_of(given, "Where the prediction settles") == "open"
+    assert claims(given)["promoted"]["verdict"] == "open"
 
 
 def test_what_was_not_measured_is_open() -> None:
     given = figures(True)
     for row in given["steering"]["sets"]["polite words"]["rows"]:
         row["drift"] = None
-    assert verdict_of(given, "Ten driven values") == "open"
-
-
-def test_a_change_of_steering_is_paired_by_prompt() -> None:
-    found = differences({"with": [[1.0, 1.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]]}, 1)
-    assert found is not None
-    assert (found.mean, found.n) == (-0.25, 4)
+    assert claims(given)["steering"]["verdict"] == "open"
 
 
 def test_the_word_list_counts_words_and_says_what_it_is() -> None:

@@ -63,9 +63,8 @@ def made_up(scores: list[float], effects: list[float], contexts: int | None = No
 
 
 def page(data: dict[str, Any], folder: Path) -> str:
-    """The page's text; the correlations are those that the first step finds."""
-    data["figures"] |= {"correlations": layers.correlated(data["figures"])}
-    return layers.page(data, folder)[0].read_text()
+    """The page's text."""
+    return layers.REPORT.page(layers.REPORT.digested(data), folder)[0].read_text()
 
 
 def test_correlations_by_hand() -> None:
@@ -123,7 +122,8 @@ def test_few_facts_give_a_wide_interval() -> None:
 
 def test_the_page_from_made_up_data(tmp_path: Path) -> None:
     data = made_up([0.8, 0.9, 0.7, 0.6], [0.2, 0.3, 0.1, 0.05], contexts=5)
-    text, picture = page(data, tmp_path), tmp_path / "figures" / "localization.png"
+    text, picture = page(data, tmp_path), tmp_path / "localization.png"
+    layers.draw(data, picture)
     assert picture.read_bytes()[:4] == b"\x89PNG"
     assert text.splitlines()[2].startswith("**")  # the finding comes first
     assert text.rstrip().splitlines()[-1].startswith("[data/localization.json](data/localization.json) has the figures")

@@ -11,6 +11,7 @@ from typing import Any
 import leaderboard
 import pages
 import pytest
+import words
 from made_runs import make_run as make_run
 
 from editing import EDITORS
@@ -138,14 +139,19 @@ def table(*rows: dict[str, Any], data: str = "counterfact", mode: str = "batch")
     return told | {"data": data, "mode": mode, "columns": [column], "rows": list(rows), "tests": []}
 
 
+def found(boards: list[dict[str, Any]]) -> str:
+    return words.rendered("leaderboard", {"part": "finding", **leaderboard.finding(boards)})
+
+
 def test_the_finding_is_of_the_rows_behind_none_and_of_the_one_that_keeps_most() -> None:
     rows = [row("a", 0.1, 0.3, []), row("b", 0.2, 0.2, []), row("c", 0.9, 0.0, ["a"]), row("none", 1.0, 0.0, None)]
-    text = leaderboard.findings([table(*rows)])
+    text = found([table(*rows)])
     assert "(`a`, `b`)" in text
     assert "20.0 to 30.0 % on paraphrases, and leave 10.0 to 20.0 %" in text
     assert "`c`, which leaves most (90.0 %), holds 100.0 % as asked and 0.0 % on paraphrases" in text
     assert "No editor says half of the paraphrases and leaves half of the other answers." in text
-    assert "No editor does half" not in leaderboard.findings([table(*rows, row("d", 0.5, 0.5, ["a"]))])
+    assert "No editor says half" not in found([table(*rows, row("d", 0.5, 0.5, ["a"]))])
+    assert found([table(row("none", 1.0, 0.0, None))]) == "\n"
 
 
 @pytest.mark.parametrize(("blank", "shown"), [(1, True), (2, False)])
@@ -169,9 +175,9 @@ def test_preservation_of_blank_answers_is_left_out(blank: int, shown: bool) -> N
 
 
 def test_what_was_not_run_is_said_by_reason() -> None:
-    text = "\n".join(leaderboard.what_was_run([table(row("rome", 0.1, 0.3, []))]))
-    assert "| all statements before every prompt make it very long | batch | `in_context` |" in text
-    [later] = [line for line in text.splitlines() if line.startswith("| not yet | batch |")]
-    assert "`memit`" in later
-    assert "`rome`" not in later
-    assert "by definitions 2 of the evaluation (now " in text
+    shown = leaderboard.not_run([table(row("rome", 0.1, 0.3, []))])
+    reasons = dict(shown["reasons"])
+    assert reasons["all statements before every prompt make it very long", "batch"] == ["in_context"]
+    assert "memit" in reasons["not yet", "batch"]
+    assert "rome" not in reasons["not yet", "batch"]
+    assert shown["definitions"] == ["2"]

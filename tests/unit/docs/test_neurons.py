@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,9 @@ def test_the_page_from_made_up_data(tmp_path: Path) -> None:
         "runs": {"facts": [{"made": 0, "begun": "", "ended": "", "load": [0.0, 3.4]}]},
         "figures": {"model": "tiny", "facts": [record(number) for number in range(10)]},
     }
-    written, picture = neurons.page(data, tmp_path)
+    data = json.loads(json.dumps(neurons.REPORT.digested(data)))
+    [written] = neurons.REPORT.page(data, tmp_path)
+    neurons.draw(data, picture := tmp_path / "picture.png")
     text = " ".join(written.read_text().split())
     assert picture.read_bytes()[:4] == b"\x89PNG"
     assert text.startswith(
@@ -71,4 +74,3 @@ def test_the_page_from_made_up_data(tmp_path: Path) -> None:
     )
     assert "are highest at write 1 (90 % and 60 %); not tested. The paper's 8, " in text
     assert " the value's norm, has 50 % and 0 %" in text
-    assert neurons.page(data, tmp_path / "again")[0].read_bytes() == written.read_bytes()

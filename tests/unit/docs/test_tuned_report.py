@@ -26,7 +26,27 @@ def trial(number: int, value: float, settings: dict[str, Any]) -> dict[str, Any]
     return record | {"seconds": 2.0, "metrics": {}}
 
 
-def test_the_difference_is_tuned_minus_shipped() -> None:
+def finding(found: dict[str, Any], folder: Path) -> str:
+    """The page's first paragraph."""
+    figures = {"tuning": TUNING, "facts": FACTS, "choice": "rome", **found}
+    return page(figures, folder).splitlines()[2]
+
+
+def page(figures: dict[str, Any], folder: Path) -> str:
+    data = {"command": "python docs/reports/tuned.py collect", "made": [], "runs": {}, "figures": figures}
+    [path] = tuned.REPORT.page(tuned.REPORT.digested(data), folder)
+    return path.read_text()
+
+
+AXIS = {"name": "layer", "low": 0, "high": 9, "log": False, "whole": True}
+TUNING = {
+    **{"editor": "rome", "model": "tiny", "mode": "single", "facts": ["a", "b"], "seconds": 90.0, "objective": "ES"},
+    **{"trials": [trial(0, 0.2, {}), trial(1, 0.5, {"layer": 4})], "best": 1, "axes": [AXIS]},
+}
+FACTS = {"tuned on": "facts 1 to 2 of x.json", "scored": "facts 3 to 4"}
+
+
+def test_the_difference_is_tuned_minus_shipped(tmp_path: Path) -> None:
     shipped, better = evaluation([0.0] * 8 + [1.0] * 2, 0.05), evaluation([1.0] * 10, 0.01)
     found = tuned.compared({tuned.SHIPPED: shipped, tuned.TUNED: better})
     assert found["metrics"][tuned.SHIPPED]["efficacy_success"]["after"] == 0.2
@@ -35,38 +55,27 @@ def test_the_difference_is_tuned_minus_shipped() -> None:
     assert test["p"] == 2 * 0.5**8
     assert found["tests"]["preservation"]["difference"] == 0
     assert "perplexity_drift" not in found["tests"]
-    assert "differ in efficacy success (ES) 80.0 [" in tuned.verdict(found["tests"])
-    turned = tuned.compared({tuned.SHIPPED: better, tuned.TUNED: shipped})["tests"]
-    assert "differ in efficacy success (ES) -80.0 [" in tuned.verdict(turned)
-    same = tuned.compared({tuned.SHIPPED: better, tuned.TUNED: better})["tests"]
-    assert "On 10 unseen facts tuned and shipped settings differ in nothing that is told apart**" in tuned.verdict(same)
+    assert "differ in efficacy success (ES) 80.0 [" in finding(found, tmp_path)
+    turned = tuned.compared({tuned.SHIPPED: better, tuned.TUNED: shipped})
+    assert "differ in efficacy success (ES) -80.0 [" in finding(turned, tmp_path)
+    same = tuned.compared({tuned.SHIPPED: better, tuned.TUNED: better})
+    said = "On 10 unseen facts tuned and shipped settings differ in nothing that is told apart**"
+    assert said in finding(same, tmp_path)
     # Two facts of ten lost: no test finds that, and nothing says that they are not lost.
-    few = tuned.compared({tuned.SHIPPED: better, tuned.TUNED: evaluation([1.0] * 8 + [0.0] * 2, 0.01)})["tests"]
-    assert "a loss of 5 points or more is not excluded: efficacy success (ES) -20.0 [" in tuned.verdict(few)
+    few = tuned.compared({tuned.SHIPPED: better, tuned.TUNED: evaluation([1.0] * 8 + [0.0] * 2, 0.01)})
+    assert "a loss of 5 points or more is not excluded: efficacy success (ES) -20.0 [" in finding(few, tmp_path)
 
 
 def test_the_page(tmp_path: Path) -> None:
     sides = {tuned.SHIPPED: evaluation([0.0, 1.0], 0.05), tuned.TUNED: evaluation([1.0, 1.0], 0.01)}
-    axis = {"name": "layer", "low": 0, "high": 9, "log": False, "whole": True}
-    tuning = {
-        "editor": "rome",
-        "model": "tiny",
-        "mode": "single",
-        "facts": ["a", "b"],
-        "seconds": 90.0,
-        "objective": "ES",
-    }
-    tuning |= {"trials": [trial(0, 0.2, {}), trial(1, 0.5, {"layer": 4})], "best": 1, "axes": [axis]}
-    facts = {"tuned on": "facts 1 to 2 of x.json", "scored": "facts 3 to 4"}
-    figures = {"tuning": tuning, "facts": facts, "choice": "rome", **tuned.compared(sides)}
-    data = {"command": "python docs/reports/tuned.py collect", "made": [], "runs": {}, "figures": figures}
-    page, picture = tuned.page(data, tmp_path)
-    text = page.read_text()
+    figures = {"tuning": TUNING, "facts": FACTS, "choice": "rome", **tuned.compared(sides)}
+    text = page(figures, tmp_path)
     assert "Chosen: trial 1, layer 4 (0.500)." in text
     assert "shipped when this was run (layer 3)" in text
     assert "| efficacy success (ES) (%) |  | 50.0" in text
     assert "| 100.0" in text
     assert "these are the shipped settings" not in text.lower()
+    assert "**These are the shipped settings" in page(figures | {"tuning": TUNING | {"best": 0}}, tmp_path)
+    [draw] = tuned.REPORT.pictures.values()
+    draw({"figures": figures}, picture := tmp_path / "picture.png")
     assert picture.stat().st_size > 1000
-    tuning["best"] = 0
-    assert "**These are the shipped settings" in tuned.page(data, tmp_path)[0].read_text()
