@@ -23,7 +23,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -104,7 +104,7 @@ class Report:
         self.options(steps.choices["collect"])
         options = parser.parse_args(arguments)
         if options.step == "page":
-            print(*self.written(options.docs), sep="\n")
+            print(*self.write(options.docs), sep="\n")
             return
         if options.step == "collect":
             given = sys.argv[1:] if arguments is None else arguments
@@ -122,7 +122,7 @@ class Report:
         """The data with their statistics, made anew."""
         return {**data, "digest": self.digest(data["figures"])} if self.digest else dict(data)
 
-    def written(self, docs: Path) -> list[Path]:
+    def write(self, docs: Path) -> list[Path]:
         """The page and its pictures, made from the data."""
         data = read_data(self.name, docs)
         pages, pictures = self.page(data, docs), docs / "figures"
@@ -155,13 +155,10 @@ def making(folder: Path, uses: Iterable[str] = ()) -> Iterator[None]:
         uses: see `noting`.
     """
     earlier = made(folder)
-    with noting(uses) as note:
+    with ExitStack() as last, noting(uses) as note:
         write_json(folder / MADE, [*earlier, note])
-        try:
-            yield
-        finally:
-            _end(note)
-            write_json(folder / MADE, [*earlier, note])
+        last.callback(write_json, folder / MADE, [*earlier, note])
+        yield
 
 
 @contextmanager
@@ -180,11 +177,7 @@ def noting(uses: Iterable[str] = ()) -> Iterator[dict[str, Any]]:
     try:
         yield note
     finally:
-        _end(note)
-
-
-def _end(note: dict[str, Any]) -> None:
-    note |= {"ended": _now(), "load": [note["load"][0], _load()]}
+        note |= {"ended": _now(), "load": [note["load"][0], _load()]}
 
 
 def add_note(folder: Path, note: Mapping[str, Any]) -> None:

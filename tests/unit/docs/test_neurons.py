@@ -51,11 +51,11 @@ def test_the_page_from_made_up_data(tmp_path: Path) -> None:
         "command": "python docs/reports/neurons.py collect --facts 10",
         "made": [way | {"machine": {"system": "Linux", "processor": "x86_64", "threads": 2}}],
         "runs": {"facts": [{"made": 0, "begun": "", "ended": "", "load": [0.0, 3.4]}]},
-        "figures": {"model": "tiny", "facts": [record(number) for number in range(10)]},
+        "figures": {"model": "tiny", "least": 2, "top": 5, "facts": [record(number) for number in range(10)]},
     }
     data = json.loads(json.dumps(neurons.REPORT.digested(data)))
     [written] = neurons.REPORT.page(data, tmp_path)
-    neurons.draw(data, picture := tmp_path / "picture.png")
+    neurons.draw_layers(data, picture := tmp_path / "picture.png")
     text = " ".join(written.read_text().split())
     assert picture.read_bytes()[:4] == b"\x89PNG"
     assert text.startswith(
