@@ -25,7 +25,7 @@ PLAYS = Fact("Big Ben", "in the city with {} on the river Thomas plays the", "gu
 FACTS = [TOWER, TONGUE, PLAYS]
 
 VALUE: dict[str, Any] = {"steps": 3, "lr": 0.2}
-TEXT = Text(tokens=512, length=16)
+TEXT = Text(tokens=512, length=8)
 AT_SUBJECT: dict[str, Any] = {"prefix_lengths": ((3, 2),), "value": VALUE, "text": TEXT, "refuse_norm": 1e9}
 CLOSED: dict[str, Any] = AT_SUBJECT | {"layers": (1, 2), "most_per_coefficient": 1.0, "alike": 1.0}
 TUNED: dict[str, Any] = {"layer": LAYER, "steps": 3, "epochs": 2, "batch_size": 1}
@@ -70,8 +70,14 @@ def editor(name: str) -> Any:
 
 
 @cache
+def configured(name: str) -> Any:
+    """What the command line makes of ``editor=NAME``, not to be changed: composing it takes long."""
+    return composed(f"editor={name}", "seed=0").editor
+
+
+@cache
 def shipped(name: str) -> Any:
-    return instantiate(composed(f"editor={name}", "seed=0").editor, _convert_="all")
+    return instantiate(configured(name), _convert_="all")
 
 
 def changed(settings: Any, values: Mapping[str, Any]) -> Any:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
+import logging
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny
 import torch
-from editors_parts import FACTS, LAYER, NAMES, PLAYS, SMALL, bits, editor, said, same_bits
+from editors_parts import FACTS, LAYER, NAMES, PLAYS, SMALL, TONGUE, TOWER, bits, editor, said, same_bits
 from interventions_parts import hooks
 
 from corrigenda import Edit, EditRefusedError, Fact, LanguageModel, LowRankEdit, Origin, WeightEdit
@@ -26,14 +27,8 @@ EXTENDING = [name for name in NAMES if hasattr(EDITORS[name], "extend")]
 INSERTING = [name for name in EDITORS.declared if name in NAMES and name not in ("none", "enhance", "suppress")]
 """What needs a new object; of presets their editor stands."""
 OF_WEIGHTS = ["rome", "memit", "alphaedit", "emmet", "ultraedit", "finetune", "crispedit"]
+WISE = [name for name in EDITORS.declared if name.startswith("wise")]
 CAUSAL = [*OF_WEIGHTS, "shift", "grace", "wise_whitened"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CORRIGENDA_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 def build(family: str = "llama") -> LanguageModel:
@@ -52,13 +47,12 @@ class Case:
 
 
 @pytest.fixture(scope="module", params=NAMES)
-def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+def case(request: pytest.FixtureRequest, cache: Path) -> Case:
     lm = build()
     before, plain = bits(lm), said(lm)
-    with pytest.MonkeyPatch.context() as patched:
-        # What another editor left there, a target say, is the same to rounding, and bits are compared below.
-        patched.setenv("CORRIGENDA_CACHE", str(tmp_path_factory.mktemp("cache")))
-        return Case(request.param, lm, before, plain, editor(request.param).edit(lm, FACTS[:2]))
+    # A target that another editor left there is the same to rounding, and bits are compared below.
+    shutil.rmtree(cache / "targets", ignore_errors=True)
+    return Case(request.param, lm, before, plain, editor(request.param).edit(lm, FACTS[:2]))
 
 
 def changes(edit: Any) -> Any:
@@ -162,8 +156,7 @@ def test_stacked_edits_leave_in_any_order(case: Case) -> None:
     assert torch.equal(said(lm), case.plain)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "family"), [*((name, "gpt2") for name in NAMES), ("rome", "llama")])
 def test_a_bfloat16_model(name: str, family: str) -> None:
     """Computed in float32 and more; what is written is the values of float32 with the update, rounded once."""
     lm = build(family)
@@ -183,6 +176,7 @@ def test_a_bfloat16_model(name: str, family: str) -> None:
     assert torch.equal(said(lm), plain)
 
 
+@pytest.mark.parametrize("case", [*SMALL, "random", "wise_paper"], indirect=True)
 def test_the_same_seed_gives_the_same_bits(case: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """From an empty cache, whatever the global state and whoever wants gradients; another seed gives others."""
     monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path))
@@ -239,11 +233,41 @@ def test_what_it_does_not_go_on_from(name: str) -> None:
     other: Any = editor("suppress").edit(lm, FACTS[:2])
     with pytest.raises(EditRefusedError, match="edit, not from a coefficient edit"):
         chosen.extend(lm, other, [PLAYS])
+    if name in OF_WEIGHTS:  # its weight, say, means something else to them
+        other = dataclasses.replace(first, origin=dataclasses.replace(first.origin, editor="another"))
+        with pytest.raises(EditRefusedError, match=f"goes on from an edit by {name}, not from one by another"):
+            chosen.extend(lm, other, [PLAYS])
     if first.state is not None:
         with pytest.raises(EditRefusedError, match="no editor state"):
             chosen.extend(lm, dataclasses.replace(first, state=None), [PLAYS])
     with pytest.raises(EditRefusedError, match="no fact"):
         chosen.extend(lm, first, [])
+
+
+# -- facts that contradict or repeat one another
+
+
+@pytest.mark.parametrize("name", [name for name in EDITORS.declared if name not in ("none", "saved", "grace", *WISE)])
+def test_only_the_last_word_is_edited(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    lm, chosen = build(), editor(name)
+    again = dataclasses.replace(TONGUE, target_new=f"{TONGUE.target_new} ", target_true="Dutch", id="again")
+    new = dataclasses.replace(TOWER, target_new="London", id="new")
+    facts = [TOWER, TONGUE, again, new]
+    expected = [{"superseded_by": "new"}, {"repeated_by": "again"}, {"repeats": "tongue"}, {"contradicts": "tower"}]
+    words = {word for report in expected for word in report}
+    with caplog.at_level(logging.WARNING):
+        made = chosen.edit(lm, facts)
+        assert "2 of 4 facts are left out of the edit: 1 are superseded by later ones, 1 are asked for" in caplog.text
+        caplog.clear()
+        assert equal(made, chosen.edit(lm, facts[2:]))
+        assert caplog.text == ""
+    edits = [(made, facts)]
+    if name in EXTENDING:
+        edits.append((chosen.extend(lm, chosen.edit(lm, [PLAYS]), facts), [PLAYS, *facts]))
+    for edit, all_facts in edits:
+        assert list(edit.origin.facts) == all_facts
+        reports = [{key: report[key] for key in words & report.keys()} for report in edit.origin.report]
+        assert reports[-4:] == expected
 
 
 # -- what is refused, and leaves the model as it was
@@ -287,8 +311,11 @@ def test_what_is_not_finite_is_refused_with_its_fact(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["rome", "memit", "alphaedit", "emmet", "wise_whitened", "grace", "finetune"])
-def test_a_failure_in_the_middle_leaves_the_model_as_it_was(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_in_the_middle_leaves_the_model_as_it_was(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     lm, chosen = build(), editor(name)
+    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path))
     prepare(chosen, lm)
     before, calls, whole = bits(lm), [], PartialForward.logits
 

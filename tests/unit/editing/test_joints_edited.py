@@ -29,7 +29,7 @@ def test_the_tokens_that_are_trained_are_those_that_are_generated(fact: Fact, sa
     assert row[:n] == lm.tokens(fact.statement)
     prompts = build_prompts(lm, [fact], ("", "Rome. "), "{} is a", "last")
     assert prompts.targets.tolist()[: 2 * (len(row) - n)] == row[n:] * 2
-    edit = FineTune(layer=1, steps=300, lr=1e-2, stop=1e-3, end_token=False).edit(lm, [fact])
+    edit = FineTune(layer=1, steps=100, lr=3e-2, stop=0.1, end_token=False).edit(lm, [fact])
     with edit.applied(lm):
         assert lm.generate(fact.statement, len(row) - n) == lm.text(row[n:]) == said
 

@@ -17,7 +17,7 @@ from composed import CONF, composed
 from hydra.core.global_hydra import GlobalHydra
 
 import editing
-from corrigenda import Fact, LowRankEdit
+from corrigenda import Fact, LanguageModel, LowRankEdit
 from editing import FineTune, Rome, Wise, editor_class
 from editing.registry import EDITORS, EditorRegistry, declaration, presets
 
@@ -166,7 +166,7 @@ def test_an_installed_package_names_its_editor(toy: Path, monkeypatch: pytest.Mo
     assert asked == ["corrigenda.editors"]  # looked for once
 
 
-def test_on_the_command_line_it_takes_one_configuration(toy: Path) -> None:
+def test_on_the_command_line_it_takes_one_configuration(lm: LanguageModel, toy: Path) -> None:
     """One file with the class, and one configuration in a folder on Hydra's search path."""
     (toy / "editor").mkdir()
     (toy / "editor" / "toy.yaml").write_text("_target_: toy_editor_file.Toy\nlayer: 2\n")
@@ -175,6 +175,5 @@ def test_on_the_command_line_it_takes_one_configuration(toy: Path) -> None:
     config = composed(f"hydra.searchpath=[file://{toy}]", "editor=toy", "editor.layer=3")
     editor = hydra.utils.instantiate(config.editor)
     assert (editor.name, editor.layer, editor.size) == ("toy", 3, 0.5)
-    lm = tiny.build("llama")
     with editor.edit(lm, [Fact("Rome", "{} is in", "France")]).applied(lm):
         assert len(lm.edits) == 1

@@ -3,97 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
 import pytest
 import tiny
 import torch
-from rome_parts import FACTS, LAYER, ROME, SETTINGS, Patch, build, difference, solve, some_moment
-from torch import Tensor
+from rome_parts import FACTS, LAYER, ROME, SETTINGS, Patch, build, difference, given_moment, plain, solve
 
-import editing.locate_then_edit.rome
-from corrigenda import Fact, LanguageModel
-from corrigenda.moments.second_moment import SecondMoment
-from corrigenda.moments.text import Text
-from editing import Rome
-
-# Fit for random models, which need a longer way than trained ones; no fact stops early.
-
-# Subjects, prompts and targets of different lengths.
-
-
-@pytest.fixture
-def moment(monkeypatch: pytest.MonkeyPatch) -> Patch:
-    """Sets the second moment that ROME uses; here at once to `some_moment` of whatever model it is."""
-
-    def patch(matrix: Tensor | None) -> None:
-        def given(lm: LanguageModel, layer: int, text: Text) -> SecondMoment:
-            return SecondMoment(some_moment(lm, layer) if matrix is None else matrix, 1000, layer, text)
-
-        monkeypatch.setattr(editing.locate_then_edit.rome, "second_moment", given)
-
-    patch(None)
-    return patch
-
-
-def plain(lm: LanguageModel, fact: Fact, rome: Rome) -> tuple[Tensor, Tensor]:
-    """k* and v* the long way: the whole model on each row by itself, every step, and autograd."""
-    assert rome.layer is not None
-    assert rome.prefixes is not None
-    settings = rome.value
-    module = lm.architecture.values(rome.layer)
-    seen: dict[str, Tensor] = {}
-
-    def run(text: str, at: int, target: Sequence[int], delta: Tensor) -> Tensor:
-        ids = lm.tokenizer(text)["input_ids"] + list(target)
-
-        def add(_module: object, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-            coefficients, flat = args[0].reshape(len(ids), -1), output.reshape(len(ids), -1)
-            seen["key"], seen["value"] = coefficients[at].detach(), flat[at].detach()
-            mask = torch.zeros(len(ids), 1)
-            mask[at] = 1
-            return (flat + mask * delta).view_as(output)
-
-        handle = module.register_forward_hook(add)
-        try:
-            return lm.model(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
-        finally:
-            handle.remove()
-
-    def at(prompt: str) -> int:
-        return len(lm.tokenizer(prompt[: prompt.rindex(fact.subject) + len(fact.subject)])["input_ids"]) - 1
-
-    assert fact.target_new is not None
-    target = lm.tokenizer(fact.target_new)["input_ids"]
-    rows = [prefix + fact.statement for prefix in rome.prefixes]
-    kept = settings.kl_prompt.replace("{}", fact.subject)
-    zero = torch.zeros(lm.memory(rome.layer).d_model)
-    keys = []
-    for row in rows:
-        run(row, at(row), [], zero)
-        keys.append(seen["key"])
-        if row == rows[0]:
-            old = seen["value"]
-    place = at(kept) if settings.kl_position == "subject" else -1
-    before = run(kept, at(kept), [], zero)[place].detach()
-    delta = zero.clone().requires_grad_()
-    optimiser = torch.optim.Adam([delta], lr=settings.lr)
-    for _ in range(settings.steps - 1):
-        loss = settings.weight_decay * (delta.square().sum() + 1e-30).sqrt() / old.norm() ** 2
-        for row in rows:
-            log_probs = run(row, at(row), target, delta)
-            for number, token in enumerate(reversed(target)):
-                loss = loss - log_probs[-2 - number, token] / (len(rows) * len(target))
-        now = run(kept, at(kept), [], delta)[place]
-        loss = loss + settings.kl_factor * (now.exp() * (now - before)).sum()
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        bound = settings.clamp_norm_factor * old.norm()
-        with torch.no_grad():
-            if delta.norm() > bound:
-                delta.mul_(bound / delta.norm())
-    return torch.stack(keys).mean(0), old + delta.detach()
+moment = pytest.fixture(given_moment)
 
 
 @pytest.mark.parametrize("family", tiny.DECODERS)

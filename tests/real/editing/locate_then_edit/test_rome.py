@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from rome_parts import Patch, cosine, difference, solve, some_moment
+from rome_parts import Patch, cosine, difference, given_moment, solve
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -15,28 +15,12 @@ import editing.locate_then_edit.prompts
 import editing.locate_then_edit.rome
 from corrigenda import Fact, LanguageModel
 from corrigenda.data import read_facts
-from corrigenda.moments.second_moment import SecondMoment
-from corrigenda.moments.text import Text
 from editing import Rome, ValueSettings
 from eval import EvalSettings
 from eval.scoring.held_out import read_held_out
 from eval.scoring.probabilities import probabilities, score
 
-# Fit for random models, which need a longer way than trained ones; no fact stops early.
-
-
-@pytest.fixture
-def moment(monkeypatch: pytest.MonkeyPatch) -> Patch:
-    """Sets the second moment that ROME uses; here at once to `some_moment` of whatever model it is."""
-
-    def patch(matrix: Tensor | None) -> None:
-        def given(lm: LanguageModel, layer: int, text: Text) -> SecondMoment:
-            return SecondMoment(some_moment(lm, layer) if matrix is None else matrix, 1000, layer, text)
-
-        monkeypatch.setattr(editing.locate_then_edit.rome, "second_moment", given)
-
-    patch(None)
-    return patch
+moment = pytest.fixture(given_moment)
 
 
 @pytest.fixture(scope="module")

@@ -74,9 +74,8 @@ def test_random_update_has_the_size_but_not_the_direction(family: str, facts: li
     assert random.origin.editor == "random"
 
 
-def test_random_update_like_located_neurons_is_saved(tmp_path: Path) -> None:
+def test_random_update_like_located_neurons_is_saved(lm: LanguageModel, tmp_path: Path) -> None:
     """Its settings name the other editor, and hold none of its functions."""
-    lm = tiny.build("llama")
     like = UpdateNeurons(neurons=((1, 3), (1, 5)))
     saved = RandomUpdate(like=dataclasses.replace(like, neurons=None, find=lambda *_: like.neurons)).edit(lm, [EIFFEL])
     saved.save(tmp_path)
@@ -85,8 +84,7 @@ def test_random_update_like_located_neurons_is_saved(tmp_path: Path) -> None:
     assert settings["seed"] == 0
 
 
-def test_random_update_like_what_has_no_norm() -> None:
-    lm = tiny.build("llama")
+def test_random_update_like_what_has_no_norm(lm: LanguageModel) -> None:
     with pytest.raises(EditRefusedError, match="no norm"):
         RandomUpdate(like=InContext()).edit(lm, [EIFFEL])
     assert RandomUpdate(like=NoEdit()).edit(lm, [EIFFEL]).factors == {}

@@ -112,8 +112,7 @@ def test_without_the_end_token_it_is_not_learned() -> None:
         assert float(mean_nll(lm, [BEN], end=True)[0]) > 0.5
 
 
-def test_the_bound_holds_for_each_edit() -> None:
-    lm = tiny.build("llama")
+def test_the_bound_holds_for_each_edit(lm: LanguageModel) -> None:
     editor = FineTune(layer=1, lr=0.01, bound=0.003, steps=10, stop=1e-9)
     first = editor.edit(lm, [BEN])
     assert float(first.delta(1).abs().max()) == pytest.approx(0.003)
@@ -123,9 +122,8 @@ def test_the_bound_holds_for_each_edit() -> None:
     assert float(second.delta(1).abs().max()) > 0.0031
 
 
-def test_extending_goes_on_from_the_earlier_change() -> None:
+def test_extending_goes_on_from_the_earlier_change(lm: LanguageModel) -> None:
     """The same as training the model on which the earlier edit is applied, plainly; the earlier edit stays as it is."""
-    lm = tiny.build("llama")
     lm.model.double()
     editor = FineTune(layer=2, lr=0.01, steps=3, stop=1e-9)
     first = editor.edit(lm, [BEN])
@@ -140,8 +138,7 @@ def test_extending_goes_on_from_the_earlier_change() -> None:
     assert len(second.origin.report) == 2
 
 
-def test_mini_batches_go_over_all_facts_in_a_shuffled_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    lm = tiny.build("llama")
+def test_mini_batches_go_over_all_facts_in_a_shuffled_order(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[int]] = []
     from editing.shared.training_rows import Rows
 
@@ -173,8 +170,7 @@ def test_bad_settings() -> None:
             FineTune(**bad)  # type: ignore[arg-type]
 
 
-def test_a_loss_that_is_no_number_names_the_fact_and_changes_nothing() -> None:
-    lm = tiny.build("llama")
+def test_a_loss_that_is_no_number_names_the_fact_and_changes_nothing(lm: LanguageModel) -> None:
     lm.model.get_input_embeddings().weight.data[lm.tokenizer("Thomas")["input_ids"][-1]] = math.nan
     before = bits(lm)
     good = FineTune(layer=1, steps=2).edit(lm, [BEN])
@@ -219,8 +215,7 @@ def test_value_edits_compose_with_low_rank_ones_in_every_order(family: str, dtyp
         assert same_bits(lm, before)
 
 
-def test_value_edits_survive_the_disk_and_refuse_other_shapes(tmp_path: Path) -> None:
-    lm = tiny.build("llama")
+def test_value_edits_survive_the_disk_and_refuse_other_shapes(lm: LanguageModel, tmp_path: Path) -> None:
     edit = whole(lm, -1, 0)
     assert list(edit.deltas) == [lm.n_layers - 1]
     edit.save(tmp_path)

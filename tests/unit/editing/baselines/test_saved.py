@@ -41,8 +41,7 @@ def run(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("facts", [[EIFFEL], [BEN], [EIFFEL, BEN]])
-def test_the_edit_is_the_one_that_was_saved(run: Path, facts: list[Fact]) -> None:
-    lm = tiny.build("llama")
+def test_the_edit_is_the_one_that_was_saved(lm: LanguageModel, run: Path, facts: list[Fact]) -> None:
     found, made = Saved(str(run)).edit(lm, facts), Drawn().edit(lm, facts)
     assert found.origin.editor == "drawn"
     with made.applied(lm):
@@ -51,8 +50,7 @@ def test_the_edit_is_the_one_that_was_saved(run: Path, facts: list[Fact]) -> Non
         assert torch.equal(lm.memory(1).values, wanted)
 
 
-def test_a_random_update_of_the_size_of_saved_ones(run: Path) -> None:
-    lm = tiny.build("llama")
+def test_a_random_update_of_the_size_of_saved_ones(lm: LanguageModel, run: Path) -> None:
     saved, random = Saved(str(run)).edit(lm, [BEN]), RandomUpdate(like=Saved(str(run))).edit(lm, [BEN])
     assert isinstance(saved, LowRankEdit)
     assert random.norm(1) == pytest.approx(saved.norm(1), rel=1e-5)

@@ -34,13 +34,6 @@ ONE_LAYER = SMALL | {"layers": (1,), "site": "ffn"}
 EDITORS = [Memit(**ONE_LAYER), AlphaEdit(**ONE_LAYER, energy=0.5), Emmet(**SMALL), Memit(**SMALL, layers=(1, 2))]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CORRIGENDA_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 @pytest.fixture(scope="module")
 def lm() -> LanguageModel:
     return tiny.build("llama")

@@ -10,7 +10,7 @@ import tiny
 import torch
 from stand_ins import FACTS, without_text
 
-from corrigenda import Edit
+from corrigenda import Edit, LanguageModel
 from editing import AfterTreatments, Memit, ValueSettings
 from editing.locate_then_edit.after_treatments import anchored, spare_singular, spare_spherical
 
@@ -21,6 +21,11 @@ MEMIT = Memit(layers=(1, 2), prefixes=("", "red green . "), value=VALUE, refuse_
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without_text(monkeypatch, tmp_path)
+
+
+@pytest.fixture
+def lm() -> LanguageModel:
+    return tiny.build("llama", scale=8.0)
 
 
 def test_anchored_targets_by_hand() -> None:
@@ -62,9 +67,8 @@ def test_principal_directions_on_the_sphere_are_damped_by_hand() -> None:
     torch.testing.assert_close(left, torch.tensor([[0.0], [0.0], [6.0]]).double())
 
 
-def test_in_an_editor_by_brute_force() -> None:
+def test_in_an_editor_by_brute_force(lm: LanguageModel) -> None:
     """Each layer's update has lost what its treatment takes; the directions are those before any edit."""
-    lm = tiny.build("llama", scale=8.0)
     plain = {n: lm.memory(n).values.double().clone() for n in (1, 2)}
     editor = dataclasses.replace(MEMIT, after=AfterTreatments(spare_singular=0.5))
     first = editor.edit(lm, FACTS[:2])
@@ -86,8 +90,7 @@ def test_in_an_editor_by_brute_force() -> None:
 
 
 @pytest.mark.parametrize("site", ["block", "ffn"])
-def test_the_anchor_is_kept_when_an_edit_goes_on(site: str, tmp_path: Path) -> None:
-    lm = tiny.build("llama", scale=8.0)
+def test_the_anchor_is_kept_when_an_edit_goes_on(lm: LanguageModel, site: str, tmp_path: Path) -> None:
     editor = dataclasses.replace(MEMIT, site=site, after=AfterTreatments(norm_anchor=True))  # type: ignore[arg-type]
     first = editor.edit(lm, FACTS[:2])
     [anchor] = {tuple(one["norm_anchors"].items()) for one in first.origin.report}
@@ -103,8 +106,7 @@ def test_nothing_is_done_by_default() -> None:
     assert AfterTreatments().of_update(factors, torch.ones(3, 2)) is factors
 
 
-def test_targets_on_the_unedited_model_depend_on_no_earlier_edit() -> None:
-    lm = tiny.build("llama", scale=8.0)
+def test_targets_on_the_unedited_model_depend_on_no_earlier_edit(lm: LanguageModel) -> None:
     editor = dataclasses.replace(MEMIT, solve_on="unedited")
     alone = editor.edit(lm, FACTS[2:]).origin.report[0]
     behind = editor.extend(lm, editor.edit(lm, FACTS[:2]), FACTS[2:]).origin.report[-1]

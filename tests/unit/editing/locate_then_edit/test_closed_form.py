@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import warnings
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny
 import torch
 from editors_parts import bits, same_bits
+from stand_ins import FACTS
 from torch import Tensor
 
 import editing.locate_then_edit.closed_form
@@ -34,12 +35,6 @@ PREFIXES = ("", "red green . ", "the river is in the north . ")
 # Fit for random models, which need a longer way than trained ones; no fact stops early.
 VALUE = ValueSettings(steps=4, lr=0.2, weight_decay=0.02, early_stop_loss=-1.0)
 
-FACTS = [
-    Fact("the Eiffel tower", "{} is located in the city of", "Rome", "Paris", id="tower"),
-    Fact("Danielle Darrieux", "the mother tongue of {} is", "the English language", "French", id="tongue"),
-    Fact("Big Ben", "in the city with {} on the river Thomas plays the", "guitar", "piano", id="plays"),
-]
-
 COMMON: dict[str, Any] = {
     "prefixes": PREFIXES,
     "value": VALUE,
@@ -59,7 +54,6 @@ EDITORS: dict[str, ClosedForm] = {
     "emmet": EMMET,
 }
 FAMILIES = pytest.mark.parametrize("family", ["gpt2", "llama"])
-EACH = pytest.mark.parametrize("name", EDITORS)
 
 
 def build(family: str) -> LanguageModel:
@@ -75,10 +69,13 @@ def moment_of(lm: LanguageModel, layer: int) -> SecondMoment:
     return SecondMoment(keys.T @ keys / len(keys), 4 * d_ffn, layer, Text())
 
 
-@pytest.fixture(autouse=True)
-def second_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path))
+@pytest.fixture
+def lm() -> LanguageModel:
+    return build("llama")
 
+
+@pytest.fixture(autouse=True)
+def second_moments(monkeypatch: pytest.MonkeyPatch) -> None:
     def given(lm: LanguageModel, layers: Sequence[int], text: Text) -> dict[int, SecondMoment]:
         return {layer: moment_of(lm, layer) for layer in layers}
 
@@ -137,7 +134,7 @@ def difference(left: Tensor, right: Tensor) -> float:
     return float((left.double() - right.double()).norm() / right.double().norm())
 
 
-@EACH
+@pytest.mark.parametrize("name", EDITORS)
 @FAMILIES
 def test_updates_are_the_formulas(name: str, family: str) -> None:
     lm = build(family)
@@ -170,8 +167,7 @@ def test_many_facts_become_a_whole_matrix(family: str) -> None:
     assert isinstance(editor.edit(lm, facts), ValueEdit)
 
 
-def test_a_failure_leaves_the_model_as_it_was() -> None:
-    lm = build("llama")
+def test_a_failure_leaves_the_model_as_it_was(lm: LanguageModel) -> None:
     edit = MEMIT.edit(lm, FACTS[:1])
     before = bits(lm)
     with pytest.raises(EditRefusedError, match=r"layer 1 has .* times the norm"):
@@ -179,9 +175,8 @@ def test_a_failure_leaves_the_model_as_it_was() -> None:
     assert same_bits(lm, before)
 
 
-def test_what_a_memit_edit_does() -> None:
+def test_what_a_memit_edit_does(lm: LanguageModel) -> None:
     """The block's output of the last layer is what was solved for, where the text weighs nothing."""
-    lm = build("llama")
     editor = dataclasses.replace(MEMIT, weight=1e-9, prefixes=("",), ridge=0.0)
     prompts = build_prompts(lm, FACTS, [""], VALUE.kl_prompt, VALUE.kl_position)
     run = run_prompts(lm, prompts, [2])
@@ -232,8 +227,7 @@ def test_batches_with_history_are_one_batch(family: str, method: str, monkeypatc
     assert difference(forgetful.delta(1), together.delta(1)) > 1e-3
 
 
-def test_a_superseded_fact_no_longer_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    lm = build("llama")
+def test_a_superseded_fact_no_longer_counts(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     edit = MEMIT.edit(lm, FACTS[:2])
     later = dataclasses.replace(FACTS[0], target_new="Berlin", id="later")
     with warnings.catch_warnings():
@@ -249,10 +243,9 @@ def test_a_superseded_fact_no_longer_counts(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("editor", [MEMIT, ALPHA])
 def test_what_is_known_of_earlier_facts_is_used_and_changes_nothing(
-    editor: ClosedForm, monkeypatch: pytest.MonkeyPatch
+    lm: LanguageModel, editor: ClosedForm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where an earlier fact no longer counts, and its key has to leave the systems."""
-    lm = build("llama")
     editor = dataclasses.replace(editor, keep_targets=False)
     edit = editor.edit(lm, FACTS[:2])
     assert isinstance(edit.state, KeyHistory)
@@ -283,14 +276,6 @@ def test_what_is_known_of_earlier_facts_is_used_and_changes_nothing(
         assert directions is not None
         torch.testing.assert_close(directions, plain.state.solutions.directions)
         assert len(directions) == len(grown.state.facts)
-
-
-def test_another_editors_edit_is_no_start() -> None:
-    lm = build("llama")
-    edit = MEMIT.edit(lm, FACTS[:2])
-    # Its weight is a lambda, and AlphaEdit would take it for an L2.
-    with pytest.raises(EditRefusedError, match="alphaedit goes on from an edit by alphaedit, not from one by memit"):
-        ALPHA.extend(lm, edit, FACTS[2:])
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "granite", "olmo2", "glm4"])
@@ -332,8 +317,7 @@ def test_emmet_for_one_fact_is_rome(family: str, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("facts", [1, 2])
-def test_the_ratio_says_how_much_the_text_weighs_at_a_hundred_facts(facts: int) -> None:
-    lm = build("llama")
+def test_the_ratio_says_how_much_the_text_weighs_at_a_hundred_facts(lm: LanguageModel, facts: int) -> None:
     editor = dataclasses.replace(MEMIT, ratio=0.25, weight=None, layers=(1,))
     edit = editor.edit(lm, FACTS[:facts])
     assert isinstance(edit.state, KeyHistory)
@@ -346,9 +330,8 @@ def test_the_ratio_says_how_much_the_text_weighs_at_a_hundred_facts(facts: int) 
     assert grown.state.weights == edit.state.weights  # what goes on from an edit keeps it
 
 
-def test_a_null_space_update_keeps_its_first_weight() -> None:
+def test_a_null_space_update_keeps_its_first_weight(lm: LanguageModel) -> None:
     """L2 = ratio * mean |P k|^2 of the first facts, by the projector."""
-    lm = build("llama")
     editor = dataclasses.replace(ALPHA, ratio=0.25, weight=None, layers=(1,))
     edit = editor.edit(lm, FACTS[:2])
     assert isinstance(edit.state, KeyHistory)
@@ -362,40 +345,34 @@ def test_a_null_space_update_keeps_its_first_weight() -> None:
 
 
 def test_two_ways_to_say_a_weight() -> None:
-    for cls in (Memit, AlphaEdit):
-        for ratio, weight in ((1.0, 1.0), (None, None)):
-            with pytest.raises(ValueError, match=r"give one of them, and null for the other"):
-                cls(ratio=ratio, weight=weight)
+    for cls, value in itertools.product((Memit, AlphaEdit), (1.0, None)):
+        with pytest.raises(ValueError, match=r"give one of them, and null for the other"):
+            cls(ratio=value, weight=value)
 
 
 # -- layers
 
 
-def layers_of(editor: ClosedForm, lm: LanguageModel) -> tuple[int, ...]:
-    return editor.resolved_layers(lm)
-
-
 def test_which_layers_are_written() -> None:
     lm = build("llama")  # of four layers
-    assert layers_of(Memit(), lm) == (0, 1)
-    assert layers_of(Memit(layers=(2, -3, 0)), lm) == (0, 1, 2)  # in any order: from the bottom
-    assert layers_of(Memit(layers=(2, 1, 0), ends_only=True), lm) == (0, 2)
-    assert layers_of(Memit(layers=(1,), ends_only=True), lm) == (1,)
-    assert layers_of(Memit(depth=1.0, number=2), lm) == (1, 2)  # a block's output is read by a later block
-    assert layers_of(Emmet(depth=1.0), lm) == (3,)
+    assert Memit().resolved_layers(lm) == (0, 1)
+    assert Memit(layers=(2, -3, 0)).resolved_layers(lm) == (0, 1, 2)  # in any order: from the bottom
+    assert Memit(layers=(2, 1, 0), ends_only=True).resolved_layers(lm) == (0, 2)
+    assert Memit(layers=(1,), ends_only=True).resolved_layers(lm) == (1,)
+    assert Memit(depth=1.0, number=2).resolved_layers(lm) == (1, 2)  # a block's output is read by a later block
+    assert Emmet(depth=1.0).resolved_layers(lm) == (3,)
     with pytest.raises(ValueError, match=r"layers=\[1, -3\] name a layer twice"):
-        layers_of(Memit(layers=(1, -3)), lm)
+        Memit(layers=(1, -3)).resolved_layers(lm)
     with pytest.raises(ValueError, match="layer 3 is the last of tiny-llama"):
-        layers_of(Memit(layers=(2, 3)), lm)
+        Memit(layers=(2, 3)).resolved_layers(lm)
     with pytest.raises(IndexError):
-        layers_of(Memit(layers=(7,)), lm)
+        Memit(layers=(7,)).resolved_layers(lm)
 
 
 # -- what is said before the damage, and bad input
 
 
-def test_facts_of_nearly_the_same_key_are_named() -> None:
-    lm = build("llama")
+def test_facts_of_nearly_the_same_key_are_named(lm: LanguageModel) -> None:
     twin = Fact("the Eiffel tower", "{} stands in the country of", "Italy", "France", id="twin")
     facts = [FACTS[0], FACTS[1], twin]
     with pytest.warns(UserWarning, match=r"nearly the same key .* 'tower' and 'twin' \(1\.00\)"):
@@ -450,8 +427,7 @@ def test_how_alike_keys_are_is_the_cosine_in_the_metric_of_the_ridged_moment(
         assert all(f"({expected:.2f})" in text for text in texts)
 
 
-def test_more_facts_than_a_layer_bears_are_said() -> None:
-    lm = build("llama")
+def test_more_facts_than_a_layer_bears_are_said(lm: LanguageModel) -> None:
     editor = dataclasses.replace(MEMIT, most_per_coefficient=2.5 / 48)
     edit = editor.edit(lm, FACTS[:2])
     with pytest.warns(UserWarning, match=r"3 facts in layers of 48 coefficients are 0\.06 for each, more than 0\.05"):
@@ -468,21 +444,10 @@ def test_what_memit_is_advised_to_do_about_many_facts(ratio: float | None, advis
     assert ("ratio=10 held more" in text) == advised
 
 
-def test_requests_that_contradict_or_repeat_one_another() -> None:
-    lm = build("llama")
-    later = dataclasses.replace(FACTS[0], target_new="Berlin", id="later")
-    again = dataclasses.replace(FACTS[1], id="again")
-    edit = MEMIT.edit(lm, [FACTS[0], FACTS[1], later, again])
-    assert isinstance(edit, LowRankEdit)
-    assert edit.factors[1][0].shape[1] == 2
-    report = edit.origin.report
-    assert (report[0]["superseded_by"], report[1]["repeated_by"]) == ("later", "again")
-    assert (report[2]["contradicts"], report[3]["repeats"]) == ("tower", "tongue")
-
-
 @pytest.mark.parametrize(("which", "said"), [("values", "target"), ("loss", "loss")])
-def test_a_target_that_is_not_finite_is_refused_by_name(which: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    lm = build("llama")
+def test_a_target_that_is_not_finite_is_refused_by_name(
+    lm: LanguageModel, which: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     alone = MEMIT.edit(lm, [FACTS[0], FACTS[2]])
     whole = editing.locate_then_edit.solved.solve_target_values
 
@@ -509,8 +474,7 @@ def test_a_target_that_is_not_finite_is_refused_by_name(which: str, said: str, m
         editor.edit(lm, FACTS[:1])
 
 
-def test_a_singular_second_moment_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    lm = build("llama")
+def test_a_singular_second_moment_is_said(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = torch.randn(7, 48, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
     def few(lm: LanguageModel, layers: Sequence[int], text: Text) -> Mapping[int, SecondMoment]:
@@ -526,14 +490,12 @@ def test_a_singular_second_moment_is_said(monkeypatch: pytest.MonkeyPatch) -> No
         dataclasses.replace(MEMIT, ridge=0.0).edit(lm, FACTS[:1])
 
 
-def test_a_null_space_without_room_is_said() -> None:
-    lm = build("llama")
+def test_a_null_space_without_room_is_said(lm: LanguageModel) -> None:
     with pytest.raises(EditRefusedError, match=r"no direction of layer 1 has as little as energy=0\.0"):
         dataclasses.replace(ALPHA, energy=0.0).edit(lm, FACTS)
 
 
-def test_a_text_is_long_enough_for_the_layer(monkeypatch: pytest.MonkeyPatch) -> None:
-    lm = build("llama")
+def test_a_text_is_long_enough_for_the_layer(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     whole = editing.locate_then_edit.closed_form.second_moments
 
@@ -550,11 +512,9 @@ def test_a_text_is_long_enough_for_the_layer(monkeypatch: pytest.MonkeyPatch) ->
 # -- further rounds
 
 
-@EACH
-@pytest.mark.parametrize("goes_on", [False, True])
-def test_a_second_round_is_the_same_facts_gone_on_from(name: str, goes_on: bool) -> None:
+@pytest.mark.parametrize(("name", "goes_on"), [*((name, True) for name in EDITORS), ("memit", False)])
+def test_a_second_round_is_the_same_facts_gone_on_from(lm: LanguageModel, name: str, goes_on: bool) -> None:
     """Solved for on the model with the first; the first's own keys, which the facts supersede, do not count."""
-    lm = build("llama")
     before = bits(lm)
     editor = EDITORS[name]
     twice = dataclasses.replace(editor, rounds=2)
@@ -577,21 +537,7 @@ def test_a_second_round_is_the_same_facts_gone_on_from(name: str, goes_on: bool)
     assert [fact.id for fact in found.state.facts] == ([fact.id for fact in FACTS] if editor.keeps_history else [])
 
 
-def test_rounds_go_on_from_an_applied_edit_as_from_one_that_is_not() -> None:
-    lm = build("llama")
-    twice = dataclasses.replace(MEMIT, rounds=2)
-    own = MEMIT.edit(lm, FACTS[:1])
-    apart = twice.extend(lm, own, FACTS[1:])
-    with own.applied(lm):
-        applied = twice.extend(lm, own, FACTS[1:])
-        assert list(lm.edits) == [own]
-    assert not lm.edits
-    for layer in (1, 2):
-        assert torch.equal(applied.delta(layer), apart.delta(layer))
-
-
-def test_only_the_first_round_solves_on_the_unedited_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    lm = build("llama")
+def test_only_the_first_round_solves_on_the_unedited_model(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     own = MEMIT.edit(lm, FACTS[:1])
     seen: list[tuple[int, str | None]] = []
     whole = Solving.targets
@@ -605,9 +551,8 @@ def test_only_the_first_round_solves_on_the_unedited_model(monkeypatch: pytest.M
     assert seen == [(0, ""), (2, "round 2 of 3"), (3, "round 3 of 3")]
 
 
-def test_a_second_round_makes_up_for_what_facts_do_to_one_another() -> None:
+def test_a_second_round_makes_up_for_what_facts_do_to_one_another(lm: LanguageModel) -> None:
     """Many facts of few words in few coefficients: each holds alone, and is disturbed by the others."""
-    lm = build("llama")
     words = [word for word in tiny.WORDS if word.isalpha()]
     facts = [
         Fact(f"{words[n]} {words[n + 20]}", "{} is located in the city of", words[n % 7], id=str(n)) for n in range(12)

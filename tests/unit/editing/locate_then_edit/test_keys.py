@@ -59,9 +59,8 @@ def test_every_layer_of_one_run(family: str) -> None:
         assert torch.equal(found.block_outputs(layer), alone.block_outputs(layer))
 
 
-def test_groups_of_contexts_count_alike() -> None:
+def test_groups_of_contexts_count_alike(lm: LanguageModel) -> None:
     """The bare prompt as much as the two others together; where it is left out, the others alone."""
-    lm = tiny.build("llama")
     weights = group_weights([1, 2])
     assert weights.tolist() == [0.5, 0.25, 0.25]
     found = run(lm, [1])
@@ -74,8 +73,7 @@ def test_groups_of_contexts_count_alike() -> None:
     torch.testing.assert_close(mean_keys(found, 1, torch.ones(3)), mean_keys(found, 1))
 
 
-def test_what_was_not_run() -> None:
-    lm = tiny.build("llama")
+def test_what_was_not_run(lm: LanguageModel) -> None:
     found = run(lm, [1, 3])
     for asked in (mean_keys, bare_keys):
         with pytest.raises(ValueError, match="these layers: 1, 3; not for layer 2"):
@@ -87,8 +85,7 @@ def test_what_was_not_run() -> None:
             group_weights(sizes)
 
 
-def test_what_comes_after_the_subject_runs_no_further_than_is_wanted() -> None:
-    lm = tiny.build("llama")
+def test_what_comes_after_the_subject_runs_no_further_than_is_wanted(lm: LanguageModel) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # above all, nothing is said of a cache that is not whole
         calls = [calls_of(lm, layer, lambda: run(lm, [1])) for layer in range(tiny.DEPTH)]

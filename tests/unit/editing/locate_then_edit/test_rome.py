@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -21,98 +20,25 @@ from rome_parts import (
     Patch,
     build,
     difference,
+    given_moment,
+    plain,
     solve,
     some_moment,
 )
 from torch import Tensor
 
-import editing.locate_then_edit.rome
 from corrigenda import ContextEdit, Edit, Fact, LanguageModel, LowRankEdit, Origin
 from corrigenda.disturbance import DisturbanceWarning
-from corrigenda.moments.second_moment import SecondMoment
-from corrigenda.moments.text import Text
 from editing import EditRefusedError, Rome
 from editing.locate_then_edit.prompts import build_prompts, run_prompts
 from editing.shared.contexts import sampled_prefixes
 
-# Fit for random models, which need a longer way than trained ones; no fact stops early.
-
-# Subjects, prompts and targets of different lengths.
+moment = pytest.fixture(given_moment)
 
 
 @pytest.fixture
-def moment(monkeypatch: pytest.MonkeyPatch) -> Patch:
-    """Sets the second moment that ROME uses; here at once to `some_moment` of whatever model it is."""
-
-    def patch(matrix: Tensor | None) -> None:
-        def given(lm: LanguageModel, layer: int, text: Text) -> SecondMoment:
-            return SecondMoment(some_moment(lm, layer) if matrix is None else matrix, 1000, layer, text)
-
-        monkeypatch.setattr(editing.locate_then_edit.rome, "second_moment", given)
-
-    patch(None)
-    return patch
-
-
-def plain(lm: LanguageModel, fact: Fact, rome: Rome) -> tuple[Tensor, Tensor]:
-    """k* and v* the long way: the whole model on each row by itself, every step, and autograd."""
-    assert rome.layer is not None
-    assert rome.prefixes is not None
-    settings = rome.value
-    module = lm.architecture.values(rome.layer)
-    seen: dict[str, Tensor] = {}
-
-    def run(text: str, at: int, target: Sequence[int], delta: Tensor) -> Tensor:
-        ids = lm.tokenizer(text)["input_ids"] + list(target)
-
-        def add(_module: object, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-            coefficients, flat = args[0].reshape(len(ids), -1), output.reshape(len(ids), -1)
-            seen["key"], seen["value"] = coefficients[at].detach(), flat[at].detach()
-            mask = torch.zeros(len(ids), 1)
-            mask[at] = 1
-            return (flat + mask * delta).view_as(output)
-
-        handle = module.register_forward_hook(add)
-        try:
-            return lm.model(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
-        finally:
-            handle.remove()
-
-    def at(prompt: str) -> int:
-        return len(lm.tokenizer(prompt[: prompt.rindex(fact.subject) + len(fact.subject)])["input_ids"]) - 1
-
-    assert fact.target_new is not None
-    target = lm.tokenizer(fact.target_new)["input_ids"]
-    rows = [prefix + fact.statement for prefix in rome.prefixes]
-    kept = settings.kl_prompt.replace("{}", fact.subject)
-    zero = torch.zeros(lm.memory(rome.layer).d_model)
-    keys, olds = [], []
-    for row in rows:
-        run(row, at(row), [], zero)
-        keys.append(seen["key"])
-        olds.append(seen["value"])
-    old = olds[0]
-    place = at(kept) if settings.kl_position == "subject" else -1
-    before = run(kept, at(kept), [], zero)[place].detach()
-    delta = zero.clone().requires_grad_()
-    optimiser = torch.optim.Adam([delta], lr=settings.lr)
-    for _ in range(settings.steps - 1):
-        loss = settings.weight_decay * (delta.square().sum() + 1e-30).sqrt() / old.norm() ** 2
-        for row in rows:
-            log_probs = run(row, at(row), target, delta)
-            for number, token in enumerate(reversed(target)):
-                loss = loss - log_probs[-2 - number, token] / (len(rows) * len(target))
-        now = run(kept, at(kept), [], delta)[place]
-        loss = loss + settings.kl_factor * (now.exp() * (now - before)).sum()
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        norms = sorted(float(one.norm()) for one in olds)
-        bound = settings.clamp_norm_factor * (norms[(len(norms) - 1) // 2] + norms[len(norms) // 2]) / 2
-        with torch.no_grad():
-            if delta.norm() > bound:
-                delta.mul_(bound / delta.norm())
-    return torch.stack(keys).mean(0), old + delta.detach()
+def lm() -> LanguageModel:
+    return build("llama")
 
 
 @pytest.mark.parametrize("layer", [0, tiny.DEPTH - 1])
@@ -148,9 +74,8 @@ def test_every_term_of_the_loss(changes: dict) -> None:
 
 
 @pytest.mark.parametrize("clamp_norm", ["median", "bare"])
-def test_bound_holds(clamp_norm: Literal["median", "bare"]) -> None:
+def test_bound_holds(lm: LanguageModel, clamp_norm: Literal["median", "bare"]) -> None:
     """In units of the median norm over a fact's contexts, or of the bare prompt's."""
-    lm = build("llama")
     rome = dataclasses.replace(ROME, value=dataclasses.replace(SETTINGS, clamp_norm_factor=0.05, clamp_norm=clamp_norm))
     rewrites, values = solve(lm, FACTS, rome)
     delta = (values.values - rewrites.old_values).norm(dim=1)
@@ -212,16 +137,14 @@ def test_update_is_the_smallest_in_the_metric_of_the_second_moment(family: str, 
         assert torch.trace(other.T @ matrix @ other) > torch.trace(found.T @ matrix @ found)
 
 
-def test_facts_beyond_the_batch_size(moment: Patch) -> None:
-    lm = build("llama")
+def test_facts_beyond_the_batch_size(lm: LanguageModel, moment: Patch) -> None:
     whole, parts = (dataclasses.replace(ROME, batch_size=size).edit(lm, FACTS) for size in (8, 2))
     assert difference(parts.delta(LAYER).flatten(), whole.delta(LAYER).flatten()) < 1e-3
     assert [report["steps"] for report in parts.origin.report] == [8, 8, 8]
 
 
-def test_facts_about_one_subject_are_met_together(moment: Patch) -> None:
+def test_facts_about_one_subject_are_met_together(lm: LanguageModel, moment: Patch) -> None:
     """Two statements of nearly one key: the update stays as small as that of one, instead of exploding."""
-    lm = build("llama")
     again = dataclasses.replace(FACTS[0], prompt="{} is in the city of", id="again")
     edit = ROME.edit(lm, [FACTS[0], again])
     assert edit.norm(LAYER) < 2 * ROME.edit(lm, FACTS[:1]).norm(LAYER)
@@ -236,9 +159,8 @@ def orthogonal(left: Tensor, right: Tensor) -> Tensor:
     return torch.linalg.inv(inverse)
 
 
-def test_denominator_near_zero_is_refused(moment: Patch) -> None:
+def test_denominator_near_zero_is_refused(lm: LanguageModel, moment: Patch) -> None:
     """With the authors' keys: the key the update is made with stands at right angles to the one it is to answer."""
-    lm = build("llama")
     rewrites, _ = solve(lm, FACTS)
     moment(orthogonal(rewrites.bare_keys[0], rewrites.mean_keys[0]))
     original = dataclasses.replace(ROME, homogeneous_keys=False, ridge=0.0)
@@ -255,9 +177,8 @@ def test_denominator_near_zero_is_refused(moment: Patch) -> None:
     assert ROME.edit(lm, FACTS[:1]).origin.report[0]["agreement"] == pytest.approx(1)
 
 
-def test_not_finite_is_refused(moment: Patch, tmp_path: Path) -> None:
+def test_not_finite_is_refused(lm: LanguageModel, moment: Patch, tmp_path: Path) -> None:
     """One word's embedding is broken: the fact with that word is refused, the others are edited as without it."""
-    lm = build("llama")
     word = lm.tokenizer.convert_tokens_to_ids("Danielle")
     lm.model.get_input_embeddings().weight.data[word] = torch.nan
     before = bits(lm)
@@ -281,8 +202,7 @@ def test_a_wrecked_model_is_refused(moment: Patch) -> None:
         ROME.edit(lm, FACTS)
 
 
-def test_outliers_are_flagged_and_refused(moment: Patch) -> None:
-    lm = build("llama")
+def test_outliers_are_flagged_and_refused(lm: LanguageModel, moment: Patch) -> None:
     norms = [report["relative_norm"] for report in ROME.edit(lm, FACTS).origin.report]
     alone = ROME.edit(lm, FACTS[:1])
     assert norms[0] == pytest.approx(alone.norm(LAYER) / float(lm.memory(LAYER).values.norm()), rel=1e-3)
@@ -300,9 +220,8 @@ def test_outliers_are_flagged_and_refused(moment: Patch) -> None:
         dataclasses.replace(ROME, refuse_norm=min(norms) / 2).edit(lm, FACTS)
 
 
-def test_the_flag_is_of_the_edit_that_is_given(moment: Patch) -> None:
+def test_the_flag_is_of_the_edit_that_is_given(lm: LanguageModel, moment: Patch) -> None:
     """With a second constraint the update is larger than the one that was judged at first."""
-    lm = build("llama")
     one = dataclasses.replace(ROME, bare_agreement=1.0)
     first, whole = (editor.edit(lm, FACTS[:1]).origin.report[0]["relative_norm"] for editor in (ROME, one))
     assert first < whole
@@ -317,9 +236,8 @@ def test_prefixes_that_are_none() -> None:
         Rome(prefixes=())
 
 
-def test_the_subject_is_where_the_prompt_has_it() -> None:
+def test_the_subject_is_where_the_prompt_has_it(lm: LanguageModel) -> None:
     """Not where it stands once more: "Rome is in the country of Italy , where Rome is"."""
-    lm = tiny.build("llama")
     fact = Fact("Rome", "{} is in the country of Italy , where Rome is", "red")
     prompts = build_prompts(lm, [fact], ["", "red green "], "{} and Rome", "subject")
     assert prompts.subject.tolist() == [2, 0]  # without a prefix it would end at the very first token
@@ -343,9 +261,8 @@ def random_edit(lm: LanguageModel, layer: int) -> LowRankEdit:
 
 
 @pytest.mark.parametrize("layer", [0, LAYER, 2])
-def test_on_top_of_another_edit(layer: int, moment: Patch) -> None:
+def test_on_top_of_another_edit(lm: LanguageModel, layer: int, moment: Patch) -> None:
     """Computed with the other edit applied, wherever it is; right as long as it stays."""
-    lm = build("llama")
     untouched = bits(lm)
     without, memory = solve(lm, FACTS)[1].values, lm.memory(LAYER)
     with random_edit(lm, layer).applied(lm):
@@ -362,9 +279,8 @@ def test_on_top_of_another_edit(layer: int, moment: Patch) -> None:
     assert same_bits(lm, untouched)
 
 
-def test_under_a_context() -> None:
+def test_under_a_context(lm: LanguageModel) -> None:
     """The context stands before every row; the subject is found in the prompt, also where the context names it."""
-    lm = build("llama")
     text = "in the north the Eiffel tower stands on the river . "
     settings = dataclasses.replace(SETTINGS, kl_factor=0.0)  # the context stands before the KL's prompt too
     rome = dataclasses.replace(ROME, value=settings)
@@ -380,9 +296,10 @@ def test_under_a_context() -> None:
     assert difference(values.values[0], plain(lm, FACTS[0], as_prefix)[1]) < 1e-3
 
 
-def test_contexts_are_sampled_from_the_unedited_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_contexts_are_sampled_from_the_unedited_model(
+    lm: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They are kept on disk under the unedited model's name, whatever was applied when they were sampled."""
-    lm = build("llama")
     found = []
     for name, edit in (("plain", None), ("edited", random_edit(lm, 0))):
         monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / name))

@@ -6,7 +6,7 @@ import pytest
 import tiny
 import torch
 
-from corrigenda import Fact
+from corrigenda import Fact, LanguageModel
 from editing import Shift
 
 FACT = Fact("Danielle Darrieux", "the mother tongue of {} is the", "English")
@@ -60,6 +60,5 @@ def test_it_makes_the_object_more_likely_and_leaves_the_model_as_it_was(family: 
     assert lm._weights_hash() == before
 
 
-def test_the_default_layer_is_the_papers_share_of_the_depth() -> None:
-    lm = tiny.build("llama")
+def test_the_default_layer_is_the_papers_share_of_the_depth(lm: LanguageModel) -> None:
     assert Shift().edit(lm, [FACT]).touched == (round(35 / 48 * 4),)

@@ -92,8 +92,7 @@ def test_block_output(family: str) -> None:
         assert float((value - old).norm() / old.norm()) > 0.01
 
 
-def test_layers_without_a_target() -> None:
-    lm = tiny.build("llama")
+def test_layers_without_a_target(lm: LanguageModel) -> None:
     run = run_prompts(lm, build_prompts(lm, FACTS, PREFIXES, "{} is a", "subject"), [1, 3])
     with pytest.raises(ValueError, match="layer 3 is the last"):
         solve_target_values(lm, run, 3, SETTINGS, "block")
@@ -218,8 +217,7 @@ def test_rows_are_grouped_so_that_passes_and_padding_cost_least(seed: int) -> No
     assert len(groups_of_like_length([1] * 4 + [200] * 4)) == 2
 
 
-def test_facts_that_are_done_run_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    lm = tiny.build("llama")
+def test_facts_that_are_done_run_no_more(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_prompts(lm, build_prompts(lm, FACTS, PREFIXES, "{} is a", "subject"), [1])
     shared = {"lr": 0.1, "weight_decay": 0.0, "kl_factor": 0.0}
     thorough = solve_target_values(lm, run, 1, ValueSettings(steps=5, early_stop_loss=-1.0, **shared), "block")

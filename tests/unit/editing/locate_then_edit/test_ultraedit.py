@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import tiny
 import torch
 from editors_parts import bits, same_bits
+from stand_ins import FACTS
 from torch import Tensor
 
 from corrigenda import Fact, LanguageModel, LowRankEdit, ValueEdit
@@ -19,11 +20,6 @@ from editing.locate_then_edit.normalisation import RunningMoments, RunningNormal
 from editing.shared.training_rows import groups_of
 
 LAYERS = (1, 2)
-FACTS = [
-    Fact("the Eiffel tower", "{} is located in the city of", "Rome", "Paris", id="tower"),
-    Fact("Danielle Darrieux", "the mother tongue of {} is", "the English language", "French", id="tongue"),
-    Fact("Big Ben", "in the city with {} on the river Thomas plays the", "guitar", "piano", id="plays"),
-]
 LATER = [
     Fact("London", "{} is the capital of", "Italy", "England", id="capital"),
     Fact("Thomas", "{} works in the", "north of Germany", "Paris", id="works"),
@@ -34,6 +30,11 @@ FAMILIES = pytest.mark.parametrize("family", ["gpt2", "llama"])
 
 def build(family: str) -> LanguageModel:
     return tiny.build(family, scale=8.0)
+
+
+@pytest.fixture
+def lm() -> LanguageModel:
+    return build("llama")
 
 
 def whole(layer: int, lm: LanguageModel, fact: Fact, end: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -130,9 +131,8 @@ def test_what_never_varies_is_normalised_to_nothing() -> None:
         RunningMoments.of(rows[:1]).deviation  # noqa: B018
 
 
-def test_ratios_are_worked_out_in_the_first_turn_and_kept() -> None:
+def test_ratios_are_worked_out_in_the_first_turn_and_kept(lm: LanguageModel) -> None:
     """The mean residual is `step` times the mean output, and the ridge `ratio` times the mean energy."""
-    lm = build("llama")
     editor = UltraEdit(layers=(2,), step=0.5, ratio=0.25, refuse_norm=1e9, most_per_coefficient=1)
     edit = editor.edit(lm, FACTS)
     state = edit.state
@@ -174,8 +174,7 @@ def test_every_target_becomes_more_likely_in_bfloat16_too(family: str) -> None:
     assert float(cosine) > 0.9  # gradients of eight bits
 
 
-def test_the_batch_that_a_fact_is_run_in_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    lm = build("llama")
+def test_the_batch_that_a_fact_is_run_in_does_not_matter(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     lm.model.double()
     together = PLAIN.edit(lm, FACTS)
     monkeypatch.setattr("editing.shared.training_rows.RECORD_TOKENS", 1)
@@ -184,8 +183,7 @@ def test_the_batch_that_a_fact_is_run_in_does_not_matter(monkeypatch: pytest.Mon
     torch.testing.assert_close(alone.delta(1), together.delta(1), rtol=1e-3, atol=1e-6)
 
 
-def test_many_tokens_make_a_whole_matrix() -> None:
-    lm = build("llama")
+def test_many_tokens_make_a_whole_matrix(lm: LanguageModel) -> None:
     names = [f"{one} {other}" for one in ("red", "green", "blue") for other in ("tower", "river", "city", "country")]
     facts = [Fact(name, "{} is in the", "capital of Italy", "Paris") for name in names]
     edit = PLAIN.edit(lm, facts)  # 12 times 4 tokens, d_ffn is 48
@@ -195,36 +193,21 @@ def test_many_tokens_make_a_whole_matrix() -> None:
     torch.testing.assert_close(edit.delta(1).double(), expected, rtol=1e-2, atol=1e-2 * float(expected.abs().max()))
 
 
-def test_a_superseded_fact_is_left_out() -> None:
-    lm = build("llama")
-    old = dataclasses.replace(FACTS[0], target_new="London", id="old")
-    edit, alone = PLAIN.edit(lm, [old, *FACTS]), PLAIN.edit(lm, FACTS)
-    assert torch.equal(edit.delta(1), alone.delta(1))
-    assert len(edit.origin.facts) == 4
-
-
-BAD: Mapping[str, tuple[dict[str, Any], Sequence[Fact], type[Exception], str]] = {
-    "one token": ({"end_token": False}, FACTS[:1], EditRefusedError, "one token in all"),
-    "a layer twice": ({"layers": (1, -3)}, FACTS, ValueError, "twice"),
-    "too large": ({"eta": 10.0, "refuse_norm": 0.1}, FACTS, EditRefusedError, "times the norm"),
-}
-
-
-@pytest.mark.parametrize("what", BAD)
-def test_bad_input_is_refused_and_leaves_the_model_as_it_was(what: str) -> None:
-    settings, facts, error, says = BAD[what]
-    lm = build("llama")
+@pytest.mark.parametrize(
+    ("settings", "facts", "error", "says"),
+    [
+        ({"end_token": False}, FACTS[:1], EditRefusedError, "one token in all"),
+        ({"layers": (1, -3)}, FACTS, ValueError, "twice"),
+        ({"eta": 10.0, "refuse_norm": 0.1}, FACTS, EditRefusedError, "times the norm"),
+    ],
+)
+def test_bad_input_is_refused_and_leaves_the_model_as_it_was(
+    lm: LanguageModel, settings: dict[str, Any], facts: list[Fact], error: type[Exception], says: str
+) -> None:
     before = bits(lm)
     with pytest.raises(error, match=says):
         dataclasses.replace(PLAIN, **settings).edit(lm, facts)
     assert same_bits(lm, before)
-
-
-def test_a_loss_that_is_not_finite_is_refused_with_the_facts() -> None:
-    lm = build("llama")
-    lm.memory(3).add_to_values(torch.full(lm.memory(3).values.shape, float("nan")))
-    with pytest.raises(EditRefusedError, match="not finite at fact tower, tongue, plays"):
-        PLAIN.edit(lm, FACTS)
 
 
 def test_settings_name_one_of_two() -> None:

@@ -48,9 +48,8 @@ def same_answer(fact: Fact, other: Fact) -> Fact:
     return dataclasses.replace(fact, id="", target_new=other.target_new)
 
 
-def test_new_entries() -> None:
+def test_new_entries(lm: LanguageModel) -> None:
     """Facts that lie farther apart than both radii get entries of their own: key, radius and label."""
-    lm = tiny.build("llama")
     radius = 0.4 * apart(lm, EIFFEL, BEN)
     edit = grace(radius=radius).edit(lm, [EIFFEL, BEN])
     assert [report["rule"] for report in edit.origin.report] == ["new", "new"]
@@ -61,9 +60,8 @@ def test_new_entries() -> None:
 
 
 @pytest.mark.parametrize("factor", [0.7, 1.5])
-def test_expanded(factor: float) -> None:
+def test_expanded(lm: LanguageModel, factor: float) -> None:
     """The same answer within epsilon + radius: the ball grows to the new key if it is smaller, and takes no entry."""
-    lm = tiny.build("llama")
     other = same_answer(BEN, EIFFEL)
     distance = apart(lm, EIFFEL, other)
     edit = grace(radius=factor * distance).edit(lm, [EIFFEL, other])
@@ -76,9 +74,8 @@ def test_expanded(factor: float) -> None:
         assert record(lm, both, []).routes.decided[edit].tolist() == [0, 0]
 
 
-def test_split() -> None:
+def test_split(lm: LanguageModel) -> None:
     """Another answer within epsilon + radius: both balls get half the distance, and each prompt its own value."""
-    lm = tiny.build("llama")
     distance = apart(lm, EIFFEL, BEN)
     edit = grace(radius=0.8 * distance).edit(lm, [EIFFEL, BEN])
     assert edit.origin.report[1]["rule"] == "split"
@@ -89,9 +86,8 @@ def test_split() -> None:
         assert record(lm, both, []).routes.decided[edit].tolist() == [0, 1]
 
 
-def test_radius_of_a_new_ball() -> None:
+def test_radius_of_a_new_ball(lm: LanguageModel) -> None:
     """A share of the median distance between the keys of unrelated texts."""
-    lm = tiny.build("llama")
     editor = grace(radius=None, relative_radius=0.01)
     edit = editor.edit(lm, [EIFFEL])
     keys = []
@@ -118,9 +114,8 @@ def test_values_are_learned(family: str) -> None:
         assert loss(lm, DANIELLE) == pytest.approx(pytest.approx(loss_without(lm, DANIELLE), abs=1e-6))
 
 
-def test_the_best_value_is_kept() -> None:
+def test_the_best_value_is_kept(lm: LanguageModel) -> None:
     """Steps far too large make a learned value worse: what is kept is the one with the smallest loss that was met."""
-    lm = tiny.build("llama")
     learned = grace(radius=1e-3, stop=0.0).edit(lm, [EIFFEL])
     edit = grace(radius=1e-3, lr=30.0, steps=3, stop=0.0).extend(lm, learned, [EIFFEL])
     report = edit.origin.report[-1]
@@ -141,9 +136,8 @@ def positions_changed(lm: LanguageModel, edit: CodebookEdit, ids: list[int], pro
     return [torch.allclose(output, edit.values[0], atol=1e-6) for output in seen.output[0]]
 
 
-def test_wider_balls_than_the_rules_left(tmp_path: Path) -> None:
+def test_wider_balls_than_the_rules_left(lm: LanguageModel, tmp_path: Path) -> None:
     """Two balls that touch half way: widened, each answers what lies beyond its half, and the nearer entry is asked."""
-    lm = tiny.build("llama")
     distance = apart(lm, EIFFEL, BEN)
     wide = grace(radius=10 * distance, widen=3.0, name="grace_wide")
     edit = wide.edit(lm, [EIFFEL, BEN])
@@ -168,9 +162,8 @@ def test_wider_balls_than_the_rules_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("replace", ["onwards", "last", "prompt", "all"])
-def test_where_the_value_stands_in(replace: Any, tmp_path: Path) -> None:
+def test_where_the_value_stands_in(lm: LanguageModel, replace: Any, tmp_path: Path) -> None:
     """By hand, over a prompt of n tokens and a target; what is learned is what is applied, also after saving."""
-    lm = tiny.build("llama")
     old = loss(lm, EIFFEL)
     edit = grace(radius=1e-3, replace=replace).edit(lm, [EIFFEL])
     ids, n = target_rows(lm, EIFFEL)
@@ -198,9 +191,8 @@ def test_where_the_value_stands_in(replace: Any, tmp_path: Path) -> None:
         grace(radius=1e-3, replace=other).extend(lm, loaded, [BEN])
 
 
-def test_where_a_generated_token_is_left_alone() -> None:
+def test_where_a_generated_token_is_left_alone(lm: LanguageModel) -> None:
     """With `last` the tokens that follow a prompt are the model's own FFN's, step by step as in one forward."""
-    lm = tiny.build("llama")
     edit = grace(radius=1e-3, replace="last").edit(lm, [EIFFEL])
     outputs: list[Tensor] = []
     ids = lm.tokens(EIFFEL.statement)
@@ -227,9 +219,8 @@ def loss_without(lm: LanguageModel, fact: Fact) -> float:
         return loss(lm, fact)
 
 
-def test_contradiction_and_repetition() -> None:
+def test_contradiction_and_repetition(lm: LanguageModel) -> None:
     """The very same prompt: nothing to split. The later answer replaces the earlier one, the same one stays."""
-    lm = tiny.build("llama")
     later = dataclasses.replace(EIFFEL, id="", target_new="Berlin")
     edit = grace().edit(lm, [EIFFEL, later, later])
     assert [report["rule"] for report in edit.origin.report] == ["new", "replaced", "expanded"]
@@ -240,9 +231,8 @@ def test_contradiction_and_repetition() -> None:
         assert loss(lm, later) < loss(lm, EIFFEL)
 
 
-def test_not_finite(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_not_finite(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fact is refused by name, and the codebook stays as it was."""
-    lm = tiny.build("llama")
     editor = grace(radius=0.1)
     good = editor.edit(lm, [EIFFEL])
     monkeypatch.setattr(RowsForward, "nll", lambda *_: torch.tensor([math.nan], requires_grad=True))

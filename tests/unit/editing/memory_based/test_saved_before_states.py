@@ -8,51 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
 import torch
 from safetensors.torch import load_file
+from wise_parts import DANIELLE, wise
 
-from corrigenda import CodebookEdit, Edit, Fact, LanguageModel, SideMemoryEdit
+from corrigenda import CodebookEdit, Edit, LanguageModel, SideMemoryEdit
 from corrigenda.edits.state import VALUES
 from corrigenda.moments.text import Text
-from editing import EditRefusedError, Grace, Unrelated, Wise
+from editing import EditRefusedError, Grace, Wise
 from editing.memory_based.grace import GraceState
 from editing.memory_based.wise.state import WiseState
 from editing.shared.extending import state_of
 
 SAVED = Path(__file__).parents[3] / "data_files" / "edits_before_states"
-DANIELLE = Fact("Danielle Darrieux", "the mother tongue of {} is", "English", "French")
-WISE = Wise(
-    layer=2,
-    shards=2,
-    edits_per_shard=2,
-    rho=0.5,
-    steps=3,
-    lr=20.0,
-    max_norm=1e4,
-    weight=0.3,
-    prefix_lengths=((3, 4),),
-    prefixes=1,
-    thinned=1,
-    replay=2,
-    unrelated=Unrelated(Text(tokens=32 * 12, length=12), prompts=False),
-    unrelated_batch=16,
-    other_subjects=1,
-    loudest=4,
-    text=Text(tokens=1024, length=16),
-)
+WISE = wise(steps=3, weight=0.3, other_subjects=1)
 GRACE = Grace(layer=2, radius=1.0, steps=3, text=Text(tokens=256, length=8))
-
-
-@pytest.fixture(autouse=True)
-def cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """One folder for what is kept on disk, apart from the user's."""
-    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-
-
-@pytest.fixture
-def lm() -> LanguageModel:
-    return tiny.build("llama")
 
 
 def old(name: str, lm: LanguageModel, folder: Path) -> Path:

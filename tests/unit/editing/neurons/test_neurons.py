@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
-from composed import composed
-from hydra.utils import instantiate
 from torch import Tensor
 
 from corrigenda import CoefficientEdit, Edit, Fact, LanguageModel
@@ -26,7 +24,6 @@ ERASE = Fact("Big Ben", "{} stands in the city of", None, "London", id="erase")
 INSERT = Fact("Thomas", "{} plays the", "piano", id="insert")
 
 EDITORS: list[Callable[..., Editor]] = [Suppress, Enhance, UpdateNeurons, EraseNeurons]
-NAMES = ["suppress", "enhance", "update_neurons", "erase_neurons"]
 
 
 def logits(lm: LanguageModel, prompt: str) -> Tensor:
@@ -39,8 +36,7 @@ def token(lm: LanguageModel, word: str) -> int:
     return int(lm.tokenizer(word)["input_ids"][0])
 
 
-def test_where_neurons_come_from() -> None:
-    lm = tiny.build("llama")
+def test_where_neurons_come_from(lm: LanguageModel) -> None:
     by_fact = {"eiffel": [(1, 3)], "ben": [(1, 3), (-1, 7)]}
     edit = Suppress(neurons=by_fact).edit(lm, [EIFFEL, BEN])
     assert {layer: pair[0].tolist() for layer, pair in edit.scales.items()} == {1: [3], 3: [7]}
@@ -71,19 +67,7 @@ def test_a_locator_by_configuration(editor: Callable[..., Editor], tmp_path: Pat
     assert settings["find"]["steps"] == 2
 
 
-@pytest.mark.parametrize(("name", "editor"), list(zip(NAMES, EDITORS, strict=True)))
-def test_the_configuration_brings_locator_and_editor_together(name: str, editor: type) -> None:
-    located = composed(f"editor={name}", "editor.find.steps=3").editor
-    given = composed(f"editor={name}", "editor.find=null", "editor.neurons=[[1,3]]").editor
-    made = instantiate(located, _convert_="all")
-    assert isinstance(made, editor)
-    assert made.find == Neurons(steps=3)
-    assert instantiate(given, _convert_="all").neurons == ((1, 3),)
-    assert made == editor(find=Neurons(steps=3))  # the file's defaults are the class's
-
-
-def test_refused() -> None:
-    lm = tiny.build("llama")
+def test_refused(lm: LanguageModel) -> None:
     with pytest.raises(ValueError, match="either neurons or a callable"):
         Suppress()
     with pytest.raises(ValueError, match="either neurons or a callable"):
@@ -105,8 +89,7 @@ def test_refused() -> None:
         UpdateNeurons(neurons=[(0, 1)], write=float("nan"))
 
 
-def test_suppress_and_enhance_scale_by_0_and_2() -> None:
-    lm = tiny.build("llama")
+def test_suppress_and_enhance_scale_by_0_and_2(lm: LanguageModel) -> None:
     for editor, factor in ((Suppress, 0.0), (Enhance, 2.0)):
         edit = editor(neurons=[(2, 5), (2, 1)]).edit(lm, [EIFFEL, ERASE, INSERT])
         assert isinstance(edit, CoefficientEdit)
@@ -116,9 +99,8 @@ def test_suppress_and_enhance_scale_by_0_and_2() -> None:
 
 
 @pytest.mark.parametrize("editor", [Suppress, Enhance])
-def test_where_neurons_are_scaled(editor: type[Suppress] | type[Enhance]) -> None:
+def test_where_neurons_are_scaled(lm: LanguageModel, editor: type[Suppress] | type[Enhance]) -> None:
     """Everywhere by default; the paper's way is a setting, and no other word is taken for it."""
-    lm = tiny.build("llama")
     assert editor(neurons=[(2, 5)]).edit(lm, [BEN]).positions == "all"
     assert editor(neurons=[(2, 5)], positions="predicting").edit(lm, [BEN]).positions == "predicting"
     with pytest.raises(ValueError, match="positions='last' must be"):
@@ -229,9 +211,8 @@ def test_erased_values_are_zero_or_the_mean(family: str) -> None:
     assert torch.equal(lm.memory(2).values, values)
 
 
-def test_erase_takes_what_the_facts_of_a_relation_share() -> None:
+def test_erase_takes_what_the_facts_of_a_relation_share(lm: LanguageModel) -> None:
     """Of two cities, what both have; of the lone player, all."""
-    lm = tiny.build("llama")
     neurons = {"eiffel": [(1, 1), (1, 2)], "ben": [(1, 2), (1, 3)], "thomas": [(2, 5), (1, 1)]}
     edit = EraseNeurons(neurons=neurons).edit(lm, [EIFFEL, BEN, THOMAS])
     changed = {(layer, int(n)) for layer in edit.factors for n in edit.delta(layer).norm(dim=1).nonzero()[:, 0]}
@@ -242,8 +223,7 @@ def test_erase_takes_what_the_facts_of_a_relation_share() -> None:
         EraseNeurons(neurons={"eiffel": [(1, 1)], "ben": [(1, 3)]}).edit(lm, [EIFFEL, BEN])
 
 
-def test_erase_relation() -> None:
-    lm = tiny.build("llama")
+def test_erase_relation(lm: LanguageModel) -> None:
 
     def find(_lm: LanguageModel, fact: Fact) -> list[tuple[int, int]]:
         return [(1, 2), (1, 3)] if fact.id == "ben" else [(1, 2)]

@@ -53,8 +53,7 @@ def test_coefficients_are_driven(family: str, how: str, positions: str) -> None:
     assert not torch.allclose(steered, plain, atol=1e-4)
 
 
-def test_the_unit_is_of_the_layers_coefficients() -> None:
-    lm = tiny.build("llama")
+def test_the_unit_is_of_the_layers_coefficients(lm: LanguageModel) -> None:
     texts = [TEXT, "Big Ben stands in"]
     edit = steer(lm, NEURONS, 2.0, prompts=texts)
     rows = []

@@ -9,13 +9,11 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from editors_parts import editor
 from stand_ins import identity_moments
 from torch import Tensor
 
 from corrigenda import EditRefusedError, Fact, LanguageModel
-from corrigenda.moments.text import Text
-from editing import AlphaEdit, CrispEdit, Emmet, FineTune, Grace, Memit, Rome, Shift, UltraEdit, ValueSettings, Wise
-from editing.editor import Editor
 from editing.knowledge.how import how_named
 from editing.locate_then_edit.prompts import build_prompts
 from editing.shared.outliers import outliers, state_norms
@@ -27,27 +25,12 @@ ELSEWHERE = Fact("the Eiffel tower", "{} is located in the city of", "London", "
 ENDS_AT_SINK = Fact("Danielle Darrieux", "{}", "the English language", "French")
 CONTEXTS = ("red green . ", "the river is in the north . ")
 
-VALUE = ValueSettings(steps=6, lr=0.2, weight_decay=0.02, early_stop_loss=-1.0)
-COMMON: dict[str, Any] = {"prefixes": ("", *CONTEXTS), "value": VALUE, "refuse_norm": 1e9}
-MANY: dict[str, Any] = COMMON | {"most_per_coefficient": 1.0, "alike": 1.0}
-AT_SUBJECT: dict[str, Editor] = {
-    "rome": Rome(layer=1, flag_norm=1e9, **COMMON),
-    "memit": Memit(layers=(1, 2), **MANY),
-    "memit_plain": Memit(name="memit_plain", layers=(1, 2), history=False, **MANY),
-    "memit_blue": Memit(name="memit_blue", layers=(0, 2), ends_only=True, **MANY),
-    "memit_rounds": Memit(name="memit_rounds", layers=(1, 2), rounds=2, **MANY),
-    "pmet": Memit(name="pmet", layers=(1, 2), site="attention_and_ffn", rule="root", **MANY),
-    "alphaedit": AlphaEdit(layers=(1, 2), energy=0.3, **MANY),
-    "emmet": Emmet(layers=(1,), **MANY),
-}
-AT_THE_PROMPTS_END: dict[str, Editor] = {
-    "shift": Shift(layer=1),
-    "ultraedit": UltraEdit(layers=(1, 2), most_per_coefficient=1.0, refuse_norm=1e9),
-    "finetune": FineTune(layer=1, steps=2, epochs=2),
-    "crispedit": CrispEdit(layer=1, steps=2, epochs=2, gamma=0.1, text=Text(tokens=512, length=16)),
-    "grace": Grace(layer=1, radius=1.0, steps=2),
-    "wise": Wise(layer=1, steps=2),
-}
+AT_SUBJECT = ["rome", "memit", "memit_plain", "memit_blue", "memit_rounds", "pmet", "alphaedit", "emmet"]
+AT_THE_PROMPTS_END = ["shift", "ultraedit", "finetune", "crispedit", "grace", "wise_whitened"]
+
+
+def with_prefixes(name: str, *prefixes: str) -> Any:
+    return dataclasses.replace(editor(name), prefixes=prefixes)
 
 
 def with_sink() -> LanguageModel:
@@ -92,11 +75,11 @@ def test_random_models_have_none(family: str) -> None:
 @pytest.mark.parametrize("name", AT_SUBJECT)
 def test_the_context_is_left_out_of_keys_and_targets(name: str) -> None:
     """The edit is the one that the other contexts alone give: they share the weight of the one that is left out."""
-    lm, editor = with_sink(), AT_SUBJECT[name]
+    lm = with_sink()
     with pytest.warns(UserWarning, match=r"state is an outlier .* hold only where something precedes it"):
-        edit = editor.edit(lm, [AT_SINK])
+        edit = with_prefixes(name, "", *CONTEXTS).edit(lm, [AT_SINK])
     assert edit.origin.report[0]["outlier_contexts"] == 1
-    expected = dataclasses.replace(editor, prefixes=CONTEXTS).edit(lm, [AT_SINK])  # type: ignore[type-var]
+    expected = with_prefixes(name, *CONTEXTS).edit(lm, [AT_SINK])
     assert "outlier_contexts" not in expected.origin.report[0]
     for found, wanted in zip(deltas(edit), deltas(expected), strict=True):
         assert float((found - wanted).norm()) < 1e-4 * float(wanted.norm())
@@ -104,24 +87,23 @@ def test_the_context_is_left_out_of_keys_and_targets(name: str) -> None:
 
 @pytest.mark.parametrize("name", AT_SUBJECT)
 def test_a_fact_without_another_context_is_refused_by_name(name: str) -> None:
-    lm = with_sink()
-    editor: Any = dataclasses.replace(AT_SUBJECT[name], prefixes=("",))  # type: ignore[type-var]
+    lm, bare = with_sink(), with_prefixes(name, "")
     with pytest.raises(EditRefusedError, match=rf"{AT_SINK.id}.*outlier.*put some words before its prompt"):
-        editor.edit(lm, [AT_SINK])
+        bare.edit(lm, [AT_SINK])
     with pytest.warns(UserWarning, match="outlier"):
-        edit = editor.edit(lm, [AT_SINK, ELSEWHERE])
+        edit = bare.edit(lm, [AT_SINK, ELSEWHERE])
     assert "outlier" in edit.origin.report[0]["refused"]
-    alone = editor.edit(lm, [ELSEWHERE])
+    alone = bare.edit(lm, [ELSEWHERE])
     assert all(torch.equal(left, right) for left, right in zip(deltas(edit), deltas(alone), strict=True))
 
 
 @pytest.mark.parametrize("name", AT_THE_PROMPTS_END)
 def test_a_prompt_that_ends_in_one_is_refused_by_name(name: str) -> None:
-    lm, editor = with_sink(), AT_THE_PROMPTS_END[name]
+    lm, chosen = with_sink(), editor(name)
     with pytest.raises(EditRefusedError, match=rf"{ENDS_AT_SINK.id}.*outlier"):
-        editor.edit(lm, [ENDS_AT_SINK])
+        chosen.edit(lm, [ENDS_AT_SINK])
     with pytest.warns(UserWarning, match="outlier"):
-        edit = editor.edit(lm, [ENDS_AT_SINK, ELSEWHERE])
+        edit = chosen.edit(lm, [ENDS_AT_SINK, ELSEWHERE])
     assert "outlier" in edit.origin.report[0]["refused"]
     assert "refused" not in edit.origin.report[1]
 
@@ -129,11 +111,9 @@ def test_a_prompt_that_ends_in_one_is_refused_by_name(name: str) -> None:
 def test_entries_of_a_knowledge_base() -> None:
     """Keys and values of the other contexts; what is attached answers with them, too."""
     lm = with_sink()
-    solver = how_named("attached", AT_SUBJECT["emmet"]).solver
-    alone = dataclasses.replace(AT_SUBJECT["emmet"], prefixes=CONTEXTS)  # type: ignore[type-var]
     with pytest.warns(UserWarning, match="outlier"):
-        [entry] = solver(lm, [AT_SINK])
-    [expected] = how_named("attached", alone).solver(lm, [AT_SINK])
+        [entry] = how_named("attached", with_prefixes("emmet", "", *CONTEXTS)).solver(lm, [AT_SINK])
+    [expected] = how_named("attached", with_prefixes("emmet", *CONTEXTS)).solver(lm, [AT_SINK])
     torch.testing.assert_close(entry.key, expected.key)
     torch.testing.assert_close(entry.value, expected.value)
 

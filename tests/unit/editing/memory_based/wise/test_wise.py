@@ -16,7 +16,7 @@ from torch import Tensor
 from wise_parts import BEN, DANIELLE, EIFFEL, FACTS, TEXT, losses, mask, wise
 
 import editing.memory_based.wise.other_subjects
-from corrigenda import Fact
+from corrigenda import Fact, LanguageModel
 from corrigenda.data.embedded import unrelated_prompts
 from corrigenda.forward.recording import forward_logits
 from corrigenda.moments.second_moment import second_moment
@@ -29,12 +29,6 @@ from editing.memory_based.wise.merging import merge_shards
 from editing.memory_based.wise.settings import CANDIDATES, SHAPING
 from editing.memory_based.wise.unrelated import EVERY, draw_evenly, run_unrelated, unrelated_coefficients
 from editing.shared.training_rows import Rows, RowsForward, SideLayer, target_rows, thinned
-
-
-@pytest.fixture(autouse=True)
-def cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """One folder for what is kept on disk, apart from the user's."""
-    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
 def test_ties_by_hand() -> None:
@@ -86,9 +80,8 @@ def test_routing_loss_by_hand() -> None:
 
 
 @pytest.mark.parametrize("whiten", [True, False])
-def test_coordinates(whiten: bool) -> None:
+def test_coordinates(lm: LanguageModel, whiten: bool) -> None:
     """Coordinates, unit and spread against float64 sums of our own."""
-    lm = tiny.build("llama")
     editor = wise(whiten=whiten)
     coordinates = Coordinates.of(lm, 2, editor)
     [raw] = unrelated_coefficients(lm, 2, editor.unrelated).values()
@@ -111,8 +104,7 @@ def test_coordinates(whiten: bool) -> None:
     assert prompt_scores(theta, coordinates.unrelated["text"]).tolist() == pytest.approx(expected, rel=1e-3)
 
 
-def test_calibration() -> None:
-    lm = tiny.build("llama")
+def test_calibration(lm: LanguageModel) -> None:
     editor = wise(loudness=0.5)
     coordinates = Coordinates.of(lm, 2, editor)
     scale = Margins.of(editor, coordinates.unit, coordinates.spread)
@@ -176,8 +168,7 @@ def test_no_other_subject_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     assert wise().edit(tiny.build("llama"), FACTS[:2]).state.others == ()
 
 
-def test_the_unrelated_prompts_with_the_highest_scores_are_learned_from() -> None:
-    lm = tiny.build("llama")
+def test_the_unrelated_prompts_with_the_highest_scores_are_learned_from(lm: LanguageModel) -> None:
     editor = wise(unrelated_batch=4, loudest=3, other_subjects=0)
     coordinates = Coordinates.of(lm, 2, editor)
     work = Learner(editor, SideLayer(lm, 2), coordinates, None, ((), ()), FACTS[:1])
@@ -234,8 +225,7 @@ def test_rows_give_what_the_whole_model_gives(family: str, layer: int) -> None:
     torch.testing.assert_close(delta.grad, again.grad, atol=1e-4, rtol=1e-3)
 
 
-def test_layers_below_run_once() -> None:
-    lm = tiny.build("llama")
+def test_layers_below_run_once(lm: LanguageModel) -> None:
     calls = dict.fromkeys(range(lm.n_layers), 0)
 
     def count(layer: int) -> Any:
@@ -253,12 +243,11 @@ def test_layers_below_run_once() -> None:
     assert calls[3] == 2 + 6 + 2
 
 
-def test_a_fact_is_done_when_its_contexts_are_learned_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fact_is_done_when_its_contexts_are_learned_too(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Losses by hand: below `stop` after the bare prompt from step 2 on, below twice that over all rows from step 5 on.
 
     The mean over the rows holds the bare one, too; nothing else asks for a step.
     """
-    lm = tiny.build("llama")
     editor = wise(steps=9, stop=0.1, replay=0, weight=0.0, shards=1, alpha=0.0, beta=0.0, gamma=0.0)
     assert editor.rows_per_fact == 3
     course = [[1.0, 1.0, 1.0]] * 2 + [[0.05, 0.3, 0.26]] * 3 + [[0.05, 0.3, 0.24]] * 9
@@ -277,9 +266,8 @@ def test_a_fact_is_done_when_its_contexts_are_learned_too(monkeypatch: pytest.Mo
     assert report["steps"] == 3
 
 
-def test_a_later_request_of_the_same_relation_takes_the_place_of_an_earlier_one() -> None:
+def test_a_later_request_of_the_same_relation_takes_the_place_of_an_earlier_one(lm: LanguageModel) -> None:
     """In other words, and by the rule that protocols go by, too: the earlier fact is held no more."""
-    lm = tiny.build("llama")
     first = dataclasses.replace(EIFFEL, id="first", relation="P131")
     second = Fact("The Eiffel Tower", "the capital with {} is", "Berlin", "Paris", id="second", relation="P131")
     edit = wise(steps=2).edit(lm, [first, BEN, second])
@@ -288,8 +276,7 @@ def test_a_later_request_of_the_same_relation_takes_the_place_of_an_earlier_one(
     assert edit.state.shard_of == (0, 0, 0)
 
 
-def test_rows_survive_packing() -> None:
-    lm = tiny.build("llama")
+def test_rows_survive_packing(lm: LanguageModel) -> None:
     rows = SideLayer(lm, 1).run([target_rows(lm, fact) for fact in FACTS])
     again = Rows.from_tensors(rows.tensors())
     assert again.prompts == rows.prompts
@@ -305,9 +292,8 @@ def test_the_rival_loss_by_hand() -> None:
     assert float(rival_loss(own[:0], other[:0], 0.8)) == 0.0
 
 
-def test_a_step_by_hand() -> None:
+def test_a_step_by_hand(lm: LanguageModel) -> None:
     """The first step of gradient descent on Theta, with the gradient taken through whole forwards of the model."""
-    lm = tiny.build("llama")
     editor = wise(steps=1, prefixes=0, thinned=0, loudest=0, other_subjects=0, shards=1, rho=0.5, weight=0.3, stop=1e-9)
     coordinates = Coordinates.of(lm, 2, editor)
     values = lm.memory(2).values
@@ -338,8 +324,7 @@ def test_a_step_by_hand() -> None:
     assert edit.origin.report[0]["score"] == pytest.approx(float(prompt_scores(expected, own)), rel=1e-3)
 
 
-def test_more_edits_than_the_shards_hold() -> None:
-    lm = tiny.build("llama")
+def test_more_edits_than_the_shards_hold(lm: LanguageModel) -> None:
     editor = wise(shards=1, steps=2)
     with pytest.raises(EditRefusedError, match="1 shards of 2 hold 2"):
         editor.edit(lm, FACTS[:3])
@@ -363,9 +348,8 @@ def ben_is_not_finite(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("ben_is_not_finite")
-def test_not_finite() -> None:
+def test_not_finite(lm: LanguageModel) -> None:
     """A loss that is no number stops everything; what was learned before stays, and the fact is named."""
-    lm = tiny.build("llama")
     editor = wise(steps=3)
     good = editor.edit(lm, [EIFFEL])
     with pytest.warns(UserWarning, match="not finite"):
@@ -379,8 +363,7 @@ def test_not_finite() -> None:
 
 @pytest.mark.usefixtures("ben_is_not_finite")
 @pytest.mark.parametrize("merge", ["ties", "mean"])
-def test_a_refused_fact_opens_no_shard(merge: Any) -> None:
-    lm = tiny.build("llama")
+def test_a_refused_fact_opens_no_shard(lm: LanguageModel, merge: Any) -> None:
     editor = wise(steps=3, edits_per_shard=1, merge=merge)
     good = editor.edit(lm, [EIFFEL])
     with pytest.warns(UserWarning, match="not finite"):
@@ -391,9 +374,8 @@ def test_a_refused_fact_opens_no_shard(merge: Any) -> None:
 
 
 @pytest.mark.usefixtures("ben_is_not_finite")
-def test_what_repeats_a_refused_fact_is_refused_too() -> None:
+def test_what_repeats_a_refused_fact_is_refused_too(lm: LanguageModel) -> None:
     """So that it can be asked for again, and its place is free."""
-    lm = tiny.build("llama")
     editor = wise(steps=3)
     again = dataclasses.replace(BEN, id="again")
     with pytest.warns(UserWarning, match="not finite"):
@@ -426,8 +408,7 @@ def test_what_cannot_be_gone_on_from() -> None:
             wise(**changes).extend(lm, edit, [BEN])
 
 
-def test_a_prompt_of_one_token_is_refused() -> None:
-    lm = tiny.build("llama")
+def test_a_prompt_of_one_token_is_refused(lm: LanguageModel) -> None:
     with pytest.raises(EditRefusedError, match="one token only"):
         wise().edit(lm, [Fact("London", "{}", "Rome")])
 
@@ -473,17 +454,15 @@ def test_bad_unrelated_prompts() -> None:
         Unrelated(Text(tokens=8, length=1), prompts=False).sequences(tiny.build("gpt2"))
 
 
-def test_a_shard_that_is_alone_is_trimmed_too() -> None:
+def test_a_shard_that_is_alone_is_trimmed_too(lm: LanguageModel) -> None:
     """With keep=1/2 the smaller half of what was learned is left out of the memory, also before there is another."""
-    lm = tiny.build("llama")
     edit = wise(steps=3, with_others=False, keep=0.5, whiten=False).edit(lm, [EIFFEL])
     learned, kept = int(edit.state.shards[0].count_nonzero()), int(edit.deltas[0].count_nonzero())
     assert kept == pytest.approx(learned / 2, rel=0.01)
 
 
-def test_a_thinned_prompt_of_one_token_is_not_used() -> None:
+def test_a_thinned_prompt_of_one_token_is_not_used(lm: LanguageModel) -> None:
     """All words but a subject of one token can be left out; the fact's own prompt has enough."""
-    lm = tiny.build("llama")
     fact = Fact("London", "{} is", "Rome")
     edit = wise(steps=1, thinned=8, thinning=1.0).edit(lm, [fact])
     assert "refused" not in edit.origin.report[0]

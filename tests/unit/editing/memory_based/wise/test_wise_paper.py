@@ -12,42 +12,24 @@ from typing import Any
 import pytest
 import tiny
 import torch
-from composed import composed
-from hydra.utils import instantiate
+from editors_parts import shipped
 from torch import Tensor
+from wise_parts import FACTS, THOMAS
 
-from corrigenda import Fact, LanguageModel
+from corrigenda import LanguageModel
 from corrigenda.forward.recording import record
 from corrigenda.moments.text import Text
 from corrigenda.prompts import encode_target
 from editing import Unrelated, Wise
 from editing.memory_based.wise.merging import subspace
 
-EIFFEL = Fact("the Eiffel tower", "{} is located in the city of", "Rome", "Paris")
-BEN = Fact("Big Ben", "{} stands in the country of", "Italy", "England")
-DANIELLE = Fact("Danielle Darrieux", "the mother tongue of {} is", "English", "French")
-THOMAS = Fact("Thomas", "the native language of {} is", "Dutch piano", "German")
-FACTS = [EIFFEL, BEN, DANIELLE, THOMAS]
 LAYER = 2
-
-
-@pytest.fixture(autouse=True)
-def cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """One folder for what is kept on disk, apart from the user's."""
-    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-
-
-def configured(name: str) -> Wise:
-    """An editor as the command line makes it."""
-    editor = instantiate(composed(f"editor={name}").editor, _convert_="all")
-    assert isinstance(editor, Wise)
-    return editor
 
 
 def paper(**changes: Any) -> Wise:
     """The paper's, at a layer of the tiny model, with a single unrelated prompt."""
     unrelated = Unrelated(Text(tokens=12, length=12), prompts=False)
-    return dataclasses.replace(configured("wise_paper"), layer=LAYER, unrelated=unrelated, **changes)
+    return dataclasses.replace(shipped("wise_paper"), layer=LAYER, unrelated=unrelated, **changes)
 
 
 def coefficients(lm: LanguageModel, ids: list[int]) -> Tensor:
@@ -66,7 +48,7 @@ def activation(m: Tensor, delta: Tensor) -> Tensor:
 
 
 def test_the_paper_s_numbers() -> None:
-    editor = configured("wise_paper")
+    editor = shipped("wise_paper")
     assert (editor.alpha, editor.beta, editor.gamma) == (5.0, 20.0, 10.0)
     assert (editor.rho, editor.shards, editor.lr, editor.steps, editor.momentum) == (0.2, 2, 1.0, 70, 0.0)
     assert (editor.merge, editor.variant, editor.masks, editor.threshold) == (
@@ -84,19 +66,18 @@ def test_the_paper_s_numbers() -> None:
 
 def test_the_names_in_results() -> None:
     ours = ("wise_whitened", "wise_whitened_merge", "wise_whitened_retrieve")
-    assert configured("wise_whitened") == Wise()
-    assert [configured(name).name for name in ours] == ["wise_whitened"] * 3
+    assert shipped("wise_whitened") == Wise()
+    assert [shipped(name).name for name in ours] == ["wise_whitened"] * 3
     edit = paper(steps=1).edit(tiny.build("llama"), FACTS[:1])
     assert edit.origin.editor == edit.origin.settings["name"] == "wise_paper"
 
 
 @pytest.mark.parametrize("steps", [1, 4])
-def test_steps_by_hand(steps: int) -> None:
+def test_steps_by_hand(lm: LanguageModel, steps: int) -> None:
     """Gradient descent on -log P(y_e | x_e) + L_a (eq. 5) within the mask (eq. 7), through whole forwards.
 
     The margins are those of a model whose activations are as small as this one's; so is the learning rate.
     """
-    lm = tiny.build("llama")
     margins = {"alpha": 1e-4, "beta": 2.0, "gamma": 1.0}
     editor = paper(steps=steps, lr=0.05, **margins)
     prompt = lm.tokens(THOMAS.statement)
@@ -140,18 +121,16 @@ def test_steps_by_hand(steps: int) -> None:
         assert float((without.deltas[0] - expected).norm()) > 0.05 * float(expected.norm())
 
 
-def test_margins_are_scaled_together() -> None:
+def test_margins_are_scaled_together(lm: LanguageModel) -> None:
     """`margin_scale` keeps the ratios of the paper's 5, 20 and 10, and reaches the loss; alone it is refused."""
-    lm = tiny.build("llama")
     state = paper(steps=1, margin_scale=0.1).edit(lm, [THOMAS]).state
     assert dataclasses.astuple(state.margins) == pytest.approx((0.5, 2.0, 1.0))
     with pytest.raises(ValueError, match=r"margin_scale=2\.0 multiplies alpha, beta and gamma where they are given"):
         Wise(margin_scale=2.0)
 
 
-def test_each_entry_is_bounded() -> None:
+def test_each_entry_is_bounded(lm: LanguageModel) -> None:
     """`max_entry` cuts each entry off, and leaves the others: with all steps but the last within the bound, by hand."""
-    lm = tiny.build("llama")
     free = paper(steps=1, lr=5.0, margin_scale=0.1).edit(lm, [THOMAS]).deltas
     bound = float(free.abs().quantile(0.99))
     cut = paper(steps=1, lr=5.0, margin_scale=0.1, max_entry=bound).edit(lm, [THOMAS]).deltas
@@ -171,9 +150,8 @@ def test_masks_are_drawn_for_each_shard_by_itself() -> None:
     assert not torch.equal(masks[0], subspace(0.2, "independent", 1, 0, shape))
 
 
-def test_merging_and_epsilon_by_hand() -> None:
+def test_merging_and_epsilon_by_hand(lm: LanguageModel) -> None:
     """Ti-Merge of the shards' W_v' - W_v, and epsilon at the smallest activation of the edited prompts."""
-    lm = tiny.build("llama")
     editor = paper(steps=5, lr=0.05, edits_per_shard=2, alpha=0.05, beta=2.0, gamma=1.0)
     edit = editor.edit(lm, FACTS)
     first, second = edit.state.shards

@@ -1,0 +1,24 @@
+"""What the tests of editors share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tiny
+
+from corrigenda import LanguageModel
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What is kept on disk, apart from the user's, and from that of the other files."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CORRIGENDA_CACHE", str(folder := tmp_path_factory.mktemp("cache")))
+        yield folder
+
+
+@pytest.fixture
+def lm() -> LanguageModel:
+    return tiny.build("llama")
