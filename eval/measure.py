@@ -78,7 +78,7 @@ def _measure(
     scored = METRICS.kinds("probabilities", without=settings.without) | compared
     score_targets(lm, facts, measurements, scored, compared, settings)
     if settings.generate:
-        # Whether an edited model goes on as before takes one forward, not a decoding (`compare_with_before`).
+        # Where an edited model goes on as before, one forward tells (`compare_with_before`).
         kept = METRICS.kinds("kept_answers", without=settings.without) if before is None else frozenset[str]()
         wanted = METRICS.kinds("free_answers", "sampled_text", without=settings.without)
         answer_freely(lm, facts, measurements, wanted, kept, settings)

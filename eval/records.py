@@ -99,8 +99,13 @@ class ScoredPrompt(Record):
         answer: the greedy answer; of neighbourhood prompts the continuation that should stay (`preserved`).
         strict: whether the answer begins with the new object; from the answer.
         lenient: whether it contains the new object; from the answer.
+        begins_true: whether it begins with the old object; from the answer, as what follows.
+        says_true: of neighbourhood prompts, whether it contains the old object.
+        says_new: of neighbourhood prompts, whether it contains the new object.
+        content_word: of neighbourhood prompts, its first content word; "" where it has none.
         kl: KL(before, after) of the next-token distribution, in nats.
         preserved: whether the edited model's greedy continuation, end tokens barred, is the unedited one's.
+        same_tokens: how many of its tokens, from the first on, are the unedited one's.
         blank: whether the unedited model, left to end where it will, answers with nothing.
     """
 
@@ -112,8 +117,13 @@ class ScoredPrompt(Record):
     answer: str | None = None
     strict: bool | None = None
     lenient: bool | None = None
+    begins_true: bool | None = None
+    says_true: bool | None = None
+    says_new: bool | None = None
+    content_word: str | None = None
     kl: float | None = None
     preserved: bool | None = None
+    same_tokens: int | None = None
     blank: bool | None = None
 
 
@@ -129,8 +139,12 @@ class ScoredProbe(Record):
         answer: the greedy answer; of locality probes the continuation that should stay (`preserved`).
         strict: whether the answer begins with an expected one; from the answer.
         lenient: whether it contains one; from the answer.
+        says_true: whether it contains an expected one (locality); from the answer, as what follows.
+        says_new: whether it contains the fact's new object, where this is no expected answer (locality).
+        content_word: its first content word (locality); "" where it has none.
         kl: KL(before, after) of the next-token distribution, in nats (locality).
         preserved: whether the edited model's greedy continuation, end tokens barred, is the unedited one's (locality).
+        same_tokens: how many of its tokens, from the first on, are the unedited one's (locality).
         blank: whether the unedited model, left to end where it will, answers with nothing (locality).
     """
 
@@ -141,8 +155,12 @@ class ScoredProbe(Record):
     answer: str | None = None
     strict: bool | None = None
     lenient: bool | None = None
+    says_true: bool | None = None
+    says_new: bool | None = None
+    content_word: str | None = None
     kl: float | None = None
     preserved: bool | None = None
+    same_tokens: int | None = None
     blank: bool | None = None
 
 

@@ -17,9 +17,11 @@ from importlib.metadata import entry_points
 
 from eval.metrics import (
     accuracy,
+    answers_kept,
     divergence,
     fluency,
     free_generation,
+    native_consistency,
     perplexity,
     preservation,
     real_use,
@@ -37,6 +39,8 @@ METRICS = Registry(
         score.SCORE,
         *accuracy.METRICS,
         *free_generation.METRICS,
+        *native_consistency.METRICS,
+        *answers_kept.METRICS,
         *preservation.METRICS,
         success.WITH_STATEMENT_BEFORE,
         *divergence.METRICS,

@@ -5,12 +5,11 @@ It goes over the facts in parts, and writes each part down when it is done: a pr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from corrigenda import Edit, Fact, LanguageModel
-from corrigenda.forward.generation import Greedy, decode, never
 from corrigenda.runs.folder import RunFolder
 from corrigenda.system.progress import counted, stage, track
 from eval.evaluation import Case, judged
@@ -47,11 +46,14 @@ class Proven:
 
     Attributes:
         case: what the model did with its prompts before and after.
-        changed: what changed next to it.
     """
 
     case: Case
-    changed: tuple[Changed, ...] = ()
+
+    @property
+    def changed(self) -> tuple[Changed, ...]:
+        """What changed next to it."""
+        return changed_next_to(self.case)
 
     @property
     def holds(self) -> bool:
@@ -61,12 +63,12 @@ class Proven:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values."""
-        return {"id": self.case.fact.id, "case": self.case.to_dict(), "changed": [asdict(one) for one in self.changed]}
+        return {"id": self.case.fact.id, "case": self.case.to_dict()}
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Proven:
         """What `to_dict` gave."""
-        return cls(Case.from_dict(record["case"]), tuple(Changed(**one) for one in record["changed"]))
+        return cls(Case.from_dict(record["case"]))
 
 
 def prove(
@@ -105,25 +107,18 @@ def prove(
             before = old.of(part)
             with edit.applied(lm):
                 after = measure(lm, part, settings, before, held_out=texts_after)
-                cases = [judged(*one) for one in zip(part, before, after, strict=True)]
-                proven = [Proven(case, tuple(changed_next_to(lm, case, settings))) for case in cases]
-            for one in proven:
-                done[one.case.fact.id] = one.to_dict()
-                folder.append(done[one.case.fact.id])
+            for case in map(judged, part, before, after):
+                done[case.fact.id] = Proven(case).to_dict()
+                folder.append(done[case.fact.id])
     return [Proven.from_dict(done[fact.id]) for fact in facts]
 
 
-def changed_next_to(lm: LanguageModel, case: Case, settings: EvalSettings) -> Iterator[Changed]:
-    """What changed next to a fact, and how the model goes on there now; the edit is applied."""
-    gone = {
-        record.prompt: "neighbourhood" if isinstance(record, ScoredPrompt) else "locality"
-        for record in case.after.elsewhere()
-        if record.preserved is False
-    }
-    if not gone:
-        return
+def changed_next_to(case: Case) -> tuple[Changed, ...]:
+    """The prompts next to a fact at which the model does not go on as before."""
     old = {} if case.before is None else {record.prompt: record.answer or "" for record in case.before.elsewhere()}
-    tokens = [lm.tokens(prompt) for prompt in gone]
-    now = decode(lm, tokens, settings.preservation_tokens, Greedy(lm.end_ids), never)
-    for (prompt, kind), added in zip(gone.items(), now, strict=True):
-        yield Changed(kind, prompt, old.get(prompt, ""), lm.text(added))
+    gone = {record.prompt: record for record in case.after.elsewhere() if record.preserved is False}
+    kinds = {True: "neighbourhood", False: "locality"}
+    return tuple(
+        Changed(kinds[isinstance(record, ScoredPrompt)], prompt, old.get(prompt, ""), record.answer or "")
+        for prompt, record in gone.items()
+    )

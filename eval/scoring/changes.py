@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import torch
 
 from corrigenda import LanguageModel
+from corrigenda.forward.generation import Greedy, decode, never
 from eval.metrics.divergence import kl_divergence
 from eval.records import Measurement
+from eval.scoring.free_answers import batches_to_decode
 from eval.scoring.probabilities import continues_as
 from eval.settings import EvalSettings
 
@@ -36,10 +38,10 @@ def drop_ties(lm: LanguageModel, measurements: Sequence[Measurement], settings: 
 def compare_with_before(
     lm: LanguageModel, measurements: Sequence[Measurement], before: Sequence[Measurement], settings: EvalSettings
 ) -> None:
-    """Records the KL from the distributions before, and whether the continuations before still come.
+    """Records the KL from the distributions before, and how the model goes on where its answers should stay.
 
-    Whether a continuation, end tokens barred, is the same takes one forward over the prompt with the unedited model's,
-    not a decoding.
+    Whether a continuation, end tokens barred, is the same takes one forward over the prompt with the unedited model's;
+    only those that are not are decoded.
 
     Args:
         lm: a causal model, edited.
@@ -53,17 +55,24 @@ def compare_with_before(
         blank = {record.prompt: record.blank for record in old.keeping()}
         for record in new.keeping():
             record.kl, record.blank = kls.get(record.prompt), blank.get(record.prompt)
-    wanted = [
-        (number, prompt)
+    old_of = {
+        (number, prompt): old.continuations[prompt]
         for number, (old, new) in enumerate(zip(before, measurements, strict=True))
         for prompt in dict.fromkeys(record.prompt for record in new.keeping())
         if prompt in old.continuations
-    ]
-    if not wanted:
+    }
+    if not old_of:
         return
-    items = [(prompt, before[number].continuations[prompt]) for number, prompt in wanted]
-    same = continues_as(lm, items, settings.max_tokens, lm.end_ids)
-    for (number, prompt), kept in zip(wanted, same, strict=True):
+    items = [(prompt, tokens) for (_, prompt), tokens in old_of.items()]
+    still = continues_as(lm, items, settings.max_tokens, lm.end_ids)
+    now_of = {place: tokens for (place, tokens), kept in zip(old_of.items(), still, strict=True) if kept}
+    others = [place for place in old_of if place not in now_of]
+    for places, prompts, start in batches_to_decode(lm, others, [prompt for _, prompt in others], settings):
+        limits = [len(old_of[place]) for place in places]
+        now_of |= zip(places, decode(lm, prompts, limits, Greedy(lm.end_ids), never, start), strict=True)
+    for (number, prompt), now in now_of.items():
+        kept = old_of[number, prompt]
+        same = next((place for place, token in enumerate(now) if token != kept[place]), len(kept))
         for record in measurements[number].keeping():
             if record.prompt == prompt:
-                record.preserved = kept
+                record.answer, record.same_tokens, record.preserved = lm.text(now), same, same == len(kept)

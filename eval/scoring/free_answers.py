@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +22,8 @@ from corrigenda.models.bare import first_line
 from corrigenda.prompts import encode_target
 from eval.records import SUBJECT_KIND, TEXT_KIND, Measurement, SampledText, ScoredProbe, ScoredPrompt
 from eval.settings import EvalSettings
+
+T = TypeVar("T")
 
 GENERATION_TOP_K = 5
 """Text for the fluency is sampled from so many tokens, as ROME's authors do."""
@@ -79,19 +82,26 @@ def answer_freely(
         ContextLengthError: a prompt with the tokens that may be added is longer than the model reads.
     """
     jobs = [job for number, fact in enumerate(facts) for job in jobs_of(lm, number, fact, kinds, kept, settings)]
-    tokens_of = {job.prompt: lm.tokens(job.prompt) for job in jobs}
-    start = SharedStart(lm, list(tokens_of.values()))
-    rows = max(1, settings.max_tokens // (64 + start.weight(start.length)))
-    jobs.sort(key=lambda job: len(tokens_of[job.prompt]))
-    for begin in range(0, len(jobs), rows):
-        part = jobs[begin : begin + rows]
+    for part, prompts, start in batches_to_decode(lm, jobs, [job.prompt for job in jobs], settings):
         limits = [longest(lm, job, settings) for job in part]
         stop_at = {TEXT_KIND: lm.is_end, _KEPT: never}
         stops = [stop_at.get(job.kind, lm.is_end if job.several_lines else lm.ends_answer) for job in part]
-        chosen_by = [job.choose for job in part]
-        added = decode(lm, [tokens_of[job.prompt] for job in part], limits, chosen_by, stops, start)
+        added = decode(lm, prompts, limits, [job.choose for job in part], stops, start)
         for job, tokens in zip(part, added, strict=True):
             _note(lm, measurements[job.number], job, tokens)
+
+
+def batches_to_decode(
+    lm: LanguageModel, items: Sequence[T], prompts: Sequence[str], settings: EvalSettings
+) -> Iterator[tuple[list[T], list[list[int]], SharedStart]]:
+    """Items whose prompts are decoded together, of like lengths; these prompts' tokens; what all prompts begin with."""
+    tokens_of = {prompt: lm.tokens(prompt) for prompt in prompts}
+    start = SharedStart(lm, list(tokens_of.values()))
+    rows = max(1, settings.max_tokens // (64 + start.weight(start.length)))
+    order = sorted(range(len(items)), key=lambda place: len(tokens_of[prompts[place]]))
+    for begin in range(0, len(order), rows):
+        part = order[begin : begin + rows]
+        yield [items[place] for place in part], [tokens_of[prompts[place]] for place in part], start
 
 
 def longest(lm: LanguageModel, job: Continuation, settings: EvalSettings) -> int:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from corrigenda import Fact
-from eval.proof.proving import Changed
 from eval.records import Measurement, ScoredProbe, ScoredPrompt
 from eval.scoring.probabilities import TargetScore
 
@@ -30,16 +29,13 @@ STAYING = ("neighbourhood", "locality")
 """Those whose continuation should stay."""
 
 
-def answers(
-    fact: Fact, before: Measurement, after: Measurement | None, changed: Sequence[Changed]
-) -> dict[str, list[dict[str, Any]]]:
+def answers(fact: Fact, before: Measurement, after: Measurement | None) -> dict[str, list[dict[str, Any]]]:
     """A row for each prompt of each kind.
 
     Args:
         fact: whose prompts they are.
         before: what the unedited model did.
         after: what the edited one did; None where there is none.
-        changed: the neighbourhood and locality prompts at which it goes on differently, and how.
 
     Returns:
         by kind ``{"prompt", "wanted", "before", "after"}``: what is wanted, as a text, and for either state
@@ -47,7 +43,6 @@ def answers(
         wanted, or, where it should stay, whether it did (None without an edit); ``figures`` are those under teacher
         forcing, by name, and ``log_probs`` the log-probabilities of targets' tokens that they are of, in nats.
     """
-    now = {one.prompt: one.now for one in changed}
     found: dict[str, list[dict[str, Any]]] = {}
     for kind in KINDS:
         records = [_scored(before, kind), [] if after is None else _scored(after, kind)]
@@ -59,8 +54,7 @@ def answers(
             if number < len(records[1]):
                 later = records[1][number]
                 stays = kind in STAYING
-                answer = now.get(later.prompt, record.answer) if stays and later.preserved is not None else later.answer
-                row["after"] = _answer(later, answer, later.preserved if stays else later.strict)
+                row["after"] = _answer(later, later.answer, later.preserved if stays else later.strict)
             rows.append(row)
         if rows:
             found[kind] = rows

@@ -66,7 +66,6 @@ class Explanation:
         after: the same with it.
         written: what the edit wrote: an `EditLensResult`.
         case: what the model did with the fact's prompts before and after; None where it could not be asked.
-        changed: the prompts next to the fact at which the model goes on differently.
         no_answers: why there is no case; empty where there is one.
         seconds: how long each step took.
     """
@@ -81,9 +80,13 @@ class Explanation:
     after: Mapping[str, Found]
     written: Found
     case: Case | None
-    changed: tuple[Changed, ...]
     no_answers: str
     seconds: Mapping[str, float]
+
+    @property
+    def changed(self) -> tuple[Changed, ...]:
+        """The prompts next to the fact at which the model goes on differently."""
+        return () if self.case is None else changed_next_to(self.case)
 
     def to_dict(self) -> dict[str, Any]:
         """All that the page shows, as JSON values; the page has them in a block of its own, with the id "data"."""
@@ -106,7 +109,7 @@ class Explanation:
             "written": _plain(self.written),
             "answers": {}
             if case is None or case.before is None
-            else answers(self.fact, case.before, None if case.error else case.after, self.changed),
+            else answers(self.fact, case.before, None if case.error else case.after),
             "no_answers": self.no_answers,
             "metrics": {} if case is None else Evaluation((case,)).metrics,
         }
@@ -201,7 +204,6 @@ class _Explaining:
         self.made: Edit | None = None
         self.error = self.no_answers = ""
         self.case: Case | None = None
-        self.changed: tuple[Changed, ...] = ()
 
     def explained(self) -> Explanation:
         steps: dict[str, Callable[[], None]] = {"edit": self._edit, "written": self._written, "answers": self._answers}
@@ -223,7 +225,6 @@ class _Explaining:
             after=self.sides["after"],
             written=self.found,
             case=self.case,
-            changed=self.changed,
             no_answers=self.no_answers,
             seconds=self.seconds,
         )
@@ -262,7 +263,6 @@ class _Explaining:
                 [after] = measure(self.lm, [self.asked], self.measured, before)
                 self.case = judged(self.asked, before[0], after)
                 self.error = self.case.error
-                self.changed = tuple(changed_next_to(self.lm, self.case, self.measured))
         except ValueError as error:
             self.no_answers = _line(error)
 

@@ -154,7 +154,7 @@ PROBABILITY = {"efficacy_success", "efficacy_magnitude"}
 PARAPHRASE = {"paraphrase_success", "paraphrase_magnitude"}
 NEIGHBOURHOOD = {"neighbourhood_success", "neighbourhood_magnitude", "neighbourhood_success_plus"}
 ANSWERS = {"token_accuracy", "free_generation_strict", "free_generation_lenient"}
-KEPT = {"preservation", "blank_answers"}
+KEPT = {"preservation", "blank_answers", "answer_kept", "answer_kept_word", "first_token_kept"}
 COMPARED = KEPT | {"neighbourhood_kl", "perplexity_drift"}
 LOCALITY = {"locality_token_agreement", "locality_kl"}
 
@@ -165,10 +165,10 @@ LOCALITY = {"locality_token_agreement", "locality_kl"}
         (
             EIFFEL,
             PROBABILITY | PARAPHRASE | NEIGHBOURHOOD | ANSWERS | {f"paraphrase_{key}" for key in ANSWERS}
-            | {f"portability_{key}" for key in ANSWERS} | {"fluency"},
+            | {f"portability_{key}" for key in ANSWERS} | {"fluency", "bleed"},
             COMPARED | LOCALITY,
         ),
-        (BEN, PROBABILITY | NEIGHBOURHOOD | ANSWERS, COMPARED),
+        (BEN, PROBABILITY | NEIGHBOURHOOD | ANSWERS | {"bleed"}, COMPARED - {"answer_kept", "answer_kept_word"}),
         (THOMAS, PROBABILITY | PARAPHRASE | ANSWERS | {f"paraphrase_{key}" for key in ANSWERS}, {"perplexity_drift"}),
         (INSERT, ANSWERS | {f"paraphrase_{key}" for key in ANSWERS} | {"fluency"}, {"perplexity_drift"}),
         (ERASE, set(), COMPARED | LOCALITY),

@@ -62,7 +62,8 @@ def test_values_are_worked_out_from_the_records(tmp_path: Path, store: Store, su
     full, _ = validate(theirs, store.runs())
     assert validate(bare, store.runs())[0] == full
     for case, found in zip(theirs["cases"], full, strict=True):
-        assert found["after"]["values"] == pytest.approx(case["after"]["values"])
+        values = found["after"]["values"]
+        assert {key: values[key] for key in case["after"]["values"]} == pytest.approx(case["after"]["values"])
 
 
 def test_recomputed_by_hand() -> None:

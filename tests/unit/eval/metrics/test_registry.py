@@ -24,6 +24,8 @@ DESIGN = (
     *("preservation", "neighbourhood_kl", "neighbourhood_success_plus", "fluency", "perplexity_drift"),
     *("locality_token_agreement", "log_perplexity", "locality_kl", "blank_answers", "windows_activated"),
     *("negation_rate", "negation_gain", "fact_check_success", "fact_check_magnitude"),
+    *("answer_kept", "answer_kept_object", "answer_kept_word", "first_token_kept", "bleed"),
+    *("native_consistency", "native_consistency_neighbourhood"),
     *("reversal_accuracy", "reversal_gain", "same_subject_preservation", "same_subject_kl"),
 )
 
@@ -60,12 +62,12 @@ def test_what_an_edit_should_change() -> None:
 
 
 def test_what_tables_read() -> None:
-    first = ("score", "preservation", "perplexity_drift", "windows_activated", "efficacy_success")
-    assert list(columns())[:5] == [*first]
+    first = ("score", "preservation", "answer_kept", "first_token_kept", "bleed", "perplexity_drift")
+    assert list(columns())[:6] == [*first]
     assert list(columns())[-2:] == ["seconds_per_edit", "peak_memory_mb"]
     assert {key for key, column in columns().items() if column.better == "low"} == {
         *("perplexity_drift", "windows_activated", "neighbourhood_kl", "locality_kl", "seconds_per_edit"),
-        *("negation_rate", "same_subject_kl", "peak_memory_mb"),
+        *("negation_rate", "same_subject_kl", "peak_memory_mb", "bleed"),
     }
     assert ranking() == ["score", "efficacy_success", "token_accuracy"]
     assert axes() == {

@@ -150,7 +150,7 @@ def test_an_edit_that_does_what_it_should(monkeypatch: pytest.MonkeyPatch) -> No
     assert values["reversal_accuracy"] == 1
     assert values["reversal_gain"] > 0
     assert values["same_subject_preservation"] == 1
-    assert values["same_subject_kl"] == pytest.approx(0, abs=1e-6)
+    assert values["same_subject_kl"] == pytest.approx(0, abs=1e-5)  # of rows in other batches
 
 
 def test_an_edit_that_does_what_it_should_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,6 +153,6 @@ def test_a_killed_proof_goes_on(lm: LanguageModel, tmp_path: Path) -> None:
     # The second was measured before the edit; the third before and after it.
     assert [len(facts) for facts in calls] == [1, 1, 1]
     assert [facts[0].id for facts in calls] == ["fact-1", "fact-2", "fact-2"]
-    assert [one.to_dict()["changed"] for one in again] == [one.to_dict()["changed"] for one in whole]
+    assert [one.changed for one in again] == [one.changed for one in whole]
     answers = [[one.case.after.scored("prompt")[0].answer for one in found] for found in (whole, again)]
     assert answers[0] == answers[1]

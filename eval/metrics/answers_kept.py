@@ -1,0 +1,111 @@
+"""What stayed of the answers elsewhere, and whether the new object is said there; `preservation` compares words.
+
+A continuation of ten tokens changes its wording at the least push: the same weights in bfloat16 leave three of four
+word for word. What it *says* is the old object, where the unedited model says that, and else its first content word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Literal, TypeAlias
+
+from corrigenda import Fact
+from corrigenda.text.words import words
+from eval.metrics.free_generation import matches_leniently
+from eval.metrics.metric import Compute, LeaderboardColumn, Metric, Needs
+from eval.records import Measurement, ScoredProbe, ScoredPrompt
+
+Elsewhere: TypeAlias = ScoredPrompt | ScoredProbe
+
+FUNCTION_WORDS = frozenset(
+    "a about after all also an and any are as at be been before but by can could did do does during each for from had "
+    "has have he her his how i if in into is it its may more most no not of on one or other our out over she so some "
+    "such than that the their them then there these they this those to under up was we were what when where which "
+    "while who whom whose why will with would you your".split()
+)
+"""English words that say nothing of a thing; in other languages the first word is a content word."""
+
+
+def content_word(text: str) -> str:
+    """The first word that is none of `FUNCTION_WORDS` and no sign, in normal form; "" where there is none."""
+    return next((word for word in words(text) if word.isalnum() and word not in FUNCTION_WORDS), "")
+
+
+def _judge(fact: Fact, measurement: Measurement) -> None:
+    for record in measurement.scored("neighbourhood"):
+        _note(record, fact, () if fact.target_true is None else (fact.target_true,))
+    for probe_record, probe in zip(measurement.probes("locality"), fact.locality, strict=False):
+        _note(probe_record, fact, probe.answers)
+
+
+def _note(record: Elsewhere, fact: Fact, expected: Sequence[str]) -> None:
+    """Notes in a record what its answer says; nothing where there is no answer."""
+    answer = record.answer
+    record.content_word = None if answer is None else content_word(answer)
+    record.says_true = None if answer is None or not expected else matches_leniently(answer, expected)
+    asked_for = any(matches_leniently(one, fact.answers, fact.target_true) for one in expected)
+    said = answer is not None and bool(fact.answers) and not asked_for
+    record.says_new = matches_leniently(answer or "", fact.answers, fact.target_true) if said else None
+
+
+def _pairs(before: Measurement | None, after: Measurement) -> dict[str, tuple[Elsewhere, Elsewhere]]:
+    """By prompt, each counted once, its records before and after, where both know the answer."""
+    if before is None:
+        return {}
+    old = {record.prompt: record for record in before.elsewhere() if record.content_word is not None}
+    new = {record.prompt: record for record in after.elsewhere() if record.content_word is not None}
+    return {prompt: (old[prompt], new[prompt]) for prompt in new if prompt in old}
+
+
+def _kept(rule: Literal["object", "word"], old: Elsewhere, new: Elsewhere) -> bool | None:
+    """Whether an answer is what it was; None where this rule does not say so: there was no old object, or no word."""
+    if rule == "object":
+        return new.says_true if old.says_true else None
+    return None if old.says_true or not old.content_word else old.content_word == new.content_word
+
+
+def _share(*rules: Literal["object", "word"]) -> Compute:
+    def compute(before: Measurement | None, after: Measurement) -> float | None:
+        found = [_kept(rule, *pair) for pair in _pairs(before, after).values() for rule in rules]
+        known = [one for one in found if one is not None]
+        return fmean(known) if known else None
+
+    return compute
+
+
+def _first_token(_before: Measurement | None, after: Measurement) -> float | None:
+    found = {record.prompt: record.same_tokens for record in after.elsewhere() if record.same_tokens is not None}
+    return fmean(count > 0 for count in found.values()) if found else None
+
+
+def _bleed(_before: Measurement | None, after: Measurement) -> float | None:
+    found = {record.prompt: record.says_new for record in after.elsewhere() if record.says_new is not None}
+    return fmean(found.values()) if found else None
+
+
+def _metric(
+    key: str,
+    title: str,
+    compute: Compute,
+    better: Literal["high", "low"],
+    column: LeaderboardColumn | None,
+    line: str = "",
+) -> Metric:
+    needs = (Needs("kept_answers", ("neighbourhood", "locality")),)
+    return Metric(key, title, "%", better, needs, compute, line=line, edit_should="keep", judge=_judge, column=column)
+
+
+METRICS = (
+    _metric("answer_kept", "answers kept", _share("object", "word"), "high", LeaderboardColumn(22)),
+    _metric(
+        *("answer_kept_object", "answers kept: old object still said", _share("object"), "high", None),
+        line="  old object still said, where it was",
+    ),
+    _metric(
+        *("answer_kept_word", "answers kept: first content word", _share("word"), "high", None),
+        line="  first content word, elsewhere",
+    ),
+    _metric("first_token_kept", "first token kept", _first_token, "high", LeaderboardColumn(24)),
+    _metric("bleed", "bleed: new object said elsewhere", _bleed, "low", LeaderboardColumn(26)),
+)

@@ -1,0 +1,55 @@
+"""Native consistency: what the unedited model does itself on other wordings, the yardstick of figures on paraphrases.
+
+Of a fact that it says itself, the greedy answer to the prompt beginning with the old object: on how many paraphrases,
+and on how many neighbourhood prompts, which have the same object, it says that too. Other facts have no value.
+"""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+from corrigenda import Fact
+from eval.metrics.free_generation import matches_strictly
+from eval.metrics.metric import Compute, Metric, Needs
+from eval.records import Measurement
+
+
+def _judge(fact: Fact, measurement: Measurement) -> None:
+    for record in measurement.scored("prompt", "paraphrases", "neighbourhood"):
+        known = record.answer is not None and fact.target_true is not None
+        record.begins_true = matches_strictly(record.answer or "", (fact.target_true or "",)) if known else None
+
+
+def _on(kind: str) -> Compute:
+    def compute(before: Measurement | None, after: Measurement) -> float | None:
+        unedited = after if before is None else before
+        said = [record.begins_true for record in unedited.scored("prompt")]
+        others = [record.begins_true for record in unedited.scored(kind) if record.begins_true is not None]
+        return fmean(others) if others and said and all(said) else None
+
+    return compute
+
+
+METRICS = (
+    Metric(
+        "native_consistency",
+        "native consistency: paraphrases of what the unedited model says",
+        "%",
+        None,
+        (Needs("free_answers", ("prompt", "paraphrases")),),
+        _on("paraphrases"),
+        short="native",
+        line="native consistency: paraphrases of what it says unedited",
+        judge=_judge,
+    ),
+    Metric(
+        "native_consistency_neighbourhood",
+        "native consistency: neighbours of what the unedited model says",
+        "%",
+        None,
+        (Needs("free_answers", ("prompt",)), Needs("kept_answers", ("neighbourhood",))),
+        _on("neighbourhood"),
+        short="native neigh.",
+        line="  neighbours of it",
+    ),
+)

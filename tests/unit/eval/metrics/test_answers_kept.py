@@ -1,0 +1,132 @@
+"""What stayed of other answers, by hand, and told from none: a rewording is kept, a random update is not nothing."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import tiny
+import torch
+
+from corrigenda import Fact, LanguageModel, LowRankEdit, Origin
+from corrigenda.facts import Probe
+from eval import EvalSettings, Measurement, measure
+from eval.metrics import METRICS
+from eval.metrics.answers_kept import content_word
+from eval.records import ScoredProbe, ScoredPrompt
+
+FACT = Fact(
+    "Thomas",
+    "the city of {} is",
+    "Rome",
+    "Berlin",
+    paraphrases=("Thomas lives in", "one finds Thomas in"),
+    neighbourhood=("Ben lives in", "Anna lives in", "Eva lives in", "Jan lives in"),
+    locality=(Probe("the river in the north is", "the Elbe"), Probe("the tower stands in", "Rome")),
+)
+
+
+def measured(fact: Fact, near: list[str | None], local: list[str | None] = [], said: str = "") -> Measurement:  # noqa: B006
+    """A measurement with these answers; metrics have noted what follows."""
+    found = Measurement(
+        prompts={
+            "prompt": [ScoredPrompt(fact.statement, answer=said)],
+            "paraphrases": [
+                ScoredPrompt(p, answer=a) for p, a in zip(fact.paraphrases, (" there", said), strict=False)
+            ],
+            "neighbourhood": [ScoredPrompt(p, answer=a) for p, a in zip(fact.neighbourhood, near, strict=False)],
+            "locality": [ScoredProbe(p.prompt, answer=a) for p, a in zip(fact.locality, local, strict=False)],
+        }
+    )
+    METRICS.judge(fact, found)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        (" the city of Berlin.", "city"),
+        (", and it is in a small Village", "small"),
+        ("\n\nQ: 1966", "q"),
+        (" ... !", ""),
+        (" die Stadt", "die"),
+        ("", ""),
+        (" of the", ""),
+    ],
+)
+def test_first_content_word(text: str, word: str) -> None:
+    assert content_word(text) == word
+
+
+def test_kept_and_bled_by_hand() -> None:
+    """Old object still said, reworded: kept; said no more: not. No object before: the first content word decides."""
+    before = measured(
+        FACT, [" Berlin, where he", " the capital, Berlin", " a small town", " ..."], [" a great river", " Rome"]
+    )
+    after = measured(
+        FACT, [" the old part of Berlin", " Rome, the city", " the small house", " Rome"], [" a big one", " Rome"]
+    )
+    values = METRICS.computed(before, after)
+    assert values["answer_kept_object"] == pytest.approx(2 / 3)  # Berlin, and Rome where Rome is expected
+    assert values["answer_kept_word"] == pytest.approx(1 / 2)  # small; great against big; "..." has no word
+    assert values["answer_kept"] == pytest.approx(3 / 5)
+    assert values["bleed"] == pytest.approx(2 / 5)  # the prompt to which "Rome" is the answer is not asked
+    assert METRICS.computed(None, before)["bleed"] == 0
+    assert "answer_kept" not in METRICS.computed(None, before)
+
+
+def test_what_is_longer_than_the_old_object_is_not_the_new_one() -> None:
+    fact = Fact("Thomas", "{} is in", "Rome", "Rome, Georgia", neighbourhood=("Ben is in",))
+    assert METRICS.computed(None, measured(fact, [" Rome, Georgia"]))["bleed"] == 0
+    assert METRICS.computed(None, measured(fact, [" Rome."]))["bleed"] == 1
+
+
+def test_native_consistency_by_hand() -> None:
+    """Says the fact itself, and it on one of two paraphrases and on one of four neighbours."""
+    knows = measured(FACT, [" Berlin", " a town called Berlin", " Rome", " x"], said=" Berlin, where")
+    other = measured(FACT, [" Berlin"] * 4, said=" Rome")
+    values = METRICS.computed(None, knows)
+    assert (values["native_consistency"], values["native_consistency_neighbourhood"]) == (1 / 2, 1 / 4)
+    assert METRICS.computed(knows, other)["native_consistency"] == 1 / 2  # of the unedited model, whatever the edit did
+    assert "native_consistency" not in METRICS.computed(None, other)
+
+
+def test_records_of_runs_that_have_no_answers_have_no_figures() -> None:
+    before = measured(FACT, [" Berlin"] * 4)
+    assert (
+        not {"answer_kept", "bleed", "first_token_kept"} & METRICS.computed(before, measured(FACT, [None] * 4)).keys()
+    )
+
+
+def update(lm: LanguageModel, size: float) -> LowRankEdit:
+    memory = lm.memory(1)
+    draw = torch.Generator().manual_seed(0)
+    left, right = torch.randn(memory.d_ffn, 2, generator=draw), torch.randn(2, memory.d_model, generator=draw)
+    right *= size * float(memory.values.norm() / (left @ right).norm())
+    return LowRankEdit.of(lm, Origin(lm.name, lm.fingerprint, "test"), {1: (left, right)})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_random_update_is_told_from_none(dtype: torch.dtype) -> None:
+    """And what is recorded is what a decoding of the edited model gives."""
+    settings = EvalSettings(perplexity_windows=0)
+    float32 = tiny.build("llama", scale=8.0)
+    lm = LanguageModel(float32.model.to(dtype), float32.tokenizer, "tiny-llama")
+    before = measure(lm, [FACT], settings)
+    (none,) = measure(lm, [FACT], settings, before)
+    with update(lm, 2.0).applied(lm):
+        (random,) = measure(lm, [FACT], settings, before)
+        (plain,) = measure(lm, [FACT], settings)
+    for key in ("answer_kept", "first_token_kept", "preservation"):
+        assert none.values[key] == 1
+        assert random.values[key] < 0.8
+    kept = before[0].continuations
+    pairs = [pair for pair in zip(random.elsewhere(), plain.elsewhere(), strict=True) if pair[0].prompt in kept]
+    assert len(pairs) >= 3  # in half precision two tokens may be equally likely, and such a continuation is left out
+    for record, decoded in pairs:
+        now, old = plain.continuations[record.prompt], kept[record.prompt]
+        assert record.answer == decoded.answer
+        assert record.preserved == (now == old)
+        assert record.same_tokens == next((place for place in range(len(old)) if now[place] != old[place]), len(old))
+    assert random.values["first_token_kept"] > 0 or not any(record.same_tokens for record in random.elsewhere())
+    assert all(math.isfinite(value) for value in random.values.values())
