@@ -65,7 +65,7 @@ def ticks_at_layers(axes: Axes, layers: Sequence[int]) -> None:
     axes.set_xticks(list(layers)[:: max(1, len(layers) // 10)])
 
 
-def as_drawn(text: str, limit: int) -> str:
+def plot_text(text: str, limit: int) -> str:
     """A text of at most so many characters, in which a dollar sign begins no formula, and a low line hides nothing."""
     shown = printable(text)
     shown = shown if len(shown) <= limit else f"{shown[: limit - 1]}…"
@@ -75,4 +75,4 @@ def as_drawn(text: str, limit: int) -> str:
 
 def token_label(token: str, limit: int = 24) -> str:
     """A token as a label, without the spaces around it; one of nothing but spaces as Python writes it."""
-    return as_drawn(token.strip() or repr(token)[1:-1], limit)
+    return plot_text(token.strip() or repr(token)[1:-1], limit)

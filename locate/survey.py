@@ -86,8 +86,8 @@ def survey(
     for locator in locators.values():
         locator.check(lm)
     surveyed = _Surveyed(facts, tuple(locators), load, folder, limit, picture)
-    asked = [number for number in range(len(facts)) if surveyed.lacking(number)]
-    items = [(facts[number], surveyed.lacking(number)) for number in asked]
+    asked = [number for number in range(len(facts)) if surveyed.missing(number)]
+    items = [(facts[number], surveyed.missing(number)) for number in asked]
     waiting: dict[int, Iterable[tuple[dict[str, Any], R | None]]] = {}
     if not surveyed.enough():
         each = (workers or Workers()).each(_Asked(lm, locators, answer), _ask, items, lambda item: f"fact {item[0].id}")
@@ -125,7 +125,7 @@ class _Surveyed(Generic[R]):
         """Whether as many facts are located as were asked for, counted from the first."""
         return self._limit is not None and self._located >= self._limit
 
-    def lacking(self, number: int) -> list[str]:
+    def missing(self, number: int) -> list[str]:
         """The locators that a fact is to be asked about by; none where one has passed it over."""
         names = [name for name in self._names if self._record(number, name) is None]
         return [] if self._why(number) is not None else names
@@ -170,7 +170,7 @@ class _Surveyed(Generic[R]):
 
     def _count(self) -> None:
         """Counts on over the facts of which all is known."""
-        while self._decided < len(self._facts) and not self.enough() and not self.lacking(self._decided):
+        while self._decided < len(self._facts) and not self.enough() and not self.missing(self._decided):
             self._located += self._decided not in self._missed
             self._decided += 1
 

@@ -25,7 +25,7 @@ from editing.registry import register
 from editing.shared.extending import check_previous, without
 from editing.shared.layers import OneLayer
 from editing.shared.outliers import WHY
-from editing.shared.together import deduplicate, looked_at, refused_alone
+from editing.shared.together import deduplicate, note_disturbance, refused_alone
 from editing.shared.training_rows import Rows, RowsForward, SideLayer, target_rows
 from editing.spaces import Number, Space
 
@@ -88,7 +88,7 @@ class FineTune(OneLayer):
         """
         return self.extend(lm, None, facts)
 
-    @looked_at
+    @note_disturbance
     @deduplicate
     @refused_alone
     def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> ValueEdit:

@@ -18,7 +18,7 @@ from editing.editor import Editor, EditRefusedError, prepare
 from editing.locate_then_edit.rome import Rome
 from editing.registry import register
 from editing.shared.layers import named_layers
-from editing.shared.together import deduplicate, looked_at
+from editing.shared.together import deduplicate, note_disturbance
 
 
 @register(
@@ -54,7 +54,7 @@ class RandomUpdate:
         """Prepares the other editor."""
         prepare(self.like, lm)
 
-    @looked_at
+    @note_disturbance
     @deduplicate
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit:
         """The random update.

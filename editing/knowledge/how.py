@@ -21,7 +21,7 @@ from typing import Any
 from corrigenda.errors import SettingsError
 from corrigenda.knowledge.entries import Compiler
 from corrigenda.text.names import did_you_mean
-from editing.knowledge.folded import Folded
+from editing.knowledge.merging import ClosedFormMerge
 from editing.knowledge.solving import EntrySolver
 from editing.locate_then_edit.closed_form import ClosedForm
 from editing.locate_then_edit.emmet import Emmet
@@ -87,7 +87,7 @@ def how_of(editor: Any) -> How:
         SettingsError: the editor cannot keep a list, or has a setting that no list can have.
     """
     solver = _solver(editor)
-    return How(solver.editor.name, solver, Folded(solver.editor))
+    return How(solver.editor.name, solver, ClosedFormMerge(solver.editor))
 
 
 def ways() -> tuple[str, ...]:

@@ -38,7 +38,7 @@ class EntrySolver:
         settings = self.settings(lm)
         entries = []
         for fact in facts:
-            for layer, (keys, residuals) in alone.lacking(lm, [fact]).items():
+            for layer, (keys, residuals) in alone.keys_and_residuals(lm, [fact]).items():
                 if not bool(residuals.isfinite().all() and keys.isfinite().all()):
                     raise EditRefusedError(
                         f"{self.editor.name}: fact {fact.id!r} cannot be solved for: its target is not finite; leave "

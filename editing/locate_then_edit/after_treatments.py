@@ -28,9 +28,9 @@ class AfterTreatments:
     """What is done to targets and updates after they are solved for; by default nothing.
 
     Attributes:
-        norm_anchor: see `anchored`.
-        spare_singular: see `spare_singular`; 0 for none.
-        spare_spherical: see `spare_spherical`; 0 for none.
+        norm_anchor: NAS (2026): see `anchor_norms`.
+        spare_singular: REVIVE (Zhang et al. 2026): see `spare_singular`; 0 for none.
+        spare_spherical: SPHERE (Liu et al. 2026): see `spare_spherical`; 0 for none.
         spherical_strength: how much of the update along those directions is taken away.
     """
 
@@ -58,8 +58,8 @@ class AfterTreatments:
         return factors
 
 
-def anchored(targets: Tensor, outputs: Tensor, values: Tensor, anchor: float | None = None) -> tuple[Tensor, float]:
-    """Targets whose value vectors all have one norm, the anchor (NAS).
+def anchor_norms(targets: Tensor, outputs: Tensor, values: Tensor, anchor: float | None = None) -> tuple[Tensor, float]:
+    """NAS: targets whose value vectors all have one norm, the anchor.
 
         v* = v + (target - output),    target' = target - v* + anchor * v* / |v*|
 
@@ -84,7 +84,7 @@ def anchored(targets: Tensor, outputs: Tensor, values: Tensor, anchor: float | N
 
 
 def spare_singular(factors: Factors, values: Tensor, share: float) -> Factors:
-    """An update without its components in the dominant singular directions of the values (REVIVE).
+    """REVIVE: an update without its components in the dominant singular directions of the values.
 
         V = U S W^T,    delta V' = (I - U_r U_r^T) delta V (I - W_r W_r^T)
 
@@ -103,7 +103,7 @@ def spare_singular(factors: Factors, values: Tensor, share: float) -> Factors:
 
 
 def spare_spherical(factors: Factors, values: Tensor, share: float, strength: float) -> Factors:
-    """An update damped along the principal directions of the output neurons' weights on the sphere (SPHERE).
+    """SPHERE: an update damped along the principal directions of the output neurons' weights on the sphere.
 
         delta V' = (I - strength U U^T) delta V
 

@@ -24,10 +24,10 @@ from corrigenda.moments.text import Text
 from corrigenda.settings.checked import AtLeastOne, Count, NotNegative, Positive, Seed, Share, checked
 from corrigenda.system.workers import Workers
 from editing.editor import require_targets
-from editing.locate_then_edit.after_treatments import AfterTreatments, anchored
+from editing.locate_then_edit.after_treatments import AfterTreatments, anchor_norms
 from editing.locate_then_edit.guards import warn_of_load, warn_of_rank
 from editing.locate_then_edit.history import KeyHistory
-from editing.locate_then_edit.joined import Written, beside, edit_of, finished, require_one_kind
+from editing.locate_then_edit.joined import ClosedFormEdit, beside, edit_of, finish, require_one_kind
 from editing.locate_then_edit.keys import group_weights
 from editing.locate_then_edit.least_squares import Factors
 from editing.locate_then_edit.passes import SubjectRows
@@ -38,7 +38,7 @@ from editing.locate_then_edit.writing import Problem, Solution, Step, Writing, t
 from editing.shared.contexts import sampled_prefixes
 from editing.shared.extending import check_previous, present, state_of
 from editing.shared.layers import ascending
-from editing.shared.together import deduplicate, looked_at, refused_alone
+from editing.shared.together import deduplicate, note_disturbance, refused_alone
 
 
 class Round(NamedTuple):
@@ -80,8 +80,8 @@ class ClosedForm:
             last at `depth`.
         depth: of the last layer, as a share of the model's.
         number: how many layers there are by default.
-        ends_only: write the first and the last of the layers only, each with its own target and the whole residual
-            (BLUE, 2025). Both targets are solved for on the model before the edit.
+        ends_only: BLUE (2025): write the first and the last of the layers only, each with its own target and the whole
+            residual. Both targets are solved for on the model before the edit.
         site: whose output the targets are; "attention_and_ffn" is PMET's. See `resolved_site`.
         rule: how the residual is spread over the layers (`editing.locate_then_edit.spread`).
         prefix_lengths: pairs (tokens, number) of the contexts sampled from the model. In a key, the bare prompt counts
@@ -167,10 +167,10 @@ class ClosedForm:
         self._contexts(lm)
         self._moments(lm, self.resolved_layers(lm))
 
-    @looked_at
+    @note_disturbance
     @deduplicate
     @refused_alone
-    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> Written:
+    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> ClosedFormEdit:
         """One update of each layer that makes all the facts hold.
 
         Returns:
@@ -184,10 +184,10 @@ class ClosedForm:
         """
         return self._extended(lm, None, facts)
 
-    @looked_at
+    @note_disturbance
     @deduplicate
     @refused_alone
-    def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> Written:
+    def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> ClosedFormEdit:
         """An earlier edit of this editor with further facts; the earlier edit itself stays as it is.
 
         Keys, targets and residuals are those of the model with the earlier edit. With history the earlier facts' keys
@@ -231,8 +231,8 @@ class ClosedForm:
         """
         return "ffn" if self.site == "block" and not lm.architecture.adds_plainly else self.site
 
-    def lacking(self, lm: LanguageModel, facts: Sequence[Fact]) -> dict[int, tuple[Tensor, Tensor]]:
-        """What each layer lacks of the facts' targets, where no layer sees what another writes.
+    def keys_and_residuals(self, lm: LanguageModel, facts: Sequence[Fact]) -> dict[int, tuple[Tensor, Tensor]]:
+        """Keys and residuals of the facts in each layer, where no layer sees what another writes.
 
         For a knowledge base, which keeps what was solved for each fact on the unedited model: several layers take equal
         shares, since none is measured anew after the one below it was written, and there are no further `rounds`. It is
@@ -269,7 +269,7 @@ class ClosedForm:
         """C of the layers that are written, by layer; kept on disk."""
         return self._moments(lm, self.resolved_layers(lm))
 
-    def _extended(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> Written:
+    def _extended(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> ClosedFormEdit:
         require_targets(self.name, facts)
         lm.architecture.require_one_text(self.name)
         lm.architecture.require_causal(self.name)
@@ -300,7 +300,7 @@ class ClosedForm:
                 if number < self.rounds:
                     written.enter_context(edit_of(lm, Origin.of(lm, self, ()), found[-1].factors).applied(lm))
         whole = in_one(found)
-        return finished(
+        return finish(
             lm, self, own, whole.factors, facts, whole.report, whole.state, whole.state.n_written, self.refuse_norm
         )
 
@@ -321,7 +321,7 @@ class ClosedForm:
             _, outputs = rows.measured(lm, layer, layer, self.resolved_site(lm), weights)
             _, values = rows.measured(lm, layer, layer, "ffn", weights)
             known = earlier[0][str(layer)] if earlier else None
-            targets[layer], anchors[str(layer)] = anchored(wanted, outputs, values, known)
+            targets[layer], anchors[str(layer)] = anchor_norms(wanted, outputs, values, known)
         for one in report:
             one["norm_anchors"] = anchors
 

@@ -19,11 +19,11 @@ from editing.editor import Editor
 from editing.locate_then_edit.guards import Guards
 from editing.locate_then_edit.least_squares import Factors
 
-Written = LowRankEdit | ValueEdit | ExpertsEdit
+ClosedFormEdit = LowRankEdit | ValueEdit | ExpertsEdit
 """What closed forms make: of low rank, or whole matrices; of layers that are mixtures, of their experts."""
 
 
-def finished(
+def finish(
     lm: LanguageModel,
     editor: Editor,
     own: WeightEdit | None,
@@ -33,7 +33,7 @@ def finished(
     state: EditorState | None,
     n_written: int,
     refuse_norm: float,
-) -> Written:
+) -> ClosedFormEdit:
     """The edit of a turn and of the edit that it goes on from, with their facts and reports.
 
     Args:
@@ -52,7 +52,7 @@ def finished(
     """
     before: tuple[Sequence[Fact], Sequence[Any]] = ((), ()) if own is None else (own.origin.facts, own.origin.report)
     origin = Origin.of(lm, editor, [*before[0], *facts], [*before[1], *report])
-    edit = dataclasses.replace(joined(lm, own, factors, origin), state=state)
+    edit = dataclasses.replace(join(lm, own, factors, origin), state=state)
     guards = Guards(editor.name, refuse_norm, refuse_norm)
     for layer in factors:
         guards.refuse_whole(layer, edit.norm(layer) / _unedited_norm(lm, layer), n_written)
@@ -118,7 +118,7 @@ def _by_expert(lm: LanguageModel, factors: Mapping[int, Factors]) -> dict[tuple[
     return found
 
 
-def joined(lm: LanguageModel, own: WeightEdit | None, factors: Mapping[int, Factors], origin: Origin) -> Written:
+def join(lm: LanguageModel, own: WeightEdit | None, factors: Mapping[int, Factors], origin: Origin) -> ClosedFormEdit:
     """An edit of the new factors, and of those of the edit that it goes on from.
 
     Factors are kept while their rank is at most half of d_ffn; of experts always.

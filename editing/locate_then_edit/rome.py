@@ -33,7 +33,7 @@ from editing.locate_then_edit.targets import ValueSettings, solve_target_values
 from editing.registry import register
 from editing.shared.contexts import sampled_prefixes
 from editing.shared.layers import OneLayer
-from editing.shared.together import deduplicate, looked_at, refused_alone
+from editing.shared.together import deduplicate, note_disturbance, refused_alone
 from editing.spaces import CLAMP, Number, Space
 
 
@@ -125,7 +125,7 @@ class Rome(OneLayer):
         self._contexts(lm)
         self._moment(lm, layer)
 
-    @looked_at
+    @note_disturbance
     @deduplicate
     @refused_alone
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit | ExpertsEdit:

@@ -21,7 +21,7 @@ from editing.registry import register
 from editing.shared.directions import raising
 from editing.shared.layers import OneLayer
 from editing.shared.outliers import WHY, norms_of, outliers, reading_states
-from editing.shared.together import deduplicate, looked_at, refused_alone
+from editing.shared.together import deduplicate, note_disturbance, refused_alone
 from editing.spaces import Number, Space
 
 
@@ -63,7 +63,7 @@ class Shift(OneLayer):
     layer: int | None = None
     strength: Positive = 0.5
 
-    @looked_at
+    @note_disturbance
     @deduplicate
     @refused_alone
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit:

@@ -81,7 +81,7 @@ class Solving:
         site: the output of what.
         keep: whether solved targets are kept on disk, and taken from there.
         workers: the processes that solve.
-        told: what is said of it besides how far it is; None for nothing at all, where the caller says so much.
+        note: what is said of it besides how far it is; None for nothing at all, where the caller says so much.
     """
 
     prefixes: Sequence[str]
@@ -89,7 +89,7 @@ class Solving:
     site: Site
     keep: bool
     workers: Workers = field(default_factory=Workers)
-    told: str | None = ""
+    note: str | None = ""
 
     def targets(
         self, lm: LanguageModel, batches: Sequence[Batch], layers: Sequence[int]
@@ -114,11 +114,11 @@ class Solving:
         missing = [any(one is None for fact in facts for one in fact.values()) for facts in found]
         order = [number for number, lacks in enumerate(missing) if lacks]
         n_facts = sum(len(batches[number].facts) for number in order)
-        told = ", ".join(filter(None, (f"Solving for the target values of {counted(n_facts, 'fact')}", self.told)))
-        lacking = [lacking_of(batches[number], found[number], layers) for number in order]
-        for number, solved_now in self._solved(lm, lacking, told):
+        told = ", ".join(filter(None, (f"Solving for the target values of {counted(n_facts, 'fact')}", self.note)))
+        todo = [missing_targets(batches[number], found[number], layers) for number in order]
+        for number, solved_now in self._solved(lm, todo, told):
             place = order[number]
-            for fact, by_layer in zip(lacking[number].places, solved_now, strict=True):
+            for fact, by_layer in zip(todo[number].places, solved_now, strict=True):
                 for layer, one in by_layer.items():
                     found[place][fact][layer] = one
                     if self.keep and one.finite:
@@ -128,14 +128,14 @@ class Solving:
         return values, [dict(_known(fact[layers[-1]]).report) for fact in solved]
 
     def _solved(
-        self, lm: LanguageModel, lacking: Sequence[Lacking], told: str
+        self, lm: LanguageModel, todo: Sequence[MissingTargets], told: str
     ) -> Iterator[tuple[int, list[dict[int, Solved]]]]:
         """What is solved for of each batch, as it comes, with the number of the batch."""
-        if not lacking:
+        if not todo:
             return
         work = partial(solve, self.settings, self.site)
-        found = self.workers.each(lm, work, lacking, _named, passed=(EditRefusedError,))
-        yield from found if self.told is None else track(found, told, bar=False, total=len(lacking))
+        found = self.workers.each(lm, work, todo, _named, passed=(EditRefusedError,))
+        yield from found if self.note is None else track(found, told, bar=False, total=len(todo))
 
     def _entry(self, state: str, fact: Fact, layer: int) -> Path:
         asked = {
@@ -171,7 +171,7 @@ class Solved:
 
 
 @dataclass(frozen=True)
-class Lacking:
+class MissingTargets:
     """What is not solved for yet of a batch.
 
     Attributes:
@@ -187,22 +187,24 @@ class Lacking:
     layers: Sequence[int]
 
 
-def _named(lacking: Lacking) -> str:
-    return f"facts {', '.join(lacking.ids)}"
+def _named(missing: MissingTargets) -> str:
+    return f"facts {', '.join(missing.ids)}"
 
 
-def lacking_of(batch: Batch, found: Sequence[Mapping[int, Solved | None]], layers: Sequence[int]) -> Lacking:
+def missing_targets(
+    batch: Batch, found: Sequence[Mapping[int, Solved | None]], layers: Sequence[int]
+) -> MissingTargets:
     """What a batch lacks, given what was found of each fact by layer."""
     places = [number for number, fact in enumerate(found) if any(one is None for one in fact.values())]
     prompts = batch.prompts if len(places) == len(found) else batch.prompts.of_facts(places)
-    return Lacking(places, [batch.facts[place].id for place in places], prompts, layers)
+    return MissingTargets(places, [batch.facts[place].id for place in places], prompts, layers)
 
 
-def solve(settings: ValueSettings, site: Site, lm: LanguageModel, lacking: Lacking) -> list[dict[int, Solved]]:
+def solve(settings: ValueSettings, site: Site, lm: LanguageModel, missing: MissingTargets) -> list[dict[int, Solved]]:
     """Solves for what a batch lacks: of each fact the targets by layer."""
-    layers = lacking.layers
-    run = run_prompts(lm, lacking.prompts, layers, layers if site == "attention_and_ffn" else ())
-    found: list[dict[int, Solved]] = [{} for _ in lacking.places]
+    layers = missing.layers
+    run = run_prompts(lm, missing.prompts, layers, layers if site == "attention_and_ffn" else ())
+    found: list[dict[int, Solved]] = [{} for _ in missing.places]
     for layer in layers:
         solved = solve_target_values(lm, run, layer, settings, site)
         for one, value, report in zip(found, solved.values, solved.report(), strict=True):

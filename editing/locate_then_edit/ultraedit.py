@@ -17,14 +17,14 @@ from corrigenda.settings.checked import AtLeastOne, Positive, Share, checked
 from editing.editor import require_targets
 from editing.locate_then_edit.answers import AnswerTokens, answer_tokens
 from editing.locate_then_edit.guards import warn_of_load
-from editing.locate_then_edit.joined import Written, finished
+from editing.locate_then_edit.joined import ClosedFormEdit, finish
 from editing.locate_then_edit.least_squares import Factors, Mark, penalised_update
 from editing.locate_then_edit.normalisation import RunningMoments, RunningNormalisation
 from editing.locate_then_edit.weighed import mean_energy, require_one
 from editing.registry import register
 from editing.shared.extending import check_previous, present, state_of
 from editing.shared.layers import ascending, default_layer
-from editing.shared.together import deduplicate, looked_at, refused_alone
+from editing.shared.together import deduplicate, note_disturbance, refused_alone
 from editing.spaces import Number, Space
 
 
@@ -127,10 +127,10 @@ class UltraEdit:
         require_one(type(self).__name__, "step", self.step, "eta", self.eta)
         require_one(type(self).__name__, "ratio", self.ratio, "weight", self.weight)
 
-    @looked_at
+    @note_disturbance
     @deduplicate
     @refused_alone
-    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> Written:
+    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> ClosedFormEdit:
         """One turn.
 
         Returns:
@@ -144,10 +144,10 @@ class UltraEdit:
         """
         return self._extended(lm, None, facts)
 
-    @looked_at
+    @note_disturbance
     @deduplicate
     @refused_alone
-    def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> Written:
+    def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> ClosedFormEdit:
         """A further turn: an earlier edit of this editor with further facts; the earlier edit stays as it is.
 
         Keys and gradients are those of the model with the earlier edit.
@@ -174,7 +174,7 @@ class UltraEdit:
             return tuple(range(max(last - self.number + 1, 0), last + 1))
         return tuple(ascending(self.name, lm, self.layers))
 
-    def _extended(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> Written:
+    def _extended(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> ClosedFormEdit:
         require_targets(self.name, facts)
         lm.architecture.require_causal(self.name)
         layers = self.resolved_layers(lm)
@@ -185,7 +185,7 @@ class UltraEdit:
             seen = answer_tokens(lm, facts, layers, self.end_token)
         factors, grown = self._solved(layers, seen, state, len(facts))
         report: list[dict[str, Any]] = [{"loss_before": loss} for loss in seen.losses.tolist()]
-        return finished(lm, self, own, factors, facts, report, grown, grown.n_written, self.refuse_norm)
+        return finish(lm, self, own, factors, facts, report, grown, grown.n_written, self.refuse_norm)
 
     def _solved(
         self, layers: Sequence[int], seen: AnswerTokens, state: RunningNormalisation, n_facts: int

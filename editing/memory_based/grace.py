@@ -28,7 +28,7 @@ from editing.registry import register
 from editing.shared.extending import check_previous, state_of, without
 from editing.shared.layers import OneLayer
 from editing.shared.outliers import WHY
-from editing.shared.together import looked_at
+from editing.shared.together import note_disturbance
 from editing.shared.training_rows import Rows, RowsForward, SideLayer, target_rows
 from editing.spaces import Number, Space
 
@@ -135,7 +135,7 @@ class Grace(OneLayer):
         """
         return self.extend(lm, None, facts)
 
-    @looked_at
+    @note_disturbance
     def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> CodebookEdit:
         """The codebook of an earlier edit with further facts; the earlier edit itself stays as it is.
 

@@ -18,7 +18,7 @@ from corrigenda.settings.checked import AtLeastOne, ShareBelowOne, checked
 from editing.editor import EditRefusedError
 from editing.neurons.neuron_editor import FIND, Find, NeuronEditor
 from editing.registry import register
-from editing.shared.together import deduplicate, looked_at
+from editing.shared.together import deduplicate, note_disturbance
 
 
 @register(
@@ -51,7 +51,7 @@ class EraseNeurons(NeuronEditor):
     share: ShareBelowOne = 0.7
     most: AtLeastOne | None = 20
 
-    @looked_at
+    @note_disturbance
     @deduplicate
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit:
         """An update that replaces the values of the shared neurons.

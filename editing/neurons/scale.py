@@ -11,7 +11,7 @@ from corrigenda.edits.coefficients import ScaledAt
 from corrigenda.settings.checked import checked
 from editing.neurons.neuron_editor import FIND, NeuronEditor
 from editing.registry import register
-from editing.shared.together import deduplicate, looked_at
+from editing.shared.together import deduplicate, note_disturbance
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class _ScaleNeurons(NeuronEditor):
     factor: float = 1.0
     positions: ScaledAt = "all"
 
-    @looked_at
+    @note_disturbance
     @deduplicate
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> CoefficientEdit:
         """An edit of the neurons of all the facts; what the facts' new objects are does not matter.

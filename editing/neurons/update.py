@@ -18,7 +18,7 @@ from editing.editor import EditRefusedError
 from editing.neurons.neuron_editor import FIND, NeuronEditor
 from editing.registry import register
 from editing.shared.directions import raising
-from editing.shared.together import deduplicate, looked_at
+from editing.shared.together import deduplicate, note_disturbance
 
 
 @register(
@@ -58,7 +58,7 @@ class UpdateNeurons(NeuronEditor):
     unwrite: float = 1.0
     write: float = 1.0
 
-    @looked_at
+    @note_disturbance
     @deduplicate
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit:
         """An update of rank one for each fact in each layer that has neurons of it.

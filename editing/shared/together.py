@@ -84,7 +84,7 @@ def refused_alone(method: M) -> M:
     return _choosing(method, edited)
 
 
-def looked_at(method: M) -> M:
+def note_disturbance(method: M) -> M:
     """Makes ``edit`` or ``extend`` look at what comes of it: how far it moves other texts (`corrigenda.disturbance`).
 
     The edit's origin says so in the reports of the call's facts; beyond a bound there is a warning. An edit that goes

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from locate.pictures import as_drawn, chart, ticks_at_layers
+from locate.pictures import chart, plot_text, ticks_at_layers
 
 
 def knockout_curves(
@@ -29,7 +29,7 @@ def knockout_curves(
     Raises:
         ValueError: the suffix is none of PNG, PDF and SVG.
     """
-    with chart(path, as_drawn(title, 70)) as axes:
+    with chart(path, plot_text(title, 70)) as axes:
         depth = 0
         for source, (change, low, high) in curves.items():
             depth = len(change)
@@ -56,15 +56,15 @@ def ranks_by_layer(path: str | Path, ranks: Mapping[str, Tensor], token: str, ra
     Raises:
         ValueError: the suffix is none of PNG, PDF and SVG.
     """
-    with chart(path, as_drawn(title, 70)) as axes:
+    with chart(path, plot_text(title, 70)) as axes:
         depth = max((len(row) for row in ranks.values()), default=0)
         for label, row in ranks.items():
-            axes.plot(range(depth), (row + 1).tolist(), label=as_drawn(label, 40))
+            axes.plot(range(depth), (row + 1).tolist(), label=plot_text(label, 40))
         axes.set_yscale("log")
         axes.invert_yaxis()
         ticks_at_layers(axes, range(depth))
         axes.set_xlabel("layer")
-        axes.set_ylabel(f"rank of {as_drawn(token, 24)} (1: top)")
+        axes.set_ylabel(f"rank of {plot_text(token, 24)} (1: top)")
         if rates is not None:
             other = axes.twinx()
             other.plot(range(depth), (100 * rates).tolist(), color="gray", linestyle="dotted")

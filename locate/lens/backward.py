@@ -55,7 +55,7 @@ class BackwardLensResult(SavedResult, file="backward"):
         predicting: the positions at which these are predicted.
         layers: which layers.
         imprint: by layer and position, the top tokens of the FFN's input.
-        said: of the FFN's output, which is what the coefficients make of the values.
+        output: of the FFN's output, which is what the coefficients make of the values.
         shift: of -delta, which a step of gradient descent adds to the values.
         ranks: the rank of the target's first token in -delta, 0 for the top one, (layer, position).
         factors: "coefficients" m, (layer, position, d_ffn), and "gradients" delta, (layer, position, d_model), whose
@@ -71,7 +71,7 @@ class BackwardLensResult(SavedResult, file="backward"):
     predicting: tuple[int, ...]
     layers: tuple[int, ...]
     imprint: Texts
-    said: Texts
+    output: Texts
     shift: Texts
     ranks: Tensor
     factors: dict[str, Tensor]
@@ -111,13 +111,15 @@ class BackwardLensResult(SavedResult, file="backward"):
     def table(self) -> Table:
         """A table for a terminal: for each layer the position with the largest outer product, in words."""
         table = Table(
-            *("layer", "at", "share of norms", "imprint", "said", "shift", "rank of the target"),
+            *("layer", "at", "share of norms", "imprint", "output", "shift", "rank of the target"),
             title=f"gradient of -log P({escape(self.target)})",
         )
         for number, layer in enumerate(self.layers):
             position = int(self.norms[number].argmax())
             share = float(self.norms[number, position] / self.norms[number].sum())
-            named = [", ".join(map(repr, rows[number][position][:3])) for rows in (self.imprint, self.said, self.shift)]
+            named = [
+                ", ".join(map(repr, rows[number][position][:3])) for rows in (self.imprint, self.output, self.shift)
+            ]
             cells = [str(layer), repr(self.tokens[position]), f"{100 * share:.0f} %", *named]
             table.add_row(*map(escape, cells), str(int(self.ranks[number, position])))
         return table
@@ -184,13 +186,13 @@ class BackwardLens:
         parts = _factors(lm, batch, layers, loss)
         require_numbers(lm, question, parts.values())
         ranks: list[Tensor] = []
-        texts: dict[str, list[tuple[tuple[str, ...], ...]]] = {"imprint": [], "said": [], "shift": []}
+        texts: dict[str, list[tuple[tuple[str, ...], ...]]] = {"imprint": [], "output": [], "shift": []}
         for number in range(len(layers)):
             shift = read_static(lm, -parts["gradients"][number])
             ranks.append(rank_of(shift, question.answer_ids[0]).cpu())
             texts["shift"].append(_named(lm, shift, self.words))
             texts["imprint"].append(_named(lm, read_static(lm, parts["inputs"][number]), self.words))
-            texts["said"].append(_named(lm, read_static(lm, parts["outputs"][number]), self.words))
+            texts["output"].append(_named(lm, read_static(lm, parts["outputs"][number]), self.words))
         return BackwardLensResult(
             fact=fact,
             prompt=question.prompt,

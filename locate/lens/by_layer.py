@@ -12,7 +12,7 @@ from typing import Any
 from rich.table import Table
 
 from corrigenda.intervals import interval
-from locate.pictures import as_drawn, chart, ticks_at_layers
+from locate.pictures import chart, plot_text, ticks_at_layers
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def plot_curves(
         ValueError: the suffix is none of PNG, PDF and SVG.
     """
     by = 100 if percent else 1
-    with chart(path, as_drawn(title, 90), legend="small" if len(curves) > 1 else None) as axes:
+    with chart(path, plot_text(title, 90), legend="small" if len(curves) > 1 else None) as axes:
         for name, figures in curves.items():
             means = [_part(each, "mean") * by for each in figures]
             [line] = axes.plot(list(layers), means, label=name)

@@ -35,7 +35,7 @@ from corrigenda.models.alone import one_thread
 from corrigenda.models.bare import Place
 from corrigenda.prompts import encode, encode_target
 from corrigenda.settings.checked import AtLeastOne, ShareAboveZero, check_class, checked
-from locate.lens.edit_results import Component, EditLensResult, LayerReading, NearNeuron, WrittenFact
+from locate.lens.edit_results import Component, EditLensResult, FactReading, LayerReading, NearNeuron
 from locate.lens.words import bottom, rank_of, read_static, token_texts, top, unembedding
 
 Triggers = Callable[[int, int], Sequence[str]]
@@ -142,7 +142,7 @@ class EditLens:
 
     def _written(
         self, lm: LanguageModel, edit: Edit, parts: Sequence[Update], rights: Sequence[Tensor]
-    ) -> Iterator[WrittenFact]:
+    ) -> Iterator[FactReading]:
         """What the edit writes at its facts, and where their objects stand in it."""
         facts = edit.origin.facts if self.facts is None else edit.origin.facts[: self.facts]
         for fact in facts if parts else ():
@@ -164,7 +164,7 @@ class EditLens:
                 scores = read_static(lm, written[position])
                 read_off.append(int(rank_of(scores, token)))
                 words.append(top(lm, scores, self.words).texts)
-            yield WrittenFact(
+            yield FactReading(
                 id=fact.id,
                 statement=fact.statement,
                 object=wanted,

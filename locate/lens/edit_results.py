@@ -81,7 +81,7 @@ class LayerReading:
 
 
 @dataclass(frozen=True)
-class WrittenFact:
+class FactReading:
     """What an edit writes at the prompt of one of its facts.
 
     Attributes:
@@ -123,7 +123,7 @@ class EditLensResult(SavedResult, file="edit_lens"):
     kind: str
     vocabulary: int
     layers: tuple[LayerReading, ...]
-    facts: tuple[WrittenFact, ...]
+    facts: tuple[FactReading, ...]
 
     def summary(self) -> dict[str, Any]:
         """The figures in plain values."""

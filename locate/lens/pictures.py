@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from locate.pictures import as_drawn, chart, checked, save, ticks_at_layers, token_label
+from locate.pictures import chart, checked, plot_text, save, ticks_at_layers, token_label
 
 
 def attribution(path: str | Path, attention: Tensor, ffn: Tensor, heads: Tensor, *, title: str) -> None:
@@ -35,7 +35,7 @@ def attribution(path: str | Path, attention: Tensor, ffn: Tensor, heads: Tensor,
     bars.set_ylabel("adds to the logit")
     bars.set_xlabel("layer")
     bars.legend(fontsize="small")
-    bars.set_title(as_drawn(title, 90), fontsize="medium", loc="left")
+    bars.set_title(plot_text(title, 90), fontsize="medium", loc="left")
     ticks_at_layers(bars, layers)
     if heads.shape[1]:
         size = float(heads.abs().max())
@@ -83,7 +83,7 @@ def grid_of_words(
             axes.text(column, row, text, ha="center", va="center", fontsize=6.5, color=colour)
     axes.set_xticks(range(width), [token_label(token, 14) for token in tokens], rotation=45, ha="right")
     axes.set_yticks(range(height), list(rows), fontsize=7)
-    axes.set_title(as_drawn(title, 20 + 8 * width), fontsize="medium", loc="left")
+    axes.set_title(plot_text(title, 20 + 8 * width), fontsize="medium", loc="left")
     figure.colorbar(image, ax=axes, label=bar)
     save(figure, path)
 
@@ -101,7 +101,7 @@ def quantiles(path: str | Path, layers: Sequence[int], figures: Tensor, *, label
     Raises:
         ValueError: the suffix is none of PNG, PDF and SVG.
     """
-    with chart(path, as_drawn(title, 90), height=3.6) as axes:
+    with chart(path, plot_text(title, 90), height=3.6) as axes:
         for share, name in ((0.5, "median"), (0.9, "90th percentile"), (0.99, "99th percentile"), (1.0, "highest")):
             axes.plot(list(layers), figures.float().nanquantile(share, dim=1).tolist(), label=name, marker=".")
         axes.set_yscale("log")
@@ -124,7 +124,7 @@ def promotion(path: str | Path, promoted: Tensor, eliminated: Tensor, event: int
         ValueError: the suffix is none of PNG, PDF and SVG.
     """
     layers = range(len(promoted))
-    with chart(path, as_drawn(title, 90), height=3.6) as axes:
+    with chart(path, plot_text(title, 90), height=3.6) as axes:
         axes.bar(layers, promoted.tolist(), color="tab:green", label="promotion")
         axes.bar(layers, eliminated.tolist(), color="tab:red", label="elimination")
         axes.plot(layers, (promoted + eliminated).tolist(), color="black", marker=".", label="both")
@@ -151,7 +151,7 @@ def exits(
     Raises:
         ValueError: the suffix is none of PNG, PDF and SVG.
     """
-    with chart(path, as_drawn(title, 90)) as axes:
+    with chart(path, plot_text(title, 90)) as axes:
         for number, rule in enumerate(rules):
             known = accuracy[number].isfinite()
             axes.plot(

@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from locate.pictures import as_drawn, chart, checked, save, ticks_at_layers, token_label
+from locate.pictures import chart, checked, plot_text, save, ticks_at_layers, token_label
 
 MOST_CELLS = 600
 """With more cells than these no words are written into them."""
@@ -52,7 +52,7 @@ def gradient_grid(
                 shade = "white" if float(norms[number, position]) > middle else "black"
                 axes.text(number, position, token_label(texts[0], 9), ha="center", va="center", fontsize=5, color=shade)
     figure.colorbar(image, ax=axes, label="norm of the outer product")
-    axes.set_title(f"What the gradient of -log P({as_drawn(target, 24)}) writes where", fontsize="medium", loc="left")
+    axes.set_title(f"What the gradient of -log P({plot_text(target, 24)}) writes where", fontsize="medium", loc="left")
     save(figure, path)
 
 
@@ -71,9 +71,9 @@ def object_ranks(
     Raises:
         ValueError: the suffix is none of PNG, PDF and SVG.
     """
-    with chart(path, as_drawn(title, 80), legend="x-small" if len(ranks) <= 12 else None) as axes:
+    with chart(path, plot_text(title, 80), legend="x-small" if len(ranks) <= 12 else None) as axes:
         for label, by_layer in ranks.items():
-            axes.plot(list(layers), [rank + 1 for rank in by_layer], marker="o", label=as_drawn(label, 50))
+            axes.plot(list(layers), [rank + 1 for rank in by_layer], marker="o", label=plot_text(label, 50))
         axes.set_yscale("log")
         axes.set_ylim(1.5 * vocabulary, 0.7)
         ticks_at_layers(axes, list(layers))

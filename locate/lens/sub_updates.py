@@ -59,7 +59,7 @@ class SubUpdatesResult(SavedResult, file="sub_updates"):
         ranks: the rank of the token that is followed there, (layer,).
         promoted: the top tokens of each dominant sub-update m_i v_i, (layer, k).
         eliminated: the bottom ones, (layer, k).
-        said: the top tokens' texts, (layer,).
+        top_tokens: the texts of `top_ids`, (layer,).
     """
 
     prompt: str
@@ -78,7 +78,7 @@ class SubUpdatesResult(SavedResult, file="sub_updates"):
     ranks: Tensor
     promoted: tuple[tuple[Words, ...], ...]
     eliminated: tuple[tuple[Words, ...], ...]
-    said: tuple[str, ...]
+    top_tokens: tuple[str, ...]
 
     @property
     def saturation(self) -> int:
@@ -102,7 +102,7 @@ class SubUpdatesResult(SavedResult, file="sub_updates"):
             "layers": [
                 {
                     "layer": layer,
-                    "says": self.said[layer],
+                    "says": self.top_tokens[layer],
                     "neuron": int(self.dominant[layer, 0]),
                     "coefficient": float(self.coefficients[layer, 0]),
                     "share": float(self.share[layer]),
@@ -110,7 +110,7 @@ class SubUpdatesResult(SavedResult, file="sub_updates"):
                     "promotion": float(self.promotion[layer]),
                     "elimination": float(self.elimination[layer]),
                 }
-                for layer in range(len(self.said))
+                for layer in range(len(self.top_tokens))
             ],
         }
 
@@ -188,7 +188,7 @@ def sub_updates(
         **tensors,
         promoted=tuple(promoted),
         eliminated=tuple(eliminated),
-        said=token_texts(lm, tensors["top_ids"].tolist()),
+        top_tokens=token_texts(lm, tensors["top_ids"].tolist()),
     )
 
 

@@ -198,7 +198,7 @@ def attribute_all(
         ("max_tokens", max_tokens, AtLeastOne),
     ):
         check_value("knowledge_neurons", name, value, allowed)
-    chosen = chosen_layers(lm, layers)
+    chosen = select_layers(lm, layers)
     questions = [_question(lm, prompt, answer) for prompt, answer in asked]
     found = attribute(lm, questions, chosen, method, steps, rule, max_tokens)
     for question, result in zip(questions, found, strict=True):
@@ -233,7 +233,7 @@ def _question(lm: LanguageModel, asked: Fact | str, answer: Answer) -> Question:
     return ask(lm, Fact(subject=asked, prompt="{}", target_new="any") if isinstance(asked, str) else asked, answer)
 
 
-def chosen_layers(lm: LanguageModel, layers: Sequence[int] | None) -> tuple[int, ...]:
+def select_layers(lm: LanguageModel, layers: Sequence[int] | None) -> tuple[int, ...]:
     """The layers that are meant, ascending; all of them for None."""
     layers = check_value("knowledge_neurons", "layers", layers, tuple[int, ...] | None)
     chosen = tuple(sorted({lm.memory(layer).layer for layer in (range(lm.n_layers) if layers is None else layers)}))

@@ -13,7 +13,7 @@ from corrigenda.models.alone import one_thread
 from corrigenda.models.neurons import Neuron
 from corrigenda.settings.checked import AtLeastOne, Count, ShareBelowOne, checked
 from locate.neurons.attribution import Method, Rule
-from locate.neurons.knowledge_neurons import attribute_all, chosen_layers
+from locate.neurons.knowledge_neurons import attribute_all, select_layers
 from locate.neurons.refine import NeuronsResult, refine
 from locate.question import Answer
 
@@ -57,7 +57,7 @@ class Neurons:
             ValueError: no layer is chosen.
             IndexError: the model has no such layer.
         """
-        chosen_layers(lm, self.layers)
+        select_layers(lm, self.layers)
 
     @one_thread
     def find(self, lm: LanguageModel, fact: Fact, answer: str | None = None) -> NeuronsResult:

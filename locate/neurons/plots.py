@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from locate.pictures import as_drawn, checked, save, ticks_at_layers
+from locate.pictures import checked, plot_text, save, ticks_at_layers
 
 BLUE, RED = "#4878a8", "#b0413e"
 
@@ -55,7 +55,7 @@ def plot_layers(
     above.set_ylabel(counts_label)
     above.set_ylim(bottom=0)
     if title:
-        above.set_title(as_drawn(title, 90), fontsize=10)
+        above.set_title(plot_text(title, 90), fontsize=10)
     if sums is not None:
         axes[1].bar(layers, sums, color=RED)
         axes[1].axhline(0, color="black", linewidth=0.6)
@@ -88,6 +88,6 @@ def plot_bars(path: str | Path, values: Mapping[str, float], *, title: str, labe
     axes = figure.subplots()
     axes.bar(list(values), list(values.values()), color=BLUE)
     axes.set_ylabel(label)
-    axes.set_title(as_drawn(title, 90), fontsize=10)
+    axes.set_title(plot_text(title, 90), fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     save(figure, path)

@@ -11,7 +11,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from locate.pictures import as_drawn, chart, checked, save, ticks_at_layers, token_label
+from locate.pictures import chart, checked, plot_text, save, ticks_at_layers, token_label
 
 COLOURS = {"block": "Purples", "ffn": "Greens", "attention": "Reds"}
 NAMES = {"block": "single restored layer", "ffn": "restored FFN window", "attention": "restored attention window"}
@@ -68,7 +68,7 @@ def heat_map(
     axes.set_xlabel(f"{what}{' (its centre)' if window > 1 else ''}")
     axes.set_title(f"Restoring {OUTPUTS[site]} after the subject was hidden{remarks}", fontsize="medium", loc="left")
     bar = figure.colorbar(image, ax=axes)
-    bar.ax.set_title(f"P({as_drawn(answer, 24)})", fontsize="small", loc="left")
+    bar.ax.set_title(f"P({plot_text(answer, 24)})", fontsize="small", loc="left")
     # Where the clean and the corrupted run lie on the scale.
     bar.ax.axhline(p_clean, color="black", linewidth=1)
     bar.ax.axhline(p_corrupted, color="black", linewidth=1, linestyle="dotted")

@@ -20,7 +20,7 @@ from editing.memory_based.wise.state import WiseState
 from editing.registry import register
 from editing.shared.contexts import sampled_prefixes
 from editing.shared.extending import check_previous, state_of, without
-from editing.shared.together import looked_at
+from editing.shared.together import note_disturbance
 from editing.shared.training_rows import SideLayer
 from editing.spaces import Number, Space
 
@@ -130,7 +130,7 @@ class Wise(WiseSettings):
         """
         return self.extend(lm, None, facts)
 
-    @looked_at
+    @note_disturbance
     def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> SideMemoryEdit:
         """The side memories of an earlier edit with further facts; the earlier edit itself stays as it is.
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from corrigenda.text.display import printable
 from locate.neurons.plots import plot_layers
-from locate.pictures import as_drawn
+from locate.pictures import plot_text
 from locate.tracing.pictures import curves, heat_map
 
 
@@ -57,8 +57,8 @@ def test_texts_are_drawn_as_they_are(text: str) -> None:
     """Neither taken for a formula, which may be a broken one, nor left out of the legend, nor a control character."""
     figure = Figure()
     axes = figure.subplots()
-    axes.plot([0, 1], label=as_drawn(text, 40))
-    axes.set_title(as_drawn(text, 40))
+    axes.plot([0, 1], label=plot_text(text, 40))
+    axes.set_title(plot_text(text, 40))
     [shown] = axes.legend().get_texts()
     figure.savefig(io.BytesIO())
     for drawn in (shown, axes.title):

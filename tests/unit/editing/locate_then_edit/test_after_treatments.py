@@ -12,7 +12,7 @@ from stand_ins import FACTS, without_text
 
 from corrigenda import Edit, LanguageModel
 from editing import AfterTreatments, Memit, ValueSettings
-from editing.locate_then_edit.after_treatments import anchored, spare_singular, spare_spherical
+from editing.locate_then_edit.after_treatments import anchor_norms, spare_singular, spare_spherical
 
 VALUE = ValueSettings(steps=4, lr=0.2, weight_decay=0.02, early_stop_loss=-1.0)
 MEMIT = Memit(layers=(1, 2), prefixes=("", "red green . "), value=VALUE, refuse_norm=1e9, most_per_coefficient=1.0)
@@ -32,10 +32,10 @@ def test_anchored_targets_by_hand() -> None:
     """v* = (3, 4) and (0, 10), so the anchor is 7.5; of a block's output the rest, (1, 1), stays."""
     values, outputs = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[2.0, 1.0], [1.0, 2.0]])
     targets = torch.tensor([[4.0, 5.0], [1.0, 11.0]])
-    found, anchor = anchored(targets, outputs, values)
+    found, anchor = anchor_norms(targets, outputs, values)
     assert anchor == 7.5
     torch.testing.assert_close(found, torch.tensor([[5.5, 7.0], [1.0, 8.5]]))
-    again, kept = anchored(targets, outputs, values, 5.0)
+    again, kept = anchor_norms(targets, outputs, values, 5.0)
     assert kept == 5.0
     torch.testing.assert_close(again, torch.tensor([[4.0, 5.0], [1.0, 6.0]]))
 

@@ -543,7 +543,7 @@ def test_only_the_first_round_solves_on_the_unedited_model(lm: LanguageModel, mo
     whole = Solving.targets
 
     def spied(self: Solving, lm: LanguageModel, *given: Any) -> Any:
-        seen.append((len(lm.edits), self.told))
+        seen.append((len(lm.edits), self.note))
         return whole(self, lm, *given)
 
     monkeypatch.setattr(Solving, "targets", spied)

@@ -218,4 +218,4 @@ def test_what_cannot_be_done_is_said() -> None:
     with pytest.raises(UnsupportedModelError, match=r"layers 1, 2 .* some are mixtures of experts \(2\) and others"):
         dataclasses.replace(MEMIT, layers=(1, 2)).edit(lm, FACTS)
     with pytest.raises(UnsupportedModelError, match="not one key-value memory"):
-        MEMIT.lacking(lm, FACTS)
+        MEMIT.keys_and_residuals(lm, FACTS)

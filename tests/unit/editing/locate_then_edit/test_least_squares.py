@@ -11,9 +11,9 @@ from torch import Tensor
 from corrigenda.moments.second_moment import SecondMoment
 from corrigenda.moments.text import Text
 from editing.locate_then_edit.least_squares import (
-    Metric,
     NullSpace,
     Penalty,
+    Regularizer,
     equality_update,
     norms_alone,
     penalised_update,
@@ -137,7 +137,7 @@ def test_the_ridge_is_in_units_of_the_mean_diagonal(C: Tensor) -> None:
 def test_batches_with_history_equal_one_batch(n: int, kind: str, C: Tensor) -> None:
     """Recursive least squares: residuals measured anew, the keys of earlier batches in H."""
     K, wanted = drawn(n, D_FFN, seed=3), drawn(n, D_MODEL, seed=4)
-    metric: Metric = Penalty(moment_of(C), 0.5)
+    metric: Regularizer = Penalty(moment_of(C), 0.5)
     if kind == "null space":
         metric = NullSpace(torch.linalg.eigh(C).eigenvectors[:, :14], 0.5)
     A, B = penalised_update(K, wanted, metric)
@@ -178,7 +178,7 @@ def test_the_second_moment_is_factored_once_and_the_whole_system_only_for_many_k
 def test_going_on_from_a_system_costs_none_of_its_own(kind: str, C: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against the dense formula, below half of d_ffn, at a new base, beside it, and at the next base."""
     basis = torch.linalg.eigh(C).eigenvectors[:, :14]
-    metric: Metric = Penalty(moment_of(C), 0.5) if kind == "penalty" else NullSpace(basis, 0.5)
+    metric: Regularizer = Penalty(moment_of(C), 0.5) if kind == "penalty" else NullSpace(basis, 0.5)
     one = torch.eye(D_FFN, dtype=torch.float64)
     P = one if kind == "penalty" else basis @ basis.T
     M = 0.5 * C if kind == "penalty" else 0.5 * one

@@ -60,7 +60,7 @@ def test_each_factor_is_read_in_words() -> None:
     # Where the target is predicted, a step at the last layer says the target itself.
     assert int(found.ranks[0, 7]) == 0
     said = read_static(lm, found.factors["outputs"][1, 2]).topk(3).indices.tolist()
-    assert found.said[1][2] == tuple(lm.tokenizer.decode([token]) for token in said)
+    assert found.output[1][2] == tuple(lm.tokenizer.decode([token]) for token in said)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "opt", "phi3"])

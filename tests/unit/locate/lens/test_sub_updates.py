@@ -62,7 +62,7 @@ def test_it_is_kept_and_drawn(tmp_path: Path) -> None:
     assert (tmp_path / "sub.png").stat().st_size > 1000
     assert found.table().row_count == tiny.DEPTH
     assert 0 <= found.saturation < tiny.DEPTH
-    assert found.said[found.saturation] == found.said[-1]
+    assert found.top_tokens[found.saturation] == found.top_tokens[-1]
 
 
 def test_bad_input_is_refused() -> None:

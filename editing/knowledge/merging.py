@@ -1,4 +1,4 @@
-"""`Folded`: the entries of a knowledge base folded into the weights by the closed form of an editor.
+"""`ClosedFormMerge`: merges the entries of a knowledge base into the weights by the closed form of an editor.
 
 MEMIT's is that of `corrigenda.knowledge.folding` (V = A^-1 B, A = lambda C + sum k k^T); AlphaEdit's is the same in the
 null space, EMMET's and ROME's meet the entries exactly. All entries of a layer are solved for at once, in the order of
@@ -19,13 +19,13 @@ from corrigenda.knowledge.folding import residuals_of
 from corrigenda.moments.experts import Moment
 from editing.locate_then_edit.closed_form import ClosedForm
 from editing.locate_then_edit.guards import cosines_between, name_alike, warn_of_load
-from editing.locate_then_edit.joined import Written, finished, unedited
+from editing.locate_then_edit.joined import ClosedFormEdit, finish, unedited
 from editing.locate_then_edit.least_squares import Factors
 from editing.locate_then_edit.writing import Problem
 
 
 @dataclass(frozen=True)
-class Folded:
+class ClosedFormMerge:
     """Compiles entries into a change of the layers' values; a `corrigenda.knowledge.entries.Compiler`.
 
     Attributes:
@@ -34,7 +34,7 @@ class Folded:
 
     editor: ClosedForm
 
-    def __call__(self, lm: LanguageModel, facts: Sequence[Fact], entries: Sequence[Entry]) -> Written:
+    def __call__(self, lm: LanguageModel, facts: Sequence[Fact], entries: Sequence[Entry]) -> ClosedFormEdit:
         """The edit; of each fact it reports which others have nearly the same key (``"alike"``; empty for none).
 
         Raises:
@@ -58,7 +58,7 @@ class Folded:
             solution = self.editor.solution(Problem(moments[layer], keys.float(), residuals, None, None))
             factors[layer] = self.editor.after.of_update(solution.factors, values)
         n = len(facts)
-        return finished(lm, self.editor, None, factors, facts, report, None, n, self.editor.refuse_norm)
+        return finish(lm, self.editor, None, factors, facts, report, None, n, self.editor.refuse_norm)
 
     def _name_alike(
         self, moment: Moment, facts: Sequence[Fact], keys: Tensor, report: Sequence[dict[str, Any]]
