@@ -4,7 +4,8 @@ config.yaml     the resolved configuration
 versions.json   when it was begun, versions of everything, and the machine
 identity.json   the run's id and the fingerprints of what it works on
 cases.jsonl     one line a fact, in the order they were finished (see `corrigenda.runs.records`)
-retention.jsonl the same after the last edit of a sequential run
+journal.jsonl   what else was done, in batches and sequences: a killed run goes on from it
+retention.jsonl the cases after the last edit of a sequential run; written when it is made
 edits/          the edits, as `Edit.save` writes them
 records.sha256  digests of the finished records
 summary.json    the figures; written last
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
@@ -104,8 +105,7 @@ class RunFolder:
         path = self.path / f"{to}.jsonl"
         above = last_line(path)
         if above and not seal_of(above):  # of an earlier version: from now on all of its lines are sealed
-            content = sealed_lines(read_lines(path))
-            write_file(path, lambda scratch: scratch.write_bytes(content))
+            self.write(list(read_lines(path)), to)
             above = last_line(path)
         line = sealed(case, seal_of(above))
         (self.path / DIGESTS).unlink(missing_ok=True)  # what is added was not there when the run was finished
@@ -113,6 +113,12 @@ class RunFolder:
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
+
+    def write(self, records: Iterable[Mapping[str, Any]], to: str) -> None:
+        """Writes records in the place of those that are there."""
+        content = sealed_lines(records)
+        (self.path / DIGESTS).unlink(missing_ok=True)  # they are not of what is written now
+        write_file(self.path / f"{to}.jsonl", lambda scratch: scratch.write_bytes(content))
 
     def cases(self, of: str = "cases") -> Iterator[dict[str, Any]]:
         """The finished cases. What is damaged in the file of a run that is under way is taken out of it.
@@ -130,7 +136,7 @@ class RunFolder:
             if not check_digest(self.path, of):
                 kept = list(read_lines(path, repair=True))
                 if len(kept) != content.count(b"\n"):
-                    write_file(path, lambda scratch: scratch.write_bytes(sealed_lines(kept)))
+                    self.write(kept, of)
         yield from records_in(self.path, of)
 
     def edit_path(self, number: int, name: str) -> Path:

@@ -29,6 +29,9 @@ from corrigenda.system.files import write_text
 RECORDS = ("cases", "retention")
 """The records of a run that are cases."""
 
+JOURNAL = "journal"
+"""The records of what else a run has done, from which it goes on."""
+
 CRASHED = "crashed: "
 """How the error of a case begins that is not final: the program failed at it, not the method."""
 

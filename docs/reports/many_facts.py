@@ -35,6 +35,7 @@ from corrigenda.system.files import write_json, write_text
 from editing import EDITORS
 from eval import METRICS, Case
 from eval.protocols.curves import cell, curve_columns, draw_curves, value_at
+from eval.protocols.journal import lines_of
 from eval.protocols.orders import order_interval
 from eval.statistics.comparison import Comparison, compare
 from eval.statistics.paired import MIN_FACTS, holm
@@ -506,14 +507,12 @@ def added(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 
 def points_of(folder: Path) -> list[dict[str, Any]]:
     """The points that a sequence has, without where its edits lie."""
-    points = [read_json(path) for path in sorted((folder / "curve").glob("t-*.json"))]
-    return [{key: value for key, value in point.items() if key != "edits"} for point in points]
+    return [{key: value for key, value in point.items() if key != "edits"} for point in lines_of(folder, "point")]
 
 
 def facts_at(stored: StoredRun, t: int, key: str) -> dict[str, Any]:
     """What methods are compared by at T: of each scored fact its subject, and the columns of the metric."""
-    name = "retention" if t == stored.config["data"]["limit"] else f"curve/t-{t:04d}"
-    cases = [Case.from_dict(record) for record in stored.cases(name)]
+    cases = [Case.from_dict(record) for record in lines_of(stored.path, "scored", t)]
     figures = [(case.fact, METRICS[key].figures(case.after.values)) for case in cases]
     known = [(fact, values) for fact, values in figures if values is not None]
     return {

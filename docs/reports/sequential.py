@@ -40,6 +40,7 @@ from eval.evaluation import Evaluation, judged
 from eval.measure import measure
 from eval.protocols.curves import cell, draw_curves, value_at
 from eval.protocols.fixed_locality import own_prompts
+from eval.protocols.journal import lines_of
 from eval.protocols.sequential import Regime
 from eval.statistics.paired import PERMUTATIONS, holm, paired_test
 
@@ -204,15 +205,14 @@ def collect(arguments: argparse.Namespace) -> Collected:
     others = write_others(between, facts, [fact for part in fixed.values() for fact in part], work / "others.jsonl")
     edited = {fact.subject for fact in facts}
     strange = [fact for fact in fixed[arguments.data] if fact.subject not in edited]
+
+    def stop(points: Sequence[Mapping[str, Any]]) -> bool:
+        return time.monotonic() > deadline or any(point["t"] == arguments.upto for point in points)
+
     for name in methods:
         folder, editor = work / name, METHODS[name].make(facts, others)
-        last = folder / "curve" / f"t-{arguments.upto:04d}.json"
-
-        def stop(last: Path = last) -> bool:
-            return time.monotonic() > deadline or last.is_file()
-
         place = RunFolder(folder)
-        idle = (folder / "done.json").is_file() or stop()
+        idle = (folder / "done.json").is_file() or stop(curve(folder))
         # Two of these commands at once would write one into the other.
         with place.held(), nullcontext() if idle else making(folder, USES):
             sequence = run(lm, facts, fixed, editor, METHODS[name].regime, place, stop)
@@ -277,14 +277,14 @@ def run(
     editor: Editor,
     regime: Regime,
     place: RunFolder,
-    stop: Callable[[], bool],
+    stop: Callable[[Sequence[Mapping[str, Any]]], bool],
 ) -> SequentialRun:
     """One method's sequence, to its end or until it is stopped."""
     folder = place.path
     settings = SequentialSettings(regime=regime, after_each="probabilities", keep_edits=True)
     same_editor(folder / "editor.json", editor)
     edits = EditRun(lm, facts, editor, SETTINGS, place)
-    sequence = SequentialRun(edits, settings, fixed, stop, folder.parent / "before")
+    sequence = SequentialRun(edits, settings, fixed, lambda: stop(sequence.curve), folder.parent / "before")
     done = folder / "done.json"
     if not done.is_file():
         prepare(editor, lm)
@@ -542,7 +542,7 @@ def paired(work: Path, data: str) -> dict[str, Any]:
 
 def curve(folder: Path) -> list[dict[str, Any]]:
     """The points that a sequence has."""
-    return [read_json(path) for path in sorted((folder / "curve").glob("t-*.json"))]
+    return lines_of(folder, "point")
 
 
 def read_json(path: Path) -> Any:

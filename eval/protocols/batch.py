@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from pathlib import Path
 
 from corrigenda import Edit
 from corrigenda.data.requests import left_out, reports_together, select_active
-from corrigenda.system.files import write_json
-from corrigenda.system.plain_data import read_json
+from corrigenda.runs.records import JOURNAL
 from corrigenda.system.progress import track
 from eval.evaluation import judged
 from eval.measure import measure
@@ -25,13 +23,15 @@ def run_batch(run: EditRun) -> None:
     if run.n_done == len(run.facts):
         return
     path = run.folder.edit_path(0, "all")
-    outcome = path / "outcome.json"  # written last: what came of the edit is not asked twice
-    made = _outcome(outcome)
-    if made is None or made.crashed:
+    said = next(run.folder.cases(JOURNAL), None)
+    if said is not None:  # what came of the edit is not asked twice
+        made = Attempt(None if said["error"] else Edit.load(path), said["seconds"], said["error"])
+    else:
         made = run.attempt([facts[number] for number in now.active])
         if made.edit is not None:
             made.edit.save(path)
-        write_json(outcome, [made.seconds, made.error])
+        if not made.crashed:
+            run.folder.append({"kind": "edit", "seconds": made.seconds, "error": made.error}, JOURNAL)
     reports = reports_of(made.edit)
     together = {fact.id: report for fact, report in zip(facts, reports_together(facts, now), strict=True)}
     held_out: HeldOut | None = None
@@ -53,18 +53,3 @@ def run_batch(run: EditRun) -> None:
             why = made.error or str((mine or {}).get("refused", ""))
             # The edit of all facts is saved already, as one.
             run.finished(judged(fact, old, new, said, made.seconds / len(now.active), why))
-
-
-def _outcome(path: Path) -> Attempt | None:
-    """What came of the edit when it was asked for; None where it was not.
-
-    Raises:
-        ValueError: the file is damaged.
-    """
-    if not path.is_file():
-        return None
-    try:
-        seconds, error = read_json(path)
-    except (ValueError, TypeError) as problem:
-        raise ValueError(f"{path}: damaged ({problem}); delete it to make the edit again") from None
-    return Attempt(None if error else Edit.load(path.parent), seconds, error)

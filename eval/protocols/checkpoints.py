@@ -14,15 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from corrigenda import Fact
 from corrigenda.data.requests import ActiveRequests, select_active
-from corrigenda.runs.environment import peak_memory_mb
-from corrigenda.runs.folder import read_object
-from corrigenda.system.files import write_json, write_text
-from corrigenda.system.plain_data import read_json
 from corrigenda.system.progress import counted, stage, track
 from eval.evaluation import Case, Evaluation, judged
 from eval.lm_eval.harness import Harness
@@ -32,7 +27,7 @@ from eval.metrics.metric import CurveGroup
 from eval.protocols.alarm import alarmed
 from eval.protocols.change import change_norm
 from eval.protocols.choice import chosen, first_and_latest, said_of
-from eval.protocols.position import Position
+from eval.protocols.journal import Journal
 from eval.protocols.pre_edit import PreEditMeasurement
 from eval.protocols.runs import EditRun, reports_of
 from eval.protocols.settings import Regime, SequentialSettings
@@ -41,12 +36,6 @@ from eval.records import HeldOut
 from eval.scoring.held_out import read_held_out
 from eval.settings import EvalSettings
 
-_FOLDER = "curve"
-"""The folder of the points of the curve."""
-
-_SURVIVAL = f"{_FOLDER}/survival"
-"""The records and figures after fine-tuning."""
-
 
 def n_prompts(fixed: Sequence[Fact]) -> int:
     """How many prompts the fixed locality set holds."""
@@ -54,10 +43,11 @@ def n_prompts(fixed: Sequence[Fact]) -> int:
 
 
 class Checkpoints:
-    """The points of the curve of a sequential run, as they lie in its folder; `score` adds one.
+    """The points of the curve of a sequential run, as its journal has them; `score` adds one.
 
     Args:
         run: the run.
+        journal: the run's.
         settings: the protocol.
         regime: how the edits come together.
         parts: the fixed locality set, by the name of its part.
@@ -69,6 +59,7 @@ class Checkpoints:
     def __init__(
         self,
         run: EditRun,
+        journal: Journal,
         settings: SequentialSettings,
         regime: Regime,
         parts: Mapping[str, Sequence[Fact]],
@@ -80,6 +71,7 @@ class Checkpoints:
         self.fixed = [fact for facts in parts.values() for fact in facts]
         self._parts = parts
         self._run = run
+        self._journal = journal
         self._settings = settings
         self._regime = regime
         self._edited = edited
@@ -89,14 +81,18 @@ class Checkpoints:
     @property
     def curve(self) -> list[dict[str, Any]]:
         """The points that are done, in the order of T (see `_point`)."""
-        paths = [self._path(t) for t in self.due]
-        return [read_json(path) for path in paths if path.is_file()]
+        points = self._journal.said("point")
+        return [points[t] for t in self.due if t in points]
 
     @property
     def retention(self) -> Evaluation:
         """How the facts whose requests are in force stand after the last edit that was made."""
-        t = len(self._run.facts) if self.stopped is None else self.stopped["t"]
-        return self._evaluation(self._records("retention"), self.select_active(t).active)
+        return self._evaluation(self._journal.cases("scored", self.end), self.select_active(self.end).active)
+
+    @property
+    def end(self) -> int:
+        """After how many edits the sequence ends: the last, or that at which it was stopped."""
+        return len(self._run.facts) if self.stopped is None else int(self.stopped["t"])
 
     @property
     def stopped(self) -> dict[str, Any] | None:
@@ -107,15 +103,16 @@ class Checkpoints:
     @property
     def survival(self) -> Evaluation | None:
         """How the facts of the last point stand after fine-tuning; None where there was none, or nothing to score."""
-        found = self.survival_figures
-        if found is None or "metrics" not in found:
+        said = self._journal.said("fine_tuned").get(len(self._run.facts), {})
+        if "cases" not in said:
             return None
-        return self._evaluation(self._records(_SURVIVAL), self.select_active(found["t"]).active)
+        return self._evaluation(list(map(Case.from_dict, said["cases"])), self.select_active(said["t"]).active)
 
     @property
     def survival_figures(self) -> dict[str, Any] | None:
         """The metrics before and after fine-tuning, with its losses and settings; None where there was none."""
-        return read_object(self._survival, "delete it to train again") if self._survival.is_file() else None
+        said = self._journal.said("fine_tuned").get(len(self._run.facts))
+        return None if said is None else {name: value for name, value in said.items() if name != "cases"}
 
     def select_active(self, t: int) -> ActiveRequests:
         """What became of the first T requests."""
@@ -123,101 +120,82 @@ class Checkpoints:
 
     def scored(self, t: int) -> bool:
         """Whether there is nothing to score at T, or it is done."""
-        return t not in self.due or self._path(t).is_file()
+        if t not in self.due:
+            return True
+        return t in self._journal.said("point") and len(self._journal.scores("scored", t)) == len(self._asked(t))
 
-    def forget_after(self, place: int) -> None:
-        """Takes away the scores of all T above so many edits."""
-        for t in self.due:
-            if t > place:
-                for path in (self._path(t), *(self._lines(name) for name in (self._name(t), self._fixed_name(t)))):
-                    path.unlink(missing_ok=True)
-        for path in (self._survival, self._lines(_SURVIVAL)):
-            path.unlink(missing_ok=True)
-
-    def forget_stop(self) -> None:
-        """Takes away the records of the end of a sequence that was stopped and now goes on."""
-        if any(record.get("t") != len(self._run.facts) for record in self._run.folder.cases("retention")):
-            self._lines("retention").unlink()
-
-    def score(self, position: Position) -> bool:
+    def score(self) -> bool:
         """Scores all facts so far and the fixed set; False if it was stopped on the way."""
-        run, t = self._run, position.done
+        run, journal, t = self._run, self._journal, self._journal.done
         settings, held_out = self._settings_at(t), read_held_out(run.lm, run.settings)
         together = self._regime == "together"
-        said = reports_of(position.edits[0]) if together and position.edits else {}
+        said = reports_of(journal.edits[0]) if together and journal.edits else {}
 
         def error(fact: Fact) -> str:
             if together:
-                return position.made[1] or str(said.get(fact.id, {}).get("refused", ""))
+                return journal.made[1] or str(said.get(fact.id, {}).get("refused", ""))
             return run.cases[fact.id].error
 
         # The fixed prompts are not generated from after an edit: whether the answer stays takes one forward.
         after_fixed = replace(fixed_settings(run.settings), generate=False)
-        edited = range(t) if self._settings.scored is None else self._chosen(t)
-        if not self._measured(t, self._name(t), self._edited, edited, settings, held_out, error):
+        if not self._measured(t, "scored", self._edited, self._asked(t), settings, held_out, error):
             return False
-        fixed = (t, self._fixed_name(t), self._before_fixed, range(len(self.fixed)), after_fixed, held_out)
+        fixed = (t, "fixed", self._before_fixed, range(len(self.fixed)), after_fixed, held_out)
         if not self._measured(*fixed, lambda fact: ""):
             return False
-        cases = self._records(self._name(t))
+        cases = journal.cases("scored", t)
         if together:
             for case in cases:
-                run.finished(replace(case, edit=said.get(case.fact.id), seconds=position.made[0] / t))
-        point = self._point(position, cases) | self._harness_scores(t)
-        if alarmed(point, self._settings.alarm) is not None and t < len(run.facts):
-            # What stands at the end of a run stands here, where this one ends.
-            write_text(self._lines("retention"), self._lines(self._name(t)).read_text(encoding="utf-8"))
-        write_json(self._path(t), point)
+                run.finished(replace(case, edit=said.get(case.fact.id), seconds=journal.made[0] / t))
+        journal.add("point", **self._point(cases) | self._harness_scores(t))
         return True
 
-    def score_survival(self, position: Position) -> bool:
+    def score_survival(self) -> bool:
         """Fine-tunes the edited model, where that is asked for, and scores the facts of the last point once more.
 
         The figures go beside the curve. False if it was stopped on the way; it begins anew another time.
         """
-        asked, t = self._settings.survival, position.done
-        if not asked.steps or self._survival.is_file():
+        asked, t = self._settings.survival, self._journal.done
+        if not asked.steps or t in self._journal.said("fine_tuned"):
             return True
         if self._stop():
             return False
-        run, stood = self._run, self._records(self._name(t))
+        run, stood = self._run, self._journal.cases("scored", t)
         errors = {case.fact.id: case.error for case in stood}
-        self._lines(_SURVIVAL).unlink(missing_ok=True)
-        said: dict[str, Any] = {"steps": asked.steps, "lr": asked.lr, "weights": asked.weights, "t": t}
+        said: dict[str, Any] = {"steps": asked.steps, "lr": asked.lr, "weights": asked.weights}
+        found: list[dict[str, Any]] = []
         try:
             with finetuned(run.lm, asked) as losses:
                 settings, held_out = self._settings_at(t), read_held_out(run.lm, run.settings)
                 again = [run.numbers[case.fact.id] for case in stood]
-                if not self._measured(
-                    t, _SURVIVAL, self._edited, again, settings, held_out, lambda fact: errors[fact.id]
-                ):
+                scored = (t, "fine-tuned", self._edited, again, settings, held_out)
+                if not self._measured(*scored, lambda fact: errors[fact.id], found):
                     return False
         except ArithmeticError as problem:
             # Nothing to score; what a broken model cannot be trained for is said and not filled in.
-            write_json(self._survival, said | {"error": str(problem)})
+            self._journal.add("fine_tuned", t, **said, error=str(problem))
             return True
         active = self.select_active(t).active
-        found = self._evaluation(self._records(_SURVIVAL), active).metrics
+        metrics = self._evaluation(list(map(Case.from_dict, found)), active).metrics
         before = self._evaluation(stood, active).metrics
-        figures = {"losses": [losses[0], losses[-1]], "before": before, "metrics": found}
-        write_json(self._survival, said | figures)
+        figures = {"losses": [losses[0], losses[-1]], "before": before, "metrics": metrics}
+        self._journal.add("fine_tuned", t, **said, **figures, cases=found)
         return True
 
     def _measured(
         self,
         t: int,
-        name: str,
+        kind: str,
         pre_edit: PreEditMeasurement,
         wanted: Sequence[int],
         settings: EvalSettings,
         held_out: HeldOut | None,
         error: Callable[[Fact], str],
+        into: list[dict[str, Any]] | None = None,
     ) -> bool:
-        """Measures facts, by their numbers, in the edited model, into the records of a name."""
-        folder = self._run.folder
-        (folder.path / name).parent.mkdir(parents=True, exist_ok=True)
-        done = {record["id"] for record in folder.cases(name)}
-        told = f"Scoring {counted(len(wanted), 'fact')} ({name}) after {counted(t, 'edit')}"
+        """Measures facts, by their numbers, in the edited model, into the journal, or into a list."""
+        done = {record["id"] for record in (self._journal.scores(kind, t) if into is None else into)}
+        told = f"Scoring {counted(len(wanted), 'fact')} ({kind}) after {counted(t, 'edit')}"
         for number in track(pre_edit.chunks, told, bar=False):
             begin = number * self._settings.chunk
             places = [place - begin for place in wanted if begin <= place < begin + self._settings.chunk]
@@ -231,10 +209,11 @@ class Checkpoints:
             after = measure(self._run.lm, facts, settings, before, held_out)
             for fact, old, new in zip(facts, before, after, strict=True):
                 if fact.id not in done:
-                    folder.append(judged(fact, old, new, error=error(fact)).to_dict() | {"t": t}, name)
+                    record = judged(fact, old, new, error=error(fact)).to_dict()
+                    self._journal.add(kind, t, **record) if into is None else into.append(record)
         return True
 
-    def _point(self, position: Position, cases: Sequence[Case]) -> dict[str, Any]:
+    def _point(self, cases: Sequence[Case]) -> dict[str, Any]:
         """One point of the curve.
 
         ``metrics`` are those of the edits in force, in the form of `Evaluation.metrics`, ``right_after`` some of them
@@ -245,9 +224,9 @@ class Checkpoints:
         latest `SequentialSettings.ends` requests, where there were more; ``scored`` says of which facts all of these
         are, where not of all in force; ``edits`` are the folders of the edits in force, where they are kept.
         """
-        t = position.done
+        t = self._journal.done
         now = self.select_active(t)
-        fixed = iter(self._records(self._fixed_name(t)))
+        fixed = iter(self._journal.cases("fixed", t))
         parts = {name: Evaluation(tuple(islice(fixed, len(facts)))) for name, facts in self._parts.items()}
         whole = Evaluation(tuple(case for part in parts.values() for case in part.cases))
         apart = {name: _declared("fixed", part) for name, part in parts.items() if len(parts) > 1}
@@ -255,8 +234,7 @@ class Checkpoints:
         edited = [case for fact in self._run.facts[:t] if (case := self._run.cases.get(fact.id)) is not None]
         seconds = [case.seconds for case in edited if case.seconds is not None]
         if self._regime == "together":
-            seconds = [position.made[0] / t]
-        position.peak = max(position.peak, peak_memory_mb())
+            seconds = [self._journal.made[0] / t]
         scored = self._chosen(t)
         ends = first_and_latest(scored, t, self._settings.ends)
         return {
@@ -274,8 +252,8 @@ class Checkpoints:
             "n_fixed_prompts": n_prompts(self.fixed),
             **change_norm(self._run.lm),
             "seconds_per_edit": sum(seconds) / len(seconds) if seconds else None,
-            "peak_memory_mb": position.peak,
-            **({"edits": list(position.saved)} if self._settings.keep_edits else {}),
+            "peak_memory_mb": self._journal.peak_memory_mb,
+            **({"edits": list(self._journal.saved)} if self._settings.keep_edits else {}),
         }
 
     def _settings_at(self, t: int) -> EvalSettings:
@@ -283,6 +261,10 @@ class Checkpoints:
         if self._settings.generate_until is not None and t > self._settings.generate_until:
             return replace(self._run.settings, generate=False)
         return self._run.settings
+
+    def _asked(self, t: int) -> Sequence[int]:
+        """The numbers of the facts that are measured at T."""
+        return range(t) if self._settings.scored is None else self._chosen(t)
 
     def _chosen(self, t: int) -> tuple[int, ...]:
         """The numbers of the facts that are scored at T."""
@@ -304,35 +286,12 @@ class Checkpoints:
             return {}
         lm, harness = self._run.lm, self._harness
         assert harness is not None
-        path = self._run.folder.path / _FOLDER / "harness-before.json"
-        if not path.is_file():
-            with (
-                stage("Running the harness's tasks on the unedited model", bar=False),
-                lm.edits.suspended(),
-            ):
-                write_json(path, harness.run(lm))
+        said = self._journal.said("unedited")
+        if not said:
+            with stage("Running the harness's tasks on the unedited model", bar=False), lm.edits.suspended():
+                self._journal.add("unedited", t, scores=harness.run(lm))
         with stage(f"Running the harness's tasks after {t} edits", bar=False):
-            return {"harness": harness.before_and_after(lm, read_object(path, "delete it to run the tasks again"))}
-
-    def _records(self, name: str) -> list[Case]:
-        return [Case.from_dict(record) for record in self._run.folder.cases(name)]
-
-    def _name(self, t: int) -> str:
-        """The records of the scores at T; those of the last are the run's retention."""
-        return "retention" if t == len(self._run.facts) else f"{_FOLDER}/t-{t:04d}"
-
-    @property
-    def _survival(self) -> Path:
-        return self._run.folder.path / f"{_SURVIVAL}.json"
-
-    def _fixed_name(self, t: int) -> str:
-        return f"{_FOLDER}/fixed-{t:04d}"
-
-    def _lines(self, name: str) -> Path:
-        return self._run.folder.path / f"{name}.jsonl"
-
-    def _path(self, t: int) -> Path:
-        return self._run.folder.path / _FOLDER / f"t-{t:04d}.json"
+            return {"harness": harness.before_and_after(lm, next(iter(said.values()))["scores"])}
 
 
 def fixed_settings(settings: EvalSettings) -> EvalSettings:

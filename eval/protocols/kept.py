@@ -6,9 +6,10 @@ from contextlib import ExitStack
 
 from corrigenda import Edit, LanguageModel
 from corrigenda.data.requests import select_active
-from corrigenda.runs.folder import RunFolder, read_object
+from corrigenda.runs.folder import RunFolder
 from eval.evaluation import Case, Evaluation, judged
 from eval.measure import measure
+from eval.protocols.journal import lines_of
 from eval.protocols.pre_edit import PreEditMeasurement
 from eval.protocols.runs import CHUNK
 from eval.settings import EvalSettings
@@ -29,23 +30,21 @@ def measure_kept(lm: LanguageModel, folder: RunFolder, t: int, settings: EvalSet
         FileNotFoundError: the run has no such checkpoint, or one of its edits is gone.
         ValueError: it kept no edits there, the model is another one, or a file is damaged.
     """
-    path = folder.path / "curve" / f"t-{t:04d}.json"
-    if not path.is_file():
-        done = ", ".join(str(int(found.stem[2:])) for found in sorted(path.parent.glob("t-*.json"))) or "none"
+    points = {line["t"]: line for line in lines_of(folder.path, "point")}
+    if t not in points:
+        done = ", ".join(map(str, sorted(points))) or "none"
         raise FileNotFoundError(f"{folder.path} has no checkpoint at T={t}; it has {done}")
-    point = read_object(path, "run the sequence again")
-    if "edits" not in point:
+    if "edits" not in points[t]:
         raise ValueError(
-            f"{path}: the edits of this checkpoint were not kept; run the sequence with job.sequential.keep_edits=true"
+            f"{folder.path}: the edits of the checkpoint at T={t} were not kept; run the sequence with "
+            "job.sequential.keep_edits=true"
         )
     begun = folder.identity.get("model_fingerprint", lm.fingerprint)
     if begun != lm.fingerprint:
         raise ValueError(f"{folder.path}: its model has the weights {begun[:12]}, and {lm.name} {lm.fingerprint[:12]}")
-    name = path.relative_to(folder.path).with_suffix("").as_posix()
-    records = list(folder.cases(name)) or [record for record in folder.cases("retention") if record.get("t") == t]
-    cases = [Case.from_dict(record) for record in records]
+    cases = [Case.from_dict(record) for record in lines_of(folder.path, "scored", t)]
     cases = [cases[number] for number in select_active([case.fact for case in cases]).active]
-    edits = [Edit.load(folder.path / edit) for edit in point["edits"]]
+    edits = [Edit.load(folder.path / edit) for edit in points[t]["edits"]]
     pre_edit = PreEditMeasurement(lm, [case.fact for case in cases], settings, CHUNK)
     errors = {case.fact.id: case.error for case in cases}
     found: list[Case] = []

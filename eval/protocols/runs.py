@@ -129,6 +129,9 @@ class EditRun:
             makes its own.
 
     Attributes:
+        cases: by id, what came of the facts so far.
+        crashed: whether the program failed at an edit of several facts. What comes after stands on the model as it
+            then was: it is told and not written, and is done again when the run goes on.
         most_memory_mb: the most that one of its workers has held (MiB), where there are any.
 
     Raises:
@@ -163,21 +166,21 @@ class EditRun:
         self.most_memory_mb = 0.0
         self.numbers = {fact.id: number for number, fact in enumerate(facts)}
         folder.identify(model_fingerprint=lm.fingerprint, data_fingerprint=facts.fingerprint)
-        self.cases = {case.fact.id: case for case in map(Case.from_dict, folder.cases())}
-        self._again = {id_ for id_, case in self.cases.items() if case.crashed}
+        self.read()
+
+    def read(self) -> None:
+        """Takes up what the folder holds, and nothing else."""
+        self.cases = {case.fact.id: case for case in map(Case.from_dict, self.folder.cases())}
+        self.crashed = False
 
     @property
     def n_done(self) -> int:
         """How many facts are finished."""
-        return len(self.cases) - len(self._again)
+        return sum(not case.crashed for case in self.cases.values())
 
     def is_done(self, fact: Fact) -> bool:
-        """Whether a fact is finished; one that crashed when the run was last at work is not."""
-        return fact.id in self.cases and fact.id not in self._again
-
-    def do_again(self, facts: Sequence[Fact]) -> None:
-        """Forgets that facts are finished; until they are done again, their records stay."""
-        self._again.update(fact.id for fact in facts if fact.id in self.cases)
+        """Whether a fact is finished; one that crashed is not."""
+        return fact.id in self.cases and not self.cases[fact.id].crashed
 
     @property
     def evaluation(self) -> Evaluation:
@@ -218,7 +221,9 @@ class EditRun:
 
     def attempt(self, facts: Sequence[Fact], make: Callable[[Sequence[Fact]], Edit] | None = None) -> Attempt:
         """Asks the editor for an edit of some facts; see `attempt`."""
-        return attempt(self.lm, self.editor, self.settings, facts, make)
+        made = attempt(self.lm, self.editor, self.settings, facts, make)
+        self.crashed = self.crashed or made.crashed
+        return made
 
     def finished(self, case: Case, edit: Edit | None = None) -> None:
         """Notes a finished case, once, with its edit."""
@@ -227,10 +232,10 @@ class EditRun:
         if edit is not None and self.save_edits:
             self.folder.save_edit(edit, self.numbers[case.fact.id], case.fact.id)
         record = case.to_dict()
-        self.folder.append(record)  # last: a fact with a line here is done
+        if case.crashed or not self.crashed:
+            self.folder.append(record)  # last: a fact with a line here is done
         # As it stands in the file: without the distributions, which would fill the memory.
         self.cases[case.fact.id] = Case.from_dict(record)
-        self._again.discard(case.fact.id)
         self.notify(self.cases[case.fact.id])
 
     def summary(self, mode: str) -> dict[str, Any]:

@@ -11,15 +11,14 @@ from typing import Any
 
 from corrigenda import Edit, Fact
 from corrigenda.data.requests import select_active
-from corrigenda.runs.records import CRASHED
-from eval.evaluation import NOT_FINITE, Case, Evaluation, judged
+from eval.evaluation import NOT_FINITE, Evaluation, judged
 from eval.measure import measure, on_windows
 from eval.protocols.alarm import check_alarm
 from eval.protocols.batches import asked_of
 from eval.protocols.checkpoints import Checkpoints, fixed_settings, n_prompts
 from eval.protocols.choice import chosen
 from eval.protocols.fixed_locality import Fixed, fixed_locality, parts_of
-from eval.protocols.position import Position, SavedPosition
+from eval.protocols.journal import Journal
 from eval.protocols.pre_edit import PreEditMeasurement, ReducedEvaluation
 from eval.protocols.runs import Attempt, EditRun, reports_of
 from eval.protocols.settings import Regime, SequentialSettings
@@ -82,10 +81,9 @@ class SequentialRun:
 
         self._pre_edit = pre_edit(list(run.facts), run.settings, "edited", self._never_scored())
         self._fixed = pre_edit(self.fixed, fixed_settings(run.settings), "fixed")
-        kept_at = settings.due(len(run.facts)) if settings.keep_edits else []
-        self._position = SavedPosition(run, self.regime, kept_at)
+        self._journal = Journal(run, self.regime, settings.due(len(run.facts)), settings.keep_edits)
         self._checkpoints = Checkpoints(
-            run, settings, self.regime, parts, self._pre_edit, self._fixed, lambda: self._stop()
+            run, self._journal, settings, self.regime, parts, self._pre_edit, self._fixed, lambda: self._stop()
         )
 
     def go(self) -> bool:
@@ -93,22 +91,25 @@ class SequentialRun:
 
         The alarm ends it, too (`stopped`); it goes on from there only where another alarm is set.
         """
-        position = self._position.load()
-        self._position.forget_others(position.saved)
-        self._forget_crashed(position)
-        if self.stopped is not None:
-            return True
-        self._checkpoints.forget_stop()
-        if self._stop() or not self._fixed.complete(len(self.fixed), self._stop):
-            return False
-        try:
-            for edit in position.edits:
-                edit.apply(self.run.lm)
-            return self._go_on(position)
-        finally:
-            for edit in reversed(position.edits):
-                if edit in self.run.lm.edits:
-                    edit.revert(self.run.lm)
+        if self.run.crashed:
+            self.run.read()
+            self._journal.read()
+        self._journal.load()
+        if self.stopped is None:
+            if self._stop() or not self._fixed.complete(len(self.fixed), self._stop):
+                return False
+            try:
+                for edit in self._journal.edits:
+                    edit.apply(self.run.lm)
+                if not self._go_on():
+                    return False
+            finally:
+                for edit in reversed(self._journal.edits):
+                    if edit in self.run.lm.edits:
+                        edit.revert(self.run.lm)
+        if not self.run.crashed:
+            self.run.folder.write(self._journal.scores("scored", self._checkpoints.end), "retention")
+        return True
 
     @property
     def curve(self) -> list[dict[str, Any]]:
@@ -123,12 +124,13 @@ class SequentialRun:
     @property
     def edits(self) -> Sequence[Edit]:
         """The edits in force where the sequence was saved last, in order."""
-        return tuple(self._position.load().edits)
+        self._journal.load()
+        return tuple(self._journal.edits)
 
     @property
     def done(self) -> int:
         """How many facts were edited (or failed, or repeated another) where the sequence was saved last."""
-        return self._position.done
+        return self._journal.saved_at
 
     @property
     def retention(self) -> Evaluation:
@@ -166,60 +168,38 @@ class SequentialRun:
             | ({} if stopped is None else {"stopped": stopped | {"n_facts_asked_for": len(self.run.facts)}})
         )
 
-    def _go_on(self, position: Position) -> bool:
-        facts, due = self.run.facts, self._checkpoints.due
+    def _go_on(self) -> bool:
+        facts, due, journal = self.run.facts, self._checkpoints.due, self._journal
         while True:
-            if not self._checkpoints.scored(position.done) and not self._checkpoints.score(position):
+            if not self._checkpoints.scored(journal.done) and not self._checkpoints.score():
                 return False
-            if position.done in due and self.stopped is not None:
+            if journal.done in due and self.stopped is not None:
                 logger.warning("the sequence is stopped: %s", self.stopped["why"])
                 return True
-            if position.done == len(facts):
-                return self._crashed(position) or self._checkpoints.score_survival(position)
-            following = next(t for t in due if t > position.done)
+            if journal.done == len(facts):
+                return self.run.crashed or self._checkpoints.score_survival()
+            following = next(t for t in due if t > journal.done)
             # Up to the next checkpoint in one go: lifting hundreds of edits takes a while.
             if self._stop() or not self._pre_edit.complete(following, self._stop):
-                if not self._crashed(position):
-                    self._position.save(position)
+                journal.save()
                 return False
-            begun = position.done
+            begun = journal.done
             if self.regime == "together":
-                self._edit_together(position, following)
+                self._edit_together(following)
             else:
-                self._edit_next(position)
-            # After a crash nothing is saved any more: the sequence goes on from before it another time.
+                self._edit_next()
             every = self.settings.every
-            if (position.done // every > begun // every or position.done in due) and not self._crashed(position):
-                self._position.save(position)
+            if journal.done // every > begun // every or journal.done in due:
+                journal.save()
 
-    @property
-    def crashes(self) -> list[Case]:
-        """The cases at which the program failed, and which are tried again when the sequence goes on."""
-        cases = [self.run.cases.get(fact.id) for fact in self.run.facts[self.done :]]
-        return [case for case in cases if case is not None and case.crashed]
-
-    def _crashed(self, position: Position) -> bool:
-        cases = (self.run.cases.get(fact.id) for fact in self.run.facts[self.done : position.done])
-        return position.made[1].startswith(CRASHED) or any(case is not None and case.crashed for case in cases)
-
-    def _forget_crashed(self, position: Position) -> None:
-        """What came after a crash is done again, with all of its batch: later edits stand on what the model was."""
-        facts = list(self.run.facts)
-        for place, fact in enumerate(facts[position.done :], position.done):
-            if fact.id in self.run.cases and self.run.cases[fact.id].crashed:
-                begin = place - place % self.settings.batch
-                self.run.do_again(facts[begin:])
-                self._checkpoints.forget_after(begin)
-                return
-
-    def _edit_next(self, position: Position) -> None:
+    def _edit_next(self) -> None:
         """Edits the next batch of facts and measures them."""
-        run, lm, begin = self.run, self.run.lm, position.done
+        run, lm, journal, begin = self.run, self.run.lm, self._journal, self._journal.done
         end = min(begin + self.settings.batch, len(run.facts))
-        position.done = end
+        journal.done = end
         asked = asked_of(list(run.facts), begin, end, run.cases)
-        held = list(position.edits)
-        made = self._attempt(position, asked.facts) if asked.facts else Attempt(None, 0.0)
+        held = list(journal.edits)
+        made = self._attempt(asked.facts) if asked.facts else Attempt(None, 0.0)
         reports = reports_of(made.edit)
         seconds = made.seconds / max(1, len(asked.facts))
         cases = []
@@ -232,7 +212,7 @@ class SequentialRun:
         if made.edit is not None and lost:
             # The model gives no numbers any more: the edit of the whole batch is taken back.
             made.edit.revert(lm)
-            position.edits[:] = held
+            journal.edits[:] = held
             if self.regime == "extend" and held:
                 held[0].apply(lm)
             why = f"{NOT_FINITE}: with the edit of its batch the model gives no numbers at {lost[0]}; it was taken back"
@@ -255,37 +235,38 @@ class SequentialRun:
             before = [on_windows(self._pre_edit.of(number), in_turn(number, settings)) for number in numbers]
             yield from zip(part, before, measure(self.run.lm, part, settings, before), strict=True)
 
-    def _attempt(self, position: Position, facts: Sequence[Fact]) -> Attempt:
+    def _attempt(self, facts: Sequence[Fact]) -> Attempt:
         """Asks for the next edit and puts it in its place."""
-        lm = self.run.lm
+        lm, journal = self.run.lm, self._journal
         if self.regime == "stack":
             made = self.run.attempt(facts)
             if made.edit is not None:
                 made.edit.apply(lm)
-                position.edits.append(made.edit)
+                journal.edits.append(made.edit)
             return made
         editor: Any = self.run.editor
-        previous = position.edits[0] if position.edits else None
+        previous = journal.edits[0] if journal.edits else None
         if previous is not None:
             previous.revert(lm)
         made = self.run.attempt(facts, lambda wanted: editor.extend(lm, previous, wanted))
         current = made.edit if made.edit is not None else previous
         if current is not None:
             current.apply(lm)
-            position.edits[:] = [current]
+            journal.edits[:] = [current]
         return made
 
-    def _edit_together(self, position: Position, t: int) -> None:
+    def _edit_together(self, t: int) -> None:
         """Edits all facts so far that are in force, from the unedited model."""
-        for edit in position.edits:
+        journal = self._journal
+        for edit in journal.edits:
             edit.revert(self.run.lm)
-        position.edits.clear()
+        journal.edits.clear()
         facts = [self.run.facts[number] for number in self._checkpoints.select_active(t).active]
         made = self.run.attempt(facts)
         if made.edit is not None:
             made.edit.apply(self.run.lm)
-            position.edits.append(made.edit)
-        position.done, position.made = t, (made.seconds, made.error)
+            journal.edits.append(made.edit)
+        journal.done, journal.made = t, (made.seconds, made.error)
 
     def _regime(self) -> Regime:
         grows = hasattr(self.run.editor, "extend")

@@ -198,7 +198,7 @@ def _edit(
         "seconds_to_prepare": prepared,
         **({"workers": workers.number} if workers.number else {}),  # times are not those of one process
     }
-    crashes = run.evaluation.crashes if sequence is None else sequence.crashes
+    crashes = run.evaluation.crashes
     if harness is not None and sequence is None and not crashes:  # a sequence runs them at its checkpoints
         with ExitStack() as applied, stage("Running the tasks of the evaluation harness"):
             for edit in run.edits:

@@ -30,6 +30,7 @@ from tasks import CHOICE_TASK
 from corrigenda import Edit, load
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.records import records_in
+from eval.protocols.journal import lines_of
 from jobs.shared.base import begin
 
 
@@ -213,15 +214,17 @@ def test_sequence_killed_three_times_and_resumed(home: Path) -> None:
     folder = home / "shot"
     arguments = [*arguments, f"hydra.run.dir={folder}"]
     positions = []
-    for of, kill_after in (("cases", 2), ("cases", 5), ("retention", 1)):
+    for of, kill_after in (("cases", 2), ("cases", 5), ("journal", 21)):
         kill(home, arguments, folder, of, kill_after)
-        positions.append(json.loads((folder / "position.json").read_text())["done"])
+        positions.append(max((line["t"] for line in lines_of(folder, "saved")), default=0))
         assert not (folder / "summary.json").exists()
         arguments = [f"resume={folder}"]
     assert positions[0] < positions[2]
     run(home, f"resume={folder}")
-    for of in ("cases", "retention", "curve/t-0004", "curve/fixed-0008"):
+    for of in ("cases", "retention"):
         assert timeless(folder, of) == timeless(home / "calm", of), of
+    for kind, t in (("scored", 4), ("fixed", 8)):
+        assert lines_of(folder, kind, t) == lines_of(home / "calm", kind, t)
     shot, calm = (summary_in(path) for path in (folder, home / "calm"))
     assert shot["metrics"] == calm["metrics"]
     timed = {"seconds_per_edit", "peak_memory_mb"}

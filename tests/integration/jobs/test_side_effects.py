@@ -12,6 +12,7 @@ from run_parts import make_home, own_data, record, summary_in
 
 from eval.leaderboard.columns import columns
 from eval.metrics.side_effects import METRICS
+from eval.protocols.journal import lines_of
 from eval.records import SIDE_KINDS
 
 METRICS_BY_KEY = {metric.key: metric for metric in METRICS}
@@ -65,6 +66,6 @@ def test_a_sequence_measures_them_of_its_edits_and_not_of_the_fixed_set(home: Pa
     [folder] = results(home, "sequential")
     retention = lines(folder / "retention.jsonl")
     assert all(case["after"]["values"].keys() >= KEYS for case in retention)
-    fixed = [case for path in folder.rglob("fixed-*.jsonl") for case in lines(path)]
+    fixed = lines_of(folder, "fixed")
     assert fixed
     assert not any(case["after"]["prompts"].keys() & SIDE_KINDS for case in fixed)

@@ -10,6 +10,8 @@ import pages
 import pytest
 import sequential
 
+from corrigenda.runs.folder import RunFolder
+
 
 def point(t: int, reliability: float) -> dict[str, Any]:
     metric = {"before": 0.1, "after": reliability, "low": reliability - 0.1, "high": reliability + 0.05, "n": t}
@@ -29,9 +31,7 @@ def sequence(work: Path, data: str, method: str, points: list[dict[str, Any]]) -
     folder = work / data / method
     with pages.making(folder):
         for one in points:
-            path = folder / "curve" / f"t-{one['t']:04d}.json"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(one))
+            RunFolder(folder).append({"kind": "point", **one}, "journal")
     return folder
 
 

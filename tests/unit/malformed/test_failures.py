@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.records import count_records, records_in
 from eval import EditRun, EvalSettings, SequentialSettings, run_batch, run_sequential, run_single
 from eval.leaderboard import leaderboard, write_leaderboard
+from eval.protocols.journal import lines_of
 from jobs.shared import errors
 from jobs.shared.errors import EXPECTED, RunFailedError, RunInterrupted, describe_error
 
@@ -143,25 +145,12 @@ def test_ctrl_c_is_not_swallowed(lm: LanguageModel, tmp_path: Path, mode: str) -
     assert not lm.edits
 
 
-DAMAGE: dict[str, tuple[str, str | None, str]] = {
+DAMAGE: dict[str, tuple[str, str, str]] = {
     "identity-cut": ("identity.json", '{"model_finger', "identity.json: damaged"),
     "identity-empty": ("identity.json", "", "identity.json: damaged"),
     "identity-list": ("identity.json", "[1]", "identity.json: damaged (holds list"),
     "identity-deep": ("identity.json", "[" * 100_000, "identity.json: damaged"),
     "identity-other": ("identity.json", '{"model_fingerprint": "x"}', "begun with another model_fingerprint"),
-    "position-cut": ("position.json", '{"done": 2, "edi', "position.json: damaged"),
-    "position-empty": ("position.json", "", "position.json: damaged"),
-    "position-list": ("position.json", "[]", "position.json: damaged (holds list"),
-    "position-lacks": ("position.json", "{}", "position.json: damaged (done, edits, peak_memory_mb, made cannot be)"),
-    "position-far": (
-        "position.json",
-        '{"done": 9, "edits": [], "peak_memory_mb": 1, "made": [0, ""]}',
-        "position.json: damaged (done cannot be)",
-    ),
-    "cases-missing": ("cases.jsonl", None, "cases.jsonl beside it has records of only 0 of them"),
-    "cases-cut": ("cases.jsonl", '{"id": "red", "fa', "cases.jsonl beside it has records of only 0 of them"),
-    "cases-damaged": ("cases.jsonl", '{"id": \n', "cases.jsonl beside it has records of only 0 of them"),
-    "cases-list": ("cases.jsonl", "[1]\n", "cases.jsonl beside it has records of only 0 of them"),
 }
 """What is done to a file of a sequence that was cut short, and what going on with it says."""
 
@@ -170,24 +159,33 @@ DAMAGE: dict[str, tuple[str, str | None, str]] = {
 def test_damaged_files_of_a_run(lm: LanguageModel, tmp_path: Path, case: str) -> None:
     name, text, expected = DAMAGE[case]
     sequential(EditRun(lm, FACTS, Moody(), SMALL, RunFolder(tmp_path)))
-    if text is None:
-        (tmp_path / name).unlink()
-    else:
-        (tmp_path / name).write_text(text)
-    with pytest.raises(ValueError, match=r"damaged|begun with|has records of") as caught:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=r"damaged|begun with") as caught:
         sequential(EditRun(lm, FACTS, Moody(), SMALL, RunFolder(tmp_path)))
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", "[1", "{}", "3"])
-def test_a_damaged_outcome_of_a_batch(lm: LanguageModel, tmp_path: Path, text: str) -> None:
-    run_batch(EditRun(lm, FACTS, Moody(), SMALL, RunFolder(tmp_path)))
-    [outcome] = tmp_path.glob("edits/*/outcome.json")
-    outcome.write_text(text)
-    (tmp_path / "cases.jsonl").unlink()
-    with pytest.raises(ValueError, match=r"outcome\.json: damaged .*delete it to make the edit again"):
-        run_batch(EditRun(lm, FACTS, Moody(), SMALL, RunFolder(tmp_path)))
+@pytest.mark.filterwarnings("ignore:.*damaged")
+@pytest.mark.parametrize("mode", ["batch", "sequential"])
+@pytest.mark.parametrize("name", ["cases.jsonl", "journal.jsonl"])
+def test_what_is_missing_in_a_run_is_done_again(lm: LanguageModel, tmp_path: Path, mode: str, name: str) -> None:
+    """A file is gone, is cut short, holds something else, or one of its lines is not what was written."""
+    calm, folder = tmp_path / "calm", tmp_path / "run"
+    PROTOCOLS[mode](EditRun(lm, FACTS, Moody(), SMALL, RunFolder(calm)))
+    content = (calm / name).read_bytes()
+    lines = content.splitlines(keepends=True)
+    one_by_one = [content.replace(line, line.replace(b":", b"-", 1)) for line in lines]
+    for text in (b"", b'{"done": 2, "edi', b'{"id": \n', b"[1]\n", content[:-9], *one_by_one):
+        shutil.copytree(calm, folder)
+        (folder / name).write_bytes(text)
+        PROTOCOLS[mode](EditRun(lm, FACTS, Moody(), SMALL, RunFolder(folder)))
+        for of in ("cases", "retention"):
+            found, expected = (sorted(scored(place, of), key=str) for place in (folder, calm))
+            assert found == expected
+        if mode == "sequential":
+            assert {line["t"] for line in lines_of(folder, "point")} == {1, 2, 3}
+        shutil.rmtree(folder)
 
 
 def test_a_model_is_not_written_onto_a_file(lm: LanguageModel, tmp_path: Path) -> None:

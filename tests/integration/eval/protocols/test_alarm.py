@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -112,11 +111,11 @@ def test_a_crash_before_the_alarm_is_tried_again(lm: LanguageModel, tmp_path: Pa
     alarm = AlarmSettings(reliability=0.01)
     broken = sequence(lm, plain(6), Nudge(crashes="01"), tmp_path / "a", alarm=alarm, **STEPS)
     assert broken.stopped is not None
-    assert [case.fact.id for case in broken.crashes] == ["0", "1"]
+    assert [case.fact.id for case in broken.run.evaluation.crashes] == ["0", "1"]
     asked = list[tuple[str, str]]()
     again = sequence(lm, plain(6), Nudge(asked=asked), tmp_path / "a", alarm=alarm, **STEPS)
     assert asked[:2] == [("", "0"), ("0", "1")]
-    assert not again.crashes
+    assert not again.run.evaluation.crashes
     calm = sequence(lm, plain(6), Nudge(), tmp_path / "calm", alarm=alarm, **STEPS)
     assert timeless(again) == timeless(calm)
 
@@ -199,6 +198,6 @@ def test_what_was_not_kept_is_said(lm: LanguageModel, tmp_path: Path) -> None:
     kept = sequence(lm, plain(4), GrowingNudge(), tmp_path / "kept", keep_edits=True, **STEPS)
     with pytest.raises(ValueError, match="its model has the weights"):
         measure_kept(tiny.build("llama", seed=1), kept.run.folder, 2, QUICK)
-    shutil.rmtree(tmp_path / "kept" / json.loads((tmp_path / "kept/curve/t-0002.json").read_text())["edits"][0])
+    shutil.rmtree(tmp_path / "kept" / kept.curve[0]["edits"][0])
     with pytest.raises(FileNotFoundError, match="holds no edit"):
         measure_kept(lm, kept.run.folder, 2, QUICK)

@@ -13,7 +13,7 @@ from sequences import QUICK, GrowingNudge, Nudge, facts_about, plain, records, s
 from corrigenda import LanguageModel
 from corrigenda.disturbance import noted
 from corrigenda.runs.folder import RunFolder
-from eval import EditRun, EvalSettings, SequentialSettings, judged, measure, run_batch
+from eval import Case, EditRun, EvalSettings, SequentialSettings, judged, measure, run_batch
 from eval.evaluation import Evaluation
 from eval.protocols.choice import chosen
 from eval.protocols.runs import reports_of
@@ -138,20 +138,27 @@ def test_a_batch_that_wrecks_the_model_is_taken_back(lm: LanguageModel, tmp_path
         assert asked == [[one.log_probs_new for one in state.scored(name)] for state in expected]
 
 
+class Killed(BaseException):
+    """Stands for a kill."""
+
+
 @pytest.mark.parametrize("editor", [Nudge, GrowingNudge])
 def test_a_crash_is_done_again_with_all_of_its_batch(lm: LanguageModel, tmp_path: Path, editor: Any) -> None:
     some = facts_about(("Ben", "Rome"), ("red", "Rome"), ("blue", "Rome"), ("blue", "Paris"), ("six", "Rome"))
     settings: dict[str, Any] = {"batch": 2, "checkpoints": (2, 4), "every": 2}
+
+    def kill(case: Case) -> None:
+        raise Killed
+
     calm = sequence(lm, some, editor(), tmp_path / "calm", **settings)
     broken = sequence(lm, some, editor(crashes="3"), tmp_path / "broken", **settings)
-    assert [case.fact.id for case in broken.crashes] == ["3"]
+    assert [case.fact.id for case in broken.run.evaluation.crashes] == ["3"]
+    for _ in range(2):  # killed while it is tried again: what came after the crash is still no figure
+        with pytest.raises(Killed):
+            sequence(lm, some, editor(), tmp_path / "broken", notify=kill, **settings)
     again = sequence(lm, some, editor(), tmp_path / "broken", **settings)
-    assert not again.crashes
+    assert not again.run.evaluation.crashes
     assert (timeless(again), records(again)) == (timeless(calm), records(calm))
-
-
-class Killed(BaseException):
-    """Stands for a kill."""
 
 
 @pytest.mark.parametrize("editor", [Nudge, GrowingNudge])

@@ -164,7 +164,8 @@ def test_it_comes_once_after_the_last_edit(tmp_path: Path, monkeypatch: pytest.M
     assert trained == [4]
     assert again.survival == run.survival
     # Cut short in the scoring: trained anew, and the same figures.
-    (tmp_path / "a/curve/survival.json").unlink()
+    path = tmp_path / "a/journal.jsonl"
+    path.write_bytes(path.read_bytes()[:-9])
     assert sequence(lm, plain(4), editor(), tmp_path / "a", **settings).survival == run.survival
     assert trained == [4, 4]
     # A sequence that was stopped did not come to its last edit.
