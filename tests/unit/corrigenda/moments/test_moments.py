@@ -12,30 +12,16 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from edits_parts import low_rank, origin
+from moments_parts import TEXT, elsewhere, noted
 from torch import Tensor
 
-from corrigenda import ContextEdit, LanguageModel, LowRankEdit, Origin
+from corrigenda import ContextEdit, LanguageModel, LowRankEdit
 from corrigenda.data.embedded import held_out_texts, shipped_text
 from corrigenda.moments import second_moment as statistics
-from corrigenda.moments import sums
 from corrigenda.moments import text as texts
 from corrigenda.moments.second_moment import SecondMoment, second_moment
 from corrigenda.moments.text import Text
-
-TEXT = Text(tokens=600, length=12)
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(statistics, "ROWS", 4)
-    monkeypatch.setattr(sums, "CHECKPOINT", 3)
-    return tmp_path / "cache"
-
-
-@pytest.fixture
-def lm() -> LanguageModel:
-    return tiny.build("llama")
 
 
 @pytest.fixture
@@ -47,30 +33,12 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def fails(*_: Any, **__: Any) -> Any:
-    raise AssertionError("this must not run")
-
-
-def interrupted(function: Callable[..., Any], after: int) -> Callable[..., Any]:
-    """The function, interrupted in place of call number `after`."""
-    calls: list[None] = []
-
-    def stand_in(*args: Any, **kwargs: Any) -> Any:
-        if len(calls) == after:
-            raise KeyboardInterrupt
-        calls.append(None)
-        return function(*args, **kwargs)
-
-    return stand_in
-
-
 def context_edit(lm: LanguageModel) -> ContextEdit:
-    return ContextEdit(Origin(lm.name, lm.fingerprint, "by hand"), "the tower . ")
+    return ContextEdit(origin(lm), "the tower . ")
 
 
 def weight_edit(lm: LanguageModel) -> LowRankEdit:
-    factors = (torch.ones(lm.memory(0).d_ffn, 1), torch.ones(1, tiny.WIDTH))
-    return LowRankEdit.of(lm, Origin(lm.name, lm.fingerprint, "by hand"), {0: factors})
+    return low_rank(lm, 0, {0: 1})
 
 
 def kept(cache: Path, what: str) -> list[Path]:
@@ -106,12 +74,13 @@ def test_is_the_mean_of_outer_products(family: str, layer: int, file: Path) -> N
 def test_kept_on_disk(lm: LanguageModel, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = second_moment(lm, 2, TEXT)
     assert len(kept(cache, "moments")) == 1
-    monkeypatch.setattr(lm.model, "forward", fails)
+    calls = noted(monkeypatch, lm.model, "forward")
     again = second_moment(lm, -2, TEXT)
     assert torch.equal(again.matrix, first.matrix)
     assert (again.tokens, again.layer, again.text) == (first.tokens, first.layer, first.text)
     with context_edit(lm).applied(lm):  # what is kept is that of the unedited model
         assert torch.equal(second_moment(lm, 2, TEXT).matrix, first.matrix)
+    assert not calls
 
 
 @pytest.mark.parametrize("after", [0, 1, 3, 7, 12])
@@ -120,16 +89,13 @@ def test_interrupted_and_resumed(
 ) -> None:
     """13 batches, written down after every third: the same bits as in one go, and none before the mark runs anew."""
     text = Text(str(file), tokens=600, length=12)
-    forward_to = statistics.forward_to
-    with monkeypatch.context() as patch:
-        patch.setenv("CORRIGENDA_CACHE", str(tmp_path / "other"))
+    with elsewhere(tmp_path / "other"):
         whole = second_moment(lm, 1, text)
     with monkeypatch.context() as patch:
-        patch.setattr(statistics, "forward_to", interrupted(forward_to, after))
+        noted(patch, statistics, "forward_to", after)
         with pytest.raises(KeyboardInterrupt):
             second_moment(lm, 1, text)
-    ran: list[int] = []
-    monkeypatch.setattr(statistics, "forward_to", lambda *args: (ran.append(1), forward_to(*args)))
+    ran = noted(monkeypatch, statistics, "forward_to")
     resumed = second_moment(lm, 1, text)
     assert len(ran) == 13 - after // 3 * 3
     assert torch.equal(resumed.matrix, whole.matrix)
@@ -165,8 +131,8 @@ def test_not_of_an_edited_model(make: Callable[[LanguageModel], Any], lm: Langua
     with edit.applied(lm):
         of_edited = second_moment(lm, 1, TEXT).matrix
         assert list(lm.edits) == [edit]
-    (path,) = kept(cache, "moments")
-    path.unlink()
+    for path in kept(cache, "moments") + kept(cache, "texts"):  # the text is sampled by the unedited model, too
+        path.unlink()
     assert torch.equal(of_edited, second_moment(lm, 1, TEXT).matrix)
 
 
@@ -237,17 +203,12 @@ def test_unknown_source(source: str, lm: LanguageModel, monkeypatch: pytest.Monk
         Text(source).sequences(lm)
 
 
-@pytest.mark.parametrize(
-    ("tokens", "length", "message"),
-    [
-        (10, 11, "tokens=10 must be at least length=11"),
-        (5, 0, "length=0 must be at least 1"),
-        (0, 0, "tokens=0 must be at least 1"),
-        (-1, -1, "tokens=-1 must be at least 1"),
-    ],
-)
-def test_impossible_sizes(tokens: int, length: int, message: str) -> None:
-    with pytest.raises(ValueError, match=f"Text: {message}"):
+SIZES = {(10, 11): "tokens=10", (5, 0): "length=0", (0, 0): "tokens=0", (-1, -1): "tokens=-1"}
+
+
+@pytest.mark.parametrize(("tokens", "length"), SIZES)
+def test_impossible_sizes(tokens: int, length: int) -> None:
+    with pytest.raises(ValueError, match=f"Text: {SIZES[tokens, length]}.* must be at least"):
         Text(tokens=tokens, length=length)
 
 
@@ -299,13 +260,12 @@ def test_sampled_text(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_sampled_text_is_the_same_anywhere(lm: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = TEXT.sequences(lm)
-    with monkeypatch.context() as patch:
-        patch.setattr(texts, "decode", fails)
-        assert TEXT.sequences(lm) == first  # from the disk
-    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "other"))
+    first, calls = TEXT.sequences(lm), noted(monkeypatch, texts, "decode")
+    assert TEXT.sequences(lm) == first  # from the disk
+    assert not calls
     torch.manual_seed(99)  # global state has no say
-    assert TEXT.sequences(tiny.build("llama")) == first
+    with elsewhere(tmp_path / "other"):
+        assert TEXT.sequences(tiny.build("llama")) == first
 
 
 @pytest.mark.parametrize("after", [0, 1, 2])
@@ -314,22 +274,14 @@ def test_sampling_interrupted_and_resumed(
 ) -> None:
     monkeypatch.setattr(texts, "ROWS", 4)
     text = Text(tokens=96, length=8)
-    decode = texts.decode
-    with monkeypatch.context() as patch:
-        patch.setenv("CORRIGENDA_CACHE", str(tmp_path / "other"))
+    with elsewhere(tmp_path / "other"):
         whole = text.sequences(lm)
     with monkeypatch.context() as patch:
-        patch.setattr(texts, "decode", interrupted(decode, after))
+        noted(patch, texts, "decode", after)
         with pytest.raises(KeyboardInterrupt):
             text.sequences(lm)
     assert len(kept(cache, "texts")) == after
-    ran: list[int] = []
-
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        ran.append(1)
-        return decode(*args, **kwargs)
-
-    monkeypatch.setattr(texts, "decode", counted)
+    ran = noted(monkeypatch, texts, "decode")
     assert text.sequences(lm) == whole
     assert len(ran) == 3 - after
 
@@ -345,17 +297,6 @@ def test_sampled_text_follows_the_model(lm: LanguageModel) -> None:
         logits[barred] = -torch.inf
         ids.append(int(logits.argmax()))
     assert sequence == ids[len(start) :]
-
-
-def test_sampled_text_is_that_of_the_unedited_model(lm: LanguageModel, cache: Path) -> None:
-    """The file goes by the unedited model's name, so an edit must not show in it."""
-    edit = weight_edit(lm)
-    with edit.applied(lm):
-        edited = TEXT.sequences(lm)
-        assert list(lm.edits) == [edit]
-    for path in kept(cache, "texts"):
-        path.unlink()
-    assert TEXT.sequences(lm) == edited
 
 
 def test_the_moment_of_another_layer_is_not_used(lm: LanguageModel, file: Path, cache: Path) -> None:

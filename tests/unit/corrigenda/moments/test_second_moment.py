@@ -4,33 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import tiny
 import torch
+from moments_parts import TEXT, elsewhere, noted
 from torch import Tensor
 
 from corrigenda import LanguageModel
 from corrigenda.moments import second_moment as module
 from corrigenda.moments import sums
 from corrigenda.moments.second_moment import SecondMoment, second_moment, second_moments
-from corrigenda.moments.text import Text
-
-TEXT = Text(tokens=600, length=12)
-
-
-@pytest.fixture
-def lm() -> LanguageModel:
-    return tiny.build("llama")
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(module, "ROWS", 4)
-    monkeypatch.setattr(sums, "CHECKPOINT", 3)
-    return tmp_path / "cache"
 
 
 def of_rows(rows: Tensor) -> SecondMoment:
@@ -43,16 +26,8 @@ def drawn(n: int, width: int = 12, seed: int = 0) -> Tensor:
     return rows * torch.logspace(-2, 1, width, dtype=torch.float64)
 
 
-def counted(monkeypatch: pytest.MonkeyPatch, name: str) -> list[None]:
-    """Counts the calls of a factorisation."""
-    calls: list[None] = []
-    whole: Callable[..., Any] = getattr(torch.linalg, name)
-    monkeypatch.setattr(torch.linalg, name, lambda *args, **more: (calls.append(None), whole(*args, **more))[1])
-    return calls
-
-
 def test_each_factorisation_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    cholesky, eigen = counted(monkeypatch, "cholesky"), counted(monkeypatch, "eigh")
+    cholesky, eigen = (noted(monkeypatch, torch.linalg, name) for name in ("cholesky", "eigh"))
     moment, keys = of_rows(drawn(40)), drawn(3, seed=1)
     first = moment.solve(keys, 1e-3)
     assert torch.equal(moment.solve(keys, 1e-3), first)
@@ -128,16 +103,13 @@ def test_several_layers_in_one_pass(
     held: float, expected: list[int], lm: LanguageModel, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same bits and the same files as one by one, from a third of the forwards, or as memory allows."""
-    with monkeypatch.context() as patch:
-        patch.setenv("CORRIGENDA_CACHE", str(tmp_path / "other"))
+    with elsewhere(tmp_path / "other"):
         alone = {layer: second_moment(lm, layer, TEXT) for layer in (1, 2, 3)}
-    ran: list[int] = []
-    whole = module.forward_to
-    monkeypatch.setattr(module, "forward_to", lambda *args: (ran.append(args[2]), whole(*args)))
+    ran = noted(monkeypatch, module, "forward_to")
     monkeypatch.setattr(module, "HELD", held * 8 * 48**2)
     found = second_moments(lm, [3, 1, -2], TEXT)
     assert list(found) == [3, 1, 2]
-    assert ran == expected  # no layer above the highest
+    assert [args[2] for args in ran] == expected  # no layer above the highest
     for layer, moment in found.items():
         assert torch.equal(moment.matrix, alone[layer].matrix)
         assert (moment.layer, moment.tokens, moment.text) == (layer, 600, TEXT)
@@ -148,11 +120,9 @@ def test_several_layers_in_one_pass(
 
 def test_layers_that_are_there_are_not_computed_again(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     first = second_moment(lm, 3, TEXT)
-    ran: list[int] = []
-    whole = module.forward_to
-    monkeypatch.setattr(module, "forward_to", lambda *args: (ran.append(args[2]), whole(*args)))
+    ran = noted(monkeypatch, module, "forward_to")
     found = second_moments(lm, [1, 3], TEXT)
-    assert ran == [1] * 13
+    assert [args[2] for args in ran] == [1] * 13
     assert torch.equal(found[3].matrix, first.matrix)
 
 
@@ -160,27 +130,13 @@ def test_layers_interrupted_at_different_batches(
     lm: LanguageModel, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One layer alone was interrupted early, then both together later: each goes on from where it was."""
-    with monkeypatch.context() as patch:
-        patch.setenv("CORRIGENDA_CACHE", str(tmp_path / "other"))
+    with elsewhere(tmp_path / "other"):
         expected = {layer: second_moment(lm, layer, TEXT).matrix for layer in (1, 2)}
-    whole = module.forward_to
-
-    def stopped(after: int) -> Callable[..., None]:
-        ran: list[None] = []
-
-        def forward(*args: Any) -> None:
-            ran.append(None)
-            if len(ran) > after:
-                raise KeyboardInterrupt
-            whole(*args)
-
-        return forward
-
     for layers, after in (([1], 7), ([1, 2], 4)):
-        monkeypatch.setattr(module, "forward_to", stopped(after))
-        with pytest.raises(KeyboardInterrupt):
-            second_moments(lm, layers, TEXT)
-    monkeypatch.setattr(module, "forward_to", whole)
+        with monkeypatch.context() as patch:
+            noted(patch, module, "forward_to", after)
+            with pytest.raises(KeyboardInterrupt):
+                second_moments(lm, layers, TEXT)
     found = second_moments(lm, [1, 2], TEXT)
     for layer, matrix in expected.items():
         assert torch.equal(found[layer].matrix, matrix)
@@ -191,9 +147,7 @@ def test_layers_interrupted_at_different_batches(
 def test_only_one_of_many_is_in_memory(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is no room to keep them, each is read when it is asked for, and again the next time."""
     monkeypatch.setattr(module, "KEPT", 0)
-    read: list[Path] = []
-    whole = module.read_mean
-    monkeypatch.setattr(module, "read_mean", lambda path: (read.append(path), whole(path))[1])
+    read = noted(monkeypatch, module, "read_mean")
     found = second_moments(lm, [1, 2, 3], TEXT)
     assert (list(found), len(found), read) == ([1, 2, 3], 3, [])
     assert found[2].layer == 2
@@ -259,11 +213,7 @@ def flipped(path: Path) -> None:
     path.write_bytes(bytes(content))
 
 
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-100])
-
-
-@pytest.mark.parametrize("damage", [flipped, cut])
+@pytest.mark.parametrize("damage", [flipped, lambda path: path.write_bytes(path.read_bytes()[:-100])])
 @pytest.mark.parametrize("kind", ["moments", "texts"])
 def test_what_is_damaged_is_said_and_computed_again(
     kind: str, damage: Callable[[Path], None], lm: LanguageModel, cache: Path
