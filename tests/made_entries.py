@@ -13,6 +13,7 @@ import torch
 
 from corrigenda import Fact, KnowledgeBase
 from corrigenda.knowledge.entries import Entry, request_hash
+from corrigenda.knowledge.folding import Folding
 
 LAYERS = (1, 2)
 
@@ -33,6 +34,26 @@ class MadeUp:
                 key, value = (torch.randn(size, generator=draw) for size in (memory.d_ffn, memory.d_model))
                 entries.append(Entry(fact.id, layer, key, value, lm.fingerprint, {"steps": self.steps}))
         return entries
+
+
+def same(found: Sequence[Entry], expected: Sequence[Entry]) -> bool:
+    """Whether entries are the same, to the bit."""
+    return all(
+        torch.equal(a.key, b.key)
+        and torch.equal(a.value, b.value)
+        and all(getattr(a, name) == getattr(b, name) for name in ("fact", "layer", "fingerprint", "settings"))
+        for a, b in zip(found, expected, strict=True)
+    )
+
+
+def folding_of(lm: Any, weight: float) -> Folding:
+    """Of the second moments of random text."""
+    draw = torch.Generator().manual_seed(5)
+    moments = {}
+    for layer in LAYERS:
+        text = torch.randn(200, lm.memory(layer).d_ffn, generator=draw, dtype=torch.float64)
+        moments[layer] = text.T @ text / len(text)
+    return Folding(moments, weight)
 
 
 def a_fact(number: int, target: str = "Rome", prompt: str = "{} is in", **fields: object) -> Fact:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from made_entries import LAYERS, MadeUp, a_fact, do, verbs
+from made_entries import LAYERS, MadeUp, a_fact, do, folding_of, verbs
 from torch import Tensor
 
 from corrigenda import Fact, KnowledgeBase, LanguageModel, LowRankEdit, ValueEdit, WrongModelError
@@ -27,12 +27,7 @@ def lm() -> LanguageModel:
 
 @pytest.fixture(scope="module")
 def folding(lm: LanguageModel) -> Folding:
-    draw = torch.Generator().manual_seed(5)
-    moments = {}
-    for layer in LAYERS:
-        text = torch.randn(200, lm.memory(layer).d_ffn, generator=draw, dtype=torch.float64)
-        moments[layer] = text.T @ text / len(text)
-    return Folding(moments, 1.5)
+    return folding_of(lm, 1.5)
 
 
 def compiled(path: Path, lm: LanguageModel, how: Folding, facts: list[Fact]) -> dict[int, Tensor]:

@@ -9,7 +9,7 @@ import os
 import random
 import sqlite3
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from unittest import mock
@@ -18,7 +18,7 @@ import pytest
 import tiny
 import torch
 import xxhash
-from made_entries import LAYERS, MadeUp, a_fact
+from made_entries import LAYERS, MadeUp, a_fact, same
 
 from corrigenda import Fact, KnowledgeBase, KnowledgeBaseError, LanguageModel, WrongModelError
 from corrigenda.data import read_facts
@@ -47,14 +47,10 @@ def ids(facts: tuple[Fact, ...]) -> list[str]:
     return [fact.id for fact in facts]
 
 
-def same(found: list[Entry], expected: list[Entry]) -> bool:
-    pairs = list(zip(found, expected, strict=True))
-    plain = ("fact", "layer", "fingerprint", "settings")
-    return all(
-        torch.equal(a.key, b.key)
-        and torch.equal(a.value, b.value)
-        and all(getattr(a, name) == getattr(b, name) for name in plain)
-        for a, b in pairs
+def solved(kb: KnowledgeBase, lm: LanguageModel, facts: Sequence[Fact] | None = None) -> bool:
+    """Whether the entries, of all facts or of some, are to the bit those that the solver makes."""
+    return same(
+        kb.entries(lm, kb.facts if facts is None else facts), MadeUp()(lm, kb.facts if facts is None else facts)
     )
 
 
@@ -120,7 +116,7 @@ def test_an_update_is_a_later_word(kb: KnowledgeBase, lm: LanguageModel) -> None
     assert ids(kb.unsolved(lm)) == ["fact-1"]
     kb.update(a_fact(3, "Bern"), lm, MadeUp())
     assert ids(kb.unsolved(lm)) == ["fact-1"]
-    assert same(kb.entries(lm, [a_fact(3, "Bern")]), MadeUp()(lm, [a_fact(3, "Bern")]))
+    assert solved(kb, lm, [a_fact(3, "Bern")])
 
 
 def test_entries_are_kept_to_the_bit(kb: KnowledgeBase, lm: LanguageModel) -> None:
@@ -137,8 +133,8 @@ def test_entries_are_kept_to_the_bit(kb: KnowledgeBase, lm: LanguageModel) -> No
         # The map of the file grows with it, and a tensor of it can be written to without the file.
         kb.insert([a_fact(7)], lm, MadeUp())
         found[0].key.zero_()
-        assert same(again.entries(lm, [a_fact(7)]), MadeUp()(lm, [a_fact(7)]))
-    assert same(kb.entries(lm, FACTS[1:2]), MadeUp()(lm, FACTS[1:2]))
+        assert solved(again, lm, [a_fact(7)])
+    assert solved(kb, lm, FACTS[1:2])
 
 
 def test_what_a_killed_writer_left_is_written_over(kb: KnowledgeBase, lm: LanguageModel) -> None:
@@ -149,7 +145,7 @@ def test_what_a_killed_writer_left_is_written_over(kb: KnowledgeBase, lm: Langua
         file.write(b"half a vec")
     kb.insert(FACTS[1:2], lm, MadeUp())
     assert vectors.stat().st_size == 2 * size - HEADER
-    assert same(kb.entries(lm, FACTS[:2]), MadeUp()(lm, FACTS[:2]))
+    assert solved(kb, lm, FACTS[:2])
 
 
 def test_vectors_are_written_anew(kb: KnowledgeBase, lm: LanguageModel) -> None:
@@ -164,10 +160,7 @@ def test_vectors_are_written_anew(kb: KnowledgeBase, lm: LanguageModel) -> None:
     assert left.stat().st_size == HEADER + 3 * size // 4
     after = kb.entries(lm, kb.facts)
     kept = [entry for entry in before if entry.fact != "fact-1"]  # read before, from a file that is gone
-    for one, other in zip(kept, after, strict=True):
-        assert (one.fact, one.layer) == (other.fact, other.layer)
-        assert torch.equal(one.key, other.key)
-        assert torch.equal(one.value, other.value)
+    assert same(kept, after)
     for fact in kb.facts:
         kb.delete(fact.id)
     assert kb.compact() == 3 * size // 4
@@ -176,25 +169,19 @@ def test_vectors_are_written_anew(kb: KnowledgeBase, lm: LanguageModel) -> None:
 
 
 def test_a_full_disk_leaves_the_earlier_vectors_and_no_half_file(kb: KnowledgeBase, lm: LanguageModel) -> None:
-    kb.insert([a_fact(number) for number in range(2)], lm, MadeUp())
-    kb.delete("fact-0")
-    expected = kb.entries(lm, kb.facts)
-    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    with mock.patch.object(vectors.os, "fsync", side_effect=full), pytest.raises(KnowledgeBaseError, match="No space"):
-        kb.compact()
-    assert [path.name for path in kb.path.parent.glob("*.vectors*")] == [f"{kb.path.name}.vectors"]
-    assert same(kb.entries(lm, kb.facts), expected)
-    assert kb.compact() > 0
-    assert same(kb.entries(lm, kb.facts), expected)
-
-
-def test_files_that_are_not_the_bases_stay(kb: KnowledgeBase, lm: LanguageModel) -> None:
-    kb.insert([a_fact(number) for number in range(2)], lm, MadeUp())
+    """And files of like names that are not the base's stay."""
     others = [kb.path.with_name(f"{kb.path.name}.vectors{end}") for end in ("-1", "_2", "0", ".1.bak", ".old")]
     for path in others:
         path.write_bytes(b"somebody's copy")
+    kb.insert([a_fact(number) for number in range(2)], lm, MadeUp())
     kb.delete("fact-0")
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with mock.patch.object(vectors.os, "fsync", side_effect=full), pytest.raises(KnowledgeBaseError, match="No space"):
+        kb.compact()
+    assert {*kb.path.parent.glob("*.vectors*")} == {Path(f"{kb.path}.vectors"), *others}
+    assert solved(kb, lm)
     assert kb.compact() > 0
+    assert solved(kb, lm)
     assert all(path.read_bytes() == b"somebody's copy" for path in others)
 
 
@@ -223,11 +210,10 @@ def test_a_base_of_an_earlier_format_is_read_and_gets_an_identity(
     kb: KnowledgeBase, lm: LanguageModel, version: int
 ) -> None:
     kb.insert([a_fact(number) for number in range(2)], lm, MadeUp())
-    expected = MadeUp()(lm, kb.facts)
     as_of_format(kb, version)
     for _ in range(2):
         with KnowledgeBase.open(kb.path) as again:
-            assert same(again.entries(lm, again.facts), expected)
+            assert solved(again, lm)
             assert not again.unsolved(lm)
     [file] = kb.path.parent.glob("*.vectors*")
     assert file.name == f"{kb.path.name}.vectors.1"
@@ -251,8 +237,8 @@ def test_each_model_has_its_own_entries(kb: KnowledgeBase, lm: LanguageModel) ->
     with pytest.raises(WrongModelError, match=rf"'fact-0'.*weights {lm.fingerprint[:12]}.*solve\(\)"):
         kb.entries(other, FACTS)
     assert kb.solve(other, MadeUp()) == 4
-    assert same(kb.entries(other, FACTS), MadeUp()(other, FACTS))
-    assert same(kb.entries(lm, FACTS), MadeUp()(lm, FACTS))
+    assert solved(kb, other, FACTS)
+    assert solved(kb, lm, FACTS)
 
 
 def test_export_and_import(kb: KnowledgeBase, tmp_path: Path) -> None:
@@ -308,7 +294,7 @@ class TestNothingIsChanged:
             Entry("a", 1, torch.tensor([1.0, float("nan")]), torch.ones(2), "f")
         assert not kb.facts
 
-    def test_a_disk_that_is_full(self, kb: KnowledgeBase, lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_disk_that_is_full(self, kb: KnowledgeBase, lm: LanguageModel) -> None:
         kb.insert(FACTS[:1], lm, MadeUp())
         # Room for no further page: SQLite's own limit stands in for the disk's.
         connection = kb._database.connection
@@ -319,16 +305,15 @@ class TestNothingIsChanged:
             kb.insert(many, lm, MadeUp())
         connection.execute("PRAGMA max_page_count=1000000")
 
-        def full(_handle: int) -> None:
-            raise OSError(28, "No space left on device")
-
-        monkeypatch.setattr(os, "fsync", full)
-        with pytest.raises(KnowledgeBaseError, match=r"No space left on device; nothing was changed"):
+        full = OSError(errno.ENOSPC, "No space left on device")
+        with (
+            mock.patch.object(vectors.os, "fsync", side_effect=full),
+            pytest.raises(KnowledgeBaseError, match=r"No space left on device; nothing was changed"),
+        ):
             kb.insert(many, lm, MadeUp())
-        monkeypatch.undo()
         assert ids(kb.facts) == ["fact-0"]
         kb.insert(FACTS[1:], lm, MadeUp())
-        assert same(kb.entries(lm, FACTS), MadeUp()(lm, FACTS))
+        assert solved(kb, lm, FACTS)
 
     def test_a_solve_that_is_interrupted(self, kb: KnowledgeBase, lm: LanguageModel) -> None:
         kb.insert(FACTS)
@@ -354,7 +339,7 @@ class TestNothingIsChanged:
         kb.solve(lm, meanwhile)
         assert ids(kb.unsolved(lm)) == ["fact-1"]
         kb.solve(lm, MadeUp())
-        assert same(kb.entries(lm, [a_fact(1, "Oslo")]), MadeUp()(lm, [a_fact(1, "Oslo")]))
+        assert solved(kb, lm, [a_fact(1, "Oslo")])
 
 
 class TestFilesThatCannotBeUsed:
@@ -433,7 +418,7 @@ class TestFilesThatCannotBeUsed:
             kb.compile(lm, lambda *_: pytest.fail("compiled"))
         assert kb.solve(lm, MadeUp()) == 1
         assert not kb.unsolved(lm)
-        assert same(kb.entries(lm, [changed]), MadeUp()(lm, [changed]))
+        assert solved(kb, lm, [changed])
 
     @pytest.mark.parametrize(
         "change",
@@ -462,7 +447,7 @@ class TestFilesThatCannotBeUsed:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "1 fact to solve anew")  # where the text itself says that it is another
             assert kb.solve(lm, MadeUp()) == 1
-        assert same(kb.entries(lm, FACTS), MadeUp()(lm, FACTS))
+        assert solved(kb, lm, FACTS)
 
     def test_damaged_vectors(self, kb: KnowledgeBase, lm: LanguageModel) -> None:
         kb.insert(FACTS, lm, MadeUp())
@@ -471,7 +456,7 @@ class TestFilesThatCannotBeUsed:
         content[-1] ^= 1  # of the value of the last fact at the last layer
         vectors.write_bytes(content)
         with KnowledgeBase.open(kb.path) as again:
-            assert same(again.entries(lm, FACTS[:3]), MadeUp()(lm, FACTS[:3]))
+            assert solved(again, lm, FACTS[:3])
             with pytest.raises(KnowledgeBaseError, match=r"damaged at the entry of fact 'fact-3' at layer 2"):
                 again.entries(lm, FACTS)
         vectors.write_bytes(content[:-8])
@@ -486,21 +471,21 @@ class TestFilesThatCannotBeUsed:
                 again.entries(lm, FACTS)
             with pytest.warns(UserWarning, match=r"4 facts to solve anew: .*vectors is missing"):
                 assert again.solve(lm, MadeUp()) == 4
-            assert same(again.entries(lm, FACTS), MadeUp()(lm, FACTS))
+            assert solved(again, lm, FACTS)
 
 
 def damaged(content: bytes, draw: random.Random) -> bytes:
     """A file with a page of zeros or noise, a bit that is another, or without its end."""
-    page = 4096 * draw.randrange(max(1, len(content) // 4096))
-    kind = draw.choice(["zeros", "noise", "bit", "end", "swapped"])
-    if kind == "zeros":
-        return content[:page] + bytes(4096) + content[page + 4096 :]
-    if kind == "noise":
-        return content[:page] + draw.randbytes(4096) + content[page + 4096 :]
-    if kind == "swapped":
-        other = 4096 * draw.randrange(max(1, len(content) // 4096))
-        return content[:page] + content[other : other + 4096] + content[page + 4096 :]
+    page, other = (4096 * draw.randrange(max(1, len(content) // 4096)) for _ in range(2))
     place = draw.randrange(len(content))
+    new = {
+        "zeros": bytes(4096),
+        "noise": draw.randbytes(4096),
+        "swapped": content[other : other + 4096],
+    }
+    kind = draw.choice([*new, "bit", "end"])
+    if kind in new:
+        return content[:page] + new[kind] + content[page + 4096 :]
     return content[:place] if kind == "end" else content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
 
 
@@ -516,8 +501,7 @@ def test_a_damaged_base_says_so_in_one_line_and_compiles_nothing_false(
     files = {name: (tmp_path / name).read_bytes() for name in ("facts.kb", "facts.kb.vectors")}
 
     def proven(kb: KnowledgeBase) -> None:
-        facts = kb.active
-        assert same(kb.entries(lm, facts), MadeUp()(lm, facts))
+        assert solved(kb, lm, kb.active)
 
     verbs: list[Callable[[KnowledgeBase], object]] = [
         proven,

@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -16,10 +15,8 @@ from folder_parts import CONFIG, begun, record, summary, unexpected
 from rich.console import Console
 
 import corrigenda
-from corrigenda.errors import LockedError
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.ids import code_version, essential, files_named, run_id
-from corrigenda.runs.locks import is_locked, locked
 from corrigenda.runs.records import count_records, records_in
 from corrigenda.runs.store import Store, StoredRun, read_run
 from jobs.runs import runs_table
@@ -97,12 +94,20 @@ def test_the_code_version_is_of_the_files_that_make_figures(tmp_path: Path) -> N
 
 
 def test_records_come_back_bit_for_bit(tmp_path: Path) -> None:
-    records = [record(number) for number in range(5)]
-    finished(tmp_path / "a", cases=5)
-    begun(tmp_path / "b", {"id": "1"}, 5)
-    for folder in (tmp_path / "a", tmp_path / "b"):
-        assert json.dumps(list(records_in(folder))) == json.dumps(records)  # also their order, and 1.0 is not 1
-        assert count_records(folder) == 5
+    """Finishing leaves them as they are, and a kill before its summary is written counts none twice."""
+    folder, records = begun(tmp_path, {"id": "1"}, 3), [record(number) for number in range(4)]
+    lines = (tmp_path / "cases.jsonl").read_bytes()
+    for _ in range(2):
+        assert json.dumps(list(folder.cases())) == json.dumps(records[:3])  # also their order, and 1.0 is not 1
+        assert count_records(tmp_path) == 3
+        folder.finish(summary(3))
+        assert (tmp_path / "cases.jsonl").read_bytes() == lines
+    (tmp_path / "summary.json").unlink()
+    assert read_run(tmp_path).state == "unfinished"
+    folder.append(records[3])
+    folder.finish(summary(4))
+    assert read_run(tmp_path).state == "finished"
+    assert json.dumps(list(records_in(tmp_path))) == json.dumps(records)
 
 
 def test_whole_numbers_among_the_figures_come_back_as_they_were(tmp_path: Path) -> None:
@@ -113,15 +118,6 @@ def test_whole_numbers_among_the_figures_come_back_as_they_were(tmp_path: Path) 
     (found,) = folder.cases()
     assert (found["seconds"], found["after"]["values"]) == (2.0, {"x": 1.0})
     assert found["after"]["prompts"] == {"prompt": [{"n": 1}]}
-
-
-def test_a_run_with_damaged_records_is_not_finished(tmp_path: Path) -> None:
-    folder = begun(tmp_path, {"id": "1"}, 2)
-    lines = (tmp_path / "cases.jsonl").read_bytes()
-    (tmp_path / "cases.jsonl").write_bytes(lines[:20] + lines[30:])
-    with pytest.raises(ValueError, match=r"cases\.jsonl, line 1: damaged"):
-        folder.finish({})
-    assert not (tmp_path / "summary.json").exists()
 
 
 def test_a_run_without_records_is_finished(tmp_path: Path) -> None:
@@ -135,7 +131,7 @@ def test_a_run_without_records_is_finished(tmp_path: Path) -> None:
 
 def test_a_flipped_byte_is_noticed(tmp_path: Path) -> None:
     """Wherever it is: the records are as they were written, or there is an error."""
-    finished(tmp_path, cases=20)
+    finished(tmp_path, cases=5)
     path = tmp_path / "cases.jsonl"
     content = path.read_bytes()
     for place in range(0, len(content), 17):
@@ -146,26 +142,10 @@ def test_a_flipped_byte_is_noticed(tmp_path: Path) -> None:
             list(records_in(tmp_path))
         assert read_run(tmp_path).state == "damaged"
     path.write_bytes(content)
-    assert len(list(records_in(tmp_path))) == 20
+    assert len(list(records_in(tmp_path))) == 5
     (tmp_path / "records.sha256").write_bytes(b"\xff\n")
     with pytest.raises(ValueError, match=r"cases\.jsonl: damaged"):
         list(records_in(tmp_path))
-
-
-def test_finishing_leaves_the_records_and_a_kill_in_between_counts_none_twice(tmp_path: Path) -> None:
-    folder = begun(tmp_path / "run", {"id": "1"}, 3)
-    lines = (folder.path / "cases.jsonl").read_bytes()
-    assert [case["id"] for case in folder.cases()] == ["fact-0", "fact-1", "fact-2"]
-    folder.finish(summary(3))
-    assert (folder.path / "cases.jsonl").read_bytes() == lines
-    assert json.dumps(list(folder.cases())) == json.dumps([record(number) for number in range(3)])
-    (folder.path / "summary.json").unlink()  # as if it had been killed before it wrote the summary
-    assert read_run(folder.path).state == "unfinished"
-    assert len(list(folder.cases())) == 3
-    folder.append(record(3))
-    assert [case["id"] for case in records_in(folder.path)][-1] == "fact-3"
-    folder.finish(summary(4))
-    assert read_run(folder.path).state == "finished"
 
 
 def test_the_figures_as_a_table(tmp_path: Path) -> None:
@@ -175,17 +155,6 @@ def test_the_figures_as_a_table(tmp_path: Path) -> None:
     table = pandas.json_normalize(list(records_in(tmp_path)), max_level=2)
     expected = [record(number)["after"]["values"]["efficacy_magnitude"] for number in range(3)]
     assert table["after.values.efficacy_magnitude"].tolist() == expected
-
-
-def test_a_lock_is_held_and_let_go(tmp_path: Path) -> None:
-    assert not is_locked(tmp_path / "lock")
-    with locked(tmp_path / "lock"):
-        assert is_locked(tmp_path / "lock")
-        with pytest.raises(LockedError, match="another process"), locked(tmp_path / "lock", patience=0.1):
-            pass
-    assert not is_locked(tmp_path / "lock")
-    with locked(tmp_path / "lock"):
-        pass
 
 
 def test_finished_is_not_run_again_unless_forced(tmp_path: Path) -> None:
@@ -212,21 +181,19 @@ def new_run(path: Path) -> RunFolder:
 
 def test_find_prefers_the_finished_and_then_the_furthest(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    assert store.find("1") is None
-    begun(tmp_path / "a", {"id": "1"}, 1)
-    begun(tmp_path / "b", {"id": "1"}, 3)
-    begun(tmp_path / "c", {"id": "2"}, 5)
-    found = store.find("1")
-    assert found is not None
-    assert found.path.name == "b"
-    finished(tmp_path / "d")
-    found = store.find("1")
-    assert found is not None
-    assert found.path.name == "d"
-    finished(tmp_path / "e")
-    newer = store.find("1")
-    assert newer is not None
-    assert newer.path.name == "e"
+    for name, run, cases, ends, expected in (
+        ("a", "1", 1, False, "a"),
+        ("b", "1", 3, False, "b"),
+        ("c", "2", 5, False, "b"),
+        ("d", "1", 3, True, "d"),
+        ("e", "1", 3, True, "e"),
+    ):
+        folder = begun(tmp_path / name, {"id": run}, cases)
+        if ends:
+            folder.finish(summary(cases))
+        found = store.find("1")
+        assert found is not None
+        assert found.path.name == expected
     assert store.find("") is None
 
 
@@ -270,18 +237,9 @@ def test_a_half_written_run_is_unfinished(tmp_path: Path) -> None:
     assert (folder.path / "cases.jsonl").read_bytes() == content  # looking changes nothing
 
 
-def test_a_damaged_line_in_the_middle(tmp_path: Path) -> None:
-    folder = begun(tmp_path / "a", {"id": "1"}, 3)
-    lines = (folder.path / "cases.jsonl").read_text().split("\n")
-    (folder.path / "cases.jsonl").write_text("\n".join([lines[0], lines[1][:30], *lines[2:]]))
-    [run] = Store(tmp_path).runs()
-    assert run.state == "damaged"
-    assert "line 2: damaged" in run.problem
-
-
 def test_an_empty_or_missing_store(tmp_path: Path) -> None:
-    assert Store(tmp_path).runs() == []
-    assert Store(tmp_path / "nothing").runs() == []
+    assert Store(tmp_path).runs() == Store(tmp_path / "nothing").runs() == []
+    assert Store(tmp_path).find("1") is None
 
 
 def test_runs_come_oldest_first(tmp_path: Path) -> None:
@@ -296,14 +254,11 @@ def test_runs_come_oldest_first(tmp_path: Path) -> None:
     assert abs(read_run(tmp_path / "b").when.timestamp() - time.time()) < 600
 
 
-def test_identity_of_another_kind_is_refused(tmp_path: Path) -> None:
-    folder = begun(tmp_path / "a", {"id": "1", "model_fingerprint": "x"})
+def test_identity(tmp_path: Path) -> None:
+    """What a run works on stays; that it goes on with other code is said."""
+    folder = begun(tmp_path / "a", {"id": "1", "model_fingerprint": "x", "code": "old"})
     with pytest.raises(ValueError, match="begun with another model_fingerprint"):
         folder.identify(id="1", model_fingerprint="y")
-
-
-def test_a_run_that_goes_on_with_other_code_says_so(tmp_path: Path) -> None:
-    folder = begun(tmp_path / "a", {"id": "1", "model_fingerprint": "x", "code": "old"})
     folder.go_on_with(code="old+new", id="2")
     assert folder.identity == {"id": "2", "model_fingerprint": "x", "code": "old+new"}
     assert RunFolder(tmp_path / "b").identity == {}
@@ -337,64 +292,44 @@ def test_the_table_of_runs(tmp_path: Path) -> None:
         assert part in text
 
 
-LINES: dict[str, Callable[[list[bytes]], list[bytes]]] = {
-    "changed number": lambda lines: [lines[0], lines[1].replace(b"1", b"2", 1), *lines[2:]],
-    "copied": lambda lines: [*lines, lines[1]],
-    "swapped": lambda lines: [lines[0], lines[2], lines[1], *lines[3:]],
-    "without fields": lambda lines: [lines[0], b"{}\n", *lines[2:]],
-    "no JSON": lambda lines: [lines[0], lines[1][:9] + b"\n", *lines[2:]],
+Lines = list[bytes]
+LINES: dict[str, tuple[Callable[[Lines], Lines], list[int], int]] = {
+    "changed number": (lambda lines: [lines[0], lines[1].replace(b"1", b"2", 1), *lines[2:]], [1], 1),
+    "copied": (lambda lines: [*lines, lines[1]], [], 1),
+    "gone": (lambda lines: lines[:1] + lines[2:], [1, 2], 1),
+    "swapped": (lambda lines: [lines[0], lines[2], lines[1], *lines[3:]], [2, 3], 2),
+    # Where a line's seal is gone, nothing says any more that the next one stood below it.
+    "without fields": (lambda lines: [lines[0], b"{}\n", *lines[2:]], [1, 2], 2),
+    "no JSON": (lambda lines: [lines[0], lines[1][:9] + b"\n", *lines[2:]], [1, 2], 2),
     # Whether lines are looked at does not hang on the first one.
-    "no seal above": lambda lines: [
-        lines[0][: lines[0].rfind(b', "seal"')] + b"}\n",
-        lines[1].replace(b"1", b"2", 1),
-        *lines[2:],
-    ],
+    "no seal above": (
+        lambda lines: [lines[0][: lines[0].rfind(b', "seal"')] + b"}\n", lines[1].replace(b"1", b"2", 1), *lines[2:]],
+        [0, 1],
+        2,
+    ),
 }
-
-
-def with_cases(path: Path, count: int, damage: Callable[[list[bytes]], list[bytes]]) -> tuple[RunFolder, list[Any]]:
-    """A run under way whose lines were damaged, and what its cases were."""
-    folder, cases = RunFolder(path), [{"id": str(n), "value": 10 + n} for n in range(count)]
-    for case in cases:
-        folder.append(case)
-    file = path / "cases.jsonl"
-    file.write_bytes(b"".join(damage(file.read_bytes().splitlines(keepends=True))))
-    return folder, cases
-
-
-@pytest.mark.parametrize("damage", ["changed number", "copied", "without fields", "no JSON"])
-def test_what_stands_beside_a_damaged_line_is_kept(tmp_path: Path, damage: str) -> None:
-    """Also where the line is shorter or longer than it was, or there is one more.
-
-    Where its seal is gone, nothing says any more that the next line stood below it.
-    """
-    folder, cases = with_cases(tmp_path, 5, LINES[damage])
-    with pytest.warns(UserWarning, match="that case is done again") as warned:
-        left = list(folder.cases())
-    lost = {"copied": [], "changed number": [1]}.get(damage, [1, 2])
-    assert left == [case for n, case in enumerate(cases) if n not in lost]
-    assert len(warned) == max(1, len(lost))
-
-
-def test_of_lines_where_one_is_gone_the_next_is_done_again(tmp_path: Path) -> None:
-    folder, _ = with_cases(tmp_path, 5, lambda lines: lines[:1] + lines[2:])
-    with pytest.warns(UserWarning, match="line 2: damaged"):
-        assert [case["id"] for case in folder.cases()] == ["0", "3", "4"]
+"""Damage to lines, the cases that are lost by it, and how many warnings say so."""
 
 
 @pytest.mark.parametrize("damage", LINES)
 def test_a_damaged_line_of_a_run_under_way_is_named_and_done_again(tmp_path: Path, damage: str) -> None:
-    folder, cases = with_cases(tmp_path, 4, LINES[damage])
+    """Also where the line is shorter or longer than it was, or there is one more; what stands beside it is kept."""
+    change, lost, n_warnings = LINES[damage]
+    folder, cases = new_run(tmp_path / "run"), [{"id": str(n), "value": 10 + n} for n in range(5)]
+    for case in cases:
+        folder.append(case)
+    file = folder.path / "cases.jsonl"
+    file.write_bytes(b"".join(change(file.read_bytes().splitlines(keepends=True))))
+    assert read_run(folder.path).state == "damaged"
     with pytest.raises(ValueError, match=r"cases\.jsonl, line \d: damaged \(.*\); go on with the run"):
         folder.finish({})
-    with pytest.warns(UserWarning, match=r"cases\.jsonl, line \d: damaged \(.*\); that case is done again"):
+    assert not (folder.path / "summary.json").exists()
+    with pytest.warns(UserWarning, match=r"cases\.jsonl, line \d: damaged \(.*\); that case is done again") as warned:
         left = list(folder.cases())
-    assert cases[0] in left or damage == "no seal above"
-    assert all(case in cases for case in left)
-    for case in cases:
-        if case not in left:
-            folder.append(case)
-    assert sorted(folder.cases(), key=lambda case: case["id"]) == cases
+    assert left == [case for n, case in enumerate(cases) if n not in lost]
+    assert len(warned) == n_warnings
+    for n in lost:
+        folder.append(cases[n])
     folder.finish({})
     assert sorted(records_in(folder.path), key=lambda case: case["id"]) == cases
 

@@ -27,10 +27,14 @@ def test_looking_makes_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_error_under_a_lock_lets_it_go(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), locked(tmp_path / ".lock"):
-        1 / 0  # noqa: B018
-    assert not is_locked(tmp_path / ".lock")
+def test_a_lock_is_held_and_let_go(tmp_path: Path) -> None:
+    """Also by an error; and patience is bounded."""
+    path = tmp_path / ".lock"
+    with pytest.raises(LockedError, match=r"\.lock is held by another process"), locked(path), locked(path, 0.05):
+        raise AssertionError("both hold it")
+    assert not is_locked(path)
+    with locked(path):
+        pass
 
 
 def test_somebody_else_who_only_looks_is_not_taken_for_a_writer(tmp_path: Path) -> None:
@@ -48,12 +52,3 @@ def test_somebody_else_who_only_looks_is_not_taken_for_a_writer(tmp_path: Path) 
     answers.append(is_locked(tmp_path / ".lock"))
     thread.join()
     assert answers == [False]
-
-
-def test_patience_is_bounded(tmp_path: Path) -> None:
-    with (
-        locked(tmp_path / ".lock"),
-        pytest.raises(LockedError, match=r"\.lock is held"),
-        locked(tmp_path / ".lock", 0.05),
-    ):
-        raise AssertionError("both hold it")
