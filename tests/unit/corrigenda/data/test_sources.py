@@ -4,28 +4,40 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from malformed_parts import one_line
 from readers_parts import COUNTERFACT, KNOWN, PLAIN, RECORDS, Json, changed, plain_records, write, write_repository
 
 from corrigenda.data import SCHEMAS, FactSet, read_facts, repository
 from corrigenda.errors import RecordError
 from corrigenda.facts import Fact
 
+MALFORMED: dict[str, tuple[str, bytes, str]] = {
+    "no JSON": ("x.json", b'[\n  {"subject": "Tartu",\n   "prompt": }\n]', "not valid JSON at line 3, column 14"),
+    "bytes of a list": ("x.json", b'["\xe9"]', "x.json: not UTF-8 text at byte 2"),
+    "bytes of a line": ("x.jsonl", b'\n{"subject": "\xe9"}\n', "x.jsonl, line 2: not UTF-8 text at byte 14"),
+    "no list": ("x.json", json.dumps(PLAIN).encode(), "x.json: must hold a list of records, got dict"),
+    "lines": ("x.json", b"{}\n{}\n", "line 2, column 1.*must be called .jsonl"),
+    "an empty list": ("x.json", b"[]", "x.json: has no records"),
+    "empty lines": ("x.jsonl", b"\n\n", "x.jsonl: has no records"),
+    "nothing": ("x.jsonl", b"", "x.jsonl: has no records"),
+    "another suffix": ("x.txt", b"subject,prompt\n", "cannot read a '.txt'; give a .json, .jsonl or .csv file"),
+}
 
-def test_malformed_json_names_line_and_column(tmp_path: Path) -> None:
-    path = tmp_path / "broken.json"
-    path.write_text('[\n  {"subject": "Tartu",\n   "prompt": }\n]')
-    for on_error in ("raise", "skip"):
-        with pytest.raises(ValueError, match="not valid JSON at line 3, column 14") as caught:
-            read_facts(path, on_error=on_error)
-        assert str(path) in str(caught.value)
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_malformed_files(tmp_path: Path, case: str) -> None:
+    name, content, message = MALFORMED[case]
+    (tmp_path / name).write_bytes(content)
+    for on_error in ("raise", "skip") if name == "x.json" else ("raise",):  # a bad line alone can be skipped
+        with pytest.raises(ValueError, match=message) as caught:
+            read_facts(tmp_path / name, on_error=on_error)
+        assert str(tmp_path / name) in one_line(caught)
 
 
 def test_malformed_line_names_line_and_column(tmp_path: Path) -> None:
@@ -39,43 +51,11 @@ def test_malformed_line_names_line_and_column(tmp_path: Path) -> None:
     assert len(facts.skipped) == 1
 
 
-def test_bytes_that_are_not_utf8(tmp_path: Path) -> None:
-    whole, lines = tmp_path / "latin.json", tmp_path / "latin.jsonl"
-    whole.write_bytes(b'["\xe9"]')
-    lines.write_bytes(json.dumps(PLAIN).encode() + b'\n{"subject": "\xe9"}\n')
-    with pytest.raises(ValueError, match=r"latin.json: not UTF-8 text at byte 2"):
-        read_facts(whole)
-    with pytest.raises(RecordError, match=r"latin.jsonl, line 2: not UTF-8 text at byte 14"):
-        read_facts(lines)
-
-
 def test_byte_order_mark_and_crlf(tmp_path: Path) -> None:
     lines = "\r\n".join(json.dumps(record) for record in plain_records(2))
     (tmp_path / "windows.jsonl").write_bytes(b"\xef\xbb\xbf" + lines.encode())
     (tmp_path / "windows.json").write_bytes(b"\xef\xbb\xbf" + json.dumps(plain_records(2)).encode())
     assert len(read_facts(tmp_path / "windows.jsonl")) == len(read_facts(tmp_path / "windows.json")) == 2
-
-
-def test_json_that_is_no_list(tmp_path: Path) -> None:
-    (tmp_path / "one.json").write_text(json.dumps(PLAIN))
-    with pytest.raises(ValueError, match=r"one.json: must hold a list of records, got dict"):
-        read_facts(tmp_path / "one.json")
-    (tmp_path / "lines.json").write_text(f"{json.dumps(PLAIN)}\n{json.dumps(PLAIN)}\n")
-    with pytest.raises(ValueError, match=r"line 2, column 1.*must be called .jsonl"):
-        read_facts(tmp_path / "lines.json")
-
-
-@pytest.mark.parametrize(("name", "text"), [("none.json", "[]"), ("none.jsonl", "\n\n"), ("none.jsonl", "")])
-def test_no_records(tmp_path: Path, name: str, text: str) -> None:
-    (tmp_path / name).write_text(text)
-    with pytest.raises(ValueError, match=f"{name}: has no records"):
-        read_facts(tmp_path / name)
-
-
-def test_other_suffix(tmp_path: Path) -> None:
-    (tmp_path / "facts.txt").write_text("subject,prompt\n")
-    with pytest.raises(ValueError, match=r"cannot read a '.txt'; give a .json, .jsonl or .csv file"):
-        read_facts(tmp_path / "facts.txt")
 
 
 @pytest.mark.parametrize("source", ["no-such.json", "data/no-such.json", "./a/b/c", Path("owner/name"), "nothing"])
@@ -100,18 +80,20 @@ def test_folder_bad_record_is_named(tmp_path: Path) -> None:
     assert str(caught.value) == f"{folder}, record 2, field 'attribute': is empty ('')"
 
 
-def test_folder_without_data(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["", "x.json"])  # or called like a file
+def test_folder_without_data(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir(exist_ok=True)
     with pytest.raises(FileNotFoundError, match="found no data files in this folder") as caught:
+        read_facts(tmp_path / name)
+    assert str(tmp_path / name) in one_line(caught)
+
+
+@pytest.mark.parametrize(("name", "text"), [("train.jsonl", '{"a": 1}\n{"a": 2,,}\n'), ("facts.json", "[{")])
+def test_folder_with_malformed_file(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=r"split 'train', config None|JSON parse error") as caught:
         read_facts(tmp_path)
-    assert str(tmp_path) in str(caught.value)
-
-
-def test_folder_with_malformed_file(tmp_path: Path) -> None:
-    folder = write_repository(tmp_path / "cf", {"train": [PLAIN]})
-    (folder / "train.jsonl").write_text('{"a": 1}\n{"a": 2,,}\n')
-    with pytest.raises(ValueError, match="JSON parse error") as caught:
-        read_facts(folder)
-    assert str(folder) in str(caught.value)
+    assert str(tmp_path) in one_line(caught)
 
 
 def test_what_exists_locally_wins_over_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,39 +155,23 @@ def test_no_network_falls_back_to_the_cached_copy(tmp_path: Path, monkeypatch: p
     assert time.monotonic() - start < 8
 
 
-class _Answering:
-    """A stand-in for the hub's HTTP client: the hub is there."""
-
-    def __init__(self, status: int = 200) -> None:
-        self.status_code = status
-
-    def head(self, url: str, timeout: float) -> _Answering:
-        return self
-
-
 def use_hub(monkeypatch: pytest.MonkeyPatch, load_dataset: Callable[..., object], status: int = 200) -> None:
     """Put a reachable hub in place whose data sets come from `load_dataset`."""
     for variable in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
         monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setattr(pytest.importorskip("huggingface_hub"), "get_session", lambda: _Answering(status))
+    client = Mock(**{"head.return_value.status_code": status})
+    monkeypatch.setattr(pytest.importorskip("huggingface_hub"), "get_session", lambda: client)
     monkeypatch.setattr(pytest.importorskip("datasets"), "load_dataset", load_dataset)
 
 
 def test_hub_is_streamed_lazily(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[tuple[Any, ...]] = []
-    served: list[int] = []
-
-    def load_dataset(path: str, name: str | None, *, split: str, streaming: bool) -> object:
-        calls.append((path, name, split, streaming))
-        for number in range(1000):
-            served.append(number)
-            yield changed(COUNTERFACT, "case_id", number)
-
+    records = iter([changed(COUNTERFACT, "case_id", number) for number in range(5)])
+    load_dataset = Mock(return_value=records)
     use_hub(monkeypatch, load_dataset)
     facts = read_facts("owner/counterfact", split="test", config="en", limit=3)
-    assert calls == [("owner/counterfact", "en", "test", True)]
+    load_dataset.assert_called_once_with("owner/counterfact", "en", split="test", streaming=True)
     assert [fact.id for fact in facts] == ["0", "1", "2"]
-    assert served == [0, 1, 2]
+    assert len([*records]) == 2
 
 
 def test_hub_bad_record_names_the_hub_id(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,10 +185,8 @@ def test_hub_bad_record_names_the_hub_id(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_unknown_hub_data_set(monkeypatch: pytest.MonkeyPatch) -> None:
     from datasets.exceptions import DatasetNotFoundError
 
-    def load_dataset(*_: object, **__: object) -> object:
-        raise DatasetNotFoundError("Dataset 'owner/nmae' doesn't exist on the Hub or cannot be accessed.")
-
-    use_hub(monkeypatch, load_dataset)
+    missing = DatasetNotFoundError("Dataset 'owner/nmae' doesn't exist on the Hub or cannot be accessed.")
+    use_hub(monkeypatch, Mock(side_effect=missing))
     with pytest.raises(FileNotFoundError, match="no data set 'owner/nmae' on the Hugging Face hub") as caught:
         read_facts("owner/nmae")
     assert "give its local path instead" in str(caught.value)
@@ -239,7 +203,7 @@ def test_hub_lost_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
         read_facts("owner/known")
 
 
-def test_hub_out_of_order_is_not_asked_further(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_out_of_order_is_not_asked_further(monkeypatch: pytest.MonkeyPatch) -> None:
     def load_dataset(*_: object, **__: object) -> object:
         assert pytest.importorskip("datasets").config.HF_HUB_OFFLINE
         raise ConnectionError("offline")
@@ -250,10 +214,8 @@ def test_hub_out_of_order_is_not_asked_further(tmp_path: Path, monkeypatch: pyte
 
 
 def test_embedded(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ModuleType("corrigenda.data.embedded")
     own = tuple(Fact.from_dict(record) for record in plain_records(5))
-    module.embedded_facts = lambda: own  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr("corrigenda.data.embedded.embedded_facts", lambda: own)
     assert read_facts("embedded") == FactSet("embedded", own)
     assert read_facts("embedded", offset=1, limit=2).facts == own[1:3]
     with pytest.raises(ValueError, match="embedded: offset 5 is past the end"):
@@ -279,19 +241,15 @@ def reachable(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("reachable")
 @pytest.mark.parametrize(("source", "revision"), [(FILE, None), (FILE.replace("name", "name@v1.0"), "v1.0")])
 def test_hub_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, revision: str | None) -> None:
-    calls: list[tuple[object, ...]] = []
     recent = RECORDS["wiki_recent"]
-
-    def download(repo: str, path: str, *, repo_type: str, revision: str | None, local_files_only: bool) -> str:
-        calls.append((repo, path, repo_type, revision, local_files_only))
-        return str(write(tmp_path / "facts.json", recent, {**recent, "target_new": ""}))
-
+    download = Mock(return_value=str(write(tmp_path / "facts.json", recent, {**recent, "target_new": ""})))
     monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
     facts = read_facts(source, on_error="skip")
     assert list(facts) == [SCHEMAS["knowedit"](recent)]
     assert facts.name == "facts"
     assert str(facts.skipped[0]).startswith(f"{source}, record 2, field 'target_new'")
-    assert calls == [("owner/name", "folder/facts.json", "dataset", revision, False)]
+    asked = {"repo_type": "dataset", "revision": revision, "local_files_only": False}
+    download.assert_called_once_with("owner/name", "folder/facts.json", **asked)
 
 
 def test_hub_file_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,11 +266,9 @@ def test_hub_file_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     from httpx import Request, Response
     from huggingface_hub.errors import RemoteEntryNotFoundError
 
-    def download(*_: object, **__: object) -> str:
-        response = Response(404, request=Request("GET", "https://hub.invalid"))
-        raise RemoteEntryNotFoundError("404: no such file", response=response)
-
-    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    response = Response(404, request=Request("GET", "https://hub.invalid"))
+    missing = RemoteEntryNotFoundError("404: no such file", response=response)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", Mock(side_effect=missing))
     with pytest.raises(FileNotFoundError, match=r"no file 'hf://datasets/owner/name/folder/facts.json' on the Hugging"):
         read_facts(FILE)
 

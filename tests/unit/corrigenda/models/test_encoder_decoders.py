@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
+from edits_parts import low_rank, same, weights
 from torch import Tensor
 from transformers import T5ForConditionalGeneration
 
 from corrigenda import Edit, LanguageModel, load
 from corrigenda.edits.low_rank import LowRankEdit
-from corrigenda.edits.origin import Origin
 from corrigenda.errors import UnsupportedModelError
 from corrigenda.forward.interventions import Add, Read, intervene
 from corrigenda.forward.partial import PartialForward
@@ -170,22 +170,15 @@ def test_a_partial_forward_equals_the_full_one(family: str) -> None:
 @families
 def test_an_edit_is_saved_applied_and_reverted(family: str, tmp_path: Path) -> None:
     lm = tiny.build(family)
-    before = {name: tensor.clone() for name, tensor in lm.model.state_dict().items()}
-    generator = torch.Generator().manual_seed(0)
-    factors = (torch.randn(48, 1, generator=generator), torch.randn(1, tiny.WIDTH, generator=generator))
-    edit = LowRankEdit.of(
-        lm, Origin(editor="test", settings={}, facts=(), model=lm.name, fingerprint=lm.fingerprint), {LAYER: factors}
-    )
-    edit.save(tmp_path / "edit")
-    plain = lm.generate(PROMPTS, 4)
-    logits = forward_logits(lm, a_batch(lm))
-    with Edit.load(tmp_path / "edit").applied(lm):
-        changed = forward_logits(lm, a_batch(lm))
-        torch.testing.assert_close(
-            lm.memory(LAYER).values, before[f"{lm.memory(LAYER).path}.weight"].T + factors[0] @ factors[1]
-        )
-    assert not torch.allclose(changed, logits, atol=1e-3)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in lm.model.state_dict().items())
+    low_rank(lm, 0, {LAYER: 1}).save(tmp_path / "edit")
+    before, values = weights(lm), lm.memory(LAYER).values.clone()
+    plain, logits = lm.generate(PROMPTS, 4), forward_logits(lm, a_batch(lm))
+    edit = Edit.load(tmp_path / "edit")
+    assert isinstance(edit, LowRankEdit)
+    with edit.applied(lm):
+        assert not torch.allclose(forward_logits(lm, a_batch(lm)), logits, atol=1e-3)
+        torch.testing.assert_close(lm.memory(LAYER).values, values + edit.delta(LAYER))
+    assert same(weights(lm), before)
     assert lm.generate(PROMPTS, 4) == plain
 
 
