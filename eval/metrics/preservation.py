@@ -50,12 +50,12 @@ def _same_tokens(before: Measurement | None, after: Measurement) -> float | None
 METRICS = (
     Metric(
         "preservation",
-        "preservation of other answers",
+        "same ten words",
         "%",
         "high",
         (Needs("kept_answers", ("neighbourhood", "locality")),),
         _preserved,
-        short="preserv.",
+        short="same words",
         edit_should="keep",
         judge=note_groups,
         column=LeaderboardColumn(20, axis="up", axis_place=2),

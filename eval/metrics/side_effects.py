@@ -157,7 +157,7 @@ METRICS = (
     ),
     Metric(
         "same_subject_preservation",
-        "preservation of other answers about the subject",
+        "same ten words on prompts about the subject",
         "%",
         "high",
         (Needs("kept_answers", (SUBJECT_KIND,)),),

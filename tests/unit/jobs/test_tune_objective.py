@@ -50,7 +50,7 @@ def test_what_the_data_set_declares() -> None:
     assert named.metrics == ("free_generation_strict", "preservation")
     assert named.floors == {"free_generation_strict": 0.0}
     assert found.in_words == (
-        "harmonic mean of score (S), free generation, strict and preservation of other answers, with a perplexity "
+        "harmonic mean of score (S), free generation, strict and same ten words, with a perplexity "
         "drift of at most 0.1, and at least: score (S) 55.0, free generation, strict 15.0"
     )
 

@@ -388,7 +388,7 @@ def test_the_markdown_shows_what_a_place_rests_on(written: Path) -> None:
     assert "Made by a test." in text
     table = text.split("\n## ")[1]
     lines = {line.split(" | ")[1]: line.split(" | ") for line in table.splitlines() if line.startswith("| ")}
-    assert lines["editor"][:7] == ["| ", "editor", "S ↑", "from the best", "behind", "preserv. ↑", "ppl drift ↓"]
+    assert lines["editor"][:7] == ["| ", "editor", "S ↑", "from the best", "behind", "same words ↑", "ppl drift ↓"]
     assert lines["memit"][0] == "| 1"
     assert lines["memit"][3:5] == ["", ""]
     assert re.fullmatch(r"-\d+\.\d \[-\d+\.\d, -?\d+\.\d\]", lines["rome"][3])
