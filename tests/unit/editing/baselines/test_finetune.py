@@ -1,29 +1,21 @@
-"""Fine-tuning against plain autograd on the whole model, its variants and rules; whole changes of values as edits."""
+"""Fine-tuning against plain autograd on the whole model, its variants and rules."""
 
 from __future__ import annotations
 
 import itertools
-import math
-from pathlib import Path
-from typing import Any
 
 import pytest
 import tiny
 import torch
-from editors_parts import bits, same_bits
 from torch import Tensor, nn
 
-from corrigenda import Edit, Fact, LanguageModel, LowRankEdit, Origin, ValueEdit, WrongModelError
-from editing import EditRefusedError, FineTune
+from corrigenda import Fact, LanguageModel
+from editing import FineTune
 
 BEN = Fact("Big Ben", "{} stands in", "the city of Rome", "London")
 THOMAS = Fact("Thomas", "the mother tongue of {} is", "French", "English")
 RIVER = Fact("river", "the {} in the north is", "green", "blue")
 FACTS = [BEN, THOMAS, RIVER]
-
-
-def values_weight(lm: LanguageModel, layer: int) -> nn.Parameter:
-    return lm.memory(layer).weight
 
 
 def rows(lm: LanguageModel, facts: list[Fact], end: bool) -> list[tuple[list[int], list[int]]]:
@@ -54,7 +46,7 @@ def mean_nll(lm: LanguageModel, facts: list[Fact], end: bool = True) -> list[Ten
 
 def plain(lm: LanguageModel, layer: int, facts: list[Fact], steps: int, lr: float, end: bool) -> Tensor:
     """V' - V after so many steps of Adam on the model's own parameter, all facts in each step: the plain way."""
-    weight = values_weight(lm, layer)
+    weight = lm.memory(layer).weight
     start = weight.detach().clone()
     weight.requires_grad_(True)
     optimiser = torch.optim.Adam([weight], lr=lr)
@@ -75,10 +67,8 @@ def test_it_is_adam_on_the_value_matrix(family: str, end_token: bool) -> None:
     """The change is that of plain training of this one parameter, though only the layers above it run."""
     lm = tiny.build(family)
     lm.model.double()  # Adam's first steps are the gradient's sign: in float32 noise decides where it is near zero
-    before = bits(lm)
     settings = FineTune(layer=1, lr=0.01, epochs=3, steps=3, stop=1e-9, end_token=end_token)
     edit = settings.edit(lm, FACTS)
-    assert same_bits(lm, before)
     expected = plain(lm, 1, FACTS, 3, 0.01, end_token)
     assert expected.abs().max() > 0.02
     torch.testing.assert_close(edit.delta(1), expected.float(), atol=1e-4, rtol=0)
@@ -86,23 +76,13 @@ def test_it_is_adam_on_the_value_matrix(family: str, end_token: bool) -> None:
     torch.testing.assert_close(single.delta(1), plain(lm, 1, [BEN], 3, 0.01, end_token).float(), atol=1e-4, rtol=0)
 
 
-def test_facts_are_learned_and_the_edit_is_an_edit_like_every_other(tmp_path: Path) -> None:
+def test_facts_are_learned() -> None:
     lm = confident()
-    before = bits(lm)
-    edit = FineTune(layer=1, lr=0.01, epochs=200).edit(lm, FACTS)
-    assert same_bits(lm, before)
-    edit.save(tmp_path)
-    loaded = Edit.load(tmp_path)
-    assert isinstance(loaded, ValueEdit)
-    with loaded.applied(lm):
+    with FineTune(layer=1, lr=0.02, epochs=60).edit(lm, FACTS).applied(lm):
         for fact, loss in zip(FACTS, mean_nll(lm, FACTS), strict=True):
             assert float(loss) < 0.05
             # The end token was learned, so that the answer ends where the target does.
             assert lm.generate(fact.statement, 8) == fact.target_new
-    assert same_bits(lm, before)
-    assert "whole" in edit.describe()
-    with pytest.raises(TypeError, match="low_rank"):
-        edit.to_peft(tmp_path / "peft")
 
 
 def test_without_the_end_token_it_is_not_learned() -> None:
@@ -123,19 +103,14 @@ def test_the_bound_holds_for_each_edit(lm: LanguageModel) -> None:
 
 
 def test_extending_goes_on_from_the_earlier_change(lm: LanguageModel) -> None:
-    """The same as training the model on which the earlier edit is applied, plainly; the earlier edit stays as it is."""
+    """The same as training the model on which the earlier edit is applied, plainly."""
     lm.model.double()
     editor = FineTune(layer=2, lr=0.01, steps=3, stop=1e-9)
     first = editor.edit(lm, [BEN])
-    kept = first.delta(2).clone()
     second = editor.extend(lm, first, [THOMAS])
-    assert torch.equal(first.delta(2), kept)
     with first.applied(lm):
-        assert torch.equal(editor.extend(lm, first, [THOMAS]).delta(2), second.delta(2))
         expected = plain(lm, 2, [THOMAS], 3, 0.01, True)
-    torch.testing.assert_close(second.delta(2) - kept, expected.float(), atol=1e-4, rtol=0)
-    assert [fact.id for fact in second.origin.facts] == [BEN.id, THOMAS.id]
-    assert len(second.origin.report) == 2
+    torch.testing.assert_close(second.delta(2) - first.delta(2), expected.float(), atol=1e-4, rtol=0)
 
 
 def test_mini_batches_go_over_all_facts_in_a_shuffled_order(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,64 +143,3 @@ def test_bad_settings() -> None:
     for bad in ({"steps": 0}, {"lr": 0.0}, {"bound": -1.0}):
         with pytest.raises(ValueError, match=next(iter(bad))):
             FineTune(**bad)  # type: ignore[arg-type]
-
-
-def test_a_loss_that_is_no_number_names_the_fact_and_changes_nothing(lm: LanguageModel) -> None:
-    lm.model.get_input_embeddings().weight.data[lm.tokenizer("Thomas")["input_ids"][-1]] = math.nan
-    before = bits(lm)
-    good = FineTune(layer=1, steps=2).edit(lm, [BEN])
-    with pytest.raises(EditRefusedError, match=f"not finite at fact {THOMAS.id}"):
-        FineTune(layer=1, steps=2).extend(lm, good, [THOMAS])
-    assert torch.equal(bits(lm)["lm_head.weight"], before["lm_head.weight"])
-    assert bool(good.delta(1).isfinite().all())
-
-
-def whole(lm: LanguageModel, layer: int, seed: int) -> ValueEdit:
-    draw = torch.Generator().manual_seed(seed)
-    delta = 0.1 * torch.randn(lm.memory(layer).values.shape, generator=draw)
-    return ValueEdit.of(lm, Origin(lm.name, lm.fingerprint, "by hand"), {layer: delta})
-
-
-def low(lm: LanguageModel, layer: int, seed: int) -> LowRankEdit:
-    draw = torch.Generator().manual_seed(seed)
-    d_ffn, d_model = lm.memory(layer).values.shape
-    factors = (torch.randn(d_ffn, 2, generator=draw), 0.1 * torch.randn(2, d_model, generator=draw))
-    return LowRankEdit.of(lm, Origin(lm.name, lm.fingerprint, "by hand"), {layer: factors})
-
-
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_value_edits_compose_with_low_rank_ones_in_every_order(family: str, dtype: torch.dtype) -> None:
-    """Whatever the order of leaving, the model is bit for bit what it was, and in between V plus what is applied."""
-    lm = tiny.build(family)
-    lm.model.to(dtype)
-    before = bits(lm)
-    old = lm.memory(1).values.clone()
-    edits: list[Any] = [whole(lm, 1, 1), low(lm, 1, 2), whole(lm, 1, 3)]
-    for order in itertools.permutations(range(3)):
-        for edit in edits:
-            edit.apply(lm)
-        left = list(edits)
-        for number in order:
-            total = old.double() + sum(edit.delta(1).double() for edit in left)
-            tolerance = 1e-6 if dtype == torch.float32 else 2**-7 * float(total.abs().max())
-            torch.testing.assert_close(lm.memory(1).values.double(), total, atol=tolerance, rtol=0)
-            edits[number].revert(lm)
-            left.remove(edits[number])
-        assert same_bits(lm, before)
-
-
-def test_value_edits_survive_the_disk_and_refuse_other_shapes(lm: LanguageModel, tmp_path: Path) -> None:
-    edit = whole(lm, -1, 0)
-    assert list(edit.deltas) == [lm.n_layers - 1]
-    edit.save(tmp_path)
-    loaded = Edit.load(tmp_path)
-    assert isinstance(loaded, ValueEdit)
-    assert torch.equal(loaded.delta(lm.n_layers - 1), edit.delta(lm.n_layers - 1))
-    origin = edit.origin
-    with pytest.raises(WrongModelError, match="shape"):
-        ValueEdit(origin, {0: torch.zeros(3, 4)}).apply(lm)
-    with pytest.raises(WrongModelError, match="layer 7"):
-        ValueEdit(origin, {7: torch.zeros(lm.memory(0).values.shape)}).apply(lm)
-    with pytest.raises(ValueError, match="d_ffn, d_model"):
-        ValueEdit(origin, {0: torch.zeros(3)})

@@ -8,13 +8,11 @@ from typing import ClassVar
 import pytest
 import tiny
 import torch
+from wise_parts import BEN, EIFFEL
 
 from corrigenda import Fact, LanguageModel, LowRankEdit, Origin
 from corrigenda.runs.folder import RunFolder
 from editing import EditRefusedError, RandomUpdate, Saved
-
-EIFFEL = Fact("the Eiffel tower", "{} is located in the city of", "Rome", "Paris")
-BEN = Fact("Big Ben", "{} stands in the country of", "Italy", "England")
 
 
 @dataclass(frozen=True)

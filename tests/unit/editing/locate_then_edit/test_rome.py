@@ -33,7 +33,7 @@ from editing import EditRefusedError, Rome
 from editing.locate_then_edit.prompts import build_prompts, run_prompts
 from editing.shared.contexts import sampled_prefixes
 
-moment = pytest.fixture(given_moment)
+moment = pytest.fixture(given_moment, autouse=True)
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_bound_holds(lm: LanguageModel, clamp_norm: Literal["median", "bare"]) -
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2"])
-def test_a_bare_prompt_that_k_star_does_not_speak_for_is_answered_too(family: str, moment: Patch) -> None:
+def test_a_bare_prompt_that_k_star_does_not_speak_for_is_answered_too(family: str) -> None:
     """With a constraint of its own, the bare prompt's key gets v* as k* does; without one it does not."""
     lm = build(family)
     rewrites, values = solve(lm, FACTS[:2])
@@ -103,7 +103,7 @@ def test_a_bare_prompt_that_k_star_does_not_speak_for_is_answered_too(family: st
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "opt", "gemma2", "olmo2", "gpt_neox"])
-def test_edited_model_puts_out_the_value_at_the_subject(family: str, moment: Patch) -> None:
+def test_edited_model_puts_out_the_value_at_the_subject(family: str) -> None:
     """With the bare prompt as the only context the FFN's output in a real forward is v*."""
     lm = build(family)
     rome = dataclasses.replace(ROME, prefixes=("",))
@@ -137,13 +137,13 @@ def test_update_is_the_smallest_in_the_metric_of_the_second_moment(family: str, 
         assert torch.trace(other.T @ matrix @ other) > torch.trace(found.T @ matrix @ found)
 
 
-def test_facts_beyond_the_batch_size(lm: LanguageModel, moment: Patch) -> None:
+def test_facts_beyond_the_batch_size(lm: LanguageModel) -> None:
     whole, parts = (dataclasses.replace(ROME, batch_size=size).edit(lm, FACTS) for size in (8, 2))
     assert difference(parts.delta(LAYER).flatten(), whole.delta(LAYER).flatten()) < 1e-3
     assert [report["steps"] for report in parts.origin.report] == [8, 8, 8]
 
 
-def test_facts_about_one_subject_are_met_together(lm: LanguageModel, moment: Patch) -> None:
+def test_facts_about_one_subject_are_met_together(lm: LanguageModel) -> None:
     """Two statements of nearly one key: the update stays as small as that of one, instead of exploding."""
     again = dataclasses.replace(FACTS[0], prompt="{} is in the city of", id="again")
     edit = ROME.edit(lm, [FACTS[0], again])
@@ -177,32 +177,27 @@ def test_denominator_near_zero_is_refused(lm: LanguageModel, moment: Patch) -> N
     assert ROME.edit(lm, FACTS[:1]).origin.report[0]["agreement"] == pytest.approx(1)
 
 
-def test_not_finite_is_refused(lm: LanguageModel, moment: Patch, tmp_path: Path) -> None:
+def test_not_finite_is_refused(lm: LanguageModel, tmp_path: Path) -> None:
     """One word's embedding is broken: the fact with that word is refused, the others are edited as without it."""
     word = lm.tokenizer.convert_tokens_to_ids("Danielle")
     lm.model.get_input_embeddings().weight.data[word] = torch.nan
-    before = bits(lm)
-    with pytest.warns(UserWarning, match="not finite"), pytest.raises(EditRefusedError, match="not finite"):
-        ROME.edit(lm, FACTS[1:2])
     with pytest.warns(UserWarning, match="not finite"):
         edit = ROME.edit(lm, FACTS)
     assert "not finite" in edit.origin.report[1]["refused"]
-    assert "loss" in edit.origin.report[0]
-    assert "loss" not in edit.origin.report[1]
+    assert ["loss" in report for report in edit.origin.report] == [True, False, True]
     edit.save(tmp_path)
     assert Edit.load(tmp_path).origin.report == edit.origin.report
     assert difference(edit.delta(LAYER).flatten(), ROME.edit(lm, [FACTS[0], FACTS[2]]).delta(LAYER).flatten()) < 1e-3
-    assert same_bits(lm, before)
 
 
-def test_a_wrecked_model_is_refused(moment: Patch) -> None:
+def test_a_wrecked_model_is_refused() -> None:
     lm = build("gpt2")
     lm.memory(2).weight.data[0, 0] = torch.nan  # above the edited layer: the keys are sound, the loss is not
     with pytest.warns(UserWarning, match="not finite"), pytest.raises(EditRefusedError, match="not finite"):
         ROME.edit(lm, FACTS)
 
 
-def test_outliers_are_flagged_and_refused(lm: LanguageModel, moment: Patch) -> None:
+def test_outliers_are_flagged_and_refused(lm: LanguageModel) -> None:
     norms = [report["relative_norm"] for report in ROME.edit(lm, FACTS).origin.report]
     alone = ROME.edit(lm, FACTS[:1])
     assert norms[0] == pytest.approx(alone.norm(LAYER) / float(lm.memory(LAYER).values.norm()), rel=1e-3)
@@ -220,7 +215,7 @@ def test_outliers_are_flagged_and_refused(lm: LanguageModel, moment: Patch) -> N
         dataclasses.replace(ROME, refuse_norm=min(norms) / 2).edit(lm, FACTS)
 
 
-def test_the_flag_is_of_the_edit_that_is_given(lm: LanguageModel, moment: Patch) -> None:
+def test_the_flag_is_of_the_edit_that_is_given(lm: LanguageModel) -> None:
     """With a second constraint the update is larger than the one that was judged at first."""
     one = dataclasses.replace(ROME, bare_agreement=1.0)
     first, whole = (editor.edit(lm, FACTS[:1]).origin.report[0]["relative_norm"] for editor in (ROME, one))
@@ -244,7 +239,7 @@ def test_the_subject_is_where_the_prompt_has_it(lm: LanguageModel) -> None:
     assert prompts.batch.lengths[1] == 1
 
 
-def test_sound_edits_say_nothing(moment: Patch) -> None:
+def test_sound_edits_say_nothing() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", DisturbanceWarning)  # a random model has no facts: all its texts are alike
@@ -261,7 +256,7 @@ def random_edit(lm: LanguageModel, layer: int) -> LowRankEdit:
 
 
 @pytest.mark.parametrize("layer", [0, LAYER, 2])
-def test_on_top_of_another_edit(lm: LanguageModel, layer: int, moment: Patch) -> None:
+def test_on_top_of_another_edit(lm: LanguageModel, layer: int) -> None:
     """Computed with the other edit applied, wherever it is; right as long as it stays."""
     untouched = bits(lm)
     without, memory = solve(lm, FACTS)[1].values, lm.memory(LAYER)

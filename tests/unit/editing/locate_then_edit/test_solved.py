@@ -19,12 +19,9 @@ from editing.locate_then_edit.solved import Batch, Solved, Solving, read, write
 
 PREFIXES = ("", "red green . ")
 VALUE = ValueSettings(steps=4, lr=0.2, weight_decay=0.02, early_stop_loss=-1.0)
-MEMIT = Memit(layers=(1, 2), prefixes=PREFIXES, value=VALUE, refuse_norm=1e9, most_per_coefficient=1.0, batch_size=2)
-ALPHA = AlphaEdit(
-    layers=(1, 2), prefixes=PREFIXES, value=VALUE, refuse_norm=1e9, most_per_coefficient=1.0, energy=0.5, batch_size=2
-)
-
-
+COMMON = {"layers": (1, 2), "prefixes": PREFIXES, "value": VALUE, "refuse_norm": 1e9, "most_per_coefficient": 1.0}
+MEMIT = Memit(**COMMON, batch_size=2)
+ALPHA = AlphaEdit(**COMMON, batch_size=2, energy=0.5)
 OTHER_VALUES: tuple[dict[str, Any], ...] = (
     {"steps": 3},
     {"lr": 0.1},
@@ -76,11 +73,7 @@ def test_another_closed_form_solves_nothing(lm: LanguageModel, solves: list[int]
     assert ["solved" in one for one in first.origin.report] == [False] * 3
     for figures, kept in zip(first.origin.report, other.origin.report, strict=True):
         assert kept["solved"] == "kept"
-        assert (kept["loss"], kept["steps"], kept["step_losses"]) == (
-            figures["loss"],
-            figures["steps"],
-            figures["step_losses"],
-        )
+        assert all(kept[name] == figures[name] for name in ("loss", "steps", "step_losses"))
 
 
 def test_a_run_that_was_killed_goes_on(lm: LanguageModel, solves: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,24 +121,16 @@ def targets(lm: LanguageModel, solving: Solving, layer: int = 1) -> None:
 SOLVING = Solving(PREFIXES, VALUE, "block", True)
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"prefixes": PREFIXES[:1]},
-        {"site": "ffn"},
-        *({"settings": setting} for setting in OTHER_VALUES),
-    ],
-    ids=str,
-)
-def test_a_target_is_of_how_it_is_solved_for(lm: LanguageModel, solves: list[int], changed: dict[str, Any]) -> None:
+def test_a_target_is_of_how_it_is_solved_for(lm: LanguageModel, solves: list[int]) -> None:
     """One change solves anew, and going back to what was does not."""
     targets(lm, SOLVING)
-    if "settings" in changed:
-        changed = {"settings": dataclasses.replace(VALUE, **changed["settings"])}
-    targets(lm, dataclasses.replace(SOLVING, **changed))
-    assert solves == [1, 1]
-    targets(lm, SOLVING)
-    assert solves == [1, 1]
+    others = [dataclasses.replace(SOLVING, settings=dataclasses.replace(VALUE, **one)) for one in OTHER_VALUES]
+    others.append(dataclasses.replace(SOLVING, prefixes=("", "blue green . ")))  # as many as before
+    others.append(dataclasses.replace(SOLVING, site="ffn"))
+    for number, other in enumerate(others, 1):
+        targets(lm, other)
+        targets(lm, SOLVING)
+        assert solves == [1] * (1 + number), other
 
 
 def test_every_setting_of_the_solver_is_changed_once() -> None:
@@ -170,17 +155,14 @@ def test_a_target_is_of_a_layer_of_a_model_as_it_is(lm: LanguageModel, solves: l
     assert solves == [1]
 
 
-@pytest.mark.parametrize("damage", ["bytes", "cut", "value"])
-def test_a_damaged_entry_is_solved_for_again(lm: LanguageModel, solves: list[int], cache: Path, damage: str) -> None:
+@pytest.mark.parametrize(
+    "damaged", [lambda _: b"x" * 100, lambda content: content[:-8], lambda content: content[:-4] + b"\x00\x00\x80\x3f"]
+)
+def test_a_damaged_entry_is_solved_for_again(lm: LanguageModel, solves: list[int], cache: Path, damaged: Any) -> None:
     MEMIT.edit(lm, FACTS[:1])
     [path] = cache.glob("targets/*/*.safetensors")
     content = path.read_bytes()
-    if damage == "bytes":
-        path.write_bytes(b"x" * 100)
-    elif damage == "cut":
-        path.write_bytes(content[:-8])
-    else:
-        path.write_bytes(content[:-4] + b"\x00\x00\x80\x3f")
+    path.write_bytes(damaged(content))
     with pytest.warns(UserWarning, match=r" is damaged .*; the target is solved for again"):
         MEMIT.edit(lm, FACTS[:1])
     assert solves == [1, 1]

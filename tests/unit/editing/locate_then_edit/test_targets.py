@@ -8,6 +8,7 @@ import random
 from collections.abc import Iterable, Sequence
 
 import pytest
+import stand_ins
 import tiny
 import torch
 from torch import Tensor
@@ -28,10 +29,7 @@ from editing.locate_then_edit.targets import (
 
 PREFIXES = ("", "red green . ")
 SETTINGS = ValueSettings(steps=6, lr=0.2, weight_decay=0.5, kl_factor=1.0, early_stop_loss=-1.0)
-FACTS = [
-    Fact("the Eiffel tower", "{} is located in the city of", "Rome", "Paris"),
-    Fact("Danielle Darrieux", "the mother tongue of {} is", "the English language", "French"),
-]
+FACTS = stand_ins.FACTS[:2]
 
 
 def plain(lm: LanguageModel, fact: Fact, layer: int, settings: ValueSettings) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +10,17 @@ import pytest
 import tiny
 import torch
 from torch import Tensor
+from wise_parts import BEN, DANIELLE, EIFFEL, losses
 
 from corrigenda import CodebookEdit, Edit, Fact, LanguageModel
 from corrigenda.forward.recording import forward_logits, record
 from corrigenda.moments.text import Text
 from editing import EditRefusedError, Grace
-from editing.memory_based.grace import RowsForward
 from editing.shared.training_rows import target_rows
-
-EIFFEL = Fact("the Eiffel tower", "{} is located in the city of", "Rome", "Paris")
-BEN = Fact("Big Ben", "{} stands in the country of", "Italy", "England")
-DANIELLE = Fact("Danielle Darrieux", "the mother tongue of {} is", "English", "French")
 
 
 def grace(**changes: Any) -> Grace:
-    return Grace(**({"layer": 2, "radius": 1.0, "steps": 30, "text": Text(tokens=256, length=8)} | changes))
+    return Grace(**({"layer": 2, "radius": 1.0, "steps": 15, "text": Text(tokens=256, length=8)} | changes))
 
 
 def key(lm: LanguageModel, prompt: str) -> Tensor:
@@ -39,13 +34,7 @@ def apart(lm: LanguageModel, left: Fact, right: Fact) -> float:
 
 
 def loss(lm: LanguageModel, fact: Fact) -> float:
-    ids, n = target_rows(lm, fact)
-    logs = forward_logits(lm, lm.batch([ids], [n]))[0].log_softmax(-1)
-    return -float(logs[range(n - 1, len(ids) - 1), ids[n:]].mean())
-
-
-def same_answer(fact: Fact, other: Fact) -> Fact:
-    return dataclasses.replace(fact, id="", target_new=other.target_new)
+    return float(losses(lm, [fact]))
 
 
 def test_new_entries(lm: LanguageModel) -> None:
@@ -62,7 +51,7 @@ def test_new_entries(lm: LanguageModel) -> None:
 @pytest.mark.parametrize("factor", [0.7, 1.5])
 def test_expanded(lm: LanguageModel, factor: float) -> None:
     """The same answer within epsilon + radius: the ball grows to the new key if it is smaller, and takes no entry."""
-    other = same_answer(BEN, EIFFEL)
+    other = dataclasses.replace(BEN, id="", target_new=EIFFEL.target_new)
     distance = apart(lm, EIFFEL, other)
     edit = grace(radius=factor * distance).edit(lm, [EIFFEL, other])
     assert edit.origin.report[1]["rule"] == "expanded"
@@ -103,20 +92,18 @@ def test_radius_of_a_new_ball(lm: LanguageModel) -> None:
 def test_values_are_learned(family: str) -> None:
     """In every family the loss that the edited model shows is the one that was reported, and far below the old one."""
     lm = tiny.build(family)
-    weights = {name: tensor.clone() for name, tensor in lm.model.state_dict().items()}
-    old = [loss(lm, fact) for fact in (EIFFEL, BEN)]
+    old, other = [loss(lm, fact) for fact in (EIFFEL, BEN)], loss(lm, DANIELLE)
     edit = grace(radius=1e-3).edit(lm, [EIFFEL, BEN])
-    assert all(torch.equal(tensor, weights[name]) for name, tensor in lm.model.state_dict().items())
     with edit.applied(lm):
         for fact, report, before in zip((EIFFEL, BEN), edit.origin.report, old, strict=True):
             assert loss(lm, fact) == pytest.approx(report["loss"], abs=1e-3)
             assert loss(lm, fact) < before - 0.1
-        assert loss(lm, DANIELLE) == pytest.approx(pytest.approx(loss_without(lm, DANIELLE), abs=1e-6))
+        assert loss(lm, DANIELLE) == pytest.approx(other, abs=1e-6)
 
 
 def test_the_best_value_is_kept(lm: LanguageModel) -> None:
     """Steps far too large make a learned value worse: what is kept is the one with the smallest loss that was met."""
-    learned = grace(radius=1e-3, stop=0.0).edit(lm, [EIFFEL])
+    learned = grace(radius=1e-3, steps=30, stop=0.0).edit(lm, [EIFFEL])
     edit = grace(radius=1e-3, lr=30.0, steps=3, stop=0.0).extend(lm, learned, [EIFFEL])
     report = edit.origin.report[-1]
     losses = report["step_losses"]
@@ -144,8 +131,7 @@ def test_wider_balls_than_the_rules_left(lm: LanguageModel, tmp_path: Path) -> N
     plain = grace(radius=10 * distance).edit(lm, [EIFFEL, BEN])
     assert (edit.origin.editor, plain.origin.editor) == ("grace_wide", "grace")
     torch.testing.assert_close(edit.radii, plain.radii)  # the rules do not see it
-    beyond = [f for f in (DANIELLE,) if 0.5 * distance < apart(lm, EIFFEL, f) < 1.5 * distance]
-    assert beyond
+    assert 0.5 * distance < apart(lm, EIFFEL, DANIELLE) < 1.5 * distance
     for made, answers in ((edit, True), (plain, False)):
         with made.applied(lm):
             routes = record(lm, lm.batch([lm.tokens(DANIELLE.statement)]), []).routes
@@ -214,11 +200,6 @@ def test_an_unknown_place_is_refused() -> None:
         grace(replace="first")
 
 
-def loss_without(lm: LanguageModel, fact: Fact) -> float:
-    with lm.edits.suspended():
-        return loss(lm, fact)
-
-
 def test_contradiction_and_repetition(lm: LanguageModel) -> None:
     """The very same prompt: nothing to split. The later answer replaces the earlier one, the same one stays."""
     later = dataclasses.replace(EIFFEL, id="", target_new="Berlin")
@@ -229,16 +210,6 @@ def test_contradiction_and_repetition(lm: LanguageModel) -> None:
     assert edit.state.labels == ("Berlin",)
     with edit.applied(lm):
         assert loss(lm, later) < loss(lm, EIFFEL)
-
-
-def test_not_finite(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fact is refused by name, and the codebook stays as it was."""
-    editor = grace(radius=0.1)
-    good = editor.edit(lm, [EIFFEL])
-    monkeypatch.setattr(RowsForward, "nll", lambda *_: torch.tensor([math.nan], requires_grad=True))
-    with pytest.warns(UserWarning, match="not finite"), pytest.raises(EditRefusedError, match=BEN.id):
-        editor.extend(lm, good, [BEN])
-    assert good.state.labels == ("Rome",)
 
 
 def test_bad_settings() -> None:

@@ -1,4 +1,4 @@
-"""Closed forms in mixtures of experts: they write to the experts that answer, by the formula, and no others."""
+"""ROME and closed forms in mixtures of experts: they write to those that answer, by the formula, and to no others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from corrigenda.forward.recording import forward_logits
 from corrigenda.models.experts import MixtureMemory
 from corrigenda.moments.experts import ExpertMoments, tokens_for
 from corrigenda.moments.text import Text
-from editing import AlphaEdit, Emmet, Memit, ValueSettings
+from editing import AlphaEdit, Emmet, Memit, Rome, UltraEdit, ValueSettings
 from editing.locate_then_edit.closed_form import ClosedForm
 from editing.locate_then_edit.prompts import build_prompts, run_prompts
 from editing.locate_then_edit.targets import old_values, solve_target_values
@@ -46,12 +46,16 @@ COMMON: dict[str, Any] = {
 }
 MEMIT = Memit(ratio=0.1, **COMMON)
 EMMET = Emmet(eps=0.1, **COMMON)
+ROME = Rome(
+    layer=LAYER,
+    prefixes=("",),
+    value=VALUE,
+    text=Text(tokens=200, length=20),
+    ridge=1e-3,
+    flag_norm=1e9,
+    refuse_norm=1e9,
+)
 pytestmark = pytest.mark.filterwarnings("ignore:.*rank-deficient")
-
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
 
 
 def build(family: str) -> LanguageModel:
@@ -104,22 +108,15 @@ def whole(lm: LanguageModel, edit: ExpertsEdit) -> Tensor:
 
 def gap(lm: LanguageModel, fact: Fact) -> float:
     """log P(new) - log P(true)."""
-    batch = lm.batch([lm.tokens(fact.prompt.format(fact.subject))])
+    batch = lm.batch([lm.tokens(fact.statement)])
     said = forward_logits(lm, batch, batch.lengths - 1).log_softmax(-1)[0]
     assert fact.target_true
     return float(said[lm.tokens(fact.target_new or "")[0]] - said[lm.tokens(fact.target_true)[0]])
 
 
-@pytest.mark.parametrize("family", tiny.MIXTURES)
-def test_the_update_is_that_of_the_formula(family: str) -> None:
-    is_that_of_the_formula(build(family), MEMIT)
-
-
-def test_so_is_that_of_an_editor_that_meets_them_exactly() -> None:
-    is_that_of_the_formula(build("mixtral"), EMMET)
-
-
-def is_that_of_the_formula(lm: LanguageModel, editor: ClosedForm) -> None:
+@pytest.mark.parametrize(("family", "editor"), [*((family, MEMIT) for family in tiny.MIXTURES), ("mixtral", EMMET)])
+def test_the_update_is_that_of_the_formula(family: str, editor: ClosedForm) -> None:
+    lm = build(family)
     before = bits(lm)
     edit = editor.edit(lm, FACTS)
     assert same_bits(lm, before)
@@ -133,21 +130,63 @@ def is_that_of_the_formula(lm: LanguageModel, editor: ClosedForm) -> None:
     assert written == {expert for expert, block in enumerate(blocks) if block.any()}
 
 
-@pytest.mark.parametrize("family", tiny.MIXTURE_KINDS)
-def test_facts_hold_better_and_the_edit_is_taken_back(family: str, tmp_path: Path) -> None:
-    lm = build(family)
-    before, plain = bits(lm), [gap(lm, fact) for fact in FACTS]
-    edit = MEMIT.edit(lm, FACTS)
+@pytest.mark.parametrize("editor", [ROME, MEMIT], ids=lambda editor: editor.name)
+@pytest.mark.parametrize("family", ["mixtral", "gpt_oss", "qwen2_moe", "deepseek_v3"])
+def test_it_writes_to_the_experts_that_answer(family: str, editor: Any, tmp_path: Path) -> None:
+    lm, facts = build(family), FACTS[:1] if editor is ROME else FACTS
+    before, plain = bits(lm), sum(gap(lm, fact) for fact in facts)
+    key, output, weights = subject(lm)
+    torch.testing.assert_close(lm.memory(LAYER).read(key), output, atol=1e-4, rtol=1e-4)
+    edit = editor.edit(lm, facts)
+    assert same_bits(lm, before)
+    assert isinstance(edit, ExpertsEdit)
+    chosen = weights.nonzero()[:, 0].tolist()
+    assert len(chosen) == 2
+    places = [(LAYER, expert) for expert in chosen]
+    assert sorted(edit.factors) == places if editor is ROME else edit.factors.keys() >= set(places)
     with edit.applied(lm):
-        assert sum(gap(lm, fact) for fact in FACTS) > sum(plain)
+        assert sum(gap(lm, fact) for fact in facts) > plain
         changed = [name for name, tensor in lm.model.state_dict().items() if not torch.equal(tensor, before[name])]
         assert changed == [lm.memory(LAYER).path]
+        # The answer moves by the weighted sum of what each expert's change says.
+        moved = sum(key[lm.memory(LAYER).block(e)] @ edit.delta((LAYER, e)) for e in chosen)
+        torch.testing.assert_close(subject(lm)[1] - output, moved, atol=1e-3, rtol=1e-3)
+        other = ExpertsEdit(edit.origin, {(LAYER, 0): edit.factors[LAYER, chosen[0]]})
+        other.apply(lm)
+    other.revert(lm)
     assert same_bits(lm, before)
     edit.save(tmp_path / "edit")
     again = Edit.load(tmp_path / "edit")
     assert isinstance(again, ExpertsEdit)
-    assert isinstance(edit, ExpertsEdit)
     assert torch.equal(whole(lm, again), whole(lm, edit))
+    assert "expert" in again.describe()
+
+
+def subject(lm: LanguageModel) -> tuple[Tensor, Tensor, Tensor]:
+    """At the first fact's subject's last token: the layer's key, its output, and the experts' weights."""
+    memory = lm.memory(LAYER)
+    with memory.capture_key(torch.tensor([2])) as seen:
+        forward_logits(lm, lm.batch([lm.tokens(FACTS[0].statement)]))
+    key = seen.coefficients.detach()[0]
+    ends = memory.block(memory.n_experts - 1).stop
+    return key, seen.output.detach()[0], key[ends : ends + memory.n_experts]
+
+
+def test_romes_update_is_the_smallest_one_that_answers() -> None:
+    """Against the least-squares problem with all experts' values in one matrix and a block-diagonal C, in float64."""
+    lm = build("mixtral")
+    memory, (key, _, weights) = lm.memory(LAYER), subject(lm)
+    chosen, width = weights.nonzero()[:, 0].tolist(), width_of(lm)
+    inverse = torch.zeros(width, width, dtype=torch.float64)
+    for expert, moment in ExpertMoments(lm, LAYER, ROME.text)._moments(chosen):
+        block = memory.block(expert)
+        inverse[block, block] = torch.linalg.inv(moment.matrix + 1e-3 * torch.eye(48, dtype=torch.float64))
+    k = key[:width].double()
+    edit = ROME.edit(lm, FACTS[:1])
+    assert isinstance(edit, ExpertsEdit)
+    total = whole(lm, edit).double()
+    expected = (inverse @ k)[:, None] * (k @ total) / (k @ inverse @ k)
+    torch.testing.assert_close(total, expected, atol=1e-4, rtol=1e-3)
 
 
 def test_several_layers_are_written_from_the_bottom() -> None:
@@ -202,6 +241,7 @@ def test_the_text_is_as_long_as_the_experts_need() -> None:
 
 
 def test_all_moments_together_are_block_diagonal() -> None:
+    """E[w^2 m m^T] over all tokens of the text."""
     lm = build("mixtral")
     moment = ExpertMoments(lm, LAYER, MEMIT.text)
     _, _, C = problem(lm, FACTS[:1])
@@ -219,3 +259,5 @@ def test_what_cannot_be_done_is_said() -> None:
         dataclasses.replace(MEMIT, layers=(1, 2)).edit(lm, FACTS)
     with pytest.raises(UnsupportedModelError, match="not one key-value memory"):
         MEMIT.keys_and_residuals(lm, FACTS)
+    with pytest.raises(UnsupportedModelError, match=r"mixture of 4 experts.*MEMIT and EMMET write into those"):
+        UltraEdit(layers=(LAYER,)).edit(lm, FACTS)
