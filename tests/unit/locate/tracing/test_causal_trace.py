@@ -276,6 +276,7 @@ def test_average_by_hand() -> None:
     assert bool((mean.low[2] <= mean.effects[2]).all())
     assert bool((mean.high[2] >= mean.effects[2]).all())
     assert bool(mean.low[1].isnan().all())  # one subject alone has no interval
+    assert bool(average([two, one, one]).low[1].isnan().all())  # nor has one of two facts, beside another subject
 
 
 def test_what_cannot_be_averaged() -> None:
