@@ -10,10 +10,12 @@ fine-tuned on unrelated text, and the same facts scored once more (`eval.protoco
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from corrigenda import Fact
@@ -24,111 +26,114 @@ from eval.lm_eval.harness import Harness
 from eval.measure import measure
 from eval.metrics import METRICS
 from eval.metrics.metric import CurveGroup
-from eval.protocols.alarm import alarmed
+from eval.protocols.alarm import alarmed, check_alarm
 from eval.protocols.change import change_norm
 from eval.protocols.choice import chosen, first_and_latest, said_of
+from eval.protocols.fixed_locality import Fixed, fixed_locality, parts_of
 from eval.protocols.journal import Journal
-from eval.protocols.pre_edit import PreEditMeasurement
+from eval.protocols.pre_edit import PreEditMeasurement, ReducedEvaluation
 from eval.protocols.runs import EditRun, reports_of
 from eval.protocols.settings import Regime, SequentialSettings
-from eval.protocols.survival import finetuned
+from eval.protocols.survival import check_survival, finetuned
 from eval.records import HeldOut
 from eval.scoring.held_out import read_held_out
 from eval.settings import EvalSettings
 
-
-def n_prompts(fixed: Sequence[Fact]) -> int:
-    """How many prompts the fixed locality set holds."""
-    return sum(len(fact.neighbourhood) + len(fact.locality) for fact in fixed)
+logger = logging.getLogger(__name__)
 
 
 class Checkpoints:
-    """The points of the curve of a sequential run, as its journal has them; `score` adds one.
-
-    Args:
-        run: the run.
-        journal: the run's.
-        settings: the protocol.
-        regime: how the edits come together.
-        parts: the fixed locality set, by the name of its part.
-        edited: what the unedited model does with the run's facts.
-        before_fixed: the same for the fixed locality set, measured with `fixed_settings`.
-        stop: asked now and then whether to stop there, to go on another time.
-    """
+    """What a sequence has done, as its journal has it, and how its edits are scored; see `SequentialRun`."""
 
     def __init__(
         self,
         run: EditRun,
-        journal: Journal,
         settings: SequentialSettings,
-        regime: Regime,
-        parts: Mapping[str, Sequence[Fact]],
-        edited: PreEditMeasurement,
-        before_fixed: PreEditMeasurement,
-        stop: Callable[[], bool],
+        fixed: Fixed = (),
+        stop: Callable[[], bool] = lambda: False,
+        before: Path | None = None,
     ) -> None:
-        self.due = settings.due(len(run.facts))
-        self.fixed = [fact for facts in parts.values() for fact in facts]
-        self._parts = parts
-        self._run = run
-        self._journal = journal
-        self._settings = settings
-        self._regime = regime
-        self._edited = edited
-        self._before_fixed = before_fixed
+        if not len(run.facts):
+            raise ValueError("a sequence of edits needs at least one fact")
+        self._parts = {name: fixed_locality(facts, list(run.facts)) for name, facts in parts_of(fixed).items()}
+        check_alarm(settings, run.settings)
+        check_survival(run.lm, settings.survival)
+        if moved := settings.moved(len(run.facts)):
+            logger.warning(
+                "the checkpoints %s lie inside a batch of %d facts; each is moved to its batch's end",
+                ", ".join(map(str, moved)),
+                settings.batch,
+            )
+        self.run = run
+        self.settings = settings
+        self.fixed = [fact for facts in self._parts.values() for fact in facts]
+        self.regime = self._chosen_regime()
+        self._due = settings.due(len(run.facts))
         self._stop = stop
+
+        def pre_edit(
+            facts: Sequence[Fact], measured: EvalSettings, name: str, reduced: ReducedEvaluation | None = None
+        ) -> PreEditMeasurement:
+            if before is not None:
+                return PreEditMeasurement(run.lm, facts, measured, settings.chunk, before / name, reduced)
+            return run.pre_edit(facts, measured, settings.chunk, run.folder.path / "before" / name, reduced)
+
+        self._pre_edit = pre_edit(list(run.facts), run.settings, "edited", self._never_scored())
+        self._of_fixed = replace(run.settings, perplexity_windows=0, side_effects=False, real_use=None)
+        self._pre_edit_fixed = pre_edit(self.fixed, self._of_fixed, "fixed")
+        self._journal = Journal(run, self.regime, self._due, settings.keep_edits)
 
     @property
     def curve(self) -> list[dict[str, Any]]:
         """The points that are done, in the order of T (see `_point`)."""
         points = self._journal.said("point")
-        return [points[t] for t in self.due if t in points]
+        return [points[t] for t in self._due if t in points]
 
     @property
     def retention(self) -> Evaluation:
         """How the facts whose requests are in force stand after the last edit that was made."""
-        return self._evaluation(self._journal.cases("scored", self.end), self.select_active(self.end).active)
+        return self._evaluation(self._journal.cases("scored", self._end), self._active(self._end).active)
 
     @property
-    def end(self) -> int:
+    def _end(self) -> int:
         """After how many edits the sequence ends: the last, or that at which it was stopped."""
-        return len(self._run.facts) if self.stopped is None else int(self.stopped["t"])
+        return len(self.run.facts) if self.stopped is None else int(self.stopped["t"])
 
     @property
     def stopped(self) -> dict[str, Any] | None:
         """Why the alarm stopped the sequence, and where (`alarmed`); None where it did not."""
-        found = (alarmed(point, self._settings.alarm) for point in self.curve)
+        found = (alarmed(point, self.settings.alarm) for point in self.curve)
         return next((why for why in found if why is not None), None)
 
     @property
     def survival(self) -> Evaluation | None:
         """How the facts of the last point stand after fine-tuning; None where there was none, or nothing to score."""
-        said = self._journal.said("fine_tuned").get(len(self._run.facts), {})
+        said = self._journal.said("fine_tuned").get(len(self.run.facts), {})
         if "cases" not in said:
             return None
-        return self._evaluation(list(map(Case.from_dict, said["cases"])), self.select_active(said["t"]).active)
+        return self._evaluation(list(map(Case.from_dict, said["cases"])), self._active(said["t"]).active)
 
     @property
-    def survival_figures(self) -> dict[str, Any] | None:
+    def _survival_figures(self) -> dict[str, Any] | None:
         """The metrics before and after fine-tuning, with its losses and settings; None where there was none."""
-        said = self._journal.said("fine_tuned").get(len(self._run.facts))
+        said = self._journal.said("fine_tuned").get(len(self.run.facts))
         return None if said is None else {name: value for name, value in said.items() if name != "cases"}
 
-    def select_active(self, t: int) -> ActiveRequests:
+    def _active(self, t: int) -> ActiveRequests:
         """What became of the first T requests."""
-        return select_active(list(self._run.facts[:t]))
+        return select_active(list(self.run.facts[:t]))
 
-    def scored(self, t: int) -> bool:
+    def _is_scored(self, t: int) -> bool:
         """Whether there is nothing to score at T, or it is done."""
-        if t not in self.due:
+        if t not in self._due:
             return True
         return t in self._journal.said("point") and len(self._journal.scores("scored", t)) == len(self._asked(t))
 
-    def score(self) -> bool:
+    def _score(self) -> bool:
         """Scores all facts so far and the fixed set; False if it was stopped on the way."""
-        run, journal, t = self._run, self._journal, self._journal.done
+        run, journal, t = self.run, self._journal, self._journal.done
         settings, held_out = self._settings_at(t), read_held_out(run.lm, run.settings)
-        together = self._regime == "together"
+        together = self.regime == "together"
         said = reports_of(journal.edits[0]) if together and journal.edits else {}
 
         def error(fact: Fact) -> str:
@@ -137,10 +142,10 @@ class Checkpoints:
             return run.cases[fact.id].error
 
         # The fixed prompts are not generated from after an edit: whether the answer stays takes one forward.
-        after_fixed = replace(fixed_settings(run.settings), generate=False)
-        if not self._measured(t, "scored", self._edited, self._asked(t), settings, held_out, error):
+        after_fixed = replace(self._of_fixed, generate=False)
+        if not self._measured(t, "scored", self._pre_edit, self._asked(t), settings, held_out, error):
             return False
-        fixed = (t, "fixed", self._before_fixed, range(len(self.fixed)), after_fixed, held_out)
+        fixed = (t, "fixed", self._pre_edit_fixed, range(len(self.fixed)), after_fixed, held_out)
         if not self._measured(*fixed, lambda fact: ""):
             return False
         cases = journal.cases("scored", t)
@@ -150,17 +155,17 @@ class Checkpoints:
         journal.add("point", **self._point(cases) | self._harness_scores(t))
         return True
 
-    def score_survival(self) -> bool:
+    def _score_survival(self) -> bool:
         """Fine-tunes the edited model, where that is asked for, and scores the facts of the last point once more.
 
         The figures go beside the curve. False if it was stopped on the way; it begins anew another time.
         """
-        asked, t = self._settings.survival, self._journal.done
+        asked, t = self.settings.survival, self._journal.done
         if not asked.steps or t in self._journal.said("fine_tuned"):
             return True
         if self._stop():
             return False
-        run, stood = self._run, self._journal.cases("scored", t)
+        run, stood = self.run, self._journal.cases("scored", t)
         errors = {case.fact.id: case.error for case in stood}
         said: dict[str, Any] = {"steps": asked.steps, "lr": asked.lr, "weights": asked.weights}
         found: list[dict[str, Any]] = []
@@ -168,14 +173,14 @@ class Checkpoints:
             with finetuned(run.lm, asked) as losses:
                 settings, held_out = self._settings_at(t), read_held_out(run.lm, run.settings)
                 again = [run.numbers[case.fact.id] for case in stood]
-                scored = (t, "fine-tuned", self._edited, again, settings, held_out)
+                scored = (t, "fine-tuned", self._pre_edit, again, settings, held_out)
                 if not self._measured(*scored, lambda fact: errors[fact.id], found):
                     return False
         except ArithmeticError as problem:
             # Nothing to score; what a broken model cannot be trained for is said and not filled in.
             self._journal.add("fine_tuned", t, **said, error=str(problem))
             return True
-        active = self.select_active(t).active
+        active = self._active(t).active
         metrics = self._evaluation(list(map(Case.from_dict, found)), active).metrics
         before = self._evaluation(stood, active).metrics
         figures = {"losses": [losses[0], losses[-1]], "before": before, "metrics": metrics}
@@ -197,8 +202,8 @@ class Checkpoints:
         done = {record["id"] for record in (self._journal.scores(kind, t) if into is None else into)}
         told = f"Scoring {counted(len(wanted), 'fact')} ({kind}) after {counted(t, 'edit')}"
         for number in track(pre_edit.chunks, told, bar=False):
-            begin = number * self._settings.chunk
-            places = [place - begin for place in wanted if begin <= place < begin + self._settings.chunk]
+            begin = number * self.settings.chunk
+            places = [place - begin for place in wanted if begin <= place < begin + self.settings.chunk]
             facts = [pre_edit.facts(number)[place] for place in places]
             if all(fact.id in done for fact in facts):
                 continue
@@ -206,7 +211,7 @@ class Checkpoints:
                 return False
             measured = pre_edit.chunk(number)
             before = [measured[place] for place in places]
-            after = measure(self._run.lm, facts, settings, before, held_out)
+            after = measure(self.run.lm, facts, settings, before, held_out)
             for fact, old, new in zip(facts, before, after, strict=True):
                 if fact.id not in done:
                     record = judged(fact, old, new, error=error(fact)).to_dict()
@@ -225,18 +230,18 @@ class Checkpoints:
         are, where not of all in force; ``edits`` are the folders of the edits in force, where they are kept.
         """
         t = self._journal.done
-        now = self.select_active(t)
+        now = self._active(t)
         fixed = iter(self._journal.cases("fixed", t))
         parts = {name: Evaluation(tuple(islice(fixed, len(facts)))) for name, facts in self._parts.items()}
         whole = Evaluation(tuple(case for part in parts.values() for case in part.cases))
         apart = {name: _declared("fixed", part) for name, part in parts.items() if len(parts) > 1}
         # Of facts that are edited together those have a case that were scored.
-        edited = [case for fact in self._run.facts[:t] if (case := self._run.cases.get(fact.id)) is not None]
+        edited = [case for fact in self.run.facts[:t] if (case := self.run.cases.get(fact.id)) is not None]
         seconds = [case.seconds for case in edited if case.seconds is not None]
-        if self._regime == "together":
+        if self.regime == "together":
             seconds = [self._journal.made[0] / t]
         scored = self._chosen(t)
-        ends = first_and_latest(scored, t, self._settings.ends)
+        ends = first_and_latest(scored, t, self.settings.ends)
         return {
             "t": t,
             "metrics": self._evaluation(cases, scored).metrics,
@@ -245,46 +250,75 @@ class Checkpoints:
             "fixed": _declared("fixed", whole),
             **({"fixed_parts": apart} if apart else {}),
             "n_scored": len(scored),
-            **said_of(len(scored), len(now.active), self._settings),
+            **said_of(len(scored), len(now.active), self.settings),
             "n_overwritten": len(now.overwritten),
             "n_repeated": len(now.repeated),
             "n_failed": sum(bool(case.error) for case in self._evaluation(cases, scored).cases),
-            "n_fixed_prompts": n_prompts(self.fixed),
-            **change_norm(self._run.lm),
+            "n_fixed_prompts": sum(len(fact.neighbourhood) + len(fact.locality) for fact in self.fixed),
+            **change_norm(self.run.lm),
             "seconds_per_edit": sum(seconds) / len(seconds) if seconds else None,
             "peak_memory_mb": self._journal.peak_memory_mb,
-            **({"edits": list(self._journal.saved)} if self._settings.keep_edits else {}),
+            **({"edits": list(self._journal.saved)} if self.settings.keep_edits else {}),
         }
+
+    def _chosen_regime(self) -> Regime:
+        grows = hasattr(self.run.editor, "extend")
+        if self.settings.regime == "extend" and not grows:
+            raise ValueError(f"regime=extend: the editor {self.run.editor.name} has no `extend`; use stack or together")
+        if self.settings.regime == "auto":
+            return "extend" if grows else "stack"
+        return self.settings.regime
+
+    def _never_scored(self) -> ReducedEvaluation | None:
+        """The facts that no checkpoint scores, where right after an edit its own prompt alone is measured.
+
+        (Where more is measured then, whether answers stay is told from the unedited model's: of all facts.)
+        """
+        facts = list(self.run.facts)
+        if self.settings.scored is None or self.settings.after_each != "edited":
+            return None
+        due = self.settings.due(len(facts))
+        scored = {number for t in due for number in chosen(facts, select_active(facts[:t]).active, self.settings)}
+        return ReducedEvaluation(frozenset(range(len(facts))) - scored, self._after_each)
+
+    @property
+    def _after_each(self) -> EvalSettings:
+        if self.settings.after_each == "full":
+            return self.run.settings
+        probabilities = replace(self.run.settings, generate=False, perplexity_windows=0)
+        return (
+            probabilities if self.settings.after_each == "probabilities" else replace(probabilities, only=("prompt",))
+        )
 
     def _settings_at(self, t: int) -> EvalSettings:
         """What is measured of the edits at T."""
-        if self._settings.generate_until is not None and t > self._settings.generate_until:
-            return replace(self._run.settings, generate=False)
-        return self._run.settings
+        if self.settings.generate_until is not None and t > self.settings.generate_until:
+            return replace(self.run.settings, generate=False)
+        return self.run.settings
 
     def _asked(self, t: int) -> Sequence[int]:
         """The numbers of the facts that are measured at T."""
-        return range(t) if self._settings.scored is None else self._chosen(t)
+        return range(t) if self.settings.scored is None else self._chosen(t)
 
     def _chosen(self, t: int) -> tuple[int, ...]:
         """The numbers of the facts that are scored at T."""
-        return chosen(list(self._run.facts), self.select_active(t).active, self._settings)
+        return chosen(list(self.run.facts), self._active(t).active, self.settings)
 
     def _evaluation(self, cases: Sequence[Case], numbers: Sequence[int]) -> Evaluation:
         """Some of the facts; without those that were not scored."""
         by_id = {case.fact.id: case for case in cases}
-        ids = (self._run.facts[number].id for number in numbers)
+        ids = (self.run.facts[number].id for number in numbers)
         return Evaluation(tuple(by_id[id_] for id_ in ids if id_ in by_id))
 
     @cached_property
     def _harness(self) -> Harness | None:
-        return Harness.of(self._run.settings)
+        return Harness.of(self.run.settings)
 
     def _harness_scores(self, t: int) -> dict[str, Any]:
         """The harness's tasks on the edited model, and on the unedited one; nothing where they are not run at T."""
-        if not self._run.settings.harness_tasks or not self._settings.runs_harness(t, len(self._run.facts)):
+        if not self.run.settings.harness_tasks or not self.settings.runs_harness(t, len(self.run.facts)):
             return {}
-        lm, harness = self._run.lm, self._harness
+        lm, harness = self.run.lm, self._harness
         assert harness is not None
         said = self._journal.said("unedited")
         if not said:
@@ -292,11 +326,6 @@ class Checkpoints:
                 self._journal.add("unedited", t, scores=harness.run(lm))
         with stage(f"Running the harness's tasks after {t} edits", bar=False):
             return {"harness": harness.before_and_after(lm, next(iter(said.values()))["scores"])}
-
-
-def fixed_settings(settings: EvalSettings) -> EvalSettings:
-    """What is measured of the fixed locality set before the edits."""
-    return replace(settings, perplexity_windows=0, side_effects=False, real_use=None)
 
 
 def _declared(group: CurveGroup, evaluation: Evaluation) -> dict[str, Any]:

@@ -4,33 +4,24 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from corrigenda import Edit, Fact
-from corrigenda.data.requests import select_active
-from eval.evaluation import NOT_FINITE, Evaluation, judged
+from eval.evaluation import NOT_FINITE, judged
 from eval.measure import measure, on_windows
-from eval.protocols.alarm import check_alarm
 from eval.protocols.batches import asked_of
-from eval.protocols.checkpoints import Checkpoints, fixed_settings, n_prompts
-from eval.protocols.choice import chosen
-from eval.protocols.fixed_locality import Fixed, fixed_locality, parts_of
-from eval.protocols.journal import Journal
-from eval.protocols.pre_edit import PreEditMeasurement, ReducedEvaluation
+from eval.protocols.checkpoints import Checkpoints
+from eval.protocols.fixed_locality import Fixed
 from eval.protocols.runs import Attempt, EditRun, reports_of
-from eval.protocols.settings import Regime, SequentialSettings
-from eval.protocols.survival import check_survival
+from eval.protocols.settings import SequentialSettings
 from eval.records import Measurement
 from eval.scoring.held_out import in_turn
-from eval.settings import EvalSettings
 
 logger = logging.getLogger(__name__)
 
 
-class SequentialRun:
+class SequentialRun(Checkpoints):
     """A sequence of edits of one run; `go` makes and scores what is not done yet.
 
     Args:
@@ -47,45 +38,6 @@ class SequentialRun:
             set names an edited subject, the alarm watches what is not measured, or the model cannot be fine-tuned.
     """
 
-    def __init__(
-        self,
-        run: EditRun,
-        settings: SequentialSettings,
-        fixed: Fixed = (),
-        stop: Callable[[], bool] = lambda: False,
-        before: Path | None = None,
-    ) -> None:
-        if not len(run.facts):
-            raise ValueError("a sequence of edits needs at least one fact")
-        self.run = run
-        self.settings = settings
-        parts = {name: fixed_locality(facts, list(run.facts)) for name, facts in parts_of(fixed).items()}
-        self.fixed = [fact for facts in parts.values() for fact in facts]
-        check_alarm(settings, run.settings)
-        check_survival(run.lm, settings.survival)
-        if moved := settings.moved(len(run.facts)):
-            logger.warning(
-                "the checkpoints %s lie inside a batch of %d facts; each is moved to its batch's end",
-                ", ".join(map(str, moved)),
-                settings.batch,
-            )
-        self.regime = self._regime()
-        self._stop = stop
-
-        def pre_edit(
-            facts: Sequence[Fact], measured: EvalSettings, name: str, reduced: ReducedEvaluation | None = None
-        ) -> PreEditMeasurement:
-            if before is not None:
-                return PreEditMeasurement(run.lm, facts, measured, settings.chunk, before / name, reduced)
-            return run.pre_edit(facts, measured, settings.chunk, run.folder.path / "before" / name, reduced)
-
-        self._pre_edit = pre_edit(list(run.facts), run.settings, "edited", self._never_scored())
-        self._fixed = pre_edit(self.fixed, fixed_settings(run.settings), "fixed")
-        self._journal = Journal(run, self.regime, settings.due(len(run.facts)), settings.keep_edits)
-        self._checkpoints = Checkpoints(
-            run, self._journal, settings, self.regime, parts, self._pre_edit, self._fixed, lambda: self._stop()
-        )
-
     def go(self) -> bool:
         """Runs to the end, or until it is stopped; True if it came to the end. The model is unedited afterwards.
 
@@ -96,7 +48,7 @@ class SequentialRun:
             self._journal.read()
         self._journal.load()
         if self.stopped is None:
-            if self._stop() or not self._fixed.complete(len(self.fixed), self._stop):
+            if self._stop() or not self._pre_edit_fixed.complete(len(self.fixed), self._stop):
                 return False
             try:
                 for edit in self._journal.edits:
@@ -108,18 +60,8 @@ class SequentialRun:
                     if edit in self.run.lm.edits:
                         edit.revert(self.run.lm)
         if not self.run.crashed:
-            self.run.folder.write(self._journal.scores("scored", self._checkpoints.end), "retention")
+            self.run.folder.write(self._journal.scores("scored", self._end), "retention")
         return True
-
-    @property
-    def curve(self) -> list[dict[str, Any]]:
-        """The points that are done: ``{"t", "metrics", "fixed", ...}``, in the order of T."""
-        return self._checkpoints.curve
-
-    @property
-    def stopped(self) -> dict[str, Any] | None:
-        """Why the alarm stopped the sequence, and after how many edits (`alarmed`); None where it did not."""
-        return self._checkpoints.stopped
 
     @property
     def edits(self) -> Sequence[Edit]:
@@ -132,25 +74,15 @@ class SequentialRun:
         """How many facts were edited (or failed, or repeated another) where the sequence was saved last."""
         return self._journal.saved_at
 
-    @property
-    def retention(self) -> Evaluation:
-        """How the facts whose requests are in force stand after the last edit that was made."""
-        return self._checkpoints.retention
-
-    @property
-    def survival(self) -> Evaluation | None:
-        """How the same facts stand after fine-tuning on unrelated text; None where there was none to score."""
-        return self._checkpoints.survival
-
     def summary(self) -> dict[str, Any]:
         """The run's summary: with every fact right after its edit, and the curve.
 
         Of a sequence that the alarm stopped ``n_facts`` is how many facts were edited, and ``stopped`` says why.
         """
         curve, stopped = self.curve, self.stopped
-        last = self._checkpoints.select_active(curve[-1]["t"])
+        last = self._active(curve[-1]["t"])
         ends = {part: curve[-1][part] for part in ("first", "latest", "scored", "harness") if part in curve[-1]}
-        survival = self._checkpoints.survival_figures
+        survival = self._survival_figures
         return (
             self.run.summary("sequential")
             | {
@@ -158,7 +90,7 @@ class SequentialRun:
                 "batch": self.settings.batch,
                 "n_overwritten": len(last.overwritten),
                 "n_repeated": len(last.repeated),
-                "n_fixed_prompts": n_prompts(self.fixed),
+                "n_fixed_prompts": curve[-1]["n_fixed_prompts"],
                 "peak_memory_mb": max(point["peak_memory_mb"] for point in curve),
                 "retention": self.retention.metrics,
                 "curve": curve,
@@ -169,15 +101,15 @@ class SequentialRun:
         )
 
     def _go_on(self) -> bool:
-        facts, due, journal = self.run.facts, self._checkpoints.due, self._journal
+        facts, due, journal = self.run.facts, self._due, self._journal
         while True:
-            if not self._checkpoints.scored(journal.done) and not self._checkpoints.score():
+            if not self._is_scored(journal.done) and not self._score():
                 return False
             if journal.done in due and self.stopped is not None:
                 logger.warning("the sequence is stopped: %s", self.stopped["why"])
                 return True
             if journal.done == len(facts):
-                return self.run.crashed or self._checkpoints.score_survival()
+                return self.run.crashed or self._score_survival()
             following = next(t for t in due if t > journal.done)
             # Up to the next checkpoint in one go: lifting hundreds of edits takes a while.
             if self._stop() or not self._pre_edit.complete(following, self._stop):
@@ -261,41 +193,12 @@ class SequentialRun:
         for edit in journal.edits:
             edit.revert(self.run.lm)
         journal.edits.clear()
-        facts = [self.run.facts[number] for number in self._checkpoints.select_active(t).active]
+        facts = [self.run.facts[number] for number in self._active(t).active]
         made = self.run.attempt(facts)
         if made.edit is not None:
             made.edit.apply(self.run.lm)
             journal.edits.append(made.edit)
         journal.done, journal.made = t, (made.seconds, made.error)
-
-    def _regime(self) -> Regime:
-        grows = hasattr(self.run.editor, "extend")
-        if self.settings.regime == "extend" and not grows:
-            raise ValueError(f"regime=extend: the editor {self.run.editor.name} has no `extend`; use stack or together")
-        if self.settings.regime == "auto":
-            return "extend" if grows else "stack"
-        return self.settings.regime
-
-    def _never_scored(self) -> ReducedEvaluation | None:
-        """The facts that no checkpoint scores, where right after an edit its own prompt alone is measured.
-
-        (Where more is measured then, whether answers stay is told from the unedited model's: of all facts.)
-        """
-        facts = list(self.run.facts)
-        if self.settings.scored is None or self.settings.after_each != "edited":
-            return None
-        due = self.settings.due(len(facts))
-        scored = {number for t in due for number in chosen(facts, select_active(facts[:t]).active, self.settings)}
-        return ReducedEvaluation(frozenset(range(len(facts))) - scored, self._after_each)
-
-    @property
-    def _after_each(self) -> EvalSettings:
-        if self.settings.after_each == "full":
-            return self.run.settings
-        probabilities = replace(self.run.settings, generate=False, perplexity_windows=0)
-        return (
-            probabilities if self.settings.after_each == "probabilities" else replace(probabilities, only=("prompt",))
-        )
 
 
 def run_sequential(run: EditRun, settings: SequentialSettings, fixed: Fixed = ()) -> SequentialRun:

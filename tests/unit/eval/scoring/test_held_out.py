@@ -24,7 +24,6 @@ from corrigenda.runs.folder import RunFolder
 from eval import EditRun, EvalSettings, SequentialSettings, evaluate, measure, run_batch, run_sequential, run_single
 from eval.measure import on_windows
 from eval.protocols import batch, pre_edit
-from eval.protocols.checkpoints import Checkpoints
 from eval.records import HeldOut
 from eval.scoring.held_out import held_out_windows, in_turn, read_held_out
 
@@ -322,7 +321,6 @@ def test_in_a_sequence(tmp_path: Path) -> None:
     """Right after each edit a sample, at checkpoints all windows."""
     run = run_of(tmp_path, perplexity_sample=2)
     sequence = run_sequential(run, SequentialSettings(checkpoints=(2,), chunk=2))
-    assert isinstance(sequence._checkpoints, Checkpoints)
     windows = [case.after.held_out.windows for case in run.evaluation.cases if case.after.held_out is not None]
     assert windows == [(0, 1), (2, 3), (4, 5), (6, 7)]
     for case in sequence.retention.cases:
