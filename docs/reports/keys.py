@@ -5,7 +5,7 @@
 
 An update V + a (C^-1 k*)^T of ROME acts on a key k by k^T C^-1 k* / k*^T C^-1 k* of what it does to its own. That share
 is worked out at every layer for the subject in paraphrases and for every token of the neighbourhood prompts. Nothing is
-edited. `pages.py` says more of the two steps.
+edited. `pages.py` says more of the steps.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ facts that the model knows ("Does Localization Inform Editing?", Hase et al. 202
     python docs/reports/layers.py page
 
 What is finished is kept in the work folder, and the first command goes on where it was stopped. It writes the data
-when all layers and traces are done; `pages.py` says more of the two steps.
+when all layers and traces are done; `pages.py` says more of the steps.
 """
 
 from __future__ import annotations

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pages import ROOT, Collected, Made, Report, keeping_option, kept, provenance
+from pages import ROOT, Collected, Made, Report, keeping_option, kept
 from runs import LIKE, how_made, relative, run
-from words import rendered
+from words import provenance, rendered
 
 from corrigenda.runs.store import Store
 from corrigenda.system.files import write_text
@@ -239,8 +239,7 @@ def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
     view = data["figures"]["view"] | {"boards": boards, "made": made_on.replace("T", " ")}
     paths = write_view(view | {"about": f"{plain(found)} {seconds}"}, cases, docs, NAME)
     shown = {"part": "page", "tables": markdown(view | {"about": found}).rstrip(), **not_run(boards)}
-    told = "\n".join(provenance(NAME, data, SCRIPT)[1:])
-    write_text(paths[0], rendered(NAME, shown | {"provenance": told}))
+    write_text(paths[0], rendered(NAME, shown | {"provenance": provenance(NAME, data, SCRIPT)}))
     return paths
 
 

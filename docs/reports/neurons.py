@@ -9,7 +9,7 @@ neurons lie.
     python docs/reports/neurons.py page
 
 What is finished is kept in the work folder, and the first command goes on where it was stopped. It writes the data
-when all the facts are done; `pages.py` says more of the two steps.
+when all the facts are done; `pages.py` says more of the steps.
 """
 
 from __future__ import annotations

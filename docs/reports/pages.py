@@ -34,15 +34,12 @@ from corrigenda.intervals import interval
 from corrigenda.runs.environment import machine, versions
 from corrigenda.runs.ids import code_version
 from corrigenda.system.files import write_json
-from corrigenda.system.progress import counted
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 MADE = "made.json"
 TIMES = ("begun", "ended", "load")
 UNKNOWN = "unknown"
-SPARE_LOAD = 0.5
-"""How much more than a command's own threads the load average of an idle machine may be."""
 HERE = ("--docs", "--files", "--store", "--minutes")
 """Options that say where things lie on one machine, or how long one call may take; each takes a value."""
 
@@ -287,71 +284,3 @@ def mean(values: Sequence[float], groups: Sequence[Hashable], shares: bool = Fal
     """A mean with its 95 % interval over groups (subjects), for a digest; `shares` as in `corrigenda.intervals`."""
     low, high = interval([values], groups, shares=shares) or (None, None)
     return {"mean": fmean(values), "low": low, "high": high}
-
-
-# -- what a page says of itself
-
-
-def provenance(name: str, data: Mapping[str, Any], script: str, timed: bool = False) -> list[str]:
-    """The last section of a page: how its figures were made, in short; the data file has the whole of it.
-
-    Args:
-        name: of the page.
-        data: its data.
-        script: the command's file.
-        timed: whether the page has seconds, so that it matters whether the machine was idle.
-    """
-    parts = [
-        f"[data/{name}.json](data/{name}.json) has the figures, and for each run the command, the code version, the "
-        f"packages, the machine and its load. `python docs/reports/{script} page` makes this page from it.",
-        versions_text(data),
-    ]
-    if timed:
-        parts.append(idle_text(data))
-    return ["", "## How these figures were made", "", " ".join(parts)]
-
-
-def versions_text(data: Mapping[str, Any]) -> str:
-    """How many versions of the code the figures are of, and on which machine; the data say which run is of which."""
-    codes = {
-        code
-        for entries in data["runs"].values()
-        for code in ({data["made"][entry["made"]]["code"] for entry in entries} or {UNKNOWN})
-    }
-    if codes <= {UNKNOWN}:
-        code = "**The code version of the figures is not known.**"
-    elif UNKNOWN in codes:
-        code = "**Of some figures the code version is not known**; the data say of which."
-    elif len(codes) == 1:
-        code = f"Code version {codes.pop()}."
-    else:
-        code = f"**The figures are of {len(codes)} versions of the code**; the data say which is of which."
-    places = list(dict.fromkeys(_place(way) for way in data["made"]))
-    return f"{code} {'; '.join(place[:1].upper() + place[1:] for place in places)}{'.' * bool(places)}".strip()
-
-
-def _place(way: Mapping[str, Any]) -> str:
-    packages = ", ".join(f"{name} {way['versions'][name]}" for name in ("python", "torch", "transformers"))
-    where = way["machine"]
-    threads = counted(where["threads"], "thread")
-    return f"{packages}; {where['system']} {where['processor']}, {where.get('gpu', 'CPU')}, {threads}"
-
-
-def idle_text(data: Mapping[str, Any]) -> str:
-    """Whether the seconds are those of an idle machine; they are only said to be if every run's load says so."""
-    loads: list[float] = []
-    idle, known = True, bool(data["runs"])
-    for entries in data["runs"].values():
-        known &= bool(entries)
-        for entry in entries:
-            threads = data["made"][entry["made"]]["machine"]["threads"]
-            found = [load for load in entry["load"] if load is not None]
-            loads += found
-            known &= len(found) == 2
-            idle &= all(load <= threads + SPARE_LOAD for load in found)
-    span = f"load average {min(loads):.1f} to {max(loads):.1f}" if loads else "no load average was noted"
-    if idle and known:
-        return f"Seconds are those of an idle machine ({span})."
-    if idle:
-        return f"Seconds may be those of a machine that other work shared: it is not known of all runs ({span})."
-    return f"Seconds are those of a machine that other work shared ({span}): they say little."

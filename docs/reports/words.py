@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from pages import DOCS, provenance
+from pages import DOCS, UNKNOWN
 
 from corrigenda.system.files import write_text
 from eval.metrics import METRICS
@@ -25,6 +25,8 @@ from eval.protocols.curves import cell
 TEMPLATES = DOCS / "templates"
 ALPHA = 0.05
 """A difference is told apart from none where p, corrected for all tests of its table, is below this."""
+SPARE_LOAD = 0.5
+"""How much more than a command's own threads the load average of an idle machine may be."""
 
 
 def written(
@@ -41,12 +43,36 @@ def written(
 
     def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
         path = docs / f"{name}.md"
-        told = "\n".join(provenance(name, data, script, timed)[1:])
         values = shown(data) if shown else {**data["figures"], **data.get("digest", {})}
-        write_text(path, rendered(name, {**values, "provenance": told}))
+        write_text(path, rendered(name, {**values, "provenance": provenance(name, data, script, timed)}))
         return [path]
 
     return page
+
+
+def provenance(name: str, data: Mapping[str, Any], script: str, timed: bool = False) -> str:
+    """The last section of a page: how its figures were made, in short; the data file has the whole of it.
+
+    Seconds are only said to be those of an idle machine if the load at both ends of every run says so.
+
+    Args:
+        name: of the page.
+        data: its data.
+        script: the command's file.
+        timed: whether the page has seconds, so that it matters whether the machine was idle.
+    """
+    entries = [[(data["made"][one["made"]], one) for one in made] for made in data["runs"].values()]
+    codes = [code for made in entries for code in ([way["code"] for way, _ in made] or [UNKNOWN])]
+    loads = [(way["machine"]["threads"], load) for made in entries for way, one in made for load in one["load"]]
+    told = [(threads, load) for threads, load in loads if load is not None]
+    about = {
+        "codes": list(dict.fromkeys(codes)),
+        "loads": [load for _, load in told],
+        "load_known": bool(entries) and all(entries) and len(told) == len(loads),
+        "idle": all(load <= threads + SPARE_LOAD for threads, load in told),
+    }
+    about |= {"name": name, "made": data["made"], "script": script, "timed": timed, "unknown": UNKNOWN}
+    return rendered("provenance", about).rstrip()
 
 
 def rendered(name: str, shown: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pages
 import pytest
+import words
 
 SCRIPTS = (
     *("contexts", "ffn_lens", "keys", "knowledge_base", "layers", "leaderboard", "many_facts", "neurons", "sequential"),
@@ -77,6 +78,10 @@ def collected(folder: Path, name: str = "page") -> dict[str, Any]:
     return pages.read_data(name, folder / "docs")
 
 
+def told(data: dict[str, Any]) -> str:
+    return words.provenance("page", data, "a.py", timed=True)
+
+
 def test_a_run_notes_how_it_was_made(tmp_path: Path, quiet: dict[str, Any]) -> None:
     with pages.making(tmp_path / "run"):
         [during] = pages.made(tmp_path / "run")
@@ -96,21 +101,21 @@ def test_one_version_is_said_and_several_are_said_louder(tmp_path: Path, quiet: 
             pass
     data = collected(tmp_path)
     assert len(data["made"]) == 1  # noted once
-    assert "Code version c0de." in pages.versions_text(data)
+    assert "Code version c0de." in told(data)
     quiet["code"] = "0ther"
     with pages.making(tmp_path / "b"):  # it was stopped, and went on with other code
         pass
-    assert "**The figures are of 2 versions of the code**" in pages.versions_text(collected(tmp_path))
+    assert "**The figures are of 2 versions of the code**" in told(collected(tmp_path))
 
 
 def test_a_run_that_nobody_noted_is_of_an_unknown_version(tmp_path: Path, quiet: dict[str, Any]) -> None:
     (tmp_path / "old").mkdir()
-    assert "code version of the figures is not known" in pages.versions_text(collected(tmp_path))
+    assert "code version of the figures is not known" in told(collected(tmp_path))
     with pages.making(tmp_path / "new"):
         pass
     data = collected(tmp_path)
-    assert "**Of some figures the code version is not known**" in pages.versions_text(data)
-    assert "Seconds may be" in pages.idle_text(data)
+    assert "**Of some figures the code version is not known**" in told(data)
+    assert "Seconds may be" in told(data)
 
 
 @pytest.mark.parametrize(
@@ -128,13 +133,13 @@ def test_seconds_are_of_an_idle_machine_only_where_the_load_says_so(
     quiet["load"] = begin
     with pages.making(tmp_path / "run"):
         quiet["load"] = end
-    assert said in pages.idle_text(collected(tmp_path))
+    assert said in told(collected(tmp_path))
 
 
 def test_a_command_that_was_killed_leaves_the_load_unknown(tmp_path: Path, quiet: dict[str, Any]) -> None:
     with pages.making(tmp_path / "run"):
         data = collected(tmp_path)
-    assert "may be" in pages.idle_text(data)
+    assert "may be" in told(data)
 
 
 def test_the_commit_says_whether_files_are_changed(monkeypatch: pytest.MonkeyPatch) -> None:
