@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 from ffn_lens_findings import digest
-from ffn_lens_page import PICTURES
+from ffn_lens_pictures import PICTURES
 from pages import ROOT, Collected, Report, made, making
 from words import written
 
