@@ -41,7 +41,7 @@ from eval.measure import measure
 from eval.protocols.curves import cell, draw_curves, value_at
 from eval.protocols.fixed_locality import own_prompts
 from eval.protocols.journal import lines_of
-from eval.protocols.sequential import Regime
+from eval.protocols.settings import Regime
 from eval.statistics.paired import PERMUTATIONS, holm, paired_test
 
 NAME = "sequential"
