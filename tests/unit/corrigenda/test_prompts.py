@@ -83,36 +83,28 @@ def test_subject_at_a_place_that_is_known() -> None:
     assert subject_span(tiny.tokenizer(), prompt, "Paris", 0) == (0, 1)
     with pytest.raises(ValueError, match="does not stand"):
         subject_span(tiny.tokenizer(), prompt, "Paris", 3)
+    with pytest.raises(ValueError, match=f"'Rome' does not stand in the prompt '{prompt}'"):
+        subject_span(tiny.tokenizer(), prompt, "Rome")
 
 
-def test_subject_that_is_not_there() -> None:
-    with pytest.raises(ValueError, match="'Rome' does not stand in the prompt 'the capital of France'"):
-        subject_span(tiny.tokenizer(), "the capital of France", "Rome")
+HEADS: dict[str, tuple[str, list[int], str, list[int]]] = {
+    # One question after three prefixes and one that is like no other: the order does not matter.
+    "prefixes": ("12345 99 1237 12346", [4, 1, 3, 4], "123", [3, 0, 3, 3]),
+    "a limit": ("1234 1235", [3, 2], "12", [2, 2]),
+    "a limit of nothing": ("1234 1235", [3, 0], "", [0, 0]),
+    "not cut for one more row": ("123456 123457 18", [5, 5, 1], "12345", [5, 5, 0]),
+    "cut for a longer row": ("123456 123457 1238", [5, 5, 3], "123", [3, 3, 3]),
+    "nothing": ("12 22 3", [2, 2, 1], "", [0, 0, 0]),
+}
+"""Sequences of tokens of one digit, where heads may end, the head that is shared, and how much of it each row has."""
 
 
-def test_shared_heads_of_prefixed_prompts() -> None:
-    """One question after three prefixes and one that is like no other: the order does not matter."""
-    sequences = [[1, 2, 3, 4, 5], [9, 9], [1, 2, 3, 7], [1, 2, 3, 4, 6]]
-    heads, head_of, lengths = shared_heads(sequences, [4, 1, 3, 4])
-    assert heads == [[1, 2, 3]]
-    assert lengths == [3, 0, 3, 3]
-    assert [head_of[i] for i in (0, 2, 3)] == [0, 0, 0]
-
-
-def test_limits_of_shared_heads() -> None:
-    heads, head_of, lengths = shared_heads([[1, 2, 3, 4], [1, 2, 3, 5]], [3, 2])
-    assert (heads, head_of, lengths) == ([[1, 2]], [0, 0], [2, 2])
-    assert shared_heads([[1, 2, 3, 4], [1, 2, 3, 5]], [3, 0])[2] == [0, 0]
-
-
-def test_a_long_head_is_not_cut_for_one_more_row() -> None:
-    assert shared_heads([[1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 7], [1, 8]], [5, 5, 1])[2] == [5, 5, 0]
-    assert shared_heads([[1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 7], [1, 2, 3, 8]], [5, 5, 3])[2] == [3, 3, 3]
-
-
-def test_nothing_shared() -> None:
-    heads, _, lengths = shared_heads([[1, 2], [2, 2], [3]], [2, 2, 1])
-    assert (heads, lengths) == ([], [0, 0, 0])
+@pytest.mark.parametrize("name", HEADS)
+def test_shared_heads(name: str) -> None:
+    rows, limits, shared, lengths = HEADS[name]
+    heads, head_of, found = shared_heads([[*map(int, row)] for row in rows.split()], limits)
+    assert (heads, found) == ([[*map(int, head)] for head in shared.split()], lengths)
+    assert all(head == 0 for head, length in zip(head_of, lengths, strict=True) if length)
 
 
 @pytest.mark.parametrize("seed", range(200))

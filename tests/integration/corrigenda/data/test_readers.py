@@ -15,15 +15,6 @@ from corrigenda.data import SCHEMAS, read_facts
 
 ROOT = Path(__file__).parents[4]
 
-SHARED = Path(os.environ.get("CORRIGENDA_SHARED", ROOT.parent / "shared")) / "data"
-
-
-def shared(name: str) -> Path:
-    path = SHARED / f"{name}.json"
-    if not path.is_file():
-        pytest.skip(f"no {path}; set CORRIGENDA_SHARED to the folder that holds data/{name}.json")
-    return path
-
 
 def test_offline_from_a_fresh_process(tmp_path: Path) -> None:
     """The whole way, with the switch set before anything is imported, as a user sets it."""

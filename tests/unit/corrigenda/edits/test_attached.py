@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import tiny
 import torch
@@ -114,9 +117,7 @@ def test_no_entries_and_silent_prompts_are_bit_for_bit_the_base(dtype: torch.dty
     lm = LanguageModel(lm.model, lm.tokenizer, "tiny")
     edit = attached(lm)
     [layer] = edit.layers
-    empty = AttachedLayer(
-        layer.layer, layer.module, layer.mean, layer.projection, torch.zeros(0, 40), torch.zeros(0, 32), torch.zeros(0)
-    )
+    empty = replace(layer, keys=torch.zeros(0, 40), values=torch.zeros(0, 32), thresholds=torch.zeros(0))
     spoken = lm.batch([lm.tokens(prompt) for prompt in SPOKEN])
     silent = [lm.batch([lm.tokens(prompt)]) for prompt in SILENT]  # no padding, which may count in the last bit
     before, before_silent = forward_logits(lm, spoken), [forward_logits(lm, one) for one in silent]
@@ -159,18 +160,15 @@ def test_what_follows_a_prompt_is_not_asked() -> None:
 def test_only_the_furthest_above_their_thresholds_speak() -> None:
     lm = tiny.build("llama")
     [layer] = attached(lm, size=100.0).layers
-    twins = [torch.cat([part, part]) for part in (layer.keys, layer.values)]
-    low = torch.cat([layer.thresholds, layer.thresholds - 0.01])
-    parts = (layer.layer, layer.module, layer.mean, layer.projection, *twins, low)
+    low = layer.thresholds - 0.01
+    twins: dict[str, Any] = {"keys": layer.keys.repeat(2, 1), "values": layer.values.repeat(2, 1)}
+    twins |= {"thresholds": torch.cat([layer.thresholds, low]), "activation": "relu"}
     batch = lm.batch([lm.tokens(prompt) for prompt in PROMPTS])
     found = {}
     for most in (1, 8):
-        with AttachedEdit.of(origin(lm), [AttachedLayer(*parts, "relu", most=most)]).applied(lm):
+        with AttachedEdit.of(origin(lm), [replace(layer, **twins, most=most)]).applied(lm):
             found[most] = forward_logits(lm, batch)
-    lowest = AttachedLayer(
-        layer.layer, layer.module, layer.mean, layer.projection, layer.keys, layer.values, low[2:], "relu"
-    )
-    with AttachedEdit.of(origin(lm), [lowest]).applied(lm):
+    with AttachedEdit.of(origin(lm), [replace(layer, thresholds=low, activation="relu")]).applied(lm):
         alone = forward_logits(lm, batch)
     assert distance(found[1], alone) < TOLERANCE
     assert distance(found[8], alone) > 1e-2
@@ -199,19 +197,16 @@ def test_activated_tells_in_which_rows_an_entry_spoke() -> None:
 
 def test_entries_of_other_shapes() -> None:
     lm = tiny.build("llama")
-    edit = attached(lm)
-    [layer] = edit.layers
-    head = (layer.layer, layer.module, layer.mean, layer.projection)
-    with pytest.raises(ValueError, match=r"layer 1 do not fit one another: .*thresholds \(3,\)"):
-        AttachedLayer(*head, layer.keys, layer.values, torch.zeros(3))
-    with pytest.raises(ValueError, match="not finite"):
-        AttachedLayer(*head, layer.keys, torch.nan * layer.values, layer.thresholds)
-    with pytest.raises(ValueError, match=r"index='fais'.*did you mean faiss"):
-        AttachedLayer(*head, layer.keys, layer.values, layer.thresholds, index="fais")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="activation='gelu' must be one of step, relu"):
-        AttachedLayer(*head, layer.keys, layer.values, layer.thresholds, "gelu")  # type: ignore[arg-type]
-    narrow = AttachedLayer(*head, layer.keys, layer.values[:, :7], layer.thresholds)
+    [layer] = attached(lm).layers
+    for changes, message in (
+        ({"thresholds": torch.zeros(3)}, r"layer 1 do not fit one another: .*thresholds \(3,\)"),
+        ({"values": torch.nan * layer.values}, "not finite"),
+        ({"index": "fais"}, r"index='fais'.*did you mean faiss"),
+        ({"activation": "gelu"}, "activation='gelu' must be one of step, relu"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            replace(layer, **changes)  # type: ignore[arg-type]
     with pytest.raises(WrongModelError, match="values have 7 numbers"):
-        AttachedEdit.of(edit.origin, [narrow]).apply(lm)
+        AttachedEdit.of(origin(lm), [replace(layer, values=layer.values[:, :7])]).apply(lm)
     with pytest.raises(ValueError, match="names a layer twice"):
-        AttachedEdit.of(edit.origin, [layer, layer])
+        AttachedEdit.of(origin(lm), [layer, layer])
