@@ -3,7 +3,7 @@
 The values on disk were made by this project's own code, so they say nothing of what is right: only that a change which
 is to change nothing changes nothing. A deliberate one writes its file anew, with the reason (`tests/golden`).
 What stands beside them with values of other origin, of the real model: ROME, MEMIT and tracing by the authors' code in
-tests/real/editing/locate_then_edit/test_rome.py, test_memit.py and test_memit_parts.py, and in
+tests/real/editing/locate_then_edit/test_rome.py and test_memit.py, and in
 tests/real/locate/tracing/test_causal_trace.py.
 """
 
