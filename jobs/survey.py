@@ -1,13 +1,12 @@
 """``job=survey``: runs a locator over facts. `jobs.trace` and `jobs.neurons` are this, with averages of their own.
 
-A locator from outside needs no code here, but a configuration that names it, and the class that reads its results:
+A locator from outside needs no code here: ``corrigenda survey job.locator._target_=mine.Locator``. A configuration can
+give it a name, and the class that reads its results where the locator does not:
 
     # conf/job/mine.yaml                      corrigenda --config-dir conf job=mine
     defaults: [survey]
     locator: {_target_: mine.Locator}
     result: mine.Result
-
-Or without a file: ``job=survey job.locator._target_=mine.Locator``, where `Locator` has its results' class as `result`.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class SurveySettings(LocateSettings):
     """``job=survey``.
 
     Attributes:
-        locator: its class: job.locator._target_=module.Class; its settings stand beside that.
+        locator: its class (module.Class); its settings stand beside that: +job.locator.NAME=VALUE.
         result: the dotted path of the class that reads what the locator saved, by load(folder); None: the locator's
             attribute ``result``.
     """
@@ -73,7 +72,7 @@ class SurveySettings(LocateSettings):
     "survey",
     SurveySettings,
     aim="run a locator over facts",
-    parts={"_target_": "jobs.survey.Job", "locator": "???"},
+    parts={"_target_": "jobs.survey.Job", "locator": {"_target_": "???"}},
 )
 class Job(job.Job):
     """Runs locators over the facts of a run: a result and a picture each, and what they come to together."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -65,6 +66,14 @@ def own_model(home: Path) -> list[str]:
 def own_data(home: Path) -> list[str]:
     """The arguments that name a folder's model and facts."""
     return [*own_model(home), "data=facts", f"data.path={home / 'facts.jsonl'}"]
+
+
+def write_code_of_page(folder: Path) -> str:
+    """Writes the code of docs/extending.md into files, each named by its first line; gives the page."""
+    page = Path(program.RUN.parent, "docs/extending.md").read_text(encoding="utf-8")
+    for block in re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL):
+        (folder / block.splitlines()[0].removeprefix("# ")).write_text(block, encoding="utf-8")
+    return page
 
 
 def timeless(folder: Path, of: str = "cases") -> list[dict[str, Any]]:

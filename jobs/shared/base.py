@@ -110,7 +110,7 @@ def require_settings(config: DictConfig) -> None:
     """
     missing = sorted(OmegaConf.missing_keys(config))
     if missing:
-        group, key = missing[0].split(".")[0], missing[0].split(".")[-1]
+        group, key = missing[0].split(".")[0], missing[0].removesuffix("._target_").split(".")[-1]
         chosen = choices().get(group)
         what = _meaning(group, str(chosen), key)
         name = key if group == "job" and key in OWN.get(str(chosen), {}) else missing[0]

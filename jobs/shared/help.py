@@ -110,8 +110,8 @@ def _settings_of(job: Any) -> Iterator[Setting]:
     for place, part in job.parts.items():
         if is_dataclass(part):
             yield from settings(part, f"job.{place}.")
-        elif part == "???":
-            yield Setting(f"job.{place}", "to be given", meanings(job.settings).get(place, ""))
+        elif part == {"_target_": "???"}:
+            yield Setting(f"job.{place}._target_", "to be given", meanings(job.settings).get(place, ""))
     for place, choice in job.choices.items():
         yield from _chosen(f"job.{place}", choice)
     for key, value in job.beside.items():

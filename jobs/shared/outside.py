@@ -75,6 +75,7 @@ def add_choices(names_alone: bool = False) -> None:
 
     store = ConfigStore.instance()
     store.store("own", _editor("own", "???"), "editor", provider="corrigenda")  # editor=own editor._target_=my.Class
+    store.store("own", _job("own", "???"), "job", provider="corrigenda")  # job=own job._target_=my.Class
     for name in EDITORS.declared:
         node = _editor(name, "???") if names_alone else configuration(name)
         store.store(name, node, "editor", provider="corrigenda")

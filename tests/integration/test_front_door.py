@@ -11,91 +11,9 @@ from pathlib import Path
 import pytest
 import tiny
 from omegaconf import OmegaConf
+from run_parts import write_code_of_page
 
 ROOT = Path(__file__).resolve().parents[2]
-
-EDITOR = '''
-"""Adds a small random matrix to the values of one layer."""
-from dataclasses import dataclass
-from typing import ClassVar
-
-import torch
-
-from corrigenda import Origin, ValueEdit
-
-
-@dataclass(frozen=True)
-class Nudge:
-    name: ClassVar[str] = "nudge"
-    layer: int = 1
-    strength: float = 0.1
-
-    def edit(self, lm, facts):
-        draw = torch.Generator().manual_seed(0)
-        change = self.strength * torch.randn(lm.memory(self.layer).values.shape, generator=draw)
-        return ValueEdit.of(lm, Origin.of(lm, self, facts), {self.layer: change})
-'''
-
-METRIC = '''
-"""How many words the free answer has."""
-from eval.metrics import Needs, metric
-
-
-@metric("answer_words", title="words of the free answer", unit="words", better="low",
-        needs=(Needs("free_answers", ("prompt",)),))
-def answer_words(before, after):
-    answers = [record.answer for record in after.scored("prompt") if record.answer is not None]
-    return sum(len(answer.split()) for answer in answers) if answers else None
-'''
-
-DATA = '''
-"""Rows of a table of capitals."""
-from corrigenda import Fact
-
-
-def parse(record):
-    return Fact(record["state"], "the capital of {} is", record["new"], record["old"], id=record["number"])
-'''
-
-LOCATOR = '''
-"""How large each layer's values are, whatever the fact."""
-import json
-from dataclasses import dataclass
-from pathlib import Path
-from typing import ClassVar
-
-
-@dataclass(frozen=True)
-class Found:
-    norms: tuple
-
-    def summary(self):
-        return {"largest": max(self.norms)}
-
-    def plot(self, path):
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_text(str(self.norms))
-
-    def save(self, folder):
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        (Path(folder) / "norms.json").write_text(json.dumps(self.norms))
-
-    @classmethod
-    def load(cls, folder):
-        return cls(tuple(json.loads((Path(folder) / "norms.json").read_text())))
-
-
-@dataclass(frozen=True)
-class Norms:
-    result: ClassVar[type] = Found
-    times: float = 1.0
-
-    def check(self, lm):
-        pass
-
-    def find(self, lm, fact, answer=None):
-        return Found(tuple(self.times * float(lm.memory(layer).values.norm()) for layer in range(lm.n_layers)))
-'''
 
 ENTRY_POINTS = """\
 [corrigenda.editors]
@@ -103,6 +21,9 @@ nudge = my_editor:Nudge
 
 [corrigenda.locators]
 norms = my_locator:Norms
+
+[corrigenda.jobs]
+count = my_job:Count
 
 [corrigenda.data]
 capitals = my_data:parse
@@ -177,8 +98,7 @@ def test_a_configuration_folder_of_the_users(folder: Path) -> None:
 @pytest.fixture
 def additions(folder: Path) -> Path:
     tiny.build("llama").save_pretrained(folder / "model")
-    for name, text in {"editor": EDITOR, "metric": METRIC, "data": DATA, "locator": LOCATOR}.items():
-        (folder / f"my_{name}.py").write_text(text)
+    write_code_of_page(folder)
     (folder / "capitals.csv").write_text("number,state,old,new\n1,France,Paris,Rome\n2,Italy,Rome,London\n")
     return folder
 
@@ -198,12 +118,12 @@ def test_files_of_the_users(additions: Path) -> None:
 
 
 def test_an_installed_package(additions: Path) -> None:
-    """The same by names, as a package's entry points give them; and its locator is a job."""
+    """The same by names, as a package's entry points give them; its locator is a job, and so is its job."""
     package = additions / "site"
     (package / "theirs-1.0.dist-info").mkdir(parents=True)
     (package / "theirs-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
     (package / "theirs-1.0.dist-info/entry_points.txt").write_text(ENTRY_POINTS)
-    for name in ("editor", "metric", "data", "locator"):
+    for name in ("editor", "metric", "data", "locator", "job"):
         (additions / f"my_{name}.py").rename(package / f"my_{name}.py")
     named = ["editor=nudge", "+editor.layer=2", "data.schema=capitals"]
     call(additions, *named, *OF, "hydra.run.dir=done", "eval.perplexity_windows=0", path=(package,))
@@ -211,12 +131,8 @@ def test_an_installed_package(additions: Path) -> None:
     assert (summary["editor"], summary["n_facts"]) == ("nudge", 2)
     assert "answer_words" in summary["metrics"]
 
-    call(additions, "norms", "job.picture=.txt", "data.schema=capitals", *OF, "hydra.run.dir=found", path=(package,))
+    call(additions, "norms", "data.schema=capitals", *OF, "hydra.run.dir=found", path=(package,))
     assert json.loads((additions / "found/summary.json").read_text())["n_located"] == 2
-    assert len(list((additions / "found/pictures").glob("*.txt"))) == 2
-
-
-def test_a_locator_by_its_path(additions: Path) -> None:
-    named = ["survey", "job.locator={_target_:my_locator.Norms,times:2}", "job.picture=.txt"]
-    call(additions, *named, "data.schema=my_data.parse", *OF, "hydra.run.dir=found")
-    assert json.loads((additions / "found/summary.json").read_text())["n_located"] == 2
+    assert len(list((additions / "found/pictures").glob("*.png"))) == 2
+    call(additions, "count", "+job.times=3", "data.schema=capitals", *OF, "hydra.run.dir=counted", path=(package,))
+    assert json.loads((additions / "counted/summary.json").read_text()) == {"layers": tiny.DEPTH, "facts": 6}

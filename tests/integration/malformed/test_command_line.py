@@ -33,7 +33,10 @@ LINES: dict[str, tuple[list[str], str]] = {
         "editor.run has no value: give editor.run=... (the folder of a run with ``save_edits=true``)",
     ),
     "saved-nothing": (["editor=saved", "editor.run=."], "saved: . holds no edits"),
-    "survey": (["job=survey"], "job.locator has no value: give job.locator=... (its class: job.locator._t"),
+    "survey": (
+        ["job=survey"],
+        "job.locator._target_ has no value: give job.locator._target_=... (its class (module.Class))",
+    ),
     "ask": (["ask", "model=own"], "job.prompt has no value: give prompt=... (a prompt, or a list of them)"),
     "build": (["build"], "job.folder has no value: give job.folder=... (where the build goes, and what was solved is"),
     "tune-drift": (["tune", "eval.perplexity_windows=0"], "job.most_drift=0.1: eval.perplexity_windows=0 measures no"),
