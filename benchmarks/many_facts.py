@@ -36,7 +36,7 @@ from corrigenda.runs.environment import memory_mb, peak_memory_mb
 from corrigenda.system.files import cache_folder
 from editing import Memit, UltraEdit
 from editing.locate_then_edit.prompts import build_prompts
-from editing.shared.contexts import sampled_prefixes
+from editing.shared.contexts import contexts
 
 MORE = 3
 """So many facts are added one by one, each to the edit of all."""
@@ -44,7 +44,7 @@ MORE = 3
 
 def plain_targets(lm: LanguageModel, facts: Sequence[Fact], memit: Memit) -> Tensor:
     """The targets, (fact, d_model), one fact after another."""
-    layer, prefixes = memit.resolved_layers(lm)[-1], sampled_prefixes(lm, memit.prefix_lengths, memit.seed)
+    layer, prefixes = memit.resolved_layers(lm)[-1], contexts(lm, memit.prefix_lengths, memit.text, memit.seed)
     block = lm.architecture.block(layer)
     return torch.stack([plain(lm, fact, layer, prefixes, memit.value, block)[1] for fact in facts])
 
@@ -52,7 +52,7 @@ def plain_targets(lm: LanguageModel, facts: Sequence[Fact], memit: Memit) -> Ten
 @torch.no_grad()
 def plain_updates(lm: LanguageModel, facts: Sequence[Fact], memit: Memit, targets: Tensor) -> dict[int, Tensor]:
     """The layers' updates from the targets, with whole forwards and dense systems; for one length of contexts."""
-    layers, prefixes = memit.resolved_layers(lm), sampled_prefixes(lm, memit.prefix_lengths, memit.seed)
+    layers, prefixes = memit.resolved_layers(lm), contexts(lm, memit.prefix_lengths, memit.text, memit.seed)
     moments = memit._moments(lm, layers)
     deltas: dict[int, Tensor] = {}
     untouched = {layer: lm.memory(layer).values.clone() for layer in layers}

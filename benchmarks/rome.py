@@ -27,10 +27,11 @@ from corrigenda import Fact, LanguageModel, load
 from corrigenda.data import read_facts
 from corrigenda.runs.environment import peak_memory_mb
 from editing.locate_then_edit.keys import mean_keys
-from editing.locate_then_edit.prompts import build_prompts, run_prompts
+from editing.locate_then_edit.prompt_run import run_prompts
+from editing.locate_then_edit.prompts import build_prompts
 from editing.locate_then_edit.rome import Rome
 from editing.locate_then_edit.targets import ValueSettings, solve_target_values
-from editing.shared.contexts import sampled_prefixes
+from editing.shared.contexts import contexts
 
 BATCH = 8
 
@@ -138,7 +139,7 @@ def main() -> None:
     layer = Rome(layer=options.layer).resolved_layer(lm)
     facts = list(read_facts(options.facts, limit=options.count))
     rome = Rome()
-    prefixes = sampled_prefixes(lm, rome.prefix_lengths)
+    prefixes = contexts(lm, rome.prefix_lengths, rome.text)
     settings = dataclasses.replace(rome.value, early_stop_loss=-1.0)
     ours(lm, facts[:1], layer, prefixes, dataclasses.replace(settings, steps=2))  # warm up
     plainly = {fact.id: partial(plain, lm, fact, layer, prefixes) for fact in facts}

@@ -33,7 +33,7 @@ from editing.memory_based.wise.margins import Margins, prompt_scores
 from editing.memory_based.wise.merging import subspace
 from editing.memory_based.wise.unrelated import draw_evenly
 from editing.memory_based.wise.wise import Wise
-from editing.shared.contexts import sampled_prefixes
+from editing.shared.contexts import contexts
 from editing.shared.training_rows import target_rows, thinned
 
 
@@ -42,8 +42,8 @@ def plain(lm: LanguageModel, fact: Fact, wise: Wise, coordinates: Coordinates) -
     layer = wise.resolved_layer(lm)
     margins = Margins.of(wise, coordinates.unit, coordinates.spread)
     draw = random.Random(f"{wise.seed} 0")
-    contexts = ["", *draw.sample(sampled_prefixes(lm, wise.prefix_lengths, wise.seed)[1:], wise.prefixes)]
-    prompts = [context + fact.statement for context in contexts]
+    chosen = ["", *draw.sample(contexts(lm, wise.prefix_lengths, wise.text, wise.seed)[1:], wise.prefixes)]
+    prompts = [context + fact.statement for context in chosen]
     prompts += [thinned(fact, wise.thinning, draw) for _ in range(wise.thinned)]
     rows = [target_rows(lm, fact, prompt) for prompt in prompts]
     batch = lm.batch([ids for ids, _ in rows])

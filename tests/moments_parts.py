@@ -11,7 +11,7 @@ import pytest
 
 from corrigenda.moments.text import Text
 
-TEXT = Text(tokens=600, length=12)
+TEXT = Text("self", tokens=600, length=12)
 
 
 def noted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, after: int | None = None) -> list[tuple[Any, ...]]:

@@ -16,7 +16,8 @@ from corrigenda.moments.second_moment import SecondMoment
 from corrigenda.moments.text import Text
 from editing import Rome, ValueSettings
 from editing.locate_then_edit.keys import bare_keys, mean_keys
-from editing.locate_then_edit.prompts import Prompts, build_prompts, run_prompts
+from editing.locate_then_edit.prompt_run import run_prompts
+from editing.locate_then_edit.prompts import Prompts, build_prompts
 from editing.locate_then_edit.targets import TargetValues, old_values, solve_target_values
 
 LAYER = 1

@@ -19,7 +19,7 @@ BEN = Fact("Big Ben", "{} stands in the country of", "Italy", "England")
 DANIELLE = Fact("Danielle Darrieux", "the mother tongue of {} is", "English", "French")
 THOMAS = Fact("Thomas", "the native language of {} is", "Dutch piano", "German")
 FACTS = [EIFFEL, BEN, DANIELLE, THOMAS]
-TEXT = Text(tokens=1024, length=16)
+TEXT = Text("self", tokens=1024, length=16)
 
 
 SMALL: dict[str, Any] = {

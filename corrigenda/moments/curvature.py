@@ -116,7 +116,7 @@ def curvature(lm: LanguageModel, layer: int, text: Text | None = None, labels: L
     Raises:
         IndexError: the model has no such layer.
     """
-    text = text or Text()
+    text = (text or Text()).fitting(lm)
     memory = lm.memory(layer)
     sequences = min(text.n_sequences, -(-TOKENS * memory.d_model // text.length))
     name = f"{lm.cache_key}-layer{memory.layer}-{text.key}-gradients-{sequences}-{labels}.safetensors"

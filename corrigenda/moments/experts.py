@@ -42,7 +42,7 @@ class ExpertMoments:
     """
 
     def __init__(self, lm: LanguageModel, layer: int, text: Text) -> None:
-        self._lm, self.text = lm, text
+        self._lm, self.text = lm, text.fitting(lm)
         self._mixture = MixtureMemory(lm.architecture, layer)
         self.layer = self._mixture.layer
 

@@ -193,7 +193,7 @@ def second_moments(lm: LanguageModel, layers: Collection[int], text: Text | None
         IndexError: the model has no such layer.
         ValueError: a layer is named twice.
     """
-    text = text or Text()
+    text = (text or Text()).fitting(lm)
     memories = {memory.layer: memory for memory in memories_of(lm, layers).values()}
     folder = cache_folder() / "moments"
     paths = {layer: folder / f"{lm.cache_key}-layer{layer}-{text.key}.safetensors" for layer in memories}

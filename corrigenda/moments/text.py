@@ -1,10 +1,11 @@
-"""Text that second moments are taken over: sampled from the model itself, from a local file, or from a hub."""
+"""Text that second moments are taken over: what ships, sampled from the model, from a local file, or from a hub."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import itertools
+import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from corrigenda.prompts import encode_plain, specials
 from corrigenda.settings.checked import AtLeastOne, Seed, checked
 from corrigenda.system.files import cache_folder, expanded, read_kept, write_checked
 from corrigenda.system.progress import track
+
+logger = logging.getLogger(__name__)
 
 ROWS = 64
 """Sequences sampled at once."""
@@ -77,20 +80,31 @@ class Text:
         top_k = "" if self.top_k is None else f"-top{self.top_k}"
         return f"{source.replace('/', '--')}-{self.tokens}x{self.length}-{self.seed}{top_k}"
 
+    def fitting(self, lm: LanguageModel) -> Text:
+        """The same; in place of the shipped text one sampled from a model whose tokenizer does not know its words."""
+        if self.source != "shipped" or (unknown := lm.tokenizer.unk_token_id) is None:
+            return self
+        ids = encode_plain(lm.tokenizer, shipped_text()[:4000])
+        if ids.count(unknown) <= 0.01 * len(ids):
+            return self
+        share = ids.count(unknown) / len(ids)
+        logger.info("%s does not know %.0f %% of the shipped text; text is sampled from it", lm.name, 100 * share)
+        return dataclasses.replace(self, source="self")
+
     @property
     def _is_file(self) -> bool:
         return expanded(self.source).is_file()
 
     def sequences(self, lm: LanguageModel) -> list[list[int]]:
-        """The text as token sequences of `length`.
+        """The text as token sequences of `length`. Of the shipped text there may be fewer than were asked for: all.
 
         Raises:
             FileNotFoundError: the source is neither a file nor looks like a data set.
             ConnectionError: the hub cannot be reached.
             ValueError: the source is shorter than the tokens asked for.
         """
-        if self.source == "self":
-            return sample(lm, self)
+        if (fitting := self.fitting(lm)).source == "self":
+            return sample(lm, fitting)
         paragraphs: Iterable[str]
         if self.source == "shipped":
             paragraphs = shipped_text().split("\n\n")
@@ -104,7 +118,10 @@ class Text:
                 f"nor a hub data set ({', '.join(HUB)}, owner/name)"
             )
         sequences = list(itertools.islice(_cut(lm, paragraphs, self.length), self.n_sequences))
-        if len(sequences) < self.n_sequences:
+        if len(sequences) < self.n_sequences and self.source == "shipped":
+            found = len(sequences) * self.length
+            logger.warning("the shipped text has %d tokens for %s, %d were asked for", found, lm.name, self.tokens)
+        elif len(sequences) < self.n_sequences:
             raise ValueError(
                 f"text source {self.source!r} has only {len(sequences) * self.length} tokens "
                 f"in whole sequences of {self.length}, {self.tokens} were asked for"

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -27,39 +27,18 @@ from editing.editor import require_targets
 from editing.locate_then_edit.after_treatments import AfterTreatments, anchor_norms
 from editing.locate_then_edit.guards import warn_of_load, warn_of_rank
 from editing.locate_then_edit.history import KeyHistory
-from editing.locate_then_edit.joined import ClosedFormEdit, beside, edit_of, finish, require_one_kind
+from editing.locate_then_edit.joined import ClosedFormEdit, edit_of, finish, require_one_kind
 from editing.locate_then_edit.keys import group_weights
-from editing.locate_then_edit.least_squares import Factors
 from editing.locate_then_edit.passes import SubjectRows
+from editing.locate_then_edit.rounds import Round, in_one
 from editing.locate_then_edit.solved import Batch, Solving, batches_of
 from editing.locate_then_edit.spread import Rule, spread
 from editing.locate_then_edit.targets import Site, ValueSettings
 from editing.locate_then_edit.writing import Problem, Solution, Step, Writing, task_of
-from editing.shared.contexts import sampled_prefixes
+from editing.shared.contexts import contexts
 from editing.shared.extending import check_previous, present, state_of
 from editing.shared.layers import ascending
 from editing.shared.together import deduplicate, note_disturbance, refused_alone
-
-
-class Round(NamedTuple):
-    """What one round wrote: by layer the update's factors, the history with it, and of each fact what to report."""
-
-    factors: dict[int, Factors]
-    state: KeyHistory
-    report: list[dict[str, Any]]
-
-
-def in_one(rounds: Sequence[Round]) -> Round:
-    """Rounds of the same facts as one: all that they wrote, and the last one's history.
-
-    Of each fact the first round's report, with those of the later ones as ``again``.
-    """
-    factors = rounds[0].factors
-    for one in rounds[1:]:
-        factors = {layer: beside(factors[layer], pair) for layer, pair in one.factors.items()}
-    by_fact = zip(*(one.report for one in rounds), strict=True)
-    report = [first | {"again": later} if later else first for first, *later in by_fact]
-    return Round(factors, rounds[-1].state, report)
 
 
 @dataclass(frozen=True)
@@ -84,9 +63,9 @@ class ClosedForm:
             residual. Both targets are solved for on the model before the edit.
         site: whose output the targets are; "attention_and_ffn" is PMET's. See `resolved_site`.
         rule: how the residual is spread over the layers (`editing.locate_then_edit.spread`).
-        prefix_lengths: pairs (tokens, number) of the contexts sampled from the model. In a key, the bare prompt counts
-            as much as all contexts of one pair together, as MEMIT's authors have it.
-        prefixes: contexts to use instead of sampled ones; the first should be "" (the bare prompt).
+        prefix_lengths: pairs (tokens, number) of the contexts (`editing.shared.contexts`). In a key, the bare prompt
+            counts as much as all contexts of one pair together, as MEMIT's authors have it.
+        prefixes: contexts to use instead; the first should be "" (the bare prompt).
         value: how targets are solved for.
         keep_targets: whether solved targets are kept on disk and taken from there.
         solve_on: in which model targets are solved for when an edit goes on: with what the edit has written so far, or
@@ -155,7 +134,7 @@ class ClosedForm:
         return ""
 
     def prepare(self, lm: LanguageModel) -> None:
-        """Samples the contexts and takes the second moments, which are kept on disk.
+        """Chooses the contexts and takes the second moments, which are kept on disk.
 
         Raises:
             IndexError: the model has no such layer.
@@ -381,5 +360,5 @@ class ClosedForm:
         if self.prefixes is not None:
             others = len(self.prefixes) - 1
             return list(self.prefixes), group_weights([1, others] if others else [1])
-        prefixes = sampled_prefixes(lm, self.prefix_lengths, self.seed)
+        prefixes = contexts(lm, self.prefix_lengths, self.text, self.seed)
         return prefixes, group_weights([1, *(number for _, number in self.prefix_lengths)])

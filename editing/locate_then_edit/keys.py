@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from editing.locate_then_edit.prompts import PromptRun
+from editing.locate_then_edit.prompt_run import PromptRun
 
 
 def bare_keys(run: PromptRun, layer: int) -> Tensor:

@@ -27,11 +27,12 @@ from editing.locate_then_edit.guards import Guards, agreement
 from editing.locate_then_edit.joined import edit_of
 from editing.locate_then_edit.keys import bare_keys, mean_keys
 from editing.locate_then_edit.least_squares import equality_update, norms_alone
-from editing.locate_then_edit.prompts import Prompts, run_prompts
+from editing.locate_then_edit.prompt_run import run_prompts
+from editing.locate_then_edit.prompts import Prompts
 from editing.locate_then_edit.solved import batches_of
 from editing.locate_then_edit.targets import ValueSettings, solve_target_values
 from editing.registry import register
-from editing.shared.contexts import sampled_prefixes
+from editing.shared.contexts import contexts
 from editing.shared.layers import OneLayer
 from editing.shared.together import deduplicate, note_disturbance, refused_alone
 from editing.spaces import CLAMP, Number, Space
@@ -77,9 +78,9 @@ class Rome(OneLayer):
 
     Attributes:
         layer: the layer to edit; None for a tenth of the depth.
-        prefix_lengths: pairs (tokens, number) of the contexts sampled from the model. The authors have ((5, 10),
+        prefix_lengths: pairs (tokens, number) of the contexts (`editing.shared.contexts`). The authors have ((5, 10),
             (10, 10)); with five, 72 facts are not told apart from theirs (docs/contexts.md).
-        prefixes: contexts to use instead of sampled ones; the first should be "" (the bare prompt).
+        prefixes: contexts to use instead; the first should be "" (the bare prompt).
         value: how v* is solved for.
         homogeneous_keys: whether the same k* is used throughout.
         bare_agreement: see above; 0 for k* alone.
@@ -215,4 +216,4 @@ class Rome(OneLayer):
     def _contexts(self, lm: LanguageModel) -> list[str]:
         if self.prefixes is not None:
             return list(self.prefixes)
-        return sampled_prefixes(lm, self.prefix_lengths, self.seed)
+        return contexts(lm, self.prefix_lengths, self.text, self.seed)

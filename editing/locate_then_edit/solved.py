@@ -24,7 +24,8 @@ from corrigenda import EditRefusedError, Fact, LanguageModel
 from corrigenda.system.files import cache_folder, read_kept, write_checked
 from corrigenda.system.progress import counted, track
 from corrigenda.system.workers import Workers
-from editing.locate_then_edit.prompts import Prompts, build_prompts, run_prompts, warn_of_contexts
+from editing.locate_then_edit.prompt_run import run_prompts
+from editing.locate_then_edit.prompts import Prompts, build_prompts, warn_of_contexts
 from editing.locate_then_edit.targets import Site, ValueSettings, solve_target_values
 
 FORMAT = 2

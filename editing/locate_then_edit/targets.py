@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -26,9 +26,10 @@ from corrigenda.errors import SettingsError
 from corrigenda.forward.differentiable import differentiable
 from corrigenda.forward.interventions import Add, intervene
 from corrigenda.forward.partial import PartialForward
+from corrigenda.forward.products import bfloat16_products
 from corrigenda.models import positions, sites
 from corrigenda.settings.checked import AtLeastOne, NotNegative, Positive, checked
-from editing.locate_then_edit.prompts import PromptRun
+from editing.locate_then_edit.prompt_run import PromptRun
 
 PASS_TOKENS = 48
 """How many tokens' worth of computing one more pass over the weights costs: it reads them all from memory."""
@@ -59,6 +60,8 @@ class ValueSettings:
         early_stop_loss: a fact whose loss falls below this is done; below 0, none is.
         confident_steps: a fact whose target's tokens have been the most likely ones in every context for so many
             forwards, one after another, is done (the idea of ENCORE, Gupta et al. 2025); None for no such rule.
+        products: what a float32 model's linear maps multiply in while it is solved: "bfloat16" is faster where the
+            processor has such instructions (`corrigenda.forward.products`); v* then differs in the third digit.
     """
 
     steps: AtLeastOne = 20
@@ -71,6 +74,7 @@ class ValueSettings:
     kl_position: Literal["subject", "last"] = "subject"
     early_stop_loss: float = 0.05
     confident_steps: AtLeastOne | None = None
+    products: Literal["float32", "bfloat16"] = "float32"
 
     def __post_init__(self) -> None:
         if self.kl_prompt.count("{}") != 1:
@@ -129,6 +133,11 @@ def solve_target_values(
     Raises:
         ValueError: the run was not asked for this layer; or it is the output of the last block.
     """
+    with bfloat16_products(lm, layer) if settings.products == "bfloat16" else nullcontext():
+        return _solved(lm, run, layer, settings, site)
+
+
+def _solved(lm: LanguageModel, run: PromptRun, layer: int, settings: ValueSettings, site: Site) -> TargetValues:
     old = _outputs(run, layer, site)[run.prompts.bare]
     n_facts, device = run.prompts.n_facts, old.device
     every = torch.arange(len(run.prompts.fact), device=device)

@@ -2,27 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import random
+import re
+from collections.abc import Iterator, Sequence
 
 from corrigenda import LanguageModel
+from corrigenda.data.embedded import shipped_text
 from corrigenda.moments.text import Text, sample
+from corrigenda.prompts import encode_plain
+
+_SENTENCE = re.compile(r"[A-Z][^.!?\"\n]*\.(?= [A-Z])")
 
 
-def sampled_prefixes(lm: LanguageModel, lengths: Sequence[tuple[int, int]], seed: int = 0) -> list[str]:
-    """The empty prefix, then texts sampled from the model (from its 5 most likely tokens, as ROME's authors do).
+def contexts(lm: LanguageModel, lengths: Sequence[tuple[int, int]], text: Text, seed: int = 0) -> list[str]:
+    """The empty context, then short texts: sentences of the text that ships, or sampled from the model.
 
     Args:
-        lm: the model; the texts are kept on disk, so only the first call samples.
-        lengths: pairs of a length in tokens and how many prefixes to sample of that length.
-        seed: for sampling.
+        lm: the model; sampled texts are kept on disk, so only the first call samples.
+        lengths: pairs of a length in tokens and how many contexts of that length.
+        text: what second moments are taken over. Where it is sampled from the model, so are contexts (from its 5 most
+            likely tokens, as ROME's authors do); else they are sentences of the text that ships.
+        seed: for sampling and for the choice of sentences.
 
     Returns:
-        prefixes that end in ". ", ready to stand before a prompt; the first is "".
+        contexts that end in ". ", ready to stand before a prompt; the first is "".
     """
-    prefixes = [""]
+    found = [""]
     for length, number in lengths:
-        text = Text(tokens=length * number, length=length, seed=seed, top_k=5)
-        for tokens in sample(lm, text, "contexts"):
-            words = lm.text(tokens)
-            prefixes.append(" ".join(words.splitlines()) + ". ")
-    return prefixes
+        if text.fitting(lm).source == "self":
+            sampled = Text("self", tokens=length * number, length=length, seed=seed, top_k=5)
+            found += [f"{' '.join(lm.text(tokens).splitlines())}. " for tokens in sample(lm, sampled, "contexts")]
+        else:
+            found += itertools.islice(_sentences(lm, length, seed), number)
+    return found
+
+
+def _sentences(lm: LanguageModel, length: int, seed: int) -> Iterator[str]:
+    """Whole sentences of so many tokens in a drawn order, then the beginnings of longer ones."""
+    order = _SENTENCE.findall(shipped_text())
+    random.Random(seed).shuffle(order)
+    longer = []
+    for sentence in dict.fromkeys(order):
+        tokens = encode_plain(lm.tokenizer, sentence)
+        if len(tokens) == length:
+            yield f"{sentence} "
+        elif len(tokens) > length:
+            longer.append(tokens[: length - 1])
+    yield from (f"{lm.text(tokens)}. " for tokens in longer)

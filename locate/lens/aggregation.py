@@ -181,7 +181,7 @@ def aggregation(
         UnsupportedModelError: the model is an encoder, or has no final norm.
         ValueError: the sequences have only one token; or as `Text.sequences` says.
     """
-    text = text or Text()
+    text = (text or Text()).fitting(lm)
     texts = check_value("aggregation", "texts", texts, AtLeastOne)
     holding = check_value("aggregation", "holding", holding, ShareAboveZero)
     generator = torch.Generator().manual_seed(check_value("aggregation", "seed", seed, Seed))

@@ -144,7 +144,7 @@ def saturation_events(
         UnsupportedModelError: the model is an encoder, has no final norm, or its layers are not the sum of known parts.
         ValueError: the sequences have only one token; or as `Text.sequences` says.
     """
-    text = text or Text()
+    text = (text or Text()).fitting(lm)
     texts = check_value("saturation_events", "texts", texts, AtLeastOne)
     k = check_value("saturation_events", "k", k, AtLeastOne)
     generator = torch.Generator().manual_seed(check_value("saturation_events", "seed", seed, Seed))

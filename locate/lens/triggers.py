@@ -223,7 +223,7 @@ def trigger_examples(lm: LanguageModel, text: Text | None = None, t: int = 25) -
         UnsupportedModelError: the model is an encoder, or its layers have different numbers of neurons.
         ValueError: the text has fewer than t prefixes; or as `Text.sequences` says.
     """
-    text = text or Text()
+    text = (text or Text()).fitting(lm)
     t = check_value("trigger_examples", "t", t, AtLeastOne)
     require_prefixes(lm)
     widths = {lm.memory(layer).d_ffn for layer in range(lm.n_layers)}

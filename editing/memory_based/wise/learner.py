@@ -25,7 +25,7 @@ from editing.memory_based.wise.other_subjects import OtherSubject, other_subject
 from editing.memory_based.wise.settings import CANDIDATES, WiseSettings
 from editing.memory_based.wise.state import WiseState
 from editing.memory_based.wise.unrelated import Kinds, draw_evenly
-from editing.shared.contexts import sampled_prefixes
+from editing.shared.contexts import contexts
 from editing.shared.outliers import WHY
 from editing.shared.training_rows import Rows, RowsForward, SideLayer, target_rows, thinned
 
@@ -65,7 +65,7 @@ class Learner:
         refused = {number for number, report in enumerate(self.reports) if "refused" in report}
         self.notes = history(self.facts, refused)
         self.memories.assign(self.notes)
-        pool = sampled_prefixes(side.lm, settings.prefix_lengths, settings.seed)[1:] if settings.prefixes else []
+        pool = contexts(side.lm, settings.prefix_lengths, settings.text, settings.seed)[1:] if settings.prefixes else []
         self.prompts: dict[int, list[str]] = {}  # of each new fact, the bare one first
         for number in self.new:
             # A fact's own random numbers: its rows are the same whatever else is edited in the same call.

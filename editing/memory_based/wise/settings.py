@@ -118,7 +118,7 @@ class RowSettings(Settings):
     """Which training rows a fact has: its bare prompt, and these.
 
     Attributes:
-        prefix_lengths: pairs (tokens, number) of the pool of contexts sampled from the model.
+        prefix_lengths: pairs (tokens, number) of the pool of contexts (`editing.shared.contexts`).
         prefixes: contexts drawn for each fact, besides none.
         thinned: rows whose prompt has words left out (`editing.shared.training_rows.thinned`).
         thinning: the share of the words left out.

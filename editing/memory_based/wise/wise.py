@@ -18,7 +18,7 @@ from editing.memory_based.wise.learner import Learner
 from editing.memory_based.wise.settings import SHAPING, WiseSettings
 from editing.memory_based.wise.state import WiseState
 from editing.registry import register
-from editing.shared.contexts import sampled_prefixes
+from editing.shared.contexts import contexts
 from editing.shared.extending import check_previous, state_of, without
 from editing.shared.together import note_disturbance
 from editing.shared.training_rows import SideLayer
@@ -118,7 +118,7 @@ class Wise(WiseSettings):
         lm.architecture.require_one_text("WISE")
         lm.architecture.require_causal("WISE")
         if self.prefixes:
-            sampled_prefixes(lm, self.prefix_lengths, self.seed)
+            contexts(lm, self.prefix_lengths, self.text, self.seed)
         Coordinates.of(lm, self.resolved_layer(lm), self)
 
     @one_thread

@@ -16,7 +16,8 @@ from corrigenda.errors import WrongModelError
 from corrigenda.moments.second_moment import second_moment
 from editing import Grace, Memit, Rome, ValueSettings
 from editing.locate_then_edit.keys import mean_keys
-from editing.locate_then_edit.prompts import build_prompts, run_prompts
+from editing.locate_then_edit.prompt_run import run_prompts
+from editing.locate_then_edit.prompts import build_prompts
 
 
 @pytest.fixture

@@ -20,7 +20,8 @@ from corrigenda.moments.text import Text
 from editing import Memit, ValueSettings
 from editing.locate_then_edit.keys import group_weights, mean_keys
 from editing.locate_then_edit.least_squares import Penalty, penalised_update
-from editing.locate_then_edit.prompts import Prompts, build_prompts, run_prompts
+from editing.locate_then_edit.prompt_run import run_prompts
+from editing.locate_then_edit.prompts import Prompts, build_prompts
 from editing.locate_then_edit.solved import Batch, Solving
 from editing.locate_then_edit.spread import spread
 from editing.locate_then_edit.targets import old_values, solve_target_values

@@ -181,9 +181,9 @@ def test_file_that_is_too_short(lm: LanguageModel, tmp_path: Path) -> None:
         Text(str(path), tokens=11, length=5).sequences(lm)
 
 
-def test_the_text_that_ships(lm: LanguageModel) -> None:
+def test_the_text_that_ships(caplog: pytest.LogCaptureFixture) -> None:
     """Plain prose, nothing of the texts that perplexity is measured on; no more of it than there is."""
-    text = shipped_text()
+    lm, text = tiny.build_byte_level(), shipped_text()
     assert len(text.split()) > 30_000
     assert text.isprintable() or set(text) - {"\n"} == {char for char in text if char.isprintable()}
     held_out = {line.strip() for kind in held_out_texts().values() for line in kind.split("\n") if len(line) > 40}
@@ -192,8 +192,20 @@ def test_the_text_that_ships(lm: LanguageModel) -> None:
     assert [len(sequence) for sequence in found] == [16] * 4
     assert found[0] == lm.tokenizer(text[:500], add_special_tokens=False)["input_ids"][:16]
     assert Text("shipped").key.startswith("shipped-")
-    with pytest.raises(ValueError, match=r"'shipped' has only \d+ tokens.*9000000 were asked for"):
-        Text("shipped", tokens=9_000_000, length=64).sequences(lm)
+    assert "9000000 were asked for" not in caplog.text
+    whole = Text("shipped", tokens=9_000_000, length=64).sequences(lm)
+    assert 64 * len(whole) > len(text.split())
+    assert "9000000 were asked for" in caplog.text
+
+
+def test_a_model_that_does_not_know_the_words_is_sampled_from() -> None:
+    lm, text = tiny.build("llama"), Text("shipped", tokens=64, length=16)
+    assert text.fitting(lm) == replace(text, source="self")
+    assert text.sequences(lm) == replace(text, source="self").sequences(lm)
+    assert second_moment(lm, 0, text).text.source == "self"
+    bytes_known = tiny.build_byte_level()
+    assert text.fitting(bytes_known) is text
+    assert text.sequences(bytes_known) != replace(text, source="self").sequences(bytes_known)
 
 
 @pytest.mark.parametrize("source", ["nonsense", "no/such/file.txt", "./nothing.txt", "/nothing", "data/words.txt"])

@@ -26,7 +26,8 @@ from corrigenda.prompts import encode_target
 from editing import AlphaEdit, EditRefusedError, Emmet, Memit, Rome, ValueSettings
 from editing.locate_then_edit.closed_form import ClosedForm
 from editing.locate_then_edit.history import KeyHistory, Solutions
-from editing.locate_then_edit.prompts import build_prompts, run_prompts
+from editing.locate_then_edit.prompt_run import run_prompts
+from editing.locate_then_edit.prompts import build_prompts
 from editing.locate_then_edit.solved import Batch, Solving
 from editing.locate_then_edit.targets import old_values, solve_target_values
 

@@ -22,7 +22,8 @@ from corrigenda.moments.experts import ExpertMoments, tokens_for
 from corrigenda.moments.text import Text
 from editing import AlphaEdit, Emmet, Memit, Rome, UltraEdit, ValueSettings
 from editing.locate_then_edit.closed_form import ClosedForm
-from editing.locate_then_edit.prompts import build_prompts, run_prompts
+from editing.locate_then_edit.prompt_run import run_prompts
+from editing.locate_then_edit.prompts import build_prompts
 from editing.locate_then_edit.targets import old_values, solve_target_values
 
 LAYER = 2

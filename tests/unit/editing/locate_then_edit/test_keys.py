@@ -12,7 +12,8 @@ from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
 from editing.locate_then_edit.keys import bare_keys, group_weights, mean_keys
-from editing.locate_then_edit.prompts import PromptRun, build_prompts, run_prompts
+from editing.locate_then_edit.prompt_run import PromptRun, run_prompts
+from editing.locate_then_edit.prompts import build_prompts
 
 PREFIXES = ("", "red green . ", "the river is in the north . ")
 FACTS = [

@@ -29,9 +29,11 @@ from torch import Tensor
 
 from corrigenda import ContextEdit, Edit, Fact, LanguageModel, LowRankEdit, Origin
 from corrigenda.disturbance import DisturbanceWarning
+from corrigenda.moments.text import Text
 from editing import EditRefusedError, Rome
-from editing.locate_then_edit.prompts import build_prompts, run_prompts
-from editing.shared.contexts import sampled_prefixes
+from editing.locate_then_edit.prompt_run import run_prompts
+from editing.locate_then_edit.prompts import build_prompts
+from editing.shared.contexts import contexts
 
 moment = pytest.fixture(given_moment, autouse=True)
 
@@ -300,7 +302,7 @@ def test_contexts_are_sampled_from_the_unedited_model(
         monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / name))
         if edit is not None:
             edit.apply(lm)
-        found.append(sampled_prefixes(lm, ((5, 3), (8, 3))))
+        found.append(contexts(lm, ((5, 3), (8, 3)), Text("self")))
     assert len(lm.edits) == 1
     assert found[0] == found[1]
     assert found[0][0] == ""

@@ -33,6 +33,7 @@ OTHER_VALUES: tuple[dict[str, Any], ...] = (
     {"kl_position": "last"},
     {"early_stop_loss": 1e-3},
     {"confident_steps": 1},
+    {"products": "bfloat16"},
 )
 """Each setting of the solver, by a value that is not the one in `VALUE`."""
 

@@ -17,7 +17,8 @@ from corrigenda import Fact, LanguageModel
 from corrigenda.forward.interventions import Add, Read, intervene
 from corrigenda.forward.partial import PartialForward
 from corrigenda.models.sites import Site
-from editing.locate_then_edit.prompts import build_prompts, run_prompts
+from editing.locate_then_edit.prompt_run import run_prompts
+from editing.locate_then_edit.prompts import build_prompts
 from editing.locate_then_edit.targets import (
     PADDING,
     PASS_TOKENS,

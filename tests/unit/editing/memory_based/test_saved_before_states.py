@@ -22,7 +22,7 @@ from editing.shared.extending import state_of
 
 SAVED = Path(__file__).parents[3] / "data_files" / "edits_before_states"
 WISE = wise(steps=3, weight=0.3, other_subjects=1)
-GRACE = Grace(layer=2, radius=1.0, steps=3, text=Text(tokens=256, length=8))
+GRACE = Grace(layer=2, radius=1.0, steps=3, text=Text("self", tokens=256, length=8))
 
 
 def old(name: str, lm: LanguageModel, folder: Path) -> Path:

@@ -16,7 +16,7 @@ from corrigenda.moments.second_moment import second_moment
 from corrigenda.moments.text import Text
 from corrigenda.runs.folder import RunFolder
 from corrigenda.system import progress
-from editing.shared.contexts import sampled_prefixes
+from editing.shared.contexts import contexts
 from eval import EditRun, EvalSettings, SequentialSettings, run_batch, run_sequential, run_single
 
 MEASURED = EvalSettings(generate=False, perplexity_windows=0)
@@ -96,7 +96,7 @@ def test_every_stage_that_takes_a_while_is_told(
     monkeypatch.setattr(progress, "QUIET_SECONDS", 0.0)
     monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
     run = run_of(tmp_path / "batch", Notes(), *TARGETS)
-    sampled_prefixes(run.lm, [(2, 3)])
+    contexts(run.lm, [(2, 3)], Text("self"))
     second_moment(run.lm, 1, Text(tokens=64, length=16))
     run_batch(run)
     run_single(run_of(tmp_path / "single", Notes(), *TARGETS))

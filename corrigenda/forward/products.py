@@ -1,0 +1,53 @@
+"""Matrix products in bfloat16 inside a model whose weights and sums are in float32.
+
+A processor with bfloat16 instructions multiplies several times as fast in it. Attention, norms, sums and the logits
+stay in float32: a whole model in bfloat16 is slower again, and coarser.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from corrigenda.models.bare import BareModel
+
+
+@contextmanager
+def bfloat16_products(lm: BareModel, first: int = 0) -> Iterator[None]:
+    """Within the block, the linear maps of the model's blocks from one on multiply in bfloat16.
+
+    They can be differentiated in what enters them. Maps that are not plain float32 (quantised ones, a user's classes)
+    stay as they are. The copies of the weights take half as much memory as the weights.
+
+    Args:
+        lm: the model; its weights are not touched.
+        first: the first block of which this holds.
+    """
+    maps = [
+        part
+        for block in lm.architecture.blocks[first:]
+        for part in block.modules()
+        if type(part) is nn.Linear and part.weight.dtype == torch.float32 and "forward" not in vars(part)
+    ]
+    try:
+        for part in maps:
+            part.forward = _in_bfloat16(part)  # type: ignore[method-assign, assignment]
+        yield
+    finally:
+        for part in maps:
+            vars(part).pop("forward", None)
+
+
+def _in_bfloat16(part: nn.Linear) -> Callable[[Tensor], Tensor]:
+    weight = part.weight.detach().to(torch.bfloat16)
+    bias = None if part.bias is None else part.bias.detach()
+
+    def forward(states: Tensor) -> Tensor:
+        product = functional.linear(states.to(torch.bfloat16), weight).to(states.dtype)
+        return product if bias is None else product + bias
+
+    return forward

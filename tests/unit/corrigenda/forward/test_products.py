@@ -1,0 +1,60 @@
+"""Products in bfloat16: near those in float32 and not the same, differentiable, and gone after the block."""
+
+from __future__ import annotations
+
+import pytest
+import tiny
+import torch
+from torch import Tensor, nn
+
+from corrigenda import Fact
+from corrigenda.forward.products import bfloat16_products
+from corrigenda.forward.recording import forward_logits
+from editing.locate_then_edit.prompt_run import run_prompts
+from editing.locate_then_edit.prompts import build_prompts
+from editing.locate_then_edit.targets import ValueSettings, solve_target_values
+
+PROMPT = "the Eiffel tower is located in"
+
+
+def logits(lm: object) -> Tensor:
+    return forward_logits(lm, [lm.tokens(PROMPT)])  # type: ignore[arg-type, attr-defined]
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt_neox", "opt"])
+def test_they_are_those_of_weights_and_inputs_in_bfloat16(family: str) -> None:
+    lm = tiny.build(family)
+    maps = [part for block in lm.architecture.blocks for part in block.modules() if type(part) is nn.Linear]
+    states = torch.randn(3, maps[0].in_features)
+    plain = maps[0](states)
+    with bfloat16_products(lm):
+        found = maps[0](states)
+    by_hand = (states.bfloat16() @ maps[0].weight.bfloat16().T).float()
+    by_hand = by_hand if maps[0].bias is None else by_hand + maps[0].bias
+    assert torch.equal(found, by_hand)
+    assert not torch.equal(found, plain)
+    assert torch.equal(maps[0](states), plain)
+    assert not any("forward" in vars(part) for part in maps)
+
+
+def test_only_from_a_block_on_and_also_after_an_error() -> None:
+    lm = tiny.build("llama")
+
+    def changed() -> list[bool]:
+        return [any("forward" in vars(part) for part in block.modules()) for block in lm.architecture.blocks]
+
+    with bfloat16_products(lm, 2):
+        assert changed() == [False, False, True, True]
+    with pytest.raises(IndexError), bfloat16_products(lm):
+        lm.memory(99)
+    assert not any(changed())
+
+
+def test_targets_are_nearly_the_same() -> None:
+    lm = tiny.build("llama")
+    facts = [Fact("the Eiffel tower", "{} is located in", "Rome"), Fact("Thomas", "the city of {} is", "Berlin")]
+    run = run_prompts(lm, build_prompts(lm, facts, ["", "and so. "], "{} is a", "subject"), [1], ())
+    plain = solve_target_values(lm, run, 1, ValueSettings())
+    half = solve_target_values(lm, run, 1, ValueSettings(products="bfloat16"))
+    assert not torch.equal(plain.values, half.values)
+    assert torch.cosine_similarity(plain.values, half.values).min() > 0.95
