@@ -24,21 +24,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from many_facts import (
-    BATCH,
-    DATA,
-    FIXED,
-    NAME,
-    OTHERS,
-    TUNING,
-    after,
-    asked,
-    chosen,
-    points_of,
-    write_facts,
-)
+from many_facts import BATCH, FIXED, OTHERS, TUNING, asked, points_of, write_facts
+from many_facts_methods import DATA
+from many_facts_page import NAME, after
 from pages import ROOT
-from runs import run
+from runs import chosen, run
 
 from corrigenda.data import FactSet, read_facts
 from corrigenda.runs.store import Store, StoredRun

@@ -17,19 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from many_facts import (
-    DATA,
-    TOGETHER,
-    chosen,
-    facts_at,
-    paired,
-    points_of,
-    unsaid,
-    without_generation,
-    write_lines,
-)
+from many_facts import facts_at, points_of
+from many_facts_methods import DATA, TOGETHER
+from many_facts_page import paired, unsaid
 from pages import ROOT, Collected, Report, keeping_option, kept
-from runs import finished, how_made, run
+from runs import chosen, finished, how_made, run, without_generation, write_lines
 from words import written
 
 from corrigenda import Fact

@@ -1,4 +1,4 @@
-"""What reports of ordinary runs share: run.py, started in a store, which goes on where it was stopped."""
+"""What reports of runs share: run.py, started in a store, which goes on where it was stopped; files of facts."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pages import ROOT, UNKNOWN, Made, add_note, made, noting
 
+from corrigenda import Fact
+from corrigenda.data import FactSet
 from corrigenda.runs.store import Store, StoredRun
+from corrigenda.system.files import write_text
 
 LIKE = "rome"
 """The random edits are as large as those of this editor. Its edits are kept, so that they are not made twice."""
@@ -89,3 +94,59 @@ def how_made(stored: StoredRun) -> Made:
     told = json.loads(path.read_text(encoding="utf-8"))
     entry = {"code": UNKNOWN, "commit": UNKNOWN, "versions": told["versions"], "machine": told["machine"]}
     return [entry | {"begun": told["begun"], "ended": None, "load": [None, None]}]
+
+
+# -- what is asked for
+
+
+def chosen(given: str, known: Mapping[str, Any], what: str) -> list[str]:
+    """The names that were asked for, divided by commas; by default all.
+
+    Raises:
+        SystemExit: one is unknown.
+    """
+    names = [name for name in given.split(",") if name] or list(known)
+    if unknown := set(names) - set(known):
+        raise SystemExit(f"no such {what}: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    return names
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def without_generation(facts: FactSet) -> FactSet:
+    """Without the prompts for fluency: sampled texts are a large part of the time and none of the question."""
+    return FactSet(facts.name, tuple(replace(fact, generation=()) for fact in facts))
+
+
+def write_lines(path: Path, facts: Iterable[Fact]) -> None:
+    """Writes facts as `data=facts` reads them."""
+    write_text(path, "".join(json.dumps(fact.to_dict(), ensure_ascii=False) + "\n" for fact in facts))
+
+
+def write_others(others: Iterable[Fact], scored: Sequence[Fact], edited: Iterable[Fact], path: Path) -> Path:
+    """Writes facts that are neither edited nor scored to a file, if there are any.
+
+    Without the locality and neighbourhood prompts of `scored` (CounterFact's facts have some in common), and without
+    those that name an edited subject.
+    """
+    asked = {prompt for fact in scored for prompt in (*fact.neighbourhood, *(probe.prompt for probe in fact.locality))}
+    subjects = {fact.subject for fact in edited}
+
+    def apart(prompt: str) -> bool:
+        return prompt not in asked and not any(subject in prompt for subject in subjects)
+
+    found = []
+    for fact in others:
+        locality = tuple(probe for probe in fact.locality if apart(probe.prompt))
+        found.append(replace(fact, neighbourhood=tuple(filter(apart, fact.neighbourhood)), locality=locality))
+    if found:
+        write_lines(path, found)
+    return path
+
+
+def at_edge(found: Mapping[str, Any]) -> list[str]:
+    """The chosen settings that are the least or the greatest that was tried."""
+    tried = {key: [trial["settings"][key] for trial in found["trials"]] for key in found["chosen"]}
+    return [key for key, value in found["chosen"].items() if value in (min(tried[key]), max(tried[key]))]

@@ -20,7 +20,7 @@ from pages import DOCS, UNKNOWN
 from corrigenda.system.files import write_text
 from eval.metrics import METRICS
 from eval.metrics.unit import unit_of
-from eval.protocols.curves import cell
+from eval.protocols.curves import cell, value_at
 
 TEMPLATES = DOCS / "templates"
 ALPHA = 0.05
@@ -88,7 +88,7 @@ def _environment() -> Environment:
     )
     found.filters |= {one.__name__: one for one in (line, chance, columns, short, figure, cell)}
     found.filters |= {"wrap": wrapped, "f": format, "of": lambda key, values: values[key]}
-    found.globals |= {"METRICS": METRICS, "alpha": ALPHA}
+    found.globals |= {"METRICS": METRICS, "alpha": ALPHA, "value_at": value_at}
     return found
 
 

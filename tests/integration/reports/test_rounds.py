@@ -26,14 +26,25 @@ def report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, run_here: Callable[.
     """The script, with small editors, and its runs in this process."""
     monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
     monkeypatch.syspath_prepend(str(ROOT / "docs" / "reports"))
-    for name in ("rounds", "contexts", "many_facts", "leaderboard", "sequential", "layers", "pages"):
+    for name in (
+        "rounds",
+        "contexts",
+        "many_facts",
+        "many_facts_page",
+        "runs",
+        "words",
+        "leaderboard",
+        "sequential",
+        "layers",
+        "pages",
+    ):
         monkeypatch.delitem(sys.modules, name, raising=False)
     module = importlib.import_module("rounds")
     changed = {name: replace(one, settings=(*SMALL, *one.settings)) for name, one in module.VARIANTS.items()}
     monkeypatch.setattr(module, "VARIANTS", changed)
     monkeypatch.setattr(module, "SETTINGS", ("eval.max_new_tokens=4", "eval.perplexity_windows=3"))
     monkeypatch.setattr(module, "run", run_here)
-    monkeypatch.setattr(sys.modules["many_facts"], "MIN_FACTS", 3)
+    monkeypatch.setattr(sys.modules["many_facts_page"], "MIN_FACTS", 3)
     return module
 
 
@@ -83,7 +94,7 @@ def test_what_facts_are_asked_for(report: ModuleType, arguments: list[str]) -> N
 
 def test_the_comparison_is_paired(report: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """By hand: three facts of ten are won, none is lost; McNemar's p is 2 * 0.5^3, and the finding says no more."""
-    monkeypatch.setattr(sys.modules["many_facts"], "MIN_FACTS", 10)
+    monkeypatch.setattr(sys.modules["many_facts_page"], "MIN_FACTS", 10)
 
     def side(said: int) -> dict[str, Any]:
         held = [float(number < said) for number in range(10)]

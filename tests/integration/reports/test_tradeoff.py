@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import json
-import math
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +19,10 @@ from editing import Grace, Unrelated, Wise
 from eval import EvalSettings
 
 ROOT = Path(__file__).parents[3]
+KEYS = (
+    *("token_accuracy", "free_generation_strict"),
+    *("paraphrase_token_accuracy", "paraphrase_free_generation_strict"),
+)
 SUBJECTS = ["Thomas", "Danielle", "Ben", "the river", "the tower", "the piano", "Rome", "Berlin"]
 GRIDS = {
     "grace": {"relative_radius": (0.1, 2.0)},
@@ -34,13 +36,15 @@ def report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     """The script, with a tiny model, small editors, few trials and few points."""
     monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
     monkeypatch.syspath_prepend(str(ROOT / "docs" / "reports"))
-    monkeypatch.delitem(sys.modules, "tradeoff", raising=False)
+    for name in ("tradeoff", "tradeoff_memories", "runs", "words", "pages"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
     module = importlib.import_module("tradeoff")
+    memories = sys.modules["tradeoff_memories"]
     monkeypatch.setattr(module, "load", lambda _name: tiny.build("llama"))
     monkeypatch.setattr(module, "GRIDS", GRIDS)
     monkeypatch.setattr(module, "SCALES", dict.fromkeys(GRIDS, (0.5, 1.0, 100.0)))
-    monkeypatch.setattr(module, "WINDOWS", EvalSettings(perplexity_windows=6, perplexity_window=16))
-    plain = module.configured
+    monkeypatch.setattr(memories, "WINDOWS", EvalSettings(perplexity_windows=6, perplexity_window=16))
+    plain = memories.configured
 
     def small(name: str, unrelated: Unrelated, n: int, settings: dict[str, float]) -> Any:
         text = Text(tokens=256, length=8)
@@ -50,7 +54,7 @@ def report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
             more |= {"prefixes": 0, "thinned": 0, "unrelated_batch": 4, "loudest": 2, "max_norm": None}
         return type(editor)(**{**vars(editor), **more, **settings})
 
-    monkeypatch.setattr(module, "configured", small)
+    monkeypatch.setattr(memories, "configured", small)
     return module
 
 
@@ -96,7 +100,7 @@ def test_all_steps(report: ModuleType, arguments: list[str], tmp_path: Path, mon
         assert collected["settings"] == tuned["chosen"]
         assert [point["scale"] for point in collected["points"]] == [0.5, 1.0, 100.0]
         for point in collected["points"]:
-            assert {key: len(values) for key, values in point["figures"].items()} == dict.fromkeys(report.KEYS, 5)
+            assert {key: len(values) for key, values in point["figures"].items()} == dict.fromkeys(KEYS, 5)
             assert len(point["answered"]["locality"]) == 5
             assert len(point["answered"]["same_form"]) == 3
             assert len(point["answered"]["windows"]) == 6
@@ -121,7 +125,7 @@ def test_all_steps(report: ModuleType, arguments: list[str], tmp_path: Path, mon
     report.REPORT.main(["collect", *arguments])
     report.REPORT.main(["collect", "--anew", *arguments])
     again = json.loads((tmp_path / "data" / "tradeoff.json").read_text())
-    assert (again["figures"], again["runs"]) == (data, kept["runs"])
+    assert (again["figures"], again["runs"], again["digest"]) == (data, kept["runs"], kept["digest"])
     monkeypatch.setattr(report, "load", None)
     report.REPORT.main(page)
     assert (tmp_path / "tradeoff.md").read_text() == text
@@ -141,7 +145,7 @@ def test_values_are_learned_once_and_are_the_same(report: ModuleType) -> None:
 
     for radius in (0.01, 0.3):
         settings = {"layer": 2, "radius": radius, "steps": 4}
-        editor = report.RememberingGrace(**settings)
+        editor = sys.modules["tradeoff_memories"].RememberingGrace(**settings)
         object.__setattr__(editor, "values", remembered)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Grace, "_learn", counted)
@@ -155,37 +159,7 @@ def test_values_are_learned_once_and_are_the_same(report: ModuleType) -> None:
     assert len(learned) < 2 * len(facts)
 
 
-def test_ten_of_ten_is_not_sure(report: ModuleType) -> None:
-    """Clopper and Pearson: from 0.025 ** (1 / 10) on."""
-    assert report.percent([1.0] * 10, True) == f"100.0 [{100 * 0.025**0.1:.1f}, 100.0]"
-    assert report.percent([1.0] * 10) == "100.0"
-
-
-def test_the_objective_by_hand(report: ModuleType) -> None:
-    """3 / (1 / 0.5 + 1 / 0.25 + 1 / 0.75), and nothing for what fails in one of them or was refused."""
-
-    def point(right: list[int], paraphrases: list[int], same_form: list[int]) -> dict[str, Any]:
-        figures = {"free_generation_strict": right, "paraphrase_free_generation_strict": paraphrases}
-        return {"figures": figures, "answered": {"same_form": same_form}}
-
-    assert report.objective(point([1, 0], [1, 0, 0, 0], [0, 0, 0, 1])) == pytest.approx(3 / (2 + 4 + 4 / 3))
-    assert report.objective(point([1, 1], [1, 1], [1, 1])) == 0
-    assert report.objective({"refused": "the loss is not finite"}) == 0
-
-
-def test_every_editor_has_as_many_trials() -> None:
-    """The settings as they are in the file, not those of these tests."""
-    source = (ROOT / "docs" / "reports" / "tradeoff.py").read_text(encoding="utf-8")
-    [grids] = [
-        ast.literal_eval(node.value)
-        for node in ast.parse(source).body
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == "GRIDS"
-        if node.value is not None
-    ]
-    assert {math.prod(map(len, grid.values())) for grid in grids.values()} == {8}
-
-
-def test_which_prompts_are_answered(report: ModuleType) -> None:
+def test_which_prompts_are_answered(report: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """By hand: the balls of a codebook, prompts in several batches."""
     lm: LanguageModel = tiny.build("llama")
     prompts = [lm.tokens(f"{subject} is in") for subject in SUBJECTS]
@@ -193,5 +167,6 @@ def test_which_prompts_are_answered(report: ModuleType) -> None:
         lm, [Fact("Ben", "{} is in", "Rome"), Fact("Rome", "{} is in", "Ben")]
     )
     assert isinstance(edit, CodebookEdit)
-    report.ROWS = 3
-    assert report.answered(lm, edit, prompts) == [subject in ("Ben", "Rome") for subject in SUBJECTS]
+    memories = sys.modules["tradeoff_memories"]
+    monkeypatch.setattr(memories, "ROWS", 3)
+    assert memories.answered(lm, edit, prompts) == [subject in ("Ben", "Rome") for subject in SUBJECTS]

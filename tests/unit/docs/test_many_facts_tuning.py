@@ -7,12 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import many_facts
+import many_facts_page
 import many_facts_tuning
 import pytest
+import words
 
 from corrigenda import Fact
 from corrigenda.runs.store import Store
 from corrigenda.system.files import write_json
+
+
+def told(tuning: dict[str, Any]) -> str:
+    """The page of no runs."""
+    shape = {"model": "tiny", "d_ffn": 48, "batch": 4, "scored": 3, "not_run": [], "data": {}, "tuning": tuning}
+    return words.rendered("many_facts", {**shape, **many_facts_page.digest(shape), "provenance": ""})
 
 
 def trial(score: float | None, drift: float | None) -> dict[str, Any]:
@@ -80,7 +88,7 @@ def test_trials_are_runs_on_facts_of_their_own_and_are_not_done_twice(
     found = json.loads((store / many_facts.TUNING).read_text())
     assert found["facts"] == "facts 7 to 10 of counterfact.json"
     assert found["methods"]["crispedit"]["chosen"] == {"gamma": 0.95}
-    page = "\n".join(many_facts.tuned(found))
+    page = told(found)
     # 0.99 has the highest score and drifts too far; what is chosen is not at the edge of its grid.
     assert "| CrispEdit | gamma 0.5, 0.7, 0.8, 0.9, 0.95, 0.99 | gamma=0.95 |  | 95.0 | 50.0 to 99.0 |" in page
     assert "edited in one batch, of which 3 are scored" in page.replace("\n", " ")
@@ -89,8 +97,7 @@ def test_trials_are_runs_on_facts_of_their_own_and_are_not_done_twice(
     write_json(store / many_facts.TUNING, {"methods": {"memit": {"chosen": {"ratio": 3.0}}}})
     for name in ("memit", "memit_plain", "memit_anew"):
         assert many_facts.settings_chosen(store, name) == {"ratio": 3.0}
-    assert list(many_facts.tuned(None)) == []
     found["methods"]["crispedit"]["chosen"] = {"gamma": 0.99}
-    assert "| gamma=0.99 | gamma | 99.0 |" in "\n".join(many_facts.tuned(found))
+    assert "| gamma=0.99 | gamma | 99.0 |" in told(found)
     with pytest.raises(SystemExit, match=r"has 12 facts, and none to tune on after the first 100"):
         many_facts_tuning.main([*arguments, "--first", "100"])
