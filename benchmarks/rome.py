@@ -8,7 +8,8 @@ threads are the same, no fact stops early, and the results are compared before t
 
 Prints a JSON object as its last line: `ratio` is plain / ours for one fact, `ratio_batch` for one fact in a batch of 8;
 `operations_ratio` and `operations_ratio_batch` are those of the multiplications in matrix products and attention, which
-is what the times would be if nothing else took any.
+is what the times would be if nothing else took any. `ratio_bfloat16` is that of ours with `value.products=bfloat16`,
+whose v* is the same but for rounding: `cosine_bfloat16` says by how much, the worst of the facts.
 """
 
 from __future__ import annotations
@@ -152,6 +153,11 @@ def main() -> None:
     ]
     together = partial(ours, lm, facts, layer, prefixes)
     batch_seconds, _ = timed(partial(together, settings))
+    half = [timed(partial(each, dataclasses.replace(settings, products="bfloat16"))) for each in solved.values()]
+    cosines = [
+        torch.cosine_similarity(solve(settings)[1], values).item()
+        for solve, (_, (_, values)) in zip(solved.values(), half, strict=True)
+    ]
     counts = [(operations(plainly[each], settings), operations(solved[each], settings)) for each in plainly]
     result = {
         **about("rome", lm),
@@ -163,6 +169,10 @@ def main() -> None:
         **summary(timings, "_per_fact"),
         "ours_seconds_per_fact_batch": batch_seconds / len(facts),
         "ratio_batch": sum(each.plain for each in timings) / batch_seconds,
+        "ratio_bfloat16": statistics.median(
+            each.plain / seconds for each, (seconds, _) in zip(timings, half, strict=True)
+        ),
+        "cosine_bfloat16": min(cosines),
         "operations_ratio": statistics.median(theirs / mine for theirs, mine in counts),
         "operations_ratio_batch": sum(theirs for theirs, _ in counts) / operations(together, settings),
         "peak_memory_mb": peak_memory_mb(),
