@@ -52,6 +52,15 @@ def low_rank(lm: LanguageModel, seed: int, ranks: Mapping[int, int] = MappingPro
     return LowRankEdit.of(lm, origin(lm), factors)
 
 
+def random_update(lm: LanguageModel, size: float, layer: int = 1, rank: int = 2) -> LowRankEdit:
+    """A random change of one layer, `size` times as large as its values."""
+    memory = lm.memory(layer)
+    draw = torch.Generator().manual_seed(0)
+    left, right = torch.randn(memory.d_ffn, rank, generator=draw), torch.randn(rank, memory.d_model, generator=draw)
+    right *= size * float(memory.values.norm() / (left @ right).norm())
+    return LowRankEdit.of(lm, origin(lm), {layer: (left, right)})
+
+
 def values(lm: LanguageModel, seed: int) -> Edit:
     return ValueEdit.of(lm, origin(lm), {layer: drawn(seed, *lm.memory(layer).values.shape) for layer in (0, 1)})
 

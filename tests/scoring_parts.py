@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from corrigenda import ContextEdit, LanguageModel, LowRankEdit, Origin
+from corrigenda import ContextEdit, LanguageModel, Origin
 from eval.scoring.probabilities import TargetScore, score
 
 TOLERANCE = 1e-4
@@ -50,15 +50,6 @@ def check(lm: LanguageModel, queries: list[tuple[str, list[str]]], context: str 
         assert result.next_token is not None
         last = plain(lm, lm.tokenizer(context + prompt)["input_ids"])[-1]
         torch.testing.assert_close(result.next_token, last, atol=TOLERANCE, rtol=0)
-
-
-def some_edit(lm: LanguageModel, layer: int, size: float) -> LowRankEdit:
-    """A random change of one layer, `size` times as large as its values."""
-    memory = lm.memory(layer)
-    draw = torch.Generator().manual_seed(0)
-    left, right = torch.randn(memory.d_ffn, 2, generator=draw), torch.randn(2, memory.d_model, generator=draw)
-    right *= size * float(memory.values.norm() / (left @ right).norm())
-    return LowRankEdit.of(lm, Origin(lm.name, lm.fingerprint, "test"), {layer: (left, right)})
 
 
 def context_edit(lm: LanguageModel, text: str) -> ContextEdit:

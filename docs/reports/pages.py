@@ -284,10 +284,3 @@ def mean(values: Sequence[float], groups: Sequence[Hashable], shares: bool = Fal
     """A mean with its 95 % interval over groups (subjects), for a digest; `shares` as in `corrigenda.intervals`."""
     low, high = interval([values], groups, shares=shares) or (None, None)
     return {"mean": fmean(values), "low": low, "high": high}
-
-
-def provenance(name: str, data: Mapping[str, Any], script: str) -> list[str]:
-    """The lines of `words.provenance`, for pages that are no templates."""
-    import words
-
-    return ["", *words.provenance(name, data, script).splitlines()]

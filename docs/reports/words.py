@@ -104,11 +104,6 @@ def line(text: str) -> str:
     return " ".join(text.split()) + "\n"
 
 
-def paragraph(*parts: str) -> list[str]:
-    """The lines of running text."""
-    return wrapped(" ".join(parts)).splitlines()
-
-
 def columns(heads: list[str]) -> str:
     """The head of a table."""
     return f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}"

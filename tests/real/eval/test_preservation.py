@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-import torch
+from edits_parts import random_update
 
-from corrigenda import Fact, LanguageModel, LowRankEdit, Origin
+from corrigenda import Fact, LanguageModel
 from corrigenda.facts import Probe
 from eval import EvalSettings, measure
 
@@ -28,15 +28,6 @@ FACT = Fact(
 )
 
 
-def update(lm: LanguageModel, size: float) -> LowRankEdit:
-    """A random change of one layer, whose norm is this share of that of its values."""
-    memory = lm.memory(6)
-    draw = torch.Generator().manual_seed(0)
-    left, right = torch.randn(memory.d_ffn, 2, generator=draw), torch.randn(2, memory.d_model, generator=draw)
-    right *= size * float(memory.values.norm() / (left @ right).norm())
-    return LowRankEdit.of(lm, Origin(lm.name, lm.fingerprint, "test"), {6: (left, right)})
-
-
 def up_to_the_end(lm: LanguageModel) -> list[str]:
     """The answers by the rule before: up to the end token or a line break."""
     return lm.generate(list(QUESTIONS), SETTINGS.preservation_tokens, stop_at_newline=True)
@@ -47,7 +38,7 @@ def test_a_random_update_is_told_from_none(smollm2: LanguageModel) -> None:
     answers = up_to_the_end(smollm2)
     assert not any(answer.strip() for answer in answers)
     (none,) = measure(smollm2, [FACT], SETTINGS, before)
-    with update(smollm2, 0.5).applied(smollm2):
+    with random_update(smollm2, 0.5, 6).applied(smollm2):
         assert up_to_the_end(smollm2) == answers  # by the rule before, all is preserved
         (random,) = measure(smollm2, [FACT], SETTINGS, before)
     assert none.values["preservation"] == 1

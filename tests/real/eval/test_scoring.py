@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from scoring_parts import check, context_edit, plain, some_edit
+from edits_parts import random_update
+from scoring_parts import check, context_edit, plain
 
 from corrigenda import LanguageModel
 from eval.scoring.probabilities import continues_as, score
@@ -57,7 +58,7 @@ def test_continues_as_agrees_with_decoding(smollm2: LanguageModel) -> None:
     free = [unbarred == tokens for unbarred, tokens in zip(answers(()), old, strict=True)]
     assert not all(free)  # some would have ended
     assert continues_as(smollm2, items) == free
-    with some_edit(smollm2, 6, 1.0).applied(smollm2):
+    with random_update(smollm2, 1.0, 6).applied(smollm2):
         kept = [new == before for new, before in zip(answers(), old, strict=True)]
         assert any(kept)
         assert not all(kept)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-import torch
+from edits_parts import random_update
 
-from corrigenda import ContextEdit, Edit, Fact, LanguageModel, LowRankEdit, Origin
+from corrigenda import ContextEdit, Edit, Fact, LanguageModel, Origin
 from corrigenda.data.embedded import embedded_facts
 from eval import EvalSettings, Evaluation, evaluate
 
@@ -33,15 +33,6 @@ def origin(lm: LanguageModel) -> Origin:
     return Origin(lm.name, lm.fingerprint, "test")
 
 
-def random_update(lm: LanguageModel, share: float) -> LowRankEdit:
-    """A change of one layer whose norm is a share of its values'."""
-    draw = torch.Generator().manual_seed(0)
-    memory = lm.memory(12)
-    left, right = torch.randn(memory.d_ffn, 1, generator=draw), torch.randn(1, memory.d_model, generator=draw)
-    left *= share * float(memory.values.norm() / (left @ right).norm())
-    return LowRankEdit.of(lm, origin(lm), {12: (left, right)})
-
-
 def test_a_statement_in_the_context_is_repeated_where_it_is_denied(smollm2: LanguageModel) -> None:
     def stated(fact: Fact) -> str:
         return f"{fact.statement} {fact.target_new}."
@@ -58,7 +49,7 @@ def test_a_statement_in_the_context_is_repeated_where_it_is_denied(smollm2: Lang
 
 
 def test_a_random_update_and_none(smollm2: LanguageModel) -> None:
-    none, random = (measured(smollm2, [random_update(smollm2, share)] * len(FACTS)) for share in (0.0, 0.5))
+    none, random = (measured(smollm2, [random_update(smollm2, share, 12, 1)] * len(FACTS)) for share in (0.0, 0.5))
     assert none["same_subject_preservation"] == 1
     assert none["same_subject_kl"] == pytest.approx(0, abs=1e-6)
     assert random["same_subject_preservation"] < 0.8  # 41 % over eight facts

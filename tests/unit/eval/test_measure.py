@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from edits_parts import random_update
 from torch import Tensor
 
-from corrigenda import Fact, LanguageModel, LowRankEdit, Origin
+from corrigenda import Fact, LanguageModel
 from corrigenda.errors import SettingsError
 from corrigenda.facts import Probe
 from eval import METRICS, Case, EvalSettings, Evaluation, Measurement, evaluate, measure
@@ -196,14 +197,6 @@ def test_what_is_not_asked_for_is_not_done() -> None:
     assert "efficacy_success" in found.values
 
 
-def random_edit(lm: LanguageModel, size: float, layer: int = 1) -> LowRankEdit:
-    memory = lm.memory(layer)
-    draw = torch.Generator().manual_seed(0)
-    left, right = torch.randn(memory.d_ffn, 2, generator=draw), torch.randn(2, memory.d_model, generator=draw)
-    right *= size * float(memory.values.norm() / (left @ right).norm())
-    return LowRankEdit.of(lm, Origin(lm.name, lm.fingerprint, "test"), {layer: (left, right)})
-
-
 def build(family: str = "llama") -> LanguageModel:
     return tiny.build(family, scale=8.0)
 
@@ -245,7 +238,7 @@ def test_comparison_with_before() -> None:
     logs = [next_token(lm, prompt) for prompt in prompts]
     answers = [continuation(lm, prompt) for prompt in prompts]
     before = measure(lm, [EIFFEL, BEN], SMALL)
-    with random_edit(lm, 0.35).applied(lm):
+    with random_update(lm, 0.35).applied(lm):
         after = measure(lm, [EIFFEL, BEN], SMALL, before)
         kls = [float((p.exp() * (p - next_token(lm, prompt))).sum()) for p, prompt in zip(logs, prompts, strict=True)]
         kept = [continuation(lm, prompt) == answer for prompt, answer in zip(prompts, answers, strict=True)]
@@ -329,7 +322,7 @@ def test_values_do_not_depend_on_batching(family: str) -> None:
     facts = [EIFFEL, BEN, THOMAS, INSERT, ERASE]
     small = dataclasses.replace(SMALL, max_tokens=20)
     before = measure(lm, facts, SMALL)
-    with random_edit(lm, 0.35).applied(lm):
+    with random_update(lm, 0.35).applied(lm):
         together = measure(lm, facts, SMALL, before)
         in_small_batches = measure(lm, facts, small, before)
         alone = [measure(lm, [fact], SMALL, [old])[0] for fact, old in zip(facts, before, strict=True)]
@@ -347,7 +340,7 @@ def test_evaluate_compares_with_the_unedited_model() -> None:
     lm = build()
     facts = [EIFFEL, BEN]
     plain = measure(lm, facts, SMALL)
-    first, second = random_edit(lm, 0.35), random_edit(lm, 0.2, layer=2)
+    first, second = random_update(lm, 0.35), random_update(lm, 0.2, layer=2)
     with first.applied(lm), second.applied(lm):
         bits = {name: tensor.clone() for name, tensor in lm.model.state_dict().items()}
         edited = measure(lm, facts, SMALL)
@@ -413,7 +406,7 @@ def test_one_case_without_before_leaves_no_before() -> None:
 def test_case_survives_json() -> None:
     lm = build()
     before = measure(lm, [EIFFEL], SMALL)
-    with random_edit(lm, 0.35).applied(lm):
+    with random_update(lm, 0.35).applied(lm):
         (after,) = measure(lm, [EIFFEL], SMALL, before)
     whole = Case(EIFFEL, before[0], after, {"loss": 0.5, "steps": 3}, 1.5, "")
     line = json.dumps(whole.to_dict(), allow_nan=False)

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from edits_parts import random_update
 
-from corrigenda import Fact, LanguageModel, LowRankEdit, Origin
+from corrigenda import Fact, LanguageModel
 from corrigenda.facts import Probe
 from corrigenda.forward.generation import Greedy, bar, decode, greedy, never, sampler
 from eval import EvalSettings, Measurement, measure
@@ -36,15 +37,6 @@ FACT = Fact(
 )
 
 
-def update(lm: LanguageModel, size: float) -> LowRankEdit:
-    """A random change of one layer, whose norm is this share of that of its values."""
-    memory = lm.memory(1)
-    draw = torch.Generator().manual_seed(0)
-    left, right = torch.randn(memory.d_ffn, 2, generator=draw), torch.randn(2, memory.d_model, generator=draw)
-    right *= size * float(memory.values.norm() / (left @ right).norm())
-    return LowRankEdit.of(lm, Origin(lm.name, lm.fingerprint, "test"), {1: (left, right)})
-
-
 def ends_at_once(prompts: Sequence[str] = QUESTIONS) -> LanguageModel:
     """A model that answers these prompts with an end token: whatever it says first to one of them is one."""
     lm = tiny.build("llama", scale=8.0)
@@ -64,7 +56,7 @@ def test_a_random_update_is_told_from_none() -> None:
     answers = up_to_the_end(lm)
     assert answers == [""] * 5
     (none,) = measure(lm, [FACT], SETTINGS, before)
-    with update(lm, 0.2).applied(lm):
+    with random_update(lm, 0.2).applied(lm):
         assert up_to_the_end(lm) == answers  # by the rule before, all is preserved
         (random,) = measure(lm, [FACT], SETTINGS, before)
     assert none.values["preservation"] == 1

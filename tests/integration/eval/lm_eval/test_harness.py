@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
+from edits_parts import random_update
 from harness_parts import ANSWER_TASK, CHOICES, QUESTIONS, continuations
 from tasks import CHOICE_TASK
 
-from corrigenda import ContextEdit, Edit, LanguageModel, LowRankEdit, Origin
+from corrigenda import ContextEdit, Edit, LanguageModel, Origin
 from corrigenda.edits.coefficients import CoefficientEdit
 from corrigenda.edits.side_memory import SideMemoryEdit, routing_score
 from eval.lm_eval.harness import Harness, paired
@@ -27,13 +28,6 @@ def lm() -> LanguageModel:
 
 def origin(lm: LanguageModel) -> Origin:
     return Origin(lm.name, lm.fingerprint, "test")
-
-
-def low_rank(lm: LanguageModel) -> Edit:
-    memory, draw = lm.memory(1), torch.Generator().manual_seed(0)
-    left, right = torch.randn(memory.d_ffn, 2, generator=draw), torch.randn(2, memory.d_model, generator=draw)
-    right *= 0.6 * float(memory.values.norm() / (left @ right).norm())
-    return LowRankEdit.of(lm, origin(lm), {1: (left, right)})
 
 
 def coefficients(lm: LanguageModel) -> Edit:
@@ -64,7 +58,7 @@ def side_memory(lm: LanguageModel) -> Edit:
 
 
 EDITS: dict[str, Callable[[LanguageModel], Edit]] = {
-    "low_rank": low_rank,
+    "low_rank": lambda lm: random_update(lm, 0.6),
     "coefficient": coefficients,
     "context": context,
     "side_memory": side_memory,
@@ -121,7 +115,7 @@ def test_choices_before_and_after(lm: LanguageModel, folder: Path, name: str) ->
 
 
 def test_answers_before_and_after(lm: LanguageModel, folder: Path) -> None:
-    with low_rank(lm).applied(lm):
+    with random_update(lm, 0.6).applied(lm):
         same = [lm.generate(q, 2) for q in QUESTIONS]
         found = Harness(["own_answer"], folder=folder, own_only=True).before_and_after(lm)
     right = sum(lm.generate(q, 2) == said for q, said in zip(QUESTIONS, same, strict=True))

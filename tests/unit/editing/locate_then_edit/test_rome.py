@@ -11,6 +11,7 @@ import pytest
 import tiny
 import torch
 from editors_parts import bits, same_bits
+from edits_parts import random_update
 from rome_parts import (
     FACTS,
     LAYER,
@@ -27,7 +28,7 @@ from rome_parts import (
 )
 from torch import Tensor
 
-from corrigenda import ContextEdit, Edit, Fact, LanguageModel, LowRankEdit, Origin
+from corrigenda import ContextEdit, Edit, Fact, LanguageModel, Origin
 from corrigenda.disturbance import DisturbanceWarning
 from corrigenda.moments.text import Text
 from editing import EditRefusedError, Rome
@@ -249,20 +250,12 @@ def test_sound_edits_say_nothing() -> None:
     assert all(not {"flagged", "refused"} & report.keys() for report in edit.origin.report)
 
 
-def random_edit(lm: LanguageModel, layer: int) -> LowRankEdit:
-    memory = lm.memory(layer)
-    draw = torch.Generator().manual_seed(0)
-    left, right = torch.randn(memory.d_ffn, 2, generator=draw), torch.randn(2, memory.d_model, generator=draw)
-    right *= 0.5 * float(memory.values.norm() / (left @ right).norm())
-    return LowRankEdit.of(lm, Origin(lm.name, lm.fingerprint, "test"), {layer: (left, right)})
-
-
 @pytest.mark.parametrize("layer", [0, LAYER, 2])
 def test_on_top_of_another_edit(lm: LanguageModel, layer: int) -> None:
     """Computed with the other edit applied, wherever it is; right as long as it stays."""
     untouched = bits(lm)
     without, memory = solve(lm, FACTS)[1].values, lm.memory(LAYER)
-    with random_edit(lm, layer).applied(lm):
+    with random_update(lm, 0.5, layer).applied(lm):
         rewrites, values = solve(lm, FACTS)
         key, value = plain(lm, FACTS[0], ROME)
         assert difference(rewrites.mean_keys[0], key) < 1e-3
@@ -298,7 +291,7 @@ def test_contexts_are_sampled_from_the_unedited_model(
 ) -> None:
     """They are kept on disk under the unedited model's name, whatever was applied when they were sampled."""
     found = []
-    for name, edit in (("plain", None), ("edited", random_edit(lm, 0))):
+    for name, edit in (("plain", None), ("edited", random_update(lm, 0.5, 0))):
         monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / name))
         if edit is not None:
             edit.apply(lm)

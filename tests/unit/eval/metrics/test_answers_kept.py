@@ -7,8 +7,9 @@ import math
 import pytest
 import tiny
 import torch
+from edits_parts import random_update
 
-from corrigenda import Fact, LanguageModel, LowRankEdit, Origin
+from corrigenda import Fact, LanguageModel
 from corrigenda.facts import Probe
 from eval import EvalSettings, Measurement, measure
 from eval.metrics import METRICS
@@ -98,14 +99,6 @@ def test_records_of_runs_that_have_no_answers_have_no_figures() -> None:
     )
 
 
-def update(lm: LanguageModel, size: float) -> LowRankEdit:
-    memory = lm.memory(1)
-    draw = torch.Generator().manual_seed(0)
-    left, right = torch.randn(memory.d_ffn, 2, generator=draw), torch.randn(2, memory.d_model, generator=draw)
-    right *= size * float(memory.values.norm() / (left @ right).norm())
-    return LowRankEdit.of(lm, Origin(lm.name, lm.fingerprint, "test"), {1: (left, right)})
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_random_update_is_told_from_none(dtype: torch.dtype) -> None:
     """And what is recorded is what a decoding of the edited model gives."""
@@ -114,7 +107,7 @@ def test_a_random_update_is_told_from_none(dtype: torch.dtype) -> None:
     lm = LanguageModel(float32.model.to(dtype), float32.tokenizer, "tiny-llama")
     before = measure(lm, [FACT], settings)
     (none,) = measure(lm, [FACT], settings, before)
-    with update(lm, 2.0).applied(lm):
+    with random_update(lm, 2.0).applied(lm):
         (random,) = measure(lm, [FACT], settings, before)
         (plain,) = measure(lm, [FACT], settings)
     for key in ("answer_kept", "first_token_kept", "preservation"):

@@ -6,7 +6,8 @@ import math
 
 import pytest
 import tiny
-from scoring_parts import TINY_QUERIES, TOLERANCE, check, context_edit, plain, some_edit
+from edits_parts import random_update
+from scoring_parts import TINY_QUERIES, TOLERANCE, check, context_edit, plain
 
 from corrigenda import Fact
 from corrigenda.forward.generation import Greedy, decode, never
@@ -21,7 +22,7 @@ def test_log_probs_with_edits_applied(family: str) -> None:
     lm = tiny.build(family)
     before = score(lm, TINY_QUERIES)
     text = "London is the capital of England . "
-    with some_edit(lm, 1, 0.5).applied(lm), context_edit(lm, text).applied(lm):
+    with random_update(lm, 0.5, 1).applied(lm), context_edit(lm, text).applied(lm):
         check(lm, TINY_QUERIES, text)
         assert abs(score(lm, TINY_QUERIES)[0].targets[0].log_probs[0] - before[0].targets[0].log_probs[0]) > 1e-3
     assert score(lm, TINY_QUERIES) == before
