@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from eval.protocols.runs import EditRun as EditRun
     from eval.protocols.sequential import SequentialRun as SequentialRun
     from eval.protocols.sequential import run_sequential as run_sequential
-    from eval.protocols.settings import AlarmSettings as AlarmSettings
+    from eval.protocols.settings import CollapseStopSettings as CollapseStopSettings
     from eval.protocols.settings import SequentialSettings as SequentialSettings
     from eval.protocols.single import run_single as run_single
     from eval.protocols.survival import SurvivalSettings as SurvivalSettings

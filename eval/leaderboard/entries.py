@@ -131,14 +131,14 @@ def collect(runs: Iterable[StoredRun]) -> tuple[dict[TableKey, list[LeaderboardE
 
 
 def _cut_short(run: StoredRun) -> str:
-    """Why a sequence cannot stand beside others: its alarm ended it before its last fact; empty where it did not.
+    """Why a sequence cannot stand beside others: its collapse stop ended it before its last fact; else empty.
 
     Its facts were scored after fewer edits than those of the others.
     """
     stopped = run.summary.get("stopped")
     if not stopped or stopped["t"] >= stopped["n_facts_asked_for"]:
         return ""
-    return f"stopped by its alarm: {stopped['why']}, of {stopped['n_facts_asked_for']} asked for"
+    return f"ended by its collapse stop: {stopped['why']}, of {stopped['n_facts_asked_for']} asked for"
 
 
 def table_key(run: StoredRun) -> TableKey:

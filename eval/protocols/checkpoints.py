@@ -26,9 +26,9 @@ from eval.lm_eval.harness import Harness
 from eval.measure import measure
 from eval.metrics import METRICS
 from eval.metrics.metric import CurveGroup
-from eval.protocols.alarm import alarmed, check_alarm
 from eval.protocols.change import change_norm
 from eval.protocols.choice import chosen, first_and_latest, said_of
+from eval.protocols.collapse_stop import check_collapse_stop, find_collapse
 from eval.protocols.fixed_locality import Fixed, fixed_locality, parts_of
 from eval.protocols.journal import Journal
 from eval.protocols.pre_edit import PreEditMeasurement, ReducedEvaluation
@@ -56,7 +56,7 @@ class Checkpoints:
         if not len(run.facts):
             raise ValueError("a sequence of edits needs at least one fact")
         self._parts = {name: fixed_locality(facts, list(run.facts)) for name, facts in parts_of(fixed).items()}
-        check_alarm(settings, run.settings)
+        check_collapse_stop(settings, run.settings)
         check_survival(run.lm, settings.survival)
         if moved := settings.moved(len(run.facts)):
             logger.warning(
@@ -101,8 +101,8 @@ class Checkpoints:
 
     @property
     def stopped(self) -> dict[str, Any] | None:
-        """Why the alarm stopped the sequence, and where (`alarmed`); None where it did not."""
-        found = (alarmed(point, self.settings.alarm) for point in self.curve)
+        """Why the collapse stop ended the sequence, and where (`find_collapse`); None where it did not."""
+        found = (find_collapse(point, self.settings.collapse_stop) for point in self.curve)
         return next((why for why in found if why is not None), None)
 
     @property

@@ -28,7 +28,7 @@ def by_order(runs: Iterable[StoredRun]) -> list[dict[int | None, StoredRun]]:
     The same facts, model, code and settings; of two runs of one order the later one counts.
 
     Args:
-        runs: runs of a store; what is no finished sequence, or was stopped by its alarm, is passed over.
+        runs: runs of a store; what is no finished sequence, or was ended by its collapse stop, is passed over.
     """
     found: dict[str, dict[int | None, StoredRun]] = {}
     for run in runs:

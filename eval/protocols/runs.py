@@ -186,7 +186,7 @@ class EditRun:
     def evaluation(self) -> Evaluation:
         """All cases, each scored when its edit was made; without the facts that a batch left out.
 
-        Of a sequence that its alarm stopped these are the facts up to there (``n_facts`` of the summary).
+        Of a sequence that its collapse stop ended these are the facts up to there (``n_facts`` of the summary).
         """
         cases = (self.cases[fact.id] for fact in self.facts if fact.id in self.cases)
         return Evaluation(tuple(case for case in cases if not left_out(case.edit)))

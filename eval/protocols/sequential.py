@@ -35,13 +35,14 @@ class SequentialRun(Checkpoints):
 
     Raises:
         ValueError: there is no fact, the editor cannot do what the regime asks for, every prompt of the fixed locality
-            set names an edited subject, the alarm watches what is not measured, or the model cannot be fine-tuned.
+            set names an edited subject, the collapse stop watches what is not measured, or the model cannot be
+            fine-tuned.
     """
 
     def go(self) -> bool:
         """Runs to the end, or until it is stopped; True if it came to the end. The model is unedited afterwards.
 
-        The alarm ends it, too (`stopped`); it goes on from there only where another alarm is set.
+        The collapse stop ends it, too (`stopped`); it goes on from there only where other limits are set.
         """
         if self.run.crashed:
             self.run.read()
@@ -77,7 +78,7 @@ class SequentialRun(Checkpoints):
     def summary(self) -> dict[str, Any]:
         """The run's summary: with every fact right after its edit, and the curve.
 
-        Of a sequence that the alarm stopped ``n_facts`` is how many facts were edited, and ``stopped`` says why.
+        Of a sequence that the collapse stop ended ``n_facts`` is how many facts were edited; ``stopped`` says why.
         """
         curve, stopped = self.curve, self.stopped
         last = self._active(curve[-1]["t"])

@@ -16,7 +16,7 @@ Regime = Literal["auto", "stack", "extend", "together"]
 
 @dataclass(frozen=True)
 @checked
-class AlarmSettings:
+class CollapseStopSettings:
     """At which figures of a checkpoint a sequence is stopped; None, for each: never.
 
     A figure with a limit that cannot be computed at a checkpoint (the model gives no numbers any more) stops it, too.
@@ -59,7 +59,7 @@ class SequentialSettings:
             (`eval.protocols.kept`).
         harness_at: the checkpoints at which the harness's tasks (`EvalSettings.harness_tasks`) are run, besides the
             last; None: all.
-        alarm: when the sequence is stopped.
+        collapse_stop: when the sequence is stopped.
         survival: fine-tuning on unrelated text after the last edit, to see what of the edits survives it.
     """
 
@@ -76,7 +76,7 @@ class SequentialSettings:
     ends: AtLeastOne = 100
     keep_edits: bool = False
     harness_at: tuple[AtLeastOne, ...] | None = None
-    alarm: AlarmSettings = field(default_factory=AlarmSettings)
+    collapse_stop: CollapseStopSettings = field(default_factory=CollapseStopSettings)
     survival: SurvivalSettings = field(default_factory=SurvivalSettings)
 
     def __post_init__(self) -> None:

@@ -41,7 +41,7 @@ def print_run(config: DictConfig, run: EditRun, sequence: SequentialRun | None, 
         )
     if "stopped" in summary:
         total = summary["stopped"]["n_facts_asked_for"]
-        printer.print(f"stopped by the alarm: {summary['stopped']['why']}; {total} were asked for", style="red")
+        printer.print(f"ended by the collapse stop: {summary['stopped']['why']}; {total} were asked for", style="red")
     for case in run.evaluation.failures:  # texts as they are: what is in square brackets is no style
         said = f"failed: {case.fact.id}: {on_one_line(case.fact.statement)}: {case.error}"
         printer.print(Text(printable(said), style="red"), soft_wrap=True)

@@ -84,9 +84,9 @@ def protocols(folder: Path) -> Any:
             survival=survival,
         )
         found[f"{name} sequential"] = made.summary() | {"curve": sequences.timeless(made)}
-    stopped = evaluation.AlarmSettings(reliability=1.0)
+    limit = evaluation.CollapseStopSettings(reliability=1.0)
     made = sequences.sequence(
-        *(model(), LIST, editor("rome"), folder / "stopped"), measured=SCORES, checkpoints=(1, 2), alarm=stopped
+        *(model(), LIST, editor("rome"), folder / "stopped"), measured=SCORES, checkpoints=(1, 2), collapse_stop=limit
     )
     together = sequences.sequence(*(model(), LIST, editor("finetune"), folder / "together"), regime="together")
     return found | {"stopped": made.stopped, "together": together.retention.metrics}

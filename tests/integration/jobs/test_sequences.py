@@ -1,4 +1,4 @@
-"""run.py on sequences in batches: several orders, an alarm, kept edits measured again, fine-tuning at the end."""
+"""run.py on sequences in batches: several orders, a collapse stop, kept edits, fine-tuning at the end."""
 
 from __future__ import annotations
 
@@ -50,15 +50,18 @@ def test_orders_are_runs_of_their_own_that_belong_together(home: Path) -> None:
     assert sorted(ids[0]) == sorted(ids[1]) == sorted(SUBJECTS[:6])
 
 
-def test_an_alarm_ends_the_run_and_says_so(home: Path) -> None:
-    more = ["job.sequential.alarm.reliability=1.0", "editor.epochs=1", "editor.lr=1e-6"]
-    output = run(home, *more, f"store={home / 'alarm'}")
-    [stored] = [one for one in Store(home / "alarm").runs() if one.state == "finished"]
-    assert "stopped by the alarm: after 2 edits the reliability (token accuracy) is 0, below the limit of 1" in output
+def test_a_collapse_stop_ends_the_run_and_says_so(home: Path) -> None:
+    more = ["job.sequential.collapse_stop.reliability=1.0", "editor.epochs=1", "editor.lr=1e-6"]
+    output = run(home, *more, f"store={home / 'stop'}")
+    [stored] = [one for one in Store(home / "stop").runs() if one.state == "finished"]
+    assert (
+        "ended by the collapse stop: after 2 edits the reliability (token accuracy) is 0, below the limit of 1"
+        in output
+    )
     assert "8 were asked for" in output
     found = stored.summary
     assert (found["n_facts"], found["stopped"]["t"], found["stopped"]["n_facts_asked_for"]) == (2, 2, 8)
-    assert "finished already" in run(home, *more, f"store={home / 'alarm'}")
+    assert "finished already" in run(home, *more, f"store={home / 'stop'}")
 
 
 def test_kept_edits_are_measured_again_and_the_rest_survives_or_not(home: Path) -> None:
@@ -86,7 +89,7 @@ def test_kept_edits_are_measured_again_and_the_rest_survives_or_not(home: Path) 
 
 def test_settings_that_cannot_be_are_said_at_once(home: Path) -> None:
     for wrong, why in (
-        ("job.sequential.alarm.reliability=2", "AlarmSettings: reliability=2 must be"),
+        ("job.sequential.collapse_stop.reliability=2", "CollapseStopSettings: reliability=2 must be"),
         ("job.sequential.regime=together", "batch=2 and regime='together' exclude each other"),
         ("data.order=-1", "data.order=-1 must be"),
         ("job.sequential.survival.weights=some", "must be one of all, lora"),

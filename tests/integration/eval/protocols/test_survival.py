@@ -14,7 +14,7 @@ from corrigenda import LanguageModel, Origin
 from corrigenda.edits.side_memory import SideMemoryEdit
 from corrigenda.moments.text import Text
 from editing import FineTune, NoEdit
-from eval import AlarmSettings, SurvivalSettings
+from eval import CollapseStopSettings, SurvivalSettings
 from eval.protocols import survival
 from eval.protocols.survival import finetuned
 
@@ -169,6 +169,6 @@ def test_it_comes_once_after_the_last_edit(tmp_path: Path, monkeypatch: pytest.M
     assert sequence(lm, plain(4), editor(), tmp_path / "a", **settings).survival == run.survival
     assert trained == [4, 4]
     # A sequence that was stopped did not come to its last edit.
-    alarm = AlarmSettings(reliability=1.0)
-    stopped = sequence(lm, plain(4), editor(refuses="0"), tmp_path / "b", alarm=alarm, **settings)
+    limit = CollapseStopSettings(reliability=1.0)
+    stopped = sequence(lm, plain(4), editor(refuses="0"), tmp_path / "b", collapse_stop=limit, **settings)
     assert (stopped.stopped is not None, stopped.survival, trained) == (True, None, [4, 4])

@@ -51,13 +51,13 @@ def test_how_many_facts_are_edited_at_once_makes_another_row(tmp_path: Path, mak
 
 
 @pytest.mark.parametrize(("t", "shown"), [(30, False), (40, True)])
-def test_a_sequence_that_its_alarm_cut_short_is_not_compared(
+def test_a_sequence_that_its_collapse_stop_cut_short_is_not_compared(
     t: int, shown: bool, tmp_path: Path, make_run: Any
 ) -> None:
     """Its facts were scored after thirty edits, those of the others after forty."""
     whole = make_run("rome", [True] * 40, mode="sequential", regime="stack")
     facts = json.loads((whole / "summary.json").read_text())["data_fingerprint"]
-    stopped = {"t": t, "alarm": "reliability", "why": f"after {t} edits it is low", "n_facts_asked_for": 40}
+    stopped = {"t": t, "figure": "reliability", "why": f"after {t} edits it is low", "n_facts_asked_for": 40}
     make_run(
         "memit", [True] * t, mode="sequential", regime="stack", said={"stopped": stopped, "data_fingerprint": facts}
     )
@@ -65,7 +65,7 @@ def test_a_sequence_that_its_alarm_cut_short_is_not_compared(
     [board] = found.boards
     assert {row.label for row in board.rows if row.entry is not None} == {"rome"} | ({"memit"} if shown else set())
     whys = [run.why for run in found.left_out]
-    assert whys == ([] if shown else ["stopped by its alarm: after 30 edits it is low, of 40 asked for"])
+    assert whys == ([] if shown else ["ended by its collapse stop: after 30 edits it is low, of 40 asked for"])
 
 
 def test_what_is_asked_in_real_use_splits_no_table(tmp_path: Path, make_run: Any) -> None:

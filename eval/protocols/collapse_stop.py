@@ -1,4 +1,4 @@
-"""The alarm that stops a sequence of edits: which figure of a checkpoint is beyond its limit."""
+"""The collapse stop, which ends a sequence of edits: which figure of a checkpoint is beyond its limit."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from corrigenda.errors import SettingsError
-from eval.protocols.settings import AlarmSettings, SequentialSettings
+from eval.protocols.settings import CollapseStopSettings, SequentialSettings
 from eval.settings import EvalSettings
 
 ACCURACIES = ("acc", "exact_match", "acc_norm")
 """What a task's accuracy may be called; the first that it has is watched."""
 
 
-def alarmed(point: Mapping[str, Any], limits: AlarmSettings) -> dict[str, Any] | None:
+def find_collapse(point: Mapping[str, Any], limits: CollapseStopSettings) -> dict[str, Any] | None:
     """Why a sequence stops at a point of its curve; None where it goes on.
 
     Returns:
-        ``{"t", "alarm", "value", "limit", "why"}``; "value" is None where the figure could not be computed.
+        ``{"t", "figure", "value", "limit", "why"}``; "value" is None where the figure could not be computed.
 
     Raises:
         ValueError: a task of the harness has no accuracy to watch.
@@ -40,31 +40,31 @@ def alarmed(point: Mapping[str, Any], limits: AlarmSettings) -> dict[str, Any] |
     return None
 
 
-def check_alarm(settings: SequentialSettings, measured: EvalSettings) -> None:
-    """Checks that what the alarm watches is measured.
+def check_collapse_stop(settings: SequentialSettings, measured: EvalSettings) -> None:
+    """Checks that what the collapse stop watches is measured.
 
     Raises:
         SettingsError: it is not.
     """
-    limits = settings.alarm
+    limits = settings.collapse_stop
     if limits.perplexity_drift is not None and not measured.perplexity_windows:
         raise SettingsError(
-            f"alarm.perplexity_drift={limits.perplexity_drift}: no perplexity is measured "
+            f"collapse_stop.perplexity_drift={limits.perplexity_drift}: no perplexity is measured "
             "(eval.perplexity_windows=0); measure it, or set the limit to null"
         )
     if limits.harness_drop is not None and not measured.harness_tasks:
         raise SettingsError(
-            f"alarm.harness_drop={limits.harness_drop}: there is no task to watch; name some "
+            f"collapse_stop.harness_drop={limits.harness_drop}: there is no task to watch; name some "
             "(eval.harness_tasks=[...]), or set the limit to null"
         )
 
 
-def _stop(t: int, alarm: str, value: float | None, limit: float, what: str, beyond: str) -> dict[str, Any]:
+def _stop(t: int, figure: str, value: float | None, limit: float, what: str, beyond: str) -> dict[str, Any]:
     if value is None:
         why = f"after {t} edits there is no {what}: the model gives no numbers"
     else:
         why = f"after {t} edits the {what} is {value:.4g}, {beyond} the limit of {limit:g}"
-    return {"t": t, "alarm": alarm, "value": value, "limit": limit, "why": why}
+    return {"t": t, "figure": figure, "value": value, "limit": limit, "why": why}
 
 
 def _after(metrics: Mapping[str, Any], key: str) -> float | None:
@@ -80,6 +80,6 @@ def _drop(task: str, figures: Mapping[str, Mapping[str, float | None]]) -> float
             if before is not None and after is not None:
                 return 100 * (before - after)
     raise ValueError(
-        f"alarm.harness_drop: the task {task} has no accuracy before and after ({', '.join(ACCURACIES)}; it has "
-        f"{', '.join(figures) or 'nothing'}); take the task out, or set the limit to null"
+        f"collapse_stop.harness_drop: the task {task} has no accuracy before and after ({', '.join(ACCURACIES)}; it "
+        f"has {', '.join(figures) or 'nothing'}); take the task out, or set the limit to null"
     )

@@ -1,4 +1,4 @@
-"""The alarm that stops a sequence, the harness's tasks at checkpoints, and kept edits that are measured again."""
+"""The collapse stop of a sequence, the harness's tasks at checkpoints, and kept edits that are measured again."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from sequences import QUICK, GrowingNudge, Nudge, facts_about, plain, records, s
 
 from corrigenda import LanguageModel
 from corrigenda.runs.folder import RunFolder
-from eval import AlarmSettings, EvalSettings
+from eval import CollapseStopSettings, EvalSettings
 from eval.lm_eval.harness import Harness, Scores, paired
-from eval.protocols.alarm import alarmed
+from eval.protocols.collapse_stop import find_collapse
 from eval.protocols.kept import measure_kept
 
 STEPS: dict[str, Any] = {"checkpoints": (2, 4, 6), "every": 2, "chunk": 2}
@@ -33,45 +33,47 @@ def point(**figures: float | None) -> dict[str, Any]:
 
 def test_each_limit_is_of_its_own_figure() -> None:
     """By hand: a figure at its limit goes on, one beyond it stops."""
-    drift, reliable = AlarmSettings(perplexity_drift=0.5), AlarmSettings(reliability=0.6)
-    assert alarmed(point(perplexity_drift=0.5), drift) is None
-    assert alarmed(point(token_accuracy=0.6), reliable) is None
-    assert alarmed(point(perplexity_drift=9.0, token_accuracy=0.0), AlarmSettings()) is None
-    found = alarmed(point(perplexity_drift=0.51, token_accuracy=0.1), replace(drift, reliability=0.6))
+    drift, reliable = CollapseStopSettings(perplexity_drift=0.5), CollapseStopSettings(reliability=0.6)
+    assert find_collapse(point(perplexity_drift=0.5), drift) is None
+    assert find_collapse(point(token_accuracy=0.6), reliable) is None
+    assert find_collapse(point(perplexity_drift=9.0, token_accuracy=0.0), CollapseStopSettings()) is None
+    found = find_collapse(point(perplexity_drift=0.51, token_accuracy=0.1), replace(drift, reliability=0.6))
     assert found is not None
-    assert (found["t"], found["alarm"], found["value"], found["limit"]) == (30, "perplexity_drift", 0.51, 0.5)
+    assert (found["t"], found["figure"], found["value"], found["limit"]) == (30, "perplexity_drift", 0.51, 0.5)
     assert found["why"] == "after 30 edits the perplexity drift (nats) is 0.51, above the limit of 0.5"
-    found = alarmed(point(token_accuracy=0.59), reliable)
+    found = find_collapse(point(token_accuracy=0.59), reliable)
     assert found is not None
     assert found["why"] == "after 30 edits the reliability (token accuracy) is 0.59, below the limit of 0.6"
-    found = alarmed(point(), drift)
+    found = find_collapse(point(), drift)
     assert found is not None
     assert found["value"] is None
     assert "there is no perplexity drift (nats): the model gives no numbers" in found["why"]
 
 
 def test_a_task_that_falls_stops() -> None:
-    limits = AlarmSettings(harness_drop=5.0)
+    limits = CollapseStopSettings(harness_drop=5.0)
     tasks = paired({"a": {"acc": 0.5}, "b": {"acc_norm": 0.5}}, {"a": {"acc": 0.46}, "b": {"acc_norm": 0.44}})
-    found = alarmed(point() | {"harness": tasks}, limits)
+    found = find_collapse(point() | {"harness": tasks}, limits)
     assert found is not None
     assert (found["task"], found["limit"]) == ("b", 5.0)
     assert found["value"] == pytest.approx(6.0)
-    assert alarmed(point() | {"harness": tasks}, AlarmSettings(harness_drop=7.0)) is None
-    assert alarmed(point(), limits) is None  # a checkpoint without tasks says nothing
+    assert find_collapse(point() | {"harness": tasks}, CollapseStopSettings(harness_drop=7.0)) is None
+    assert find_collapse(point(), limits) is None  # a checkpoint without tasks says nothing
     with pytest.raises(ValueError, match=r"the task c has no accuracy before and after .*it has word_perplexity"):
-        alarmed(point() | {"harness": paired({"c": {"word_perplexity": 3.0}}, {"c": {"word_perplexity": 9.0}})}, limits)
+        find_collapse(
+            point() | {"harness": paired({"c": {"word_perplexity": 3.0}}, {"c": {"word_perplexity": 9.0}})}, limits
+        )
 
 
 @pytest.mark.parametrize("editor", [Nudge, GrowingNudge])
-def test_a_sequence_stops_where_the_alarm_says(lm: LanguageModel, tmp_path: Path, editor: Any) -> None:
+def test_a_sequence_stops_where_the_collapse_stop_says(lm: LanguageModel, tmp_path: Path, editor: Any) -> None:
     some, asked = plain(7), list[tuple[str, str]]()
     before = lm.memory(1).values.clone()
     # Two refused edits of four: reliability is at most one half after them.
-    alarm = AlarmSettings(reliability=0.51)
-    strict = sequence(lm, some, editor(refuses="0123", asked=asked), tmp_path, alarm=alarm, **STEPS)
+    limit = CollapseStopSettings(reliability=0.51)
+    strict = sequence(lm, some, editor(refuses="0123", asked=asked), tmp_path, collapse_stop=limit, **STEPS)
     assert strict.stopped is not None
-    assert (strict.stopped["t"], strict.stopped["alarm"], strict.stopped["value"]) == (2, "reliability", 0.0)
+    assert (strict.stopped["t"], strict.stopped["figure"], strict.stopped["value"]) == (2, "reliability", 0.0)
     assert len(asked) == 2
     assert lm.memory(1).values.equal(before)
     summary = strict.summary()
@@ -80,9 +82,9 @@ def test_a_sequence_stops_where_the_alarm_says(lm: LanguageModel, tmp_path: Path
     assert summary["retention"] == summary["curve"][0]["metrics"]
     assert len(list(RunFolder(tmp_path).cases("retention"))) == 2
     # It stays stopped, and nothing more is asked for.
-    again = sequence(lm, some, editor(refuses="0123", asked=asked), tmp_path, alarm=alarm, **STEPS)
+    again = sequence(lm, some, editor(refuses="0123", asked=asked), tmp_path, collapse_stop=limit, **STEPS)
     assert (again.stopped, len(asked)) == (strict.stopped, 2)
-    # With another alarm it goes on, and ends as though it had never been stopped.
+    # With other limits it goes on, and ends as though it had never been stopped.
     free = sequence(lm, some, editor(refuses="0123"), tmp_path, **STEPS)
     calm = sequence(lm, some, editor(refuses="0123"), tmp_path / "calm", **STEPS)
     assert free.stopped is None
@@ -100,33 +102,33 @@ def test_perplexity_stops(lm: LanguageModel, tmp_path: Path) -> None:
     size, drifts = max(worst.items(), key=lambda one: max(one[1]))
     assert max(drifts) > 0
     for limit in (max(drifts) / 2, 2 * max(drifts)):
-        alarm = AlarmSettings(perplexity_drift=limit)
-        run = sequence(lm, plain(6), Nudge(size), tmp_path / f"stops-{limit}", alarm=alarm, **more)
+        stop = CollapseStopSettings(perplexity_drift=limit)
+        run = sequence(lm, plain(6), Nudge(size), tmp_path / f"stops-{limit}", collapse_stop=stop, **more)
         expected = next((t for t, drift in zip((2, 4, 6), drifts, strict=True) if drift > limit), None)
         assert (None if run.stopped is None else run.stopped["t"]) == expected
         assert [p["t"] for p in run.curve] == [t for t in (2, 4, 6) if expected is None or t <= expected]
 
 
-def test_a_crash_before_the_alarm_is_tried_again(lm: LanguageModel, tmp_path: Path) -> None:
-    alarm = AlarmSettings(reliability=0.01)
-    broken = sequence(lm, plain(6), Nudge(crashes="01"), tmp_path / "a", alarm=alarm, **STEPS)
+def test_a_crash_before_the_collapse_stop_is_tried_again(lm: LanguageModel, tmp_path: Path) -> None:
+    limit = CollapseStopSettings(reliability=0.01)
+    broken = sequence(lm, plain(6), Nudge(crashes="01"), tmp_path / "a", collapse_stop=limit, **STEPS)
     assert broken.stopped is not None
     assert [case.fact.id for case in broken.run.evaluation.crashes] == ["0", "1"]
     asked = list[tuple[str, str]]()
-    again = sequence(lm, plain(6), Nudge(asked=asked), tmp_path / "a", alarm=alarm, **STEPS)
+    again = sequence(lm, plain(6), Nudge(asked=asked), tmp_path / "a", collapse_stop=limit, **STEPS)
     assert asked[:2] == [("", "0"), ("0", "1")]
     assert not again.run.evaluation.crashes
-    calm = sequence(lm, plain(6), Nudge(), tmp_path / "calm", alarm=alarm, **STEPS)
+    calm = sequence(lm, plain(6), Nudge(), tmp_path / "calm", collapse_stop=limit, **STEPS)
     assert timeless(again) == timeless(calm)
 
 
 def test_what_is_not_measured_is_not_watched(lm: LanguageModel, tmp_path: Path) -> None:
-    for alarm, why in (
-        (AlarmSettings(perplexity_drift=1.0), "no perplexity is measured"),
-        (AlarmSettings(harness_drop=1.0), "there is no task to watch"),
+    for limit, why in (
+        (CollapseStopSettings(perplexity_drift=1.0), "no perplexity is measured"),
+        (CollapseStopSettings(harness_drop=1.0), "there is no task to watch"),
     ):
         with pytest.raises(ValueError, match=why):
-            sequence(lm, plain(2), Nudge(), tmp_path, alarm=alarm)
+            sequence(lm, plain(2), Nudge(), tmp_path, collapse_stop=limit)
 
 
 class Tasks:
@@ -164,8 +166,8 @@ def test_the_harness_runs_at_checkpoints(lm: LanguageModel, tmp_path: Path, task
     some = sequence(lm, plain(6), Nudge(), tmp_path / "some", measured=measured, harness_at=(4,), **STEPS)
     assert [("harness" in p) for p in some.curve] == [False, True, True]
     tasks.ran.clear()
-    alarm = AlarmSettings(harness_drop=30)
-    stopped = sequence(lm, plain(6), Nudge(), tmp_path / "stop", measured=measured, alarm=alarm, **STEPS)
+    limit = CollapseStopSettings(harness_drop=30)
+    stopped = sequence(lm, plain(6), Nudge(), tmp_path / "stop", measured=measured, collapse_stop=limit, **STEPS)
     assert stopped.stopped is not None
     assert (stopped.stopped["t"], stopped.stopped["task"]) == (4, "own")
     assert tasks.ran == [0, 2, 4]
