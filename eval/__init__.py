@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from eval.measure import measure as measure
     from eval.metrics import METRICS as METRICS
     from eval.protocols.batch import run_batch as run_batch
+    from eval.protocols.fine_tuning import FineTuningSettings as FineTuningSettings
     from eval.protocols.runs import EditRun as EditRun
     from eval.protocols.sequential import SequentialRun as SequentialRun
     from eval.protocols.sequential import run_sequential as run_sequential
     from eval.protocols.settings import CollapseStopSettings as CollapseStopSettings
     from eval.protocols.settings import SequentialSettings as SequentialSettings
     from eval.protocols.single import run_single as run_single
-    from eval.protocols.survival import SurvivalSettings as SurvivalSettings
     from eval.real_use.settings import RealUse as RealUse
     from eval.records import Measurement as Measurement
     from eval.settings import EvalSettings as EvalSettings

@@ -5,7 +5,7 @@ the free-generation accuracy of the edited prompts over all edits so far, genera
 locality the preservation of answers (free) and of the most likely tokens (teacher-forced).
 
 The harness's tasks, where the settings name some, are run at checkpoints, too, and after the last one the model may be
-fine-tuned on unrelated text, and the same facts scored once more (`eval.protocols.survival`).
+fine-tuned on unrelated text, and the same facts scored once more (`eval.protocols.fine_tuning`).
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from eval.metrics.metric import CurveGroup
 from eval.protocols.change import change_norm
 from eval.protocols.choice import chosen, first_and_latest, said_of
 from eval.protocols.collapse_stop import check_collapse_stop, find_collapse
+from eval.protocols.fine_tuning import check_fine_tuning, finetuned
 from eval.protocols.fixed_locality import Fixed, fixed_locality, parts_of
 from eval.protocols.journal import Journal
 from eval.protocols.pre_edit import PreEditMeasurement, ReducedEvaluation
 from eval.protocols.runs import EditRun, reports_of
 from eval.protocols.settings import Regime, SequentialSettings
-from eval.protocols.survival import check_survival, finetuned
 from eval.records import HeldOut
 from eval.scoring.held_out import read_held_out
 from eval.settings import EvalSettings
@@ -57,7 +57,7 @@ class Checkpoints:
             raise ValueError("a sequence of edits needs at least one fact")
         self._parts = {name: fixed_locality(facts, list(run.facts)) for name, facts in parts_of(fixed).items()}
         check_collapse_stop(settings, run.settings)
-        check_survival(run.lm, settings.survival)
+        check_fine_tuning(run.lm, settings.fine_tuning)
         if moved := settings.moved(len(run.facts)):
             logger.warning(
                 "the checkpoints %s lie inside a batch of %d facts; each is moved to its batch's end",
@@ -106,17 +106,17 @@ class Checkpoints:
         return next((why for why in found if why is not None), None)
 
     @property
-    def survival(self) -> Evaluation | None:
+    def after_fine_tuning(self) -> Evaluation | None:
         """How the facts of the last point stand after fine-tuning; None where there was none, or nothing to score."""
-        said = self._journal.said("fine_tuned").get(len(self.run.facts), {})
+        said = self._journal.said("fine_tuning").get(len(self.run.facts), {})
         if "cases" not in said:
             return None
         return self._evaluation(list(map(Case.from_dict, said["cases"])), self._active(said["t"]).active)
 
     @property
-    def _survival_figures(self) -> dict[str, Any] | None:
+    def _fine_tuning_figures(self) -> dict[str, Any] | None:
         """The metrics before and after fine-tuning, with its losses and settings; None where there was none."""
-        said = self._journal.said("fine_tuned").get(len(self.run.facts))
+        said = self._journal.said("fine_tuning").get(len(self.run.facts))
         return None if said is None else {name: value for name, value in said.items() if name != "cases"}
 
     def _active(self, t: int) -> ActiveRequests:
@@ -155,13 +155,13 @@ class Checkpoints:
         journal.add("point", **self._point(cases) | self._harness_scores(t))
         return True
 
-    def _score_survival(self) -> bool:
+    def _score_fine_tuned(self) -> bool:
         """Fine-tunes the edited model, where that is asked for, and scores the facts of the last point once more.
 
         The figures go beside the curve. False if it was stopped on the way; it begins anew another time.
         """
-        asked, t = self.settings.survival, self._journal.done
-        if not asked.steps or t in self._journal.said("fine_tuned"):
+        asked, t = self.settings.fine_tuning, self._journal.done
+        if not asked.steps or t in self._journal.said("fine_tuning"):
             return True
         if self._stop():
             return False
@@ -178,13 +178,13 @@ class Checkpoints:
                     return False
         except ArithmeticError as problem:
             # Nothing to score; what a broken model cannot be trained for is said and not filled in.
-            self._journal.add("fine_tuned", t, **said, error=str(problem))
+            self._journal.add("fine_tuning", t, **said, error=str(problem))
             return True
         active = self._active(t).active
         metrics = self._evaluation(list(map(Case.from_dict, found)), active).metrics
         before = self._evaluation(stood, active).metrics
         figures = {"losses": [losses[0], losses[-1]], "before": before, "metrics": metrics}
-        self._journal.add("fine_tuned", t, **said, **figures, cases=found)
+        self._journal.add("fine_tuning", t, **said, **figures, cases=found)
         return True
 
     def _measured(

@@ -7,7 +7,7 @@ scored      how a fact stands: its case
 fixed       the same of the fixed locality set
 unedited    figures of the harness's tasks on the unedited model
 point       a point of the curve, when all of its facts are scored
-fine_tuned  how the facts of the last point stand after fine-tuning
+fine_tuning how the facts of the last point stand after fine-tuning
 
 A line is added when what it says is done, and none is ever changed.
 """

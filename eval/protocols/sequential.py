@@ -83,7 +83,7 @@ class SequentialRun(Checkpoints):
         curve, stopped = self.curve, self.stopped
         last = self._active(curve[-1]["t"])
         ends = {part: curve[-1][part] for part in ("first", "latest", "scored", "harness") if part in curve[-1]}
-        survival = self._survival_figures
+        fine_tuning = self._fine_tuning_figures
         return (
             self.run.summary("sequential")
             | {
@@ -97,7 +97,7 @@ class SequentialRun(Checkpoints):
                 "curve": curve,
             }
             | ends
-            | ({} if survival is None else {"survival": survival})
+            | ({} if fine_tuning is None else {"fine_tuning": fine_tuning})
             | ({} if stopped is None else {"stopped": stopped | {"n_facts_asked_for": len(self.run.facts)}})
         )
 
@@ -110,7 +110,7 @@ class SequentialRun(Checkpoints):
                 logger.warning("the sequence is stopped: %s", self.stopped["why"])
                 return True
             if journal.done == len(facts):
-                return self.run.crashed or self._score_survival()
+                return self.run.crashed or self._score_fine_tuned()
             following = next(t for t in due if t > journal.done)
             # Up to the next checkpoint in one go: lifting hundreds of edits takes a while.
             if self._stop() or not self._pre_edit.complete(following, self._stop):

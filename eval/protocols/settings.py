@@ -9,7 +9,7 @@ from annotated_types import Ge, Lt
 
 from corrigenda.errors import SettingsError
 from corrigenda.settings.checked import AtLeastOne, Count, NotNegative, Seed, Share, checked
-from eval.protocols.survival import SurvivalSettings
+from eval.protocols.fine_tuning import FineTuningSettings
 
 Regime = Literal["auto", "stack", "extend", "together"]
 
@@ -60,7 +60,7 @@ class SequentialSettings:
         harness_at: the checkpoints at which the harness's tasks (`EvalSettings.harness_tasks`) are run, besides the
             last; None: all.
         collapse_stop: when the sequence is stopped.
-        survival: fine-tuning on unrelated text after the last edit, to see what of the edits survives it.
+        fine_tuning: how it is fine-tuned on unrelated text after the last edit, to see what of the edits survives it.
     """
 
     checkpoints: tuple[AtLeastOne, ...] = (1, 10, 30, 100, 300, 1000)
@@ -77,7 +77,7 @@ class SequentialSettings:
     keep_edits: bool = False
     harness_at: tuple[AtLeastOne, ...] | None = None
     collapse_stop: CollapseStopSettings = field(default_factory=CollapseStopSettings)
-    survival: SurvivalSettings = field(default_factory=SurvivalSettings)
+    fine_tuning: FineTuningSettings = field(default_factory=FineTuningSettings)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "checkpoints", tuple(sorted(set(self.checkpoints))))

@@ -31,8 +31,8 @@ def print_run(config: DictConfig, run: EditRun, sequence: SequentialRun | None, 
     else:
         printer.print(run.evaluation.table(f"{title}: each right after its edit"))
         printer.print(sequence.retention.table(f"{title}: all after the last edit"))
-        if (survival := sequence.survival) is not None:
-            printer.print(survival.table(f"{title}: all after fine-tuning on unrelated text"))
+        if (after := sequence.after_fine_tuning) is not None:
+            printer.print(after.table(f"{title}: all after fine-tuning on unrelated text"))
         wide_console().print(curve_table(sequence.curve, f"{title}: all edits so far after T of them (%, nats)"))
     if summary.get("n_overwritten") or summary.get("n_repeated"):
         printer.print(

@@ -76,12 +76,12 @@ def protocols(folder: Path) -> Any:
             run = evaluation.EditRun(model(), LIST, editor(name), measured, RunFolder(folder / name / mode))
             go(run)
             found[f"{name} {mode}"] = run.summary(mode)
-        survival = evaluation.SurvivalSettings(steps=2, lr=1e-3, text=Text(tokens=128, length=16))
+        fine_tuning = evaluation.FineTuningSettings(steps=2, lr=1e-3, text=Text(tokens=128, length=16))
         made = sequences.sequence(
             *(model(), LIST, editor(name), folder / name / "sequential"),
             measured=measured,
             checkpoints=(1, 2),
-            survival=survival,
+            fine_tuning=fine_tuning,
         )
         found[f"{name} sequential"] = made.summary() | {"curve": sequences.timeless(made)}
     limit = evaluation.CollapseStopSettings(reliability=1.0)

@@ -66,15 +66,15 @@ def test_a_collapse_stop_ends_the_run_and_says_so(home: Path) -> None:
 
 def test_kept_edits_are_measured_again_and_the_rest_survives_or_not(home: Path) -> None:
     folder = home / "kept"
-    more = ["job.sequential.keep_edits=true", "job.sequential.ends=2", "job.sequential.survival.steps=2"]
-    small = ["job.sequential.survival.text.tokens=320", "job.sequential.survival.text.length=16"]
+    more = ["job.sequential.keep_edits=true", "job.sequential.ends=2", "job.sequential.fine_tuning.steps=2"]
+    small = ["job.sequential.fine_tuning.text.tokens=320", "job.sequential.fine_tuning.text.length=16"]
     output = run(home, *more, *small, f"hydra.run.dir={folder}")
     assert "all after fine-tuning on unrelated text" in output
     found = summary_in(folder)
     assert [point["t"] for point in found["curve"]] == [2, 4, 8]
     assert found["batch"] == 2
     assert found["first"]["token_accuracy"]["n"] == found["latest"]["token_accuracy"]["n"] == 2
-    assert found["survival"]["before"]["token_accuracy"] == found["retention"]["token_accuracy"]
+    assert found["fine_tuning"]["before"]["token_accuracy"] == found["retention"]["token_accuracy"]
     output = program.call(home, "job=measure_again", f"job.run={folder}", "job.t=4", "eval.perplexity_windows=3")
     assert "the edits in force after 4 edits, measured again" in " ".join(output.split())
     again = json.loads((folder / "again-0004.json").read_text())
@@ -92,6 +92,6 @@ def test_settings_that_cannot_be_are_said_at_once(home: Path) -> None:
         ("job.sequential.collapse_stop.reliability=2", "CollapseStopSettings: reliability=2 must be"),
         ("job.sequential.regime=together", "batch=2 and regime='together' exclude each other"),
         ("data.order=-1", "data.order=-1 must be"),
-        ("job.sequential.survival.weights=some", "must be one of all, lora"),
+        ("job.sequential.fine_tuning.weights=some", "must be one of all, lora"),
     ):
         assert why in run(home, wrong, succeeds=False)

@@ -1,4 +1,4 @@
-"""Survival under fine-tuning: what is trained, that nothing of it stays, and what of the edits is left."""
+"""Fine-tuning robustness: what is trained, that nothing of it stays, and what of the edits is left."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from corrigenda import LanguageModel, Origin
 from corrigenda.edits.side_memory import SideMemoryEdit
 from corrigenda.moments.text import Text
 from editing import FineTune, NoEdit
-from eval import CollapseStopSettings, SurvivalSettings
-from eval.protocols import survival
-from eval.protocols.survival import finetuned
+from eval import CollapseStopSettings, FineTuningSettings
+from eval.protocols import fine_tuning
+from eval.protocols.fine_tuning import finetuned
 
 TEXT = Text(tokens=512, length=16)
 
@@ -41,7 +41,7 @@ def test_every_weight_comes_back_to_the_bit(family: str, weights: Any) -> None:
     clean = state(lm)
     flags = [parameter.requires_grad for parameter in lm.model.parameters()]
     edit = Nudge().edit(lm, plain(1))
-    asked = SurvivalSettings(steps=20, lr=1e-2, weights=weights, text=TEXT)
+    asked = FineTuningSettings(steps=20, lr=1e-2, weights=weights, text=TEXT)
     random = torch.get_rng_state()
     with edit.applied(lm):
         edited = state(lm)
@@ -65,7 +65,7 @@ def test_every_weight_comes_back_to_the_bit(family: str, weights: Any) -> None:
 def test_the_first_step_is_adamw_on_the_mean_loss() -> None:
     """By hand: AdamW's first step is -lr sign(gradient), but for epsilon and the decay of the weights."""
     lm, lr = tiny.build("llama"), 1e-3
-    asked = SurvivalSettings(steps=1, lr=lr, batch_size=4, text=TEXT)
+    asked = FineTuningSettings(steps=1, lr=lr, batch_size=4, text=TEXT)
     old = lm.memory(1).values.clone()
     rows = torch.randperm(TEXT.n_sequences, generator=torch.Generator().manual_seed(0))[:4]
     ids = torch.tensor(TEXT.sequences(lm))[rows]
@@ -93,17 +93,17 @@ def test_a_memory_beside_the_weights_stays_and_is_not_trained() -> None:
 
     with edit.applied(lm):
         before = logits()
-        with finetuned(lm, SurvivalSettings(steps=3, lr=1e-3, text=TEXT)):
+        with finetuned(lm, FineTuningSettings(steps=3, lr=1e-3, text=TEXT)):
             trained = logits()
             assert torch.equal(edit.deltas, deltas)
         assert torch.equal(logits(), before)
         assert not torch.equal(trained, before)
         with (
             pytest.raises(ValueError, match="edits of kind side_memory are applied that lie beside the weights"),
-            finetuned(lm, SurvivalSettings(steps=3, weights="lora", text=TEXT)),
+            finetuned(lm, FineTuningSettings(steps=3, weights="lora", text=TEXT)),
         ):
             pass
-    with finetuned(lm, SurvivalSettings(steps=3, lr=1e-3, text=TEXT)):
+    with finetuned(lm, FineTuningSettings(steps=3, lr=1e-3, text=TEXT)):
         assert not torch.equal(logits(), trained)  # what it answered with was there in training and in scoring
     assert same(state(lm), clean)
 
@@ -112,11 +112,11 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_edited(tmp_path: P
     lm = tiny.build("llama")
     lm.model.to(torch.bfloat16)
     asked: list[tuple[str, str]] = []
-    with pytest.raises(ValueError, match=r"survival\.weights=all: tiny-llama is in bfloat16"):
-        sequence(lm, plain(2), Nudge(asked=asked), tmp_path, survival=SurvivalSettings(steps=1, text=TEXT))
+    with pytest.raises(ValueError, match=r"fine_tuning\.weights=all: tiny-llama is in bfloat16"):
+        sequence(lm, plain(2), Nudge(asked=asked), tmp_path, fine_tuning=FineTuningSettings(steps=1, text=TEXT))
     assert not asked
     masked = tiny.build("bert")
-    with pytest.raises(ValueError, match="is a masked model"), finetuned(masked, SurvivalSettings(steps=1)):
+    with pytest.raises(ValueError, match="is a masked model"), finetuned(masked, FineTuningSettings(steps=1)):
         pass
 
 
@@ -124,20 +124,20 @@ def test_a_strong_edit_survives_what_an_unlearned_one_never_had(tmp_path: Path) 
     """A fact that was learned survives gentle steps and not violent ones; one that was not is not made by them."""
     lm, some = tiny.build("llama"), plain(3)
     clean = state(lm)
-    gentle = SurvivalSettings(steps=5, lr=1e-6, text=TEXT)
-    violent = SurvivalSettings(steps=40, lr=3e-2, text=TEXT)
+    gentle = FineTuningSettings(steps=5, lr=1e-6, text=TEXT)
+    violent = FineTuningSettings(steps=40, lr=3e-2, text=TEXT)
     found = {}
     for name, editor, asked in (
         ("strong", FineTune(layer=2, lr=0.05), gentle),
         ("unlearned", NoEdit(), gentle),
         ("lost", FineTune(layer=2, lr=0.05), violent),
     ):
-        run = sequence(lm, some, editor, tmp_path / name, batch=3, checkpoints=(), survival=asked)
+        run = sequence(lm, some, editor, tmp_path / name, batch=3, checkpoints=(), fine_tuning=asked)
         assert same(state(lm), clean)
-        figures = run.summary()["survival"]
+        figures = run.summary()["fine_tuning"]
         assert figures["before"] == run.retention.metrics
-        assert run.survival is not None
-        assert figures["metrics"] == run.survival.metrics
+        assert run.after_fine_tuning is not None
+        assert figures["metrics"] == run.after_fine_tuning.metrics
         assert len(figures["losses"]) == 2
         found[name] = [figures[part]["token_accuracy"]["after"] for part in ("before", "metrics")]
     assert found["strong"] == [1.0, 1.0]
@@ -149,26 +149,26 @@ def test_a_strong_edit_survives_what_an_unlearned_one_never_had(tmp_path: Path) 
 @pytest.mark.parametrize("editor", [Nudge, GrowingNudge])
 def test_it_comes_once_after_the_last_edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, editor: Any) -> None:
     lm, trained = tiny.build("llama"), list[int]()
-    train = survival._train
+    train = fine_tuning._train
 
     def counted(lm: LanguageModel, *rest: Any) -> list[float]:
         trained.append(len({fact.id for edit in lm.edits for fact in edit.origin.facts}))
         return train(lm, *rest)
 
-    monkeypatch.setattr(survival, "_train", counted)
-    settings: dict[str, Any] = {"checkpoints": (2,), "survival": SurvivalSettings(steps=2, text=TEXT)}
+    monkeypatch.setattr(fine_tuning, "_train", counted)
+    settings: dict[str, Any] = {"checkpoints": (2,), "fine_tuning": FineTuningSettings(steps=2, text=TEXT)}
     run = sequence(lm, plain(4), editor(), tmp_path / "a", **settings)
     assert trained == [4]
-    assert run.survival is not None
+    assert run.after_fine_tuning is not None
     again = sequence(lm, plain(4), editor(), tmp_path / "a", **settings)
     assert trained == [4]
-    assert again.survival == run.survival
+    assert again.after_fine_tuning == run.after_fine_tuning
     # Cut short in the scoring: trained anew, and the same figures.
     path = tmp_path / "a/journal.jsonl"
     path.write_bytes(path.read_bytes()[:-9])
-    assert sequence(lm, plain(4), editor(), tmp_path / "a", **settings).survival == run.survival
+    assert sequence(lm, plain(4), editor(), tmp_path / "a", **settings).after_fine_tuning == run.after_fine_tuning
     assert trained == [4, 4]
     # A sequence that was stopped did not come to its last edit.
     limit = CollapseStopSettings(reliability=1.0)
     stopped = sequence(lm, plain(4), editor(refuses="0"), tmp_path / "b", collapse_stop=limit, **settings)
-    assert (stopped.stopped is not None, stopped.survival, trained) == (True, None, [4, 4])
+    assert (stopped.stopped is not None, stopped.after_fine_tuning, trained) == (True, None, [4, 4])

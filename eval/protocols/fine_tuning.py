@@ -1,4 +1,4 @@
-"""Survival: the edited model is fine-tuned a little on text that has nothing to do with the edits.
+"""Fine-tuning robustness: the edited model is fine-tuned a little on text that has nothing to do with the edits.
 
 What of the edits is left is scored after it (`eval.protocols.checkpoints`). What lies in the weights is trained along
 with them. What lies beside them (side memories, codebooks, coefficients, text before the prompts) stays applied and is
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 @checked
-class SurvivalSettings:
+class FineTuningSettings:
     """How an edited model is fine-tuned before its edits are scored once more.
 
     AdamW, with torch's own settings but the learning rate, on the mean -log P of each next token.
@@ -54,7 +54,7 @@ class SurvivalSettings:
     seed: Seed = 0
 
 
-def check_survival(lm: LanguageModel, settings: SurvivalSettings) -> None:
+def check_fine_tuning(lm: LanguageModel, settings: FineTuningSettings) -> None:
     """Checks that a model can be fine-tuned as asked for, before anything is edited.
 
     Raises:
@@ -62,24 +62,26 @@ def check_survival(lm: LanguageModel, settings: SurvivalSettings) -> None:
     """
     if not settings.steps:
         return
-    lm.architecture.require_one_text(f"survival.steps={settings.steps}")
+    lm.architecture.require_one_text(f"fine_tuning.steps={settings.steps}")
     if not lm.architecture.family.causal:
-        raise ValueError(f"survival.steps={settings.steps}: {lm.name} is a masked model; only causal ones are trained")
+        raise ValueError(
+            f"fine_tuning.steps={settings.steps}: {lm.name} is a masked model; only causal ones are trained"
+        )
     if any(parameter.is_meta for parameter in lm.model.parameters()):
         raise ValueError(
-            f"survival.steps={settings.steps}: weights of {lm.name} are offloaded (device_map); load it where all of "
-            "them have room, or set survival.steps=0"
+            f"fine_tuning.steps={settings.steps}: weights of {lm.name} are offloaded (device_map); load it where all "
+            "of them have room, or set fine_tuning.steps=0"
         )
     if settings.weights == "all" and lm.dtype != torch.float32:
         raise ValueError(
-            f"survival.weights=all: {lm.name} is in {str(lm.dtype).removeprefix('torch.')}, where steps of "
+            f"fine_tuning.weights=all: {lm.name} is in {str(lm.dtype).removeprefix('torch.')}, where steps of "
             f"lr={settings.lr:g} are rounded away, and everything would survive; use model.dtype=float32, or "
-            "survival.weights=lora"
+            "fine_tuning.weights=lora"
         )
 
 
 @contextmanager
-def finetuned(lm: LanguageModel, settings: SurvivalSettings) -> Iterator[list[float]]:
+def finetuned(lm: LanguageModel, settings: FineTuningSettings) -> Iterator[list[float]]:
     """The model, with the edits that are applied now, fine-tuned inside a ``with`` block.
 
     After it every weight is bit for bit what it was: all are copied before, which takes the model's memory once more.
@@ -96,13 +98,13 @@ def finetuned(lm: LanguageModel, settings: SurvivalSettings) -> Iterator[list[fl
         ArithmeticError: a loss is not finite.
         ValueError: the model or an applied edit does not allow it; or as the text says.
     """
-    check_survival(lm, settings)
+    check_fine_tuning(lm, settings)
     beside = [edit.kind for edit in lm.edits if not edit.in_weights]
     if settings.weights == "lora" and beside:
         raise ValueError(
-            f"survival.weights=lora: edits of kind {', '.join(sorted(set(beside)))} are applied that lie beside the "
+            f"fine_tuning.weights=lora: edits of kind {', '.join(sorted(set(beside)))} are applied that lie beside the "
             "weights; adapters would act behind them while they train and before them when they are merged: use "
-            "survival.weights=all"
+            "fine_tuning.weights=all"
         )
     sequences = settings.text.sequences(lm)
     kept = [(parameter, parameter.detach().clone(), parameter.requires_grad) for parameter in lm.model.parameters()]
@@ -131,7 +133,7 @@ def _stop_training(kept: Sequence[tuple[torch.nn.Parameter, torch.Tensor, bool]]
         parameter.grad = None
 
 
-def _train(lm: LanguageModel, sequences: Sequence[Sequence[int]], settings: SurvivalSettings) -> list[float]:
+def _train(lm: LanguageModel, sequences: Sequence[Sequence[int]], settings: FineTuningSettings) -> list[float]:
     """Trains what may be trained; the model stays in the mode it is in, so nothing is dropped out."""
     trained = [parameter for parameter in lm.model.parameters() if parameter.requires_grad]
     optimiser = torch.optim.AdamW(trained, lr=settings.lr)
@@ -158,7 +160,7 @@ def _train(lm: LanguageModel, sequences: Sequence[Sequence[int]], settings: Surv
     return losses
 
 
-def _adapted(lm: LanguageModel, settings: SurvivalSettings) -> Callable[[], None]:
+def _adapted(lm: LanguageModel, settings: FineTuningSettings) -> Callable[[], None]:
     """Puts adapters into the model; what it returns merges them into the weights and takes them out."""
     from peft import LoraConfig, get_peft_model  # slow to import and seldom needed
 
