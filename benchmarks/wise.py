@@ -118,7 +118,7 @@ def main() -> None:
     lm = load(options.model)
     facts = list(read_facts(options.facts, limit=options.count, on_error="skip"))
     # Without the unrelated prompts that cost both ways the same: drawn anew for each fact, or for their scores.
-    wise = Wise(steps=options.steps, stop=1e-9, other_subjects=0, loudest=0)
+    wise = Wise(steps=options.steps, stop=1e-9, other_subjects=0, hard_negatives=0)
     wise.prepare(lm)
     # What all edits share is loaded once, as in a sequence of edits.
     edit = dataclasses.replace(wise, steps=1).edit(lm, facts[:1])

@@ -52,7 +52,7 @@ SMALL: dict[str, dict[str, Any]] = {
         "steps": 3,
         "unrelated_batch": 4,
         "other_subjects": 1,
-        "loudest": 2,
+        "hard_negatives": 2,
         "text": TEXT,
     },
 }

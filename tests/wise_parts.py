@@ -44,7 +44,7 @@ def wise(**changes: Any) -> Wise:
         "weight": 0.01,
         "unrelated_batch": 16,
         "other_subjects": 2,
-        "loudest": 4,
+        "hard_negatives": 4,
         "text": TEXT,
     }
     return Wise(**(settings | changes))

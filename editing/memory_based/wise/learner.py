@@ -289,11 +289,11 @@ class Learner:
     def unrelated(self, answering: Tensor, kinds: Kinds, rng: random.Random) -> list[Tensor]:
         """The unrelated prompts of a step, but for those of its own facts."""
         settings = self.settings
-        drawn = draw_evenly(kinds, rng, settings.unrelated_batch + CANDIDATES * settings.loudest)
+        drawn = draw_evenly(kinds, rng, settings.unrelated_batch + CANDIDATES * settings.hard_negatives)
         chosen, candidates = drawn[: settings.unrelated_batch], drawn[settings.unrelated_batch :]
         if candidates:
             with torch.no_grad():
                 scores = prompt_scores(answering, candidates)
-                highest = scores.topk(min(settings.loudest, len(candidates))).indices
+                highest = scores.topk(min(settings.hard_negatives, len(candidates))).indices
             chosen += [candidates[place] for place in highest.tolist()]
         return chosen

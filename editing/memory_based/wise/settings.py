@@ -230,13 +230,14 @@ class UnrelatedSettings(Settings):
             other subjects (of the facts that ship with the project). One of each earlier fact's make a kind of their
             own, while nobody edits that subject. With many facts it costs what prose and other prompts need
             (docs/sequential.md).
-        loudest: further unrelated prompts in each step: those with the highest scores of `CANDIDATES` times as many.
+        hard_negatives: further unrelated prompts in each step: of `CANDIDATES` times as many those with the highest
+            scores.
     """
 
     unrelated: Unrelated = field(default_factory=Unrelated)
     unrelated_batch: AtLeastOne = 24
     other_subjects: Count = 0
-    loudest: Count = 12
+    hard_negatives: Count = 12
 
 
 @dataclass(frozen=True)
@@ -248,7 +249,7 @@ class WiseSettings(
 
 
 CANDIDATES = 6
-"""Of so many times as many unrelated prompts those with the highest scores are learned from (`loudest`)."""
+"""Of so many times as many unrelated prompts those with the highest scores are learned from (`hard_negatives`)."""
 
 SHAPING = (
     "seed",

@@ -79,7 +79,7 @@ class Wise(WiseSettings):
       with words left out, too, and the end token after it. Small models generalise less to other wordings. The paper's
       loss is of the bare prompt; the authors' code has rows with sampled contexts, too (`prefixes` of ``wise_paper``).
     - *Earlier facts* (`replay`, `remembered`): some are in each step's loss, more of them in the second term of L_a.
-    - *More unrelated prompts* (`unrelated_batch`, `loudest`, `other_subjects`): the paper takes one for each edit.
+    - *More unrelated prompts* (`unrelated_batch`, `hard_negatives`, `other_subjects`): the paper takes one an edit.
     - *Gradient descent* (`steps`, `lr`, `momentum`, `stop`, `max_norm`): with momentum, until the losses are low,
       within a bound on the norm. The paper takes 70 plain steps, without a bound. (`max_entry` is the bound on each
       entry that the authors' published settings have, and neither configuration.)

@@ -51,7 +51,7 @@ def report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
         editor = plain(name, Unrelated(Text(tokens=64, length=8), prompts=False), n, {})
         more: dict[str, Any] = {"layer": 2, "steps": 3, "text": text}
         if isinstance(editor, Wise):
-            more |= {"prefixes": 0, "thinned": 0, "unrelated_batch": 4, "loudest": 2, "max_norm": None}
+            more |= {"prefixes": 0, "thinned": 0, "unrelated_batch": 4, "hard_negatives": 2, "max_norm": None}
         return type(editor)(**{**vars(editor), **more, **settings})
 
     monkeypatch.setattr(memories, "configured", small)

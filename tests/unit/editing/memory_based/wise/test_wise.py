@@ -169,7 +169,7 @@ def test_no_other_subject_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_unrelated_prompts_with_the_highest_scores_are_learned_from(lm: LanguageModel) -> None:
-    editor = wise(unrelated_batch=4, loudest=3, other_subjects=0)
+    editor = wise(unrelated_batch=4, hard_negatives=3, other_subjects=0)
     coordinates = Coordinates.of(lm, 2, editor)
     work = Learner(editor, SideLayer(lm, 2), coordinates, None, ((), ()), FACTS[:1])
     theta = torch.randn(lm.memory(2).values.shape, generator=torch.Generator().manual_seed(0))
@@ -294,7 +294,9 @@ def test_the_rival_loss_by_hand() -> None:
 
 def test_a_step_by_hand(lm: LanguageModel) -> None:
     """The first step of gradient descent on Theta, with the gradient taken through whole forwards of the model."""
-    editor = wise(steps=1, prefixes=0, thinned=0, loudest=0, other_subjects=0, shards=1, rho=0.5, weight=0.3, stop=1e-9)
+    editor = wise(
+        steps=1, prefixes=0, thinned=0, hard_negatives=0, other_subjects=0, shards=1, rho=0.5, weight=0.3, stop=1e-9
+    )
     coordinates = Coordinates.of(lm, 2, editor)
     values = lm.memory(2).values
     ids, n = target_rows(lm, EIFFEL)

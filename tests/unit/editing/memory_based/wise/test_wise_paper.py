@@ -58,7 +58,7 @@ def test_the_paper_s_numbers() -> None:
         "smallest",
     )
     assert editor.rows_per_fact == 1
-    assert editor.replay == editor.remembered == editor.other_subjects == editor.loudest == 0
+    assert editor.replay == editor.remembered == editor.other_subjects == editor.hard_negatives == 0
     assert not editor.whiten
     assert not editor.with_others
     assert round(editor.depth * 32) == 27
