@@ -11,7 +11,7 @@ full one (about 1: nothing grows), `open_seconds` what opening the full base and
 `fold_300_ratio` the time to fold 300 entries one outer product after the other over ours.
 
 `rebuild`, with --list, is on a real model: a list of real facts solved one by one and folded by EMMET, against the same
-list built again after one fact was withdrawn, from opening the base to the edit (what follows is the proof). What was
+list built again after one fact was withdrawn, from opening the base to the edit (verification follows). What was
 solved is kept beside --kept, with the seconds that each fact took, so that it is done once, and goes on.
 
 `indices` compares, on drawn keys of length 1 and queries that have a cosine of 0.9 with one of them, as paraphrases

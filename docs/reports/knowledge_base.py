@@ -1,6 +1,6 @@
 """docs/knowledge-base-figures.md: what the knowledge base does and costs, measured.
 
-The ways to put a list to use, by the proof of a build; unfolding every model family; answering with a part of the
+The ways to put a list to use, by a build's verification; unfolding every model family; answering with a part of the
 entries; and the timings of benchmarks/knowledge_base.py.
 
     python docs/reports/knowledge_base.py collect [--facts 50] [--minutes 60]
@@ -42,9 +42,9 @@ from corrigenda.system.files import write_json
 from editing import EditRefusedError
 from editing.knowledge.how import How, how_named
 from eval import METRICS, EvalSettings, Evaluation
-from eval.proof.proving import prove
-from eval.proof.unedited import Unedited
 from eval.scoring.held_out import held_out_windows
+from eval.verification.unedited import Unedited
+from eval.verification.verify import verify
 
 NAME = "knowledge-base-figures"
 SCRIPT = "knowledge_base.py"
@@ -65,7 +65,7 @@ SHOWN = (HOLDS, FOLLOWS, "neighbourhood_success", LEAVES, "neighbourhood_kl", "p
 """The columns of the page; the data have all."""
 USES = (
     "editing.knowledge.how",
-    "eval.proof.proving",
+    "eval.verification.verify",
     "corrigenda.knowledge.retrieval",
     "corrigenda.knowledge.attached",
 )
@@ -111,7 +111,7 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
     steps = [partial(solve, lm, folder, facts, how_named(way)) for way, folder in solved.items()]
     for way, folder in folders.items():
         steps.append(
-            partial(_once, folder, partial(proven, lm, folder, solved[_solved_by(way)], facts, how_named(way)))
+            partial(_once, folder, partial(verified, lm, folder, solved[_solved_by(way)], facts, how_named(way)))
         )
     steps += [partial(_once, work / name, find) for name, find in parts.items()]
     for step in steps:
@@ -157,8 +157,8 @@ def solve(lm: LanguageModel, folder: Path, facts: Sequence[Fact], way: How) -> N
                 kb.solve(lm, way.solver, batch=1, settings=settings)
 
 
-def proven(lm: LanguageModel, folder: Path, solved: Path, facts: Sequence[Fact], way: How) -> dict[str, Any]:
-    """The figures of a way, by the proof of a build; a way that refuses the list has its reason alone."""
+def verified(lm: LanguageModel, folder: Path, solved: Path, facts: Sequence[Fact], way: How) -> dict[str, Any]:
+    """The figures of a way, by the verification of a build; a way that refuses the list has its reason alone."""
     with KnowledgeBase.open(solved / "facts.kb") as known, KnowledgeBase.open(folder / "facts.kb") as kb:
         kb.replace(facts)
         kb.solve(lm, known.entries)  # those of the other base
@@ -170,7 +170,7 @@ def proven(lm: LanguageModel, folder: Path, solved: Path, facts: Sequence[Fact],
         compiled, active = time.perf_counter() - begin, kb.active
     unedited = Unedited(lm, SETTINGS, folder.parent / "unedited")
     begin = time.perf_counter()
-    found = prove(lm, edit, active, SETTINGS, RunFolder(folder), unedited)
+    found = verify(lm, edit, active, SETTINGS, RunFolder(folder), unedited)
     metrics = Evaluation(tuple(one.case for one in found)).metrics
     return {
         "metrics": {
@@ -179,7 +179,7 @@ def proven(lm: LanguageModel, folder: Path, solved: Path, facts: Sequence[Fact],
             if key in metrics
         },
         "compile_seconds": compiled,
-        "prove_seconds": time.perf_counter() - begin,
+        "verify_seconds": time.perf_counter() - begin,
     }
 
 

@@ -50,7 +50,7 @@ def judge(accept: AcceptSettings, report: Mapping[str, Any]) -> list[dict[str, A
 
     Args:
         accept: the rules.
-        report: as `eval.proof.report.report_of` gives it.
+        report: as `eval.verification.report.report_of` gives it.
     """
     rules = []
     for name, wanted in dataclasses.asdict(accept).items():

@@ -3,8 +3,8 @@
 facts.kb, facts.kb.vectors   the knowledge base: the facts and what was solved for each
 model/ adapter/ edit/        the edited model, the edit as a PEFT adapter, and the edit
 facts.jsonl                  the list that they were built from
-report.json report.html      the proof
-.before/                     what the unedited model does with the facts, for the next proof
+report.json report.html      the verification report
+.before/                     what the unedited model does with the facts, for the next verification
 
 A new build is written beside the earlier one, into ``.new``. Once it is whole, one rename to ``.ready`` makes it the
 build of the folder, and its parts take the places of the earlier ones: first of all the earlier report.json goes, and
@@ -31,7 +31,7 @@ from corrigenda.data import read_facts
 from corrigenda.errors import LockedError
 from corrigenda.runs.folder import read_object
 from corrigenda.runs.locks import locked
-from eval.proof.report import FORMAT
+from eval.verification.report import FORMAT
 
 REPORT = "report.json"
 PARTS = ("model", "adapter", "edit", "facts.jsonl", REPORT, "report.html")
@@ -168,7 +168,7 @@ class BuildFolder:
             why = error.strerror if isinstance(error, OSError) and error.strerror else error
             raise OSError(
                 f"job.folder={self.path}: the build cannot be written ({why}); the earlier one is untouched, and what "
-                "was solved and proven is kept"
+                "was solved and verified is kept"
             ) from error
         os.replace(new, self.path / READY)
         self._put_in_place()

@@ -1,4 +1,4 @@
-"""``job=build``: makes a model fit a list of facts, and proves that it does.
+"""``job=build``: makes a model fit a list of facts, and verifies that it does.
 
 The file is the truth. What differs from the last build is said first; only what is new is solved; the edit is compiled
 from the whole list, so that it is the same whatever the list was before; every fact is asked about; and model, adapter,
@@ -32,10 +32,10 @@ from corrigenda.settings.checked import checked
 from editing.editor import require_targets
 from editing.knowledge.how import BESIDE, How, how_named, how_of
 from eval import EvalSettings
-from eval.proof.page import page
-from eval.proof.proving import prove
-from eval.proof.report import report_of
-from eval.proof.unedited import Unedited
+from eval.verification.page import page
+from eval.verification.verify import verify
+from eval.verification.report import report_of
+from eval.verification.unedited import Unedited
 from jobs.shared.base import choices, load_model, override_names, say
 from jobs.build.acceptance import AcceptSettings, judge
 from jobs.build.folder import BuildFolder, wrong_weights
@@ -75,7 +75,7 @@ class BuildSettings:
 @register(
     "build",
     BuildSettings,
-    aim="build a list of facts into a model, and prove it",
+    aim="build a list of facts into a model, and verify it",
     parts={"accept": AcceptSettings()},
     begins={"editor": "emmet"},
 )
@@ -108,7 +108,7 @@ class Job(StoreJob):
                 build = Build(folder, load_model(config), facts, way, settings, accept, str(config.data.path), before)
                 rules = build.run()
         except KeyboardInterrupt:
-            raise RunInterrupted("what was solved and proven is kept; give the same command again") from None
+            raise RunInterrupted("what was solved and verified is kept; give the same command again") from None
         broken = [rule["said"] for rule in rules if not rule["passed"]]
         if broken:
             raise RunFailedError(
@@ -179,7 +179,7 @@ class Build:
         lm: the model.
         facts: the list.
         way: how it is put to use.
-        settings: of the proof.
+        settings: of the verification.
         accept: the rules of acceptance.
         source: where the list comes from, for the report.
         before: where what the unedited model does is kept; None: in the build's folder, of this list alone.
@@ -195,7 +195,7 @@ class Build:
     before: Path | None = None
 
     def run(self) -> list[dict[str, Any]]:
-        """Solves, compiles, proves and writes.
+        """Solves, compiles, verifies and writes.
 
         Returns:
             what became of the rules of acceptance.
@@ -215,13 +215,13 @@ class Build:
                 edit = kb.compile(self.lm, self.way.compiler)
             seconds["compile"] = time.perf_counter() - begin
         begin = time.perf_counter()
-        scratch = self._proof_folder(edit)
+        scratch = self._verification_folder(edit)
         unedited = Unedited(self.lm, self.settings, self.folder.before if self.before is None else self.before)
-        proven = prove(self.lm, edit, self._in_force(), self.settings, scratch, unedited)
-        seconds["prove"] = time.perf_counter() - begin
+        verified = verify(self.lm, edit, self._in_force(), self.settings, scratch, unedited)
+        seconds["verify"] = time.perf_counter() - begin
         by_id = {fact.id: dict(said) for fact, said in zip(edit.origin.facts, edit.origin.report, strict=False)}
-        said = [by_id.get(one.case.fact.id, {}) for one in proven]
-        report = report_of(self.facts, proven, said, plan, last) | self._about(edit, solved, seconds)
+        said = [by_id.get(one.case.fact.id, {}) for one in verified]
+        report = report_of(self.facts, verified, said, plan, last) | self._about(edit, solved, seconds)
         rules = report["rules"] = judge(self.accept, report)
         report["accepted"] = all(rule["passed"] for rule in rules)
         self._write(edit, report)
@@ -234,8 +234,8 @@ class Build:
     def _in_force(self) -> list[Fact]:
         return [self.facts[number] for number in select_active(self.facts).active]
 
-    def _proof_folder(self, edit: Edit) -> RunFolder:
-        """Where the facts that are proven are written down: by the edit, the facts and how they are asked."""
+    def _verification_folder(self, edit: Edit) -> RunFolder:
+        """Where the facts that are verified are written down: by the edit, the facts and how they are asked."""
         with edit.applied(self.lm):
             asked = {
                 "edit": self.lm.edits.content_hash(),
@@ -243,10 +243,10 @@ class Build:
                 "facts": [fact.to_dict() for fact in self._in_force()],
             }
         name = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
-        for other in self.folder.path.glob(".proof-*"):
-            if other.name != f".proof-{name}":
+        for other in self.folder.path.glob(".verification-*"):
+            if other.name != f".verification-{name}":
                 shutil.rmtree(other, ignore_errors=True)
-        return RunFolder(self.folder.path / f".proof-{name}")
+        return RunFolder(self.folder.path / f".verification-{name}")
 
     def _about(self, edit: Edit, solved: int, seconds: Mapping[str, float]) -> dict[str, Any]:
         made_at = datetime.now().isoformat(timespec="seconds")

@@ -18,9 +18,9 @@ from corrigenda.text.display import on_one_line
 from editing.editor import Editor
 from eval import Case, EvalSettings, Evaluation, measure
 from eval.evaluation import judged
-from eval.proof.proving import Changed, changed_next_to
 from eval.records import finite
 from eval.scoring.fitting import too_long
+from eval.verification.verify import Changed, changed_next_to
 from jobs.explain.answers import answers
 from jobs.explain.grids import Grid
 from jobs.explain.part import PageContext

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from corrigenda.text.display import printable
-from eval.proof.page import figures
 from eval.records import finite
 from eval.templating import environment
+from eval.verification.page import figures
 from jobs.explain.answers import ERASED, KINDS
 from jobs.explain.parts import PARTS
 from jobs.explain.prose import ABOUT, TITLE

@@ -1,4 +1,4 @@
-"""Golden values of what measures and keeps edits: metrics, protocols, proof, tables; knowledge bases; exports."""
+"""Golden values of what measures and keeps edits: metrics, protocols, verification, tables, bases, exports."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from eval import RealUse
 from eval.judge import Judge
 from eval.leaderboard import leaderboard
 from eval.metrics import RUN_FIGURES
-from eval.proof.proving import prove
-from eval.proof.report import report_of
+from eval.verification.report import report_of
+from eval.verification.verify import verify
 
 LIST = FactSet("golden", FACTS)
 
@@ -103,13 +103,13 @@ def steering(folder: Path) -> Any:
     }
 
 
-def proof(folder: Path) -> Any:
-    """What a build proves of a list, its report, and the next list's."""
+def verification(folder: Path) -> Any:
+    """What a build verifies of a list, its report, and the next list's."""
     lm = model()
     edit = editor("memit").edit(lm, FACTS)
-    proven = prove(lm, edit, FACTS, FULL, RunFolder(folder))
-    first = report_of(FACTS, proven, edit.origin.report, Plan.between([], FACTS), None)
-    less = report_of(FACTS[1:], proven[1:], edit.origin.report[1:], Plan.between(FACTS, FACTS[1:]), first)
+    verified = verify(lm, edit, FACTS, FULL, RunFolder(folder))
+    first = report_of(FACTS, verified, edit.origin.report, Plan.between([], FACTS), None)
+    less = report_of(FACTS[1:], verified[1:], edit.origin.report[1:], Plan.between(FACTS, FACTS[1:]), first)
     return {"first": first, "less": less}
 
 
@@ -202,7 +202,7 @@ MAKERS: dict[str, Callable[[Path], Any]] = {
     "metrics": metrics,
     "protocols": protocols,
     "steering": steering,
-    "proof": proof,
+    "verification": verification,
     "leaderboard": tables,
     "knowledge": knowledge,
     "exports": exports,

@@ -1,4 +1,4 @@
-"""job=build and job=facts end to end on a tiny model: what a build leaves, goes on with, refuses and proves."""
+"""job=build and job=facts end to end on a tiny model: what a build leaves, goes on with, refuses and verifies."""
 
 from __future__ import annotations
 
@@ -122,8 +122,8 @@ def test_rules_of_acceptance(home: Path, tmp_path: Path) -> None:
     assert report["accepted"] is False
     assert "not accepted" in (folder / "report.html").read_text(encoding="utf-8")
     with (  # the unedited model was asked by the first build
-        mock.patch("eval.proof.unedited.measure", side_effect=AssertionError("asked again")),
-        mock.patch("eval.proof.unedited.read_held_out", side_effect=AssertionError("asked again")),
+        mock.patch("eval.verification.unedited.measure", side_effect=AssertionError("asked again")),
+        mock.patch("eval.verification.unedited.read_held_out", side_effect=AssertionError("asked again")),
     ):
         build(home, folder, source, "job.accept.efficacy=0.0", "job.accept.collisions=0")
     assert report_in(folder)["accepted"] is True
@@ -131,26 +131,26 @@ def test_rules_of_acceptance(home: Path, tmp_path: Path) -> None:
 
 
 def test_a_killed_build_goes_on(home: Path, tmp_path: Path) -> None:
-    """What was solved and proven is not done again, and the earlier build stays until the new one is whole."""
+    """What was solved and verified is not done again, and the earlier build stays until the new one is whole."""
     folder, source = tmp_path / "built", write(tmp_path / "list.jsonl", [record(0)])
     build(home, folder, source)
     earlier = bytes_of(folder / "model")
     write(source, [record(number) for number in range(6)])
-    with mock.patch("jobs.build.job.prove", side_effect=KeyboardInterrupt):
+    with mock.patch("jobs.build.job.verify", side_effect=KeyboardInterrupt):
         said = build(home, folder, source, succeeds=False)
-    assert "what was solved and proven is kept; give the same command again" in said
+    assert "what was solved and verified is kept; give the same command again" in said
     with mock.patch.object(BuildFolder, "replace", side_effect=KeyboardInterrupt):
         assert "(0 to solve)" in build(home, folder, source, succeeds=False)
     assert bytes_of(folder / "model") == earlier
     assert report_in(folder)["n_facts"] == 1
-    with mock.patch("eval.proof.proving.measure", side_effect=AssertionError("proven already")):
+    with mock.patch("eval.verification.verify.measure", side_effect=AssertionError("verified already")):
         said = build(home, folder, source)
     assert "+ 5 new" in said  # against the build that is there
     assert report_in(folder)["n_facts"] == 6
-    # What was proven of an edit says nothing of another one of the same facts.
+    # What was verified of an edit says nothing of another one of the same facts.
     with mock.patch.object(BuildFolder, "replace", side_effect=KeyboardInterrupt):
         build(home, folder, source, succeeds=False)
-    with mock.patch("eval.proof.proving.measure", side_effect=KeyboardInterrupt) as measured:
+    with mock.patch("eval.verification.verify.measure", side_effect=KeyboardInterrupt) as measured:
         build(home, folder, source, "editor.eps=0.5", succeeds=False)
     assert measured.called
     # Killed while the parts are moved: the next process moves the rest.
@@ -170,7 +170,7 @@ def one_line(said: str, *expected: str) -> None:
 
 
 def of_the_build(folder: Path) -> dict[str, bytes]:
-    """The parts of the build; what was solved and proven on the way to a next one is beside them."""
+    """The parts of the build; what was solved and verified on the way to a next one is beside them."""
     return {name: content for name, content in bytes_of(folder).items() if Path(name).parts[0] in PARTS}
 
 
@@ -209,11 +209,11 @@ def test_bad_input_leaves_the_earlier_build(home: Path, tmp_path: Path) -> None:
     assert (tmp_path / "theirs" / "model" / "weights").read_text() == "x"
     assert [path.name for path in (tmp_path / "theirs").iterdir()] == ["model"]
     one_line(build(home, folder, folder / "facts.jsonl", succeeds=False), "is a part of the build", "beside the folder")
-    # A report that is damaged, or of another version: said at once, and not after the proof.
+    # A report that is damaged, or of another version: said at once, and not after the verification.
     report = (folder / "report.json").read_bytes()
     for content, said in ((b"{", "damaged"), (b"{}", "has format None, and this version writes 1")):
         (folder / "report.json").write_bytes(content)
-        with mock.patch("jobs.build.job.prove", side_effect=AssertionError("too late")):
+        with mock.patch("jobs.build.job.verify", side_effect=AssertionError("too late")):
             one_line(build(home, folder, source, succeeds=False), "report.json", said, "delete it to build")
     (folder / "report.json").write_bytes(report)
     assert before == of_the_build(folder)

@@ -1,4 +1,4 @@
-"""The proof of an edit on a tiny model: what it says is what the model says, and it goes on where it was killed."""
+"""An edit is verified on a tiny model: what it says is what the model says, and it goes on where it was killed."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ import torch
 from corrigenda import Fact, LanguageModel, LowRankEdit, Origin
 from corrigenda.runs.folder import RunFolder
 from eval import EvalSettings
-from eval.proof import proving, unedited
-from eval.proof.proving import prove
-from eval.proof.unedited import Unedited
+from eval.verification import unedited
+from eval.verification import verify as verifying
+from eval.verification.unedited import Unedited
+from eval.verification.verify import verify
 
 
 @contextmanager
 def measuring(instead: Callable[..., object]) -> Iterator[None]:
     """Has something else measure, both the edited and the unedited model."""
-    with mock.patch.object(proving, "measure", instead), mock.patch.object(unedited, "measure", instead):
+    with mock.patch.object(verifying, "measure", instead), mock.patch.object(unedited, "measure", instead):
         yield
 
 
@@ -56,13 +57,13 @@ def an_edit(lm: LanguageModel, size: float) -> LowRankEdit:
 
 def test_what_is_said_is_what_the_model_says(lm: LanguageModel, tmp_path: Path) -> None:
     edit = an_edit(lm, 3.0)
-    proven = prove(lm, edit, FACTS, SETTINGS, RunFolder(tmp_path))
-    assert [one.case.fact for one in proven] == FACTS
+    verified = verify(lm, edit, FACTS, SETTINGS, RunFolder(tmp_path))
+    assert [one.case.fact for one in verified] == FACTS
     assert not lm.edits
     before = {fact.id: lm.generate(fact.statement, 4, stop_at_newline=True) for fact in FACTS}
     with edit.applied(lm):
         after = {fact.id: lm.generate(fact.statement, 4, stop_at_newline=True) for fact in FACTS}
-    for one in proven:
+    for one in verified:
         assert one.case.before is not None
         assert one.case.before.scored("prompt")[0].answer == before[one.case.fact.id]
         assert one.case.after.scored("prompt")[0].answer == after[one.case.fact.id]
@@ -70,28 +71,28 @@ def test_what_is_said_is_what_the_model_says(lm: LanguageModel, tmp_path: Path) 
         gone = {record.prompt for record in one.case.after.elsewhere() if record.preserved is False}
         assert {changed.prompt for changed in one.changed} == gone
         assert all(changed.before != changed.now for changed in one.changed)
-    assert any(one.changed for one in proven)
-    assert "perplexity_drift" in proven[0].case.after.values
+    assert any(one.changed for one in verified)
+    assert "perplexity_drift" in verified[0].case.after.values
 
 
 def test_an_edit_of_nothing_changes_nothing(lm: LanguageModel, tmp_path: Path) -> None:
-    proven = prove(lm, an_edit(lm, 0.0), FACTS, SETTINGS, RunFolder(tmp_path))
-    assert not any(one.changed for one in proven)
-    assert {one.case.after.values["preservation"] for one in proven} == {1.0}
+    verified = verify(lm, an_edit(lm, 0.0), FACTS, SETTINGS, RunFolder(tmp_path))
+    assert not any(one.changed for one in verified)
+    assert {one.case.after.values["preservation"] for one in verified} == {1.0}
 
 
 def test_a_second_proof_asks_the_unedited_model_nothing(lm: LanguageModel, tmp_path: Path) -> None:
-    """Another edit of a list that lost a fact: figures are those of a proof that knew nothing."""
+    """Another edit of a list that lost a fact: figures are those of a verification that knew nothing."""
     kept = tmp_path / "unedited"
-    prove(lm, an_edit(lm, 1.0), FACTS, SETTINGS, RunFolder(tmp_path / "first"), Unedited(lm, SETTINGS, kept))
+    verify(lm, an_edit(lm, 1.0), FACTS, SETTINGS, RunFolder(tmp_path / "first"), Unedited(lm, SETTINGS, kept))
     edit, fewer = an_edit(lm, 3.0), FACTS[1:]
-    anew = prove(lm, edit, fewer, SETTINGS, RunFolder(tmp_path / "anew"))
+    anew = verify(lm, edit, fewer, SETTINGS, RunFolder(tmp_path / "anew"))
     asked = AssertionError("the unedited model was asked")
     with (
         mock.patch.object(unedited, "measure", side_effect=asked),
         mock.patch.object(unedited, "read_held_out", side_effect=asked),
     ):
-        second = prove(lm, edit, fewer, SETTINGS, RunFolder(tmp_path / "second"), Unedited(lm, SETTINGS, kept))
+        second = verify(lm, edit, fewer, SETTINGS, RunFolder(tmp_path / "second"), Unedited(lm, SETTINGS, kept))
         for changed in (replace(SETTINGS, max_new_tokens=5), replace(SETTINGS, seed=1)):
             with pytest.raises(AssertionError, match="was asked"):
                 Unedited(lm, changed, kept).of(fewer)
@@ -131,8 +132,8 @@ def test_what_is_damaged_or_of_other_facts_goes(lm: LanguageModel, tmp_path: Pat
 
 def test_a_killed_proof_goes_on(lm: LanguageModel, tmp_path: Path) -> None:
     edit = an_edit(lm, 3.0)
-    whole = prove(lm, edit, FACTS, SETTINGS, RunFolder(tmp_path / "whole"))
-    real, calls = proving.measure, []
+    whole = verify(lm, edit, FACTS, SETTINGS, RunFolder(tmp_path / "whole"))
+    real, calls = verifying.measure, []
 
     def killed(*arguments: object, **others: object) -> object:
         calls.append(arguments[1])
@@ -141,15 +142,15 @@ def test_a_killed_proof_goes_on(lm: LanguageModel, tmp_path: Path) -> None:
         return real(*arguments, **others)  # type: ignore[arg-type]
 
     folder = RunFolder(tmp_path / "killed")
-    with mock.patch.object(proving, "PART", 1):
+    with mock.patch.object(verifying, "PART", 1):
         with measuring(killed), pytest.raises(KeyboardInterrupt):
-            prove(lm, edit, FACTS, SETTINGS, folder)
+            verify(lm, edit, FACTS, SETTINGS, folder)
         assert not lm.edits
         with (folder.path / "cases.jsonl").open("a") as file:
             file.write('{"id": "half a li')
         calls.clear()
         with measuring(lambda *arguments, **others: calls.append(arguments[1]) or real(*arguments, **others)):
-            again = prove(lm, edit, FACTS, SETTINGS, folder)
+            again = verify(lm, edit, FACTS, SETTINGS, folder)
     # The second was measured before the edit; the third before and after it.
     assert [len(facts) for facts in calls] == [1, 1, 1]
     assert [facts[0].id for facts in calls] == ["fact-1", "fact-2", "fact-2"]

@@ -17,11 +17,12 @@ FIGURES = (
 
 
 def page(report: Mapping[str, Any]) -> str:
-    """The page of a report as `eval.proof.report` gives it, with ``about``, a line on how it was made, and ``rules``.
+    """The page of a report as `report_of` gives it, with ``about``, a line on how it was made, and ``rules``.
 
     It loads nothing. It is light or dark as the reader's system is.
     """
-    return environment("eval.proof").get_template("report.html.j2").render(report=report, figures=figures(report))
+    template = environment("eval.verification").get_template("report.html.j2")
+    return template.render(report=report, figures=figures(report))
 
 
 def figures(report: Mapping[str, Any]) -> list[dict[str, str]]:

@@ -1,6 +1,6 @@
-"""`prove`: every fact of a list asked about freely, with and without the edit, and what is next to it compared.
+"""`verify`: every fact of a list asked about freely, with and without the edit, and what is next to it compared.
 
-It goes over the facts in parts, and writes each part down when it is done: a proof that was killed goes on.
+It goes over the facts in parts, and writes each part down when it is done: one that was killed goes on.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from corrigenda.runs.folder import RunFolder
 from corrigenda.system.progress import counted, stage, track
 from eval.evaluation import Case, judged
 from eval.measure import measure
-from eval.proof.unedited import Unedited
 from eval.records import ScoredPrompt
 from eval.scoring.held_out import read_held_out
 from eval.settings import EvalSettings
+from eval.verification.unedited import Unedited
 
 PART = 16
-"""So many facts are proven at once."""
+"""So many facts are verified at once."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Changed:
 
 
 @dataclass(frozen=True)
-class Proven:
+class Verified:
     """One fact.
 
     Attributes:
@@ -66,19 +66,19 @@ class Proven:
         return {"id": self.case.fact.id, "case": self.case.to_dict()}
 
     @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> Proven:
+    def from_dict(cls, record: Mapping[str, Any]) -> Verified:
         """What `to_dict` gave."""
         return cls(Case.from_dict(record["case"]))
 
 
-def prove(
+def verify(
     lm: LanguageModel,
     edit: Edit,
     facts: Sequence[Fact],
     settings: EvalSettings,
     folder: RunFolder,
     unedited: Unedited | None = None,
-) -> list[Proven]:
+) -> list[Verified]:
     """What the edit makes of each fact.
 
     Args:
@@ -103,14 +103,14 @@ def prove(
             old.held_out()
             with edit.applied(lm):
                 texts_after = read_held_out(lm, settings)
-        for part in track(parts, f"Proving {counted(len(left), 'fact')}, {PART} at a time"):
+        for part in track(parts, f"Verifying {counted(len(left), 'fact')}, {PART} at a time"):
             before = old.of(part)
             with edit.applied(lm):
                 after = measure(lm, part, settings, before, held_out=texts_after)
             for case in map(judged, part, before, after):
-                done[case.fact.id] = Proven(case).to_dict()
+                done[case.fact.id] = Verified(case).to_dict()
                 folder.append(done[case.fact.id])
-    return [Proven.from_dict(done[fact.id]) for fact in facts]
+    return [Verified.from_dict(done[fact.id]) for fact in facts]
 
 
 def changed_next_to(case: Case) -> tuple[Changed, ...]:

@@ -1,4 +1,4 @@
-"""The report of a proof, as plain JSON values: fact by fact, what collides, and what changed since the last one."""
+"""The verification report, as plain JSON values: fact by fact, what collides, and what changed since the last one."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from corrigenda import Fact
 from corrigenda.data.requests import ActiveRequests, select_active
 from corrigenda.knowledge.plan import Plan
 from eval.evaluation import Evaluation
-from eval.proof.proving import Proven
 from eval.records import Measurement
+from eval.verification.verify import Verified
 
 FORMAT = 1
 """The version of the report."""
@@ -19,7 +19,7 @@ FORMAT = 1
 
 def report_of(
     facts: Sequence[Fact],
-    proven: Sequence[Proven],
+    verified: Sequence[Verified],
     made: Sequence[Mapping[str, Any]],
     plan: Plan,
     last: Mapping[str, Any] | None,
@@ -28,9 +28,9 @@ def report_of(
 
     Args:
         facts: the whole list, in order.
-        proven: those in force.
-        made: for each of `proven` what the edit reports of it; its ``"alike"`` names facts of nearly the same key, and
-            is missing where keys were not compared.
+        verified: those in force.
+        made: for each of `verified` what the edit reports of it; its ``"alike"`` names facts of nearly the same key,
+            and is missing where keys were not compared.
         plan: by what the list differs from the last one's.
         last: the last report; None for the first.
 
@@ -40,8 +40,8 @@ def report_of(
         last report.
     """
     now = select_active(facts)
-    by_id = {one.case.fact.id: one for one in proven}
-    alike = {one.case.fact.id: list(said.get("alike", ())) for one, said in zip(proven, made, strict=True)}
+    by_id = {one.case.fact.id: one for one in verified}
+    alike = {one.case.fact.id: list(said.get("alike", ())) for one, said in zip(verified, made, strict=True)}
     held = {} if last is None else {row["id"]: row["holds"] for row in last["facts"]}
     new, changed = ({fact.id for fact in facts} for facts in (plan.new, plan.changed))
     rows = []
@@ -59,9 +59,9 @@ def report_of(
     return {
         "format": FORMAT,
         "n_facts": len(facts),
-        "n_in_force": len(proven),
-        "n_holding": sum(one.holds for one in proven),
-        "metrics": Evaluation(tuple(one.case for one in proven)).metrics,
+        "n_in_force": len(verified),
+        "n_holding": sum(one.holds for one in verified),
+        "metrics": Evaluation(tuple(one.case for one in verified)).metrics,
         "collisions": _collisions(facts, now, alike),
         "keys_compared": all("alike" in said for said in made),
         "since": _since(plan, rows, last is None),
@@ -70,7 +70,11 @@ def report_of(
 
 
 def _said(
-    number: int, now: ActiveRequests, facts: Sequence[Fact], by_id: Mapping[str, Proven], alike: Mapping[str, list[str]]
+    number: int,
+    now: ActiveRequests,
+    facts: Sequence[Fact],
+    by_id: Mapping[str, Verified],
+    alike: Mapping[str, list[str]],
 ) -> dict[str, Any]:
     """What there is to say of one fact; of one that is not in force, what stands in its place."""
     if number in now.last:

@@ -12,16 +12,16 @@ import pytest
 from corrigenda import Fact
 from corrigenda.knowledge.plan import Plan
 from eval import Case
-from eval.proof.page import page as page_of
-from eval.proof.proving import Changed, Proven
-from eval.proof.report import report_of
 from eval.records import Measurement, ScoredPrompt
+from eval.verification.page import page as page_of
+from eval.verification.report import report_of
+from eval.verification.verify import Changed, Verified
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 
-def proven(number: int, now: str, *changed: Changed) -> Proven:
+def verified(number: int, now: str, *changed: Changed) -> Verified:
     fact = Fact(f"Tower {number}", "{} is in", "Rome", "Paris", id=f"fact-{number}", paraphrases=("Where is {}? In",))
 
     def measured(answer: str) -> Measurement:
@@ -31,15 +31,15 @@ def proven(number: int, now: str, *changed: Changed) -> Proven:
         values = {"free_generation_strict": float(answer == "Rome"), "preservation": float(not changed)}
         return Measurement({"prompt": prompts, "paraphrases": others, "neighbourhood": near}, values)
 
-    return Proven(Case(fact, measured("<Paris> & so"), measured(now)), changed)
+    return Verified(Case(fact, measured("<Paris> & so"), measured(now)), changed)
 
 
 @pytest.fixture
 def report() -> dict[str, Any]:
     found = [
-        proven(0, "Rome"),
-        proven(1, "Oslo"),
-        proven(10, "Rome", Changed("neighbourhood", "Big Ben is in", " London", " Rome")),
+        verified(0, "Rome"),
+        verified(1, "Oslo"),
+        verified(10, "Rome", Changed("neighbourhood", "Big Ben is in", " London", " Rome")),
     ]
     superseded = Fact("Tower 1", "{} is in", "Bern", id="earlier")
     gone = Fact("Old", "{} was in", "Bern", id="gone")
@@ -83,7 +83,7 @@ def test_what_a_report_says(report: dict[str, Any]) -> None:
 
 def test_the_report_in_chromium(page: Page, tmp_path: Path) -> None:
     ids = ["fact-earlier", "fact-fact-0", "fact-fact-1", "fact-fact-10"]
-    assert page.title() == "Corrigenda: not accepted, 2 of 3 facts hold"
+    assert page.title() == "Corrigenda verification report: not accepted, 2 of 3 facts hold"
     assert page.locator("#rules").get_by_text("not accepted").is_visible()
     assert page.locator("#refused").get_by_text("put in place all the same").is_visible()
     assert "<Paris> & so" in page.locator("#fact-fact-0").inner_text()  # as it was said

@@ -1,6 +1,6 @@
 """`Unedited`: what the unedited model does with the facts of a list, measured once and kept fact by fact.
 
-A list changes by a few facts at a time. So that a proof asks the unedited model only about those, each fact's
+A list changes by a few facts at a time. So that a verification asks the unedited model only about those, each fact's
 measurement is kept by itself: by the weights, their precision and the kind of device, the fact with all its prompts,
 the settings, and the version of the code that measures. What is kept stands in the place of a new measurement; that
 would be the same up to the rounding of other batches.
@@ -38,7 +38,7 @@ class Unedited:
         self._lm = lm
         self._settings = settings
         self._folder = folder
-        on = [lm.cache_key, str(lm.dtype), lm.device.type, code_version(entry=("eval.proof.unedited",))]
+        on = [lm.cache_key, str(lm.dtype), lm.device.type, code_version(entry=("eval.verification.unedited",))]
         self._with = [*on, asdict(settings)]
         self._held_out: HeldOut | None = None
 

@@ -1,1 +1,0 @@
-"""The proof of an edit that holds a list of facts: what each makes the model say, and what changed beside it."""
