@@ -15,23 +15,24 @@ from eval import Case
 from eval.records import Measurement, ScoredPrompt
 from eval.verification.page import page as page_of
 from eval.verification.report import report_of
-from eval.verification.verify import Changed, Verified
+from eval.verification.verify import Verified
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 
-def verified(number: int, now: str, *changed: Changed) -> Verified:
+def verified(number: int, now: str, elsewhere: str = " London") -> Verified:
     fact = Fact(f"Tower {number}", "{} is in", "Rome", "Paris", id=f"fact-{number}", paraphrases=("Where is {}? In",))
 
-    def measured(answer: str) -> Measurement:
+    def measured(answer: str, elsewhere: str = " London") -> Measurement:
+        kept = elsewhere == " London"
         prompts = [ScoredPrompt(fact.statement, answer=answer, strict=answer == "Rome")]
         others = [ScoredPrompt(fact.paraphrases[0], answer=answer, strict=answer == "Rome")]
-        near = [ScoredPrompt("Big Ben is in", answer=" London", preserved=not changed)]
-        values = {"free_generation_strict": float(answer == "Rome"), "preservation": float(not changed)}
+        near = [ScoredPrompt("Big Ben is in", answer=elsewhere, preserved=kept)]
+        values = {"free_generation_strict": float(answer == "Rome"), "preservation": float(kept)}
         return Measurement({"prompt": prompts, "paraphrases": others, "neighbourhood": near}, values)
 
-    return Verified(Case(fact, measured("<Paris> & so"), measured(now)), changed)
+    return Verified(Case(fact, measured("<Paris> & so"), measured(now, elsewhere)))
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def report() -> dict[str, Any]:
     found = [
         verified(0, "Rome"),
         verified(1, "Oslo"),
-        verified(10, "Rome", Changed("neighbourhood", "Big Ben is in", " London", " Rome")),
+        verified(10, "Rome", " Rome"),
     ]
     superseded = Fact("Tower 1", "{} is in", "Bern", id="earlier")
     gone = Fact("Old", "{} was in", "Bern", id="gone")
