@@ -119,7 +119,7 @@ def test_the_markdown_has_what_ranks_also_where_it_leaves_that_to_other_formats(
     monkeypatch.setitem(schemas.SCHEMAS, "zsre", replace(schemas.SCHEMAS["zsre"], ranked_by=declared))
     keeps_of([(80, 80), (40, 40)], make_run, "zsre")
     text = markdown(leaderboard_view(leaderboard(Store(tmp_path / "outputs").runs()), tmp_path))
-    assert "|  | editor | token acc. ↑ | from the best | behind | preserv. ↑ |" in text
+    assert "|  | editor | token acc. ↑ | from the best | behind | same words ↑ |" in text
     assert "lenient" not in text
 
 
