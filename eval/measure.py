@@ -7,6 +7,7 @@ Where a fact has several prompts of a kind its value is their mean.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -16,12 +17,14 @@ from corrigenda.models.alone import one_thread
 from corrigenda.settings.checked import check_class
 from eval.metrics import METRICS
 from eval.real_use.asking import ask_in_real_use
-from eval.records import HeldOut, Measurement
+from eval.real_use.questions import questions_of
+from eval.records import QUESTION_KIND, AskedQuestion, HeldOut, Measurement, ScoredProbe, ScoredPrompt
 from eval.scoring.changes import compare_with_before, drop_ties
-from eval.scoring.fitting import not_measured, too_long
+from eval.scoring.fitting import Prepared, prepare, queries_of
 from eval.scoring.free_answers import answer_freely
 from eval.scoring.held_out import read_held_out
-from eval.scoring.teacher_forcing import score_targets
+from eval.scoring.probabilities import PromptScore, TargetScore
+from eval.scoring.teacher_forcing import record_of, score_targets
 from eval.settings import EvalSettings
 
 
@@ -55,45 +58,64 @@ def measure(
         check_class("measure", "held_out", held_out, HeldOut)
     if before is not None and len(before) != len(facts):
         raise ValueError(f"measure: before has {len(before)} measurements, and there are {len(facts)} facts")
-    reasons = [too_long(lm, fact, settings) for fact in facts]
-    read = [number for number, reason in enumerate(reasons) if not reason]
+    prepared = [prepare(lm, fact, settings) for fact in facts]
+    read = [number for number, one in enumerate(prepared) if not one.error]
     old = None if before is None else [before[number] for number in read]
-    found = iter(_measure(lm, [facts[number] for number in read], settings, old, held_out) if read else ())
-    return [
-        not_measured(lm, fact, reason, settings) if reason else next(found)
-        for fact, reason in zip(facts, reasons, strict=True)
-    ]
+    found = iter(_measure(lm, [prepared[number] for number in read], settings, old, held_out) if read else ())
+    return [not_measured(lm, one.fact, one.error, settings) if one.error else next(found) for one in prepared]
 
 
 def _measure(
     lm: LanguageModel,
-    facts: Sequence[Fact],
+    prepared: Sequence[Prepared],
     settings: EvalSettings,
     before: Sequence[Measurement] | None,
     held_out: HeldOut | None,
 ) -> list[Measurement]:
     """The measurements of facts all of which the model can read."""
-    measurements = [Measurement() for _ in facts]
+    measurements = [Measurement() for _ in prepared]
     compared = METRICS.kinds("distributions", without=settings.without)
-    scored = METRICS.kinds("probabilities", without=settings.without) | compared
-    score_targets(lm, facts, measurements, scored, compared, settings)
+    score_targets(lm, prepared, measurements, compared, settings)
     if settings.generate:
         # Where an edited model goes on as before, one forward tells (`compare_with_before`).
-        kept = METRICS.kinds("kept_answers", without=settings.without) if before is None else frozenset[str]()
-        wanted = METRICS.kinds("free_answers", "sampled_text", without=settings.without)
-        answer_freely(lm, facts, measurements, wanted, kept, settings)
-        drop_ties(lm, measurements, settings)
+        answer_freely(lm, prepared, measurements, before is None, settings)
+        drop_ties(lm, prepared, measurements, settings)
         if settings.real_use is not None:
-            asked = METRICS.kinds("questions", without=settings.without)
-            ask_in_real_use(lm, facts, measurements, asked, settings.real_use, settings.max_tokens)
+            ask_in_real_use(lm, prepared, measurements, settings.real_use.judge, settings.max_tokens)
     if settings.perplexity_windows:
         _put_held_out(lm, measurements, settings, before, held_out)
     if before is not None:
-        compare_with_before(lm, measurements, before, settings)
-    for number, (fact, measurement) in enumerate(zip(facts, measurements, strict=True)):
-        METRICS.judge(fact, measurement)
+        compare_with_before(lm, prepared, measurements, before, settings)
+    for number, (one, measurement) in enumerate(zip(prepared, measurements, strict=True)):
+        METRICS.judge(one.fact, measurement)
         measurement.values = METRICS.computed(None if before is None else before[number], measurement)
     return measurements
+
+
+def not_measured(lm: LanguageModel, fact: Fact, reason: str, settings: EvalSettings) -> Measurement:
+    """The measurement of a fact that the model cannot read: it holds no record, and the reason.
+
+    What an edit should bring about counts as not brought about (0), as where an edit is refused; all else is absent.
+    """
+    blank = Measurement()
+    scored = METRICS.kinds("probabilities", without=settings.without)
+    for kind, prompt, targets in queries_of(fact):
+        if kind in scored:
+            nothing = tuple(TargetScore((-math.inf,), (False,), (-1,)) for _ in targets)
+            blank.prompts.setdefault(kind, []).append(record_of(fact, kind, prompt, PromptScore(nothing, None)))
+    answered: list[ScoredPrompt | ScoredProbe] = [*blank.scored("prompt", "paraphrases"), *blank.probes("portability")]
+    for record in answered:
+        record.answer = "" if settings.generate else None
+    if settings.generate and settings.real_use is not None:
+        reply = "" if settings.real_use.judge.named else None
+        asked = questions_of(lm, fact, METRICS.kinds("questions", without=settings.without), settings.real_use)
+        questions = [AskedQuestion(one.prompt, one.kind, one.setting, one.asked, "", reply=reply) for one in asked]
+        blank.prompts[QUESTION_KIND] = [*questions]
+    METRICS.judge(fact, blank)
+    values = METRICS.computed(None, blank)
+    known = {key: METRICS.find(key) for key in values}
+    missed = {key: 0.0 for key, metric in known.items() if metric is not None and metric.edit_should == "change"}
+    return Measurement(values=missed, error=reason)
 
 
 def on_windows(measurement: Measurement, windows: Sequence[int]) -> Measurement:

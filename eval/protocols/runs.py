@@ -22,7 +22,7 @@ from corrigenda.runs.records import CRASHED
 from eval.evaluation import Case, Evaluation
 from eval.protocols.pre_edit import PreEditMeasurement, ReducedEvaluation
 from eval.records import DEFINITIONS
-from eval.scoring.fitting import too_long
+from eval.scoring.fitting import prepare
 from eval.settings import EvalSettings
 
 CHUNK = 10
@@ -82,7 +82,7 @@ def attempt(
     Only a refusal is a result. Any other error is a crash: the edit counts as failed, but is tried again when the run
     goes on. It is noted and not raised, so that the other facts are done all the same.
     """
-    reasons = [too_long(lm, fact, settings) for fact in facts]
+    reasons = [prepare(lm, fact, settings).error for fact in facts]
     if all(reasons) and reasons:
         return Attempt(None, 0.0, f"refused: {reasons[0]}")
     facts = [fact for fact, reason in zip(facts, reasons, strict=True) if not reason]

@@ -2,55 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.forward.generation import decode
 from eval.judge.judge import Judge
 from eval.judge.verdicts import judge_prompt
-from eval.real_use.questions import questions_of
-from eval.real_use.settings import RealUse
 from eval.records import QUESTION_KIND, AskedQuestion, Measurement
-from eval.scoring.free_answers import room_for
+from eval.scoring.fitting import Prepared
 from eval.scoring.probabilities import batches
 
 
 def ask_in_real_use(
     lm: LanguageModel,
-    facts: Sequence[Fact],
+    prepared: Sequence[Prepared],
     measurements: Sequence[Measurement],
-    kinds: Collection[str],
-    settings: RealUse,
+    judge: Judge,
     max_tokens: int,
 ) -> None:
     """Records greedy answers to questions, and what the judge says of them.
 
     Args:
         lm: a causal model, with whatever edits are applied.
-        facts: the facts.
+        prepared: the facts.
         measurements: theirs; records of kind "questions" are put there.
-        kinds: the kinds of the facts' prompts that are asked about: "prompt", "paraphrases".
-        settings: how they are asked.
+        judge: who marks the answers.
         max_tokens: tokens run at once, padding included.
 
     Raises:
-        ContextLengthError: a question with its answer may be longer than the model reads.
         JudgeError: the judge cannot be asked.
     """
-    questions = [one for number, fact in enumerate(facts) for one in questions_of(lm, number, fact, kinds, settings)]
-    answers: dict[int, str] = {}
-    limits = [room_for(lm, one.prompt, facts[one.number].answers, settings.max_new_tokens) for one in questions]
-    lengths = [len(one.tokens) + limit for one, limit in zip(questions, limits, strict=True)]
-    for group in batches(range(len(questions)), lengths, max_tokens):
-        added = decode(lm, [questions[i].tokens for i in group], [limits[i] for i in group])
-        answers |= {i: lm.text(tokens) for i, tokens in zip(group, added, strict=True)}
-    records = [
-        AskedQuestion(one.prompt, one.kind, one.setting, one.asked, answers[i]) for i, one in enumerate(questions)
-    ]
-    for one, record in zip(questions, records, strict=True):
-        measurements[one.number].prompts.setdefault(QUESTION_KIND, []).append(record)
-    if settings.judge.named:
-        put_to_judge(settings.judge, [facts[one.number] for one in questions], records)
+    asked = [(number, *question) for number, one in enumerate(prepared) for question in one.questions]
+    records = [AskedQuestion(one.prompt, one.kind, one.setting, one.asked) for _, one, _ in asked]
+    for group in batches(range(len(asked)), [len(one.tokens) + limit for _, one, limit in asked], max_tokens):
+        added = decode(lm, [asked[i][1].tokens for i in group], [asked[i][2] for i in group])
+        for i, tokens in zip(group, added, strict=True):
+            records[i].answer = lm.text(tokens)
+    for (number, *_), record in zip(asked, records, strict=True):
+        measurements[number].prompts.setdefault(QUESTION_KIND, []).append(record)
+    if judge.named:
+        put_to_judge(judge, [prepared[number].fact for number, *_ in asked], records)
 
 
 def put_to_judge(judge: Judge, facts: Sequence[Fact], records: Sequence[AskedQuestion]) -> None:

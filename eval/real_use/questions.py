@@ -23,7 +23,6 @@ class QuestionInSetting:
     """One question in one setting.
 
     Attributes:
-        number: the fact's.
         kind: of which of its prompts: "prompt" or "paraphrases".
         setting: one of `eval.real_use.settings.SETTINGS`.
         asked: the question alone.
@@ -31,7 +30,6 @@ class QuestionInSetting:
         tokens: what the model reads as it is now, after the text of context edits.
     """
 
-    number: int
     kind: str
     setting: str
     asked: str
@@ -45,13 +43,12 @@ def as_question(prompt: str) -> str:
 
 
 def questions_of(
-    lm: LanguageModel, number: int, fact: Fact, kinds: Collection[str], settings: RealUse
+    lm: LanguageModel, fact: Fact, kinds: Collection[str], settings: RealUse
 ) -> Iterator[QuestionInSetting]:
     """The questions of a fact; none for one that is to be erased, which has no right answer.
 
     Args:
         lm: the model, with whatever edits are applied.
-        number: the fact's.
         fact: the fact.
         kinds: of which of its prompts.
         settings: how they are asked.
@@ -65,7 +62,7 @@ def questions_of(
             for form, context in ways:
                 read = _read(lm, asked, form, context)
                 if read is not None:
-                    yield QuestionInSetting(number, kind, f"{form}_{context}", asked, *read)
+                    yield QuestionInSetting(kind, f"{form}_{context}", asked, *read)
 
 
 def _read(lm: LanguageModel, asked: str, form: Form, context: Context) -> tuple[str, list[int]] | None:

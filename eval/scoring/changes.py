@@ -10,12 +10,15 @@ from corrigenda import LanguageModel
 from corrigenda.forward.generation import Greedy, decode, never
 from eval.metrics.divergence import kl_divergence
 from eval.records import Measurement
+from eval.scoring.fitting import Prepared
 from eval.scoring.free_answers import batches_to_decode
 from eval.scoring.probabilities import continues_as
 from eval.settings import EvalSettings
 
 
-def drop_ties(lm: LanguageModel, measurements: Sequence[Measurement], settings: EvalSettings) -> None:
+def drop_ties(
+    lm: LanguageModel, prepared: Sequence[Prepared], measurements: Sequence[Measurement], settings: EvalSettings
+) -> None:
     """Takes away the continuations that the model itself does not give in the forward of `compare_with_before`.
 
     In half precision two tokens may be equally likely to within rounding, and decoding with a cache then takes another
@@ -23,20 +26,25 @@ def drop_ties(lm: LanguageModel, measurements: Sequence[Measurement], settings: 
 
     Args:
         lm: the unedited model.
+        prepared: the facts.
         measurements: of this model, with continuations.
         settings: how much is run at once.
     """
     if lm.dtype in (torch.float32, torch.float64):
         return
-    places = [(one, prompt) for one in measurements for prompt in one.continuations]
-    items = [(prompt, one.continuations[prompt]) for one, prompt in places]
-    for (one, prompt), again in zip(places, continues_as(lm, items, settings.max_tokens, lm.end_ids), strict=True):
+    places = [(number, prompt) for number, one in enumerate(measurements) for prompt in one.continuations]
+    items = [(prepared[number].tokens[prompt], measurements[number].continuations[prompt]) for number, prompt in places]
+    for (number, prompt), again in zip(places, continues_as(lm, items, settings.max_tokens, lm.end_ids), strict=True):
         if not again:
-            del one.continuations[prompt]
+            del measurements[number].continuations[prompt]
 
 
 def compare_with_before(
-    lm: LanguageModel, measurements: Sequence[Measurement], before: Sequence[Measurement], settings: EvalSettings
+    lm: LanguageModel,
+    prepared: Sequence[Prepared],
+    measurements: Sequence[Measurement],
+    before: Sequence[Measurement],
+    settings: EvalSettings,
 ) -> None:
     """Records the KL from the distributions before, and how the model goes on where its answers should stay.
 
@@ -45,7 +53,8 @@ def compare_with_before(
 
     Args:
         lm: a causal model, edited.
-        measurements: of this model; the records get what was found.
+        prepared: the facts.
+        measurements: theirs; the records get what was found.
         before: of the same facts on the unedited model, with distributions and continuations.
         settings: how much is run at once.
     """
@@ -63,11 +72,12 @@ def compare_with_before(
     }
     if not old_of:
         return
-    items = [(prompt, tokens) for (_, prompt), tokens in old_of.items()]
+    items = [(prepared[number].tokens[prompt], tokens) for (number, prompt), tokens in old_of.items()]
     still = continues_as(lm, items, settings.max_tokens, lm.end_ids)
     now_of = {place: tokens for (place, tokens), kept in zip(old_of.items(), still, strict=True) if kept}
     others = [place for place in old_of if place not in now_of]
-    for places, prompts, start in batches_to_decode(lm, others, [prompt for _, prompt in others], settings):
+    rows = [prepared[number].tokens[prompt] for number, prompt in others]
+    for places, prompts, start in batches_to_decode(lm, others, rows, settings):
         limits = [len(old_of[place]) for place in places]
         now_of |= zip(places, decode(lm, prompts, limits, Greedy(lm.end_ids), never, start), strict=True)
     for (number, prompt), now in now_of.items():

@@ -73,13 +73,29 @@ def probabilities(new: TargetScore, true: TargetScore) -> tuple[float, float]:
     return new.probability, true.probability
 
 
-@torch.no_grad()
 def score(
     lm: LanguageModel,
     queries: Sequence[tuple[str, Sequence[str]]],
     keep_distributions: bool = False,
     max_tokens: int = 4096,
-    joints: Sequence[str | None] | None = None,
+) -> list[PromptScore]:
+    """Scores targets after prompts; `score_tokens` of texts.
+
+    Raises:
+        ContextLengthError: a prompt with its target is longer than the model reads, or a target than is scored.
+        ValueError: the model is not causal, or a prompt or target is empty.
+    """
+    read = [(prompt, lm.tokens(prompt), targets) for prompt, targets in queries]
+    tokens = [(prompt, ids, targets_after(lm, prompt, ids, targets)) for prompt, ids, targets in read]
+    return score_tokens(lm, tokens, keep_distributions, max_tokens)
+
+
+@torch.no_grad()
+def score_tokens(
+    lm: LanguageModel,
+    queries: Sequence[tuple[str, list[int], Sequence[tuple[int, ...]]]],
+    keep_distributions: bool = False,
+    max_tokens: int = 4096,
 ) -> list[PromptScore]:
     """Scores targets after prompts.
 
@@ -88,26 +104,20 @@ def score(
 
     Args:
         lm: a causal model.
-        queries: prompts, each with its targets (there may be none).
+        queries: prompts, each with its tokens and those of its targets (there may be none).
         keep_distributions: whether to keep the whole next-token distributions (on the CPU, in float32).
         max_tokens: how many tokens, padding included, run at once.
-        joints: for each query what stands between its prompt and its targets, or None for what follows from both.
 
     Raises:
-        ContextLengthError: a prompt with its target is longer than the model reads, or a target than is scored.
-        ValueError: the model is not causal, or a prompt or target is empty.
+        ValueError: the model is not causal.
     """
     if not lm.architecture.family.causal:
         raise ValueError(f"{lm.name} is a masked model; targets are scored after prompts in causal models only")
-    prompts = list(dict.fromkeys(prompt for prompt, _ in queries))
+    tokens = {prompt: ids for prompt, ids, _ in queries}
+    prompts = list(tokens)
     wanted: dict[str, dict[tuple[int, ...], None]] = {prompt: {} for prompt in prompts}
-    tokens: dict[str, list[int]] = {}
-    # All of them before anything is run: what is too long is refused while it costs nothing.
-    asked: list[list[tuple[int, ...]]] = []  # for each query the tokens of its targets
-    for (prompt, targets), between in zip(queries, joints or [None] * len(queries), strict=True):
-        tokens[prompt], of_targets = tokens_of(lm, prompt, targets, between)
-        asked.append([tuple(ids) for ids in of_targets])
-        wanted[prompt].update(dict.fromkeys(asked[-1]))
+    for prompt, _, targets in queries:
+        wanted[prompt].update(dict.fromkeys(targets))
     found: dict[tuple[str, tuple[int, ...]], TargetScore] = {}
     distributions: dict[str, Tensor] = {}
     start_of_all = SharedStart(lm, list(tokens.values()))
@@ -131,8 +141,8 @@ def score(
             scores = _longer_targets(lm, recording, batch.lengths, [tokens[prompt] for prompt in group], part, starts)
             found |= {(group[row], ids): one for (row, ids), one in zip(part, scores, strict=True)}
     return [
-        PromptScore(tuple(found[prompt, ids] for ids in of_targets), distributions.get(prompt))
-        for (prompt, _), of_targets in zip(queries, asked, strict=True)
+        PromptScore(tuple(found[prompt, ids] for ids in targets), distributions.get(prompt))
+        for prompt, _, targets in queries
     ]
 
 
@@ -171,23 +181,22 @@ def _longer_targets(
         )
 
 
-def tokens_of(
-    lm: LanguageModel, prompt: str, targets: Sequence[str], between: str | None = None
-) -> tuple[list[int], list[list[int]]]:
-    """The tokens of a prompt, as the model reads it now, and of targets after it, with what stands `between` them.
+def targets_after(
+    lm: LanguageModel, prompt: str, ids: Sequence[int], targets: Sequence[str], between: str | None = None
+) -> list[tuple[int, ...]]:
+    """The tokens of targets after a prompt, with what stands `between` them; `ids` are the prompt's own.
 
     Raises:
         ContextLengthError: the prompt with a target is longer than the model reads, or a target than is scored.
-        ValueError: the prompt or a target is empty.
+        ValueError: a target is empty.
     """
-    ids = lm.tokens(prompt)
     lm.require_room(len(ids), f"the prompt {quoted(prompt)}")
-    found = []
+    read, found = lm.reads(prompt), []
     for target in targets:
-        found.append(encode_target(lm.tokenizer, lm.reads(prompt), target, between))
+        found.append(tuple(encode_target(lm.tokenizer, read, target, between)))
         both = f"the prompt {quoted(prompt)} with the target {quoted(target)}"
         lm.require_room(len(ids) + len(found[-1]) - 1, both)
-    return ids, found
+    return found
 
 
 def _in_pieces(
@@ -202,7 +211,10 @@ def _in_pieces(
 
 @torch.no_grad()
 def continues_as(
-    lm: LanguageModel, items: Sequence[tuple[str, Sequence[int]]], max_tokens: int = 4096, banned: Collection[int] = ()
+    lm: LanguageModel,
+    items: Sequence[tuple[list[int], list[int]]],
+    max_tokens: int = 4096,
+    banned: Collection[int] = (),
 ) -> list[bool]:
     """Whether greedy decoding from each prompt would begin with exactly these tokens.
 
@@ -211,23 +223,22 @@ def continues_as(
 
     Args:
         lm: a causal model.
-        items: prompt and tokens.
+        items: the tokens of each prompt, and those after it.
         max_tokens: how many tokens, padding included, run at once.
         banned: tokens that the decoding never takes (`corrigenda.forward.generation.Greedy`).
     """
-    rows = [(lm.tokens(prompt), list(answer)) for prompt, answer in items]
-    result = [True] * len(rows)
-    start = SharedStart(lm, [prompt for prompt, _ in rows])
-    lengths = [start.weight(len(prompt) + len(answer)) for prompt, answer in rows]
-    for group in batches(range(len(rows)), lengths, max_tokens):
-        batch = lm.batch([rows[i][0] + rows[i][1] for i in group], [len(rows[i][0]) for i in group])
+    result = [True] * len(items)
+    start = SharedStart(lm, [prompt for prompt, _ in items])
+    lengths = [start.weight(len(prompt) + len(answer)) for prompt, answer in items]
+    for group in batches(range(len(items)), lengths, max_tokens):
+        batch = lm.batch([items[i][0] + items[i][1] for i in group], [len(items[i][0]) for i in group])
         mask = torch.zeros(batch.input_ids.shape, dtype=torch.bool)
         for place, i in enumerate(group):
-            prompt, answer = rows[i]
+            prompt, answer = items[i]
             mask[place, len(prompt) - 1 : len(prompt) - 1 + len(answer)] = True
         best = iter(bar(start.logits(batch, mask.to(batch.lengths.device)), banned).argmax(-1).tolist())
         for i in group:
-            answer = rows[i][1]
+            answer = items[i][1]
             result[i] = list(islice(best, len(answer))) == answer
     return result
 

@@ -19,7 +19,7 @@ from editing.editor import Editor
 from eval import Case, EvalSettings, Evaluation, measure
 from eval.evaluation import judged
 from eval.records import finite
-from eval.scoring.fitting import too_long
+from eval.scoring.fitting import prepare
 from eval.verification.verify import Changed, changed_next_to
 from jobs.explain.answers import answers
 from jobs.explain.grids import Grid
@@ -175,7 +175,7 @@ def explain(
     asked = _eval_settings(settings)
     # Texts that are sampled after a prompt say nothing here, and take long.
     fact_asked = replace(fact, generation=())
-    if reason := too_long(lm, fact_asked, asked):
+    if reason := prepare(lm, fact_asked, asked).error:
         raise ValueError(f"explain: {reason}")
     return _Explaining(lm, fact, fact_asked, editor, settings, asked).explained()
 

@@ -17,7 +17,7 @@ from editing import FineTune, Grace
 from editing.editor import MOST_EDIT_TOKENS
 from editing.locate_then_edit.prompts import build_prompts
 from eval import evaluate
-from eval.scoring.fitting import too_long
+from eval.scoring.fitting import prepare
 from eval.scoring.held_out import read_held_out
 from eval.scoring.probabilities import continues_as, score
 from eval.settings import EvalSettings
@@ -67,7 +67,7 @@ LENGTHS: dict[str, tuple[Callable[[LanguageModel], object], str]] = {
     "generate-one-of-two": (lambda lm: lm.generate(["the tower", LONG], 5), "5004 tokens"),
     "decode": (lambda lm: decode(lm, [[5] * 65], 0), "65 tokens"),
     "batch": (lambda lm: lm.batch([[5, 6], [5] * 65]), "65 tokens, and tiny-llama reads at most 64; shorten it"),
-    "continues": (lambda lm: continues_as(lm, [("tower " * 60, [5] * 5)]), "65 tokens"),
+    "continues": (lambda lm: continues_as(lm, [([5] * 60, [5] * 5)]), "65 tokens"),
     "trace": (lambda lm: causal_trace(lm, fact(subject=LONG)), "5003 tokens"),
     "trace-answer": (lambda lm: causal_trace(lm, FACT, LONG), "5000 tokens"),
 }
@@ -114,7 +114,7 @@ FACTS_TOO_LONG = {
 def test_a_fact_that_is_too_long_fails_alone(name: str, lm: LanguageModel) -> None:
     kind, changes = FACTS_TOO_LONG[name]
     long = fact(**changes)
-    reason = too_long(lm, long, FAST)
+    reason = prepare(lm, long, FAST).error
     assert reason.startswith(f"too long: fact 'f', {kind}: ")
     assert "\n" not in reason
     found = evaluate(lm, [long, FACT], FAST)
@@ -126,8 +126,8 @@ def test_a_fact_that_is_too_long_fails_alone(name: str, lm: LanguageModel) -> No
 
 def test_generated_tokens_count(lm: LanguageModel) -> None:
     long = fact(paraphrases=("tower " * 39 + "is",))
-    assert too_long(lm, long, FAST) == ""
-    assert "paraphrases: a prompt with up to 50 new tokens has 89 tokens" in too_long(lm, long, EvalSettings())
+    assert prepare(lm, long, FAST).error == ""
+    assert "paraphrases: a prompt with up to 50 new tokens has 89 tokens" in prepare(lm, long, EvalSettings()).error
 
 
 # -- prompts

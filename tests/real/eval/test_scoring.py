@@ -51,7 +51,7 @@ def test_continues_as_agrees_with_decoding(smollm2: LanguageModel) -> None:
 
     old = answers()
     assert any(smollm2.ends_answer(token) for tokens in old for token in tokens)  # they go on after a line break
-    items = list(zip(prompts, old, strict=True))
+    items = list(zip(map(smollm2.tokens, prompts), old, strict=True))
     assert continues_as(smollm2, items, banned=banned) == [True] * len(prompts)
     wrong = [(prompt, [*tokens[:-1], tokens[-1] + 1]) for prompt, tokens in items]
     assert continues_as(smollm2, wrong, banned=banned) == [False] * len(wrong)

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import tiny
@@ -17,12 +18,13 @@ from torch import Tensor
 from corrigenda import Fact, LanguageModel
 from corrigenda.errors import SettingsError
 from corrigenda.facts import Probe
+from corrigenda.prompts import encode_target
 from eval import METRICS, Case, EvalSettings, Evaluation, Measurement, evaluate, measure
 from eval.evaluation import NOT_FINITE, judged
 from eval.metrics.fluency import ngram_entropy
 from eval.metrics.free_generation import matches_leniently, matches_strictly
 from eval.scoring import teacher_forcing
-from eval.scoring.free_answers import jobs_of
+from eval.scoring.fitting import jobs_of
 from eval.scoring.probabilities import PromptScore, TargetScore
 
 SMALL = EvalSettings(
@@ -61,18 +63,19 @@ def given(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str], list[float]]
     """A table from prompt and target to the probabilities of its tokens, which stands in for the model's."""
     table: dict[tuple[str, str], list[float]] = {}
 
-    def look_up(_lm: LanguageModel, queries: Sequence[tuple[str, Sequence[str]]], **_: Any) -> list[PromptScore]:
+    def look_up(lm: LanguageModel, queries: Sequence[tuple[str, Any, Any]], **_: Any) -> list[PromptScore]:
+        known = {(at, *encode_target(lm.tokenizer, at, target)): values for (at, target), values in table.items()}
         found = []
-        for prompt, targets in queries:
+        for prompt, _ids, targets in queries:
             scores = []
             for target in targets:
-                tokens = table.get((prompt, target), [0.125])
+                tokens = known.get((prompt, *target), [0.125])
                 scores.append(TargetScore(tuple(map(math.log, tokens)), tuple(p > 0.5 for p in tokens)))
             next_token = torch.tensor(table.get((prompt, "next"), [0.5, 0.25, 0.25])).log()
             found.append(PromptScore(tuple(scores), next_token))
         return found
 
-    monkeypatch.setattr(teacher_forcing, "score", look_up)
+    monkeypatch.setattr(teacher_forcing, "score_tokens", look_up)
     return table
 
 
@@ -285,9 +288,19 @@ def test_a_target_longer_than_an_answer_has_room_in_it() -> None:
 def test_where_an_answer_of_several_lines_ends() -> None:
     """At the end token alone: a line break ends an answer only where no target has one."""
     fact = Fact("f", "def {}():", "\n    return 42", aliases=("x",))
-    jobs = list(jobs_of(build(), 0, fact, {"prompt"}, (), SMALL))
+    jobs = list(jobs_of(build(), fact, SMALL))
     assert [job.several_lines for job in jobs] == [True]
-    assert not any(job.several_lines for job in jobs_of(build(), 0, EIFFEL, {"prompt"}, (), SMALL))
+    assert not any(job.several_lines for job in jobs_of(build(), EIFFEL, SMALL))
+
+
+def test_each_prompt_is_tokenised_once() -> None:
+    lm = build()
+    before = measure(lm, [EIFFEL], SMALL)
+    for old in (None, before):
+        with patch.object(LanguageModel, "tokens", autospec=True, side_effect=LanguageModel.tokens) as read:
+            measure(lm, [EIFFEL], SMALL, old)
+        prompts = [call.args[1] for call in read.call_args_list]
+        assert len(prompts) == len({*prompts}) > 10
 
 
 def test_portability_probes_with_one_prompt_have_their_own_answers() -> None:

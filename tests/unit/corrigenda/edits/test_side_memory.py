@@ -158,11 +158,10 @@ def test_greedy_answers_are_recognised() -> None:
     said = [greedy_by_hand(lm, edit, p, a, 4) for p, a in zip(PROMPTS, answers, strict=True)]
     before = [greedy_by_hand(lm, edit, p, False, 4) for p in PROMPTS]
     with edit.applied(lm):
-        items = list(zip(PROMPTS, said, strict=True))
-        assert continues_as(lm, items) == [True] * 4
-        old = list(zip(PROMPTS, before, strict=True))
+        prompts = [lm.tokens(prompt) for prompt in PROMPTS]
+        assert continues_as(lm, list(zip(prompts, said, strict=True))) == [True] * 4
         same = [left == right for left, right in zip(said, before, strict=True)]
-        assert continues_as(lm, old) == same
+        assert continues_as(lm, list(zip(prompts, before, strict=True))) == same
         assert not all(same)
 
 

@@ -43,8 +43,8 @@ def answers(lm: LanguageModel) -> tuple[Tensor, list[list[int]], list[bool]]:
     logs = [value for prompt in found for target in prompt.targets for value in target.log_probs]
     tokens = [lm.tokens(prompt) for prompt in PROMPTS]
     added = decode(lm, tokens, 6)
-    held = continues_as(lm, list(zip(PROMPTS, added, strict=True)))
-    wrong = continues_as(lm, [(prompt, [5, 5]) for prompt in PROMPTS])
+    held = continues_as(lm, list(zip(tokens, added, strict=True)))
+    wrong = continues_as(lm, [(prompt, [5, 5]) for prompt in tokens])
     rows = [prompt.next_token for prompt in found if prompt.next_token is not None]
     return torch.cat([torch.tensor(logs), *rows]), added, held + wrong
 

@@ -22,9 +22,9 @@ from eval import METRICS, EvalSettings, Measurement, evaluate, measure
 from eval.evaluation import NOT_FINITE, failed, judged
 from eval.leaderboard.columns import columns, ranking
 from eval.leaderboard.recompute import recomputed
+from eval.measure import not_measured
 from eval.metrics.side_effects import METRICS as SIDE_EFFECTS
 from eval.records import SIDE_KINDS, Record, ScoredCheck, ScoredProbe, ScoredPrompt
-from eval.scoring.fitting import not_measured
 
 FACT = Fact("Louvre", "{} is located in", "Rome", "Paris", neighbourhood=("the river is located in",))
 KEYS = [metric.key for metric in SIDE_EFFECTS]

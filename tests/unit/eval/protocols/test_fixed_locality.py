@@ -19,6 +19,7 @@ from corrigenda.runs.folder import RunFolder
 from eval import EditRun, EvalSettings, RealUse, SequentialRun, SequentialSettings, run_sequential
 from eval.protocols.curves import curve_table, value_at
 from eval.protocols.fixed_locality import own_prompts
+from eval.scoring.fitting import Prepared
 
 FACTS = FactSet("some", (Fact("Thomas", "the city of {} is", "Rome", "Berlin", id="0"),))
 SMALL = EvalSettings(generate=False, perplexity_windows=0)
@@ -112,8 +113,8 @@ def test_nobody_asks_about_prompts_that_are_not_edited(tmp_path: Path, monkeypat
     """In real use the edits are asked about, and the judge is paid for these alone."""
     asked: list[str] = []
 
-    def ask(_lm: object, facts: Sequence[Fact], *_others: object) -> None:
-        asked.extend(fact.id for fact in facts)
+    def ask(_lm: object, prepared: Sequence[Prepared], *_others: object) -> None:
+        asked.extend(one.fact.id for one in prepared)
 
     monkeypatch.setattr(import_module("eval.measure"), "ask_in_real_use", ask)
     asks = RealUse(contexts=("bare",), max_new_tokens=2)

@@ -26,7 +26,7 @@ def lm() -> LanguageModel:
 
 
 def by_setting(lm: LanguageModel, settings: RealUse, kind: str = "prompt") -> dict[str, QuestionInSetting]:
-    return {one.setting: one for one in questions_of(lm, 0, FACT, KINDS, settings) if one.kind == kind}
+    return {one.setting: one for one in questions_of(lm, FACT, KINDS, settings) if one.kind == kind}
 
 
 def test_a_question_stays_and_a_beginning_is_to_be_completed() -> None:
@@ -39,7 +39,7 @@ def test_a_question_stays_and_a_beginning_is_to_be_completed() -> None:
 
 def test_without_a_template_there_is_no_chat(lm: LanguageModel) -> None:
     assert list(by_setting(lm, RealUse())) == ["plain_bare", "plain_context"]
-    assert list(questions_of(lm, 0, FACT, KINDS, RealUse(forms=("chat",)))) == []
+    assert list(questions_of(lm, FACT, KINDS, RealUse(forms=("chat",)))) == []
 
 
 def test_plain(lm: LanguageModel) -> None:
@@ -79,7 +79,7 @@ def test_a_chat_has_no_special_token_twice(lm: LanguageModel) -> None:
 def test_what_is_asked_for(lm: LanguageModel) -> None:
     lm.tokenizer.chat_template = TEMPLATE
     assert list(by_setting(lm, RealUse(forms=("chat",), contexts=("context",)))) == ["chat_context"]
-    assert {one.kind for one in questions_of(lm, 0, FACT, ("paraphrases",), RealUse())} == {"paraphrases"}
+    assert {one.kind for one in questions_of(lm, FACT, ("paraphrases",), RealUse())} == {"paraphrases"}
 
 
 def test_the_text_of_an_edit_is_in_what_the_user_says(lm: LanguageModel) -> None:
@@ -102,7 +102,7 @@ def test_the_text_of_an_edit_is_in_what_the_user_says(lm: LanguageModel) -> None
 
 def test_nothing_is_asked_of_what_is_erased(lm: LanguageModel) -> None:
     fact = Fact("Big Ben", "{} is located in the city of", None, "London")
-    assert list(questions_of(lm, 0, fact, KINDS, RealUse())) == []
+    assert list(questions_of(lm, fact, KINDS, RealUse())) == []
 
 
 @pytest.mark.parametrize("name", ["forms", "contexts"])
