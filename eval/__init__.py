@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from eval.evaluation import evaluate as evaluate
     from eval.evaluation import judged as judged
     from eval.measure import measure as measure
+    from eval.measurement import Measurement as Measurement
     from eval.metrics import METRICS as METRICS
     from eval.protocols.batch import run_batch as run_batch
     from eval.protocols.fine_tuning import FineTuningSettings as FineTuningSettings
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from eval.protocols.settings import SequentialSettings as SequentialSettings
     from eval.protocols.single import run_single as run_single
     from eval.real_use.settings import RealUse as RealUse
-    from eval.records import Measurement as Measurement
     from eval.settings import EvalSettings as EvalSettings
     from eval.statistics.paired import paired_test as paired_test
     from eval.steering import has_word_of as has_word_of

@@ -20,9 +20,10 @@ from corrigenda.models.alone import one_thread
 from corrigenda.runs.records import CRASHED
 from corrigenda.settings.checked import check_class
 from eval.measure import measure
+from eval.measurement import Measurement, finite
 from eval.metrics import METRICS, Metric
 from eval.metrics.unit import Unit
-from eval.records import LOG_PROBS, Measurement, finite
+from eval.records import LOG_PROBS
 from eval.settings import EvalSettings
 
 logger = logging.getLogger(__name__)

@@ -15,10 +15,11 @@ from corrigenda import Fact, LanguageModel
 from corrigenda.facts import as_facts
 from corrigenda.models.alone import one_thread
 from corrigenda.settings.checked import check_class
+from eval.measurement import HeldOut, Measurement
 from eval.metrics import METRICS
 from eval.real_use.asking import ask_in_real_use
 from eval.real_use.questions import questions_of
-from eval.records import QUESTION_KIND, AskedQuestion, HeldOut, Measurement, ScoredProbe, ScoredPrompt
+from eval.records import QUESTION_KIND, AskedQuestion, ScoredProbe, ScoredPrompt
 from eval.scoring.changes import compare_with_before, drop_ties
 from eval.scoring.fitting import Prepared, prepare, queries_of
 from eval.scoring.free_answers import answer_freely

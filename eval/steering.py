@@ -17,7 +17,7 @@ from rich.table import Table
 from corrigenda import Edit, LanguageModel
 from corrigenda.intervals import interval
 from corrigenda.models.alone import one_thread
-from eval.records import HeldOut
+from eval.measurement import HeldOut
 from eval.scoring.held_out import read_held_out
 from eval.settings import EvalSettings
 

@@ -15,7 +15,7 @@ from corrigenda.runs.ids import essential
 from corrigenda.runs.store import StoredRun
 from eval.evaluation import Case
 from eval.leaderboard.case_view import case_view
-from eval.records import Measurement
+from eval.measurement import Measurement
 
 Unit = tuple[str, int]
 """A fact (see `fact_key`) and the seed of the run."""

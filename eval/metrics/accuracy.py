@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 
+from eval.measurement import Measurement
 from eval.metrics.groups import note_groups
 from eval.metrics.metric import Compute, CurveColumn, Groups, LeaderboardColumn, Metric, Needs
-from eval.records import Measurement, ScoredProbe, ScoredPrompt
+from eval.records import ScoredProbe, ScoredPrompt
 
 
 def _mean(records: Iterable[ScoredPrompt | ScoredProbe]) -> float | None:

@@ -12,9 +12,10 @@ from typing import Literal, TypeAlias
 
 from corrigenda import Fact
 from corrigenda.text.words import words
+from eval.measurement import Measurement
 from eval.metrics.free_generation import matches_leniently
 from eval.metrics.metric import Compute, LeaderboardColumn, Metric, Needs
-from eval.records import Measurement, ScoredProbe, ScoredPrompt
+from eval.records import ScoredProbe, ScoredPrompt
 
 Elsewhere: TypeAlias = ScoredPrompt | ScoredProbe
 

@@ -7,8 +7,9 @@ from statistics import fmean
 
 from torch import Tensor
 
+from eval.measurement import Measurement
 from eval.metrics.metric import CurveColumn, LeaderboardColumn, Metric, Needs
-from eval.records import Measurement, ScoredProbe, ScoredPrompt
+from eval.records import ScoredProbe, ScoredPrompt
 
 
 def kl_divergence(before: Tensor, after: Tensor) -> float:

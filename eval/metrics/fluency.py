@@ -9,8 +9,9 @@ from collections.abc import Hashable, Sequence
 from statistics import fmean
 
 from corrigenda import Fact
+from eval.measurement import Measurement
 from eval.metrics.metric import LeaderboardColumn, Metric, Needs
-from eval.records import TEXT_KIND, Measurement
+from eval.records import TEXT_KIND
 
 
 def words(text: str) -> list[str]:

@@ -13,9 +13,10 @@ from typing import Literal, TypeAlias
 
 from corrigenda import Fact
 from corrigenda.text.words import places
+from eval.measurement import Measurement
 from eval.metrics.groups import note_groups
 from eval.metrics.metric import Compute, CurveColumn, Groups, LeaderboardColumn, Metric, Needs
-from eval.records import Measurement, ScoredProbe, ScoredPrompt
+from eval.records import ScoredProbe, ScoredPrompt
 
 Verdict: TypeAlias = Literal["strict", "lenient"]
 

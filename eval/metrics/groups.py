@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from corrigenda import Fact
-from eval.records import Measurement
+from eval.measurement import Measurement
 
 
 def note_groups(fact: Fact, measurement: Measurement) -> None:

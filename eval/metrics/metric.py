@@ -12,16 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corrigenda import Fact
+from eval.measurement import Measurement
 from eval.metrics.unit import Unit, unit_of
-from eval.records import (
-    CHECK_KIND,
-    PAIRED_KINDS,
-    PROBE_KINDS,
-    SUBJECT_KIND,
-    TEXT_KIND,
-    Measurement,
-    ScoredProbe,
-)
+from eval.records import CHECK_KIND, PAIRED_KINDS, PROBE_KINDS, SUBJECT_KIND, TEXT_KIND, ScoredProbe
 
 Measured: TypeAlias = Literal[
     "probabilities", "distributions", "free_answers", "kept_answers", "sampled_text", "held_out_text", "questions"

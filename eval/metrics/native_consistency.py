@@ -9,9 +9,9 @@ from __future__ import annotations
 from statistics import fmean
 
 from corrigenda import Fact
+from eval.measurement import Measurement
 from eval.metrics.free_generation import matches_strictly
 from eval.metrics.metric import Compute, Metric, Needs
-from eval.records import Measurement
 
 
 def _judge(fact: Fact, measurement: Measurement) -> None:

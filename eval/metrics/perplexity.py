@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from statistics import fmean
 
+from eval.measurement import Measurement
 from eval.metrics.metric import CurveColumn, LeaderboardColumn, Metric, Needs
-from eval.records import Measurement
 
 
 def _level(_before: Measurement | None, after: Measurement) -> float | None:

@@ -10,9 +10,10 @@ import operator
 from collections.abc import Sequence
 from statistics import fmean
 
+from eval.measurement import Measurement
 from eval.metrics.groups import note_groups
 from eval.metrics.metric import CurveColumn, Groups, LeaderboardColumn, Metric, Needs
-from eval.records import Measurement, ScoredProbe
+from eval.records import ScoredProbe
 
 
 def _preserved(_before: Measurement | None, after: Measurement) -> float | None:

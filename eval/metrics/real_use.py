@@ -13,10 +13,11 @@ from typing import Literal
 from corrigenda import Fact
 from eval.judge.agreement import kappa
 from eval.judge.verdicts import verdict_of
+from eval.measurement import Measurement
 from eval.metrics.free_generation import matches_leniently
 from eval.metrics.metric import Metric, Needs
 from eval.real_use.settings import SETTINGS
-from eval.records import AskedQuestion, Measurement
+from eval.records import AskedQuestion
 
 Way = Literal["match", "judged"]
 

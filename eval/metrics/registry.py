@@ -7,8 +7,8 @@ from typing import Any
 
 from corrigenda import Fact
 from corrigenda.text.names import did_you_mean
+from eval.measurement import Measurement
 from eval.metrics.metric import Compute, Measured, Metric
-from eval.records import Measurement
 
 
 class Registry(Mapping[str, Metric]):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from eval.measurement import Measurement
 from eval.metrics.metric import LeaderboardColumn, Metric, Needs
-from eval.records import Measurement
 from eval.statistics.paired import harmonic_mean
 
 

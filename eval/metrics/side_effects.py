@@ -10,8 +10,9 @@ from statistics import fmean
 
 from corrigenda import Fact
 from corrigenda.data.side_effects import fact_checks
+from eval.measurement import Measurement
 from eval.metrics.metric import LeaderboardColumn, Metric, Needs
-from eval.records import CHECK_KIND, SUBJECT_KIND, Measurement
+from eval.records import CHECK_KIND, SUBJECT_KIND
 
 
 def _negation_rate(_before: Measurement | None, after: Measurement) -> float | None:

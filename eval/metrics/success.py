@@ -10,8 +10,9 @@ from statistics import fmean
 from typing import Any
 
 from corrigenda import Fact
+from eval.measurement import Measurement
 from eval.metrics.metric import Compute, CurveColumn, LeaderboardColumn, Metric, Needs
-from eval.records import PAIRED_KINDS, Measurement
+from eval.records import PAIRED_KINDS
 from eval.scoring.probabilities import TargetScore, probabilities
 
 

@@ -10,8 +10,8 @@ from corrigenda.runs.records import JOURNAL
 from corrigenda.system.progress import track
 from eval.evaluation import judged
 from eval.measure import measure
+from eval.measurement import HeldOut
 from eval.protocols.runs import Attempt, EditRun, reports_of
-from eval.records import HeldOut
 from eval.scoring.held_out import read_held_out
 
 

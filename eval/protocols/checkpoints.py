@@ -24,6 +24,7 @@ from corrigenda.system.progress import counted, stage, track
 from eval.evaluation import Case, Evaluation, judged
 from eval.lm_eval.harness import Harness
 from eval.measure import measure
+from eval.measurement import HeldOut
 from eval.metrics import METRICS
 from eval.metrics.metric import CurveGroup
 from eval.protocols.change import change_norm
@@ -35,7 +36,6 @@ from eval.protocols.journal import Journal
 from eval.protocols.pre_edit import PreEditMeasurement, ReducedEvaluation
 from eval.protocols.runs import EditRun, reports_of
 from eval.protocols.settings import Regime, SequentialSettings
-from eval.records import HeldOut
 from eval.scoring.held_out import read_held_out
 from eval.settings import EvalSettings
 

@@ -13,10 +13,9 @@ from corrigenda.data import FactSet
 from corrigenda.runs.ids import code_version
 from corrigenda.system.progress import counted, track
 from eval.measure import measure
-from eval.records import HeldOut, Measurement
+from eval.measurement import HeldOut, Measurement, file_of, stored_measurements, write_measurements
 from eval.scoring.held_out import read_held_out
 from eval.settings import EvalSettings
-from eval.stored import file_of, stored_measurements, write_measurements
 
 
 @dataclass(frozen=True)

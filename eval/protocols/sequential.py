@@ -10,12 +10,12 @@ from typing import Any
 from corrigenda import Edit, Fact
 from eval.evaluation import NOT_FINITE, judged
 from eval.measure import measure, on_windows
+from eval.measurement import Measurement
 from eval.protocols.batches import asked_of
 from eval.protocols.checkpoints import Checkpoints
 from eval.protocols.fixed_locality import Fixed
 from eval.protocols.runs import Attempt, EditRun, reports_of
 from eval.protocols.settings import SequentialSettings
-from eval.records import Measurement
 from eval.scoring.held_out import in_turn
 
 logger = logging.getLogger(__name__)

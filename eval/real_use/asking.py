@@ -8,7 +8,8 @@ from corrigenda import Fact, LanguageModel
 from corrigenda.forward.generation import decode
 from eval.judge.judge import Judge
 from eval.judge.verdicts import judge_prompt
-from eval.records import QUESTION_KIND, AskedQuestion, Measurement
+from eval.measurement import Measurement
+from eval.records import QUESTION_KIND, AskedQuestion
 from eval.scoring.fitting import Prepared
 from eval.scoring.probabilities import batches
 

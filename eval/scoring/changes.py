@@ -8,8 +8,8 @@ import torch
 
 from corrigenda import LanguageModel
 from corrigenda.forward.generation import Greedy, decode, never
+from eval.measurement import Measurement
 from eval.metrics.divergence import kl_divergence
-from eval.records import Measurement
 from eval.scoring.fitting import Prepared
 from eval.scoring.free_answers import batches_to_decode
 from eval.scoring.probabilities import continues_as

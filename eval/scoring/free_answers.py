@@ -16,7 +16,8 @@ from corrigenda import LanguageModel
 from corrigenda.forward.generation import decode, never
 from corrigenda.forward.shared import SharedStart
 from corrigenda.models.bare import first_line
-from eval.records import TEXT_KIND, Measurement, SampledText, ScoredProbe, ScoredPrompt
+from eval.measurement import Measurement
+from eval.records import TEXT_KIND, SampledText, ScoredProbe, ScoredPrompt
 from eval.scoring.fitting import KEPT, Continuation, Prepared
 from eval.settings import EvalSettings
 

@@ -18,7 +18,7 @@ from corrigenda.edits.routed import activated
 from corrigenda.forward.shared import SharedStart
 from corrigenda.models.chat import chat_text
 from corrigenda.prompts import encode_plain, specials
-from eval.records import HeldOut
+from eval.measurement import HeldOut
 from eval.scoring.probabilities import MOST_LOGITS, batches
 from eval.settings import EvalSettings
 

@@ -5,16 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from corrigenda import Fact, LanguageModel
-from eval.records import (
-    CHECK_KIND,
-    PROBE_KINDS,
-    SUBJECT_KIND,
-    Measurement,
-    Record,
-    ScoredCheck,
-    ScoredProbe,
-    ScoredPrompt,
-)
+from eval.measurement import Measurement
+from eval.records import CHECK_KIND, PROBE_KINDS, SUBJECT_KIND, Record, ScoredCheck, ScoredProbe, ScoredPrompt
 from eval.scoring.fitting import Prepared
 from eval.scoring.probabilities import PromptScore, score_tokens
 from eval.settings import EvalSettings

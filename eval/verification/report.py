@@ -10,7 +10,7 @@ from corrigenda import Fact
 from corrigenda.data.requests import ActiveRequests, select_active
 from corrigenda.knowledge.plan import Plan
 from eval.evaluation import Evaluation
-from eval.records import Measurement
+from eval.measurement import Measurement
 from eval.verification.verify import Verified
 
 FORMAT = 1

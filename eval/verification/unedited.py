@@ -19,10 +19,9 @@ from corrigenda import Fact, LanguageModel
 from corrigenda.runs.ids import code_version
 from corrigenda.system.files import read_kept, write_checked
 from eval.measure import measure
-from eval.records import HeldOut, Measurement
+from eval.measurement import AGAIN, HeldOut, Measurement, file_of, stored_measurements, write_measurements
 from eval.scoring.held_out import read_held_out
 from eval.settings import EvalSettings
-from eval.stored import AGAIN, file_of, stored_measurements, write_measurements
 
 
 class Unedited:

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from corrigenda import Fact
-from eval.records import Measurement, ScoredProbe, ScoredPrompt
+from eval.measurement import Measurement
+from eval.records import ScoredProbe, ScoredPrompt
 from eval.scoring.probabilities import TargetScore
 
 KINDS: Mapping[str, tuple[str, str]] = {

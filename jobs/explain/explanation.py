@@ -18,7 +18,7 @@ from corrigenda.text.display import on_one_line
 from editing.editor import Editor
 from eval import Case, EvalSettings, Evaluation, measure
 from eval.evaluation import judged
-from eval.records import finite
+from eval.measurement import finite
 from eval.scoring.fitting import prepare
 from eval.verification.verify import Changed, changed_next_to
 from jobs.explain.answers import answers

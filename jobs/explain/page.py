@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from corrigenda.text.display import printable
-from eval.records import finite
+from eval.measurement import finite
 from eval.templating import environment
 from eval.verification.page import figures
 from jobs.explain.answers import ERASED, KINDS

@@ -7,7 +7,8 @@ import math
 
 import pytest
 
-from eval.records import HeldOut, Measurement, SampledText, ScoredProbe, ScoredPrompt
+from eval.measurement import HeldOut, Measurement
+from eval.records import SampledText, ScoredProbe, ScoredPrompt
 
 
 def test_windows_of_the_held_out_texts() -> None:

@@ -12,7 +12,8 @@ import pytest
 from corrigenda import Fact
 from corrigenda.knowledge.plan import Plan
 from eval import Case
-from eval.records import Measurement, ScoredPrompt
+from eval.measurement import Measurement
+from eval.records import ScoredPrompt
 from eval.verification.page import page as page_of
 from eval.verification.report import report_of
 from eval.verification.verify import Verified

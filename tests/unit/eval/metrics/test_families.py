@@ -14,9 +14,10 @@ from corrigenda.facts import Probe
 from corrigenda.intervals import interval
 from eval import Case, Evaluation, Measurement
 from eval.evaluation import over_windows
+from eval.measurement import HeldOut
 from eval.metrics import METRICS
 from eval.metrics.divergence import kl_divergence
-from eval.records import HeldOut, SampledText, ScoredProbe, ScoredPrompt
+from eval.records import SampledText, ScoredProbe, ScoredPrompt
 
 FACT = Fact(
     "the tower",

@@ -6,8 +6,9 @@ import pytest
 
 from corrigenda import Fact
 from eval.evaluation import Case, Evaluation, failed
+from eval.measurement import Measurement
 from eval.metrics import METRICS
-from eval.records import AskedQuestion, Measurement
+from eval.records import AskedQuestion
 
 FACT = Fact("Big Ben", "{} is located in the city of", "Rome", "London", aliases=("Roma",))
 

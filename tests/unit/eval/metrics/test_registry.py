@@ -10,9 +10,9 @@ import pytest
 import eval.metrics
 from eval.evaluation import failed
 from eval.leaderboard.columns import axes, columns, one_value, ranking
+from eval.measurement import Measurement
 from eval.metrics import METRICS, CurveColumn, LeaderboardColumn, Metric, Needs, Registry
 from eval.protocols.curves import curve_columns
-from eval.records import Measurement
 
 ACCURACIES = ("token_accuracy", "free_generation_strict", "free_generation_lenient")
 

@@ -23,8 +23,8 @@ from corrigenda.forward.recording import forward_logits
 from corrigenda.runs.folder import RunFolder
 from eval import EditRun, EvalSettings, SequentialSettings, evaluate, measure, run_batch, run_sequential, run_single
 from eval.measure import on_windows
+from eval.measurement import HeldOut
 from eval.protocols import batch, pre_edit
-from eval.records import HeldOut
 from eval.scoring.held_out import held_out_windows, in_turn, read_held_out
 
 FEW = EvalSettings(generate=False, perplexity_windows=9, perplexity_window=12)
