@@ -45,11 +45,12 @@ def prompts(fact: Fact, p_new: float, p_neighbour: float, answer: str, kept: boo
         return {"prompt": prompt, **logs, **both, "token_accuracy": float(chance > 0.45), **others}
 
     lenient = "rome" in answer.lower()
-    said = {"answer": answer, "strict": lenient, "lenient": lenient}
+    said = {"answer": answer, "strict": lenient, "lenient": lenient, "begins_true": not lenient}
+    near = {"answer": " Paris.", "begins_true": True, "says_true": True, "says_new": False, "content_word": "paris"}
     elsewhere: list[dict[str, Any]] = []
     for prompt in fact.neighbourhood:
         elsewhere.append(pair(prompt, p_neighbour))
-        elsewhere[-1] |= {"answer": " Paris."} if kept is None else {"kl": 0.25, "preserved": kept}
+        elsewhere[-1] |= near if kept is None else {"kl": 0.25, "preserved": kept}
     text = f"{fact.subject} is a person and a person is a person."
     return {
         "prompt": [pair(fact.statement, p_new, **said)],

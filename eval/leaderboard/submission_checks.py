@@ -16,7 +16,10 @@ CLOSE = 1e-4
 SAME_MODEL = 0.02
 """How far P before the edit may be from that of the store's runs of the same model: other kernels, other precision."""
 
-_MAY_BE_LEFT_OUT = ("p_new", "p_true", "entropy", "strict", "lenient", "group", "expected")
+_OF_THE_ANSWER = ("strict", "lenient", "begins_true", "says_true", "says_new", "content_word")
+"""Fields of a prompt's record that follow from its answer."""
+
+_MAY_BE_LEFT_OUT = ("p_new", "p_true", "entropy", *_OF_THE_ANSWER, "group", "expected")
 """Fields of a prompt's record that follow from others, or from the data set."""
 
 
@@ -168,7 +171,7 @@ def value_problems(record: Mapping[str, Any], case: Case) -> Iterator[str]:
         for kind, records in prompts.items():
             given = record[state]["prompts"].get(kind, [])
             for place, (one, mine) in enumerate(zip(given, records, strict=True)):
-                for name in ("strict", "lenient"):
+                for name in _OF_THE_ANSWER:
                     if name in one and one[name] != mine.get(name):
                         yield (
                             f"{state}.prompts.{kind}[{place}].{name}: is {shown(one[name])}, but the answer "

@@ -109,6 +109,7 @@ Text = Annotated[str, Strict(), _must_be("a text")]
 Name = Annotated[str, Strict(), Field(min_length=1), _must_be("a text that is not empty")]
 Flag = Annotated[bool, Strict(), _must_be("true or false")]
 WholeNumber = Annotated[int, Strict(), _must_be("a whole number")]
+Count = Annotated[int, Strict(), Field(ge=0), _must_be("a whole number that is not negative")]
 Number = Annotated[_Number, _must_be("a number")]
 NotNegative = Annotated[_Number, Field(ge=0), _must_be("a number that is not negative")]
 Positive = Annotated[_Number, Field(gt=0), _must_be("a positive number")]
@@ -144,12 +145,17 @@ class PromptRecord(_Form):
     answer: Text = _OPTIONAL
     kl: Divergence | None = _OPTIONAL
     preserved: Flag = _OPTIONAL
+    same_tokens: Count = _OPTIONAL
     blank: Flag = _OPTIONAL
     text: Text = _OPTIONAL
     p_new: Number | None = _OPTIONAL
     p_true: Number | None = _OPTIONAL
     strict: Flag = _OPTIONAL
     lenient: Flag = _OPTIONAL
+    begins_true: Flag = _OPTIONAL
+    says_true: Flag = _OPTIONAL
+    says_new: Flag = _OPTIONAL
+    content_word: Text = _OPTIONAL
     entropy: Number = _OPTIONAL
 
 

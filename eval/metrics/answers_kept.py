@@ -30,7 +30,8 @@ FUNCTION_WORDS = frozenset(
 
 def content_word(text: str) -> str:
     """The first word that is none of `FUNCTION_WORDS` and no sign, in normal form; "" where there is none."""
-    return next((word for word in words(text) if word.isalnum() and word not in FUNCTION_WORDS), "")
+    spelt = (word for word in words(text) if any(map(str.isalnum, word)))  # "1.5" and "हिन्दी" are no isalnum()
+    return next((word for word in spelt if word not in FUNCTION_WORDS), "")
 
 
 def _judge(fact: Fact, measurement: Measurement) -> None:
@@ -44,7 +45,9 @@ def _note(record: Elsewhere, fact: Fact, expected: Sequence[str]) -> None:
     """Notes in a record what its answer says; nothing where there is no answer."""
     answer = record.answer
     record.content_word = None if answer is None else content_word(answer)
-    record.says_true = None if answer is None or not expected else matches_leniently(answer, expected)
+    others = fact.answers or (None,)  # the new object may have the old one in it
+    kept = all(matches_leniently(answer or "", expected, other) for other in others)
+    record.says_true = None if answer is None or not expected else kept
     asked_for = any(matches_leniently(one, fact.answers, fact.target_true) for one in expected)
     said = answer is not None and bool(fact.answers) and not asked_for
     record.says_new = matches_leniently(answer or "", fact.answers, fact.target_true) if said else None
@@ -81,7 +84,9 @@ def _first_token(_before: Measurement | None, after: Measurement) -> float | Non
 
 
 def _bleed(_before: Measurement | None, after: Measurement) -> float | None:
-    found = {record.prompt: record.says_new for record in after.elsewhere() if record.says_new is not None}
+    records = after.elsewhere()
+    unasked = {record.prompt for record in records if record.says_new is None}
+    found = {record.prompt: bool(record.says_new) for record in records if record.prompt not in unasked}
     return fmean(found.values()) if found else None
 
 

@@ -17,7 +17,8 @@ from eval.metrics.metric import Compute, Metric, Needs
 def _judge(fact: Fact, measurement: Measurement) -> None:
     for record in measurement.scored("prompt", "paraphrases", "neighbourhood"):
         known = record.answer is not None and fact.target_true is not None
-        record.begins_true = matches_strictly(record.answer or "", (fact.target_true or "",)) if known else None
+        said = matches_strictly(record.answer or "", (fact.target_true or "",), fact.target_new)
+        record.begins_true = said if known else None
 
 
 def _on(kind: str) -> Compute:

@@ -231,7 +231,8 @@ def continues_as(
     start = SharedStart(lm, [prompt for prompt, _ in items])
     lengths = [start.weight(len(prompt) + len(answer)) for prompt, answer in items]
     for group in batches(range(len(items)), lengths, max_tokens):
-        batch = lm.batch([items[i][0] + items[i][1] for i in group], [len(items[i][0]) for i in group])
+        # The last token is not read, as in the decoding.
+        batch = lm.batch([items[i][0] + items[i][1][:-1] for i in group], [len(items[i][0]) for i in group])
         mask = torch.zeros(batch.input_ids.shape, dtype=torch.bool)
         for place, i in enumerate(group):
             prompt, answer = items[i]

@@ -200,6 +200,18 @@ def test_what_is_not_asked_for_is_not_done() -> None:
     assert "efficacy_success" in found.values
 
 
+@pytest.mark.parametrize("family", ["llama", "t5"])
+def test_what_is_as_long_as_the_model_reads_is_compared(family: str) -> None:
+    """With the 10 tokens that may be added, of which the last is not read."""
+    lm = tiny.build(family)
+    assert lm.context_length is not None
+    prompt = " ".join(["the"] * (lm.context_length - SMALL.preservation_tokens + 1))
+    fact = Fact("Thomas", "{} is in", "Rome", neighbourhood=(prompt,))
+    before = measure(lm, [fact], SMALL)
+    (after,) = measure(lm, [fact], SMALL, before)
+    assert after.values["preservation"] == 1
+
+
 def build(family: str = "llama") -> LanguageModel:
     return tiny.build(family, scale=8.0)
 

@@ -85,6 +85,11 @@ WRONG = [
         None,
         "cases[0]: after.prompts.prompt[0].answer: must be a text, got None",
     ),
+    (
+        "cases/0/after/prompts/prompt/0/same_tokens",
+        "x",
+        "cases[0]: after.prompts.prompt[0].same_tokens: must be a whole number that is not negative, got 'x'",
+    ),
     ("cases/0/seconds", -1, "cases[0]: 'seconds' must be a number that is not negative, got -1"),
     ("cases/0/fact", "x", "cases[0]: 'fact' must be an object, got 'x'"),
 ]

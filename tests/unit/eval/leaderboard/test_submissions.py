@@ -18,6 +18,8 @@ from eval.leaderboard import add_submission, leaderboard
 from eval.leaderboard.recompute import recomputed
 from eval.leaderboard.submissions import SubmissionError, validate
 
+OF_THE_ANSWER = ("strict", "lenient", "begins_true", "says_true", "says_new", "content_word")
+
 
 @pytest.fixture
 def store(tmp_path: Path, make_run: Any) -> Store:
@@ -57,7 +59,7 @@ def test_values_are_worked_out_from_the_records(tmp_path: Path, store: Store, su
             case[state]["values"] = {"log_perplexity": case[state]["values"]["log_perplexity"]}
             for records in case[state]["prompts"].values():
                 for record in records:
-                    for name in ("p_new", "p_true", "strict", "lenient", "entropy"):
+                    for name in {"p_new", "p_true", "entropy", *OF_THE_ANSWER}:
                         record.pop(name, None)
     full, _ = validate(theirs, store.runs())
     assert validate(bare, store.runs())[0] == full
@@ -111,7 +113,7 @@ def lose_numbers(case: dict[str, Any]) -> None:
             record |= {name: [None] for name in ("log_probs_new", "log_probs_true")}
             record |= {"p_new": None, "p_true": None, "token_accuracy": 0.0}
             record |= {"kl": None, "preserved": False} if kind == "neighbourhood" else {"answer": "!!!"}
-            for name in ("strict", "lenient"):
+            for name in OF_THE_ANSWER:
                 record.pop(name, None)
     after["values"] = {"log_perplexity": None}
 

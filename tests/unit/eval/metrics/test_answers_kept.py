@@ -51,6 +51,9 @@ def measured(fact: Fact, near: list[str | None], local: list[str | None] = [], s
         ("\n\nQ: 1966", "q"),
         (" ... !", ""),
         (" die Stadt", "die"),
+        (" 1.5 million", "1.5"),
+        (" हिन्दी भाषा", "हिन्दी"),
+        (" a + b", "b"),
         ("", ""),
         (" of the", ""),
     ],
@@ -80,6 +83,20 @@ def test_what_is_longer_than_the_old_object_is_not_the_new_one() -> None:
     fact = Fact("Thomas", "{} is in", "Rome", "Rome, Georgia", neighbourhood=("Ben is in",))
     assert METRICS.computed(None, measured(fact, [" Rome, Georgia"]))["bleed"] == 0
     assert METRICS.computed(None, measured(fact, [" Rome."]))["bleed"] == 1
+
+
+def test_a_new_object_with_the_old_one_in_it_is_not_the_old_one() -> None:
+    fact = Fact("Thomas", "{} is in", "Rome, Georgia", "Rome", neighbourhood=("Ben is in",))
+    before, after = measured(fact, [" Rome."]), measured(fact, [" Rome, Georgia"], said=" Rome, Georgia")
+    values = METRICS.computed(before, after)
+    assert (values["answer_kept_object"], values["bleed"]) == (0, 1)
+    assert "native_consistency_neighbourhood" not in METRICS.computed(None, after)
+
+
+def test_a_prompt_to_which_the_new_object_is_an_answer_is_left_out_wherever_it_stands() -> None:
+    both = (Probe("the tower stands in", "Rome"), Probe("the tower stands in", "Italy"))
+    fact = Fact("Thomas", "{} is in", "Rome", locality=(*both, Probe("the river is in", "Italy")))
+    assert METRICS.computed(None, measured(fact, [], [" Rome", " Rome", " Italy"]))["bleed"] == 0
 
 
 def test_native_consistency_by_hand() -> None:
