@@ -67,7 +67,7 @@ LENGTHS: dict[str, tuple[Callable[[LanguageModel], object], str]] = {
     "generate-one-of-two": (lambda lm: lm.generate(["the tower", LONG], 5), "5004 tokens"),
     "decode": (lambda lm: decode(lm, [[5] * 65], 0), "65 tokens"),
     "batch": (lambda lm: lm.batch([[5, 6], [5] * 65]), "65 tokens, and tiny-llama reads at most 64; shorten it"),
-    "continues": (lambda lm: continues_as(lm, [([5] * 60, [5] * 5)]), "65 tokens"),
+    "continues": (lambda lm: continues_as(lm, [([5] * 60, [5] * 6)]), "65 tokens"),
     "trace": (lambda lm: causal_trace(lm, fact(subject=LONG)), "5003 tokens"),
     "trace-answer": (lambda lm: causal_trace(lm, FACT, LONG), "5000 tokens"),
 }
