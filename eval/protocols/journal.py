@@ -64,9 +64,14 @@ class Journal:
         """Takes up what the file says, and nothing else."""
         self._said: dict[str, dict[int, dict[str, Any]]] = {}
         self._scores: dict[str, tuple[int, list[dict[str, Any]]]] = {}
+        lost = set[int]()
         for line in self._run.folder.cases(JOURNAL):
             if (kind := line.pop("kind")) not in CASES:
                 self.said(kind)[line["t"]] = line
+            elif self._together and kind == "scored" and line["id"] not in self._run.cases:
+                lost.add(line["t"])
+        for t in lost:  # a point comes after its cases: these are damaged, and noted again with it
+            self.said("point").pop(t, None)
 
     def add(self, kind: str, t: int, **said: Any) -> None:
         """Adds a line; after a crash in memory alone."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from corrigenda.runs.records import count_records, records_in
 from eval import EditRun, EvalSettings, SequentialSettings, run_batch, run_sequential, run_single
 from eval.leaderboard import leaderboard, write_leaderboard
 from eval.protocols.journal import lines_of
+from eval.protocols.settings import Regime
 from jobs.shared import errors
 from jobs.shared.errors import EXPECTED, RunFailedError, RunInterrupted, describe_error
 
@@ -87,8 +89,8 @@ def lm() -> LanguageModel:
     return tiny.build("llama")
 
 
-def sequential(run: EditRun) -> None:
-    run_sequential(run, SequentialSettings(checkpoints=(1, 2), every=1))
+def sequential(run: EditRun, regime: Regime = "auto") -> None:
+    run_sequential(run, SequentialSettings(checkpoints=(1, 2), every=1, regime=regime))
 
 
 PROTOCOLS: dict[str, Callable[[EditRun], None]] = {"single": run_single, "batch": run_batch, "sequential": sequential}
@@ -167,12 +169,13 @@ def test_damaged_files_of_a_run(lm: LanguageModel, tmp_path: Path, case: str) ->
 
 
 @pytest.mark.filterwarnings("ignore:.*damaged")
-@pytest.mark.parametrize("mode", ["batch", "sequential"])
+@pytest.mark.parametrize("mode", ["batch", "sequential", "together"])
 @pytest.mark.parametrize("name", ["cases.jsonl", "journal.jsonl"])
 def test_what_is_missing_in_a_run_is_done_again(lm: LanguageModel, tmp_path: Path, mode: str, name: str) -> None:
     """A file is gone, is cut short, holds something else, or one of its lines is not what was written."""
     calm, folder = tmp_path / "calm", tmp_path / "run"
-    PROTOCOLS[mode](EditRun(lm, FACTS, Moody(), SMALL, RunFolder(calm)))
+    go = partial(sequential, regime="together") if mode == "together" else PROTOCOLS[mode]
+    go(EditRun(lm, FACTS, Moody(), SMALL, RunFolder(calm)))
     content = (calm / name).read_bytes()
     lines = content.splitlines(keepends=True)
     one_by_one = [content.replace(line, line.replace(b":", b"-", 1)) for line in lines]
@@ -180,11 +183,11 @@ def test_what_is_missing_in_a_run_is_done_again(lm: LanguageModel, tmp_path: Pat
     for text in texts:
         shutil.copytree(calm, folder)
         (folder / name).write_bytes(text)
-        PROTOCOLS[mode](EditRun(lm, FACTS, Moody(), SMALL, RunFolder(folder)))
+        go(EditRun(lm, FACTS, Moody(), SMALL, RunFolder(folder)))
         for of in ("cases", "retention"):
             found, expected = (sorted(scored(place, of), key=str) for place in (folder, calm))
             assert found == expected
-        if mode == "sequential":
+        if mode != "batch":
             assert {line["t"] for line in lines_of(folder, "point")} == {1, 2, 3}
         shutil.rmtree(folder)
 
