@@ -12,6 +12,7 @@ from corrigenda.knowledge.entries import Entry
 from corrigenda.system.workers import Workers
 from editing.editor import require_targets
 from editing.locate_then_edit.closed_form import ClosedForm
+from editing.shared.contexts import contexts
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,9 @@ class EntrySolver:
 
     def settings(self, lm: LanguageModel) -> dict[str, Any]:
         """What an entry depends on besides the model and the fact: with the same, editors share entries."""
-        said = dataclasses.asdict(self.editor)
+        editor, said = self.editor, dataclasses.asdict(self.editor)
         names = ("site", "ends_only", "prefix_lengths", "prefixes", "value", "seed")
-        return {"layers": list(self.editor.resolved_layers(lm)), **{name: said[name] for name in names}}
+        found = {"layers": list(editor.resolved_layers(lm)), **{name: said[name] for name in names}}
+        if editor.prefixes is None:
+            found["contexts"] = contexts(lm, editor.prefix_lengths, editor.text, editor.seed)
+        return found

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from corrigenda import LanguageModel
 from corrigenda.data.embedded import shipped_text
+from corrigenda.errors import SettingsError
 from corrigenda.moments.text import Text, sample
 from corrigenda.prompts import encode_plain
 
@@ -27,6 +28,9 @@ def contexts(lm: LanguageModel, lengths: Sequence[tuple[int, int]], text: Text, 
 
     Returns:
         contexts that end in ". ", ready to stand before a prompt; the first is "".
+
+    Raises:
+        SettingsError: the text that ships is too short for so many.
     """
     found = [""]
     for length, number in lengths:
@@ -34,12 +38,18 @@ def contexts(lm: LanguageModel, lengths: Sequence[tuple[int, int]], text: Text, 
             sampled = Text("self", tokens=length * number, length=length, seed=seed, top_k=5)
             found += [f"{' '.join(lm.text(tokens).splitlines())}. " for tokens in sample(lm, sampled, "contexts")]
         else:
-            found += itertools.islice(_sentences(lm, length, seed), number)
+            drawn = list(itertools.islice(_sentences(lm, length, seed), number))
+            if len(drawn) < number:
+                raise SettingsError(
+                    f"prefix_lengths: the text that ships has {len(drawn)} contexts of {length} tokens, and "
+                    f"{number} were asked for; ask for fewer, or give text.source=self"
+                )
+            found += drawn
     return found
 
 
 def _sentences(lm: LanguageModel, length: int, seed: int) -> Iterator[str]:
-    """Whole sentences of so many tokens in a drawn order, then the beginnings of longer ones."""
+    """Whole sentences of so many tokens in a drawn order, the beginnings of longer ones, and pieces of all in a row."""
     order = _SENTENCE.findall(shipped_text())
     random.Random(seed).shuffle(order)
     longer = []
@@ -50,3 +60,5 @@ def _sentences(lm: LanguageModel, length: int, seed: int) -> Iterator[str]:
         elif len(tokens) > length:
             longer.append(tokens[: length - 1])
     yield from (f"{lm.text(tokens)}. " for tokens in longer)
+    row, size = encode_plain(lm.tokenizer, " ".join(order)), max(1, length - 1)
+    yield from (f"{lm.text(row[begin : begin + size])}. " for begin in range(0, len(row) - size + 1, size))

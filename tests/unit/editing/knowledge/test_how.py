@@ -146,6 +146,10 @@ def test_settings_of_the_solver_alone_count(lm: LanguageModel) -> None:
     assert said[0] == said[1]
     other = dataclasses.replace(EDITORS[0], value=ValueSettings(steps=7))
     assert how_of(other).solver.settings(lm) != said[0]
+    knows_words = tiny.build_byte_level()
+    sampled = dataclasses.replace(EDITORS[0], prefixes=None, prefix_lengths=((6, 2),))
+    shipped = dataclasses.replace(sampled, text=Text("shipped"))
+    assert how_of(sampled).solver.settings(knows_words) != how_of(shipped).solver.settings(knows_words)
 
 
 def test_a_base_finds_entries_by_settings_and_is_replaced(lm: LanguageModel, tmp_path: Path) -> None:

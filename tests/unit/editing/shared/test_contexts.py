@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import tiny
 
 from corrigenda.data.embedded import shipped_text
+from corrigenda.errors import SettingsError
 from corrigenda.moments.text import Text
 from corrigenda.prompts import encode_plain
 from editing.shared.contexts import contexts
@@ -25,6 +27,16 @@ def test_whole_sentences_of_the_length_and_then_beginnings() -> None:
     [_, short] = contexts(lm, ((2, 1),), Text("shipped"))  # no sentence is so short
     assert short.endswith(". ")
     assert len(short) <= 8
+
+
+def test_as_many_as_were_asked_for_or_an_error() -> None:
+    """No sentence has 400 letters, and there are not 100,000 of any length."""
+    lm = tiny.build_byte_level()
+    long = contexts(lm, ((400, 5),), Text("shipped"))[1:]
+    assert len({*long}) == 5
+    assert all(len(encode_plain(lm.tokenizer, one[:-1])) == 400 for one in long)
+    with pytest.raises(SettingsError, match="contexts of 400 tokens, and 100000 were asked for"):
+        contexts(lm, ((400, 100_000),), Text("shipped"))
 
 
 def test_sampled_where_the_text_is_and_where_its_words_are_not_known() -> None:
