@@ -39,7 +39,7 @@ from locate.saving import SavedResult
 
 
 @dataclass(frozen=True, eq=False)
-class SubUpdatesResult(SavedResult, file="sub_updates"):
+class SubUpdatesResult(SavedResult, file="sub_updates", renamed={"said": "top_tokens"}):
     """The updates of all layers at one position, taken apart.
 
     Attributes:
