@@ -1,21 +1,23 @@
-"""``job=export``: writes the model with saved edits as a folder, or an edit as an adapter."""
+"""``job=export``: writes the model with saved edits as a folder, or edits as an adapter."""
 
 from __future__ import annotations
 
+import shlex
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from omegaconf import DictConfig
 
+from corrigenda.edits.export.gguf_adapter import ADAPTER
 from corrigenda.errors import SettingsError
-from corrigenda.settings.checked import checked
+from corrigenda.settings.checked import AtLeastOne, checked
 from corrigenda.system.files import expanded
 from corrigenda.system.progress import counted
 from jobs.shared.base import say
 from jobs.shared.job import StoreJob
 from jobs.shared.registry import register
-from jobs.shared.saved_edits import model_of, read_edits
+from jobs.shared.saved_edits import model_of, named_model, read_edits
 from jobs.shared.settings import check
 
 
@@ -27,23 +29,32 @@ class ExportSettings:
     Attributes:
         to: the new folder.
         edit: as for ``job=ask``; None for the unedited model.
-        form: "model", a folder for ``from_pretrained``; or "adapter", a LoRA adapter for PEFT.
+        form: "model", a folder for ``from_pretrained``; "adapter", a LoRA adapter for PEFT; or "gguf-adapter", one for
+            llama.cpp and Ollama.
+        rank: the largest rank of a layer in a GGUF adapter; None for the edits as they are.
+        dtype: the precision of a GGUF adapter.
     """
 
     group: ClassVar[str] = "job"
 
     to: str
     edit: str | tuple[str, ...] | None = None
-    form: Literal["model", "adapter"] = "model"
+    form: Literal["model", "adapter", "gguf-adapter"] = "model"
+    rank: AtLeastOne | None = None
+    dtype: Literal["float32", "float16"] = "float32"
 
     def __post_init__(self) -> None:
         if not self.to.strip():
             raise SettingsError(f"job.to={self.to!r} must name a folder")
         if self.form == "adapter" and (self.edit is None or not isinstance(self.edit, str)):
             raise SettingsError(f"job.edit={self.edit}: an adapter is made of one edit; name its folder")
+        if self.form == "gguf-adapter" and not self.edit:
+            raise SettingsError(f"job.edit={self.edit}: name the folders of the edits of which an adapter is made")
+        if self.form != "gguf-adapter" and (self.rank, self.dtype) != (None, "float32"):
+            raise SettingsError(f"job.form={self.form}: rank and dtype are of form=gguf-adapter; leave them out")
 
 
-@register("export", ExportSettings, aim="write the edited model, or the edit as an adapter")
+@register("export", ExportSettings, aim="write the edited model, or edits as an adapter")
 class Job(StoreJob):
     """Exports edits for those who do not use this project."""
 
@@ -53,7 +64,7 @@ class Job(StoreJob):
         Raises:
             FileExistsError: something is there already.
             TypeError: the kind of edit is no adapter.
-            ValueError: an edit is not in the weights, and so not in a model's folder.
+            ValueError: an edit is not in the weights, and so not in a model's folder; or as `write_gguf_adapter` says.
         """
         asked = check(ExportSettings, config.job)
         folder = expanded(asked.to)
@@ -63,6 +74,15 @@ class Job(StoreJob):
         if asked.form == "adapter":
             edits[0].to_peft(folder)
             say(f"adapter for {edits[0].origin.model} in {folder}: PeftModel.from_pretrained(base, {str(folder)!r})")
+            return
+        if asked.form == "gguf-adapter":
+            base = named_model(config, edits)
+            errors = edits[0].to_gguf_adapter(folder, *edits[1:], rank=asked.rank, dtype=asked.dtype, base=base)
+            shares = ", ".join(f"layer {layer}: {error:.1e}" for layer, error in errors.items())
+            say(f"adapter for {base} in {folder}; its error, as a share of the change: {shares}")
+            model = shlex.quote(base) if base and base.endswith(".gguf") else "MODEL.gguf"
+            say(f"llama-cli -m {model} --lora {shlex.quote(str(folder / ADAPTER))}")
+            say(f"ollama create NAME -f {shlex.quote(str(folder / 'Modelfile'))}  # its FROM names the model's file")
             return
         lm = model_of(config, edits)
         with ExitStack() as applied:

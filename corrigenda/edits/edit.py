@@ -12,12 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from corrigenda.edits.export.gguf_adapter import write_gguf_adapter
 from corrigenda.edits.origin import Origin
 from corrigenda.edits.state import EditorState, StoredState, read_state, write_state
 from corrigenda.errors import EditRefusedError
@@ -247,11 +248,7 @@ class Edit(ABC):
         """A few lines for a person: what was changed, by which editor, in which model."""
         origin = self.origin
         lines = [f"{self.kind} edit of {origin.model} by {origin.editor}: {self._summary()}"]
-        for fact in origin.facts[:10]:
-            old = fact.target_true if fact.target_true is not None else "(nothing)"
-            lines.append(
-                f"  {fact.statement}: {old} -> {fact.target_new if fact.target_new is not None else '(erased)'}"
-            )
+        lines += [f"  {change}" for change in origin.changes[:10]]
         if len(origin.facts) > 10:
             lines.append(f"  and {len(origin.facts) - 10} more")
         return "\n".join(lines)
@@ -264,6 +261,25 @@ class Edit(ABC):
         """
         raise TypeError(f"a {self.kind} edit cannot be written as a PEFT adapter; only low_rank edits can")
 
+    def to_gguf_adapter(
+        self,
+        folder: str | Path,
+        *others: Edit,
+        rank: int | None = None,
+        dtype: Literal["float32", "float16"] = "float32",
+        base: str | Path | None = None,
+    ) -> dict[int, float]:
+        """Writes the edit, and others on top of it, as a LoRA adapter for llama.cpp and Ollama: ``adapter.gguf``.
+
+        What is written, returned and raised says `corrigenda.edits.export.gguf_adapter.write_gguf_adapter`.
+
+        Raises:
+            FileExistsError: there is a file where the folder should be.
+            TypeError: a kind of edit has no such form (only those of the values of layers have).
+        """
+        changes = [(edit.origin, edit._factors()) for edit in (self, *others)]
+        return write_gguf_adapter(folder_for(folder, "a GGUF adapter"), changes, rank, dtype, base)
+
     # -- what a kind has to say
 
     def _check(self, lm: Editable) -> None:  # noqa: B027 - most kinds fit every model
@@ -271,6 +287,12 @@ class Edit(ABC):
 
     @abstractmethod
     def _summary(self) -> str: ...
+
+    def _factors(self) -> Mapping[int, tuple[Tensor, Tensor]]:
+        raise TypeError(
+            f"a {self.kind} edit cannot be written as a GGUF adapter; only low_rank and values edits can: use it here "
+            "(corrigenda ask, edit.apply)"
+        )
 
     def _tensors(self) -> dict[str, Tensor]:
         return {}

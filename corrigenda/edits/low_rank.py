@@ -124,6 +124,9 @@ class LowRankEdit(WeightEdit):
         ]
         return "; ".join(parts)
 
+    def _factors(self) -> Mapping[int, tuple[Tensor, Tensor]]:
+        return self.factors
+
     def _tensors(self) -> dict[str, Tensor]:
         return {
             f"{layer}.{side}": part

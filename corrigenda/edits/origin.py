@@ -39,6 +39,16 @@ class Origin:
         """The origin of an edit that an editor (a dataclass with a `name`) makes on a model."""
         return cls(lm.name, lm.fingerprint, editor.name, dataclasses.asdict(editor), tuple(facts), tuple(report))
 
+    @property
+    def changes(self) -> list[str]:
+        """Of each fact a line for a person: what is asked, the old object and the new one."""
+        found = []
+        for fact in self.facts:
+            old = fact.target_true if fact.target_true is not None else "(nothing)"
+            new = fact.target_new if fact.target_new is not None else "(erased)"
+            found.append(f"{fact.statement}: {old} -> {new}")
+        return found
+
 
 def require_finite(kind: str, tensors: Mapping[str, Tensor]) -> None:
     """Refuses tensors of an edit that hold NaN or infinities: applied, they would wreck the model.

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from corrigenda.edits.origin import Origin, require_finite
@@ -57,6 +58,9 @@ class ValueEdit(WeightEdit):
 
     def _summary(self) -> str:
         return "; ".join(f"layer {layer}, whole, |delta V| {self.norm(layer):.3f}" for layer in self.deltas)
+
+    def _factors(self) -> Mapping[int, tuple[Tensor, Tensor]]:
+        return {layer: (delta, torch.eye(delta.shape[1])) for layer, delta in self.deltas.items()}
 
     def _tensors(self) -> dict[str, Tensor]:
         return {str(layer): delta for layer, delta in self.deltas.items()}

@@ -40,13 +40,19 @@ def _folder(folder: Path) -> Path:
     return found[0]
 
 
+def named_model(config: DictConfig, edits: list[Edit]) -> str | None:
+    """The name of the model that edits were made on, unless the command line names another one."""
+    if edits and not {"model", "model.name"} & set(override_names()):
+        return edits[0].origin.model
+    return config.model.name
+
+
 def model_of(config: DictConfig, edits: list[Edit]) -> LanguageModel:
-    """The model that edits were made on, unless the command line names another one.
+    """The model of `named_model`.
 
     Raises:
         ValueError: as `load_model` says.
     """
-    if edits and not {"model", "model.name"} & set(override_names()):
-        config = config.copy()
-        config.model.name = edits[0].origin.model
+    config = config.copy()
+    config.model.name = named_model(config, edits)
     return load_model(config)

@@ -22,7 +22,7 @@ from hydra.errors import HydraException
 
 OWN: Mapping[str, Mapping[str, Literal["text", "path", "other"]]] = {
     "ask": {"prompt": "text", "edit": "path", "max_new_tokens": "other"},
-    "export": {"edit": "path", "to": "path", "form": "other"},
+    "export": {"edit": "path", "to": "path", "form": "other", "rank": "other", "dtype": "other"},
 }
 """By job its own settings, the one that needs no name first. Texts and paths are put into quotes; a path may be in
 Hydra's quotes already."""

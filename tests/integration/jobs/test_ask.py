@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import gguf
 import program
 import pytest
 import tiny
@@ -131,3 +132,23 @@ def test_export_of_an_adapter(home: Path, lm: LanguageModel) -> None:
     assert "cannot be written as a PEFT adapter" in program.call(
         home, "export", "beside", "to=other", "form=adapter", succeeds=False
     )
+
+
+def test_export_of_a_gguf_adapter(home: Path) -> None:
+    edit = Edit.load(home / "one/edits/0000-a")
+    ValueEdit(edit.origin, {2: torch.eye(*edit.delta(1).shape)}).save(home / "second")
+    both = ("edit=[one,second]", "rank=3")
+    said = program.call(home, "export", *both, "form=gguf-adapter", "to=adapter", "dtype=float16")
+    share = (1 - 3 / edit.delta(1).shape[1]) ** 0.5  # of equal singular values all but three are missing
+    assert f"layer 2: {share:.1e}" in said
+    assert "--lora adapter/adapter.gguf" in said
+    reader = gguf.GGUFReader(home / "adapter/adapter.gguf")
+    assert [tensor.name for tensor in reader.tensors][::2] == [f"blk.{n}.ffn_down.weight.lora_a" for n in (1, 2)]
+    assert {tensor.tensor_type.name for tensor in reader.tensors} == {"F16"}
+    for arguments, message in {
+        ("edit=beside", "form=gguf-adapter"): "context edit cannot be written as a GGUF adapter",
+        ("form=gguf-adapter",): "name the folders of the edits",
+        both: "rank and dtype are of form=gguf-adapter",
+    }.items():
+        assert message in program.call(home, "export", *arguments, "to=other", succeeds=False)
+    assert not (home / "other").exists()

@@ -9,7 +9,19 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
-from edits_parts import KINDS, Make, build, context, experts, low_rank, same, scaled, set_where_predicting, state
+from edits_parts import (
+    KINDS,
+    Make,
+    build,
+    context,
+    experts,
+    low_rank,
+    same,
+    scaled,
+    set_where_predicting,
+    state,
+    values,
+)
 
 from corrigenda import Edit, WrongModelError
 
@@ -53,6 +65,9 @@ def test_saved_loaded_and_taken_back(make: Make, dtype: torch.dtype, tmp_path: P
     else:
         with pytest.raises(TypeError, match=rf"{edit.kind} edit.*low_rank"):
             edit.to_peft(tmp_path / "adapter")
+    if make not in (low_rank, values):
+        with pytest.raises(TypeError, match=rf"{edit.kind} edit.*GGUF adapter.*low_rank and values"):
+            edit.to_gguf_adapter(tmp_path / "adapter")
 
 
 @every

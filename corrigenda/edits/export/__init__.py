@@ -1,0 +1,1 @@
+"""Edits in the forms of other programs."""
