@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers.pytorch_utils import Conv1D
 
 from corrigenda.models.bare import BareModel
+from corrigenda.models.matrices import stores_transposed
 
 
 @contextmanager
@@ -27,23 +30,24 @@ def bfloat16_products(lm: BareModel, first: int = 0) -> Iterator[None]:
         lm: the model; its weights are not touched.
         first: the first block of which this holds.
     """
-    maps = [
+    maps: list[Any] = [
         part
         for block in lm.architecture.blocks[first:]
         for part in block.modules()
-        if type(part) is nn.Linear and part.weight.dtype == torch.float32 and "forward" not in vars(part)
+        if type(part) in (nn.Linear, Conv1D) and part.weight.dtype == torch.float32 and "forward" not in vars(part)
     ]
     try:
         for part in maps:
-            part.forward = _in_bfloat16(part)  # type: ignore[method-assign, assignment]
+            part.forward = _in_bfloat16(part)
         yield
     finally:
         for part in maps:
             vars(part).pop("forward", None)
 
 
-def _in_bfloat16(part: nn.Linear) -> Callable[[Tensor], Tensor]:
+def _in_bfloat16(part: nn.Linear | Conv1D) -> Callable[[Tensor], Tensor]:
     weight = part.weight.detach().to(torch.bfloat16)
+    weight = weight.T if stores_transposed(part) else weight
     bias = None if part.bias is None else part.bias.detach()
 
     def forward(states: Tensor) -> Tensor:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import tiny
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from corrigenda import Fact
 from corrigenda.forward.products import bfloat16_products
 from corrigenda.forward.recording import forward_logits
+from corrigenda.models.matrices import is_matrix, stores_transposed
 from editing.locate_then_edit.prompt_run import run_prompts
 from editing.locate_then_edit.prompts import build_prompts
 from editing.locate_then_edit.targets import ValueSettings, solve_target_values
@@ -21,15 +24,16 @@ def logits(lm: object) -> Tensor:
     return forward_logits(lm, [lm.tokens(PROMPT)])  # type: ignore[arg-type, attr-defined]
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt_neox", "opt"])
+@pytest.mark.parametrize("family", ["llama", "gpt_neox", "opt", "gpt2"])
 def test_they_are_those_of_weights_and_inputs_in_bfloat16(family: str) -> None:
     lm = tiny.build(family)
-    maps = [part for block in lm.architecture.blocks for part in block.modules() if type(part) is nn.Linear]
-    states = torch.randn(3, maps[0].in_features)
+    maps: list[Any] = [part for block in lm.architecture.blocks for part in block.modules() if is_matrix(part)]
+    weight = maps[0].weight if stores_transposed(maps[0]) else maps[0].weight.T
+    states = torch.randn(3, len(weight))
     plain = maps[0](states)
     with bfloat16_products(lm):
         found = maps[0](states)
-    by_hand = (states.bfloat16() @ maps[0].weight.bfloat16().T).float()
+    by_hand = (states.bfloat16() @ weight.bfloat16()).float()
     by_hand = by_hand if maps[0].bias is None else by_hand + maps[0].bias
     assert torch.equal(found, by_hand)
     assert not torch.equal(found, plain)
