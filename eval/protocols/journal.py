@@ -64,11 +64,14 @@ class Journal:
         """Takes up what the file says, and nothing else."""
         self._said: dict[str, dict[int, dict[str, Any]]] = {}
         self._scores: dict[str, tuple[int, list[dict[str, Any]]]] = {}
+        self._written = set[tuple[str, int]]()  # the kinds and T of cases in the file, which is read for no others
         lost = set[int]()
         for line in self._run.folder.cases(JOURNAL):
             if (kind := line.pop("kind")) not in CASES:
                 self.said(kind)[line["t"]] = line
-            elif self._together and kind == "scored" and line["id"] not in self._run.cases:
+                continue
+            self._written.add((kind, line["t"]))
+            if self._together and kind == "scored" and line["id"] not in self._run.cases:
                 lost.add(line["t"])
         for t in lost:  # a point comes after its cases: these are damaged, and noted again with it
             self.said("point").pop(t, None)
@@ -80,6 +83,7 @@ class Journal:
             self._run.folder.append({"kind": kind, **line}, JOURNAL)
         if kind in CASES:
             scores.append(line)
+            self._written.add((kind, t))
         else:
             self.said(kind)[t] = line
 
@@ -90,7 +94,8 @@ class Journal:
     def scores(self, kind: str, t: int) -> list[dict[str, Any]]:
         """The records of cases at T."""
         if kind not in self._scores or self._scores[kind][0] != t:
-            self._scores[kind] = t, lines_of(self._run.folder.path, kind, t)
+            there = (kind, t) in self._written
+            self._scores[kind] = t, lines_of(self._run.folder.path, kind, t) if there else []
         return self._scores[kind][1]
 
     def cases(self, kind: str, t: int) -> list[Case]:

@@ -28,7 +28,7 @@ from eval import (
     SequentialSettings,
     measure,
 )
-from eval.protocols import checkpoints, pre_edit, sequential
+from eval.protocols import checkpoints, journal, pre_edit, sequential
 from eval.protocols.change import change_norm
 from eval.protocols.curves import curve_markdown, curve_table, draw_curve
 from eval.protocols.fixed_locality import untouched
@@ -66,6 +66,18 @@ def test_every_edit_is_scored_right_after_and_at_each_checkpoint(
     clean = isinstance(editor, Growing)
     assert editor.asked == [("" if clean else text, [fact.id]) for text, fact in zip(seen, PLAIN, strict=True)]
     editor.asked.clear()
+
+
+def test_what_a_sequence_wrote_it_does_not_read_again(
+    by_notes: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With each checkpoint that would be the cases of all checkpoints before it."""
+    read: list[Any] = []
+    monkeypatch.setattr(journal, "lines_of", lambda *asked: read.append(asked) or [])
+    run = go(by_notes, PLAIN, Notes(), tmp_path, SequentialSettings(checkpoints=(1, 3, 5)))
+    assert [point["t"] for point in run.curve] == [1, 3, 5, 7]
+    assert len(run.retention.cases) == 7
+    assert read == []
 
 
 def test_together_edits_all_so_far_from_the_clean_model(by_notes: LanguageModel, tmp_path: Path) -> None:
