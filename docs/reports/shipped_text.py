@@ -34,7 +34,7 @@ TOKENS = 380
 TOP_K = 40
 """Drawn are the most likely tokens alone."""
 NGRAM = 8
-"""A text of which a tenth of so many words in a row stand in earlier ones is left out."""
+"""A text of which a tenth of so many words in a row stand in earlier ones, or in itself again, is left out."""
 
 KINDS = (
     "Write two paragraphs of an encyclopedia article about {}.",
@@ -119,8 +119,9 @@ def write(folder: Path) -> None:
     kept: list[str] = []
     for text in [*shipped, *map(cleaned, sampled)]:
         words = text.split()
-        grams = {tuple(words[i : i + NGRAM]) for i in range(len(words) - NGRAM + 1)}
-        if grams and len(grams & seen) < 0.1 * len(grams):
+        rows = [tuple(words[i : i + NGRAM]) for i in range(len(words) - NGRAM + 1)]
+        grams = {*rows}
+        if rows and len(grams & seen) < 0.1 * len(grams) and len(grams) > 0.9 * len(rows):
             kept.append(text)
         seen |= grams
     content = "\n\n".join(kept) + "\n"

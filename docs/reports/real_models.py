@@ -1,0 +1,245 @@
+"""docs/real-models.md: what an edit of many facts does on real models, what stays, and over which text C is taken.
+
+    python docs/reports/real_models.py collect [--models smollm2-135m,qwen2.5-coder-0.5b] [--rows memit,random]
+    python docs/reports/real_models.py page
+
+All facts of a model are edited at once by every row. A row that is finished lies in the work folder, and the first
+command goes on with the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from pages import DOCS, ROOT, Collected, Report, keeping_option, kept, made, making, mean
+from words import written
+
+from corrigenda import Fact, LanguageModel, load
+from corrigenda.data import read_facts
+from corrigenda.moments.text import Text
+from corrigenda.system.files import write_json
+from editing import AlphaEdit, Editor, Grace, Memit, RandomUpdate
+from editing.shared.contexts import contexts
+from eval import EvalSettings, Measurement, measure
+from eval.evaluation import judged
+from eval.measurement import stored_measurements, write_measurements
+from eval.statistics.paired import holm, paired_test
+
+NAME, SCRIPT = "real-models", "real_models.py"
+SETTINGS = EvalSettings(max_new_tokens=10, perplexity_windows=16)
+USES = ("editing.Memit", "eval.evaluation", "eval.measure")
+MODELS = {"smollm2-135m": 60, "qwen2.5-coder-0.5b": 40, "qwen2.5-coder-1.5b": 16}
+"""The models, and how many facts are edited at once in each."""
+FIRST = 1700
+"""Facts of the file that are passed over: neither tuned on nor in any other table."""
+NEIGHBOURS = 5
+"""Neighbourhood prompts of a fact."""
+FLOOR = "bfloat16"
+"""The row without an edit: the model in bfloat16, where the others are in float32."""
+
+KEYS = (
+    *("efficacy_success", "paraphrase_success", "neighbourhood_success"),
+    *("free_generation_strict", "paraphrase_free_generation_strict"),
+    *("preservation", "first_token_kept", "answer_kept", "answer_kept_object", "answer_kept_word", "bleed"),
+    *("perplexity_drift", "native_consistency", "native_consistency_neighbourhood"),
+)
+
+
+@cache
+def documents(folder: Path) -> str:
+    """This repository's own pages in one file; its path."""
+    path = folder / "documents.txt"
+    path.write_text("\n\n".join(page.read_text(encoding="utf-8") for page in sorted(DOCS.glob("*.md"))))
+    return str(path)
+
+
+def sampled(lm: LanguageModel) -> tuple[str, ...]:
+    """The contexts of `memit`, sampled from the model."""
+    return tuple(contexts(lm, Memit().prefix_lengths, Text("self")))
+
+
+def shipped(lm: LanguageModel, work: Path) -> Memit:
+    """`memit` with C over the text that ships, and contexts from it."""
+    return Memit(text=Text("shipped"))
+
+
+def few_tokens(number: int, lm: LanguageModel, work: Path) -> Editor:
+    """The same with so many tokens for each coefficient."""
+    return replace(shipped(lm, work), text=Text("shipped", tokens=64), tokens_per_coefficient=number)
+
+
+TOKENS = (24, 4, 2, 1)
+Make = Callable[[LanguageModel, Path], Editor]
+ROWS: dict[str, tuple[str, Make]] = {
+    "random": ("a random update as large as `memit`'s", lambda lm, work: RandomUpdate(like=shipped(lm, work))),
+    "memit": ("`memit`, C and contexts sampled from the model", lambda lm, work: Memit(text=Text("self"))),
+    "shipped": (
+        "`memit`, C over the shipped text, contexts sampled",
+        lambda lm, work: replace(shipped(lm, work), prefixes=sampled(lm)),
+    ),
+    "documents": (
+        "`memit`, C over this repository's pages, contexts sampled",
+        lambda lm, work: Memit(text=Text(documents(work)), prefixes=sampled(lm)),
+    ),
+    "contexts": ("`memit`, C and contexts from the shipped text", shipped),
+    **{f"tokens-{n}": (f"the same, {n} tokens a coefficient in place of 8", partial(few_tokens, n)) for n in TOKENS},
+    "products": (
+        "the same, products in bfloat16 while it solves",
+        lambda lm, work: replace(shipped(lm, work), value=replace(shipped(lm, work).value, products="bfloat16")),
+    ),
+    "alphaedit": ("`alphaedit`, C and contexts sampled", lambda lm, work: AlphaEdit(text=Text("self"))),
+    "grace_wide": (
+        "`grace_wide`",
+        lambda lm, work: Grace(text=Text("self", tokens=64 * 24, length=24), widen=2.0, name="grace_wide"),
+    ),
+}
+"""By name, what it is, and the editor."""
+
+COMPARISONS = {
+    **dict.fromkeys(("shipped", "documents", "contexts"), "memit"),
+    **dict.fromkeys((*(f"tokens-{n}" for n in TOKENS), "products"), "contexts"),
+}
+"""By row, the one that it is compared with."""
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """The first step's options."""
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--rows", default=",".join((FLOOR, *ROWS)))
+    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data" / "counterfact.json")
+    parser.add_argument("--work", type=Path, default=ROOT / "outputs" / NAME)
+    keeping_option(parser)
+
+
+def collect(arguments: argparse.Namespace) -> Collected:
+    """Edits and measures what is not done yet, and reads all that is."""
+    earlier = kept(NAME, arguments)
+    for name in arguments.models.split(","):
+        for row in arguments.rows.split(","):
+            folder = arguments.work / name / row
+            if not (folder / "values.json").is_file():
+                with making(folder, USES):
+                    write_json(folder / "values.json", values_of(name, row, arguments))
+    found = {} if earlier is None else dict(earlier.figures["models"])
+    runs = {} if earlier is None else dict(earlier.runs)
+    for path in sorted(arguments.work.glob("*/*/values.json")):
+        name, row = path.parts[-3:-1]
+        found.setdefault(name, {})[row] = json.loads(path.read_text(encoding="utf-8"))
+        runs[f"{name}: {row}"] = made(path.parent)
+    figures = {"data": arguments.data.name, "first": FIRST + 1, "models": found}
+    return Collected(figures, runs, () if earlier is None else earlier.earlier)
+
+
+@cache
+def facts_of(data: Path, name: str) -> tuple[Fact, ...]:
+    """A model's facts."""
+    read = read_facts(data, offset=FIRST, limit=MODELS[name])
+    return tuple(replace(one, generation=(), neighbourhood=one.neighbourhood[:NEIGHBOURS]) for one in read)
+
+
+@cache
+def loaded(name: str, dtype: str = "float32") -> LanguageModel:
+    """A model; what was loaded for another row is not loaded again."""
+    return load(name, dtype=dtype)
+
+
+def unedited(name: str, arguments: argparse.Namespace) -> list[Measurement]:
+    """The measurement before all edits of a model."""
+    folder = arguments.work / name
+    if (found := stored_measurements(folder, "before")) is None:
+        found = measure(loaded(name), facts_of(arguments.data, name), SETTINGS)
+        write_measurements(folder, "before", found)
+    return found
+
+
+def values_of(name: str, row: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """What a row makes of each fact: by metric the facts' values before and after."""
+    print(f"{name}: {row}", flush=True)
+    facts, before = facts_of(arguments.data, name), unedited(name, arguments)
+    begun = time.perf_counter()
+    if row == FLOOR:
+        seconds, after = 0.0, measure(load(name, dtype="bfloat16"), facts, SETTINGS, before)
+    else:
+        lm = loaded(name)
+        edit = ROWS[row][1](lm, arguments.work).edit(lm, facts)
+        seconds = time.perf_counter() - begun
+        with edit.applied(lm):
+            after = measure(lm, facts, SETTINGS, before)
+    cases = [judged(*one) for one in zip(facts, before, after, strict=True)]
+    return {
+        "subjects": [fact.subject for fact in facts],
+        "seconds": seconds,
+        "failed": sum(bool(case.error) for case in cases),
+        "before": by_key([case.before.values for case in cases if case.before is not None]),
+        "after": by_key([case.after.values for case in cases]),
+    }
+
+
+def by_key(values: Sequence[Mapping[str, float]]) -> dict[str, list[float | None]]:
+    """By metric the facts' values; None where a fact has none."""
+    return {key: [one.get(key) for one in values] for key in KEYS if any(key in one for one in values)}
+
+
+# -- the statistics
+
+
+def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Means with intervals by model and row, and the paired tests of the texts."""
+    models = {}
+    for name in sorted(figures["models"], key=list(MODELS).index):
+        rows = figures["models"][name]
+        first = next(iter(rows.values()))
+        models[name] = {
+            "n": len(first["subjects"]),
+            "before": {key: known(first, "before", key) for key in first["before"]},
+            "rows": {row: {key: known(one, "after", key) for key in one["after"]} for row, one in rows.items()},
+            "tests": {
+                row: {"base": base, "of": against(rows[base], rows[row])}
+                for row, base in COMPARISONS.items()
+                if row in rows and base in rows
+            },
+        }
+    return {"shown": models, "what": {FLOOR: "no edit, in bfloat16"} | {row: what for row, (what, _) in ROWS.items()}}
+
+
+def known(row: Mapping[str, Any], state: str, key: str) -> dict[str, Any]:
+    """The mean over the facts that have a value, and how many these are."""
+    pairs = [(value, one) for value, one in zip(row[state][key], row["subjects"], strict=True) if value is not None]
+    shares = key != "perplexity_drift"
+    if not shares:  # one model, one figure
+        return {"mean": pairs[0][0], "low": None, "high": None, "n": len(pairs)}
+    return mean([value for value, _ in pairs], [one for _, one in pairs], shares=shares) | {"n": len(pairs)}
+
+
+def against(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, Any]:
+    """By metric how far a row lies above another, with the p-value of a paired test, by Holm over the row's tests."""
+    found = {}
+    for key in [key for key in KEYS[:11] if key in left["after"] and key in right["after"]]:
+        pairs = [
+            (a, b, one)
+            for a, b, one in zip(left["after"][key], right["after"][key], left["subjects"], strict=True)
+            if a is not None and b is not None
+        ]
+        ours, theirs, subjects = zip(*pairs, strict=True)
+        found[key] = {
+            "mean": fmean(theirs) - fmean(ours),
+            "p": paired_test(theirs, ours, groups=subjects),
+        }
+    for key, p in zip(found, holm([one["p"] for one in found.values()]), strict=True):
+        found[key]["p"] = p
+    return found
+
+
+PAGE = written(NAME, SCRIPT)
+REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, PAGE, digest)
+
+if __name__ == "__main__":
+    REPORT.main()

@@ -1,0 +1,61 @@
+"""The page on real models, from made-up figures: paired differences, and what the unedited model itself says."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corrigenda.system.files import write_json
+
+N = 12
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "docs" / "reports"))
+    return importlib.import_module("real_models")
+
+
+def row(module: Any, kept: float, consistent: int = 4) -> dict[str, Any]:
+    """A row in which all facts have these shares of answers kept, and some say themselves what was asked."""
+    values: dict[str, list[float | None]] = {key: [1.0] * N for key in module.KEYS}
+    values |= {"answer_kept": [kept] * N, "bleed": [0.0] * N, "perplexity_drift": [0.125] * N}
+    values["native_consistency"] = [0.5] * consistent + [None] * (N - consistent)
+    return {
+        "subjects": [f"s{n}" for n in range(N)],
+        "seconds": 1.0,
+        "failed": 0,
+        "before": {"native_consistency": values["native_consistency"], "bleed": [0.25] * N},
+        "after": values,
+    }
+
+
+def test_what_is_told_apart(module: Any, tmp_path: Path) -> None:
+    rows = {
+        "memit": row(module, 0.5),
+        "contexts": row(module, 0.5),
+        "shipped": row(module, 0.25),
+        "bfloat16": row(module, 1.0),
+    }
+    figures = {"data": "facts.json", "first": 1, "models": {"smollm2-135m": rows}}
+    digest = module.digest(figures)
+    found = digest["shown"]["smollm2-135m"]
+    assert (found["rows"]["memit"]["answer_kept"]["mean"], found["rows"]["memit"]["answer_kept"]["n"]) == (0.5, N)
+    assert found["rows"]["memit"]["perplexity_drift"]["low"] is None  # of one model
+    assert found["before"]["native_consistency"]["n"] == 4
+    assert found["tests"]["shipped"]["base"] == "memit"
+    tests = found["tests"]["shipped"]["of"]
+    assert tests["answer_kept"]["mean"] == -0.25
+    assert tests["answer_kept"]["p"] == pytest.approx(11 * 2 / 2**N)  # of 2^12 ways to swap two; by Holm of 11
+    assert tests["efficacy_success"] == {"mean": 0.0, "p": 1.0}
+    data = {"figures": figures, "digest": digest, "command": "", "made": [], "runs": {}, "page": "real-models"}
+    write_json(tmp_path / "data" / "real-models.json", data)
+    module.REPORT.main(["page", "--docs", str(tmp_path)])
+    text = " ".join((tmp_path / "real-models.md").read_text().split())
+    assert "says 4 of the 12 facts itself, and on the paraphrases of these the same in 50.0" in text
+    assert "| answers kept -25.0 (p 0.005) |" in text
+    assert "| no edit, in bfloat16 |" in text
+    assert "the new object is said unedited in 25.0" in text
