@@ -6,6 +6,7 @@ stay in float32: a whole model in bfloat16 is slower again, and coarser.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,13 +19,16 @@ from transformers.pytorch_utils import Conv1D
 from corrigenda.models.bare import BareModel
 from corrigenda.models.matrices import stores_transposed
 
+logger = logging.getLogger(__name__)
+
 
 @contextmanager
 def bfloat16_products(lm: BareModel, first: int = 0) -> Iterator[None]:
     """Within the block, the linear maps of the model's blocks from one on multiply in bfloat16.
 
-    They can be differentiated in what enters them. Maps that are not plain float32 (quantised ones, a user's classes)
-    stay as they are. The copies of the weights take half as much memory as the weights.
+    They can be differentiated in what enters them. Maps that are not plain float32 (quantised ones, classes of their
+    own as Falcon's) stay as they are; where there are no others, a warning says so. The copies of the weights take half
+    as much memory as the weights.
 
     Args:
         lm: the model; its weights are not touched.
@@ -36,6 +40,8 @@ def bfloat16_products(lm: BareModel, first: int = 0) -> Iterator[None]:
         for part in block.modules()
         if type(part) in (nn.Linear, Conv1D) and part.weight.dtype == torch.float32 and "forward" not in vars(part)
     ]
+    if not maps and lm.dtype == torch.float32:
+        logger.warning("%s has no linear maps of a kind that can multiply in bfloat16: nothing is faster", lm.name)
     try:
         for part in maps:
             part.forward = _in_bfloat16(part)

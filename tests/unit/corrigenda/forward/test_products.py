@@ -62,3 +62,11 @@ def test_targets_are_nearly_the_same() -> None:
     half = solve_target_values(lm, run, 1, ValueSettings(products="bfloat16"))
     assert not torch.equal(plain.values, half.values)
     assert torch.cosine_similarity(plain.values, half.values).min() > 0.95
+
+
+def test_a_model_without_such_maps_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    with bfloat16_products(tiny.build("falcon")):
+        assert "nothing is faster" in caplog.text
+    caplog.clear()
+    with bfloat16_products(tiny.build("llama")):
+        assert "nothing is faster" not in caplog.text
