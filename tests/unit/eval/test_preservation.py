@@ -161,7 +161,7 @@ def test_an_edit_that_is_routed_is_told_where_the_prompt_ends(monkeypatch: pytes
     monkeypatch.setattr(lm, "batch", note)
     measure(lm, [FACT], SETTINGS, before)
     [(rows, lengths)] = [(rows, prompts) for rows, prompts in seen if prompts is not None]
-    wanted = {(*lm.tokens(q), *before[0].continuations[q]): len(lm.tokens(q)) for q in QUESTIONS}
+    wanted = {(*lm.tokens(q), *before[0].continuations[q][:-1]): len(lm.tokens(q)) for q in QUESTIONS}
     assert {tuple(row): length for row, length in zip(rows, lengths, strict=True)} == wanted
 
 

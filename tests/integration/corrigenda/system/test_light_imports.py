@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 HEAVY = ("datasets", "matplotlib", "pandas", "pyarrow", "scipy", "torch", "transformers", "wandb")
 
 PROGRAM = f"""
@@ -15,7 +15,7 @@ from pathlib import Path
 package = types.ModuleType("corrigenda")  # without what its __init__.py passes on
 package.__path__ = ["corrigenda"]
 sys.modules["corrigenda"] = package
-names = ["files", "progress", *(f"{{part}}.{{path.stem}}" for part in ("runs", "data") for path in
+names = ["system.files", "system.progress", *(f"{{part}}.{{path.stem}}" for part in ("runs", "data") for path in
          sorted(Path("corrigenda", part).glob("*.py")))]
 for name in names:
     importlib.import_module("corrigenda." + name.removesuffix(".__init__"))
