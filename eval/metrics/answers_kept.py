@@ -106,11 +106,11 @@ METRICS = (
     _metric("answer_kept", "answers kept", _share("object", "word"), "high", LeaderboardColumn(22)),
     _metric(
         *("answer_kept_object", "answers kept: old object still said", _share("object"), "high", None),
-        line="  old object still said, where it was",
+        line="  old object still said",
     ),
     _metric(
         *("answer_kept_word", "answers kept: first content word", _share("word"), "high", None),
-        line="  first content word, elsewhere",
+        line="  elsewhere: first content word",
     ),
     _metric("first_token_kept", "first token kept", _first_token, "high", LeaderboardColumn(24)),
     _metric("bleed", "bleed: new object said elsewhere", _bleed, "low", LeaderboardColumn(26)),

@@ -40,7 +40,7 @@ METRICS = (
         (Needs("free_answers", ("prompt", "paraphrases")),),
         _on("paraphrases"),
         short="native",
-        line="native consistency: paraphrases of what it says unedited",
+        line="native consistency (paraphrases)",
         judge=_judge,
     ),
     Metric(
@@ -51,6 +51,6 @@ METRICS = (
         (Needs("free_answers", ("prompt",)), Needs("kept_answers", ("neighbourhood",))),
         _on("neighbourhood"),
         short="native neigh.",
-        line="  neighbours of it",
+        line="  on neighbours",
     ),
 )
