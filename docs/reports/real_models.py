@@ -39,7 +39,7 @@ USES = ("editing.Memit", "eval.evaluation", "eval.measure")
 MODELS = {"smollm2-135m": 60, "qwen2.5-coder-0.5b": 40, "qwen2.5-coder-1.5b": 16}
 """The models, and how many facts are edited at once in each."""
 FIRST = 1700
-"""Facts of the file that are passed over: neither tuned on nor in any other table."""
+"""Facts of the file that are passed over: no setting was chosen on those that follow."""
 NEIGHBOURS = 5
 """Neighbourhood prompts of a fact."""
 FLOOR = "bfloat16"
