@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from pages import DOCS, ROOT, Collected, Report, keeping_option, kept, made, making, mean
+from runs import chosen
 from words import written
 
 from corrigenda import Fact, LanguageModel, load
@@ -31,7 +31,8 @@ from editing.shared.contexts import contexts
 from eval import EvalSettings, Measurement, measure
 from eval.evaluation import judged
 from eval.measurement import stored_measurements, write_measurements
-from eval.statistics.paired import holm, paired_test
+from eval.statistics.comparison import compare
+from eval.statistics.paired import holm
 
 NAME, SCRIPT = "real-models", "real_models.py"
 SETTINGS = EvalSettings(max_new_tokens=10, perplexity_windows=16)
@@ -45,12 +46,12 @@ NEIGHBOURS = 5
 FLOOR = "bfloat16"
 """The row without an edit: the model in bfloat16, where the others are in float32."""
 
-KEYS = (
+TESTED = (
     *("efficacy_success", "paraphrase_success", "neighbourhood_success"),
     *("free_generation_strict", "paraphrase_free_generation_strict"),
     *("preservation", "first_token_kept", "answer_kept", "answer_kept_object", "answer_kept_word", "bleed"),
-    *("perplexity_drift", "native_consistency", "native_consistency_neighbourhood"),
 )
+KEYS = (*TESTED, "perplexity_drift", "native_consistency", "native_consistency_neighbourhood")
 
 
 @cache
@@ -93,7 +94,7 @@ ROWS: dict[str, tuple[str, Make]] = {
     **{f"tokens-{n}": (f"the same, {n} tokens a coefficient in place of 8", partial(few_tokens, n)) for n in TOKENS},
     "products": (
         "the same, products in bfloat16 while it solves",
-        lambda lm, work: replace(shipped(lm, work), value=replace(shipped(lm, work).value, products="bfloat16")),
+        lambda lm, work: replace(one := shipped(lm, work), value=replace(one.value, products="bfloat16")),
     ),
     "alphaedit": ("`alphaedit`, C and contexts sampled", lambda lm, work: AlphaEdit(text=Text("self"))),
     "grace_wide": (
@@ -112,8 +113,8 @@ COMPARISONS = {
 
 def options(parser: argparse.ArgumentParser) -> None:
     """The first step's options."""
-    parser.add_argument("--models", default=",".join(MODELS))
-    parser.add_argument("--rows", default=",".join((FLOOR, *ROWS)))
+    parser.add_argument("--models", default="", help=f"comma-separated, of {', '.join(MODELS)}; by default all")
+    parser.add_argument("--rows", default="", help=f"comma-separated, of {FLOOR}, {', '.join(ROWS)}; by default all")
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data" / "counterfact.json")
     parser.add_argument("--work", type=Path, default=ROOT / "outputs" / NAME)
     keeping_option(parser)
@@ -122,8 +123,8 @@ def options(parser: argparse.ArgumentParser) -> None:
 def collect(arguments: argparse.Namespace) -> Collected:
     """Edits and measures what is not done yet, and reads all that is."""
     earlier = kept(NAME, arguments)
-    for name in arguments.models.split(","):
-        for row in arguments.rows.split(","):
+    for name in chosen(arguments.models, MODELS, "model"):
+        for row in chosen(arguments.rows, {FLOOR: None, **ROWS}, "row"):
             folder = arguments.work / name / row
             if not (folder / "values.json").is_file():
                 with making(folder, USES):
@@ -221,20 +222,17 @@ def known(row: Mapping[str, Any], state: str, key: str) -> dict[str, Any]:
 
 def against(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, Any]:
     """By metric how far a row lies above another, with the p-value of a paired test, by Holm over the row's tests."""
+    subjects = dict(enumerate(left["subjects"]))
     found = {}
-    for key in [key for key in KEYS[:11] if key in left["after"] and key in right["after"]]:
-        pairs = [
-            (a, b, one)
-            for a, b, one in zip(left["after"][key], right["after"][key], left["subjects"], strict=True)
-            if a is not None and b is not None
+    for key in TESTED:
+        sides = [
+            {number: (value,) for number, value in enumerate(row["after"].get(key, ())) if value is not None}
+            for row in (right, left)
         ]
-        ours, theirs, subjects = zip(*pairs, strict=True)
-        found[key] = {
-            "mean": fmean(theirs) - fmean(ours),
-            "p": paired_test(theirs, ours, groups=subjects),
-        }
-    for key, p in zip(found, holm([one["p"] for one in found.values()]), strict=True):
-        found[key]["p"] = p
+        if (compared := compare(*sides, subjects)) is not None:
+            found[key] = {"mean": compared.difference, "p": compared.p}
+    for one, p in zip(found.values(), holm([one["p"] for one in found.values()]), strict=True):
+        one["p"] = p
     return found
 
 
