@@ -115,10 +115,9 @@ def failed(state: Measurement) -> Measurement:
     it should have left alone is as measured. Figures that are no numbers are left out.
     """
     values = {key: value for key, value in state.values.items() if math.isfinite(value)}
-    known = {key: METRICS.find(key) for key in values}
-    missed = {key: 0.0 for key, metric in known.items() if metric is not None and metric.edit_should == "change"}
+    values |= METRICS.missed(values)
     return Measurement(
-        prompts=state.prompts, values=values | missed, log_perplexity=state.log_perplexity, held_out=state.held_out
+        prompts=state.prompts, values=values, log_perplexity=state.log_perplexity, held_out=state.held_out
     )
 
 

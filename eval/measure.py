@@ -113,10 +113,7 @@ def not_measured(lm: LanguageModel, fact: Fact, reason: str, settings: EvalSetti
         questions = [AskedQuestion(one.prompt, one.kind, one.setting, one.asked, "", reply=reply) for one in asked]
         blank.prompts[QUESTION_KIND] = [*questions]
     METRICS.judge(fact, blank)
-    values = METRICS.computed(None, blank)
-    known = {key: METRICS.find(key) for key in values}
-    missed = {key: 0.0 for key, metric in known.items() if metric is not None and metric.edit_should == "change"}
-    return Measurement(values=missed, error=reason)
+    return Measurement(values=METRICS.missed(METRICS.computed(None, blank)), error=reason)
 
 
 def on_windows(measurement: Measurement, windows: Sequence[int]) -> Measurement:

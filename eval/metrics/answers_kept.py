@@ -43,14 +43,15 @@ def _judge(fact: Fact, measurement: Measurement) -> None:
 
 def _note(record: Elsewhere, fact: Fact, expected: Sequence[str]) -> None:
     """Notes in a record what its answer says; nothing where there is no answer."""
-    answer = record.answer
-    record.content_word = None if answer is None else content_word(answer)
-    others = fact.answers or (None,)  # the new object may have the old one in it
-    kept = all(matches_leniently(answer or "", expected, other) for other in others)
-    record.says_true = None if answer is None or not expected else kept
-    asked_for = any(matches_leniently(one, fact.answers, fact.target_true) for one in expected)
-    said = answer is not None and bool(fact.answers) and not asked_for
-    record.says_new = matches_leniently(answer or "", fact.answers, fact.target_true) if said else None
+    record.content_word = record.says_true = record.says_new = None
+    if (answer := record.answer) is None:
+        return
+    record.content_word = content_word(answer)
+    if expected:
+        others = fact.answers or (None,)  # the new object may have the old one in it
+        record.says_true = all(matches_leniently(answer, expected, other) for other in others)
+    if fact.answers and not any(matches_leniently(one, fact.answers, fact.target_true) for one in expected):
+        record.says_new = matches_leniently(answer, fact.answers, fact.target_true)
 
 
 def _pairs(before: Measurement | None, after: Measurement) -> dict[str, tuple[Elsewhere, Elsewhere]]:

@@ -16,9 +16,9 @@ from eval.metrics.metric import Compute, Metric, Needs
 
 def _judge(fact: Fact, measurement: Measurement) -> None:
     for record in measurement.scored("prompt", "paraphrases", "neighbourhood"):
-        known = record.answer is not None and fact.target_true is not None
-        said = matches_strictly(record.answer or "", (fact.target_true or "",), fact.target_new)
-        record.begins_true = said if known else None
+        record.begins_true = None
+        if record.answer is not None and fact.target_true is not None:
+            record.begins_true = matches_strictly(record.answer, (fact.target_true,), fact.target_new)
 
 
 def _on(kind: str) -> Compute:

@@ -92,6 +92,11 @@ class Registry(Mapping[str, Metric]):
         for judge in dict.fromkeys(one.judge for one in self._metrics.values() if one.judge is not None):
             judge(fact, measurement)
 
+    def missed(self, values: Mapping[str, float]) -> dict[str, float]:
+        """Of a fact's values those that an edit is for, as not brought about: 0."""
+        known = {key: self.find(key) for key in values}
+        return {key: 0.0 for key, metric in known.items() if metric is not None and metric.edit_should == "change"}
+
     def computed(self, before: Measurement | None, after: Measurement) -> dict[str, float]:
         """By key a fact's values; one that its prompts do not allow is absent."""
         wanted = list(self._metrics.values())
