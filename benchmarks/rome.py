@@ -119,6 +119,11 @@ def differ(expected: tuple[Tensor, Tensor], result: tuple[Tensor, Tensor]) -> fl
     return relative(expected[1], result[1][0])
 
 
+def apart(expected: tuple[Tensor, Tensor], result: tuple[Tensor, Tensor]) -> float:
+    """One less the cosine of v* and the other v*."""
+    return 1 - torch.cosine_similarity(expected[1], result[1]).item()
+
+
 def operations(solve: Callable[[ValueSettings], object], settings: ValueSettings) -> int:
     """Floating-point operations of a solve with these settings, counted on its first two steps."""
     counted = []
@@ -153,10 +158,10 @@ def main() -> None:
     ]
     together = partial(ours, lm, facts, layer, prefixes)
     batch_seconds, _ = timed(partial(together, settings))
-    half = [timed(partial(each, dataclasses.replace(settings, products="bfloat16"))) for each in solved.values()]
-    cosines = [
-        torch.cosine_similarity(solve(settings)[1], values).item()
-        for solve, (_, (_, values)) in zip(solved.values(), half, strict=True)
+    half = dataclasses.replace(settings, products="bfloat16")
+    halves = [
+        in_turns(partial(each, settings), partial(each, half), apart, 0.1, "ours, and in bfloat16")
+        for each in solved.values()
     ]
     counts = [(operations(plainly[each], settings), operations(solved[each], settings)) for each in plainly]
     result = {
@@ -169,10 +174,8 @@ def main() -> None:
         **summary(timings, "_per_fact"),
         "ours_seconds_per_fact_batch": batch_seconds / len(facts),
         "ratio_batch": sum(each.plain for each in timings) / batch_seconds,
-        "ratio_bfloat16": statistics.median(
-            each.plain / seconds for each, (seconds, _) in zip(timings, half, strict=True)
-        ),
-        "cosine_bfloat16": min(cosines),
+        "ratio_bfloat16": statistics.median(each.plain / one.ours for each, one in zip(timings, halves, strict=True)),
+        "cosine_bfloat16": 1 - max(each.difference for each in halves),
         "operations_ratio": statistics.median(theirs / mine for theirs, mine in counts),
         "operations_ratio_batch": sum(theirs for theirs, _ in counts) / operations(together, settings),
         "peak_memory_mb": peak_memory_mb(),

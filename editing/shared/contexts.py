@@ -32,9 +32,9 @@ def contexts(lm: LanguageModel, lengths: Sequence[tuple[int, int]], text: Text, 
     Raises:
         SettingsError: the text that ships is too short for so many.
     """
-    found = [""]
+    found, source = [""], text.fitting(lm).source
     for length, number in lengths:
-        if text.fitting(lm).source == "self":
+        if source == "self":
             sampled = Text("self", tokens=length * number, length=length, seed=seed, top_k=5)
             found += [f"{' '.join(lm.text(tokens).splitlines())}. " for tokens in sample(lm, sampled, "contexts")]
         else:
