@@ -96,16 +96,6 @@ def test_saved_and_drawn(tmp_path: Path) -> None:
         again.gradient(9)
 
 
-def test_what_an_earlier_version_saved_is_read(tmp_path: Path) -> None:
-    """It called `output` "said"."""
-    found = backward_lens(tiny.build("gpt2"), FACT)
-    found.save(tmp_path)
-    path = tmp_path / "backward.json"
-    path.write_text(path.read_text(encoding="utf-8").replace('"output":', '"said":'), encoding="utf-8")
-    assert '"said":' in path.read_text(encoding="utf-8")
-    assert BackwardLensResult.load(tmp_path).output == found.output
-
-
 def test_what_cannot_be_asked() -> None:
     with pytest.raises(UnsupportedModelError, match="encoder"):
         backward_lens(tiny.build("bert"), FACT)

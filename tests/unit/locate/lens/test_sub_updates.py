@@ -65,16 +65,6 @@ def test_it_is_kept_and_drawn(tmp_path: Path) -> None:
     assert found.top_tokens[found.saturation] == found.top_tokens[-1]
 
 
-def test_what_an_earlier_version_saved_is_read(tmp_path: Path) -> None:
-    """It called `top_tokens` "said"."""
-    found = sub_updates(tiny.build("gemma2"), PROMPT)
-    found.save(tmp_path)
-    path = tmp_path / "sub_updates.json"
-    path.write_text(path.read_text(encoding="utf-8").replace('"top_tokens":', '"said":'), encoding="utf-8")
-    assert '"said":' in path.read_text(encoding="utf-8")
-    assert SubUpdatesResult.load(tmp_path).top_tokens == found.top_tokens
-
-
 def test_bad_input_is_refused() -> None:
     lm = tiny.build("llama")
     with pytest.raises(UnknownTokenError, match="Kyoto"):
