@@ -85,6 +85,21 @@ def read_facts(
     return FactSet(opened.name, tuple(facts[offset:]), tuple(skipped))
 
 
+def good_facts(source: str | Path, schema: str, split: str, config: str | None) -> Iterator[Fact]:
+    """The good facts of a whole source, from first to last; bad records are passed over, and nothing is said of them.
+
+    Args:
+        source: as `read_facts` takes it, which says what is wrong with the records and raises what this raises.
+        schema: likewise.
+        split: likewise.
+        config: likewise.
+    """
+    if source == "embedded":
+        return iter(_embedded(None, 0))
+    known = None if schema == "auto" else schema_named(schema)
+    return (fact for fact in _parsed(open_source(source, split, config), known, Counter()) if isinstance(fact, Fact))
+
+
 def _check_names(source: str | Path, schema: str, split: str | None, config: str | None) -> None:
     """Refuses what names nothing (ValueError)."""
     for name, value in (("source", source), ("schema", schema), ("split", split), ("config", config)):

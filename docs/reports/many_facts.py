@@ -144,7 +144,7 @@ def asked(arguments: argparse.Namespace, name: str, paths: Mapping[str, Path], o
     if not paths["others"].is_file():
         own = [one for one in own if not one.startswith("editor.unrelated.facts")]
     return [
-        *("mode=sequential", "data=facts", f"data.path={paths['facts']}", f"data.limit={t}"),
+        *("mode=sequential", "data=facts", f"data.path={paths['facts']}", f"data.limit={t}", "data.other_subjects=0"),
         *([] if order is None else [f"data.order={order}"]),
         *(f"job.locality.path={paths['fixed']}", f"job.locality.limit={FIXED}", "job.most_failures=1"),
         *(f"model={arguments.model}", f"editor={method.editor}"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from statistics import fmean
 
 from eval.measurement import Measurement
@@ -22,10 +22,6 @@ def _of_prompts(kind: str) -> Compute:
 
 def _of_portability(_before: Measurement | None, after: Measurement) -> float | None:
     return _mean(after.probes("portability"))
-
-
-def _of_group(records: Sequence[ScoredProbe]) -> float | None:
-    return _mean(records)
 
 
 METRICS = (
@@ -65,7 +61,7 @@ METRICS = (
         edit_should="change",
         judge=note_groups,
         column=LeaderboardColumn(110),
-        groups=Groups("portability", "portability_", "_token_accuracy", "token accuracy", _of_group),
+        groups=Groups("portability", "portability_", "_token_accuracy", "token accuracy"),
     ),
 )
 """On the edited statement, its paraphrases, and its consequences (RippleEdits, KnowEdit)."""

@@ -14,7 +14,7 @@ from corrigenda import Fact
 from corrigenda.text.words import words
 from eval.measurement import Measurement
 from eval.metrics.free_generation import matches_leniently
-from eval.metrics.metric import Compute, LeaderboardColumn, Metric, Needs
+from eval.metrics.metric import Compute, Groups, LeaderboardColumn, Metric, Needs
 from eval.records import ScoredProbe, ScoredPrompt
 
 Elsewhere: TypeAlias = ScoredPrompt | ScoredProbe
@@ -100,7 +100,15 @@ def _metric(
     line: str = "",
 ) -> Metric:
     needs = (Needs("kept_answers", ("neighbourhood", "locality")),)
-    return Metric(key, title, "%", better, needs, compute, line=line, edit_should="keep", judge=_judge, column=column)
+    groups = Groups("locality", f"{key}_", "", title.partition(":")[0]) if key in ("answer_kept", "bleed") else None
+    return Metric(
+        *(key, title, "%", better, needs, compute),
+        line=line,
+        edit_should="keep",
+        judge=_judge,
+        column=column,
+        groups=groups,
+    )
 
 
 METRICS = (

@@ -85,14 +85,8 @@ def _metric(
 ) -> Metric:
     """Strict or lenient accuracy on one kind of prompts."""
     prefix = {"prompt": "", "paraphrases": "paraphrase_", "portability": "portability_"}[kind]
-    groups = None
-    if kind == "portability":
-
-        def of_group(records: Sequence[ScoredProbe]) -> float | None:
-            return _mean(records, verdict)
-
-        after = f"_free_generation_{verdict}"
-        groups = Groups("portability", "portability_", after, f"free generation {verdict}", of_group)
+    after = f"_free_generation_{verdict}"
+    groups = Groups("portability", "portability_", after, f"free generation {verdict}")
     return Metric(
         f"{prefix}free_generation_{verdict}",
         title,
@@ -106,7 +100,7 @@ def _metric(
         judge=_judge,
         column=column,
         curve=curve,
-        groups=groups,
+        groups=groups if kind == "portability" else None,
     )
 
 

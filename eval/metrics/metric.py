@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from corrigenda import Fact
 from eval.measurement import Measurement
 from eval.metrics.unit import Unit, unit_of
-from eval.records import CHECK_KIND, PAIRED_KINDS, PROBE_KINDS, SUBJECT_KIND, TEXT_KIND, ScoredProbe
+from eval.records import CHECK_KIND, PAIRED_KINDS, PROBE_KINDS, SUBJECT_KIND, TEXT_KIND
 
 Measured: TypeAlias = Literal[
     "probabilities", "distributions", "free_answers", "kept_answers", "sampled_text", "held_out_text", "questions"
@@ -107,19 +107,19 @@ class CurveColumn:
 class Groups:
     """A metric for each group of probes that a benchmark tells apart, such as RippleEdits' six criteria.
 
+    Its value is what the metric gives where a fact has only that group's probes.
+
     Attributes:
         kind: the probes, one of `PROBE_KINDS`.
         before: the part of the group metric's key before the group's name.
         after: the part after it.
         name: the metric's name after the group's in tables.
-        compute: from the records of a fact's probes of one group to the fact's value.
     """
 
     kind: Literal["locality", "portability"]
     before: str
     after: str
     name: str
-    compute: Callable[[Sequence[ScoredProbe]], float | None]
 
     def key(self, group: str) -> str:
         """The key of a group's metric."""
@@ -231,8 +231,11 @@ class Metric:
         if groups is None:
             raise ValueError(f"metric {self.key!r} has no groups of probes")
 
+        def alone(whole: Measurement) -> Measurement:
+            return Measurement({groups.kind: [one for one in whole.probes(groups.kind) if one.group == group]})
+
         def compute(before: Measurement | None, after: Measurement) -> float | None:
-            return groups.compute([record for record in after.probes(groups.kind) if record.group == group])
+            return self.compute(None if before is None else alone(before), alone(after))
 
         name = f"{group.replace('_', ' ')}: {groups.name}"
         needs = tuple(replace(one, kinds=(groups.kind,)) for one in self.needs)

@@ -7,24 +7,17 @@ answers a bare question with nothing would preserve that whatever was done to it
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
 from statistics import fmean
 
 from eval.measurement import Measurement
 from eval.metrics.groups import note_groups
 from eval.metrics.metric import CurveColumn, Groups, LeaderboardColumn, Metric, Needs
-from eval.records import ScoredProbe
 
 
 def _preserved(_before: Measurement | None, after: Measurement) -> float | None:
     """The share of prompts, each counted once, whose greedy continuation, end tokens barred, is the one before."""
     kept = {record.prompt: record.preserved for record in after.elsewhere() if record.preserved is not None}
     return fmean(kept.values()) if kept else None
-
-
-def _preserved_in_group(records: Sequence[ScoredProbe]) -> float | None:
-    kept = [record.preserved for record in records if record.preserved is not None]
-    return fmean(kept) if kept else None
 
 
 def _blank(before: Measurement | None, after: Measurement) -> float | None:
@@ -61,7 +54,7 @@ METRICS = (
         judge=note_groups,
         column=LeaderboardColumn(20, axis="up", axis_place=2),
         curve=(CurveColumn(heading="locality", place=60), CurveColumn("fixed", "fixed locality", 90)),
-        groups=Groups("locality", "preservation_", "", "preservation", _preserved_in_group),
+        groups=Groups("locality", "preservation_", "", "preservation"),
     ),
     Metric(
         "blank_answers",

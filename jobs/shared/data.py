@@ -12,7 +12,9 @@ from omegaconf import DictConfig
 
 from corrigenda import Fact
 from corrigenda.data import FactSet, read_facts
+from corrigenda.data.other_subjects import with_other_subjects
 from corrigenda.data.parts import overlaps, require_disjoint, take_part
+from corrigenda.data.read import good_facts
 from corrigenda.runs.records import records_in
 from corrigenda.runs.store import read_run
 from corrigenda.settings.checked import Count, checked
@@ -43,12 +45,15 @@ class LocalitySettings:
 
 
 def read_data(data: Mapping[str, Any]) -> FactSet:
-    """The facts that the group ``data`` names.
+    """The facts that the group ``data`` names, with ``data.other_subjects`` prompts about other subjects each.
 
     Raises:
         ValueError: no file is named, or the facts are among those of ``disjoint_from``; or as `read_facts` says.
     """
     facts = _facts(data)
+    if (count := data.get("other_subjects")) and not all(fact.neighbourhood for fact in facts):
+        whole = good_facts(data["path"], data["schema"], data["split"], data["config"])
+        facts = with_other_subjects(facts, list(whole), count)
     if data.get("disjoint_from") is not None:
         require_disjoint(_facts_used(data["disjoint_from"]), list(facts))
     if data.get("tuned_on") is not None:

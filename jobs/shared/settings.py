@@ -82,6 +82,7 @@ class DataSettings:
     part: str | None = None
     disjoint_from: str | None = None
     order: Seed | None = None
+    other_subjects: Count = 0
     tuned_on: str | None = None
 
 

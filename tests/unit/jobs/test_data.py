@@ -77,3 +77,16 @@ def test_other_orders_are_of_the_same_facts(tmp_path: Path) -> None:
     assert [found.order for found in (plain, *orders)] == [None, 0, 1, 2]
     assert {found.unordered_fingerprint for found in orders} == {plain.unordered_fingerprint}
     assert len({found.fingerprint for found in (plain, *orders)}) == 4
+
+
+def test_prompts_about_other_subjects_come_from_the_whole_file(tmp_path: Path) -> None:
+    facts = write(tmp_path / "facts.jsonl", list(range(8)))
+    with Path(facts).open("a") as file:
+        file.write('{"subject": "a bad record"}\n')
+    config = configuration(facts, None, limit=6)
+    plain = read_data(config.data)
+    config.data.other_subjects = 5
+    asked = read_data(config.data)
+    assert [fact.id for fact in asked] == [fact.id for fact in plain]
+    assert {probe.prompt for fact in asked for probe in fact.locality} == {"green is", "nine is"}
+    assert all(len(fact.locality) == 2 for fact in asked)
