@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +35,7 @@ from corrigenda.runs.records import (
     sealed_lines,
     write_digests,
 )
-from corrigenda.system.files import write_file, write_json, write_text
+from corrigenda.system.files import saying_full, write_file, write_json, write_text
 from corrigenda.system.plain_data import read_json
 
 if TYPE_CHECKING:
@@ -98,9 +98,12 @@ class RunFolder:
         write_json(self.path / "identity.json", self.identity | identity)
 
     def append(self, case: Mapping[str, Any], to: str = "cases") -> None:
-        """Adds a finished case; it is on the disk when this returns.
+        """Adds a finished case; it is on the disk when this returns. Where that fails nothing of it is.
 
         A value that JSON has no word for (NaN) is an error here and not a surprise later.
+
+        Raises:
+            OSError: the disk is full.
         """
         path = self.path / f"{to}.jsonl"
         above = last_line(path)
@@ -109,10 +112,16 @@ class RunFolder:
             above = last_line(path)
         line = sealed(case, seal_of(above))
         (self.path / DIGESTS).unlink(missing_ok=True)  # what is added was not there when the run was finished
-        with path.open("ab") as file:
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
+        size = path.stat().st_size if path.is_file() else 0
+        try:
+            with saying_full(path), path.open("ab") as file:
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+        except BaseException:
+            with suppress(OSError):
+                os.truncate(path, size)  # who goes on in this process adds to whole lines
+            raise
 
     def write(self, records: Iterable[Mapping[str, Any]], to: str) -> None:
         """Writes records in the place of those that are there."""

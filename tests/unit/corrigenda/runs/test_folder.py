@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -344,3 +345,16 @@ def test_lines_of_an_earlier_version_are_taken_as_they_are(tmp_path: Path) -> No
     path.write_bytes(path.read_bytes().replace(b'"2"', b'"4"', 1))
     with pytest.warns(UserWarning, match="line 2: damaged"):
         assert [case["id"] for case in folder.cases()] == ["1", "3"]
+
+
+def test_what_could_not_be_added_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who goes on in the same process, with room again, adds to whole lines."""
+    folder = begun(tmp_path, {"id": "1"}, cases=1)
+    before = (tmp_path / "cases.jsonl").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")))
+        with pytest.raises(OSError, match=r"no space left on the disk; make room.*cases\.jsonl"):
+            folder.append(record(1))
+    assert (tmp_path / "cases.jsonl").read_bytes() == before
+    folder.append(record(1))
+    assert [case["id"] for case in records_in(tmp_path)] == ["fact-0", "fact-1"]
