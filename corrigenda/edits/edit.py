@@ -173,9 +173,10 @@ class Edit(ABC):
         origin["facts"] = [fact.to_dict() for fact in self.origin.facts]
         json.dumps(origin, allow_nan=False)  # what JSON cannot hold is an error before anything is written
         path = folder / "edit.safetensors"
-        write_tensors(path, self._tensors())
+        # The description goes last, and that of an earlier edit first: a folder with one is complete. It knows the
+        # tensors' file by its hash.
+        write_tensors(path, self._tensors(), replaces=folder / "edit.json")
         state = write_state(folder, self.state)
-        # The description goes last: a folder with it is complete, and it knows the tensors' file by its hash.
         description = {
             "format": FORMAT,
             "kind": self.kind,

@@ -39,13 +39,31 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """Writes tensors as safetensors, atomically."""
+def write_tensors(
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    metadata: Mapping[str, str] | None = None,
+    replaces: Path | None = None,
+) -> None:
+    """Writes tensors as safetensors, atomically.
+
+    Args:
+        path: of the file.
+        tensors: by name.
+        metadata: the file's own, by name.
+        replaces: a file that describes those that were there; it is removed before these take their place.
+    """
     from safetensors.torch import save_file
 
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    # An empty dictionary of metadata would make an unreadable file where there are no tensors.
-    write_file(path, lambda scratch: save_file(plain, scratch, dict(metadata) if metadata else None))
+
+    def write(scratch: Path) -> None:
+        # An empty dictionary of metadata would make an unreadable file where there are no tensors.
+        save_file(plain, scratch, dict(metadata) if metadata else None)
+        if replaces is not None:
+            replaces.unlink(missing_ok=True)
+
+    write_file(path, write)
 
 
 def write_checked(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:

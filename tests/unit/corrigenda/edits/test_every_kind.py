@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import itertools
 from pathlib import Path
 
@@ -133,3 +134,32 @@ def test_a_copy_has_its_own_edits(make: Make) -> None:
     with edit.applied(twin):
         assert same(state(twin), edited)
     assert same(state(lm), clean)
+
+
+def test_a_kill_while_an_edit_is_written_over_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run takes a folder with a description for a whole edit: it must not be that of the earlier one."""
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    lm = build(low_rank)
+    low_rank(lm, 3).save(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("corrigenda.edits.edit.write_json", killed)
+        with pytest.raises(KeyboardInterrupt):
+            low_rank(lm, 2).save(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"holds no edit: there is no edit\.json"):
+        Edit.load(tmp_path)
+
+
+def test_a_full_disk_leaves_the_earlier_edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    lm = build(low_rank)
+    low_rank(lm, 3).save(tmp_path)
+    before = Edit.load(tmp_path).describe()
+    monkeypatch.setattr("safetensors.torch.save_file", full)
+    with pytest.raises(OSError, match=r"no space left on the disk.*edit\.safetensors"):
+        low_rank(lm, 2).save(tmp_path)
+    assert Edit.load(tmp_path).describe() == before
