@@ -38,11 +38,17 @@ def require_trusted(stored: DictConfig, command: DictConfig, asked: str) -> None
         asked: what asked for it, for the message.
 
     Raises:
-        ValueError: it would.
+        ValueError: it would; or it names a class that this version does not have.
     """
     there, given = (dict(_leaves("", OmegaConf.to_container(each))) for each in (stored, command))
     known = _acting(given)
     found = {path: said for path, said in _acting(there).items() if path not in known or known[path][0] != said[0]}
+    for path, (name, _) in found.items():
+        if path.endswith("_target_") and name.partition(".")[0] in PACKAGES and _named(name) is None:
+            raise ValueError(
+                f"{asked}: {path}={name} in config.yaml there: this version has no such class, so the run was begun by "
+                "another one; go on with that version, or begin the run anew"
+            )
     if found:
         path, (name, what) = next(iter(found.items()))
         words = " ".join(_typed(path if path in given else f"++{path}", said) for path, (said, _) in found.items())
@@ -82,16 +88,21 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 def _is_own(path: str, name: str) -> bool:
     """Whether a dotted name at a path is that of this project's, of the kind that belongs there, or an entry point."""
-    module, _, attribute = name.rpartition(".")
     if name.partition(".")[0] not in PACKAGES:
         points = (point for group in (EDITORS, LOCATORS, JOBS) for point in entry_points(group=group))
         return name in (point.value.replace(":", ".") for point in points)
-    try:
-        found = getattr(importlib.import_module(module), attribute, None)
-    except ImportError:
-        return False
+    found = _named(name)
     if not isinstance(found, type) or found.__module__.partition(".")[0] not in PACKAGES:
         return False
     if path == "job.result":  # it is only read
         return hasattr(found, "load")
     return is_checked(found) or issubclass(found, (Job, StoreJob))  # to make one does nothing
+
+
+def _named(name: str) -> Any:
+    """What a dotted name of this project's is; None where there is nothing of the name."""
+    module, _, attribute = name.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), attribute, None)
+    except ImportError:
+        return None

@@ -117,3 +117,11 @@ def test_what_comes_with_the_project_is_trusted(tmp_path: Path) -> None:
     require_trusted(stored(tmp_path, editor=editor), OmegaConf.create(STORED), "resume=x")
     for name in re.findall(r"^result: (\w+\.[\w.]+)", text, re.MULTILINE):
         require_trusted(stored(tmp_path, job={"result": name}), OmegaConf.create(STORED), "resume=x")
+
+
+@pytest.mark.parametrize("target", ["eval.AlarmSettings", "eval.protocols.alarm.AlarmSettings"])
+def test_a_run_with_a_class_that_there_is_no_more_is_refused(tmp_path: Path, target: str) -> None:
+    """Not as another's code, which to trust would not help."""
+    found = stored(tmp_path, job={"name": "edit", "sequential": {"alarm": {"_target_": target}}})
+    with pytest.raises(ValueError, match=rf"alarm\._target_={target} in config\.yaml there: this version has no such"):
+        require_trusted(found, OmegaConf.create(STORED), "resume=x")
