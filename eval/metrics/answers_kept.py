@@ -35,10 +35,13 @@ def content_word(text: str) -> str:
 
 
 def _judge(fact: Fact, measurement: Measurement) -> None:
-    for record in measurement.scored("neighbourhood"):
-        _note(record, fact, () if fact.target_true is None else (fact.target_true,))
-    for probe_record, probe in zip(measurement.probes("locality"), fact.locality, strict=False):
-        _note(probe_record, fact, probe.answers)
+    expected: dict[str, list[str]] = {}  # a prompt may stand twice, with other answers
+    if fact.target_true is not None:
+        expected |= {prompt: [fact.target_true] for prompt in fact.neighbourhood}
+    for probe in fact.locality:
+        expected.setdefault(probe.prompt, []).extend(probe.answers)
+    for record in measurement.elsewhere():
+        _note(record, fact, expected.get(record.prompt, ()))
 
 
 def _note(record: Elsewhere, fact: Fact, expected: Sequence[str]) -> None:

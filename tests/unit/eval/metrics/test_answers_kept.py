@@ -99,6 +99,28 @@ def test_a_prompt_to_which_the_new_object_is_an_answer_is_left_out_wherever_it_s
     assert METRICS.computed(None, measured(fact, [], [" Rome", " Rome", " Italy"]))["bleed"] == 0
 
 
+def test_a_prompt_that_stands_in_two_probes_has_both_answers() -> None:
+    both = (Probe("the tower stands in", "Paris"), Probe("the tower stands in", "France"))
+    fact = Fact("Thomas", "{} is in", "Rome", locality=both)
+    before, after = measured(fact, [], [" Paris, where"] * 2), measured(fact, [], [" the north of France"] * 2)
+    assert METRICS.computed(before, after)["answer_kept_object"] == 1
+    assert METRICS.computed(before, measured(fact, [], [" the north"] * 2))["answer_kept_object"] == 0
+
+
+def test_by_groups_of_locality_probes_by_hand() -> None:
+    """Two of the group: the old answer is said in the one, the new object in the other; the third is of no group."""
+    probes = [
+        Probe(f"{name} lives in", town, group="other_subject") for name, town in (("Ben", "Bern"), ("Eva", "Kiel"))
+    ]
+    fact = Fact("Thomas", "{} lives in", "Rome", "Berlin", locality=(*probes, Probe("who sings?", "Ann")))
+    before = measured(fact, [], [" Bern", " Kiel", " a choir"])
+    after = measured(fact, [], [" old Bern", " Rome", " a choir"])
+    values = METRICS.computed(before, after)
+    assert (values["answer_kept"], values["answer_kept_other_subject"]) == (2 / 3, 1 / 2)
+    assert (values["bleed"], values["bleed_other_subject"]) == (1 / 3, 1 / 2)
+    assert "answer_kept_object_other_subject" not in values
+
+
 def test_native_consistency_by_hand() -> None:
     """Says the fact itself, and it on one of two paraphrases and on one of four neighbours."""
     knows = measured(FACT, [" Berlin", " a town called Berlin", " Rome", " x"], said=" Berlin, where")
