@@ -105,6 +105,8 @@ class ScoredPrompt(Record):
         preserved: whether the edited model's greedy continuation, end tokens barred, is the unedited one's.
         same_tokens: how many of its tokens, from the first on, are the unedited one's.
         blank: whether the unedited model, left to end where it will, answers with nothing.
+        tied: of the unedited model, True where its own forward does not give the continuation that it decoded: two
+            tokens are equally likely to within rounding, and the prompt is not compared (half precision).
     """
 
     log_probs_new: Sequence[float] | None = None
@@ -123,6 +125,7 @@ class ScoredPrompt(Record):
     preserved: bool | None = None
     same_tokens: int | None = None
     blank: bool | None = None
+    tied: bool | None = None
 
 
 @dataclass
@@ -144,6 +147,7 @@ class ScoredProbe(Record):
         preserved: whether the edited model's greedy continuation, end tokens barred, is the unedited one's (locality).
         same_tokens: how many of its tokens, from the first on, are the unedited one's (locality).
         blank: whether the unedited model, left to end where it will, answers with nothing (locality).
+        tied: as of a `ScoredPrompt` (locality).
     """
 
     log_probs: Sequence[float] | None = None
@@ -160,6 +164,7 @@ class ScoredProbe(Record):
     preserved: bool | None = None
     same_tokens: int | None = None
     blank: bool | None = None
+    tied: bool | None = None
 
 
 @dataclass

@@ -19,8 +19,8 @@ SAME_MODEL = 0.02
 _OF_THE_ANSWER = ("strict", "lenient", "begins_true", "says_true", "says_new", "content_word")
 """Fields of a prompt's record that follow from its answer."""
 
-_MAY_BE_LEFT_OUT = ("p_new", "p_true", "entropy", *_OF_THE_ANSWER, "group", "expected")
-"""Fields of a prompt's record that follow from others, or from the data set."""
+_MAY_BE_LEFT_OUT = ("p_new", "p_true", "entropy", *_OF_THE_ANSWER, "group", "expected", "tied")
+"""Fields of a prompt's record that follow from others, from the data set, or from how it was computed."""
 
 
 def case_problems(record: Mapping[str, Any], known: Mapping[str, Any], wrong: Iterable[Place] = ()) -> Iterator[str]:

@@ -89,7 +89,7 @@ def _first_token(_before: Measurement | None, after: Measurement) -> float | Non
 
 def _bleed(_before: Measurement | None, after: Measurement) -> float | None:
     records = after.elsewhere()
-    unasked = {record.prompt for record in records if record.says_new is None}
+    unasked = {record.prompt for record in records if record.says_new is None or record.tied}
     found = {record.prompt: bool(record.says_new) for record in records if record.prompt not in unasked}
     return fmean(found.values()) if found else None
 

@@ -22,7 +22,8 @@ def drop_ties(
     """Takes away the continuations that the model itself does not give in the forward of `compare_with_before`.
 
     In half precision two tokens may be equally likely to within rounding, and decoding with a cache then takes another
-    one than a forward over the whole row. Whether an edit kept such a continuation cannot be said.
+    one than a forward over the whole row. Whether an edit kept such a continuation cannot be said. Their records say
+    `tied`.
 
     Args:
         lm: the unedited model.
@@ -37,6 +38,9 @@ def drop_ties(
     for (number, prompt), again in zip(places, continues_as(lm, items, settings.max_tokens, lm.end_ids), strict=True):
         if not again:
             del measurements[number].continuations[prompt]
+            for record in measurements[number].keeping():
+                if record.prompt == prompt:
+                    record.tied = True
 
 
 def compare_with_before(
