@@ -60,6 +60,13 @@ def case_problems(record: Mapping[str, Any], known: Mapping[str, Any], wrong: It
                 yield from _kind_problems((state, "prompts", kind), given[kind], wanted, places)
         if state == "before":
             yield from _same_before(given, known["before"]["prompts"], whole)
+        else:
+            sound = {
+                kind: one
+                for kind, one in given.items()
+                if not any(bad[:3] == (state, "prompts", kind) for bad in places)
+            }
+            yield from _kept_problems(sound, known["after"]["prompts"])
 
 
 def _level_problems(state: str, record: Mapping[str, Any], known: Mapping[str, Any]) -> Iterator[str]:
@@ -137,6 +144,26 @@ def _accuracy_problems(accuracy: float, logs: Sequence[float], others: Sequence[
     certain = sum(value > math.log(0.5) + 1e-6 for value in logs)
     if round(hits) < certain:
         yield f".token_accuracy: is {accuracy}, but {certain} of {len(logs)} tokens are more likely than one half"
+
+
+def _kept_problems(given: Mapping[str, Any], known: Mapping[str, Any]) -> Iterator[str]:
+    """Whether a continuation is the one before follows from how many of its tokens are."""
+    both = [
+        [
+            (f"after.prompts.{kind}[{number}]", one["preserved"], one["same_tokens"])
+            for kind in prompts
+            for number, one in enumerate(prompts[kind])
+            if {"preserved", "same_tokens"} <= one.keys()
+        ]
+        for prompts in (known, given)
+    ]
+    lengths = [max((same for _, kept, same in found if kept), default=None) for found in both]
+    whole = next((length for length in lengths if length is not None), None)  # all are of one length
+    for name, kept, same in both[1] if whole is not None else ():
+        if same > whole:
+            yield f"{name}.same_tokens: is {same}, but the continuations have {whole} tokens"
+        elif kept != (same == whole):
+            yield f"{name}.preserved: is {kept}, but {same} of {whole} tokens are the same"
 
 
 def _same_before(given: Mapping[str, Any], known: Mapping[str, Any], whole: Callable[..., bool]) -> Iterator[str]:

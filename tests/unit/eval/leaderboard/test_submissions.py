@@ -297,6 +297,17 @@ def old_schema(theirs: dict[str, Any]) -> None:
     theirs["schema"] = "corrigenda-submission/0"
 
 
+def kept_of_three_tokens(theirs: dict[str, Any]) -> None:
+    first(theirs, kind="neighbourhood")["same_tokens"] = 3
+    theirs["cases"][0]["after"]["prompts"]["neighbourhood"][1]["same_tokens"] = 10
+
+
+def lost_with_all_tokens(theirs: dict[str, Any]) -> None:
+    kept_of_three_tokens(theirs)
+    first(theirs, kind="neighbourhood")["preserved"] = False
+    first(theirs, kind="neighbourhood")["same_tokens"] = 10
+
+
 def averages_only(theirs: dict[str, Any]) -> None:
     theirs["cases"] = []
 
@@ -340,6 +351,8 @@ def averages_only(theirs: dict[str, Any]) -> None:
         (wrong_claim, r"claimed\.score: is 0\.97, but the records give 1\.0000\n.*claimed\.efficacy_success"),
         (backwards, r"'seconds' must be a number that is not negative, got -1"),
         (old_schema, r"'schema' must be 'corrigenda-submission/1', got 'corrigenda-submission/0'"),
+        (kept_of_three_tokens, r"neighbourhood\[0\]\.preserved: is True, but 3 of 10 tokens are the same"),
+        (lost_with_all_tokens, r"neighbourhood\[0\]\.preserved: is False, but 10 of 10 tokens are the same"),
         (averages_only, r"'cases' must be a list that is not empty"),
     ],
 )
