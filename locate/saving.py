@@ -26,16 +26,14 @@ class SavedResult:
     """A frozen dataclass that is saved and read back by the types of its fields.
 
     These may be tensors, facts, plain values, other dataclasses, and tuples and mappings of all of them. The class
-    says what its files are called, and how plain fields were called in earlier ones:
-    ``class Trace(SavedResult, file="trace", renamed={"said": "answer"})``.
+    says what its files are called: ``class Trace(SavedResult, file="trace")``.
     """
 
     _file: ClassVar[str]
-    _renamed: ClassVar[Mapping[str, str]]
 
-    def __init_subclass__(cls, file: str, renamed: Mapping[str, str] | None = None, **more: Any) -> None:
+    def __init_subclass__(cls, file: str, **more: Any) -> None:
         super().__init_subclass__(**more)
-        cls._file, cls._renamed = file, renamed or {}
+        cls._file = file
 
     def save(self, folder: str | Path) -> None:
         """Writes a JSON file and a safetensors file of the class's name; `load` reads them back."""
@@ -60,7 +58,7 @@ class SavedResult:
             if not file.is_file():
                 raise FileNotFoundError(f"{folder} holds no {cls._file}: there is no {file.name} in it")
         try:
-            fields = {cls._renamed.get(name, name): value for name, value in dict(read_json(path)).items()}
+            fields = dict(read_json(path))
         except (ValueError, TypeError) as error:
             raise ValueError(f"{path} is damaged: {error}") from None
         if hashlib.sha256(tensors.read_bytes()).hexdigest() != fields.pop("tensors_sha256", None):

@@ -43,7 +43,7 @@ Texts = tuple[tuple[tuple[str, ...], ...], ...]
 
 
 @dataclass(frozen=True, eq=False)
-class BackwardLensResult(SavedResult, file="backward", renamed={"said": "output"}):
+class BackwardLensResult(SavedResult, file="backward"):
     """The gradient of one fact's loss with respect to the values of some layers, as a sum of outer products.
 
     Attributes:

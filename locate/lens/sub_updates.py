@@ -39,7 +39,7 @@ from locate.saving import SavedResult
 
 
 @dataclass(frozen=True, eq=False)
-class SubUpdatesResult(SavedResult, file="sub_updates", renamed={"said": "top_tokens"}):
+class SubUpdatesResult(SavedResult, file="sub_updates"):
     """The updates of all layers at one position, taken apart.
 
     Attributes:

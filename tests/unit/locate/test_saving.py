@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import tiny
 import torch
 from torch import Tensor
 
 from corrigenda import Fact
-from locate.lens.backward import backward_lens
-from locate.lens.sub_updates import sub_updates
 from locate.saving import SavedResult
 
 
@@ -73,21 +70,3 @@ def test_what_is_damaged_or_missing_is_named(tmp_path: Path) -> None:
     (tmp_path / "whole.safetensors").write_bytes(b"")
     with pytest.raises(ValueError, match="its SHA-256 is not the one"):
         Whole.load(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("found", "now"),
-    [
-        (lambda: backward_lens(tiny.build("gpt2"), Fact("Rome", "{} is located in", "Paris")), "output"),
-        (lambda: sub_updates(tiny.build("gemma2"), "the tower of Paris is located in"), "top_tokens"),
-    ],
-    ids=["backward", "sub_updates"],
-)
-def test_what_an_earlier_version_saved_is_read(found: Callable[[], SavedResult], now: str, tmp_path: Path) -> None:
-    """It called the top tokens "said"."""
-    result = found()
-    result.save(tmp_path)
-    [path] = tmp_path.glob("*.json")
-    path.write_text(path.read_text(encoding="utf-8").replace(f'"{now}":', '"said":'), encoding="utf-8")
-    assert '"said":' in path.read_text(encoding="utf-8")
-    assert getattr(type(result).load(tmp_path), now) == getattr(result, now)
