@@ -475,6 +475,21 @@ def test_a_target_that_is_not_finite_is_refused_by_name(
         editor.edit(lm, FACTS[:1])
 
 
+@pytest.mark.parametrize("name", ["memit", "memit_blue", "pmet", "alphaedit", "emmet"])
+def test_a_fact_that_the_model_gives_no_numbers_for_is_refused_by_name(name: str) -> None:
+    """One word's embedding is broken: the fact with that word is refused, the others are edited as without it."""
+    lm = build("llama")
+    [word] = lm.tokens(FACTS[1].subject)[-1:]
+    lm.model.get_input_embeddings().weight.data[word] = torch.nan
+    with pytest.warns(UserWarning, match="the edit of fact 'tongue' is refused"):
+        edit = EDITORS[name].edit(lm, FACTS)
+    assert ["refused" in figures for figures in edit.origin.report] == [False, True, False]
+    alone = EDITORS[name].edit(lm, [FACTS[0], FACTS[2]])
+    assert difference(edit.delta(1 if name == "emmet" else 2), alone.delta(1 if name == "emmet" else 2)) < 1e-3
+    with pytest.raises(EditRefusedError, match="tongue"):
+        EDITORS[name].edit(lm, [FACTS[1]])
+
+
 def test_a_singular_second_moment_is_said(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = torch.randn(7, 48, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
