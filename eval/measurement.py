@@ -21,8 +21,8 @@ from eval.records import (
     CHECK_KIND,
     QUESTION_KIND,
     RECORD_OF,
-    SUBJECT_KIND,
     TEXT_KIND,
+    UNSCORED_KINDS,
     AskedQuestion,
     Record,
     SampledText,
@@ -140,7 +140,7 @@ class Measurement:
 
     def keeping(self) -> list[ScoredPrompt | ScoredProbe]:
         """The records of all prompts whose continuations and next-token distributions are compared."""
-        return [*self.elsewhere(), *self.scored(SUBJECT_KIND)]
+        return [*self.elsewhere(), *self.scored(*UNSCORED_KINDS)]
 
     def checks(self) -> list[ScoredCheck]:
         """The records of fact-check questions."""

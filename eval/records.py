@@ -26,7 +26,13 @@ CHECK_KIND = "fact_checks"
 SUBJECT_KIND = "same_subject"
 """The kind of prompts about other things of the edited subject; nothing is scored, what the model gives is compared."""
 
-SIDE_KINDS = frozenset({"negations", "reversals", CHECK_KIND, SUBJECT_KIND})
+RUNNING_KIND = "running_text"
+"""The kind of texts that name the edited subject and go on about something else, likewise."""
+
+UNSCORED_KINDS = (SUBJECT_KIND, RUNNING_KIND)
+"""The kinds of prompts of which only continuations and distributions are compared."""
+
+SIDE_KINDS = frozenset({"negations", "reversals", CHECK_KIND, *UNSCORED_KINDS})
 """The kinds of prompts that show what an edit should not do (`corrigenda.data.side_effects`)."""
 
 TEXT_KIND = "generation"
@@ -84,7 +90,7 @@ class Record(Mapping[str, Any]):
 
 @dataclass
 class ScoredPrompt(Record):
-    """A prompt that is scored with the fact's objects; one of `PAIRED_KINDS`, or with nothing (`SUBJECT_KIND`).
+    """A prompt that is scored with the fact's objects; one of `PAIRED_KINDS`, or with nothing (`UNSCORED_KINDS`).
 
     What was not asked for, or has no meaning for the fact, is None.
 
@@ -221,7 +227,7 @@ class AskedQuestion(Record):
 RECORD_OF: Mapping[str, type[Record]] = {
     **dict.fromkeys(PAIRED_KINDS, ScoredPrompt),
     **dict.fromkeys(PROBE_KINDS, ScoredProbe),
-    SUBJECT_KIND: ScoredPrompt,
+    **dict.fromkeys(UNSCORED_KINDS, ScoredPrompt),
     CHECK_KIND: ScoredCheck,
     TEXT_KIND: SampledText,
     QUESTION_KIND: AskedQuestion,

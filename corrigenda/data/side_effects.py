@@ -7,10 +7,12 @@ that could be denied, checked or turned round.
 
 from __future__ import annotations
 
+import random
 import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from corrigenda.data.relations import relations, relations_of
 from corrigenda.facts import SLOT, Fact
 from corrigenda.text.joints import joined
 from corrigenda.text.words import places
@@ -21,6 +23,9 @@ NO: Final = "No"
 
 GAP = "____"
 """Stands for the subject where a prompt asks for it."""
+
+OTHER_RELATIONS = 5
+"""Prompts of other relations about a subject."""
 
 
 @dataclass(frozen=True)
@@ -104,9 +109,10 @@ def same_subject(fact: Fact) -> tuple[str, ...]:
     """Prompts about the fact's subject that are not about the fact.
 
     A data set's own are its locality prompts that name the subject: RippleEdits' and KnowEdit's "relation specificity"
-    (Cohen et al. 2023), "other attributes" of Yao et al. 2023, "Editing Large Language Models". The templates ask for
-    the subject's name and for what anyone might say of it. What is said of a subject may well touch the fact, so that
-    some of it changes after a good edit, too.
+    (Cohen et al. 2023), "other attributes" of Yao et al. 2023, "Editing Large Language Models". Where the fact's
+    relation is one of `relations`, other relations of that kind of subject are drawn. Else templates ask for the
+    subject's name and for what anyone might say of it. What is said of a subject may well touch the fact (where one was
+    born, whose citizen one is), so that some of it changes after a good edit, too.
     """
     if fact.same_subject:
         return fact.same_subject
@@ -114,12 +120,33 @@ def same_subject(fact: Fact) -> tuple[str, ...]:
     others = dict.fromkeys(probe.prompt for probe in fact.locality if probe.prompt not in edited)
     if given := [prompt for prompt in others if fact.subject in prompt and places(prompt, fact.subject)]:
         return tuple(given)
+    if own := relations_of(fact):
+        kinds, asked = {one.kind for one in own}, {one.answer for one in own}
+        # Those whose answer is of the same kind are the ones that are easily confused: they come first.
+        draw = random.Random(fact.id)
+        drawn = [
+            (one.answer not in asked, draw.random(), draw.choice(one.forms))
+            for one in relations()
+            if one.kind in kinds and one not in own
+        ]
+        return tuple(form.replace(SLOT, fact.subject) for *_, form in sorted(drawn)[:OTHER_RELATIONS])
     subject = _inside(fact.subject)
     return (
         f"The name {fact.subject} begins with the letter",
         f"In a few words, {subject} is",
         f"People know {subject} for",
         f"{_beginning(fact.subject)} is often compared with",
+    )
+
+
+def running_text(fact: Fact) -> tuple[str, ...]:
+    """Texts that name the subject and go on about something else."""
+    subject = _inside(fact.subject)
+    return (
+        f"Yesterday somebody at the next table spoke about {subject}. I did not listen; I was drinking my",
+        f"A book about {subject} lay on the shelf. Beside it stood a vase with",
+        f"We had a quiz with a question on {subject}, but then it began to rain, so we all went",
+        f"My neighbour has a picture of {subject} in the hall. In the kitchen she keeps her",
     )
 
 

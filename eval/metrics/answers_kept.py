@@ -15,7 +15,7 @@ from corrigenda.text.words import words
 from eval.measurement import Measurement
 from eval.metrics.free_generation import matches_leniently
 from eval.metrics.metric import Compute, Groups, LeaderboardColumn, Metric, Needs
-from eval.records import ScoredProbe, ScoredPrompt
+from eval.records import RUNNING_KIND, SUBJECT_KIND, ScoredProbe, ScoredPrompt
 
 Elsewhere: TypeAlias = ScoredPrompt | ScoredProbe
 
@@ -40,7 +40,7 @@ def _judge(fact: Fact, measurement: Measurement) -> None:
         expected |= {prompt: [fact.target_true] for prompt in fact.neighbourhood}
     for probe in fact.locality:
         expected.setdefault(probe.prompt, []).extend(probe.answers)
-    for record in measurement.elsewhere():
+    for record in measurement.keeping():
         _note(record, fact, expected.get(record.prompt, ()))
 
 
@@ -57,12 +57,19 @@ def _note(record: Elsewhere, fact: Fact, expected: Sequence[str]) -> None:
         record.says_new = matches_leniently(answer, fact.answers, fact.target_true)
 
 
-def _pairs(before: Measurement | None, after: Measurement) -> dict[str, tuple[Elsewhere, Elsewhere]]:
+def _elsewhere(measurement: Measurement, kind: str) -> Sequence[Elsewhere]:
+    """The records of one of the kinds that are not scored; for "": of neighbourhood and locality prompts."""
+    return measurement.scored(kind) if kind else measurement.elsewhere()
+
+
+def _pairs(before: Measurement | None, after: Measurement, kind: str) -> dict[str, tuple[Elsewhere, Elsewhere]]:
     """By prompt, each counted once, its records before and after, where both know the answer."""
     if before is None:
         return {}
-    old = {record.prompt: record for record in before.elsewhere() if record.content_word is not None}
-    new = {record.prompt: record for record in after.elsewhere() if record.content_word is not None}
+    old, new = (
+        {record.prompt: record for record in _elsewhere(one, kind) if record.content_word is not None}
+        for one in (before, after)
+    )
     return {prompt: (old[prompt], new[prompt]) for prompt in new if prompt in old}
 
 
@@ -73,9 +80,9 @@ def _kept(rule: Literal["object", "word"], old: Elsewhere, new: Elsewhere) -> bo
     return None if old.says_true or not old.content_word else old.content_word == new.content_word
 
 
-def _share(*rules: Literal["object", "word"]) -> Compute:
+def _share(*rules: Literal["object", "word"], kind: str = "") -> Compute:
     def compute(before: Measurement | None, after: Measurement) -> float | None:
-        found = [_kept(rule, *pair) for pair in _pairs(before, after).values() for rule in rules]
+        found = [_kept(rule, *pair) for pair in _pairs(before, after, kind).values() for rule in rules]
         known = [one for one in found if one is not None]
         return fmean(known) if known else None
 
@@ -87,11 +94,14 @@ def _first_token(_before: Measurement | None, after: Measurement) -> float | Non
     return fmean(count > 0 for count in found.values()) if found else None
 
 
-def _bleed(_before: Measurement | None, after: Measurement) -> float | None:
-    records = after.elsewhere()
-    unasked = {record.prompt for record in records if record.says_new is None or record.tied}
-    found = {record.prompt: bool(record.says_new) for record in records if record.prompt not in unasked}
-    return fmean(found.values()) if found else None
+def _bleed(kind: str = "") -> Compute:
+    def compute(_before: Measurement | None, after: Measurement) -> float | None:
+        records = _elsewhere(after, kind)
+        unasked = {record.prompt for record in records if record.says_new is None or record.tied}
+        found = {record.prompt: bool(record.says_new) for record in records if record.prompt not in unasked}
+        return fmean(found.values()) if found else None
+
+    return compute
 
 
 def _metric(
@@ -101,8 +111,9 @@ def _metric(
     better: Literal["high", "low"],
     column: LeaderboardColumn | None,
     line: str = "",
+    kinds: tuple[str, ...] = ("neighbourhood", "locality"),
 ) -> Metric:
-    needs = (Needs("kept_answers", ("neighbourhood", "locality")),)
+    needs = (Needs("kept_answers", kinds),)
     groups = Groups("locality", f"{key}_", "", title.partition(":")[0]) if key in ("answer_kept", "bleed") else None
     return Metric(
         *(key, title, "%", better, needs, compute),
@@ -125,5 +136,13 @@ METRICS = (
         line="  elsewhere: first content word",
     ),
     _metric("first_token_kept", "first token kept", _first_token, "high", LeaderboardColumn(24)),
-    _metric("bleed", "bleed: new object said elsewhere", _bleed, "low", LeaderboardColumn(26)),
+    _metric("bleed", "bleed: new object said elsewhere", _bleed(), "low", LeaderboardColumn(26)),
+    *(
+        _metric(f"{key}_{kind}", f"{title}: {where}", compute, better, LeaderboardColumn(place), kinds=(kind,))
+        for kind, where, place in ((SUBJECT_KIND, "same subject", 136), (RUNNING_KIND, "subject in running text", 138))
+        for key, title, compute, better, place in (
+            ("answer_kept", "answers kept", _share("word", kind=kind), "high", place),
+            ("bleed", "bleed", _bleed(kind), "low", place + 1),
+        )
+    ),
 )

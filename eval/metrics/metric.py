@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from corrigenda import Fact
 from eval.measurement import Measurement
 from eval.metrics.unit import Unit, unit_of
-from eval.records import CHECK_KIND, PAIRED_KINDS, PROBE_KINDS, SUBJECT_KIND, TEXT_KIND
+from eval.records import CHECK_KIND, PAIRED_KINDS, PROBE_KINDS, TEXT_KIND, UNSCORED_KINDS
 
 Measured: TypeAlias = Literal[
     "probabilities", "distributions", "free_answers", "kept_answers", "sampled_text", "held_out_text", "questions"
@@ -22,9 +22,9 @@ Measured: TypeAlias = Literal[
 
 MEASURED: Mapping[Measured, tuple[str, ...]] = {
     "probabilities": (*PAIRED_KINDS, *PROBE_KINDS, CHECK_KIND),
-    "distributions": ("neighbourhood", "locality", SUBJECT_KIND),
+    "distributions": ("neighbourhood", "locality", *UNSCORED_KINDS),
     "free_answers": ("prompt", "paraphrases", "portability"),
-    "kept_answers": ("neighbourhood", "locality", SUBJECT_KIND),
+    "kept_answers": ("neighbourhood", "locality", *UNSCORED_KINDS),
     "sampled_text": (TEXT_KIND,),
     "held_out_text": (),
     "questions": ("prompt", "paraphrases"),

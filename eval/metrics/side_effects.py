@@ -11,8 +11,8 @@ from statistics import fmean
 from corrigenda import Fact
 from corrigenda.data.side_effects import fact_checks
 from eval.measurement import Measurement
-from eval.metrics.metric import LeaderboardColumn, Metric, Needs
-from eval.records import CHECK_KIND, SUBJECT_KIND
+from eval.metrics.metric import Compute, LeaderboardColumn, Metric, Needs
+from eval.records import CHECK_KIND, RUNNING_KIND, SUBJECT_KIND
 
 
 def _negation_rate(_before: Measurement | None, after: Measurement) -> float | None:
@@ -79,10 +79,12 @@ def _subject_preserved(_before: Measurement | None, after: Measurement) -> float
     return fmean(kept) if kept else None
 
 
-def _subject_kl(_before: Measurement | None, after: Measurement) -> float | None:
-    """The mean KL(before, after) of the next-token distribution on prompts about the subject."""
-    kls = [record.kl for record in after.scored(SUBJECT_KIND) if record.kl is not None]
-    return fmean(kls) if kls else None
+def _kl_on(kind: str) -> Compute:
+    def compute(_before: Measurement | None, after: Measurement) -> float | None:
+        kls = [record.kl for record in after.scored(kind) if record.kl is not None]
+        return fmean(kls) if kls else None
+
+    return compute
 
 
 def _mean_change(pairs: Sequence[tuple[Sequence[float] | None, Sequence[float] | None]]) -> float | None:
@@ -167,16 +169,22 @@ METRICS = (
         edit_should="keep",
         column=LeaderboardColumn(134),
     ),
-    Metric(
-        "same_subject_kl",
-        "KL on other prompts about the subject",
-        "nats",
-        "low",
-        (Needs("distributions", (SUBJECT_KIND,)),),
-        _subject_kl,
-        short="subject KL",
-        edit_should="keep",
-        column=LeaderboardColumn(135),
+    *(
+        Metric(
+            f"{kind}_kl",
+            title,
+            "nats",
+            "low",
+            (Needs("distributions", (kind,)),),
+            _kl_on(kind),
+            short=short,
+            edit_should="keep",
+            column=LeaderboardColumn(place),
+        )
+        for kind, title, short, place in (
+            (SUBJECT_KIND, "KL on other prompts about the subject", "subject KL", 135),
+            (RUNNING_KIND, "KL on the subject in running text", "running KL", 140),
+        )
     ),
 )
 """Negated prompts (Kassner & Schütze 2020); fact-checking, "Yes" against "No" (De Cao et al. 2021, on FEVER); reversed

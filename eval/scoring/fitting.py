@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from corrigenda import ContextLengthError, Fact, LanguageModel
-from corrigenda.data.side_effects import fact_checks, negations, reversals, same_subject
+from corrigenda.data.side_effects import fact_checks, negations, reversals, running_text, same_subject
 from corrigenda.forward.generation import Choose, Greedy, greedy, sampler
 from corrigenda.prompts import encode_target
 from eval.metrics import METRICS
 from eval.real_use.questions import QuestionInSetting, questions_of
-from eval.records import CHECK_KIND, PAIRED_KINDS, SUBJECT_KIND, TEXT_KIND
+from eval.records import CHECK_KIND, PAIRED_KINDS, RUNNING_KIND, SUBJECT_KIND, TEXT_KIND
 from eval.scoring.probabilities import targets_after
 from eval.settings import EvalSettings
 
@@ -129,6 +129,8 @@ def queries_of(fact: Fact) -> Iterator[tuple[str, str, list[str]]]:
         yield "reversals", prompt, [fact.subject]
     for prompt in same_subject(fact):
         yield SUBJECT_KIND, prompt, []
+    for prompt in running_text(fact):
+        yield RUNNING_KIND, prompt, []
 
 
 def joint_of(fact: Fact, kind: str) -> str | None:
@@ -154,11 +156,15 @@ def jobs_of(lm: LanguageModel, fact: Fact, settings: EvalSettings) -> Iterator[C
             for one in fact.portability
         }
         yield from (Continuation("portability", prompt, greedy, answers) for prompt, answers in targets.items())
-    neighbours = fact.neighbourhood if "neighbourhood" in kept else ()
-    elsewhere = [probe.prompt for probe in fact.locality] if "locality" in kept else []
-    subject = same_subject(fact) if SUBJECT_KIND in kept else ()
+    elsewhere = {
+        "neighbourhood": fact.neighbourhood,
+        "locality": [probe.prompt for probe in fact.locality],
+        SUBJECT_KIND: same_subject(fact),
+        RUNNING_KIND: running_text(fact),
+    }
     go_on = Greedy(lm.end_ids)
-    yield from (Continuation(KEPT, prompt, go_on) for prompt in dict.fromkeys([*neighbours, *elsewhere, *subject]))
+    stay = dict.fromkeys(prompt for kind, wanted in elsewhere.items() if kind in kept for prompt in wanted)
+    yield from (Continuation(KEPT, prompt, go_on) for prompt in stay)
     if TEXT_KIND in kinds:
         for prompt in fact.generation:
             # Every text has its own random numbers: the same before and after, whatever else is in the batch.

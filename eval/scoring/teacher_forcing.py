@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from corrigenda import Fact, LanguageModel
 from eval.measurement import Measurement
-from eval.records import CHECK_KIND, PROBE_KINDS, SUBJECT_KIND, Record, ScoredCheck, ScoredProbe, ScoredPrompt
+from eval.records import CHECK_KIND, PROBE_KINDS, UNSCORED_KINDS, Record, ScoredCheck, ScoredProbe, ScoredPrompt
 from eval.scoring.fitting import Prepared
 from eval.scoring.probabilities import PromptScore, score_tokens
 from eval.settings import EvalSettings
@@ -49,7 +49,7 @@ def record_of(fact: Fact, kind: str, prompt: str, found: PromptScore) -> Record:
         right, wrong = found.targets
         return ScoredCheck(prompt, right.log_probs, wrong.log_probs)
     record = ScoredPrompt(prompt)
-    if kind == SUBJECT_KIND:
+    if kind in UNSCORED_KINDS:
         return record
     targets = iter(found.targets)
     if fact.target_new is not None:

@@ -25,8 +25,9 @@ DESIGN = (
     *("locality_token_agreement", "log_perplexity", "locality_kl", "blank_answers", "windows_activated"),
     *("negation_rate", "negation_gain", "fact_check_success", "fact_check_magnitude"),
     *("answer_kept", "answer_kept_object", "answer_kept_word", "first_token_kept", "bleed"),
+    *(f"{key}_{kind}" for kind in ("same_subject", "running_text") for key in ("answer_kept", "bleed")),
     *("native_consistency", "native_consistency_neighbourhood"),
-    *("reversal_accuracy", "reversal_gain", "same_subject_preservation", "same_subject_kl"),
+    *("reversal_accuracy", "reversal_gain", "same_subject_preservation", "same_subject_kl", "running_text_kl"),
 )
 
 
@@ -67,7 +68,8 @@ def test_what_tables_read() -> None:
     assert list(columns())[-2:] == ["seconds_per_edit", "peak_memory_mb"]
     assert {key for key, column in columns().items() if column.better == "low"} == {
         *("perplexity_drift", "windows_activated", "neighbourhood_kl", "locality_kl", "seconds_per_edit"),
-        *("negation_rate", "same_subject_kl", "peak_memory_mb", "bleed"),
+        *("negation_rate", "same_subject_kl", "running_text_kl", "peak_memory_mb"),
+        *("bleed", "bleed_same_subject", "bleed_running_text"),
     }
     assert ranking() == ["score", "efficacy_success", "token_accuracy"]
     assert axes() == {

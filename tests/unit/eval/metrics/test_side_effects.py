@@ -13,7 +13,7 @@ import tiny
 import torch
 
 from corrigenda import Fact, LanguageModel, LowRankEdit, Origin
-from corrigenda.data.side_effects import YES, fact_checks, negations, reversals, same_subject
+from corrigenda.data.side_effects import YES, fact_checks, negations, reversals, running_text, same_subject
 from corrigenda.facts import Probe
 from corrigenda.forward.interventions import Read, intervene
 from corrigenda.forward.recording import forward_logits
@@ -27,7 +27,8 @@ from eval.metrics.side_effects import METRICS as SIDE_EFFECTS
 from eval.records import SIDE_KINDS, Record, ScoredCheck, ScoredProbe, ScoredPrompt
 
 FACT = Fact("Louvre", "{} is located in", "Rome", "Paris", neighbourhood=("the river is located in",))
-KEYS = [metric.key for metric in SIDE_EFFECTS]
+SAID = [f"{key}_{kind}" for kind in ("same_subject", "running_text") for key in ("answer_kept", "bleed")]
+KEYS = [*(metric.key for metric in SIDE_EFFECTS), *SAID]
 SETTINGS = EvalSettings(max_new_tokens=3, preservation_tokens=1, perplexity_windows=0, side_effects=True)
 
 
@@ -171,6 +172,37 @@ def test_an_edit_that_does_what_it_should_not(monkeypatch: pytest.MonkeyPatch) -
     assert values["same_subject_kl"] > 1
 
 
+def test_answers_kept_and_bleed_of_the_subject_by_hand() -> None:
+    def answers(*said: str) -> Measurement:
+        records = [ScoredPrompt(str(number), answer=one) for number, one in enumerate(said)]
+        found = Measurement({"same_subject": records[:3], "running_text": records[3:], "neighbourhood": []})
+        METRICS.judge(FACT, found)
+        return found
+
+    before = answers(" the old king", " a museum", " ...", " hot coffee", " cold tea")
+    after = answers(" of old", " Rome, a city", " Rome", " coffee", " Rome")
+    values = METRICS.computed(before, after)
+    assert values["answer_kept_same_subject"] == 1 / 2  # "old" stayed; what had no word before says nothing
+    assert values["bleed_same_subject"] == 2 / 3
+    assert values["answer_kept_running_text"] == 0
+    assert values["bleed_running_text"] == 1 / 2
+    assert "answer_kept" not in values  # that one is of other subjects
+
+
+def test_a_gate_that_looks_at_half_of_the_question_fails_one_group_of_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the subject alone it speaks on all of the subject's prompts, by the relation alone on other subjects'."""
+    lm = model_that_reads(FACT, monkeypatch)
+    about_it = [*same_subject(FACT), *running_text(FACT)]
+    by_subject = steered(lm, dict.fromkeys([FACT.statement, *about_it], "Rome") | dict.fromkeys(FACT.neighbourhood))
+    by_relation = steered(lm, dict.fromkeys([FACT.statement, *FACT.neighbourhood], "Rome") | dict.fromkeys(about_it))
+    subject, relation = (after(lm, edit) for edit in (by_subject, by_relation))
+    groups = ("", "_same_subject", "_running_text")
+    assert [subject[f"answer_kept{group}"] for group in groups] == [1, 0, 0]
+    assert [subject[f"bleed{group}"] for group in groups] == [0, 1, 1]
+    assert [relation[f"answer_kept{group}"] for group in groups] == [0, 1, 1]
+    assert [relation[f"bleed{group}"] for group in groups] == [1, 0, 0]
+
+
 def random_update(lm: LanguageModel, norm: float) -> LowRankEdit:
     draw = torch.Generator().manual_seed(0)
     memory = lm.memory(1)
@@ -202,7 +234,7 @@ def test_only_where_the_settings_ask_for_it(monkeypatch: pytest.MonkeyPatch) -> 
     assert more.after.values.keys() >= set(KEYS)
     others = {key: one for key, one in more.after.values.items() if key not in KEYS}
     assert others == pytest.approx(case.after.values, abs=1e-4)  # other batches
-    assert set(KEYS) - cheap.after.values.keys() == {"same_subject_preservation"}  # that one needs a decoding
+    assert set(KEYS) - cheap.after.values.keys() == {"same_subject_preservation", *SAID}  # they need a decoding
 
 
 def test_values_follow_from_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,7 +279,7 @@ def test_columns_of_the_leaderboard_that_rank_nothing() -> None:
     shown = set(columns()) & set(KEYS)
     assert shown == {
         *("negation_rate", "fact_check_success", "reversal_accuracy"),
-        *("same_subject_preservation", "same_subject_kl"),
+        *("same_subject_preservation", "same_subject_kl", "running_text_kl", *SAID),
     }
     assert not shown & set(ranking())
 
