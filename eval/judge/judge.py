@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
-from urllib.parse import urlsplit
 
-from corrigenda.errors import SettingsError
-from corrigenda.settings.checked import AtLeastOne, Count, NotNegative, Positive, Seed, checked, short_repr
+from corrigenda.errors import CorrigendaError, SettingsError
+from corrigenda.serving import Server, ServerError, key_in, require_address
+from corrigenda.settings.checked import AtLeastOne, Count, NotNegative, Positive, Seed, checked
 from corrigenda.system.files import cache_folder, expanded
-from eval.judge.endpoint import Endpoint
 from eval.judge.replies import Replies
+
+
+class JudgeError(CorrigendaError, ConnectionError):
+    """A judge that cannot be asked; the message says which, what happened, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Judge:
 
     def __post_init__(self) -> None:
         if self.key is not None:
-            self._check_key(self.key)  # first, for other messages are longer
+            key_in("Judge: key", self.key)  # first, for other messages are longer
         if self.url is None:
             for name in ("model", "key"):
                 if getattr(self, name) is not None:
@@ -61,41 +62,12 @@ class Judge:
             return
         if self.local is not None:
             raise SettingsError(f"Judge: url={self.url!r} and local={self.local!r} are two judges; give one of them")
-        self._check_url(self.url)
+        require_address("Judge: url", self.url)
         if not self.model:
             raise SettingsError(
                 f"Judge: model={self.model!r} must name the model that is asked at {self.url} ({self.url.rstrip('/')}"
                 "/models lists those that it has)"
             )
-
-    @staticmethod
-    def _check_url(url: str) -> None:
-        try:
-            parts = urlsplit(url)
-            _ = parts.port
-        except ValueError as error:
-            raise SettingsError(f"Judge: url={short_repr(url)} is no address: {error}") from None
-        if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
-            # Not shown: what stands there may be secret.
-            raise SettingsError(
-                "Judge: url= must be an address alone, without a name, a password or anything after a '?'; it is "
-                "written into the run's files. Put the key into an environment variable and name that in key"
-            )
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise SettingsError(f"Judge: url={short_repr(url)} must begin with http:// or https:// and name a host")
-
-    @staticmethod
-    def _check_key(key: str) -> None:
-        if not re.fullmatch(r"[A-Z_][A-Z0-9_]*", key):
-            # Not shown: it may be the key itself.
-            raise SettingsError(
-                "Judge: key= must be the name of an environment variable, in capital letters (OPENAI_API_KEY); the "
-                "key itself belongs into that variable, and into no setting"
-            )
-        if not os.environ.get(key):
-            raise SettingsError(f"Judge: key={key!r}: there is no such environment variable, or it is empty; set it")
-        if not re.fullmatch(r"[!-~]+", os.environ[key].strip()):
-            raise SettingsError(f"Judge: key={key!r}: what this environment variable holds is no key; set it again")
 
     @property
     def named(self) -> bool:
@@ -119,27 +91,40 @@ class Judge:
             found[prompt] = reply
 
         if missing:
-            self._asked.ask(missing, keep)
+            self._ask(missing, keep)
         return [str(found[prompt]) for prompt in prompts]
 
     # The object holds these, and nothing global does: a model that is loaded stays loaded as long as its judge.
 
-    @cached_property
-    def _asked(self) -> Any:
+    def _ask(self, prompts: Sequence[str], keep: Callable[[str, str], None]) -> None:
         if self.local is not None:
-            from eval.judge.local import LocalModel  # torch
-
-            return LocalModel(self.local, self.max_tokens)
+            self._loaded.ask(prompts, keep)
+            return
         assert self.url is not None
-        return Endpoint(
+        server = Server(
             self.url,
+            "chat",
             self._asked_with,
-            None if self.key is None else os.environ[self.key].strip(),
+            None if self.key is None else key_in("Judge: key", self.key),
             timeout=self.timeout,
             retries=self.retries,
             wait=self.wait,
             parallel=self.parallel,
+            name=f"the judge {self.model}",
+            settings={name: f"judge.{name}" for name in ("url", "model", "key", "timeout")},
         )
+        requests = {prompt: {"messages": [{"role": "user", "content": prompt}]} for prompt in prompts}
+        try:
+            server.ask(requests, keep, f"Asking the judge about {len(prompts)} answers", bar=False)
+        except ServerError as error:
+            raise JudgeError(str(error)) from None
+
+    @cached_property
+    def _loaded(self) -> Any:
+        from eval.judge.local import LocalModel  # torch
+
+        assert self.local is not None
+        return LocalModel(self.local, self.max_tokens)
 
     @property
     def _asked_with(self) -> dict[str, Any]:
@@ -151,5 +136,5 @@ class Judge:
     def _kept(self) -> Replies:
         folder = cache_folder() / "verdicts" if self.cache is None else expanded(self.cache)
         if self.local is not None:
-            return Replies(folder, {**self._asked.identity, "max_tokens": self.max_tokens})
+            return Replies(folder, {**self._loaded.identity, "max_tokens": self.max_tokens})
         return Replies(folder, {"url": self.url, **self._asked_with})

@@ -32,6 +32,11 @@ if it does not reply to the question. Go by the expected answer alone, also wher
 Reply with one word: right or wrong."""
 
 
+def without_thoughts(reply: str) -> str:
+    """A reply without what the model thought before it."""
+    return _THOUGHTS.sub(" ", reply)
+
+
 def judge_prompt(question: str, expected: Sequence[str], answer: str) -> str:
     """What a judge is asked about one answer.
 
@@ -58,7 +63,7 @@ def verdict_of(reply: str, answer: str) -> Verdict:
     """
     if not answer.strip():
         return "wrong"
-    said = re.findall(r"\w+", _THOUGHTS.sub(" ", reply).casefold())
+    said = re.findall(r"\w+", without_thoughts(reply).casefold())
     if not said or said[0] not in _WORDS:
         return "unread"
     found = {_WORDS[word] for word in said if word in _WORDS}

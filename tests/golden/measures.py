@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import judge_stub
 import made_runs
 import sequences
+import server_stub
 import torch
 from golden.made import FACTS, FULL, PROMPTS, SCORES, answers, editor, effect, model
 from peft import PeftModel
@@ -45,7 +45,7 @@ def metrics(folder: Path) -> Any:
     lm = model()
     facts = [*FACTS, replace(FACTS[1], id="erased", target_new=None)]
     unedited = evaluation.evaluate(lm, facts, FULL)
-    with editor("rome").edit(lm, FACTS[:3]).applied(lm), judge_stub.running() as server:
+    with editor("rome").edit(lm, FACTS[:3]).applied(lm), server_stub.running() as server:
         server.reply = lambda prompt: "right" if len(prompt) % 2 else "wrong"
         judged = replace(FULL.real_use or RealUse(), judge=Judge(url=server.url, model="golden"))
         edited = evaluation.evaluate(lm, facts, replace(FULL, real_use=judged))

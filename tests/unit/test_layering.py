@@ -31,7 +31,7 @@ FLOORS: list[set[str]] = [
     {"intervals", "settings"},
     {"facts"},
     {"system"},
-    {"data", "indices", "prompts"},
+    {"data", "indices", "prompts", "serving"},
     {"models"},
     {"forward"},
     {"edits"},

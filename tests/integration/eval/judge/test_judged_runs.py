@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import judge_stub
 import program
 import pytest
+import server_stub
 import tiny
 
 KEY = "sk-nobody-may-see-this-0123456789"
@@ -17,8 +17,8 @@ SUBJECTS = ("Eiffel", "Thomas", "tower", "river", "red", "blue", "seven", "Ben",
 
 
 @pytest.fixture
-def stub() -> Iterator[judge_stub.Stub]:
-    with judge_stub.running() as made:
+def stub() -> Iterator[server_stub.Stub]:
+    with server_stub.running() as made:
         yield made
 
 
@@ -46,14 +46,14 @@ def arguments(home: Path, stub: Any, **judge: Any) -> list[str]:
 
 def test_a_run_goes_on_when_the_judge_is_back(home: Path, stub: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_KEY", KEY)
-    stub.answers = [(200, judge_stub.completion("wrong"))]
+    stub.answers = [(200, server_stub.completion("wrong"))]
     stub.refuses = lambda prompt: "north" in prompt  # the last fact: ten are measured together, and edited, before
     given = arguments(home, stub, key="A_KEY", parallel=1)
     said = program.call(home, *given, succeeds=False)
     assert (
         f"the judge m at {stub.url}: it answered 503 'no model is loaded for Bearer (the key)', after 2 tries" in said
     )
-    assert "see that it runs, and go on with the same run" in said
+    assert "see that it runs, and give the same command again" in said
     assert "Traceback" not in said
     [path] = home.rglob("cases.jsonl")
     assert len(path.read_text(encoding="utf-8").splitlines()) == 10

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import judge_stub
 import pytest
+import server_stub
 
 
 @pytest.fixture
-def stub() -> Iterator[judge_stub.Stub]:
-    with judge_stub.running() as made:
+def stub() -> Iterator[server_stub.Stub]:
+    with server_stub.running() as made:
         yield made

@@ -70,7 +70,7 @@ def test_a_server_that_stays_in_trouble(stub: Any, tmp_path: Path) -> None:
         judge(stub, tmp_path, retries=2).replies(["is it?"])
     message = str(caught.value)
     assert message.startswith(f"the judge m at {stub.url}: it answered 500 'out of memory', after 3 tries; ")
-    assert "go on with the same run" in message
+    assert "give the same command again: what was answered is kept" in message
     assert "\n" not in message
     assert len(stub.requests) == 3
 

@@ -57,7 +57,7 @@ def test_a_key_in_a_setting_is_refused_and_not_repeated(values: dict[str, str]) 
 
 @pytest.mark.parametrize("value", ["", "  ", "two words", "half\x00", "schlüssel"])
 def test_a_key_that_is_none(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eval.judge.judge.os.environ", {"THE_KEY": value})
+    monkeypatch.setattr("corrigenda.serving.os.environ", {"THE_KEY": value})
     with pytest.raises(SettingsError, match="key='THE_KEY'") as caught:
         Judge(url="http://host/v1", model="m", key="THE_KEY")
     assert not value.strip() or value not in str(caught.value)
