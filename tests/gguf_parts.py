@@ -10,14 +10,15 @@ import numpy as np
 from corrigenda import LanguageModel
 
 
-def write_gguf(path: Path, lm: LanguageModel, without: str | None = None, kind: str = "F32") -> Path:
+def write_gguf(path: Path, lm: LanguageModel, without: str | None = None, kind: str = "F32", word: str = "w") -> Path:
     """A Llama model as llama.cpp's converter writes it, with a byte-level tokenizer of its own.
 
-    `without` names a tensor to leave out; matrices whose rows are whole blocks of 32 numbers are of `kind`.
+    `without` names a tensor to leave out; matrices whose rows are whole blocks of 32 numbers are of `kind`. Tokens that
+    no text has are `word` and a number ("\u0120w" is " w" as BPE writes it).
     """
     config = lm.model.config
     tokens = ["<pad>", "<s>", "</s>", "<unk>", "t", "h", "th"]
-    tokens += [f"w{i}" for i in range(len(tokens), config.vocab_size)]
+    tokens += [f"{word}{i}" for i in range(len(tokens), config.vocab_size)]
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)

@@ -22,6 +22,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "BuildSettings": {"folder": "build"},
     "FactsSettings": {"folder": "build"},
     "AskSettings": {"prompt": "x"},
+    "VerifySettings": {"list": "x", "url": "http://localhost/v1"},
     "ExportSettings": {"to": "x"},
 }
 """What a class needs to be made, by its name."""

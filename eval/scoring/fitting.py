@@ -22,7 +22,7 @@ from eval.settings import EvalSettings
 GENERATION_TOP_K = 5
 """Text for the fluency is sampled from so many tokens, as ROME's authors do."""
 
-_BESIDE = 3
+BESIDE = 3
 """Tokens that an answer may have beside its target: an article, a quotation mark, what shows that a word ends."""
 
 KEPT = "kept"
@@ -179,8 +179,8 @@ def longest(lm: LanguageModel, job: Continuation, settings: EvalSettings) -> int
 
 def room_for(lm: LanguageModel, prompt: str, targets: Sequence[str], least: int) -> int:
     """How many tokens an answer may have in which each target has room: `least`, or more where one is longer."""
-    long = (target for target in targets if len(target.encode()) + _BESIDE > least)  # no token is shorter than a byte
-    return max([least, *(len(encode_target(lm.tokenizer, prompt, target)) + _BESIDE for target in long)])
+    long = (target for target in targets if len(target.encode()) + BESIDE > least)  # no token is shorter than a byte
+    return max([least, *(len(encode_target(lm.tokenizer, prompt, target)) + BESIDE for target in long)])
 
 
 def _text_sampler(lm: LanguageModel, seed: int) -> Choose:

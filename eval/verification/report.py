@@ -10,7 +10,6 @@ from corrigenda import Fact
 from corrigenda.data.requests import ActiveRequests, select_active
 from corrigenda.knowledge.plan import Plan
 from eval.evaluation import Evaluation
-from eval.measurement import Measurement
 from eval.verification.verify import Verified
 
 FORMAT = 1
@@ -81,27 +80,28 @@ def _said(
         state = "superseded" if number in now.overwritten else "repeated"
         return {"state": state, "by": facts[now.last[number]].id, "holds": None}
     one = by_id[facts[number].id]
-    before, after = one.case.before, one.case.after
-    [prompt] = _answers(before, after, "prompt") or [{}]
-    elsewhere = {record.prompt: record.preserved for record in after.elsewhere() if record.preserved is not None}
+    after = one.case.after
+    [prompt] = _answers(one, "prompt") or [{}]
+    elsewhere = {record.prompt for record in after.elsewhere() if (record.preserved, record.says_new) != (None, None)}
     return {
         "state": "in force",
         "holds": one.holds,
         "error": one.case.error,
         "now": prompt.get("now"),
         "before": prompt.get("before"),
-        "paraphrases": _answers(before, after, "paraphrases"),
+        "paraphrases": _answers(one, "paraphrases"),
         "next_to_it": len(elsewhere),
         "changed_next_to_it": [asdict(changed) for changed in one.changed],
         "alike": alike[facts[number].id],
     }
 
 
-def _answers(before: Measurement | None, after: Measurement, kind: str) -> list[dict[str, Any]]:
+def _answers(one: Verified, kind: str) -> list[dict[str, Any]]:
+    before = one.case.before
     old = {} if before is None else {record.prompt: record.answer for record in before.scored(kind)}
     return [
-        {"prompt": record.prompt, "before": old.get(record.prompt), "now": record.answer, "holds": record.strict}
-        for record in after.scored(kind)
+        {"prompt": record.prompt, "before": old.get(record.prompt), "now": record.answer, "holds": one.marked(record)}
+        for record in one.case.after.scored(kind)
     ]
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from corrigenda import Edit, Fact, LanguageModel
 from corrigenda.runs.folder import RunFolder
@@ -23,20 +23,25 @@ PART = 16
 """So many facts are verified at once."""
 
 
+Mark: TypeAlias = Literal["strict", "lenient"]
+
+
 @dataclass(frozen=True)
 class Changed:
     """A prompt next to a fact at which the model does not go on any more as it did before the edit.
 
+    Where nothing is known of the unedited model: one at which it says the new object.
+
     Attributes:
         kind: "neighbourhood" or "locality".
         prompt: the prompt.
-        before: how the unedited model goes on.
+        before: how the unedited model goes on; None where that is not known.
         now: how the edited model goes on.
     """
 
     kind: str
     prompt: str
-    before: str
+    before: str | None
     now: str
 
 
@@ -46,9 +51,11 @@ class Verified:
 
     Attributes:
         case: what the model did with its prompts before and after.
+        mark: which answers hold: those that begin with the new object ("strict"), or contain it ("lenient").
     """
 
     case: Case
+    mark: Mark = "strict"
 
     @property
     def changed(self) -> tuple[Changed, ...]:
@@ -57,9 +64,13 @@ class Verified:
 
     @property
     def holds(self) -> bool:
-        """Whether the free answer to its prompt begins with the new object (strict free generation)."""
+        """Whether the free answer to its prompt holds."""
         asked = self.case.after.scored("prompt")
-        return not self.case.error and bool(asked) and all(record.strict is True for record in asked)
+        return not self.case.error and bool(asked) and all(self.marked(record) is True for record in asked)
+
+    def marked(self, record: ScoredPrompt) -> bool | None:
+        """Whether one answer holds; None where there is none."""
+        return record.strict if self.mark == "strict" else record.lenient
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values."""
@@ -114,11 +125,15 @@ def verify(
 
 
 def changed_next_to(case: Case) -> tuple[Changed, ...]:
-    """The prompts next to a fact at which the model does not go on as before."""
-    old = {} if case.before is None else {record.prompt: record.answer or "" for record in case.before.elsewhere()}
-    gone = {record.prompt: record for record in case.after.elsewhere() if record.preserved is False}
+    """The prompts next to a fact at which the model does not go on as before, or says the new object."""
+    old = {} if case.before is None else {record.prompt: record.answer for record in case.before.elsewhere()}
+    gone = {
+        record.prompt: record
+        for record in case.after.elsewhere()
+        if record.preserved is False or (record.preserved is None and record.says_new)
+    }
     kinds = {True: "neighbourhood", False: "locality"}
     return tuple(
-        Changed(kinds[isinstance(record, ScoredPrompt)], prompt, old.get(prompt, ""), record.answer or "")
+        Changed(kinds[isinstance(record, ScoredPrompt)], prompt, old.get(prompt), record.answer or "")
         for prompt, record in gone.items()
     )

@@ -37,7 +37,7 @@ from eval.verification.verify import verify
 from eval.verification.report import report_of
 from eval.verification.unedited import Unedited
 from jobs.shared.base import choices, load_model, override_names, say
-from jobs.build.acceptance import AcceptSettings, judge
+from jobs.shared.acceptance import AcceptSettings, judge, say_verdict
 from jobs.build.folder import BuildFolder, wrong_weights
 from jobs.build.plan import in_words
 from jobs.shared.data import read_data
@@ -279,16 +279,7 @@ class Build:
             self.folder.replace(write)
 
     def _say(self, report: Mapping[str, Any]) -> None:
-        say(f"{report['n_holding']} of {report['n_in_force']} facts hold")
-        since = report["since"]
-        for name, ids in (("hold now, and did not", since["gained"]), ("do not hold any more", since["lost"])):
-            if ids:
-                say(f"{len(ids)} {name}: {', '.join(ids[:10])}{' ...' if len(ids) > 10 else ''}")
-        touched = sum(bool(row.get("changed_next_to_it")) for row in report["facts"])
-        if touched:
-            say(f"next to {touched} of them the model does not go on word for word as before")
-        for rule in report["rules"]:
-            say(f"{'accepted' if rule['passed'] else 'not accepted'}: {rule['said']}")
+        say_verdict(report)
         if not (self.folder.path / "adapter").exists():
             say("there is no adapter/: the edit is not of low rank")
         if not (self.folder.path / "model").exists():

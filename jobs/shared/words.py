@@ -22,6 +22,12 @@ from hydra.errors import HydraException
 
 OWN: Mapping[str, Mapping[str, Literal["text", "path", "other"]]] = {
     "ask": {"prompt": "text", "edit": "path", "max_new_tokens": "other"},
+    "verify": {
+        **{"list": "path", "url": "text", "model": "text", "via": "other", "key": "text", "send": "other"},
+        **{"before": "path", "before_model": "text", "before_key": "text", "folder": "path"},
+        **dict.fromkeys(("max_tokens", "kept_tokens", "timeout", "retries", "parallel"), "other"),
+        **dict.fromkeys((f"accept.{rule}" for rule in ("efficacy", "paraphrases", "preservation", "bleed")), "other"),
+    },
     "export": {"edit": "path", "to": "path", "form": "other", "rank": "other", "dtype": "other"},
 }
 """By job its own settings, the one that needs no name first. Texts and paths are put into quotes; a path may be in

@@ -16,9 +16,9 @@ from safetensors import SafetensorError
 from corrigenda import Fact
 from corrigenda.errors import SettingsError
 from corrigenda.knowledge.plan import Plan
-from jobs.build.acceptance import AcceptSettings, judge
 from jobs.build.folder import NEW, OLD, PARTS, READY, REPORT, BuildFolder
 from jobs.build.plan import MOST, in_words
+from jobs.shared.acceptance import AcceptSettings, judge
 
 
 def a_build(mark: str, parts: tuple[str, ...] = PARTS) -> object:

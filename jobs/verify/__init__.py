@@ -1,0 +1,1 @@
+"""Verifying a list of corrections on a running server."""
