@@ -16,7 +16,7 @@ CHECKPOINT = 16
 EXACT_ON = ("cpu",)
 """Devices that sum in float64. Others are slow at it: they sum in float32, and `CHECKPOINT` batches at a time are added
 in float64 on the CPU."""
-BLOCK = 2048
+BLOCK = 512
 """So many rows of the sum are added to at once. x x^T is symmetric: of each block of rows, what stands left of the
 diagonal is the transpose of what is there already."""
 
