@@ -7,8 +7,8 @@ Key-value memories (Geva et al. 2021), sub-updates, early exit and steering (Gev
     python docs/reports/ffn_lens.py page
 
 Each part is kept in the work folder when it is finished (facts one by one), and the first command goes on where it was
-stopped; `--parts` makes some of them, in this order. It writes the data when all are there; `pages.py` says more of the
-steps, and `ffn_lens_findings.py` what the figures say.
+stopped; `--parts` makes some of them, in this order. The page says of a model what its parts say; `pages.py` says more
+of the steps, and `ffn_lens_findings.py` what the figures say.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ffn_lens_findings import digest
+from ffn_lens_findings import MOST_DRIFT, PAPER_ALONE, digest
 from ffn_lens_pictures import PICTURES
-from pages import ROOT, Collected, Report, made, making
+from pages import ROOT, Collected, Report, beside, keeping_option, made, making, model_by_model, of_each_model
 from words import written
 
 from corrigenda import Fact, LanguageModel, load
@@ -84,6 +84,8 @@ PROMPTS = tuple(
     )
     for rest in ('"you are such a', '"what a', "you are nothing but a", '"you', '"shut up, you')
 )
+SETS = {"counterfact": "CounterFact", "known_facts": "known facts"}
+"""Names of data sets, by the file's."""
 TEXT_PARTS = ("triggers", "sensitivity", "agreement", "aggregation", "sub_updates")
 ORDER = ("facts", "steering", "early_exit", *TEXT_PARTS)
 
@@ -94,6 +96,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data" / "counterfact.json")
     parser.add_argument("--facts", type=int, default=40, help="known facts that are followed")
     parser.add_argument("--asked", type=int, default=600, help="facts that are asked for, at most")
+    parser.add_argument("--worded", type=int, default=40, help="of the known facts, how many have attributes")
     parser.add_argument("--tokens", type=int, default=65536, help="of text, sampled from the model itself")
     parser.add_argument("--length", type=int, default=64, help="of a sequence of it, in tokens")
     parser.add_argument("--texts", type=int, default=500, help="positions for aggregation and saturation events")
@@ -101,10 +104,11 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--windows", type=int, default=64, help="of the held-out texts, for steering")
     parser.add_argument("--parts", default=",".join(ORDER))
     parser.add_argument("--work", type=Path, default=ROOT / "outputs" / "ffn-lens")
+    keeping_option(parser)
 
 
-def collect(arguments: argparse.Namespace) -> Collected | None:
-    """The figures of all parts; None where some are not made."""
+def collect(arguments: argparse.Namespace) -> Collected:
+    """The figures of all parts that are made."""
     lm = load(arguments.model)
     text = Text(tokens=arguments.tokens, length=arguments.length)
     work = arguments.work / lm.fingerprint[:8]  # what was found of another model is not this one's
@@ -123,13 +127,12 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
         if name in asked and not (folder / "figures.json").is_file():
             with making(folder, USES):
                 write_json(folder / "figures.json", finders[name](folder))
-    if not all((folder / "figures.json").is_file() for folder in folders.values()):
-        return None
-    figures = {name: json.loads((folder / "figures.json").read_text("utf-8")) for name, folder in folders.items()}
+    there = {name: folder for name, folder in folders.items() if (folder / "figures.json").is_file()}
+    figures = {name: json.loads((folder / "figures.json").read_text("utf-8")) for name, folder in there.items()}
     gated = lm.memory(0).gates is not None
-    about = {"model": lm.name, "n_layers": lm.n_layers, "d_ffn": lm.memory(0).d_ffn, "gated": gated}
+    about = {"n_layers": lm.n_layers, "d_ffn": lm.memory(0).d_ffn, "gated": gated}
     about |= {"tokens": arguments.tokens, "length": arguments.length, "exit_tokens": arguments.exit_tokens}
-    return Collected(about | figures, {name: made(folder) for name, folder in folders.items()})
+    return beside(NAME, lm.name, about | figures, {name: made(folder) for name, folder in there.items()}, arguments)
 
 
 def _size(arguments: argparse.Namespace, text: Text, name: str) -> str:
@@ -247,8 +250,9 @@ def _numbers(row: torch.Tensor) -> list[float]:
 def followed(lm: LanguageModel, arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Knockout and attributes of the facts that the model knows, one after another."""
     records = {record["id"]: record for record in RunFolder(folder).cases()}
-    n_asked = {"embedded": 0, "CounterFact": 0}
-    sets = {"embedded": read_facts("embedded"), "CounterFact": read_facts(arguments.data, limit=arguments.asked)}
+    name = SETS.get(arguments.data.stem, arguments.data.stem)
+    sets = {"embedded": read_facts("embedded"), name: read_facts(arguments.data, limit=arguments.asked)}
+    n_asked = dict.fromkeys(sets, 0)
     in_turn = [(name, fact) for name, facts in sets.items() for fact in facts][: arguments.asked]
     known: list[dict[str, Any]] = []
     subjects: set[str] = set()
@@ -260,7 +264,7 @@ def followed(lm: LanguageModel, arguments: argparse.Namespace, folder: Path) -> 
             n_asked[name] -= 1
             continue
         if fact.id not in records:
-            records[fact.id] = examined(lm, name, fact)
+            records[fact.id] = examined(lm, name, fact, worded=len(known) < arguments.worded)
             RunFolder(folder).append(records[fact.id])
         if "knockout" in records[fact.id]:
             known.append(records[fact.id])
@@ -268,8 +272,8 @@ def followed(lm: LanguageModel, arguments: argparse.Namespace, folder: Path) -> 
     return {"asked": n_asked, "known": _with_rates_of_others(lm, known)}
 
 
-def examined(lm: LanguageModel, of: str, fact: Fact) -> dict[str, Any]:
-    """One fact: the knockout's probabilities by source and layer, ranks of the answer, the model's own words."""
+def examined(lm: LanguageModel, of: str, fact: Fact, worded: bool) -> dict[str, Any]:
+    """One fact: the knockout's probabilities by source and layer, ranks of the answer, maybe the model's own words."""
     record: dict[str, Any] = {"id": fact.id, "set": of, "fact": replace(fact, generation=()).to_dict()}
     try:
         found = AttentionKnockout(sources=SOURCES).find(lm, fact)
@@ -283,21 +287,25 @@ def examined(lm: LanguageModel, of: str, fact: Fact) -> dict[str, Any]:
         "changes": found.changes.tolist(),
     }
     record["ranks"] = {name: getattr(flow, f"{name}_ranks").tolist() for name in ("attention", "ffn", "state")}
-    record["words"] = lm.generate([opening.replace("{}", fact.subject) for opening in OPENINGS], ABOUT)
+    if worded:
+        record["words"] = lm.generate([opening.replace("{}", fact.subject) for opening in OPENINGS], ABOUT)
     return record
 
 
 def _with_rates_of_others(lm: LanguageModel, known: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The records with the attributes rate, and that of the next fact's words: the control."""
+    """The records, those with words with the attributes rate, and that of the next such fact's words: the control."""
     found = []
-    for number, record in enumerate(known):
-        rates = {}
-        for name, other in (("own", record), ("other", known[(number + 1) % len(known)])):
-            flow = attribute_flow(lm, Fact.from_dict(record["fact"]), other["words"])
-            assert flow.rates is not None  # there are words
-            rates[name] = flow.rates.tolist()
+    worded = [record for record in known if "words" in record]
+    for record in known:
         kept = {key: value for key, value in record.items() if key not in ("words", "fact")}
-        found.append(kept | {"subject": record["fact"]["subject"], "rates": rates})
+        kept["subject"] = record["fact"]["subject"]
+        if "words" in record:
+            rates = kept["rates"] = {}
+            for name, other in (("own", record), ("other", worded[(worded.index(record) + 1) % len(worded)])):
+                flow = attribute_flow(lm, Fact.from_dict(record["fact"]), other["words"])
+                assert flow.rates is not None  # there are words
+                rates[name] = flow.rates.tolist()
+        found.append(kept)
     return found
 
 
@@ -332,8 +340,13 @@ def _is_one_token(lm: LanguageModel, word: str) -> bool:
     return True
 
 
-PAGE = written(NAME, SCRIPT)
-REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, PAGE, digest, PICTURES)
+def shown(data: Mapping[str, Any]) -> dict[str, Any]:
+    """What the template shows."""
+    return model_by_model(data) | {"paper_alone": PAPER_ALONE, "most_drift": MOST_DRIFT}
+
+
+PAGE = written(NAME, SCRIPT, shown)
+REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, PAGE, of_each_model(digest), PICTURES)
 
 if __name__ == "__main__":
     REPORT.main()

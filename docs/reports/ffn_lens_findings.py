@@ -27,34 +27,42 @@ MOST_DRIFT = 0.31
 
 
 def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """All that the page and its pictures show beside the figures."""
-    known, steering = figures["facts"]["known"], figures["steering"]
-    undriven = round(sum(steering["sets"]["insults"]["with"][0]))
-    ranks = {by: [[float(rank == 0) for rank in one["ranks"][by]] for one in known] for by in known[0]["ranks"]}
-    return {
-        "claims": claims(figures),
-        "driven": driven(steering),
-        "undriven": undriven,
-        "p_of_none": min(1, 2 * 0.5**undriven),
-        "by_layer": {
+    """All that the page and its pictures show beside the figures of a model, of the parts that there are."""
+    found: dict[str, Any] = {"claims": claims(figures)}
+    if steering := figures.get("steering"):
+        undriven = round(sum(steering["sets"]["insults"]["with"][0]))
+        found |= {"driven": driven(steering), "undriven": undriven, "p_of_none": min(1, 2 * 0.5**undriven)}
+    if "facts" in figures:
+        known = figures["facts"]["known"]
+        ranks = {by: [[float(rank == 0) for rank in one["ranks"][by]] for one in known] for by in known[0]["ranks"]}
+        found["by_layer"] = {
             "knockout": {source: by_layer(rows_of(known, source)) for source in known[0]["knockout"]["sources"]},
-            "rates": {of: by_layer([one["rates"][of] for one in known]) for of in ("own", "other")},
+            "rates": {of: by_layer([one["rates"][of] for one in worded(known)]) for of in ("own", "other")},
             "answer": {by: by_layer(rows, shares=True) for by, rows in ranks.items()},
-        },
-    }
+        }
+    return found
+
+
+def worded(known: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The facts that have attributes."""
+    return [one for one in known if "rates" in one]
 
 
 def claims(figures: Mapping[str, Any]) -> Claims:
-    """All claims, in the order of the papers."""
-    known = figures["facts"]["known"]
-    return {
-        **of_keys_and_values(figures),
-        **of_aggregation(figures["aggregation"]),
-        **of_sub_updates(figures["sub_updates"]),
-        "steering": of_steering(figures["steering"]),
-        **of_knockout(known, figures["n_layers"]),
-        **of_recall(known, figures["n_layers"]),
-    }
+    """All claims of the parts that there are, in the order of the papers."""
+    found: Claims = {}
+    if {"sensitivity", "agreement"} <= set(figures):
+        found |= of_keys_and_values(figures)
+    if "aggregation" in figures:
+        found |= of_aggregation(figures["aggregation"])
+    if "sub_updates" in figures:
+        found |= of_sub_updates(figures["sub_updates"])
+    if "steering" in figures:
+        found["steering"] = of_steering(figures["steering"])
+    if "facts" in figures:
+        known = figures["facts"]["known"]
+        found |= {**of_knockout(known, figures["n_layers"]), **of_recall(known, figures["n_layers"])}
+    return found
 
 
 def above(mean: Mean | None, bound: float) -> Verdict:
@@ -238,7 +246,9 @@ def of_knockout(known: Sequence[Mapping[str, Any]], n_layers: int) -> Claims:
 
 def of_recall(known: Sequence[Mapping[str, Any]], n_layers: int) -> Claims:
     upper = range(n_layers // 2, n_layers)
-    rates = {of: [fmean(one["rates"][of][layer] for layer in upper) for one in known] for of in ("own", "other")}
+    rates = {
+        of: [fmean(one["rates"][of][layer] for layer in upper) for one in worded(known)] for of in ("own", "other")
+    }
     said = {by: [float(0 in one["ranks"][by]) for one in known] for by in ("attention", "ffn")}
     more, paired = (summary([a - b for a, b in zip(*sides.values(), strict=True)]) for sides in (rates, said))
     return {

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 
 
 def draw_text(data: Mapping[str, Any], path: Path) -> None:
-    """Sensitivity, agreement, what layers do, and promotion, by layer."""
-    figures = data["figures"]
+    """Sensitivity, agreement, what layers do, and promotion, by layer, of the first model that has them."""
+    figures = _first(data, "sensitivity", "agreement", "aggregation", "sub_updates")
     figure = Figure(figsize=(9, 6.4), layout="constrained")
     (keys, values), (layers, updates) = figure.subplots(2, 2)
     n = figures["n_layers"]
@@ -35,17 +35,18 @@ def draw_text(data: Mapping[str, Any], path: Path) -> None:
 
 
 def draw_driven(data: Mapping[str, Any], path: Path) -> None:
-    """Accuracy against layers saved, and the share of texts against perplexity drift."""
+    """Accuracy against layers saved, and the share of texts against perplexity drift, of the first such model."""
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     exits, steering = figure.subplots(1, 2)
-    found = data["figures"]["early_exit"]
+    figures = _first(data, "early_exit", "steering")
+    found = figures["early_exit"]
     for place, name in enumerate(found["rules"]):
         accuracy, saved = (found["curves"][of][place] for of in ("accuracy", "saved"))
         exits.plot(saved, [100 * each for each in accuracy], marker=".", label=name.replace("_", " "))
     exits.axhline(100 * found["target"], color="gray", linewidth=0.8)
     exits.set_xlabel("layers saved")
     _labels(exits, "early exit", "accuracy (%)", of_layers=False)
-    for name, one in data["figures"]["steering"]["sets"].items():
+    for name, one in figures["steering"]["sets"].items():
         rows = [row for row in one["rows"] if row["drift"] is not None]
         drifts, shares = [row["drift"][0] for row in rows], [100 * row["share"][0] for row in rows]
         steering.scatter(drifts, shares, label=name)
@@ -58,23 +59,30 @@ def draw_driven(data: Mapping[str, Any], path: Path) -> None:
 
 
 def draw_facts(data: Mapping[str, Any], path: Path) -> None:
-    """Knockout, the attributes rate, and who adds the answer, by layer."""
-    figure = Figure(figsize=(11, 3.6), layout="constrained")
-    knockout, attributes, answer = figure.subplots(1, 3)
-    found = data["digest"]["by_layer"]
-    for source, means in found["knockout"].items():
-        _curve(knockout, means, source, percent=True)
-    _labels(knockout, "the last position cannot read", "change of P(answer) (%)")
-    for of, label in (("own", "the subject's words"), ("other", "another's")):
-        _curve(attributes, found["rates"][of], label, percent=True)
-    _labels(attributes, "top 50 tokens of the subject", "attributes rate (%)")
-    for by, label in (("attention", "attention's"), ("ffn", "the FFN's"), ("state", "the state's")):
-        _curve(answer, found["answer"][by], label, percent=True)
-    _labels(answer, "the answer is the top token", "facts (%)")
+    """For each model knockout, the attributes rate, and who adds the answer, by layer."""
+    models = {model: one["by_layer"] for model, one in data["digest"]["models"].items() if "by_layer" in one}
+    figure = Figure(figsize=(11, 3.6 * len(models)), layout="constrained")
+    rows = figure.subplots(len(models), 3, squeeze=False)
+    for (knockout, attributes, answer), (model, found) in zip(rows, models.items(), strict=True):
+        for source, means in found["knockout"].items():
+            _curve(knockout, means, source, percent=True)
+        _labels(knockout, f"{model}: the last position cannot read", "change of P(answer) (%)")
+        for of, label in (("own", "the subject's words"), ("other", "another's")):
+            _curve(attributes, found["rates"][of], label, percent=True)
+        _labels(attributes, "top 50 tokens of the subject", "attributes rate (%)")
+        for by, label in (("attention", "attention's"), ("ffn", "the FFN's"), ("state", "the state's")):
+            _curve(answer, found["answer"][by], label, percent=True)
+        _labels(answer, "the answer is the top token", "facts (%)")
     figure.savefig(path, dpi=150)
 
 
 PICTURES = {"ffn-lens-text.png": draw_text, "ffn-lens-driven.png": draw_driven, "ffn-lens-facts.png": draw_facts}
+
+
+def _first(data: Mapping[str, Any], *parts: str) -> Mapping[str, Any]:
+    """The figures of the first model that has some parts."""
+    found: Mapping[str, Any] = next(one for one in data["figures"]["models"].values() if set(parts) <= set(one))
+    return found
 
 
 def _row(by_layer: Mapping[str, Any], n_layers: int) -> list[Any]:

@@ -13,11 +13,10 @@ when all layers and traces are done; `pages.py` says more of the steps.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -25,24 +24,24 @@ from typing import Any, TypeAlias
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from pages import ROOT, Collected, Made, Report, made, making
+from pages import ROOT, Collected, Report, beside, keeping_option, made, making, model_by_model, of_each_model
 from words import written
 
 from corrigenda import Fact, LanguageModel, load
 from corrigenda.data import read_facts
 from corrigenda.runs.folder import RunFolder
-from corrigenda.system.files import write_json
 from editing import EditRefusedError, Rome
 from eval import METRICS, Case, EvalSettings, Evaluation, Measurement, judged, measure
 from eval.measure import on_windows
 from eval.scoring.held_out import in_turn
 from eval.statistics.paired import harmonic_mean
 from eval.statistics.ranks import partial_rank_correlation, rank_correlation
-from locate import CausalTrace, CausalTraceResult, UnknownFactError, average, suggest_layers
+from locate import CausalTrace, UnknownFactError
 
 NAME = "localization"
 SCRIPT = "layers.py"
 SETTINGS = EvalSettings(max_new_tokens=10)
+SCORES_ONLY = replace(SETTINGS, generate=False, perplexity_windows=0)
 KEYS = (
     *("efficacy_success", "paraphrase_success", "neighbourhood_success", "score", "preservation"),
     *("neighbourhood_kl", "perplexity_drift"),
@@ -50,6 +49,7 @@ KEYS = (
 PARTS = METRICS["score"].parts
 USES = ("editing.Rome", "eval.evaluation", "eval.measure", "locate.CausalTrace")
 """What the figures are made with: the code version of all of them is of the files of these."""
+TRACE = CausalTrace(site="ffn")
 LEAST_TRACED = 20
 RESAMPLES = 2000
 
@@ -65,10 +65,13 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", default=str(ROOT.parent / "shared" / "data" / "counterfact.json"))
     parser.add_argument("--facts", type=int, default=20, help="how many facts are edited at every layer")
     parser.add_argument("--layers", default="", help="comma-separated; by default all")
+    parser.add_argument("--known", help="the file whose facts are traced where the model knows them; by default --data")
+    parser.add_argument("--scores-only", action="store_true", help="no free answers and no perplexity after an edit")
     parser.add_argument("--traced", type=int, default=24, help="how many facts that the model knows are traced")
     parser.add_argument("--contexts", type=int, default=None, help="of ROME, of 10 tokens; by default ROME's own")
     parser.add_argument("--minutes", type=float, default=1e9, help="stop (to go on later) after so long")
     parser.add_argument("--work", type=Path, default=ROOT / "outputs" / "layers")
+    keeping_option(parser)
 
 
 def collect(arguments: argparse.Namespace) -> Collected | None:
@@ -80,6 +83,11 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
         )
     lm = load(arguments.model)
     work = arguments.work / lm.fingerprint[:8]  # what was found of another model is not this one's
+    known = read_facts(arguments.known or arguments.data)
+    if (found := traced_together(lm, known, arguments.traced, work / "effects", deadline)) is None:
+        return None
+    traces, unknown = found
+    effects = [trace["effects"] for trace in traces]
     facts = [replace(fact, generation=()) for fact in read_facts(arguments.data, limit=arguments.facts)]
     # Every third layer first, so that a stopped run has the whole range already.
     layers = [int(layer) for layer in arguments.layers.split(",") if layer] or [
@@ -88,6 +96,8 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
     editor = Rome() if arguments.contexts is None else Rome(prefix_lengths=((10, arguments.contexts),))
     # What was edited with other contexts is kept apart.
     name = "layer" if arguments.contexts is None else f"contexts-{arguments.contexts}-layer"
+    name = f"scores-{name}" if arguments.scores_only else name
+    settings = SCORES_ONLY if arguments.scores_only else SETTINGS
     folders = {layer: work / f"{name}-{layer:02d}" for layer in layers}
     before: list[Measurement] = []
     for layer, folder in folders.items():
@@ -95,37 +105,32 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
         if done >= {fact.id for fact in facts}:
             continue
         with making(folder, USES):
-            before = before or measure(lm, facts, SETTINGS)
+            before = before or measure(lm, facts, settings)
             for place, (fact, old) in enumerate(zip(facts, before, strict=True)):
                 if fact.id not in done:
-                    unedited = on_windows(old, in_turn(place, SETTINGS))
-                    RunFolder(folder).append(edited(lm, fact, unedited, replace(editor, layer=layer)).to_dict())
+                    unedited = on_windows(old, in_turn(place, settings))
+                    case = edited(lm, fact, unedited, replace(editor, layer=layer), settings)
+                    RunFolder(folder).append(case.to_dict())
                 if time.monotonic() > deadline:
                     return None
-    candidates = list(read_facts(arguments.data, limit=100 * arguments.traced))
-    found = traced_together(lm, candidates, arguments.traced, work, deadline)
-    if found is None:
-        return None
-    traces, unknown, traces_made = found
-    [peak] = suggest_layers(average(traces))
     figures = {
-        "model": lm.name,
         "n_layers": lm.n_layers,
         "contexts": arguments.contexts,
         "default_layer": Rome().resolved_layer(lm),
         "subjects": [fact.subject for fact in facts],
         "layers": {layer: of_layer(folders[layer], facts) for layer in sorted(layers)},
         "traced": {
+            "of": Path(arguments.known or arguments.data).stem,
             "unknown": unknown,
-            "peak": peak,
-            "window": traces[0].window,
-            "subjects": [trace.fact.subject for trace in traces],
+            "peak": int(np.mean(effects, axis=0).argmax()),
+            "window": min(TRACE.window, lm.n_layers),
+            "subjects": [trace["subject"] for trace in traces],
             # Of each fact the indirect effect at the last subject token, by layer.
-            "effects": [average([trace]).layer_scores().tolist() for trace in traces],
+            "effects": effects,
         },
     }
-    runs = {f"layer {layer}": made(folders[layer]) for layer in sorted(layers)} | {"traces": traces_made}
-    return Collected(figures, runs)
+    runs = {f"layer {layer}": made(folders[layer]) for layer in sorted(layers)} | {"traces": made(work / "effects")}
+    return beside(NAME, lm.name, figures, runs, arguments)
 
 
 def of_layer(folder: Path, facts: Sequence[Fact]) -> dict[str, Any]:
@@ -157,37 +162,45 @@ def edited(lm: LanguageModel, fact: Fact, before: Measurement, editor: Rome, set
 
 
 def traced_together(
-    lm: LanguageModel, facts: list[Fact], n: int, work: Path, deadline: float
-) -> tuple[list[CausalTraceResult], int, Made] | None:
-    """FFN windows traced for the first n facts that the model knows; how many before them it does not; how it was made.
+    lm: LanguageModel, facts: Iterable[Fact], n: int, folder: Path, deadline: float
+) -> tuple[list[dict[str, Any]], int] | None:
+    """FFN windows traced for the first n facts that the model knows; and how many before them it does not know.
 
-    None where the time was up.
+    None where the time was up. A fact whose subject ends its prompt is passed over: there the subject's last token is
+    the one that answers.
     """
-    folder = work / "traces"
-    kept = folder / "unknown.json"
-    unknown: list[str] = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else []
-    traces: list[CausalTraceResult] = []
-    passed = 0
+    runs = RunFolder(folder)
+    records = {record["id"]: record for record in runs.cases()}
+    traces: list[dict[str, Any]] = []
+    unknown = 0
     with ExitStack() as noted:
         begun = False
         for fact in facts:
             if len(traces) == n:
                 break
-            if fact.id not in unknown and not (folder / fact.id / "trace.json").is_file():
+            if fact.prompt.endswith("{}"):
+                continue
+            if fact.id not in records:
                 if time.monotonic() > deadline:
                     return None
                 if not begun:  # nothing is noted where all are there
                     begun = True
                     noted.enter_context(making(folder, USES))
-                try:
-                    CausalTrace(site="ffn").find(lm, fact).save(folder / fact.id)
-                except UnknownFactError:
-                    write_json(kept, unknown := [*unknown, fact.id])
-            if fact.id in unknown:
-                passed += 1
+                records[fact.id] = traced(lm, fact)
+                runs.append(records[fact.id])
+            if "effects" in records[fact.id]:
+                traces.append(records[fact.id])
             else:
-                traces.append(CausalTraceResult.load(folder / fact.id))
-    return traces, passed, made(folder)
+                unknown += 1
+    return traces, unknown
+
+
+def traced(lm: LanguageModel, fact: Fact) -> dict[str, Any]:
+    """The indirect effects at a fact's last subject token, by layer; none of a fact that the model does not know."""
+    record: dict[str, Any] = {"id": fact.id, "subject": fact.subject}
+    with suppress(UnknownFactError):
+        record["effects"] = TRACE.at_last_subject(lm, fact).tolist()
+    return record
 
 
 # -- what the layer of tracing and the layer's number say about S
@@ -275,26 +288,30 @@ def by_number(figures: Mapping[str, Any]) -> dict[int, Any]:
 
 
 def draw(data: Mapping[str, Any], path: Path) -> None:
-    """S, ES, PS and NS by edited layer, over the indirect effect by traced layer."""
-    layers, effects = by_number(data["figures"]), np.mean(data["figures"]["traced"]["effects"], axis=0)
-    figure = Figure(figsize=(7, 5), layout="constrained")
-    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[2, 1])
-    for key in ("score", "efficacy_success", "paraphrase_success", "neighbourhood_success"):
-        values = [100 * float(found["metrics"][key]["after"]) for found in layers.values()]
-        upper.plot(list(layers), values, label=METRICS[key].short, linewidth=2.5 if key == "score" else 1.2, marker=".")
-    upper.set_ylabel("after ROME (%)")
-    upper.set_ylim(0, 103)
-    upper.legend(ncols=4, loc="lower left")
-    lower.plot(range(len(effects)), (100 * effects).tolist(), color="tab:green")
-    lower.set_ylabel("indirect effect (%)")
-    lower.set_xlabel("layer (edited above, centre of the restored FFN window below)")
+    """For each model S, ES, PS and NS by edited layer, over the indirect effect by traced layer."""
+    models = data["figures"]["models"]
+    figure = Figure(figsize=(1 + 6 * len(models), 5), layout="constrained")
+    columns = figure.subplots(2, len(models), sharex="col", height_ratios=[2, 1], squeeze=False).T
+    for (upper, lower), (model, figures) in zip(columns, models.items(), strict=True):
+        layers, effects = by_number(figures), np.mean(figures["traced"]["effects"], axis=0)
+        for key in ("score", "efficacy_success", "paraphrase_success", "neighbourhood_success"):
+            values = [100 * float(found["metrics"][key]["after"]) for found in layers.values()]
+            width = 2.5 if key == "score" else 1.2
+            upper.plot(list(layers), values, label=METRICS[key].short, linewidth=width, marker=".")
+        upper.set_title(model)
+        upper.set_ylabel("after ROME (%)")
+        upper.set_ylim(0, 103)
+        upper.legend(ncols=4, loc="lower left")
+        lower.plot(range(len(effects)), (100 * effects).tolist(), color="tab:green")
+        lower.set_ylabel("indirect effect (%)")
+        lower.set_xlabel("layer (edited above, centre of the restored FFN window below)")
     figure.savefig(path, dpi=150)
 
 
-PAGE = written(NAME, SCRIPT)
-REPORT = Report(
-    NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, PAGE, digest, {"localization.png": draw}
-)
+PAGE = written(NAME, SCRIPT, model_by_model)
+PICTURES = {"localization.png": draw}
+TITLE = (__doc__ or "").splitlines()[0]
+REPORT = Report(NAME, SCRIPT, TITLE, options, collect, PAGE, of_each_model(digest), PICTURES)
 
 if __name__ == "__main__":
     REPORT.main()

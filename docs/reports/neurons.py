@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 from neurons_findings import digest, draw_layers
-from pages import ROOT, Collected, Report, made, making
+from pages import ROOT, Collected, Report, beside, keeping_option, made, making, model_by_model, of_each_model
 from words import written
 
 from corrigenda import Fact, LanguageModel, load
@@ -85,16 +85,22 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data" / "pararel")
     parser.add_argument("--facts", type=int, default=60)
+    parser.add_argument("--relations", default="", help="comma-separated, as P36,P1376; by default all")
+    parser.add_argument("--prompts", type=int, default=MOST, help="on how many prompts neurons are located, at most")
+    parser.add_argument("--effects-only", action="store_true", help="no values are updated, which takes a third longer")
     parser.add_argument("--minutes", type=float, default=1e9, help="stop (to go on later) after so long")
     parser.add_argument("--work", type=Path, default=ROOT / "outputs" / "neurons")
+    keeping_option(parser)
 
 
 def collect(arguments: argparse.Namespace) -> Collected | None:
     """What is done to the neurons of each fact; None where the time was up before all was done."""
     deadline = time.monotonic() + 60 * arguments.minutes
     lm = load(arguments.model)
-    work = arguments.work / lm.fingerprint[:8]  # what was found of another model is not this one's
-    known = known_facts(lm, arguments.data, arguments.facts, work, deadline)
+    # What was found of another model, or in another way, is kept apart.
+    way = f"{arguments.prompts}-prompts{'-effects' if arguments.effects_only else ''}"
+    work = arguments.work / lm.fingerprint[:8] / way
+    known = known_facts(lm, arguments, work, deadline)
     if known is None:
         return None
     folder = RunFolder(work / "facts")
@@ -105,27 +111,32 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
                 if time.monotonic() > deadline:
                     return None
                 if one.fact.id not in done:
-                    folder.append(examined(lm, one, known[number - 1].fact))
+                    other = None if arguments.effects_only else known[number - 1].fact
+                    folder.append(examined(lm, one, other))
     records = {record["id"]: record for record in folder.cases()}
-    figures = {"model": lm.name, "least": LEAST, "top": TOP, "facts": [records[one.fact.id] for one in known]}
-    return Collected(figures, {"facts": made(folder.path)})
+    figures = {"least": LEAST, "most": arguments.prompts, "top": TOP}
+    figures |= {"facts": [records[one.fact.id] for one in known]}
+    return beside(NAME, lm.name, figures, {"facts": made(folder.path)}, arguments)
 
 
 # -- the facts
 
 
-def known_facts(lm: LanguageModel, data: Path, n: int, work: Path, deadline: float) -> list[Known] | None:
+def known_facts(lm: LanguageModel, arguments: argparse.Namespace, work: Path, deadline: float) -> list[Known] | None:
     """Facts that the model answers rightly in three wordings at least, spread over relations and objects.
 
     None where the time was up before they were found.
     """
     found: dict[str, list[Known]] = {}
-    for file in sorted(data.glob("*.json")):
+    relations, n = arguments.relations.split(",") if arguments.relations else [], arguments.facts
+    for file in sorted(arguments.data.glob("*.json")):
+        if relations and file.stem not in relations:
+            continue
         kept = work / "known" / file.name
         if not kept.is_file():
             if time.monotonic() > deadline:
                 return None
-            write_json(kept, [[one.fact.to_dict(), one.held_out] for one in known_of(lm, file)])
+            write_json(kept, [[one.fact.to_dict(), one.held_out] for one in known_of(lm, file, arguments.prompts)])
         records = json.loads(kept.read_text(encoding="utf-8"))
         found[file.stem] = [Known(Fact.from_dict(fact), held_out) for fact, held_out in records]
     # In turn from each relation, so that none of them dominates.
@@ -138,7 +149,7 @@ def known_facts(lm: LanguageModel, data: Path, n: int, work: Path, deadline: flo
     return chosen[:n]
 
 
-def known_of(lm: LanguageModel, file: Path, most_of_an_object: int = 2) -> list[Known]:
+def known_of(lm: LanguageModel, file: Path, most: int, most_of_an_object: int = 2) -> list[Known]:
     """The facts of one relation that the model knows.
 
     Only wordings that end with the object; only facts whose object is no part of the subject's name. The model knows a
@@ -148,7 +159,7 @@ def known_of(lm: LanguageModel, file: Path, most_of_an_object: int = 2) -> list[
     record = json.loads(file.read_text(encoding="utf-8"))
     endings = [pattern.rstrip(" .") for pattern in record["patterns"]]
     wordings = [text[: -len("[Y]")].rstrip() for text in endings if text.endswith("[Y]") and text.count("[X]") == 1]
-    wordings = list(dict.fromkeys(text.replace("[X]", "{}") for text in wordings))[: MOST + 3]
+    wordings = list(dict.fromkeys(text.replace("[X]", "{}") for text in wordings))[: most + 3]
     if len(wordings) <= LEAST:
         return []
     pairs = [(fact["subject"], fact["object"]) for fact in record["facts"]]
@@ -169,7 +180,7 @@ def known_of(lm: LanguageModel, file: Path, most_of_an_object: int = 2) -> list[
         if len(rights[number]) <= LEAST or used[answer] == most_of_an_object:
             continue
         used[answer] += 1
-        *located, held_out = rights[number][: MOST + 1]
+        *located, held_out = rights[number][: most + 1]
         new = objects[(objects.index(answer) + 1) % len(objects)]
         paraphrases = tuple(wording.replace("{}", subject) for wording in located[1:])
         fact = Fact(subject, located[0], new, answer, relation=record["relation_id"], paraphrases=paraphrases)
@@ -180,8 +191,8 @@ def known_of(lm: LanguageModel, file: Path, most_of_an_object: int = 2) -> list[
 # -- one fact
 
 
-def examined(lm: LanguageModel, one: Known, other: Fact) -> dict[str, Any]:
-    """All figures of one fact; `other` is a fact that should not change."""
+def examined(lm: LanguageModel, one: Known, other: Fact | None) -> dict[str, Any]:
+    """All figures of one fact; `other` is a fact that updated values should not change, None where none are updated."""
     begin = time.perf_counter()
     refined = {method: Neurons(method=method).find(lm, one.fact) for method in METHODS}
     seconds = time.perf_counter() - begin
@@ -212,7 +223,7 @@ def examined(lm: LanguageModel, one: Known, other: Fact) -> dict[str, Any]:
         "by_layer": torch.stack([result.by_layer() for result in found.results]).mean(0).tolist(),
         "located": changes(lm, located, sets),
         "held_out": changes(lm, held_out, sets),
-        "editors": edited(lm, one, other, found),
+        "editors": {} if other is None else edited(lm, one, other, found),
     }
 
 
@@ -263,9 +274,9 @@ def _whole(target: TargetScore) -> float:
     return float(torch.tensor(target.log_probs).sum().exp())
 
 
-PAGE = written(NAME, SCRIPT, timed=True)
+PAGE = written(NAME, SCRIPT, model_by_model, timed=True)
 PICTURES = {"neurons-by-layer.png": draw_layers}
-REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, PAGE, digest, PICTURES)
+REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, PAGE, of_each_model(digest), PICTURES)
 
 if __name__ == "__main__":
     REPORT.main()

@@ -9,12 +9,12 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 from pages import mean
 
 from eval import paired_test
 from eval.statistics.paired import harmonic_mean
 from locate.neurons.attribution import METHODS
-from locate.neurons.plots import plot_layers
 
 WORDINGS = ("located", "held_out")
 AGAINST = {
@@ -93,6 +93,8 @@ def gains(records: Sequence[Mapping[str, Any]], factor: str, control: str) -> di
 
 def of_editors(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What the editors did, in means; and which update has most successes, and most with the other answers."""
+    if not records:
+        return {"editors": {}}
     subjects = [record["subject"] for record in records]
     columns: list[Callable[[dict[str, Any]], float]] = [
         lambda row: float(row["located"][0] > row["located"][1]),
@@ -117,17 +119,23 @@ def of_editors(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def draw_layers(data: Mapping[str, Any], path: Path) -> None:
-    """Located neurons a fact by layer, with intervals, over the mean sums of attributions."""
-    found = data["digest"]["by_layer"]
-    plot_layers(
-        path,
-        range(len(found["sums"])),
-        [one["mean"] for one in found["neurons"]],
-        found["sums"],
-        title=f"Knowledge neurons of {len(data['figures']['facts'])} facts by layer",
-        counts_label="neurons a fact",
-        sums_label="sum of attributions",
-        intervals=[
-            (one["mean"], one["mean"]) if one["low"] is None else (one["low"], one["high"]) for one in found["neurons"]
-        ],
-    )
+    """For each model the located neurons a fact by layer, with intervals, over the mean sums of attributions."""
+    models = data["digest"]["models"]
+    figure = Figure(figsize=(1 + 6 * len(models), 4.2), layout="constrained")
+    columns = figure.subplots(2, len(models), sharex="col", squeeze=False).T
+    for (upper, lower), (model, digested) in zip(columns, models.items(), strict=True):
+        found = digested["by_layer"]
+        means = [one["mean"] for one in found["neurons"]]
+        bounds = [
+            (0, 0) if one["low"] is None else (one["mean"] - one["low"], one["high"] - one["mean"])
+            for one in found["neurons"]
+        ]
+        layers = range(len(means))
+        upper.bar(layers, means, yerr=np.array(bounds).T, error_kw={"elinewidth": 1, "capsize": 2})
+        upper.set_title(f"{model}: knowledge neurons of {len(digested['counts'])} facts", fontsize="medium")
+        upper.set_ylabel("neurons a fact")
+        lower.bar(layers, found["sums"], color="tab:red")
+        lower.axhline(0, color="black", linewidth=0.6)
+        lower.set_ylabel("sum of attributions")
+        lower.set_xlabel("layer")
+    figure.savefig(path, dpi=150)

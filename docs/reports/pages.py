@@ -280,6 +280,36 @@ def kept(name: str, arguments: argparse.Namespace) -> Collected | None:
     return Collected(data["figures"], runs, (*data.get("earlier", ()), data["command"]))
 
 
+def beside(name: str, model: str, figures: Any, runs: Mapping[str, Made], arguments: argparse.Namespace) -> Collected:
+    """What was found of one model, beside what the page's data file has of others.
+
+    Args:
+        name: of the page.
+        model: the model's name.
+        figures: of this model.
+        runs: how each of its runs was made.
+        arguments: the options, `keeping_option` among them.
+
+    Returns:
+        figures with "models", by name; the runs' names begin with the model's.
+    """
+    earlier = kept(name, arguments) or Collected({"models": {}}, {})
+    others = {run: made for run, made in earlier.runs.items() if not run.startswith(f"{model}: ")}
+    mine = {f"{model}: {run}": made for run, made in runs.items()}
+    return Collected({"models": {**earlier.figures["models"], model: figures}}, {**others, **mine}, earlier.earlier)
+
+
+def of_each_model(digest: Callable[[Any], Mapping[str, Any]]) -> Callable[[Any], Mapping[str, Any]]:
+    """The statistics of figures that `beside` put together: those of each model, by name."""
+    return lambda figures: {"models": {model: digest(found) for model, found in figures["models"].items()}}
+
+
+def model_by_model(data: Mapping[str, Any]) -> dict[str, Any]:
+    """What a template shows of such data: "models", by name the figures with their statistics."""
+    digests = data["digest"]["models"]
+    return {"models": {model: {**found, **digests[model]} for model, found in data["figures"]["models"].items()}}
+
+
 def mean(values: Sequence[float], groups: Sequence[Hashable], shares: bool = False) -> dict[str, float | None]:
     """A mean with its 95 % interval over groups (subjects), for a digest; `shares` as in `corrigenda.intervals`."""
     low, high = interval([values], groups, shares=shares) or (None, None)

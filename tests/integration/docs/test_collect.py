@@ -65,11 +65,13 @@ def test_a_page_of_a_tiny_model(tmp_path: Path, prepared: list[str]) -> None:
     assert not pages.data_path("localization", tmp_path / "docs").exists()
     layers.REPORT.main(prepared)  # a stopped command goes on where it was
     data = pages.read_data("localization", tmp_path / "docs")
-    n_layers = data["figures"]["n_layers"]
-    assert len(data["figures"]["layers"]) == n_layers
-    assert len(data["figures"]["traced"]["effects"]) == 3
-    assert len(data["figures"]["traced"]["effects"][0]) == n_layers
-    assert set(data["runs"]) == {"traces", *(f"layer {layer}" for layer in range(n_layers))}
+    [(model, figures)] = data["figures"]["models"].items()
+    n_layers = figures["n_layers"]
+    assert len(figures["layers"]) == n_layers
+    assert len(figures["traced"]["effects"]) == 3
+    assert len(figures["traced"]["effects"][0]) == n_layers
+    runs = {"traces", *(f"layer {layer}" for layer in range(n_layers))}
+    assert set(data["runs"]) == {f"{model}: {run}" for run in runs}
     assert all(data["runs"].values())
     notes = len(json.dumps(data["runs"]))
     layers.REPORT.main(prepared)  # all is there: nothing is run, and nothing noted
@@ -77,5 +79,34 @@ def test_a_page_of_a_tiny_model(tmp_path: Path, prepared: list[str]) -> None:
     layers.REPORT.main(["page", "--docs", str(tmp_path / "docs")])
     text = (tmp_path / "docs" / "localization.md").read_text()
     assert "Code version" in text  # one for all: traces and edits
-    assert f"at every layer of {data['figures']['model']}" in text
+    assert f"at every layer of {model}" in text
     assert "3 traced facts are few." in " ".join(text.split())
+
+
+def test_a_second_model_stands_beside_the_first(
+    tmp_path: Path, prepared: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some layers, scores alone, and facts of a file of their own; the first model's figures are kept."""
+    layers.REPORT.main(prepared)
+    [(first, kept)] = pages.read_data("localization", tmp_path / "docs")["figures"]["models"].items()
+    lm = tiny.build("gpt2")
+    lm.name = "second"
+    monkeypatch.setattr(layers, "load", lambda name: lm)
+    facts = [known(lm, subject, number + 10) for number, subject in enumerate(SUBJECTS)]
+    ending = Fact("Paris", "the city of {}", "Rome", "London", id="ends with its subject")
+    path = tmp_path / "known_facts.jsonl"
+    path.write_text("".join(json.dumps(fact.to_dict()) + "\n" for fact in [ending, *facts]))
+    further = ["--known", str(path), "--traced", "4", "--layers", "1", "--scores-only"]
+    layers.REPORT.main([*prepared, *further])
+    data = pages.read_data("localization", tmp_path / "docs")
+    assert data["figures"]["models"][first] == kept
+    assert len(data["earlier"]) == 1
+    found = data["figures"]["models"]["second"]
+    assert set(found["layers"]["1"]["metrics"]) == {
+        *("efficacy_success", "paraphrase_success", "neighbourhood_success", "score", "neighbourhood_kl")
+    }
+    assert (found["traced"]["of"], found["traced"]["unknown"], found["traced"]["subjects"]) == (
+        *("known_facts", 0),
+        list(SUBJECTS[:4]),
+    )
+    assert [run for run in data["runs"] if run.startswith("second")] == ["second: layer 1", "second: traces"]

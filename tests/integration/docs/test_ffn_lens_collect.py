@@ -51,9 +51,11 @@ def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_the_page_of_a_tiny_model(tmp_path: Path, prepared: list[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        ffn_lens.REPORT.main([*prepared, "--parts", "facts"])
-    assert stopped.value.code == 3  # it is not finished
+    ffn_lens.REPORT.main([*prepared, "--parts", "facts", "--worded", "2"])
+    data = pages.read_data("ffn-lens", tmp_path / "docs")
+    [(model, figures)] = data["figures"]["models"].items()
+    assert ["rates" in one for one in figures["facts"]["known"]] == [True, True, False]
+    assert list(data["digest"]["models"][model]["claims"]) == ["subject", "relation", "enriched", "extracted"]
     [cases] = (tmp_path / "work").glob("*/facts-*/cases.jsonl")
     lines = cases.read_text().splitlines()
     assert [("knockout" in json.loads(line)) for line in lines] == [False, True, True, True]
@@ -62,9 +64,10 @@ def test_the_page_of_a_tiny_model(tmp_path: Path, prepared: list[str]) -> None:
     ffn_lens.REPORT.main(prepared)
     assert cases.read_text().splitlines() == lines  # what was there was not made again
     data = pages.read_data("ffn-lens", tmp_path / "docs")
-    figures = data["figures"]
+    figures = data["figures"]["models"][model]
     assert figures["facts"]["asked"] == {"embedded": 2, "CounterFact": 2}
-    assert [len(one["rates"]["own"]) for one in figures["facts"]["known"]] == [tiny.DEPTH] * 3
+    rates = [one["rates"]["own"] for one in figures["facts"]["known"] if "rates" in one]
+    assert [len(rate) for rate in rates] == [tiny.DEPTH] * 2
     assert (
         sum(row["peaked"] for row in figures["agreement"]["by_depth"].values()) == figures["agreement"]["peaked"]["n"]
     )
@@ -72,7 +75,7 @@ def test_the_page_of_a_tiny_model(tmp_path: Path, prepared: list[str]) -> None:
     assert sum(figures["aggregation"]["settled"]) == figures["aggregation"]["positions"] == 12
     assert figures["steering"]["single"] == 2  # "a long insult" is none
     assert [len(row) for row in figures["steering"]["sets"]["insults"]["with"]] == [2, 2, 2]
-    assert all(data["runs"][name] for name in ffn_lens.ORDER)
+    assert all(data["runs"][f"{model}: {name}"] for name in ffn_lens.ORDER)
     ffn_lens.REPORT.main(["page", "--docs", str(tmp_path / "docs")])
     text = " ".join((tmp_path / "docs" / "ffn-lens.md").read_text().split())
     assert "**3 that the model knows**, of 4 asked (2 embedded, 2 CounterFact)" in text

@@ -38,27 +38,28 @@ def made_up(scores: list[float], effects: list[float], contexts: int | None = No
         }
         for layer, share in enumerate(scores)
     }
+    found = {
+        "n_layers": len(scores),
+        "contexts": contexts,
+        "default_layer": 1,
+        "subjects": [f"subject {number}" for number in range(n)],
+        "layers": by_layer,
+        "traced": {
+            "of": "counterfact",
+            "unknown": 3,
+            "peak": int(np.argmax(effects)),
+            "window": 3,
+            "subjects": [f"traced {number}" for number in range(24)],
+            "effects": (np.array(effects) + noise).tolist(),
+        },
+    }
     way = {"code": "c0de", "commit": "abc", "versions": {"python": "3", "torch": "2", "transformers": "5"}}
     way["machine"] = {"system": "Linux", "processor": "x86_64", "threads": 1}  # type: ignore[assignment]
     return {
         "command": "python docs/reports/layers.py collect",
         "made": [way],
-        "runs": {"traces": [{"made": 0, "begun": "", "ended": "", "load": [0.0, 0.0]}]},
-        "figures": {
-            "model": "tiny",
-            "n_layers": len(scores),
-            "contexts": contexts,
-            "default_layer": 1,
-            "subjects": [f"subject {number}" for number in range(n)],
-            "layers": by_layer,
-            "traced": {
-                "unknown": 3,
-                "peak": int(np.argmax(effects)),
-                "window": 3,
-                "subjects": [f"traced {number}" for number in range(24)],
-                "effects": (np.array(effects) + noise).tolist(),
-            },
-        },
+        "runs": {"tiny: traces": [{"made": 0, "begun": "", "ended": "", "load": [0.0, 0.0]}]},
+        "figures": {"models": {"tiny": found}},
     }
 
 
@@ -100,13 +101,14 @@ def test_the_page_claims_what_the_partial_correlation_shows(
     scores = 0.75 - 0.5 * DEPTH / 30 + extra_score
     effects = 0.5 - 0.4 * DEPTH / 30 + extra_effect
     data = made_up(scores.tolist(), effects.tolist(), n=60)
-    figures = data["figures"]
+    figures = data["figures"]["models"]["tiny"]
     draw = np.random.default_rng(1)
     for found in figures["layers"].values():  # each layer has facts of its own that are edited well
         found["facts"] = {key: draw.permutation(values).tolist() for key, values in found["facts"].items()}
     text = " ".join(page(data, tmp_path).split())
     assert said in text
-    assert "Over 30 layers of tiny" in text
+    assert "**On tiny" in text
+    assert "| tiny | 30 of 30 |" in text
 
 
 def test_few_facts_give_a_wide_interval() -> None:
@@ -128,9 +130,30 @@ def test_the_page_from_made_up_data(tmp_path: Path) -> None:
     assert text.splitlines()[2].startswith("**")  # the finding comes first
     assert text.rstrip().splitlines()[-1].startswith("[data/localization.json](data/localization.json) has the figures")
     assert "ROME with 5 contexts and the bare prompt at every layer of tiny, on the first 20 facts" in text
-    assert "first 24 facts" in " ".join(text.split())
+    assert "first 24 facts of CounterFact that the model knows" in " ".join(text.split())
     assert "has its peak at layer **1**" in text
     assert "The highest S is at layer **1** (90.0 %)" in text
     assert "| 1 (peak) (default) | 90.0 [80.0, 100.0] |" in text
     assert "failed: 1 at layer 1." in text
     assert page(data, tmp_path / "again") == text
+
+
+def test_each_model_has_its_own_section_and_verdict(tmp_path: Path) -> None:
+    """A second model of fewer layers, of which no free answers were measured."""
+    data = made_up([0.8, 0.9, 0.7, 0.6], [0.2, 0.3, 0.1, 0.05])
+    [other] = made_up([0.5, 0.6, 0.9], [0.1, 0.1, 0.4])["figures"]["models"].values()
+    for found in other["layers"].values():
+        for key in ("preservation", "neighbourhood_kl"):
+            del found["metrics"][key]
+    other["layers"].pop("0")
+    other["traced"]["of"] = "known_facts"
+    data["figures"]["models"]["small"] = other
+    text = page(data, tmp_path)
+    layers.draw(data, tmp_path / "localization.png")
+    first, second = (text.index(f"## {model}") for model in ("tiny", "small"))
+    assert first < text.index("| layer | ES | PS | NS | S | preservation | neighbourhood KL |") < second
+    assert "| layer | ES | PS | NS | S |\n" in text[second:]
+    assert "at 2 of 3 layers of small" in " ".join(text.split())
+    assert "free answers and perplexity were not measured" in " ".join(text[second:].split())
+    assert "first 24 facts of the known facts of Meng et al. 2022" in " ".join(text[second:].split())
+    assert "The highest S is at layer **2** (90.0 %)" in text[second:]

@@ -47,11 +47,13 @@ def record(number: int) -> dict[str, Any]:
 
 def test_the_page_from_made_up_data(tmp_path: Path) -> None:
     way = {"code": "c0de", "commit": "abc", "versions": {"python": "3", "torch": "2", "transformers": "5"}}
+    figures = {"least": 2, "most": 4, "top": 5, "facts": [record(number) for number in range(10)]}
+    without = [record(number) | {"editors": {}} for number in range(6)]
     data = {
         "command": "python docs/reports/neurons.py collect --facts 10",
         "made": [way | {"machine": {"system": "Linux", "processor": "x86_64", "threads": 2}}],
-        "runs": {"facts": [{"made": 0, "begun": "", "ended": "", "load": [0.0, 3.4]}]},
-        "figures": {"model": "tiny", "least": 2, "top": 5, "facts": [record(number) for number in range(10)]},
+        "runs": {"tiny: facts": [{"made": 0, "begun": "", "ended": "", "load": [0.0, 3.4]}]},
+        "figures": {"models": {"tiny": figures, "other": {**figures, "most": 2, "facts": without}}},
     }
     data = json.loads(json.dumps(neurons.REPORT.digested(data)))
     [written] = neurons.REPORT.page(data, tmp_path)
@@ -59,14 +61,14 @@ def test_the_page_from_made_up_data(tmp_path: Path) -> None:
     text = " ".join(written.read_text().split())
     assert picture.read_bytes()[:4] == b"\x89PNG"
     assert text.startswith(
-        "# Do knowledge neurons hold the fact? **Without its located neurons a fact's answer loses 90 %"
+        "# Do knowledge neurons hold the fact? **On tiny, without its located neurons a fact's answer loses 90 %"
     )
     assert "Seconds are those of a machine that other work shared (load average 0.0 to 3.4)" in text
     assert "took 3 s." in text
-    assert "The test has 10 facts of PARAREL, from 1 relations." in text
+    assert "10 facts of 1 relations; neurons were located on 2 to 4 wordings." in text
     assert "This gives 2.0 neurons a fact (median 2, 2 to 2; between 2 and 5 for 10 of 10), of 5 in a" in text
     assert "| located | -90.0 [-90.0, -90.0] | -90.0 [-90.0, -90.0] | 100.0 [100.0, 100.0] |" in text
-    assert "may be located ones: 50 % are." in text
+    assert "Of the most active ones 50 % are located ones." in text
     assert "Suppress lowers P more than for random neurons: prompts located on: by 90.0 [90.0, 90.0] points" in text
     # Write 2: 10 of 10 and 2 of 10 (harmonic mean 33); write 1: 9 of 10 and 6 of 10 (72); write 8: 5 and 0.
     assert (
@@ -74,3 +76,7 @@ def test_the_page_from_made_up_data(tmp_path: Path) -> None:
     )
     assert "are highest at write 1 (90 % and 60 %); not tested. The paper's 8, " in text
     assert " the value's norm, has 50 % and 0 %" in text
+    # Of the other model no values were updated.
+    assert "**On other, without its located neurons" in text
+    assert text.count("### Updating") == text.count("of the other answers stay") == 1
+    assert "6 facts of 1 relations; neurons were located on 2 wordings" in text

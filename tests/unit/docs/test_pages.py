@@ -207,3 +207,27 @@ def test_a_command_is_told_as_it_runs_anywhere() -> None:
     assert pages.anywhere(given) == ["collect", "--t", "300", "--write"]
     assert pages.anywhere(["collect", "--store"]) == ["collect"]
     assert pages.anywhere(["collect", "--facts", "/here/facts.json"]) == ["collect", "--facts", "facts.json"]
+
+
+def test_what_is_found_of_a_model_stands_beside_the_others(tmp_path: Path, quiet: dict[str, Any]) -> None:
+    """A second model keeps the first; the same model again takes the place of its figures and runs alone."""
+    arguments = argparse.Namespace(docs=tmp_path, anew=False)
+
+    def add(model: str, figures: int, run: str) -> dict[str, Any]:
+        found = pages.beside("page", model, figures, {run: [made_at("now")]}, arguments)
+        pages.write_data("page", f"collect {model}", found, tmp_path)
+        return pages.read_data("page", tmp_path)
+
+    def made_at(time: str) -> dict[str, Any]:
+        return {"code": "c0de", "begun": time, "ended": time, "load": [0.0, 0.0]}
+
+    add("a", 1, "old")
+    add("ab", 2, "run")
+    data = add("a", 3, "new")
+    assert data["figures"] == {"models": {"a": 3, "ab": 2}}
+    assert sorted(data["runs"]) == ["a: new", "ab: run"]
+    assert (data["command"], data["earlier"]) == ("collect a", ["collect ab"])
+    digested = data | {"digest": pages.of_each_model(lambda one: {"twice": 2 * one})(data["figures"])}
+    assert digested["digest"] == {"models": {"a": {"twice": 6}, "ab": {"twice": 4}}}
+    arguments.anew = True
+    assert add("ab", 4, "run")["figures"] == {"models": {"ab": 4}}

@@ -95,6 +95,19 @@ def brute_force(lm: LanguageModel, fact: Fact, settings: CausalTrace, answer: li
     return scores
 
 
+@pytest.mark.parametrize("site", ["ffn", "attention", "block"])
+def test_the_last_subject_token_alone_is_a_column_of_the_grid(site: str) -> None:
+    """The grid is checked against the brute-force tracer above."""
+    lm = tiny.build("llama")
+    settings = CausalTrace(site=site, window=2, noise=NOISE)  # type: ignore[arg-type]
+    whole = settings.find(lm, FACT, "top")
+    alone = settings.at_last_subject(lm, FACT, "top")
+    assert torch.allclose(alone, whole.indirect_effects[:, whole.subject[1] - 1], atol=1e-6)
+    assert float(alone.abs().max()) > 1e-5  # there is something to compare
+    with pytest.raises(ValueError, match="use find"):
+        replace(settings, method="attribution").at_last_subject(lm, FACT, "top")
+
+
 def test_the_corrupted_run_of_an_answer_of_several_tokens() -> None:
     """The mean over draws of the joint probability; not the joint of mean probabilities, which is another number."""
     lm = tiny.build("llama", scale=8.0)

@@ -1,0 +1,173 @@
+"""The table of findings at the top of docs/README.md is what the data of the pages say, model by model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pages
+import pytest
+
+MODELS = ("smollm2-135m", "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b")
+NOT_TRIED = "not tried"
+Data = Mapping[str, Any]
+Verdict = Callable[[Data, str], str | None]
+"""Of a page's data and a model the cell; None where the data have nothing of the model."""
+
+
+def verdict(low: float | None, high: float | None) -> str:
+    """Whether an interval lies wholly on one side of 0."""
+    if low is None or high is None:
+        return "open"
+    return "holds" if low > 0 else "does not hold" if high < 0 else "open"
+
+
+def of_model(work_out: Callable[[Data, Data], str | None]) -> Verdict:
+    """A verdict of a page that has several models, from the figures and the digest of one."""
+
+    def found(data: Data, model: str) -> str | None:
+        figures = data["figures"]["models"].get(model)
+        return figures and work_out(figures, data["digest"]["models"][model])
+
+    return found
+
+
+def depth(figures: Data, digest: Data) -> str:
+    return verdict(*(digest["correlations"][2]["interval"] or (None, None)))
+
+
+def lowest_third(figures: Data, digest: Data) -> str:
+    return "holds" if figures["traced"]["peak"] < figures["n_layers"] / 3 else "does not hold"
+
+
+def gain(factor: str, control: str) -> Verdict:
+    def found(figures: Data, digest: Data) -> str:
+        [one] = [one for one in digest["gains"] if (one["factor"], one["control"]) == (factor, control)]
+        [held_out] = [part for part in one["parts"] if part["where"] == "held_out"]
+        return verdict(held_out["low"], held_out["high"])
+
+    return of_model(found)
+
+
+def claim(name: str) -> Verdict:
+    said = {"replicates": "holds", "does not replicate": "does not hold", "open": "open"}
+
+    def found(figures: Data, digest: Data) -> str | None:
+        return said[digest["claims"][name]["verdict"]] if name in digest["claims"] else None
+
+    return of_model(found)
+
+
+def early_exit(figures: Data, digest: Data) -> str | None:
+    if "early_exit" not in figures:
+        return None
+    _, low, high = figures["early_exit"]["rules"]["sub_updates"]["saved"]
+    return "does not hold" if high == 0 else verdict(low, high)
+
+
+def real(work_out: Callable[[Data], str | None]) -> Verdict:
+    return lambda data, model: (found := data["digest"]["shown"].get(model)) and work_out(found)
+
+
+def answers_stay(found: Data) -> str | None:
+    row = found["rows"].get("contexts")
+    return row and verdict(*(row["answer_kept"][one] - row["preservation"][other] for one, other in BOUNDS))
+
+
+BOUNDS = (("low", "high"), ("high", "low"))
+
+
+def words_move(found: Data) -> str | None:
+    row = found["rows"].get("bfloat16")
+    return row and verdict(1 - row["preservation"]["high"], 1 - row["preservation"]["low"])
+
+
+def nothing_told_apart(row: str) -> Verdict:
+    def found(found: Data) -> str | None:
+        tests = found["tests"].get(row)
+        return tests and ("holds" if all(one["p"] >= 0.05 for one in tests["of"].values()) else "does not hold")
+
+    return real(found)
+
+
+def only(holds: Callable[[Data], bool]) -> Verdict:
+    """A verdict of a page of one model."""
+
+    def found(data: Data, model: str) -> str | None:
+        if model != data["figures"]["model"]:
+            return None
+        return "holds" if holds(data) else "does not hold"
+
+    return found
+
+
+def second_round(data: Data) -> bool:
+    [one] = [one for one in data["digest"]["compared"] if (one["left"], one["right"]) == ("2", "1")]
+    free = one["tests"]["free_generation_strict"]
+    return bool(free["low"] > 0 and free["p"] < 0.05)
+
+
+def few_contexts(data: Data) -> bool:
+    [one] = [one for one in data["digest"]["compared"] if (one["left"], one["right"]) == ("5", "20")]
+    keys = ("paraphrase_success", "neighbourhood_success", *BOTH, "free_generation_strict")
+    return all(one["tests"][key]["p"] >= 0.05 for key in keys if key in one["tests"])
+
+
+BOTH = ("paraphrase_free_generation_strict", "preservation")
+
+
+def board(data: Data, model: str) -> str | None:
+    """No editor says half of the paraphrases and leaves half of the neighbours word for word."""
+    for one in data["figures"]["view"]["boards"]:
+        if (one["data"], one["mode"], one["model"]) == ("counterfact", "batch", model):
+            rows = [[(row["cells"].get(key) or {}).get("value") for key in BOTH] for row in one["rows"]]
+            return "does not hold" if any(min(row) >= 0.5 for row in rows if None not in row) else "holds"
+    return None
+
+
+FINDINGS: dict[str, Verdict] = {
+    "localization.md: tracing": of_model(depth),
+    "localization.md: third": of_model(lowest_third),
+    "neurons.md: suppress": gain("suppress", "most active"),
+    "neurons.md: enhance": gain("enhance", "most active"),
+    "ffn-lens.md: subject": claim("subject"),
+    "ffn-lens.md: relation": claim("relation"),
+    "ffn-lens.md: enriched": claim("enriched"),
+    "ffn-lens.md: extracted": claim("extracted"),
+    "ffn-lens.md: last token": claim("last_token"),
+    "ffn-lens.md: agreement": claim("agreement_above"),
+    "ffn-lens.md: single memory": claim("alone"),
+    "ffn-lens.md: settled": claim("settled"),
+    "ffn-lens.md: early exit": of_model(early_exit),
+    "real-models.md: bfloat16": real(words_move),
+    "real-models.md: answers": real(answers_stay),
+    "real-models.md: products": nothing_told_apart("products"),
+    "real-models.md: shipped text": nothing_told_apart("contexts"),
+    "leaderboard.md: both": board,
+    "rounds.md: twice": only(second_round),
+    "contexts.md: five": only(few_contexts),
+}
+"""By page and a word of the finding, in the order of the table."""
+
+
+def test_the_table_of_findings_is_what_the_data_say() -> None:
+    text = (pages.DOCS / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (.+?) \| (.+?) \| (.+?) \| (.+?) \| \[(\S+?)\]\(\S+?\) \|$", text, re.MULTILINE)
+    assert len(rows) == len(FINDINGS)
+    wrong = {}
+    for (name, work_out), (finding, *cells, page) in zip(FINDINGS.items(), rows, strict=True):
+        assert name.startswith(f"{page}: "), (name, finding)
+        data = pages.read_data(page.removesuffix(".md"))
+        expected = [work_out(data, model) or NOT_TRIED for model in MODELS]
+        if cells != expected:
+            wrong[finding] = f"the data say {' | '.join(expected)}"
+    assert not wrong, "write it into docs/README.md"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [(0.1, 0.2, "holds"), (-0.2, -0.1, "does not hold"), (-0.1, 0.1, "open"), (None, None, "open")],
+)
+def test_a_finding_holds_where_the_whole_interval_does(low: float | None, high: float | None, said: str) -> None:
+    assert verdict(low, high) == said
