@@ -84,15 +84,16 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
     lm = load(arguments.model)
     work = arguments.work / lm.fingerprint[:8]  # what was found of another model is not this one's
     known = read_facts(arguments.known or arguments.data)
-    if (found := traced_together(lm, known, arguments.traced, work / "effects", deadline)) is None:
-        return None
-    traces, unknown = found
-    effects = [trace["effects"] for trace in traces]
-    facts = [replace(fact, generation=()) for fact in read_facts(arguments.data, limit=arguments.facts)]
     # Every third layer first, so that a stopped run has the whole range already.
     layers = [int(layer) for layer in arguments.layers.split(",") if layer] or [
         layer for first in range(3) for layer in range(first, lm.n_layers, 3)
     ]
+    folder = work / ("effects" if not arguments.layers else f"effects-{'-'.join(map(str, sorted(layers)))}")
+    if (found := traced_together(lm, known, arguments.traced, sorted(layers), folder, deadline)) is None:
+        return None
+    traces, unknown = found
+    effects = [trace["effects"] for trace in traces]
+    facts = [replace(fact, generation=()) for fact in read_facts(arguments.data, limit=arguments.facts)]
     editor = Rome() if arguments.contexts is None else Rome(prefix_lengths=((10, arguments.contexts),))
     # What was edited with other contexts is kept apart.
     name = "layer" if arguments.contexts is None else f"contexts-{arguments.contexts}-layer"
@@ -122,14 +123,15 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
         "traced": {
             "of": Path(arguments.known or arguments.data).stem,
             "unknown": unknown,
-            "peak": int(np.mean(effects, axis=0).argmax()),
+            "layers": sorted(layers),
+            "peak": sorted(layers)[int(np.mean(effects, axis=0).argmax())],
             "window": min(TRACE.window, lm.n_layers),
             "subjects": [trace["subject"] for trace in traces],
             # Of each fact the indirect effect at the last subject token, by layer.
             "effects": effects,
         },
     }
-    runs = {f"layer {layer}": made(folders[layer]) for layer in sorted(layers)} | {"traces": made(work / "effects")}
+    runs = {f"layer {layer}": made(folders[layer]) for layer in sorted(layers)} | {"traces": made(folder)}
     return beside(NAME, lm.name, figures, runs, arguments)
 
 
@@ -162,7 +164,7 @@ def edited(lm: LanguageModel, fact: Fact, before: Measurement, editor: Rome, set
 
 
 def traced_together(
-    lm: LanguageModel, facts: Iterable[Fact], n: int, folder: Path, deadline: float
+    lm: LanguageModel, facts: Iterable[Fact], n: int, layers: Sequence[int], folder: Path, deadline: float
 ) -> tuple[list[dict[str, Any]], int] | None:
     """FFN windows traced for the first n facts that the model knows; and how many before them it does not know.
 
@@ -186,7 +188,7 @@ def traced_together(
                 if not begun:  # nothing is noted where all are there
                     begun = True
                     noted.enter_context(making(folder, USES))
-                records[fact.id] = traced(lm, fact)
+                records[fact.id] = traced(lm, fact, layers)
                 runs.append(records[fact.id])
             if "effects" in records[fact.id]:
                 traces.append(records[fact.id])
@@ -195,11 +197,11 @@ def traced_together(
     return traces, unknown
 
 
-def traced(lm: LanguageModel, fact: Fact) -> dict[str, Any]:
-    """The indirect effects at a fact's last subject token, by layer; none of a fact that the model does not know."""
+def traced(lm: LanguageModel, fact: Fact, layers: Sequence[int]) -> dict[str, Any]:
+    """The indirect effects at a fact's last subject token, at some layers; none where the model does not know it."""
     record: dict[str, Any] = {"id": fact.id, "subject": fact.subject}
     with suppress(UnknownFactError):
-        record["effects"] = TRACE.at_last_subject(lm, fact).tolist()
+        record["effects"] = TRACE.at_last_subject(lm, fact, layers=layers).tolist()
     return record
 
 
@@ -269,7 +271,7 @@ def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
     layers = by_number(figures)
     facts = np.array([[found["facts"][key] for key in PARTS] for found in layers.values()])
     traced = figures["traced"]
-    effects = np.array(traced["effects"])[:, list(layers)]
+    effects = np.array(traced["effects"])[:, [traced["layers"].index(layer) for layer in layers]]
     values = correlations(facts, effects, list(layers))
     bounds = bootstrapped(facts, figures["subjects"], effects, traced["subjects"], list(layers))
     return {
@@ -293,7 +295,8 @@ def draw(data: Mapping[str, Any], path: Path) -> None:
     figure = Figure(figsize=(1 + 6 * len(models), 5), layout="constrained")
     columns = figure.subplots(2, len(models), sharex="col", height_ratios=[2, 1], squeeze=False).T
     for (upper, lower), (model, figures) in zip(columns, models.items(), strict=True):
-        layers, effects = by_number(figures), np.mean(figures["traced"]["effects"], axis=0)
+        layers, traced = by_number(figures), figures["traced"]
+        effects = np.mean(traced["effects"], axis=0)
         for key in ("score", "efficacy_success", "paraphrase_success", "neighbourhood_success"):
             values = [100 * float(found["metrics"][key]["after"]) for found in layers.values()]
             width = 2.5 if key == "score" else 1.2
@@ -302,7 +305,7 @@ def draw(data: Mapping[str, Any], path: Path) -> None:
         upper.set_ylabel("after ROME (%)")
         upper.set_ylim(0, 103)
         upper.legend(ncols=4, loc="lower left")
-        lower.plot(range(len(effects)), (100 * effects).tolist(), color="tab:green")
+        lower.plot(traced["layers"], (100 * effects).tolist(), color="tab:green")
         lower.set_ylabel("indirect effect (%)")
         lower.set_xlabel("layer (edited above, centre of the restored FFN window below)")
     figure.savefig(path, dpi=150)

@@ -120,7 +120,9 @@ class CausalTrace:
         )
 
     @one_thread
-    def at_last_subject(self, lm: LanguageModel, fact: Fact, answer: str | None = None) -> Tensor:
+    def at_last_subject(
+        self, lm: LanguageModel, fact: Fact, answer: str | None = None, layers: Sequence[int] | None = None
+    ) -> Tensor:
         """The indirect effects at the subject's last token alone, (layer,): that column of `find`'s exact grid.
 
         It costs about as much less as the prompt has tokens.
@@ -129,6 +131,7 @@ class CausalTrace:
             lm: as in `find`, and so are the others.
             fact: the fact.
             answer: which answer counts.
+            layers: around which layers states are restored; by default all.
 
         Raises:
             ValueError: the method is not exact; and what `find` raises.
@@ -143,7 +146,8 @@ class CausalTrace:
         noise = self.noise.draw(self.noise.level(lm), _length(question.subject), _width(lm))
         runs = _Runs(lm, question, settings, noise)
         last = question.subject[1] - 1
-        scores = runs.exact(last)[:, last]
+        chosen = range(lm.n_layers) if layers is None else layers
+        scores = runs.exact(chosen, last)[list(chosen), last]
         require_numbers(lm, question, [scores, torch.tensor([runs.p_clean, runs.p_corrupted])])
         return scores - runs.p_corrupted
 
@@ -206,17 +210,18 @@ class _Runs:
     # -- the exact grid
 
     @torch.no_grad()
-    def exact(self, only: int | None = None) -> Tensor:
+    def exact(self, layers: Sequence[int] | None = None, only: int | None = None) -> Tensor:
         """P(answer) with each state restored, averaged over the noise: (layer, position).
 
         Args:
+            layers: those that states are restored around; None for all.
             only: the one position where states are restored; None for all of the prompt.
         """
         scores = torch.full((self.depth, self.question.n_prompt), self.p_corrupted)
         # Before the subject a causal model has nothing to restore: there the corrupted run is the clean one.
         first = self.question.subject[0] if self.lm.architecture.family.causal else 0
         groups = self._groups(first) if only is None else [range(only, only + 1)]
-        for layer in range(self.depth):
+        for layer in range(self.depth) if layers is None else layers:
             if self.settings.site == "block" and layer == self.depth - 1:
                 self._last_block(scores)
                 continue

@@ -105,6 +105,8 @@ def test_a_second_model_stands_beside_the_first(
     assert set(found["layers"]["1"]["metrics"]) == {
         *("efficacy_success", "paraphrase_success", "neighbourhood_success", "score", "neighbourhood_kl")
     }
+    assert (found["traced"]["layers"], found["traced"]["peak"]) == ([1], 1)
+    assert [len(one) for one in found["traced"]["effects"]] == [1] * 4
     assert (found["traced"]["of"], found["traced"]["unknown"], found["traced"]["subjects"]) == (
         *("known_facts", 0),
         list(SUBJECTS[:4]),

@@ -47,6 +47,7 @@ def made_up(scores: list[float], effects: list[float], contexts: int | None = No
         "traced": {
             "of": "counterfact",
             "unknown": 3,
+            "layers": list(range(len(scores))),
             "peak": int(np.argmax(effects)),
             "window": 3,
             "subjects": [f"traced {number}" for number in range(24)],
