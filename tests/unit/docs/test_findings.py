@@ -95,7 +95,8 @@ def only(holds: Callable[[Data], bool]) -> Verdict:
     """A verdict of a page of one model."""
 
     def found(data: Data, model: str) -> str | None:
-        if model != data["figures"]["model"]:
+        figures = data["figures"]
+        if model != (figures["model"] if "model" in figures else figures["collect"]["model"]):
             return None
         return "holds" if holds(data) else "does not hold"
 
@@ -106,6 +107,24 @@ def second_round(data: Data) -> bool:
     [one] = [one for one in data["digest"]["compared"] if (one["left"], one["right"]) == ("2", "1")]
     free = one["tests"]["free_generation_strict"]
     return bool(free["low"] > 0 and free["p"] < 0.05)
+
+
+def variants(key: str, more: str, less: str) -> Callable[[Data], bool]:
+    """Whether a figure of one variant of a closed form lies above that of another, by intervals that do not touch."""
+
+    def holds(data: Data) -> bool:
+        rows = (data["figures"]["variants"][name]["points"][0]["metrics"][key] for name in (more, less))
+        larger, smaller = rows
+        return bool(larger["low"] > smaller["high"])
+
+    return holds
+
+
+def widened(data: Data) -> bool:
+    """The widest of the curve against the narrowest, on paraphrases and on questions of the edits' form."""
+    narrow, *_, wide = data["digest"]["points"]["grace_wide"]
+    keys = ("paraphrase_free_generation_strict", "same_form")
+    return all(wide[key]["low"] > narrow[key]["high"] for key in keys)
 
 
 def few_contexts(data: Data) -> bool:
@@ -146,6 +165,10 @@ FINDINGS: dict[str, Verdict] = {
     "real-models.md: shipped text": nothing_told_apart("contexts"),
     "leaderboard.md: both": board,
     "rounds.md: twice": only(second_round),
+    "rounds.md: layers": only(variants("token_accuracy", "1", "layers-1")),
+    "rounds.md: ratio, holds": only(variants("token_accuracy", "1", "ratio-30")),
+    "rounds.md: ratio, drift": only(variants("perplexity_drift", "1", "ratio-30")),
+    "tradeoff.md: widen": only(widened),
     "contexts.md: five": only(few_contexts),
 }
 """By page and a word of the finding, in the order of the table."""
