@@ -138,7 +138,7 @@ class CausalTrace:
         """
         if self.method != "exact":
             raise ValueError(
-                f"CausalTrace.at_last_subject: method={self.method!r} gives the whole grid at once; find it"
+                f"CausalTrace.at_last_subject: method={self.method!r} gives the whole grid: use find"
             )
         self.check(lm)
         settings = replace(self, window=min(self.window, lm.n_layers))
