@@ -63,7 +63,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     """The first step's options."""
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--data", default=str(ROOT.parent / "shared" / "data" / "counterfact.json"))
-    parser.add_argument("--facts", type=int, default=20, help="how many facts are edited at every layer")
+    parser.add_argument("--facts", type=int, default=20, help="how many are edited at every layer; 0: none")
     parser.add_argument("--layers", default="", help="comma-separated; by default all")
     parser.add_argument("--known", help="the file whose facts are traced where the model knows them; by default --data")
     parser.add_argument("--scores-only", action="store_true", help="no free answers and no perplexity after an edit")
@@ -93,7 +93,8 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
         return None
     traces, unknown = found
     effects = [trace["effects"] for trace in traces]
-    facts = [replace(fact, generation=()) for fact in read_facts(arguments.data, limit=arguments.facts)]
+    read = read_facts(arguments.data, limit=arguments.facts) if arguments.facts else ()
+    facts = [replace(fact, generation=()) for fact in read]
     editor = Rome() if arguments.contexts is None else Rome(prefix_lengths=((10, arguments.contexts),))
     # What was edited with other contexts is kept apart.
     name = "layer" if arguments.contexts is None else f"contexts-{arguments.contexts}-layer"
@@ -119,7 +120,7 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
         "contexts": arguments.contexts,
         "default_layer": Rome().resolved_layer(lm),
         "subjects": [fact.subject for fact in facts],
-        "layers": {layer: of_layer(folders[layer], facts) for layer in sorted(layers)},
+        "layers": {layer: of_layer(folders[layer], facts) for layer in sorted(layers)} if facts else {},
         "traced": {
             "of": Path(arguments.known or arguments.data).stem,
             "unknown": unknown,
@@ -131,7 +132,7 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
             "effects": effects,
         },
     }
-    runs = {f"layer {layer}": made(folders[layer]) for layer in sorted(layers)} | {"traces": made(folder)}
+    runs = {f"layer {layer}": made(folders[layer]) for layer in figures["layers"]} | {"traces": made(folder)}
     return beside(NAME, lm.name, figures, runs, arguments)
 
 
@@ -269,6 +270,9 @@ def _drawn(subjects: Sequence[str], draw: np.random.Generator) -> list[int]:
 def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
     """`correlations`, each with its interval, None where it is not defined; and the layer with the highest S."""
     layers = by_number(figures)
+    few_traced = len(figures["traced"]["effects"]) < LEAST_TRACED
+    if not layers:
+        return {"correlations": [], "best": None, "few_traced": few_traced}
     facts = np.array([[found["facts"][key] for key in PARTS] for found in layers.values()])
     traced = figures["traced"]
     effects = np.array(traced["effects"])[:, [traced["layers"].index(layer) for layer in layers]]
@@ -280,7 +284,7 @@ def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
             for value, bound in zip(values, bounds, strict=True)
         ],
         "best": max(layers, key=lambda layer: layers[layer]["metrics"]["score"]["after"]),
-        "few_traced": len(effects) < LEAST_TRACED,
+        "few_traced": few_traced,
     }
 
 
@@ -297,14 +301,15 @@ def draw(data: Mapping[str, Any], path: Path) -> None:
     for (upper, lower), (model, figures) in zip(columns, models.items(), strict=True):
         layers, traced = by_number(figures), figures["traced"]
         effects = np.mean(traced["effects"], axis=0)
-        for key in ("score", "efficacy_success", "paraphrase_success", "neighbourhood_success"):
+        for key in ("score", "efficacy_success", "paraphrase_success", "neighbourhood_success") if layers else ():
             values = [100 * float(found["metrics"][key]["after"]) for found in layers.values()]
             width = 2.5 if key == "score" else 1.2
             upper.plot(list(layers), values, label=METRICS[key].short, linewidth=width, marker=".")
         upper.set_title(model)
         upper.set_ylabel("after ROME (%)")
         upper.set_ylim(0, 103)
-        upper.legend(ncols=4, loc="lower left")
+        if layers:
+            upper.legend(ncols=4, loc="lower left")
         lower.plot(traced["layers"], (100 * effects).tolist(), color="tab:green")
         lower.set_ylabel("indirect effect (%)")
         lower.set_xlabel("layer (edited above, centre of the restored FFN window below)")

@@ -137,9 +137,7 @@ class CausalTrace:
             ValueError: the method is not exact; and what `find` raises.
         """
         if self.method != "exact":
-            raise ValueError(
-                f"CausalTrace.at_last_subject: method={self.method!r} gives the whole grid: use find"
-            )
+            raise ValueError(f"CausalTrace.at_last_subject: method={self.method!r} gives the whole grid: use find")
         self.check(lm)
         settings = replace(self, window=min(self.window, lm.n_layers))
         question = ask(lm, fact, answer)

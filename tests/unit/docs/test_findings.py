@@ -33,7 +33,9 @@ def of_model(work_out: Callable[[Data, Data], str | None]) -> Verdict:
     return found
 
 
-def depth(figures: Data, digest: Data) -> str:
+def depth(figures: Data, digest: Data) -> str | None:
+    if not figures["layers"]:
+        return None
     return verdict(*(digest["correlations"][2]["interval"] or (None, None)))
 
 

@@ -148,13 +148,17 @@ def test_each_model_has_its_own_section_and_verdict(tmp_path: Path) -> None:
             del found["metrics"][key]
     other["layers"].pop("0")
     other["traced"]["of"] = "known_facts"
-    data["figures"]["models"]["small"] = other
+    [traced] = made_up([0.5, 0.6], [0.1, 0.4])["figures"]["models"].values()
+    data["figures"]["models"] |= {"small": other, "traced": traced | {"layers": {}, "subjects": []}}
     text = page(data, tmp_path)
     layers.draw(data, tmp_path / "localization.png")
-    first, second = (text.index(f"## {model}") for model in ("tiny", "small"))
+    first, second, third = (text.index(f"## {model}") for model in ("tiny", "small", "traced"))
     assert first < text.index("| layer | ES | PS | NS | S | preservation | neighbourhood KL |") < second
     assert "| layer | ES | PS | NS | S |\n" in text[second:]
     assert "at 2 of 3 layers of small" in " ".join(text.split())
     assert "free answers and perplexity were not measured" in " ".join(text[second:].split())
     assert "first 24 facts of the known facts of Meng et al. 2022" in " ".join(text[second:].split())
-    assert "The highest S is at layer **2** (90.0 %)" in text[second:]
+    assert "The highest S is at layer **2** (90.0 %)" in text[second:third]
+    assert "**On traced facts were traced, and none was edited" in text
+    assert "| traced | 0 of 2 |  |  |  | layer 1 |  |" in text
+    assert "highest S is" not in text[third:]
