@@ -69,7 +69,9 @@ def test_the_page_from_made_up_data(tmp_path: Path) -> None:
     text = written.read_text()
     assert picture.name == "sequential-zsre.png"
     assert picture.read_bytes()[:4] == b"\x89PNG"
-    assert text.startswith("# Many edits, one after another\n\n**After 100 edits of zsre, made one after another")
+    assert text.startswith(
+        "# Many edits, one after another\n\n**On tiny, after 100 edits of zsre, made one after another"
+    )
     assert "still said freely: ROME 40.0 %" in text
     assert "tiny, and no order but the file's" in text
     assert "| ROME (1 edit failed) | 100 | 40.0 [30.0, 45.0] | 40.0 [30.0, 45.0] |" in text
