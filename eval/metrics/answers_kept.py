@@ -125,6 +125,15 @@ def _metric(
     )
 
 
+def _about_the_subject(kind: str, where: str, kept: LeaderboardColumn, bleed: LeaderboardColumn) -> tuple[Metric, ...]:
+    """Answers kept and bleed on prompts that name the edited subject and are not about the fact."""
+    share = _share("word", kind=kind)
+    return (
+        _metric(f"answer_kept_{kind}", f"answers kept: {where}", share, "high", kept, kinds=(kind,)),
+        _metric(f"bleed_{kind}", f"bleed: {where}", _bleed(kind), "low", bleed, kinds=(kind,)),
+    )
+
+
 METRICS = (
     _metric("answer_kept", "answers kept", _share("object", "word"), "high", LeaderboardColumn(22)),
     _metric(
@@ -137,12 +146,6 @@ METRICS = (
     ),
     _metric("first_token_kept", "first token kept", _first_token, "high", LeaderboardColumn(24)),
     _metric("bleed", "bleed: new object said elsewhere", _bleed(), "low", LeaderboardColumn(26)),
-    *(
-        _metric(f"{key}_{kind}", f"{title}: {where}", compute, better, LeaderboardColumn(place), kinds=(kind,))
-        for kind, where, place in ((SUBJECT_KIND, "same subject", 136), (RUNNING_KIND, "subject in running text", 138))
-        for key, title, compute, better, place in (
-            ("answer_kept", "answers kept", _share("word", kind=kind), "high", place),
-            ("bleed", "bleed", _bleed(kind), "low", place + 1),
-        )
-    ),
+    *_about_the_subject(SUBJECT_KIND, "same subject", LeaderboardColumn(136), LeaderboardColumn(137)),
+    *_about_the_subject(RUNNING_KIND, "subject in running text", LeaderboardColumn(138), LeaderboardColumn(139)),
 )
