@@ -98,13 +98,18 @@ def convert(gguf_file: Path, folder: Path) -> None:
     """Writes a GGUF model as a folder for `load`: of the same bits as its de-quantised float32, and packed.
 
     Raises:
-        DamagedModelError: it lacks weights.
+        DamagedModelError: it is cut short or damaged, or it lacks weights.
         Exception: what transformers raises where it cannot read it.
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer  # seconds to import
 
     options: dict[str, Any] = {"gguf_file": gguf_file.name, "dtype": torch.float32, "output_loading_info": True}
-    loaded: Any = AutoModelForCausalLM.from_pretrained(gguf_file.parent, **options)
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(gguf_file.parent, **options)
+    except Exception as error:
+        if problem := _problem(gguf_file):
+            raise DamagedModelError(f"{gguf_file} is cut short or damaged ({problem}); fetch it again") from error
+        raise
     model, loading = loaded
     refuse_incomplete(gguf_file, model, loading)
     tokenizer = AutoTokenizer.from_pretrained(gguf_file.parent, gguf_file=gguf_file.name)
@@ -116,6 +121,17 @@ def convert(gguf_file: Path, folder: Path) -> None:
         model.generation_config.save_pretrained(folder)
     pack(gguf_file, model, folder)
     tokenizer.save_pretrained(folder)
+
+
+def _problem(gguf_file: Path) -> str:
+    """What is wrong with the form of a GGUF file; empty where all its parts are there."""
+    from gguf import GGUFReader
+
+    try:
+        GGUFReader(gguf_file)
+    except Exception as error:  # of many kinds, by where the file is damaged
+        return " ".join(str(error).split())[:200]
+    return ""
 
 
 def _forget_quantisation(model: torch.nn.Module) -> None:

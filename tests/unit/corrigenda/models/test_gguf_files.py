@@ -7,6 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
+import gguf
 import pytest
 import tiny
 import torch
@@ -118,8 +119,6 @@ def test_what_is_refused(name: str, said: str, llama: LanguageModel, tmp_path: P
 
 
 def test_an_architecture_that_transformers_does_not_read(tmp_path: Path) -> None:
-    import gguf
-
     writer = gguf.GGUFWriter(tmp_path / "odd.gguf", "odd")
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -127,3 +126,16 @@ def test_an_architecture_that_transformers_does_not_read(tmp_path: Path) -> None
     writer.close()
     with pytest.raises(DamagedModelError, match=r"odd\.gguf.*architecture 'odd'.*hub id or a folder"):
         load(tmp_path / "odd.gguf")
+
+
+@pytest.mark.parametrize("damage", ["head", "half", "most", "counts"])
+def test_a_file_that_is_cut_short_or_damaged(damage: str, llama: LanguageModel, tmp_path: Path, cache: Path) -> None:
+    path = write_gguf(tmp_path / "tiny.gguf", llama, kind="Q8_0")
+    whole = path.read_bytes()
+    counts = whole[:8] + b"\xff" * 16 + whole[24:]
+    path.write_bytes(
+        {"head": whole[:20], "half": whole[: len(whole) // 2], "most": whole[:-200], "counts": counts}[damage]
+    )
+    with pytest.raises(DamagedModelError, match=r"tiny\.gguf is cut short or damaged \(.*\); fetch it again"):
+        load(path)
+    assert not list(cache.glob("models/*/config.json"))
