@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FILE = "packed.safetensors"
 """The file's name in a model's folder, beside `config.json`."""
-PIECE = 2**20
+PIECE = 2**18
 """Numbers that are unpacked at once."""
 
 
@@ -79,7 +79,8 @@ def unpack(folder: Path, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
             if name in kinds:
                 found[name] = _unpacked(tensor, kinds[name], dtype or torch.float32)
             else:
-                found[name] = tensor if dtype is None or tensor.dim() < 2 else tensor.to(dtype)
+                # Copied: otherwise the whole file stays in memory for the sake of a norm.
+                found[name] = tensor.to(tensor.dtype if dtype is None or tensor.dim() < 2 else dtype, copy=True)
     return found
 
 
@@ -97,8 +98,10 @@ def _unpacked(rows: Tensor, kind: str, dtype: torch.dtype = torch.float32) -> Te
     whole, packed = found.view(-1, found.shape[-1]), rows.view(-1, rows.shape[-1])
     step = max(1, PIECE // found.shape[-1])
     for begin in range(0, len(whole), step):
-        piece = dequantize(packed[begin : begin + step].numpy(), of)
-        whole[begin : begin + step] = torch.from_numpy(piece)
+        part = packed[begin : begin + step]
+        # As one row: of many rows the library takes sixteen at a time, and most of the time goes into that.
+        piece = dequantize(part.numpy().reshape(1, -1), of)
+        whole[begin : begin + step] = torch.from_numpy(piece).view(len(part), -1)
     return found
 
 
