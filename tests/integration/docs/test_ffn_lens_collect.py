@@ -80,5 +80,18 @@ def test_the_page_of_a_tiny_model(tmp_path: Path, prepared: list[str]) -> None:
     text = " ".join((tmp_path / "docs" / "ffn-lens.md").read_text().split())
     assert "**3 that the model knows**, of 4 asked (2 embedded, 2 CounterFact)" in text
     assert "so this is no replication" in text
+    for part in ("figures", "digest"):  # a model of which facts alone were followed
+        whole = data[part]["models"][model]
+        parts = ("n_layers", "d_ffn", "gated", "facts", "by_layer", "claims")
+        data[part]["models"]["other"] = {name: whole[name] for name in parts if name in whole}
+    claims = data["digest"]["models"]["other"]["claims"]
+    names = ("subject", "relation", "enriched", "extracted")
+    data["digest"]["models"]["other"]["claims"] = {name: claims[name] for name in names}
+    pages.data_path("ffn-lens", tmp_path / "docs").write_text(json.dumps(data))
+    ffn_lens.REPORT.main(["page", "--docs", str(tmp_path / "docs")])
+    text = " ".join((tmp_path / "docs" / "ffn-lens.md").read_text().split())
+    assert "**Of 4 claims of three papers about FFN memories that were tried," in text
+    assert text.count("| not tried |") == 11
+    assert "## Early exit, other" not in text
     for picture in ("text", "driven", "facts"):
         assert (tmp_path / "docs" / "figures" / f"ffn-lens-{picture}.png").read_bytes()[:4] == b"\x89PNG"
