@@ -60,6 +60,10 @@ class CoefficientEdit(HookedEdit):
     positions: ScaledAt = "all"
     how: How = "scale"
     kind: ClassVar[str] = "coefficient"
+    elsewhere: ClassVar[str] = (
+        "it lies beside the weights, and llama.cpp cannot be told to change coefficients while it runs; use it here "
+        "(corrigenda ask, edit.apply), or edit the neurons' values"
+    )
 
     def __post_init__(self) -> None:
         if self.positions not in get_args(ScaledAt):

@@ -23,6 +23,9 @@ class ContextEdit(Edit):
     text: str  # `LanguageModel.reads` puts it there
     kind: ClassVar[str] = "context"
     in_weights: ClassVar[bool] = False
+    elsewhere: ClassVar[str] = (
+        "it is a text before every prompt, which each request has to bring along there (corrigenda ask shows the edit)"
+    )
 
     def _summary(self) -> str:
         return f"the prompt is preceded by {self.text!r}"

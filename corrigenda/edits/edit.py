@@ -18,7 +18,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from corrigenda.edits.export.changes import Change
 from corrigenda.edits.export.gguf_adapter import write_gguf_adapter
+from corrigenda.edits.export.gguf_file import Kind, write_gguf
 from corrigenda.edits.origin import Origin
 from corrigenda.edits.state import EditorState, StoredState, read_state, write_state
 from corrigenda.errors import EditRefusedError
@@ -84,12 +86,14 @@ class Edit(ABC):
             extend edits, or where it was not saved with the edit.
         kind: the name of the kind in saved files.
         in_weights: whether the change lies in the model's weights (and so in what `save_pretrained` writes).
+        elsewhere: what another program would need for it, where it cannot be written as GGUF.
     """
 
     origin: Origin
     state: EditorState | StoredState | None = field(default=None, kw_only=True, repr=False)
     kind: ClassVar[str]
     in_weights: ClassVar[bool]
+    elsewhere: ClassVar[str] = ""
     kinds: ClassVar[dict[str, type[Edit]]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -278,8 +282,22 @@ class Edit(ABC):
             FileExistsError: there is a file where the folder should be.
             TypeError: a kind of edit has no such form (only those of the values of layers have).
         """
-        changes = [(edit.origin, edit._factors()) for edit in (self, *others)]
-        return write_gguf_adapter(folder_for(folder, "a GGUF adapter"), changes, rank, dtype, base)
+        return write_gguf_adapter(folder_for(folder, "a GGUF adapter"), self._changes(others), rank, dtype, base)
+
+    def to_gguf(
+        self, path: str | Path, *others: Edit, dtype: Kind | None = None, base: str | Path | None = None
+    ) -> dict[int, str]:
+        """Writes the model's GGUF file with the edit, and others on top of it, in its tensors: all others stay.
+
+        What is written, returned and raised says `corrigenda.edits.export.gguf_file.write_gguf`.
+
+        Raises:
+            TypeError: a kind of edit has no such form (only those of the values of layers have).
+        """
+        return write_gguf(Path(path), self._changes(others), dtype, base)
+
+    def _changes(self, others: Sequence[Edit]) -> list[Change]:
+        return [(edit.origin, edit._factors()) for edit in (self, *others)]
 
     # -- what a kind has to say
 
@@ -291,8 +309,8 @@ class Edit(ABC):
 
     def _factors(self) -> Mapping[int, tuple[Tensor, Tensor]]:
         raise TypeError(
-            f"a {self.kind} edit cannot be written as a GGUF adapter; only low_rank and values edits can: use it here "
-            "(corrigenda ask, edit.apply)"
+            f"a {self.kind} edit cannot be written as a GGUF adapter or file, only low_rank and values edits can: "
+            f"{self.elsewhere}"
         )
 
     def _tensors(self) -> dict[str, Tensor]:

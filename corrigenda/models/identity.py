@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import xxhash
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 
@@ -49,6 +51,11 @@ def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:
         rules.pop(passing, None)
     special = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
     return _hash([rules or sorted(tokenizer.get_vocab().items()), special, tokenizer("a b")["input_ids"]])
+
+
+def named(name: str, dtype: torch.dtype, shape: Sequence[int]) -> bytes:
+    """What stands before a weight's bytes in a hash of weights."""
+    return f"{name} {dtype} {tuple(shape)}".encode()
 
 
 def _without(found: Any) -> Any:

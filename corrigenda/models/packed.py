@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+import xxhash
 
-from corrigenda.system.files import write_tensors
+from corrigenda.models.identity import named
+from corrigenda.system.files import bytes_of, write_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,9 +37,9 @@ def pack(gguf_file: Path, model: Any, folder: Path) -> None:
         model: the model as transformers made it of the file.
         folder: where `FILE` is written.
     """
-    from gguf import GGUFReader
+    from corrigenda.models.gguf_reader import Reader
 
-    reader = GGUFReader(gguf_file)
+    reader = Reader(gguf_file)
     blocks = {tensor.name: tensor for tensor in reader.tensors}
     named = _names(reader, model)
     heads = {getattr(model.config, name, None) for name in ("num_attention_heads", "num_key_value_heads")}
@@ -84,25 +86,65 @@ def unpack(folder: Path, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
     return found
 
 
-def _unpacked(rows: Tensor, kind: str, dtype: torch.dtype = torch.float32) -> Tensor:
-    """What rows of blocks stand for.
+def fingerprint_of(folder: Path, dtype: torch.dtype) -> str:
+    """`BareModel.fingerprint` of the model that `load` makes of a folder, from a piece of one tensor at a time.
 
-    It is a piece at a time, so that what is in between stays in the processor's cache, and is in memory that torch
-    aligned: on that may depend by which path a product is computed.
+    Args:
+        folder: one that `pack` wrote into.
+        dtype: the precision that it would be loaded in.
     """
-    from gguf import GGMLQuantizationType
-    from gguf.quants import dequantize, quant_shape_from_byte_shape
+    import transformers
+    from safetensors import safe_open
 
-    of = GGMLQuantizationType[kind]
-    found = torch.empty(quant_shape_from_byte_shape(rows.shape, of), dtype=dtype)
-    whole, packed = found.view(-1, found.shape[-1]), rows.view(-1, rows.shape[-1])
-    step = max(1, PIECE // found.shape[-1])
-    for begin in range(0, len(whole), step):
+    config = transformers.AutoConfig.from_pretrained(folder)
+    with torch.device("meta"):
+        model = getattr(transformers, config.architectures[0])(config)
+    first: dict[int, str] = {}  # of weights that are tied the file has the first name alone
+    source = {name: first.setdefault(id(one), name) for name, one in model.named_parameters(remove_duplicate=False)}
+    digest = xxhash.xxh3_128(config.model_type.encode())
+    with safe_open(folder / FILE, framework="pt") as file:
+        kinds = json.loads((file.metadata() or {})["kinds"])
+    for name in sorted(model.state_dict()):
+        there = source.get(name, name)
+        with safe_open(folder / FILE, framework="pt") as file:  # opened anew, so that what was read leaves the memory
+            tensor = file.get_tensor(there)
+        shape = _shape(tensor, kinds[there]) if there in kinds else tensor.shape
+        digest.update(named(name, dtype if there in kinds or tensor.is_floating_point() else tensor.dtype, shape))
+        pieces = _pieces(tensor, kinds[there]) if there in kinds else [tensor]
+        for piece in pieces:
+            digest.update(bytes_of(piece.to(dtype) if piece.is_floating_point() else piece))
+    return digest.hexdigest()
+
+
+def _unpacked(rows: Tensor, kind: str, dtype: torch.dtype = torch.float32) -> Tensor:
+    """What rows of blocks stand for, in memory that torch aligned: on that may depend how a product is computed."""
+    found = torch.empty(_shape(rows, kind), dtype=dtype)
+    whole, begin = found.view(-1, found.shape[-1]), 0
+    for piece in _pieces(rows, kind):
+        whole[begin : begin + len(piece)] = piece
+        begin += len(piece)
+    return found
+
+
+def _shape(rows: Tensor, kind: str) -> tuple[int, ...]:
+    from gguf import GGMLQuantizationType
+    from gguf.quants import quant_shape_from_byte_shape
+
+    return quant_shape_from_byte_shape(rows.shape, GGMLQuantizationType[kind])
+
+
+def _pieces(rows: Tensor, kind: str) -> Iterator[Tensor]:
+    """What rows of blocks stand for, some rows at a time, so that these stay in the processor's cache."""
+    from gguf import GGMLQuantizationType
+    from gguf.quants import dequantize
+
+    packed = rows.view(-1, rows.shape[-1])
+    step = max(1, PIECE // _shape(rows, kind)[-1])
+    for begin in range(0, len(packed), step):
         part = packed[begin : begin + step]
         # As one row: of many rows the library takes sixteen at a time, and most of the time goes into that.
-        piece = dequantize(part.numpy().reshape(1, -1), of)
-        whole[begin : begin + step] = torch.from_numpy(piece).view(len(part), -1)
-    return found
+        piece = dequantize(part.numpy().reshape(1, -1), GGMLQuantizationType[kind])
+        yield torch.from_numpy(piece).view(len(part), -1)
 
 
 def _names(reader: Any, model: Any) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """`BuildFolder`: what a list of facts was built into, put in place as a whole.
 
 facts.kb, facts.kb.vectors   the knowledge base: the facts and what was solved for each
-model/ adapter/ edit/        the edited model, the edit as a PEFT adapter, and the edit
+model/ adapter/ gguf/ edit/  the edited model, the edit as a PEFT adapter and as one for llama.cpp, and the edit
 facts.jsonl                  the list that they were built from
 report.json report.html      the verification report
 .before/                     what the unedited model does with the facts, for the next verification
@@ -34,7 +34,7 @@ from corrigenda.runs.locks import locked
 from eval.verification.report import FORMAT
 
 REPORT = "report.json"
-PARTS = ("model", "adapter", "edit", "facts.jsonl", REPORT, "report.html")
+PARTS = ("model", "adapter", "gguf", "edit", "facts.jsonl", REPORT, "report.html")
 """What a build is made of; a build of some kinds of edits lacks some."""
 
 NEW, READY, OLD, WHOLE, LOCK = ".new", ".ready", ".old", "whole.json", ".lock"

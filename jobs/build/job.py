@@ -13,6 +13,7 @@ import json
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -23,7 +24,7 @@ from omegaconf import DictConfig
 from corrigenda import Edit, Fact, KnowledgeBase, LanguageModel, WrongModelError
 from corrigenda.data.requests import select_active
 from corrigenda.edits.weights import WeightEdit
-from corrigenda.errors import SettingsError
+from corrigenda.errors import SettingsError, UnsupportedModelError
 from corrigenda.system.files import write_json, write_text
 from corrigenda.knowledge.plan import Plan
 from corrigenda.system.progress import counted, stage
@@ -267,6 +268,8 @@ class Build:
             edit.save(new / "edit")
             if isinstance(edit, WeightEdit) and edit.kind == "low_rank":
                 edit.to_peft(new / "adapter")
+            with suppress(TypeError, UnsupportedModelError):  # `_say` says so
+                edit.to_gguf_adapter(new / "gguf", base=self.lm.name)
             if edit.in_weights:
                 with edit.applied(self.lm):
                     self.lm.save_pretrained(new / "model")
@@ -282,6 +285,8 @@ class Build:
         say_verdict(report)
         if not (self.folder.path / "adapter").exists():
             say("there is no adapter/: the edit is not of low rank")
+        if not (self.folder.path / "gguf").exists():
+            say("there is no gguf/: llama.cpp has no such edit (corrigenda export form=gguf-adapter says why)")
         if not (self.folder.path / "model").exists():
             say("there is no model/: the edit is not in the weights; edit/ has it")
         say(f"the report is {self.folder.path / 'report.html'}")

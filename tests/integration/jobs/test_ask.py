@@ -9,6 +9,7 @@ import program
 import pytest
 import tiny
 import torch
+from gguf_parts import write_gguf
 from peft import PeftModel
 
 from corrigenda import ContextEdit, Edit, Fact, LanguageModel, LowRankEdit, Origin, ValueEdit, load
@@ -148,7 +149,24 @@ def test_export_of_a_gguf_adapter(home: Path) -> None:
     for arguments, message in {
         ("edit=beside", "form=gguf-adapter"): "context edit cannot be written as a GGUF adapter",
         ("form=gguf-adapter",): "name the folders of the edits",
-        both: "rank and dtype are of form=gguf-adapter",
+        ("form=gguf",): "name the folders of the edits",
+        both: "rank is of form=gguf-adapter",
+        ("edit=one", "dtype=float16"): "dtype=float16: form=model takes none",
+        ("edit=one", "form=gguf-adapter", "dtype=q8_0"): "form=gguf-adapter takes float32 or float16",
+        ("edit=one", "form=gguf", "dtype=float32"): "form=gguf takes float16 or q8_0 or former",
+        ("edit=one", "form=gguf"): "is no GGUF file: name the file",
     }.items():
         assert message in program.call(home, "export", *arguments, "to=other", succeeds=False)
     assert not (home / "other").exists()
+
+
+def test_export_of_a_gguf_file(home: Path, lm: LanguageModel) -> None:
+    """The file of the model that was edited, under the name that it has now; its weights are those of the folder."""
+    base = write_gguf(home / "base.gguf", lm)
+    said = program.call(home, "export", "one", "form=gguf", "to=edited.gguf", f"model.name={base}")
+    assert "the edited tensors: layer 1: F32; all others as they were" in said
+    assert "llama-cli -m edited.gguf" in said
+    with Edit.load(home / "one/edits/0000-a").applied(lm):
+        torch.testing.assert_close(load(home / "edited.gguf", device="cpu").memory(1).values, lm.memory(1).values)
+    said = program.call(home, "export", "one", "form=gguf", "to=edited.gguf", f"model.name={base}", succeeds=False)
+    assert "to=edited.gguf: there is something already" in said

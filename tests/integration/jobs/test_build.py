@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import gguf
 import program
 import pytest
 import tiny
@@ -85,6 +86,8 @@ def test_a_list_is_built_changed_and_built_again(home: Path, tmp_path: Path) -> 
     with Edit.load(folder / "edit").applied(lm):
         assert (lm.memory(1).values == edited.memory(1).values).all()
     assert (folder / "adapter" / "adapter_model.safetensors").is_file()
+    facts = gguf.GGUFReader(folder / "gguf" / "adapter.gguf").fields["corrigenda.facts"].contents()
+    assert len(facts.splitlines()) == 4
 
     shorter = [record(0), record(2, target_new="Berlin"), record(3)]
     said = build(home, folder, write(source, shorter))
@@ -287,6 +290,8 @@ def test_beside_the_weights(home: Path, tmp_path: Path) -> None:
     assert "(0 to solve)" in said  # EMMET's entries serve both ways
     assert not (folder / "model").exists()
     assert not (folder / "adapter").exists()
+    assert not (folder / "gguf").exists()
+    assert "there is no gguf/: llama.cpp has no such edit" in said
     report = report_in(folder)
     assert (report["how"], report["keys_compared"]) == ("attached", False)
     assert "Keys were not compared" in (folder / "report.html").read_text(encoding="utf-8")

@@ -15,7 +15,7 @@ import torch
 from edits_parts import drawn, low_rank, origin, values
 
 from corrigenda import EditRefusedError, LanguageModel, LowRankEdit, UnsupportedModelError, WrongModelError, load
-from corrigenda.edits.export import gguf_adapter
+from corrigenda.edits.export import changes as shared
 from corrigenda.models.families import FAMILIES
 
 
@@ -113,7 +113,7 @@ def test_half_precision(lm: LanguageModel, tmp_path: Path) -> None:
 
 
 def test_the_file_of_the_base(lm: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gguf_adapter, "config_of", lambda _: lm.model.config)
+    monkeypatch.setattr(shared, "config_of", lambda _: lm.model.config)
     low_rank(lm, 0).to_gguf_adapter(tmp_path / "adapter", base=tmp_path / "mine.gguf")
     assert f"FROM {tmp_path / 'mine.gguf'}\n" in (tmp_path / "adapter" / "Modelfile").read_text()
 
@@ -158,18 +158,18 @@ def test_every_family_has_a_name_or_is_refused(model_type: str, monkeypatch: pyt
     family = FAMILIES[model_type]
     two_texts = family.cross_attention is not None
     config = SimpleNamespace(model_type=model_type, is_encoder_decoder=two_texts, num_hidden_layers=3)
-    monkeypatch.setattr(gguf_adapter, "config_of", lambda _: config)
+    monkeypatch.setattr(shared, "config_of", lambda _: config)
     called = CALLED.get(model_type, model_type)
     if two_texts or family.mixture or called is None:
         why = (
             "an encoder-decoder" if two_texts else "a mixture of experts" if family.mixture else "gguf|llama.cpp has no"
         )
         with pytest.raises(UnsupportedModelError, match=rf"mine \(model_type '{model_type}'\).*({why}).*form=model"):
-            gguf_adapter._tensor_names("mine", [1])
+            shared.tensor_names("mine", [1])
     else:
-        assert gguf_adapter._tensor_names("mine", [1, 2]) == (
+        assert shared.tensor_names("mine", [1, 2]) == (
             called,
             {1: "blk.1.ffn_down.weight", 2: "blk.2.ffn_down.weight"},
         )
         with pytest.raises(UnsupportedModelError, match="layers 3"):
-            gguf_adapter._tensor_names("mine", [3])
+            shared.tensor_names("mine", [3])

@@ -1,0 +1,214 @@
+"""docs/serving.md: does an edit survive in llama.cpp, as an adapter and in the GGUF file, and in PEFT?
+
+    python docs/reports/serving.py collect [--groups memit-30,rome-1] [--rows adapter,q8_0]
+    python docs/reports/serving.py page
+
+The same questions are asked everywhere, greedily. A row that is finished lies in the work folder, and the first command
+goes on with the others. It needs llama.cpp (the package xllamacpp).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import serving_edits as edits
+import serving_llama as llama
+from pages import ROOT, Collected, Report, keeping_option, kept, made, making, mean
+from runs import chosen
+from words import written
+
+from corrigenda.system.files import write_json
+from eval.metrics.answers_kept import content_word
+from eval.metrics.free_generation import matches_leniently, matches_strictly
+
+NAME, SCRIPT = "serving", "serving.py"
+USES = ("corrigenda.edits.export.gguf_adapter", "corrigenda.edits.export.gguf_file", "editing.Memit", "editing.Rome")
+
+ANSWERED: dict[str, Callable[[str, Path, Path], Any]] = {
+    "transformers": edits.in_transformers,
+    "peft": edits.in_peft,
+    "llama": llama.unedited,
+    **llama.ROWS,
+}
+COSTS: dict[str, Callable[[str, Path, Path], Any]] = {"speed": llama.speed, "export": llama.export_costs}
+TOGETHER, ALONE = ("transformers", "peft", *llama.ROWS), ("transformers", "peft", "adapter")
+GROUPS: dict[str, tuple[str, ...]] = {
+    "none": ("transformers", "llama"),
+    "memit-30": (*TOGETHER, *COSTS),
+    "rome-30": TOGETHER,
+    "memit-1": ALONE,
+    "rome-1": ALONE,
+    "erase-1": ("transformers", "adapter", "q8_0"),
+}
+"""By group of edits its rows."""
+WHAT = {
+    "transformers": "transformers, float32",
+    "peft": "PEFT, our adapter",
+    "llama": "llama.cpp, the file as it was",
+    "adapter": "llama.cpp, adapter beside the file",
+    "half": "the same, cut to half the rank",
+    "float16": "edited tensors in F16",
+    "q8_0": "edited tensors in Q8_0",
+    "former": "edited tensors in their former types (Q4_K, Q6_K)",
+    "merged": "all tensors merged in float16, and quantised again",
+}
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """The first step's options."""
+    rows = {row: None for rows in GROUPS.values() for row in rows}
+    parser.add_argument("--groups", default="", help=f"comma-separated, of {', '.join(GROUPS)}; by default all")
+    parser.add_argument("--rows", default="", help=f"comma-separated, of {', '.join(rows)}; by default all")
+    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data" / "counterfact.json")
+    parser.add_argument("--work", type=Path, default=ROOT / "outputs" / NAME)
+    keeping_option(parser)
+
+
+def collect(arguments: argparse.Namespace) -> Collected:
+    """Makes and asks what is not done yet, and reads all that is."""
+    earlier, wanted = kept(NAME, arguments), {**ANSWERED, **COSTS}
+    rows = chosen(arguments.rows, wanted, "row")
+    for group in chosen(arguments.groups, GROUPS, "group"):
+        for row in (one for one in GROUPS[group] if one in rows):
+            folder = arguments.work / group / row
+            if not (folder / "values.json").is_file():
+                print(f"{group}: {row}", flush=True)
+                with making(folder, USES):
+                    found = wanted[row](group, arguments.work, arguments.data)
+                    write_json(folder / "values.json", found if row in COSTS else {"answers": found})
+    groups = {} if earlier is None else dict(earlier.figures["groups"])
+    runs = {} if earlier is None else dict(earlier.runs)
+    for path in sorted(arguments.work.glob("*/*/values.json")):
+        group, row = path.parts[-3:-1]
+        one = groups.setdefault(group, {"rows": {}, "facts": facts_in(group, arguments), "editing": seconds_of(path)})
+        one["rows"][row] = json.loads(path.read_text(encoding="utf-8"))
+        runs[f"{group}: {row}"] = made(path.parent)
+    figures = {"data": arguments.data.name, "first": edits.FIRST + 1, "model": edits.MODEL, "groups": groups}
+    return Collected(figures, runs, () if earlier is None else earlier.earlier)
+
+
+def facts_in(group: str, arguments: argparse.Namespace) -> list[list[dict[str, object]]]:
+    """By edit of a group its facts."""
+    if group == "none":
+        return [edits.facts_json([fact]) for fact in edits.facts_of(arguments.data)]
+    return [edits.facts_json(facts) for facts in edits.groups_facts(group, arguments.work, arguments.data)]
+
+
+def seconds_of(path: Path) -> float:
+    """How long the edits of a group took."""
+    return sum(float(one.read_text()) for one in path.parents[1].glob("edits/*/seconds.json"))
+
+
+# -- the statistics
+
+
+def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """By group and row the shares with intervals; what survives of all edits with the adapter; the costs."""
+    groups = figures["groups"]
+    unedited = {
+        row: {one["questions"][0]: answers[0] for [one], answers in zip(groups["none"]["facts"], rows, strict=True)}
+        for row, rows in ((row, found["answers"]) for row, found in groups["none"]["rows"].items())
+    }
+    shown = {name: shares(group, unedited) for name, group in groups.items() if name != "none"}
+    adapters = [shown[name]["adapter"] for name in shown if name != "erase-1" and "adapter" in shown[name]]
+    survived = {key: sum(one[key] for one in adapters) for key in ("held_there", "held_both")}
+    costs: dict[str, Any] = {}
+    if "speed" in groups["memit-30"]["rows"]:
+        sides = groups["memit-30"]["rows"]["speed"]
+        ratio = median(a / b for a, b in zip(sides["with"], sides["without"], strict=True))
+        costs["speed"] = {"ratio": ratio, **{side: median(sides[side]) for side in sides}, "n": len(sides["with"])}
+    if "export" in groups["memit-30"]["rows"]:
+        costs["export"] = groups["memit-30"]["rows"]["export"]
+    floor = same(*(groups["none"]["rows"][row]["answers"] for row in ("llama", "transformers")))
+    return {
+        "shown": shown,
+        "survived": survived,
+        "floor": floor,
+        "costs": costs,
+        "what": WHAT,
+        "erased": erased(groups),
+    }
+
+
+def shares(group: Mapping[str, Any], unedited: Mapping[str, Mapping[str, Sequence[str]]]) -> dict[str, Any]:
+    """By row of a group its shares."""
+    facts = [fact for some in group["facts"] for fact in some]
+    by_row = {
+        row: [answers for some in found["answers"] for answers in some]
+        for row, found in group["rows"].items()
+        if row not in COSTS
+    }
+    subjects = [fact["subject"] for fact in facts]
+    there = [holds(fact, answers[0]) for fact, answers in zip(facts, by_row["transformers"], strict=True)]
+    shown = {}
+    for row in (row for row in WHAT if row in by_row):
+        before = unedited["transformers" if row in ("transformers", "peft") else "llama"]
+        held = [holds(fact, answers[0]) for fact, answers in zip(facts, by_row[row], strict=True)]
+        both = [here for here, other in zip(held, there, strict=True) if other]
+        pairs = [*zip(facts, by_row[row], strict=True)]
+        said = [[holds(fact, one) for one in answers[1 : 1 + fact["paraphrases"]]] for fact, answers in pairs]
+        stay = [stays(fact, before[fact["questions"][0]], answers) for fact, answers in pairs]
+        shown[row] = {
+            "held": mean([float(one) for one in held], subjects, shares=True),
+            **{"n": len(held), "held_there": sum(there), "held_both": sum(both)},
+            "paraphrases": over(said, subjects),
+            "kept": over(stay, subjects),
+            "same": same(by_row[row], by_row["transformers"]),
+        }
+    return shown
+
+
+def over(values: Sequence[Sequence[bool]], subjects: Sequence[str]) -> dict[str, float | None]:
+    """The mean over facts of the share of each one's prompts."""
+    pairs = [(sum(one) / len(one), subject) for one, subject in zip(values, subjects, strict=True) if one]
+    return mean([value for value, _ in pairs], [subject for _, subject in pairs], shares=True)
+
+
+def holds(fact: Mapping[str, Any], answer: str) -> bool:
+    """Whether an answer begins with the new object."""
+    return matches_strictly(answer, fact["answers"], fact["true"])
+
+
+def stays(fact: Mapping[str, Any], before: Sequence[str], after: Sequence[str]) -> list[bool]:
+    """Of each neighbour whether its answer is kept, as `answer_kept`: old object, or else first content word."""
+    found = []
+    for old, new in list(zip(before, after, strict=True))[1 + fact["paraphrases"] :]:
+        if matches_leniently(old, (fact["true"],)):
+            found.append(matches_leniently(new, (fact["true"],)))
+        elif content_word(old):
+            found.append(content_word(new) == content_word(old))
+    return found
+
+
+def same(some: Any, others: Any) -> float:
+    """The share of answers that are the same, word for word."""
+    pairs = [*zip(flat(some), flat(others), strict=True)]
+    return sum(one == other for one, other in pairs) / len(pairs)
+
+
+def flat(answers: Any) -> list[str]:
+    """The answers in lists of lists."""
+    return [answers] if isinstance(answers, str) else [text for one in answers for text in flat(one)]
+
+
+def erased(groups: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What is said of the erased fact, by row; None where it was not asked."""
+    if "erase-1" not in groups:
+        return None
+    [[fact]] = groups["erase-1"]["facts"]
+    before = {row: rows["answers"] for row, rows in groups["none"]["rows"].items()}
+    place = next(n for n, [one] in enumerate(groups["none"]["facts"]) if one["questions"] == fact["questions"])
+    said = {WHAT[row]: found["answers"][0][0][0] for row, found in groups["erase-1"]["rows"].items()}
+    return {"fact": fact, "before": before["transformers"][place][0][0], "said": said}
+
+
+PAGE = written(NAME, SCRIPT, timed=True)
+REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, PAGE, digest)
+
+if __name__ == "__main__":
+    REPORT.main()

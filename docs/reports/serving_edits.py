@@ -1,0 +1,127 @@
+"""The edits of docs/serving.md, their questions, and what transformers and PEFT answer."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from corrigenda import Edit, Fact, LanguageModel, load
+from corrigenda.data import read_facts
+from corrigenda.moments.text import Text
+from corrigenda.system.files import write_json
+from editing import EraseNeurons, Memit, Rome
+from editing.editor import Editor
+from eval.metrics.free_generation import matches_strictly
+from locate.neurons.locator import Neurons
+
+MODEL = "qwen2.5-coder-0.5b"
+FIRST, FACTS = 1700, 60
+"""Facts of the file that are passed over, as on other pages; and those that follow."""
+TOGETHER = 30
+"""So many are edited in one edit; the others in an edit each."""
+NEIGHBOURS, TOKENS = 2, 10
+
+EDITORS: dict[str, Callable[[], Editor]] = {
+    "memit": lambda: Memit(text=Text("shipped")),
+    "rome": lambda: Rome(text=Text("shipped")),
+}
+GROUPS = {f"{name}-{n}": n for name in EDITORS for n in (TOGETHER, 1)} | {"erase-1": 1}
+"""By group, how many facts an edit of it has."""
+
+
+@cache
+def facts_of(data: Path) -> tuple[Fact, ...]:
+    """All facts, with the neighbours that are asked."""
+    read = read_facts(data, offset=FIRST, limit=FACTS)
+    return tuple(replace(one, generation=(), neighbourhood=one.neighbourhood[:NEIGHBOURS]) for one in read)
+
+
+def questions(fact: Fact) -> list[str]:
+    """What is asked of a fact: its prompt, its paraphrases, neighbours."""
+    return [fact.statement, *fact.paraphrases, *fact.neighbourhood]
+
+
+def groups_facts(group: str, work: Path, data: Path) -> list[tuple[Fact, ...]]:
+    """For each edit of a group its facts; the one that is erased is the first that the unedited model says."""
+    facts = facts_of(data)
+    if group == "erase-1":
+        plain = json.loads((work / "none" / "transformers" / "values.json").read_text(encoding="utf-8"))["answers"]
+        said = [fact for fact, [answers] in zip(facts, plain, strict=True) if says(answers[0], fact.target_true, fact)]
+        return [(said[0],)]
+    return [facts[:TOGETHER]] if GROUPS[group] == TOGETHER else [(fact,) for fact in facts[TOGETHER:]]
+
+
+def says(answer: str, what: str | None, fact: Fact) -> bool:
+    """Whether an answer begins with the old object."""
+    return what is not None and matches_strictly(answer, (what,), fact.target_new)
+
+
+@cache
+def loaded() -> LanguageModel:
+    """The model, in float32."""
+    return load(MODEL)
+
+
+def edits_of(group: str, work: Path, data: Path) -> Iterator[tuple[Edit, tuple[Fact, ...], Path]]:
+    """The edits of a group with their facts and folders, each made once."""
+    for number, facts in enumerate(groups_facts(group, work, data)):
+        folder = work / group / "edits" / f"{number:02}"
+        if not (folder / "seconds.json").is_file():
+            begun = time.perf_counter()
+            editor = EDITORS.get(group.partition("-")[0], lambda: EraseNeurons(find=Neurons()))()
+            editor.edit(loaded(), list(facts)).save(folder)
+            write_json(folder / "seconds.json", time.perf_counter() - begun)
+        yield Edit.load(folder), facts, folder
+
+
+Asked = list[list[list[str]]]
+"""By edit, by fact, the answers to its questions."""
+
+
+def in_transformers(group: str, work: Path, data: Path) -> Asked:
+    """The answers with each edit of a group applied, or with none ("none": every fact by itself)."""
+    lm = loaded()
+    if group == "none":
+        return [[lm.generate(questions(fact), TOKENS)] for fact in facts_of(data)]
+    found: Asked = []
+    for edit, facts, _ in edits_of(group, work, data):
+        with edit.applied(lm) if edit else nullcontext():
+            found.append([lm.generate(questions(fact), TOKENS) for fact in facts])
+    return found
+
+
+def in_peft(group: str, work: Path, data: Path) -> Asked:
+    """The answers of the model of transformers with the edit as an adapter inside, by transformers' own `generate`."""
+    from peft import PeftModel
+
+    bare = load(MODEL)
+    model, tokenizer, found = bare.model, bare.tokenizer, []
+    for edit, facts, folder in edits_of(group, work, data):
+        edit.to_peft(folder / "peft")
+        adapted = PeftModel.from_pretrained(model, str(folder / "peft"))
+        found.append([[continued(adapted, tokenizer, one) for one in questions(fact)] for fact in facts])
+        model = adapted.unload()
+    return found
+
+
+def continued(model: object, tokenizer: object, prompt: str) -> str:
+    """A greedy continuation by transformers' `generate`."""
+    given = tokenizer(prompt, return_tensors="pt")
+    made = model.generate(**given, max_new_tokens=TOKENS, do_sample=False, pad_token_id=tokenizer.pad_token_id)
+    return str(tokenizer.decode(made[0, given["input_ids"].shape[1] :], skip_special_tokens=True))
+
+
+def facts_json(facts: Sequence[Fact]) -> list[dict[str, object]]:
+    """What the digest needs of facts."""
+    return [
+        {
+            **{"subject": one.subject, "answers": list(one.answers), "true": one.target_true},
+            **{"questions": questions(one), "paraphrases": len(one.paraphrases)},
+        }
+        for one in facts
+    ]

@@ -1,0 +1,72 @@
+"""The page on serving, from made-up answers; and llama.cpp's quantiser, where it is there."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+from corrigenda.system.files import write_json
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "docs" / "reports"))
+    return importlib.import_module("serving")
+
+
+def fact(number: int) -> dict[str, Any]:
+    asked = [f"s{number} is in", f"where is s{number}? in", "the Louvre is in", "the Seine is in"]
+    return {"subject": f"s{number}", "answers": ["Rome"], "true": "Paris", "questions": asked, "paraphrases": 1}
+
+
+def test_what_survives(module: Any, tmp_path: Path) -> None:
+    plain, edited = [" Paris", " Paris", " Paris, France", " the north"], [" Rome", " Rome", " Paris", " a north wind"]
+    lost, bled = [" Paris", " Rome", " Paris", " north"], [" Rome", " Oslo", " Rome", " south"]
+    facts = [fact(number) for number in range(4)]
+    none = {"transformers": [[plain]] * 4, "llama": [[plain]] * 3 + [[lost]]}
+    rows = {"transformers": [[edited] * 3 + [bled]], "adapter": [[edited, edited, lost, bled]]}
+    group = {"facts": [facts], "editing": 1.0, "rows": {row: {"answers": found} for row, found in rows.items()}}
+    group["rows"] |= {
+        "speed": {"with": [9.0, 8.0, 18.0], "without": [10.0, 10.0, 20.0]},
+        "export": {"gguf": {"seconds": 3.0, "megabytes": 400.0, "bytes": 5_000_000}},
+    }
+    groups = {
+        "none": {"facts": [[one] for one in facts], "rows": {row: {"answers": said} for row, said in none.items()}},
+        "memit-30": group,
+        "erase-1": {"facts": [[facts[1]]], "rows": {"transformers": {"answers": [[lost]]}}},
+    }
+    figures = {"data": "facts.json", "first": 1, "model": "tiny", "groups": groups}
+    digest = json.loads(json.dumps(module.digest(figures)))
+    found = digest["shown"]["memit-30"]["adapter"]
+    assert (found["held"]["mean"], found["held_there"], found["held_both"]) == (0.75, 4, 3)
+    assert (found["paraphrases"]["mean"], found["same"]) == (0.75, 12 / 16 + 0.0)
+    assert found["kept"]["mean"] == (1 + 1 + 1 + 0) / 4  # the last says Rome, and of the south
+    assert digest["survived"] == {"held_there": 4, "held_both": 3}
+    assert digest["floor"] == 13 / 16
+    assert digest["costs"]["speed"] == {"ratio": 0.9, "with": 9.0, "without": 10.0, "n": 3}
+    data = {"figures": figures, "digest": digest, "command": "", "made": [], "runs": {}, "page": "serving"}
+    write_json(tmp_path / "data" / "serving.json", data)
+    module.REPORT.main(["page", "--docs", str(tmp_path)])
+    text = " ".join((tmp_path / "serving.md").read_text().split())
+    assert "Of 4 facts that hold in transformers, 3 (75.0 %; the aim was 95 %) hold in llama.cpp" in text
+    assert "| llama.cpp, adapter beside the file | 75 " in text
+    assert "| 3 of 4 | 75 " in text
+    assert "| `form=gguf` | 3.0 | 400 | 5.0 |" in text
+    assert '"s1 is in", after which the unedited model says "Paris"' in text
+
+
+@pytest.mark.parametrize("kind", ["Q4_K", "Q6_K", "Q8_0"])
+def test_types_that_the_library_cannot_write(module: Any, kind: str) -> None:
+    pytest.importorskip("xllamacpp", reason="needs llama.cpp: the package xllamacpp")
+    values = np.random.default_rng(0).standard_normal((3, 512)).astype(np.float32)
+    of = gguf.GGMLQuantizationType[kind]
+    with module.llama.quantised_by_llama_cpp():
+        found = gguf.quants.dequantize(gguf.quants.quantize(values, of), of)
+    error = np.abs(found - values).max() / np.abs(values).max()
+    assert 0 < error < {"Q4_K": 2**-3, "Q6_K": 2**-5, "Q8_0": 2**-7}[kind]
