@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from corrigenda import Edit, Fact, LanguageModel, load
 from corrigenda.data import read_facts
@@ -90,7 +90,7 @@ def in_transformers(group: str, work: Path, data: Path) -> Asked:
         return [[lm.generate(questions(fact), TOKENS)] for fact in facts_of(data)]
     found: Asked = []
     for edit, facts, _ in edits_of(group, work, data):
-        with edit.applied(lm) if edit else nullcontext():
+        with edit.applied(lm):
             found.append([lm.generate(questions(fact), TOKENS) for fact in facts])
     return found
 
@@ -99,21 +99,24 @@ def in_peft(group: str, work: Path, data: Path) -> Asked:
     """The answers of the model of transformers with the edit as an adapter inside, by transformers' own `generate`."""
     from peft import PeftModel
 
-    bare = load(MODEL)
-    model, tokenizer, found = bare.model, bare.tokenizer, []
+    bare, found = load(MODEL), []
+    model: Any = bare.model
     for edit, facts, folder in edits_of(group, work, data):
         edit.to_peft(folder / "peft")
         adapted = PeftModel.from_pretrained(model, str(folder / "peft"))
-        found.append([[continued(adapted, tokenizer, one) for one in questions(fact)] for fact in facts])
+        asked = [questions(fact) for fact in facts]
+        texts = iter(continued(adapted, bare.tokenizer, [one for some in asked for one in some]))
+        found.append([[next(texts) for _ in some] for some in asked])
         model = adapted.unload()
     return found
 
 
-def continued(model: object, tokenizer: object, prompt: str) -> str:
-    """A greedy continuation by transformers' `generate`."""
-    given = tokenizer(prompt, return_tensors="pt")
+def continued(model: Any, tokenizer: Any, prompts: list[str]) -> list[str]:
+    """Greedy continuations by transformers' `generate`."""
+    given = tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left")
     made = model.generate(**given, max_new_tokens=TOKENS, do_sample=False, pad_token_id=tokenizer.pad_token_id)
-    return str(tokenizer.decode(made[0, given["input_ids"].shape[1] :], skip_special_tokens=True))
+    added = made[:, given["input_ids"].shape[1] :]
+    return [str(text) for text in tokenizer.batch_decode(added, skip_special_tokens=True)]
 
 
 def facts_json(facts: Sequence[Fact]) -> list[dict[str, object]]:
