@@ -27,7 +27,7 @@ class Reader(GGUFReader):
         return self._end_of_list(orig_offs) - orig_offs, [], [], [GGUFValueType.ARRAY]
 
     def _end_of_list(self, begin: int) -> int:
-        kind, length = struct.unpack_from("<IQ", self.data, begin)
+        kind, length = struct.unpack_from("<IQ", self.data.data, begin)
         end = begin + 12
         if kind not in (GGUFValueType.STRING, GGUFValueType.ARRAY):
             return end + int(length) * self.gguf_scalar_to_np[GGUFValueType(kind)]().itemsize
@@ -35,5 +35,5 @@ class Reader(GGUFReader):
             if kind == GGUFValueType.ARRAY:
                 end = self._end_of_list(end)
             else:
-                end += 8 + int(struct.unpack_from("<Q", self.data, end)[0])
+                end += 8 + int(struct.unpack_from("<Q", self.data.data, end)[0])
         return end

@@ -63,7 +63,6 @@ def test_what_survives(module: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["Q4_K", "Q6_K", "Q8_0"])
 def test_types_that_the_library_cannot_write(module: Any, kind: str) -> None:
-    pytest.importorskip("xllamacpp", reason="needs llama.cpp: the package xllamacpp")
     values = np.random.default_rng(0).standard_normal((3, 512)).astype(np.float32)
     of = gguf.GGMLQuantizationType[kind]
     with module.llama.quantised_by_llama_cpp():

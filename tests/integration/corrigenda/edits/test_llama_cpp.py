@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import tiny
 import torch
+import xllamacpp as llama_cpp
 from edits_parts import low_rank, values
 from gguf_parts import write_gguf
 
 from corrigenda import LanguageModel, load
-
-llama_cpp = pytest.importorskip("xllamacpp", reason="needs llama.cpp: the package xllamacpp")  # none for some machines
 
 TOKENS = [1, 5, 9, 12, 7]
 
