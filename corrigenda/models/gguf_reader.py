@@ -9,7 +9,7 @@ from typing import Any
 from gguf import GGUFReader, GGUFValueType
 
 
-class Reader(GGUFReader):
+class LeanReader(GGUFReader):
     """The library's reader, but lists are passed over.
 
     It makes some arrays for each token, which takes ten seconds and half a gigabyte for a vocabulary of 150,000.

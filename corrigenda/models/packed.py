@@ -37,9 +37,9 @@ def pack(gguf_file: Path, model: Any, folder: Path) -> None:
         model: the model as transformers made it of the file.
         folder: where `FILE` is written.
     """
-    from corrigenda.models.gguf_reader import Reader
+    from corrigenda.models.gguf_reader import LeanReader
 
-    reader = Reader(gguf_file)
+    reader = LeanReader(gguf_file)
     blocks = {tensor.name: tensor for tensor in reader.tensors}
     named = _names(reader, model)
     heads = {getattr(model.config, name, None) for name in ("num_attention_heads", "num_key_value_heads")}

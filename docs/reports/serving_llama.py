@@ -21,7 +21,7 @@ from serving_edits import MODEL, TOKENS, Asked, edits_of, facts_of, questions
 from corrigenda import Edit
 from corrigenda.edits.export.gguf_file import copy_with
 from corrigenda.models import embedded
-from corrigenda.models.gguf_reader import Reader
+from corrigenda.models.gguf_reader import LeanReader
 
 CONTEXT = 512
 SPEED_TOKENS, SPEED_TIMES = 48, 8
@@ -165,8 +165,8 @@ def quantised_by_llama_cpp() -> Iterator[None]:
 
 def quantise_all(path: Path, like: Path) -> None:
     """Quantises every tensor of a file anew, from float16, to the types of another file: as a merged model is."""
-    kinds = {tensor.name: tensor.tensor_type for tensor in Reader(like).tensors}
-    reader, whole = Reader(path), path.with_suffix(".anew")
+    kinds = {tensor.name: tensor.tensor_type for tensor in LeanReader(like).tensors}
+    reader, whole = LeanReader(path), path.with_suffix(".anew")
 
     def rows(tensor: Any) -> Iterator[bytes]:
         for begin in range(0, len(tensor.data), 256):

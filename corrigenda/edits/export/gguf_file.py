@@ -63,9 +63,9 @@ def write_gguf(
     _, names = tensor_names(base, layers)
     _require_same(base, changes)
     with _file_of(base, path.parent) as source:
-        from corrigenda.models.gguf_reader import Reader
+        from corrigenda.models.gguf_reader import LeanReader
 
-        reader = Reader(source)
+        reader = LeanReader(source)
         tensors = {tensor.name: tensor for tensor in reader.tensors}
         missing = [name for name in names.values() if name not in tensors]
         if missing:
