@@ -125,9 +125,8 @@ def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
     if "export" in groups["memit-30"]["rows"]:
         costs["export"] = groups["memit-30"]["rows"]["export"]
     floor = same(*(groups["none"]["rows"][row]["answers"] for row in ("llama", "transformers")))
-    missing = {
-        name: [row for row in rows if row not in groups.get(name, {"rows": ()})["rows"]] for name, rows in GROUPS.items()
-    }
+    there = {name: group["rows"] for name, group in groups.items()}
+    missing = {name: [row for row in rows if row not in there.get(name, ())] for name, rows in GROUPS.items()}
     return {
         **{"shown": shown, "survived": survived, "floor": floor, "costs": costs, "what": WHAT},
         **{"erased": erased(groups), "missing": {name: rows for name, rows in missing.items() if rows}},
