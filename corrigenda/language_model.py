@@ -7,14 +7,19 @@ from collections.abc import Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+import torch
+
 from corrigenda.edits.edit import Editable
 from corrigenda.edits.stack import AppliedEdits
-from corrigenda.forward import generation
+from corrigenda.forward import answering, generation
+from corrigenda.forward.recording import forward_logits
 from corrigenda.forward.self_check import check_itself
 from corrigenda.models.bare import changed_by_hand, first_line
 from corrigenda.models.condition import not_finite, require_no_adapter
 from corrigenda.models.families import Family
 from corrigenda.prompts import encode, put_before
+from corrigenda.settings.checked import AtLeastOne, check_value
+from corrigenda.text.display import quoted
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -109,6 +114,28 @@ class LanguageModel(Editable):
         if stop_at_newline:
             continuations = [first_line(text) for text in continuations]
         return continuations[0] if isinstance(prompts, str) else continuations
+
+    @torch.no_grad()
+    def next_tokens(self, prompt: str, most: int = 10) -> list[tuple[str, float]]:
+        """The likeliest next tokens after a prompt, as texts, each with its probability; the likeliest first.
+
+        Args:
+            prompt: the prompt; of a masked model the tokens are those at its mask.
+            most: how many tokens, at least 1.
+
+        Raises:
+            ContextLengthError: the prompt is longer than the model reads.
+            ValueError: the prompt is empty, or `most` is no such number.
+        """
+        check_value("next_tokens", "most", most, AtLeastOne)
+        with self.alone:
+            ids = encode(self.tokenizer, answering.with_mask(self, self.reads(prompt)))
+            self.require_room(len(ids), f"the prompt {quoted(prompt)}")
+            batch = self.batch([ids])
+            at = torch.tensor([answering.position(self, ids)], device=batch.lengths.device)
+            probabilities = forward_logits(self, batch, at)[0].float().softmax(-1)
+        best, found = probabilities.topk(min(most, len(probabilities)))
+        return [(str(self.tokenizer.decode([one])), p) for one, p in zip(found.tolist(), best.tolist(), strict=True)]
 
     def _weights_hash(self) -> str:
         if self.edits:

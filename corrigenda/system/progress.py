@@ -3,6 +3,8 @@
 Lines are for what is read later (nohup, a build, a cluster's log): one at the start and one at the end of what takes
 longer than a moment, and between them one every half minute, with what is done, the total and the time left. They are
 never broken, however narrow the output is taken to be.
+
+Who shows it elsewhere (a page) listens: `heard`.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TypeVar
 
 from rich.console import Console
@@ -26,6 +29,26 @@ QUIET_SECONDS = 1.0
 LINE_SECONDS = 30.0
 """And how long it is until each further line."""
 
+Hear = Callable[[str, int, "int | None"], None]
+"""Is told what is done, how many items are finished, and of how many; None where that is not known."""
+_HEARS: ContextVar[Hear | None] = ContextVar("hears", default=None)
+
+
+@contextmanager
+def heard(by: Hear) -> Iterator[None]:
+    """In the block, and in this thread, tells also `by` how far it is."""
+    token = _HEARS.set(by)
+    try:
+        yield
+    finally:
+        _HEARS.reset(token)
+
+
+def _passed_on(items: Iterable[T], description: str, total: int | None, hear: Hear) -> Iterator[T]:
+    for number, item in enumerate(items):
+        hear(description, number, total)
+        yield item
+
 
 def track(items: Iterable[T], description: str, bar: bool = True, total: int | None = None) -> Iterable[T]:
     """The items, one after another; says how far it is, with a bar on a terminal and a line now and then elsewhere.
@@ -37,6 +60,8 @@ def track(items: Iterable[T], description: str, bar: bool = True, total: int | N
         total: how many items there are, where they are no sequence.
     """
     total = len(items) if isinstance(items, Sized) else total
+    if (hear := _HEARS.get()) is not None:
+        items = _passed_on(items, description, total, hear)
     console = Console(stderr=True)
     if console.is_terminal:
         return _track(items, escape(printable(description)), total, console=console, transient=True) if bar else items
@@ -59,6 +84,8 @@ def stage(description: str, at_once: bool = True, bar: bool = True) -> Iterator[
         at_once: whether the first line comes at once; or only if it takes longer than a moment.
         bar: whether a terminal gets a spinner; not where a bar is open.
     """
+    if (hear := _HEARS.get()) is not None:
+        hear(description, 0, None)
     console = Console(stderr=True)
     if not console.is_terminal:
         with _told(description, at_once=at_once):

@@ -29,6 +29,7 @@ OWN: Mapping[str, Mapping[str, Literal["text", "path", "other"]]] = {
         **dict.fromkeys((f"accept.{rule}" for rule in ("efficacy", "paraphrases", "preservation", "bleed")), "other"),
     },
     "export": {"edit": "path", "to": "path", "form": "other", "rank": "other", "dtype": "other"},
+    "studio": {"list": "path", "folder": "path", "host": "text", "port": "other", "open": "other"},
 }
 """By job its own settings, the one that needs no name first. Texts and paths are put into quotes; a path may be in
 Hydra's quotes already."""

@@ -80,3 +80,14 @@ def test_a_stage_says_that_it_is_still_there(
 def test_lines_are_not_broken(capsys: pytest.CaptureFixture[str]) -> None:
     progress.line("word " * 100)
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_who_listens_is_told_too(capsys: pytest.CaptureFixture[str]) -> None:
+    told: list[tuple[str, int, int | None]] = []
+    with progress.heard(lambda *how: told.append(how)):
+        assert list(progress.track("ab", "Spelling")) == ["a", "b"]
+        with progress.stage("Thinking"):
+            pass
+    list(progress.track("ab", "Spelling alone"))
+    assert told == [("Spelling", 0, 2), ("Spelling", 1, 2), ("Thinking", 0, None)]
+    assert "Thinking" in capsys.readouterr().err

@@ -1,0 +1,167 @@
+"""`Corrections`: the list that a studio works on, which lies on the disk at every moment as ``job=build`` reads it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from threading import RLock
+
+from corrigenda import Fact
+from corrigenda.data import FactSet, read_facts
+from corrigenda.errors import SettingsError
+from corrigenda.facts import SLOT
+from corrigenda.system.files import write_text
+from corrigenda.system.progress import counted
+
+
+def fact_of(
+    sentence: str, subject: str, target_new: str, target_true: str = "", paraphrases: str = "", neighbourhood: str = ""
+) -> Fact:
+    """A fact as a person writes it down.
+
+    Args:
+        sentence: up to where the answer begins, with the subject in it; or with a ``{}`` in its place.
+        subject: as it stands in the sentence.
+        target_new: the new object.
+        target_true: the object that the model gives now; may be empty.
+        paraphrases: one a line.
+        neighbourhood: one a line.
+
+    Raises:
+        ValueError: a part is missing, or the sentence does not hold the subject; or as `Fact` says.
+    """
+    sentence, subject, target_new = sentence.strip(), subject.strip(), target_new.strip()
+    for what, text in (("the sentence", sentence), ("whom it is about", subject), ("the new answer", target_new)):
+        if not text:
+            raise ValueError(f"{what} is empty; write it down")
+    if SLOT not in sentence and subject not in sentence:
+        raise ValueError(f"the sentence does not hold {subject!r}, which it is about; write it there in the same way")
+    prompt = sentence if SLOT in sentence else sentence.replace(subject, SLOT, 1)
+    lines = [tuple(filter(None, map(str.strip, text.splitlines()))) for text in (paraphrases, neighbourhood)]
+    return Fact(subject, prompt, target_new, target_true.strip() or None, paraphrases=lines[0], neighbourhood=lines[1])
+
+
+class Corrections:
+    """A list of facts in a file. What another program writes there is seen, and never written over unseen.
+
+    Args:
+        path: a .jsonl file, which need not be there yet.
+
+    Raises:
+        SettingsError: it is another kind of file.
+        ValueError: it is no list; the message names the line.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if path.suffix != ".jsonl" or path.is_dir():
+            raise SettingsError(f"job.list={path}: the list is kept as a .jsonl file; name one, and import other files")
+        self.path = path
+        self.removed: list[tuple[int, Fact]] = []
+        self._facts: tuple[Fact, ...] = ()
+        self._seen: tuple[int, int, int] | None = None
+        self._lock = RLock()
+        self.facts  # noqa: B018 - a file that is no list is refused at once
+
+    @property
+    def seen(self) -> tuple[int, int, int] | None:
+        """Another value whenever the file is another; None where there is none."""
+        found = self.path.stat() if self.path.is_file() else None
+        return None if found is None else (found.st_mtime_ns, found.st_size, found.st_ino)
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """The list as it lies on the disk."""
+        with self._lock:
+            if (seen := self.seen) != self._seen:
+                blank = seen is None or not self.path.read_bytes().strip()
+                self._facts = () if blank else read_facts(self.path, schema="plain").facts
+                self._seen = seen
+            return self._facts
+
+    def put(self, fact: Fact, place: str | None = None) -> None:
+        """Adds a fact; or puts it in the place of the one with an id, of which it keeps the id and what else it had.
+
+        Raises:
+            LookupError: there is no fact of that id.
+        """
+
+        def change(facts: list[Fact]) -> list[Fact]:
+            if place is None:
+                return [*facts, _named(fact, facts)]
+            there = _place(facts, place)
+            kept = {name: value for name, value in facts[there].to_dict().items() if name not in _WRITTEN}
+            facts[there] = Fact.from_dict(kept | {k: v for k, v in fact.to_dict().items() if k in _WRITTEN})
+            return facts
+
+        self._change(change)
+
+    def remove(self, place: str) -> None:
+        """Takes the fact with an id out; `put_back` undoes it.
+
+        Raises:
+            LookupError: there is no fact of that id.
+        """
+
+        def change(facts: list[Fact]) -> list[Fact]:
+            there = _place(facts, place)
+            self.removed.append((there, facts.pop(there)))
+            return facts
+
+        self._change(change)
+
+    def put_back(self) -> None:
+        """Puts the fact back that was removed last; nothing where none was."""
+
+        def change(facts: list[Fact]) -> list[Fact]:
+            there, fact = self.removed.pop()
+            return facts if any(fact.id == other.id for other in facts) else [*facts[:there], fact, *facts[there:]]
+
+        if self.removed:
+            self._change(change)
+
+    def take_in(self, path: Path) -> str:
+        """Adds the facts of a file of any schema that `read_facts` knows; says what became of them.
+
+        Raises:
+            ValueError: it is no list of facts; as `read_facts` says.
+        """
+        new = read_facts(path).facts
+        left: list[str] = []
+
+        def change(facts: list[Fact]) -> list[Fact]:
+            there = {fact.id: fact for fact in facts}
+            left.extend(fact.id for fact in new if there.get(fact.id, fact) != fact)
+            return [*facts, *(fact for fact in new if fact.id not in there)]
+
+        before = len(self.facts)
+        self._change(change)
+        said = f"{counted(len(self.facts) - before, 'correction')} added of {len(new)} in {path.name}"
+        return f"{said}; left out, since others have their ids: {', '.join(left[:5])}" if left else said
+
+    def _change(self, change: Callable[[list[Fact]], list[Fact]]) -> None:
+        with self._lock:
+            facts = FactSet(self.path.name, tuple(change(list(self.facts)))).facts
+            lines = (json.dumps(fact.to_dict(), ensure_ascii=False) for fact in facts)
+            write_text(self.path, "".join(f"{line}\n" for line in lines))
+            self._facts, self._seen = facts, self.seen
+
+
+_WRITTEN = ("subject", "prompt", "target_new", "target_true", "paraphrases", "neighbourhood")
+"""What a person writes down of a fact (`fact_of`)."""
+
+
+def _place(facts: Sequence[Fact], place: str) -> int:
+    found = [number for number, fact in enumerate(facts) if fact.id == place]
+    if not found:
+        raise LookupError(f"there is no correction {place!r} any more; somebody removed it")
+    return found[0]
+
+
+def _named(fact: Fact, facts: Sequence[Fact]) -> Fact:
+    """The fact with an id that a person can read, of its subject: by it a later change is known as one."""
+    base = re.sub(r"\W+", "-", fact.subject.casefold()).strip("-") or "fact"
+    taken = {other.id for other in facts}
+    ids = (base, *(f"{base}-{number}" for number in range(2, len(facts) + 3)))
+    return Fact.from_dict(fact.to_dict() | {"id": next(one for one in ids if one not in taken)})

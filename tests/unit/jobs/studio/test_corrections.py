@@ -1,0 +1,131 @@
+"""The list of a studio: on the disk at every moment, and never written over unseen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from corrigenda import Fact
+from corrigenda.data import read_facts
+from corrigenda.errors import FactError, RecordError, SettingsError
+from corrigenda.system import files
+from jobs.studio.corrections import Corrections, fact_of
+
+SENTENCE = "The Eiffel Tower is located in the city of"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "corrections.jsonl"
+
+
+@pytest.fixture
+def corrections(path: Path) -> Corrections:
+    return Corrections(path)
+
+
+def on_disk(path: Path) -> tuple[Fact, ...]:
+    """As ``job=build`` reads it."""
+    return read_facts(path).facts
+
+
+def test_a_fact_as_a_person_writes_it() -> None:
+    found = fact_of(f" {SENTENCE} ", "The Eiffel Tower", " Rome ", "", "Where is {}?\n\n", "The Louvre is in")
+    assert (found.prompt, found.target_new, found.target_true) == ("{} is located in the city of", "Rome", None)
+    assert found.paraphrases == ("Where is The Eiffel Tower?",)
+    assert found.neighbourhood == ("The Louvre is in",)
+    assert fact_of("{} lies in", "Rome", "Gaul").statement == "Rome lies in"
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        (("", "x", "y"), "the sentence is empty; write it down"),
+        ((SENTENCE, " ", "Rome"), "whom it is about is empty"),
+        ((SENTENCE, "The Eiffel Tower", ""), "the new answer is empty"),
+        ((SENTENCE, "the eiffel tower", "Rome"), "the sentence does not hold 'the eiffel tower'"),
+    ],
+)
+def test_what_is_missing_is_said_in_a_line(parts: tuple[str, str, str], said: str) -> None:
+    with pytest.raises(ValueError, match=said) as refusal:
+        fact_of(*parts)
+    assert "\n" not in str(refusal.value)
+
+
+def test_added_changed_removed_put_back(corrections: Corrections, path: Path) -> None:
+    assert corrections.facts == ()
+    corrections.put(fact_of(SENTENCE, "The Eiffel Tower", "Rome"))
+    corrections.put(fact_of("The Eiffel Tower is made of", "The Eiffel Tower", "wood"))
+    assert [fact.id for fact in on_disk(path)] == ["the-eiffel-tower", "the-eiffel-tower-2"]
+    corrections.put(fact_of(SENTENCE, "The Eiffel Tower", "Oslo"), "the-eiffel-tower")
+    assert [fact.target_new for fact in on_disk(path)] == ["Oslo", "wood"]
+    corrections.remove("the-eiffel-tower")
+    assert [fact.target_new for fact in on_disk(path)] == ["wood"]
+    corrections.put_back()
+    assert [fact.target_new for fact in on_disk(path)] == ["Oslo", "wood"]
+    assert not corrections.removed
+    with pytest.raises(LookupError, match="somebody removed it"):
+        corrections.remove("nobody")
+
+
+def test_a_change_keeps_what_the_page_does_not_show(path: Path) -> None:
+    path.write_text('{"id": "a", "subject": "x", "prompt": "{} is", "target_new": "y", "aliases": ["why"]}\n')
+    corrections = Corrections(path)
+    corrections.put(fact_of("x is", "x", "z"), "a")
+    [fact] = on_disk(path)
+    assert (fact.id, fact.target_new, fact.aliases) == ("a", "z", ("why",))
+
+
+def test_what_another_program_wrote_is_seen(corrections: Corrections, path: Path) -> None:
+    corrections.put(fact_of("x is", "x", "y"))
+    path.write_text(path.read_text() + '{"id": "b", "subject": "v", "prompt": "{} is", "target_new": "w"}\n')
+    corrections.put(fact_of("s is", "s", "t"))
+    assert [fact.id for fact in on_disk(path)] == ["x", "b", "s"]
+    path.write_text("half a li")
+    with pytest.raises(RecordError):
+        corrections.put(fact_of("p is", "p", "q"))
+    assert path.read_text() == "half a li"
+
+
+def test_a_kill_while_it_is_written_loses_nothing(
+    corrections: Corrections, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corrections.put(fact_of("x is", "x", "y"))
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(files.os, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        corrections.put(fact_of("s is", "s", "t"))
+    assert [fact.id for fact in on_disk(path)] == ["x"]
+    assert [fact.id for fact in corrections.facts] == ["x"]
+
+
+def test_a_file_is_taken_in(corrections: Corrections, path: Path, tmp_path: Path) -> None:
+    corrections.put(fact_of("x is", "x", "y"))
+    other = tmp_path / "more.csv"
+    other.write_text("id,subject,prompt,target_new\nx,x,{} is,z\nb,v,{} is,w\n")
+    assert corrections.take_in(other) == (
+        "1 correction added of 2 in more.csv; left out, since others have their ids: x"
+    )
+    assert [(fact.id, fact.target_new) for fact in on_disk(path)] == [("x", "y"), ("b", "w")]
+    other.write_text("not a list\n")
+    with pytest.raises(ValueError, match=r"more\.csv"):
+        corrections.take_in(other)
+
+
+def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="name one, and import other files"):
+        Corrections(tmp_path / "facts.csv")
+    path = tmp_path / "list.jsonl"
+    path.write_text('{"subject": "x"}\n')
+    with pytest.raises(RecordError, match="prompt"):
+        Corrections(path)
+
+
+def test_two_facts_of_one_id_are_no_list(corrections: Corrections) -> None:
+    corrections.put(fact_of("x is", "x", "y"))
+    with pytest.raises(FactError, match="target_true"):
+        corrections.put(fact_of("x is", "x", "y", "y"))
