@@ -161,7 +161,7 @@ class View:
             ui.button("Example", on_click=lambda: self._fill(EXAMPLE)).props("flat")
             ui.button("Clear", on_click=lambda: self._fill({})).props("flat")
             pick = ui.button("Import a file").props("flat")
-            pick.on("click", js_handler=f"() => getElement({upload.id}).pickFiles()")
+            pick.on("click", js_handler=f"() => getElement({upload.id}).$refs.qRef.pickFiles()")
         self.empty = ui.label("Nothing is in the list yet. Add a correction, or press Example, then Add, then Apply.")
         columns = [
             {"name": name, "label": label, "field": name, "align": "left", "sortable": True}
@@ -213,6 +213,7 @@ class View:
             self.table.selected = []
 
     async def _import(self, event: UploadEventArguments) -> None:
+        event.sender.reset()
         with tempfile.TemporaryDirectory() as scratch:
             path = Path(scratch) / Path(event.file.name).name
             await event.file.save(path)

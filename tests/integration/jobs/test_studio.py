@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import chromium
 import program
 import pytest
-from run_parts import make_home, own_model
+from run_parts import make_home, own_model, write
 
 from corrigenda.data import read_facts
 
@@ -102,6 +102,8 @@ def tab(browser: Browser, address: str, width: int = 1100, look: str = "light") 
 
 def test_by_keyboard_alone_and_a_second_tab(browser: Browser, address: str, home: Path) -> None:
     with tab(browser, address) as page, tab(browser, address, width=390) as second:
+        (home / "corrections.jsonl").unlink(missing_ok=True)
+        page.get_by_text("Nothing is in the list yet").wait_for()
         page.get_by_label("Sentence").focus()
         keys = page.keyboard
         for value in (SENTENCE, SUBJECT, "Rome"):
@@ -151,6 +153,8 @@ def test_nothing_stands_out_on_a_phone_and_dark_is_dark(browser: Browser, addres
 
 
 def test_a_picture_and_an_export(browser: Browser, address: str, home: Path) -> None:
+    line = {"id": "tower", "subject": SUBJECT, "prompt": "{} is located in the city of", "target_new": "Rome"}
+    write(home / "corrections.jsonl", [line])
     with tab(browser, address) as page:
         page.get_by_role("button", name="Apply").click()
         page.get_by_text("with 1 correction by finetune").wait_for()
@@ -166,9 +170,9 @@ def test_a_picture_and_an_export(browser: Browser, address: str, home: Path) -> 
 def test_only_this_folder_and_this_machine(address: str, home: Path) -> None:
     import httpx
 
-    for way in ("..%2fcorrections.jsonl", "%2e%2e/corrections.jsonl", str(home / "corrections.jsonl")):
-        assert '"subject"' not in httpx.get(f"{address}/files/{way}").text
-    assert (home / "corrections.jsonl").read_text().startswith('{"subject"')
+    (home / "secret.txt").write_text("not for everybody")
+    for way in ("..%2fsecret.txt", "%2e%2e/secret.txt", str(home / "secret.txt")):
+        assert "not for everybody" not in httpx.get(f"{address}/files/{way}").text
     assert httpx.get(address, headers={"host": "elsewhere.example"}).status_code == 400
 
 
