@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from corrigenda.errors import SettingsError
+from corrigenda.forward.prompt_caches import PromptCaches
 from corrigenda.forward.recording import model_logits, takes_position_ids
 from corrigenda.forward.shared import SharedStart
 from corrigenda.models.bare import BareModel
@@ -63,7 +64,7 @@ def sampler(generator: torch.Generator, top_k: int | None = None, banned: Collec
         logits = bar(logits.float().cpu(), banned)
         if top_k is not None:
             least = logits.topk(min(top_k, logits.shape[-1])).values[:, -1:]
-            logits = logits.masked_fill(logits < least, -torch.inf)
+            logits.masked_fill_(logits < least, -torch.inf)
         return torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
 
     return choose
@@ -76,7 +77,7 @@ def decode(
     max_new_tokens: int | Sequence[int],
     choose: Choose | Sequence[Choose] = greedy,
     stop: Stop | Sequence[Stop] | None = None,
-    start: SharedStart | None = None,
+    start: SharedStart | PromptCaches | None = None,
 ) -> list[list[int]]:
     """Continues token sequences.
 
@@ -88,7 +89,7 @@ def decode(
             change the logits that it is given.
         stop: tells of a token whether a row ends at it; by default, whether it is the end token. One for all prompts
             or one for each.
-        start: what the prompts have in common, where it was run before.
+        start: what was run before of the prompts: what they have in common, or all but their last tokens.
 
     Returns:
         The added tokens of each prompt. The one that ended a row is among them where text comes before its line break.
@@ -169,8 +170,11 @@ def _require_room(lm: BareModel, prompts: Sequence[Sequence[int]], limits: Seque
 
 def _chosen(logits: Tensor, choosers: Sequence[Choose]) -> list[int]:
     """The next token of each row, picked by the row's own chooser."""
+    kinds = list(dict.fromkeys(choosers))
+    if len(kinds) == 1:  # a copy of all rows' logits would take as long as the choice
+        return [int(token) for token in kinds[0](logits).tolist()]
     tokens = [0] * len(choosers)
-    for choose in dict.fromkeys(choosers):
+    for choose in kinds:
         rows = [row for row, chooser in enumerate(choosers) if chooser == choose]
         for row, token in zip(rows, choose(logits[rows]).tolist(), strict=True):
             tokens[row] = token
