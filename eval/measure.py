@@ -22,7 +22,7 @@ from eval.real_use.questions import questions_of
 from eval.records import QUESTION_KIND, AskedQuestion, ScoredProbe, ScoredPrompt
 from eval.scoring.changes import compare_with_before, drop_ties
 from eval.scoring.fitting import Prepared, prepare, queries_of
-from eval.scoring.free_answers import answer_freely
+from eval.scoring.free_answers import answer_freely, continuations_of
 from eval.scoring.held_out import read_held_out
 from eval.scoring.probabilities import PromptScore, TargetScore
 from eval.scoring.teacher_forcing import record_of, score_targets
@@ -76,17 +76,18 @@ def _measure(
     """The measurements of facts all of which the model can read."""
     measurements = [Measurement() for _ in prepared]
     compared = METRICS.kinds("distributions", without=settings.without)
-    score_targets(lm, prepared, measurements, compared, settings)
-    if settings.generate:
-        # Where an edited model goes on as before, one forward tells (`compare_with_before`).
-        answer_freely(lm, prepared, measurements, before is None, settings)
+    jobs = continuations_of(lm, prepared, before)
+    caches = score_targets(lm, prepared, measurements, compared, jobs, settings)
+    answer_freely(lm, prepared, measurements, jobs, caches, settings)
+    del caches
+    if before is None:
         drop_ties(lm, prepared, measurements, settings)
-        if settings.real_use is not None:
-            ask_in_real_use(lm, prepared, measurements, settings.real_use.judge, settings.max_tokens)
+    if settings.generate and settings.real_use is not None:
+        ask_in_real_use(lm, prepared, measurements, settings.real_use.judge, settings.max_tokens)
     if settings.perplexity_windows:
         _put_held_out(lm, measurements, settings, before, held_out)
     if before is not None:
-        compare_with_before(lm, prepared, measurements, before, settings)
+        compare_with_before(lm, measurements, before)
     for number, (one, measurement) in enumerate(zip(prepared, measurements, strict=True)):
         METRICS.judge(one.fact, measurement)
         measurement.values = METRICS.computed(None if before is None else before[number], measurement)

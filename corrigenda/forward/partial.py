@@ -156,14 +156,14 @@ class PartialForward:
         """
         inputs = self._inputs()
         if self._cache:
-            inputs |= {"past_key_values": _cache(self._cache), "use_cache": True}
+            inputs |= {"past_key_values": cache_of(self._cache), "use_cache": True}
         states = self._states if states is None else states
         with _skipping(self._lm, self.layer, states, self._tuples):
             return model_logits(self._lm, at, self._routes, **inputs)
 
     def before_running(self) -> tuple[Tensor, Tensor, DynamicCache]:
         """What a decoding goes on from: the tokens to run, the mask over the cache and them, and the cache."""
-        return self._ids, self._mask, _cache(self._cache)
+        return self._ids, self._mask, cache_of(self._cache)
 
     def states_entering(self, layer: int, states: Tensor | None = None) -> Tensor:
         """Runs the rows up to a layer above and stops before it.
@@ -199,7 +199,7 @@ class PartialForward:
         """
         if self.layer != 0:
             raise ValueError(f"only a partial forward from layer 0 records whole rows, this one starts at {self.layer}")
-        cache = _cache(self._cache) if self._recording.cache is not None else None
+        cache = cache_of(self._cache) if self._recording.cache is not None else None
         inputs = self._inputs()
         if cache is not None:
             inputs |= {"past_key_values": cache, "use_cache": True}
@@ -261,7 +261,7 @@ def _rows(tensor: Tensor, rows: Tensor) -> Tensor:
     return tensor[rows.to(tensor.device)]
 
 
-def _cache(tensors: list[tuple[Tensor, Tensor]]) -> DynamicCache:
+def cache_of(tensors: list[tuple[Tensor, Tensor]]) -> DynamicCache:
     """A cache over given tensors; it appends to copies, so the tensors serve again."""
     cache = DynamicCache()
     for keys, values in tensors:

@@ -104,6 +104,15 @@ class Shares:
         device = batch.lengths.device
         return cls(heads, torch.tensor(owners, device=device), torch.tensor(lengths, device=device))
 
+    @property
+    def saved(self) -> int:
+        """How many tokens fewer are run."""
+        return int(self.start.sum()) - sum(map(len, self.heads)) if bool(self.start.any()) else 0
+
+    def rest(self, lm: BareModel, batch: TokenBatch, layers: Collection[int] = ()) -> PartialForward:
+        """Runs the beginnings, and prepares the forward of what the rows do not share."""
+        return Beginnings(lm, self.heads, layers).rest(batch, self.start, self.owners)
+
 
 @torch.no_grad()
 def record_shared(
@@ -120,8 +129,7 @@ def record_shared(
     Returns:
         a partial forward from layer 0 of what each row does not share; its `record` gives the whole batch's recording.
     """
-    shares = Shares.of(lm, batch, limit)
-    return Beginnings(lm, shares.heads, layers).rest(batch, shares.start, shares.owners)
+    return Shares.of(lm, batch, limit).rest(lm, batch, layers)
 
 
 class SharedStart:
@@ -149,10 +157,13 @@ class SharedStart:
         return n_tokens - self.length + self.length // ROOM
 
     def record(self, batch: TokenBatch, logits_at: Tensor) -> Recording:
-        """The batch's recording, of no layer's states: `recording.record` without running the start again."""
-        if self._shared is None:
+        """The batch's recording, of no layer's states: `recording.record`; what rows begin with in common runs once."""
+        if self._shared is not None:
+            return self._rest(self._shared, batch).record([], logits_at)
+        shares = Shares.of(self._lm, batch)
+        if shares.saved < LEAST:
             return record(self._lm, batch, [], logits_at)
-        return self._rest(self._shared, batch).record([], logits_at)
+        return shares.rest(self._lm, batch).record([], logits_at)
 
     def logits(self, batch: TokenBatch, at: Tensor) -> Tensor:
         """The logits at positions of the whole rows (`positions.At`): `recording.forward_logits`, likewise."""

@@ -141,7 +141,7 @@ class Checkpoints:
                 return journal.made[1] or str(said.get(fact.id, {}).get("refused", ""))
             return run.cases[fact.id].error
 
-        # The fixed prompts are not generated from after an edit: whether the answer stays takes one forward.
+        # Of the fixed prompts only what is compared with before: nobody judges a free answer there.
         after_fixed = replace(self._of_fixed, generate=False)
         if not self._measured(t, "scored", self._pre_edit, self._asked(t), settings, held_out, error):
             return False

@@ -13,43 +13,67 @@ from typing import TypeVar
 from torch import Tensor
 
 from corrigenda import LanguageModel
-from corrigenda.forward.generation import decode, never
+from corrigenda.forward.generation import Greedy, decode, never
+from corrigenda.forward.prompt_caches import PromptCaches
 from corrigenda.forward.shared import SharedStart
 from corrigenda.models.bare import first_line
 from eval.measurement import Measurement
 from eval.records import TEXT_KIND, SampledText, ScoredProbe, ScoredPrompt
 from eval.scoring.fitting import KEPT, Continuation, Prepared
+from eval.scoring.probabilities import batches
 from eval.settings import EvalSettings
 
 T = TypeVar("T")
+
+
+def continuations_of(
+    lm: LanguageModel, prepared: Sequence[Prepared], before: Sequence[Measurement] | None
+) -> list[tuple[int, Continuation, int]]:
+    """What the model goes on after: the number of a fact, what is asked, and the most tokens that are added.
+
+    Args:
+        lm: a causal model.
+        prepared: the facts.
+        before: their measurements on the unedited model: where that has a continuation, the model goes on for as many
+            tokens, and elsewhere there is nothing to compare.
+    """
+    jobs = [
+        (number, job, limit)
+        for number, one in enumerate(prepared)
+        for job, limit in one.jobs
+        if before is None or job.kind != KEPT
+    ]
+    go_on = Greedy(lm.end_ids)
+    return jobs + [
+        (number, Continuation(KEPT, prompt, go_on), len(tokens))
+        for number, (one, old) in enumerate(zip(prepared, before or (), strict=False))
+        for prompt, tokens in old.continuations.items()
+        if prompt in one.tokens
+    ]
 
 
 def answer_freely(
     lm: LanguageModel,
     prepared: Sequence[Prepared],
     measurements: Sequence[Measurement],
-    keep: bool,
+    jobs: Sequence[tuple[int, Continuation, int]],
+    caches: PromptCaches,
     settings: EvalSettings,
 ) -> None:
-    """Records free answers and sampled texts.
+    """Records free answers, continuations and sampled texts.
 
     Args:
         lm: a causal model.
         prepared: the facts.
-        measurements: theirs, with the records that `score_targets` made; answers go there.
-        keep: whether the model goes on where its answers should stay: these continuations go into
-            `Measurement.continuations` too, and the records say whether the answer is blank where the next-token
-            distribution is known.
+        measurements: theirs, with the records that `score_targets` made; answers go there, and continuations where
+            answers should stay into `Measurement.continuations` too. The records of these say whether the answer is
+            blank where the next-token distribution is known.
+        jobs: what the model goes on after (`continuations_of`).
+        caches: of the jobs' prompts, where `score_targets` kept them.
         settings: how much is run at once.
     """
-    jobs = [
-        (number, job, limit)
-        for number, one in enumerate(prepared)
-        for job, limit in one.jobs
-        if keep or job.kind != KEPT
-    ]
-    rows = [prepared[number].tokens[job.prompt] for number, job, _ in jobs]
-    for part, prompts, start in batches_to_decode(lm, jobs, rows, settings):
+    rows, most = [prepared[number].tokens[job.prompt] for number, job, _ in jobs], [limit for *_, limit in jobs]
+    for part, prompts, start in batches_to_decode(lm, jobs, rows, most, settings, caches):
         stop_at = {TEXT_KIND: lm.is_end, KEPT: never}
         stops = [stop_at.get(job.kind, lm.is_end if job.several_lines else lm.ends_answer) for _, job, _ in part]
         added = decode(lm, prompts, [limit for *_, limit in part], [job.choose for _, job, _ in part], stops, start)
@@ -58,15 +82,29 @@ def answer_freely(
 
 
 def batches_to_decode(
-    lm: LanguageModel, items: Sequence[T], prompts: Sequence[list[int]], settings: EvalSettings
-) -> Iterator[tuple[list[T], list[list[int]], SharedStart]]:
-    """Items whose prompts are decoded together, of like lengths; these prompts' tokens; what all prompts begin with."""
-    start = SharedStart(lm, list(dict.fromkeys(map(tuple, prompts))))
-    rows = max(1, settings.max_tokens // (64 + start.weight(start.length)))
-    order = sorted(range(len(items)), key=lambda place: len(prompts[place]))
-    for begin in range(0, len(order), rows):
-        part = order[begin : begin + rows]
-        yield [items[place] for place in part], [prompts[place] for place in part], start
+    lm: LanguageModel,
+    items: Sequence[T],
+    prompts: Sequence[list[int]],
+    limits: Sequence[int],
+    settings: EvalSettings,
+    caches: PromptCaches | None = None,
+) -> Iterator[tuple[list[T], list[list[int]], SharedStart | PromptCaches]]:
+    """Items whose prompts are decoded together, of like lengths; these prompts' tokens; what was run of all prompts.
+
+    Args:
+        lm: the model.
+        items: the items.
+        prompts: the tokens of each item's prompt.
+        limits: the most tokens that are added to each.
+        settings: how much is run at once.
+        caches: of the prompts, where they were run; if they are not complete, what all prompts begin with is run here.
+    """
+    known = caches is not None and caches.complete
+    shared = SharedStart(lm, [] if known else list(dict.fromkeys(map(tuple, prompts))))
+    weights = [shared.weight(len(prompt)) + limit for prompt, limit in zip(prompts, limits, strict=True)]
+    start = caches if caches is not None and known else shared
+    for group in batches(range(len(items)), weights, settings.max_tokens):
+        yield [items[place] for place in group], [prompts[place] for place in group], start
 
 
 def _note(lm: LanguageModel, measurement: Measurement, job: Continuation, tokens: list[int]) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from corrigenda import LanguageModel
 from corrigenda.forward.generation import bar
 from corrigenda.forward.partial import PartialForward
+from corrigenda.forward.prompt_caches import PromptCaches
 from corrigenda.forward.recording import Recording
 from corrigenda.forward.shared import SharedStart
 from corrigenda.prompts import encode_target
@@ -96,6 +97,7 @@ def score_tokens(
     queries: Sequence[tuple[str, list[int], Sequence[tuple[int, ...]]]],
     keep_distributions: bool = False,
     max_tokens: int = 4096,
+    caches: PromptCaches | None = None,
 ) -> list[PromptScore]:
     """Scores targets after prompts.
 
@@ -107,6 +109,8 @@ def score_tokens(
         queries: prompts, each with its tokens and those of its targets (there may be none).
         keep_distributions: whether to keep the whole next-token distributions (on the CPU, in float32).
         max_tokens: how many tokens, padding included, run at once.
+        caches: keeps the attention caches of prompts from which the model will go on; none where all prompts begin with
+            a long text, which a decoding runs once, too.
 
     Raises:
         ValueError: the model is not causal.
@@ -125,6 +129,8 @@ def score_tokens(
         batch = lm.batch([tokens[prompt] for prompt in group])
         recording = start_of_all.record(batch, batch.lengths - 1)
         assert recording.logits is not None
+        if caches is not None and start_of_all.length == 0:
+            caches.add(recording)
         first = recording.logits.float().log_softmax(-1)
         best = first.argmax(-1)
         longer = []  # (row, the target's tokens)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from corrigenda import Fact, LanguageModel
+from corrigenda.forward.prompt_caches import PromptCaches
 from eval.measurement import Measurement
 from eval.records import CHECK_KIND, PROBE_KINDS, UNSCORED_KINDS, Record, ScoredCheck, ScoredProbe, ScoredPrompt
-from eval.scoring.fitting import Prepared
+from eval.scoring.fitting import Continuation, Prepared
 from eval.scoring.probabilities import PromptScore, score_tokens
 from eval.settings import EvalSettings
 
@@ -17,8 +19,9 @@ def score_targets(
     prepared: Sequence[Prepared],
     measurements: Sequence[Measurement],
     compared: Collection[str],
+    jobs: Sequence[tuple[int, Continuation, int]],
     settings: EvalSettings,
-) -> None:
+) -> PromptCaches:
     """Records the targets' log-probabilities, and the next-token distributions after some kinds of prompts.
 
     Args:
@@ -26,17 +29,25 @@ def score_targets(
         prepared: the facts.
         measurements: where a record for each prompt is added, by fact.
         compared: the kinds of prompts whose next-token distributions are kept (`Measurement.distributions`).
+        jobs: what the model will go on after (`free_answers.continuations_of`); these prompts are run here, too.
         settings: how much is run at once.
+
+    Returns:
+        the attention caches of the jobs' prompts.
     """
     plan = [(number, *query) for number, one in enumerate(prepared) for query in one.scored]
     queries = [(prompt, prepared[number].tokens[prompt], targets) for number, _, prompt, targets in plan]
-    scores = score_tokens(lm, queries, keep_distributions=True, max_tokens=settings.max_tokens)
-    for (number, kind, prompt, _), found in zip(plan, scores, strict=True):
+    further = [(job.prompt, prepared[number].tokens[job.prompt], ()) for number, job, _ in jobs]
+    caches = PromptCaches(lm, [ids for _, ids, _ in further])
+    how: dict[str, Any] = {"keep_distributions": True, "max_tokens": settings.max_tokens, "caches": caches}
+    scores = score_tokens(lm, [*queries, *further], **how)
+    for (number, kind, prompt, _), found in zip(plan, scores, strict=False):
         measurement = measurements[number]
         measurement.prompts.setdefault(kind, []).append(record_of(prepared[number].fact, kind, prompt, found))
         if kind in compared:
             assert found.next_token is not None
             measurement.distributions[prompt] = found.next_token
+    return caches
 
 
 def record_of(fact: Fact, kind: str, prompt: str, found: PromptScore) -> Record:

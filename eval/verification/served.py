@@ -151,10 +151,11 @@ class Loaded:
         """
         lm = self._lm
         prompts = [self._tokens(question.prompt) for question in questions]
-        batches = list(batches_to_decode(lm, questions, prompts, EvalSettings()))
+        limits = [question.max_tokens for question in questions]
+        batches = list(batches_to_decode(lm, questions, prompts, limits, EvalSettings()))
         for part, rows, start in track(batches, doing):
-            limits = [question.max_tokens for question in part]
-            for question, added in zip(part, decode(lm, rows, limits, start=start), strict=True):
+            most = [question.max_tokens for question in part]
+            for question, added in zip(part, decode(lm, rows, most, start=start), strict=True):
                 keep(question, lm.text(added))
 
     def _tokens(self, prompt: str) -> list[int]:

@@ -147,24 +147,6 @@ def test_what_counts_as_blank(what: str, lines: Callable[[LanguageModel, int], N
     assert Measurement.from_dict(after.to_dict()).probes("locality")[0].blank is (what != "an answer")
 
 
-def test_an_edit_that_is_routed_is_told_where_the_prompt_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether the continuation stays is decided in one forward, in which the continuation is no part of the prompt."""
-    lm = tiny.build("llama", scale=8.0)
-    before = measure(lm, [FACT], SETTINGS)
-    seen: list[Any] = []
-    batch = lm.batch
-
-    def note(sequences: Any, prompts: Any = None) -> Any:
-        seen.append((list(map(list, sequences)), prompts))
-        return batch(sequences, prompts)
-
-    monkeypatch.setattr(lm, "batch", note)
-    measure(lm, [FACT], SETTINGS, before)
-    [(rows, lengths)] = [(rows, prompts) for rows, prompts in seen if prompts is not None]
-    wanted = {(*lm.tokens(q), *before[0].continuations[q][:-1]): len(lm.tokens(q)) for q in QUESTIONS}
-    assert {tuple(row): length for row, length in zip(rows, lengths, strict=True)} == wanted
-
-
 def test_barring() -> None:
     logits = torch.tensor([[3.0, 2.0, 1.0], [1.0, 3.0, 2.0]])
     assert greedy(logits.clone()).tolist() == [0, 1]

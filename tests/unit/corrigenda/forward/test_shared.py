@@ -81,6 +81,27 @@ def test_the_start_is_run_once() -> None:
         assert start.weight(start.length + 10) == 10 + start.length // 8
 
 
+def test_what_some_prompts_begin_with_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = tiny.build("llama")
+    stated = [
+        "Danielle speaks red green blue and the river is in Rome . ",
+        "Thomas is in the tower and one two three . ",
+    ]
+    queries = [(text + prompt, targets) for text in ("", *stated) for prompt, targets in QUERIES]
+    n_tokens = sum(len(lm.tokens(prompt)) for prompt, _ in queries)
+    with counted(lm) as seen:
+        found = score(lm, queries)
+    assert len(seen) == 3  # what is shared, the rest, and the targets
+    assert seen[0] < 2 * len(lm.tokens(stated[0])) + 2
+    monkeypatch.setattr(shared_start, "LEAST", n_tokens)
+    with counted(lm) as plainly:
+        plain = score(lm, queries)
+    assert len(plainly) == 2
+    for one, other in zip(found, plain, strict=True):
+        for mine, theirs in zip(one.targets, other.targets, strict=True):
+            assert mine.log_probs == pytest.approx(theirs.log_probs, abs=1e-5)
+
+
 def test_where_there_is_nothing_to_share() -> None:
     lm = tiny.build("llama")
     alike = [[*range(5, 5 + LEAST), end] for end in (7, 8)]
