@@ -19,7 +19,8 @@ from jobs.shared.job import StoreJob
 from jobs.shared.registry import register
 
 # S is not shown without preservation and perplexity drift, which tell whether the model was wrecked for it.
-FIGURES = [METRICS[key] for key in ("score", "preservation", "perplexity_drift")]
+TOGETHER = {"score", "preservation", "perplexity_drift"}
+FIGURES = [METRICS[key] for key in ("score", "preservation", "answer_kept", "perplexity_drift")]
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def runs_table(store: Store) -> Table:
         chosen, said = dict(run.config.get("choices") or {}), dict(run.summary)
         model = said.get("model") or dict(run.config.get("model") or {}).get("name") or ""
         metrics = dict(said.get("metrics") or {})
-        known = all(metric.key in metrics for metric in FIGURES)
+        known = metrics.keys() if metrics.keys() >= TOGETHER else ()
         state = Text(f"{run.state}: {run.problem}" if run.problem else run.state, colours[run.state])
         table.add_row(
             *(run.id or "?", run.when.strftime("%Y-%m-%d %H:%M")),
@@ -60,7 +61,7 @@ def runs_table(store: Store) -> Table:
             *(str(said.get("data") or chosen.get("data") or ""), str(run.config.get("mode", ""))),
             *(str(run.config.get("seed", "")), f"{run.done}/{said['n_facts']}" if "n_facts" in said else str(run.done)),
             state,
-            *(metric.written.text(metrics[metric.key]["after"]) if known else "" for metric in FIGURES),
+            *(metric.written.text(metrics[metric.key]["after"]) if metric.key in known else "" for metric in FIGURES),
             os.path.relpath(run.path, store.root),
         )
     return table

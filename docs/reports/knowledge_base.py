@@ -56,7 +56,7 @@ COLUMNS = {
     "efficacy_success": "ES",
     "paraphrase_success": "PS",
     "neighbourhood_success": "NS",
-    "preservation": "preservation",
+    "preservation": "same ten words",
     "neighbourhood_kl": "neighbourhood KL",
     "perplexity_drift": "perplexity drift",
 }

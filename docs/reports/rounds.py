@@ -21,11 +21,10 @@ from many_facts import facts_at, points_of
 from many_facts_methods import DATA, TOGETHER
 from many_facts_page import paired, unsaid
 from pages import ROOT, Collected, Report, keeping_option, kept
-from runs import chosen, finished, how_made, run, without_generation, write_lines
+from runs import chosen, finished, how_made, picked, run, without_generation, write_lines
 from words import written
 
-from corrigenda import Fact
-from corrigenda.data import FactSet, read_facts
+from corrigenda.data import read_facts
 from corrigenda.runs.store import Store
 from eval import METRICS
 from eval.protocols.curves import value_at
@@ -148,21 +147,6 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
     if earlier:
         variants, runs = earlier.figures["variants"] | variants, {**earlier.runs, **runs}
     return Collected(about | {"variants": variants}, runs, earlier.earlier if earlier else ())
-
-
-def picked(facts: FactSet, ranges: str) -> FactSet:
-    """The facts of some ranges, as "3-5,8-9": the third to the fifth, the eighth and the ninth.
-
-    Raises:
-        SystemExit: a range is not one, or goes beyond the file.
-    """
-    found: list[Fact] = []
-    for part in ranges.split(","):
-        first, _, last = part.partition("-")
-        if not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last) <= len(facts)):
-            raise SystemExit(f"--facts {part}: write FIRST-LAST, of the {len(facts)} facts of the file")
-        found += facts[int(first) - 1 : int(last)]
-    return FactSet(facts.name, tuple(found))
 
 
 # -- the statistics

@@ -67,16 +67,20 @@ def values(overrides: Sequence[str]) -> dict[str, str]:
     return dict(override.split("=", 1) for override in overrides)
 
 
-def asked_as(overrides: Sequence[str]) -> tuple[str, str, str]:
-    """The mode, the editor and the data of a run that is asked for."""
+ASKED = ("editor", "data", "model")
+"""The groups of the configuration that tell the runs of a report apart, beside the mode."""
+
+
+def asked_as(overrides: Sequence[str]) -> tuple[str, ...]:
+    """The mode, the editor, the data and the model of a run that is asked for."""
     asked = values(overrides)
-    return asked["mode"], asked["editor"], asked["data"]
+    return (asked["mode"], *(asked[group] for group in ASKED))
 
 
-def stored_as(stored: StoredRun) -> tuple[str, str, str] | None:
-    """The mode, the editor and the data of a stored run; None where it was begun in another way than by run.py."""
+def stored_as(stored: StoredRun) -> tuple[str, ...] | None:
+    """The same of a stored run; None where it was begun in another way than by run.py."""
     choices = stored.config.get("choices")
-    return (stored.config["mode"], choices["editor"], choices["data"]) if choices else None
+    return (stored.config["mode"], *(choices[group] for group in ASKED)) if choices else None
 
 
 def finished(store: Store) -> list[StoredRun]:
@@ -113,6 +117,21 @@ def chosen(given: str, known: Mapping[str, Any], what: str) -> list[str]:
 
 def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def picked(facts: FactSet, ranges: str) -> FactSet:
+    """The facts of some ranges, as "3-5,8-9": the third to the fifth, the eighth and the ninth.
+
+    Raises:
+        SystemExit: a range is not one, or goes beyond the file.
+    """
+    found: list[Fact] = []
+    for part in ranges.split(","):
+        first, _, last = part.partition("-")
+        if not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last) <= len(facts)):
+            raise SystemExit(f"--facts {part}: write FIRST-LAST, of the {len(facts)} facts of the file")
+        found += facts[int(first) - 1 : int(last)]
+    return FactSet(facts.name, tuple(found))
 
 
 def without_generation(facts: FactSet) -> FactSet:

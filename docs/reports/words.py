@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from pages import DOCS, UNKNOWN
+from pages import DOCS, UNKNOWN, read_data
 
 from corrigenda.system.files import write_text
 from eval.metrics import METRICS
@@ -88,8 +88,33 @@ def _environment() -> Environment:
     )
     found.filters |= {one.__name__: one for one in (line, chance, columns, short, figure, cell)}
     found.filters |= {"wrap": wrapped, "f": format, "of": lambda key, values: values[key]}
-    found.globals |= {"METRICS": METRICS, "alpha": ALPHA, "value_at": value_at}
+    found.globals |= {"METRICS": METRICS, "alpha": ALPHA, "value_at": value_at, "yardstick": yardstick, "ends": ends}
     return found
+
+
+def yardstick(name: str, native: bool = True, floor: bool = True) -> str:
+    """What the figures of a table are to be read by, as running text: docs/yardsticks.md has it for all facts.
+
+    Args:
+        name: of the table's facts there.
+        native: whether to say what the unedited model says on paraphrases.
+        floor: whether to say what stays in bfloat16 with no edit.
+    """
+    of = read_data("yardsticks")["digest"]["sets"].get(name)
+    return rendered("yardstick", {"of": of, "native": native, "floor": floor}).strip()
+
+
+def ends(places: str, n: int) -> str:
+    """Of facts, as "1-300" or "3-5,8-9", the first n / 2 and the last: what a sequence scores."""
+    numbers = [
+        number
+        for first, _, last in (part.partition("-") for part in places.split(","))
+        for number in range(int(first), int(last) + 1)
+    ]
+    if len(numbers) <= n:
+        return places
+    first, last = numbers[: n // 2], numbers[len(numbers) - n // 2 :]
+    return f"{first[0]}-{first[-1]},{last[0]}-{last[-1]}"
 
 
 def wrapped(text: str, indent: str = "") -> str:

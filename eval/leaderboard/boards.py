@@ -91,6 +91,7 @@ class Board:
         ranked_by: the column that orders the rows; empty where there is no ranking.
         tests: every test that was made, corrected for their number.
         notes: what a reader has to know.
+        heads: what its figures are to be read by; it stands above the table.
     """
 
     key: TableKey
@@ -99,6 +100,7 @@ class Board:
     ranked_by: str
     tests: tuple[Test, ...]
     notes: tuple[str, ...]
+    heads: tuple[str, ...] = ()
 
     @property
     def columns(self) -> list[Column]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from corrigenda.runs.ids import targets
@@ -13,6 +14,9 @@ from eval.leaderboard.columns import columns
 from eval.leaderboard.entries import LeaderboardEntry, TableKey
 from eval.leaderboard.marks import lacks
 from eval.leaderboard.ranking import Ranking
+from eval.metrics import METRICS
+
+NATIVE = "native_consistency"
 
 
 def labels_of(entries: Sequence[LeaderboardEntry]) -> list[str]:
@@ -103,6 +107,21 @@ def notes_of(
                 f"Measured with {value}." if name == "measured" else f"The facts are those of set {value[:12]}."
             )
     return notes + code_notes(rows)
+
+
+def heads_of(rows: Sequence[Row]) -> tuple[str, ...]:
+    """What the unedited model says itself, beside which figures on paraphrases are read; nothing where none is known.
+
+    From the first row that knows it: all rows are of one model.
+    """
+    title = METRICS.named(NATIVE).title
+    for row in rows:
+        cases = list(row.entry.cases.values()) if row.entry is not None else []
+        unedited = [case.before.values for case in cases if case.before is not None]
+        if known := [values[NATIVE] for values in unedited if NATIVE in values]:
+            share = METRICS.named(NATIVE).written.text(fmean(known))
+            return (f"{title}, {share} % (n = {len(known)} of {len(unedited)} facts).".capitalize(),)
+    return ()
 
 
 def code_notes(rows: Sequence[Row]) -> list[str]:

@@ -215,7 +215,11 @@ def behind(board: Mapping[str, Any], row: Mapping[str, Any]) -> str:
 
 
 def finding(board: Mapping[str, Any]) -> list[str]:
-    """A sentence with what the table says by the column that orders it; none where nothing does."""
+    """What stands above a table: what it says by the column that orders it, if one does, and what to read it by."""
+    return [*_ranked(board), *board.get("heads", ())]
+
+
+def _ranked(board: Mapping[str, Any]) -> list[str]:
     key = board["ranked_by"]
     tested = [row for row in board["rows"] if row["behind"] is not None]
     best = next((row for row in tested if row["cells"][key]["mark"] == "best"), None)

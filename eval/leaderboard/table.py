@@ -11,7 +11,7 @@ from eval.leaderboard.boards import Board, Cell, Leaderboard, Row, Test
 from eval.leaderboard.columns import CONTROLS, columns, one_value
 from eval.leaderboard.entries import LeaderboardEntry, TableKey, collect
 from eval.leaderboard.marks import marked, order, tests_of
-from eval.leaderboard.notes import labels_of, notes_of
+from eval.leaderboard.notes import heads_of, labels_of, notes_of
 from eval.leaderboard.ranking import Ranking, ranking_of
 from eval.metrics import METRICS
 from eval.metrics.run_figures import MEMORY, SECONDS
@@ -72,7 +72,7 @@ def board(key: TableKey, entries: Sequence[LeaderboardEntry], min_facts: int, tw
     rows += [Row(name, CONTROLS[name], None, {}) for name in missing]
     rows.sort(key=lambda row: order(row, by.key))
     notes = notes_of(key, rows, len(common), min_facts, ranked, by, tests, twins)
-    return Board(key, tuple(rows), len(common) if ranked else 0, by.key, tuple(tests), tuple(notes))
+    return Board(key, tuple(rows), len(common) if ranked else 0, by.key, tuple(tests), tuple(notes), heads_of(rows))
 
 
 def _cells(entry: LeaderboardEntry, cases: list[Case], mode: str) -> dict[str, Cell]:

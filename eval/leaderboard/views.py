@@ -31,6 +31,7 @@ def _board_view(board: Board, folder: Path) -> dict[str, Any]:
         "title": board.title,
         "common_facts": board.common,
         "ranked_by": board.ranked_by or None,
+        "heads": list(board.heads),
         "notes": list(board.notes),
         "columns": [dataclasses.asdict(column) for column in board.columns],
         "rows": [_row_view(row, folder) for row in board.rows],

@@ -112,6 +112,7 @@ def _metric(
     column: LeaderboardColumn | None,
     line: str = "",
     kinds: tuple[str, ...] = ("neighbourhood", "locality"),
+    short: str = "",
 ) -> Metric:
     needs = (Needs("kept_answers", kinds),)
     groups = Groups("locality", f"{key}_", "", title.partition(":")[0]) if key in ("answer_kept", "bleed") else None
@@ -122,6 +123,7 @@ def _metric(
         judge=_judge,
         column=column,
         groups=groups,
+        short=short,
     )
 
 
@@ -144,8 +146,8 @@ METRICS = (
         *("answer_kept_word", "answers kept: first content word", _share("word"), "high", None),
         line="  elsewhere: first content word",
     ),
-    _metric("first_token_kept", "first token kept", _first_token, "high", LeaderboardColumn(24)),
-    _metric("bleed", "bleed: new object said elsewhere", _bleed(), "low", LeaderboardColumn(26)),
+    _metric("first_token_kept", "first token kept", _first_token, "high", LeaderboardColumn(24), short="first token"),
+    _metric("bleed", "bleed: new object said elsewhere", _bleed(), "low", LeaderboardColumn(26), short="bleed"),
     *_about_the_subject(SUBJECT_KIND, "same subject", LeaderboardColumn(136), LeaderboardColumn(137)),
     *_about_the_subject(RUNNING_KIND, "subject in running text", LeaderboardColumn(138), LeaderboardColumn(139)),
 )

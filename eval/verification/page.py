@@ -11,7 +11,8 @@ from eval.templating import environment
 FIGURES = (
     *("free_generation_strict", "free_generation_lenient", "paraphrase_free_generation_strict"),
     *("paraphrase_free_generation_lenient", "efficacy_success", "paraphrase_success", "neighbourhood_success"),
-    *("preservation", "answer_kept", "bleed", "neighbourhood_kl", "locality_kl", "perplexity_drift"),
+    *("native_consistency", "preservation", "first_token_kept", "answer_kept", "bleed"),
+    *("neighbourhood_kl", "locality_kl", "perplexity_drift"),
 )
 """The metrics that the page shows, where they were measured."""
 

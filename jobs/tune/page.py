@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NAME = "tuning"
-SHOWN = ("efficacy_success", "paraphrase_success", "neighbourhood_success", "preservation", "perplexity_drift")
+SHOWN = (
+    *("efficacy_success", "paraphrase_success", "neighbourhood_success"),
+    *("preservation", "first_token_kept", "answer_kept", "bleed", "perplexity_drift"),
+)
 """Figures of each trial, besides those that are tuned for."""
 
 

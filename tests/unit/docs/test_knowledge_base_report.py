@@ -49,7 +49,9 @@ def test_the_finding_names_the_way_that_holds_most_and_the_one_that_leaves_most(
         return text.removeprefix("# The knowledge base: figures\n\n").splitlines()[0]
 
     text = said()
-    assert text.startswith("`emmet` holds 24 of 24 facts and leaves 25.0 [20.0, 30.0] % of the answers beside them.")
+    assert text.startswith(
+        "`emmet` holds 24 of 24 facts and leaves 25.0 [20.0, 30.0] % of the answers beside them word for"
+    )
     assert "`attached` holds 18 of 24 facts" in text
     assert "15 to 25 %, with intervals that overlap: 24 facts show no order" in text
     assert "Take `attached` where the neighbours matter" in text

@@ -153,7 +153,7 @@ def test_each_model_has_its_own_section_and_verdict(tmp_path: Path) -> None:
     text = page(data, tmp_path)
     layers.draw(data, tmp_path / "localization.png")
     first, second, third = (text.index(f"## {model}") for model in ("tiny", "small", "traced"))
-    assert first < text.index("| layer | ES | PS | NS | S | preservation | neighbourhood KL |") < second
+    assert first < text.index("| layer | ES | PS | NS | S | same ten words | neighbourhood KL |") < second
     assert "| layer | ES | PS | NS | S |\n" in text[second:]
     assert "at 2 of 3 layers of small" in " ".join(text.split())
     assert "free answers and perplexity were not measured" in " ".join(text[second:].split())

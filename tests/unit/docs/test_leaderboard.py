@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import leaderboard
+import leaderboard_page
+import leaderboard_tables
 import pages
 import pytest
 import words
@@ -37,11 +39,35 @@ def test_the_jobs_of_the_table() -> None:
     assert batch.isdisjoint({"in_context", "update_neurons", "ft_l"})
     assert {one["data.limit"] for one in asked} == {"7"}
     assert {one["eval.max_new_tokens"] for one in asked} == {"9"}  # what is given last counts
+    assert {one["model"] for one in asked} == set(leaderboard_tables.MODELS)
     assert {one["editor"] for one in asked if one["save_edits"] == "true"} == {"rome"}
-    only = leaderboard.jobs(arguments("--only", "in_context", "--modes", "batch"))
+    smallest = ("--models", leaderboard_tables.MODELS[0])
+    only = leaderboard.jobs(arguments("--only", "in_context", "--modes", "batch", *smallest))
     assert [job[0] for job in only] == ["mode=batch"] * 2  # what is asked for is run
     for job in jobs:  # the last one that edits nothing comes before the one whose size it takes
         assert job[0].startswith("mode=")
+    with pytest.raises(SystemExit, match="no such model: gpt"):
+        leaderboard.jobs(arguments("--models", "gpt"))
+
+
+def test_a_table_says_which_editors_run_on_which_facts(tmp_path: Path) -> None:
+    """Of the larger model: the editors that are named, so many facts, and a part of the neighbourhood prompts."""
+    (part,) = [one for one in leaderboard.PARTS if (one.model, one.mode) == ("qwen2.5-coder-0.5b", "batch")]
+    assert part.neighbours is not None
+    asked = [{"requested_rewrite": {}, "neighborhood_prompts": [str(n) for n in range(10)]}]
+    (tmp_path / "counterfact.json").write_text(json.dumps(asked))
+    given = arguments(
+        *("--models", part.model, "--modes", "batch", "--data", str(tmp_path), "--store", str(tmp_path / "store"))
+    )
+    jobs = [dict(override.split("=", 1) for override in job) for job in leaderboard.jobs(given)]
+    assert [job["editor"] for job in jobs] == [entry.editor for entry in part.entries]
+    assert {job["editor"] for job in jobs if "editor.text.source" in job} >= {"memit", "rome"}
+    assert {entry.editor for entry in part.entries} == set(part.editors)
+    assert {job["data.limit"] for job in jobs} == {str(part.facts)}
+    leaderboard.write_facts(given)
+    (path,) = {job["data.path"] for job in jobs}
+    (record,) = json.loads((leaderboard.ROOT / path).read_text())
+    assert record == asked[0] | {"neighborhood_prompts": [str(n) for n in range(part.neighbours)]}
 
 
 def test_the_page_from_the_data_alone(tmp_path: Path, make_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +130,9 @@ def test_tables_of_a_store_that_is_gone_are_kept(
     both = collected("second")
     assert tables(both) == [("single", ["rome", "emmet"]), ("batch", ["memit"])]
     assert both["figures"]["view"]["boards"][1] == alone["figures"]["view"]["boards"][0]
-    assert list(both["runs"]) == ["facts single rome seed 0", "facts single emmet seed 0", "facts batch memit seed 0"]
+    assert list(both["runs"]) == [
+        *("tiny facts single rome seed 0", "tiny facts single emmet seed 0", "tiny facts batch memit seed 0")
+    ]
     assert (both["earlier"], both["command"]) == (["first"], "second")
     cases = leaderboard.read_cases(leaderboard.cases_path(docs))
     assert [[len(row) for row in board] for board in cases] == [
@@ -134,22 +162,23 @@ def row(label: str, keeps: float, follows: float, behind: list[str] | None) -> d
 
 def table(*rows: dict[str, Any], data: str = "counterfact", mode: str = "batch") -> dict[str, Any]:
     column = {"key": "preservation", "title": "preservation"}
-    told: dict[str, Any] = {"ranked_by": "preservation", "common_facts": 40, "model": "tiny", "notes": []}
+    told: dict[str, Any] = {"ranked_by": "preservation", "common_facts": 40, "model": "smollm2-135m", "notes": []}
     told["measured"] = '{"definitions": 2}'
     return told | {"data": data, "mode": mode, "columns": [column], "rows": list(rows), "tests": []}
 
 
 def found(boards: list[dict[str, Any]]) -> str:
-    return words.rendered("leaderboard", {"part": "finding", **leaderboard.finding(boards)})
+    (one,) = leaderboard_page.findings(boards)
+    return words.rendered("leaderboard", {"part": "finding", **one})
 
 
 def test_the_finding_is_of_the_rows_behind_none_and_of_the_one_that_keeps_most() -> None:
     rows = [row("a", 0.1, 0.3, []), row("b", 0.2, 0.2, []), row("c", 0.9, 0.0, ["a"]), row("none", 1.0, 0.0, None)]
     text = found([table(*rows)])
     assert "(`a`, `b`)" in text
-    assert "20.0 to 30.0 % on paraphrases, and leave 10.0 to 20.0 %" in text
-    assert "`c`, which leaves most (90.0 %), holds 100.0 % as asked and 0.0 % on paraphrases" in text
-    assert "No editor says half of the paraphrases and leaves half of the other answers." in text
+    assert "20.0 to 30.0 % on paraphrases, and keep 10.0 to 20.0 % of their ten words" in text
+    assert "`c`, which leaves most words (90.0 %), holds 100.0 % as asked and 0.0 % on paraphrases" in text
+    assert "No editor says half of the paraphrases and leaves half of the other answers word for word." in text
     assert "No editor says half" not in found([table(*rows, row("d", 0.5, 0.5, ["a"]))])
     assert found([table(row("none", 1.0, 0.0, None))]) == "\n"
 
@@ -161,7 +190,7 @@ def test_preservation_of_blank_answers_is_left_out(blank: int, shown: bool) -> N
     cases = [[{"probes": [["locality", "Where?", answer, None, True]]} for answer in before]]
     board = table(row("a", 0.1, 0.3, []), row("b", 0.2, 0.2, []))
     board["tests"] = [{"metric": "preservation"}, {"metric": "score"}]
-    found = leaderboard.told_apart(board, cases)
+    found = leaderboard_page.told_apart(board, cases)
     assert ("preservation" in found["rows"][0]["cells"]) == shown
     assert (len(found["columns"]), len(found["tests"])) == ((1, 2) if shown else (0, 1))
     assert found["notes"] == (
@@ -175,9 +204,29 @@ def test_preservation_of_blank_answers_is_left_out(blank: int, shown: bool) -> N
 
 
 def test_what_was_not_run_is_said_by_reason() -> None:
-    shown = leaderboard.not_run([table(row("rome", 0.1, 0.3, []))])
+    shown = leaderboard_page.not_run([table(row("rome", 0.1, 0.3, []))])
     reasons = dict(shown["reasons"])
-    assert reasons["all statements before every prompt make it very long", "batch"] == ["in_context"]
-    assert "memit" in reasons["not yet", "batch"]
-    assert "rome" not in reasons["not yet", "batch"]
-    assert shown["definitions"] == ["2"]
+    where = "smollm2-135m, batch"
+    assert reasons["all statements before every prompt make it very long", where] == ["in_context"]
+    assert "memit" in reasons["not yet", where]
+    assert "rome" not in reasons["not yet", where]
+    assert shown["definitions"] == {2: ["smollm2-135m"]}
+    larger = table(row("rome", 0.1, 0.3, [])) | {"model": "qwen2.5-coder-0.5b"}
+    reasons = dict(leaderboard_page.not_run([larger])["reasons"])
+    assert "crispedit" not in reasons["not yet", "qwen2.5-coder-0.5b, batch"]  # it was not asked for
+    assert "rome" in reasons["not yet", "smollm2-135m, batch, counterfact"]  # there is no such table yet
+
+
+def test_an_older_table_says_that_it_knows_wording_alone() -> None:
+    board = leaderboard_page.prepared(table(row("a", 0.25, 0.3, [])), [[]])
+    assert "told by the wording alone" in board["notes"][0]
+    newer = table(row("a", 0.25, 0.3, []))
+    newer["columns"] = [*newer["columns"], {"key": "answer_kept", "title": "answers kept"}]
+    assert leaderboard_page.prepared(newer, [[]])["notes"] == []
+
+
+def test_the_head_of_a_table_has_the_yardsticks() -> None:
+    board = leaderboard_page.prepared(table(row("a", 0.25, 0.3, [])), [[]])
+    assert "The floor of same ten words" in board["heads"][0]
+    other = table(row("a", 0.25, 0.3, [])) | {"model": "tiny"}
+    assert "heads" not in leaderboard_page.prepared(other, [[]])

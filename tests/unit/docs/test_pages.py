@@ -16,7 +16,7 @@ import words
 
 SCRIPTS = (
     *("contexts", "ffn_lens", "keys", "knowledge_base", "layers", "leaderboard", "many_facts", "neurons", "sequential"),
-    *("real_models", "rounds", "serving", "speed", "tradeoff", "tuned"),
+    *("real_models", "rounds", "serving", "speed", "tradeoff", "tuned", "yardsticks"),
 )
 
 

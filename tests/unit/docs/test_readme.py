@@ -50,3 +50,10 @@ def test_the_figures_of_the_readme_are_in_the_data() -> None:
             if cell != "-":
                 assert cell == f"{100 * values[key]:.0f}", (row, key)
     assert [cell for row in shown for cell in row].count("-") == 4
+
+
+def test_the_yardsticks_of_the_readme_are_in_the_data() -> None:
+    of = pages.read_data("yardsticks")["digest"]["sets"]["smollm2-135m counterfact 1-100"]
+    text = " ".join((pages.ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"keeps {100 * of['floor']['preservation']['mean']:.0f} % of those ten words" in text
+    assert f"says {100 * of['unedited']['native_consistency']['mean']:.0f} % on paraphrases" in text

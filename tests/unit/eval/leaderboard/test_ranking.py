@@ -14,6 +14,7 @@ from corrigenda.runs.store import Store
 from eval.leaderboard import leaderboard
 from eval.leaderboard.boards import Board
 from eval.leaderboard.columns import columns
+from eval.leaderboard.notes import heads_of
 from eval.leaderboard.page import markdown
 from eval.leaderboard.views import leaderboard_view
 
@@ -156,3 +157,21 @@ def test_a_comparison_says_how_many_facts_it_needs(tmp_path: Path, make_run: Any
     assert needed["paraphrase_free_generation_strict"] == 604
     assert needed["perplexity_drift"] is None  # only shares have points
     assert "604" not in markdown(view)
+
+
+def test_what_the_unedited_model_says_itself_stands_above_the_table(tmp_path: Path, make_run: Any) -> None:
+    """Of the facts that it says itself: they alone have a value."""
+    path = make_run("rome", share(36))
+    board = only_board(tmp_path)
+    [row] = [row for row in board.rows if row.entry is not None]
+    assert row.entry is not None
+    for number, case in enumerate(row.entry.cases.values()):
+        assert case.before is not None
+        case.before.values.pop("native_consistency", None)
+        if number < 4:
+            case.before.values["native_consistency"] = float(number == 0)
+    [head] = heads_of([row])
+    assert head.endswith("says, 25.0 % (n = 4 of 40 facts).")
+    view = leaderboard_view(leaderboard(Store(path.parent).runs()), tmp_path)
+    assert f"\n\n{head}\n\n| " in markdown(view | {"boards": [view["boards"][0] | {"heads": [head]}]})
+    assert heads_of([replace(row, entry=None)]) == ()

@@ -1,0 +1,159 @@
+"""What docs/leaderboard.md says of its tables: the findings, what stays, what was not run."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from leaderboard_tables import PARTS, TABLE, Part
+from words import rendered, yardstick
+
+from editing import EDITORS
+from editing.registry import declaration
+from eval.records import DEFINITIONS
+
+NAME = "leaderboard"
+ASKED, FOLLOWS = "free_generation_strict", "paraphrase_free_generation_strict"
+LEAVES, SAYS = "preservation", "answer_kept"
+OF_ANSWERS = (LEAVES, SAYS, "first_token_kept", "bleed")
+"""What says nothing where the unedited model's other answers are blank."""
+
+Board = Mapping[str, Any]
+
+
+def prepared(board: Board, cases: Sequence[Sequence[Mapping[str, Any]]]) -> Board:
+    """A table as the page shows it: with its yardsticks, and without what says nothing."""
+    if (part := part_of(board)) is not None:
+        board = {**board, "heads": [plain(yardstick(part.yardstick, floor=not blank_of(cases)[0]))]}
+    return of_words_alone(told_apart(board, cases))
+
+
+def part_of(board: Board) -> Part | None:
+    """The declaration of a table; None for one that has none."""
+    of = (board["model"], board["data"], board["mode"])
+    return next((part for part in PARTS if (part.model, part.data, part.mode) == of), None)
+
+
+# -- what stays
+
+
+def of_words_alone(board: Board) -> Board:
+    """A table that was made before there were metrics of what answers say: a note says that it has none."""
+    there = {column["key"] for column in board["columns"]}
+    if LEAVES not in there or SAYS in there:
+        return board
+    return {**board, "notes": [*board["notes"], rendered(NAME, {"part": "older"}).strip()]}
+
+
+def blank_of(cases: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[bool, int, int]:
+    """Whether most of the unedited model's other answers are blank; how many are, and of how many.
+
+    Two blank answers are the same whatever was done to the model. An answer ends at a line break, so one that begins
+    with it is blank.
+    """
+    kinds = ("neighbourhood", "locality")
+    probes = [one for case in cases[0] for one in case["probes"]] if cases else []
+    before = [answer for kind, _, answer, _, _ in probes if kind in kinds and answer is not None]
+    blank = sum(not answer.partition("\n")[0].strip() for answer in before)
+    return 2 * blank > len(before), blank, len(before)
+
+
+def told_apart(board: Board, cases: Sequence[Sequence[Mapping[str, Any]]]) -> Board:
+    """A table without what says nothing where the unedited model's other answers are blank."""
+    most, blank, n = blank_of(cases)
+    if not most:
+        return board
+    note = rendered(NAME, {"part": "blank", "blank": blank, "n": n}).strip()
+    cells = [{key: cell for key, cell in row["cells"].items() if key not in OF_ANSWERS} for row in board["rows"]]
+    return {
+        **board,
+        "columns": [column for column in board["columns"] if column["key"] not in OF_ANSWERS],
+        "rows": [{**row, "cells": own} for row, own in zip(board["rows"], cells, strict=True)],
+        "tests": [test for test in board["tests"] if test["metric"] not in OF_ANSWERS],
+        "notes": [*board["notes"], note],
+    }
+
+
+# -- the findings
+
+
+def findings(boards: Sequence[Board]) -> list[dict[str, Any]]:
+    """What the tables say together, a model each: of its largest edit, else of its first table."""
+    found: dict[str, Board] = {}
+    for board in boards:
+        first = found.setdefault(board["model"], board)
+        if (board["data"], board["mode"]) == ("counterfact", "batch") != (first["data"], first["mode"]):
+            found[board["model"]] = board
+    return [finding(board) for board in found.values()]
+
+
+def finding(board: Board) -> dict[str, Any]:
+    """What a table says; without rows where it says nothing."""
+    known = [row for row in board["rows"] if {ASKED, FOLLOWS, LEAVES} <= row["cells"].keys()]
+    tested = [row for row in known if row["behind"] is not None]
+
+    def spans(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """The shares of some rows, from the least to the most."""
+        values = {
+            key: [row["cells"][key]["value"] for row in rows if key in row["cells"]]
+            for key in (ASKED, FOLLOWS, LEAVES, SAYS)
+        }
+        return {
+            "labels": [row["label"] for row in rows],
+            **{key: [min(found), max(found)] for key, found in values.items() if found},
+        }
+
+    return {
+        "board": board,
+        "first": spans([row for row in tested if not row["behind"]]),
+        "most": spans(sorted(tested, key=lambda row: row["cells"][LEAVES]["value"], reverse=True)[:1]),
+        "random": spans([row for row in known if row["editor"] == "random"]),
+        "half": any(min(row["cells"][key]["value"] for key in (LEAVES, FOLLOWS)) >= 0.5 for row in tested),
+    }
+
+
+# -- what was run
+
+
+def not_run(boards: Sequence[Board]) -> dict[str, Any]:
+    """What the tables are of; and what is in none, by reason."""
+    shown = {(board["model"], board["data"], board["mode"]): board for board in boards}
+    parts = [part for part in PARTS if (part.model, part.data, part.mode) in shown]
+    there = {(*of, row["editor"]) for of, board in shown.items() for row in board["rows"] if row["runs"]}
+    reasons: dict[tuple[str, str], list[str]] = {}  # by reason and place
+    for model, mode in dict.fromkeys((part.model, part.mode) for part in parts):
+        mine = [part for part in parts if (part.model, part.mode) == (model, mode)]
+        for entry in TABLE:
+            asked = [part.data for part in mine if entry in part.entries]
+            if missing := [data for data in asked if (model, data, mode, entry.editor) not in there]:
+                where = f"{model}, {mode}" + ("" if missing == asked else f", {', '.join(missing)}")
+                reasons.setdefault((entry.left_out(mode) or "not yet", where), []).append(entry.editor)
+    for part in PARTS:
+        if part not in parts:
+            for entry in part.entries:
+                where = f"{part.model}, {part.mode}, {part.data}"
+                reasons.setdefault((entry.left_out(part.mode) or "not yet", where), []).append(entry.editor)
+    for editor in EDITORS.declared:
+        if why := declaration(EDITORS[editor]).unranked:
+            reasons.setdefault((why, "all"), []).append(editor)
+    return {
+        "parts": parts,
+        "definitions": {one: sorted(boards_of) for one, boards_of in by_definitions(boards).items()},
+        "now": DEFINITIONS,
+        "reasons": sorted(reasons.items()),
+    }
+
+
+def by_definitions(boards: Sequence[Board]) -> dict[int, set[str]]:
+    """By the number of the evaluation's definitions the models of its tables."""
+    found: dict[int, set[str]] = {}
+    for board in boards:
+        found.setdefault(int(json.loads(board["measured"])["definitions"]), set()).add(board["model"])
+    return dict(sorted(found.items()))
+
+
+def plain(text: str) -> str:
+    """Text without Markdown: what stands at the head of the HTML page, too."""
+    return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text).replace("`", "").replace("*", "")

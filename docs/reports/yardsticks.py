@@ -1,0 +1,181 @@
+"""docs/yardsticks.md: what models do without an edit on the facts of the pages, to read the pages' figures by.
+
+    python docs/reports/yardsticks.py collect [--only "smollm2-135m counterfact 1-100"]
+    python docs/reports/yardsticks.py page
+
+The figures on paraphrases stand beside what the unedited model says on paraphrases of what it says itself, and those of
+what stays beside the floor: the same model in bfloat16, with no edit. Facts that are measured lie in the work folder,
+and the first command goes on with the others. Pages name their facts in `words.yardstick`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pages import DOCS, ROOT, Collected, Report, keeping_option, kept, made, making, mean
+from runs import picked, read_json
+from words import written
+
+from corrigenda import Fact, LanguageModel, load
+from corrigenda.data import FactSet, read_facts
+from corrigenda.system.files import write_json
+from eval import EvalSettings, Measurement, measure
+
+NAME, SCRIPT = "yardsticks", "yardsticks.py"
+SETTINGS = EvalSettings(max_new_tokens=10, perplexity_windows=0, only=("prompt", "paraphrases", "neighbourhood"))
+USES = ("eval.measure",)
+NATIVE = ("native_consistency", "native_consistency_neighbourhood")
+KEPT = ("preservation", "first_token_kept", "answer_kept", "bleed")
+SMALLEST = "smollm2-135m"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Facts of a page.
+
+    Attributes:
+        model: that is asked.
+        data: the data set; its file, without the suffix.
+        places: which of the file's, the first is 1.
+        floor: whether the floor is measured as well; not where the page shows nothing of what stays.
+        neighbours: so many neighbourhood prompts of each; None for all.
+        page: whose data name the subjects, where not all of these facts are meant; empty for all.
+    """
+
+    model: str
+    data: str
+    places: str
+    floor: bool = True
+    neighbours: int | None = None
+    page: str = ""
+
+    @property
+    def name(self) -> str:
+        """How the data and the pages call them."""
+        return f"{self.model} {self.data} {self.places}"
+
+
+SETS = {
+    one.name: one
+    for one in (
+        Facts(SMALLEST, "counterfact", "1-100"),
+        Facts(SMALLEST, "zsre", "1-100", floor=False),
+        Facts("qwen2.5-coder-0.5b", "counterfact", "1-40", neighbours=5),
+        Facts(SMALLEST, "counterfact", "1-20"),
+        Facts(SMALLEST, "counterfact", "1-50,251-300"),
+        Facts(SMALLEST, "counterfact", "1-50,951-1000"),
+        Facts(SMALLEST, "counterfact", "1001-1200", floor=False, page="contexts"),
+        Facts(SMALLEST, "counterfact", "1321-1360"),
+        Facts(SMALLEST, "counterfact", "1701-1724"),
+        Facts(SMALLEST, "zsre", "1-50,251-300", floor=False),
+        Facts(SMALLEST, "zsre", "332-381,622-671", floor=False),
+        Facts(SMALLEST, "zsre_fresh", "1-100", floor=False),
+        Facts(SMALLEST, "zsre_fresh", "1-145", floor=False),
+        Facts(SMALLEST, "embedded", "1-20"),
+    )
+}
+"""The facts by name: one more page is one more line."""
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """The first step's options."""
+    parser.add_argument("--only", action="append", default=[], help="the name of a set of facts; may be repeated")
+    parser.add_argument("--files", type=Path, default=ROOT.parent / "shared" / "data", help="folder of the data files")
+    parser.add_argument("--work", type=Path, default=ROOT / "outputs" / NAME)
+    keeping_option(parser)
+
+
+def collect(arguments: argparse.Namespace) -> Collected:
+    """Measures what is not done yet, and reads all that is."""
+    if unknown := set(arguments.only) - set(SETS):
+        raise SystemExit(f"no such set of facts: {', '.join(sorted(unknown))}; there are {', '.join(SETS)}")
+    earlier = kept(NAME, arguments)
+    found = {} if earlier is None else dict(earlier.figures)
+    runs = {} if earlier is None else dict(earlier.runs)
+    for name, facts in SETS.items():
+        folder = arguments.work / name.replace(" ", "_")
+        wanted = not arguments.only or name in arguments.only
+        if wanted and name not in found and not (folder / "values.json").is_file():
+            print(name, flush=True)
+            with making(folder, USES):
+                write_json(folder / "values.json", values_of(facts, arguments.files))
+        if (folder / "values.json").is_file():
+            found[name], runs[name] = read_json(folder / "values.json"), made(folder)
+    return Collected({name: found[name] for name in SETS if name in found}, runs, earlier.earlier if earlier else ())
+
+
+def facts_of(asked: Facts, files: Path) -> list[Fact]:
+    """The facts, with nothing but what is asked."""
+    read = read_facts("embedded" if asked.data == "embedded" else files / f"{asked.data}.json", on_error="skip")
+    found: FactSet | list[Fact] = picked(read, asked.places)
+    if asked.page:
+        subjects = set(read_json(DOCS / "data" / f"{asked.page}.json")["figures"]["subjects"])
+        found = [fact for fact in found if fact.subject in subjects]
+    there = slice(asked.neighbours if asked.floor else 0)
+    return [replace(fact, generation=(), neighbourhood=fact.neighbourhood[there]) for fact in found]
+
+
+@cache
+def loaded(name: str, dtype: str) -> LanguageModel:
+    """A model; what was loaded for other facts is not loaded again."""
+    return load(name, dtype=dtype)
+
+
+def values_of(asked: Facts, files: Path) -> dict[str, Any]:
+    """By metric the facts' values: of the unedited model, and of it in bfloat16."""
+    facts = facts_of(asked, files)
+    before = measure(loaded(asked.model, "float32"), facts, SETTINGS)
+    after = measure(loaded(asked.model, "bfloat16"), facts, SETTINGS, before) if asked.floor else []
+    return {
+        "subjects": [fact.subject for fact in facts],
+        "unedited": by_key(before, (*NATIVE, "bleed")),
+        "floor": by_key(after, KEPT),
+        "says": [says_itself(one) for one in before],
+    }
+
+
+def by_key(measured: Sequence[Measurement], keys: Sequence[str]) -> dict[str, list[float | None]]:
+    """By metric the facts' values; None where a fact has none."""
+    return {
+        key: [one.values.get(key) for one in measured] for key in keys if any(key in one.values for one in measured)
+    }
+
+
+def says_itself(measured: Measurement) -> bool:
+    """Whether the answer to the prompt begins with the old object."""
+    return any(record.begins_true for record in measured.scored("prompt"))
+
+
+# -- the statistics
+
+
+def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Of each set of facts the means, with intervals over subjects."""
+    return {"sets": {name: digested(SETS[name], one) for name, one in figures.items()}}
+
+
+def digested(facts: Facts, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The means of one set."""
+    found = {
+        state: {key: of_known(of, values["subjects"]) for key, of in values[state].items()}
+        for state in ("unedited", "floor")
+    }
+    about = {"model": facts.model, "data": facts.data, "places": facts.places, "neighbours": facts.neighbours}
+    return {**about, "n": len(values["subjects"]), "says": sum(values["says"]), "page": facts.page, **found}
+
+
+def of_known(values: Sequence[float | None], subjects: Sequence[str]) -> dict[str, Any]:
+    """The mean over the facts that have a value, and how many these are."""
+    pairs = [(value, one) for value, one in zip(values, subjects, strict=True) if value is not None]
+    return mean([value for value, _ in pairs], [one for _, one in pairs], shares=True) | {"n": len(pairs)}
+
+
+REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, written(NAME, SCRIPT), digest)
+
+if __name__ == "__main__":
+    REPORT.main()
