@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -83,6 +85,7 @@ class Job(StoreJob):
         from jobs.studio.session import Session
 
         corrections = Corrections(path)
+        session: Session | None = None
         try:
             with locked(path.with_name(f".{path.name}.lock")):
                 model = [one for one in HydraConfig.get().overrides.task if one.startswith("model")]
@@ -93,7 +96,16 @@ class Job(StoreJob):
                 f"job.list={path}: another studio works on it; end that one, or name another list"
             ) from None
         except KeyboardInterrupt:
+            _end(session, path)
             raise RunInterrupted(f"the list is in {path}") from None
+        _end(session, path)
+
+
+def _end(session: Session | None, path: Path) -> None:
+    """Ends the program at once where a thread is at work, for which Python would wait."""
+    if session is not None and session.doing is not None:
+        sys.stderr.write(f"interrupted; the list is in {path}\n")
+        os._exit(130)
 
 
 def _editors(config: DictConfig) -> Mapping[str, Editor]:
@@ -123,6 +135,8 @@ def serve(session: Session, asked: StudioSettings, password: str | None) -> None
         wait_until_up(asked.host, asked.port)
         say(f"the studio is at http://{asked.host}:{asked.port} (Ctrl-C ends it)")
 
+        session.prepare(next(iter(session.editors)))
+
     threading.Thread(target=tell, daemon=True).start()
     ui.run(
         lambda: View(session, AIMS),
@@ -135,4 +149,5 @@ def serve(session: Session, asked: StudioSettings, password: str | None) -> None
         reload=False,
         show=asked.open,
         show_welcome_message=False,
+        timeout_graceful_shutdown=1,  # an open tab would be waited for
     )

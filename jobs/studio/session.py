@@ -23,7 +23,7 @@ from corrigenda.knowledge.plan import Plan
 from corrigenda.runs.folder import RunFolder
 from corrigenda.system.files import write_text
 from corrigenda.system.progress import counted, heard, how_far, track
-from editing import Editor
+from editing import Editor, prepare
 from eval import EvalSettings, measure
 from eval.verification.page import page
 from eval.verification.report import report_of
@@ -33,6 +33,8 @@ from jobs.explain.settings import ExplainSettings
 from jobs.shared.errors import RunFailedError
 from jobs.studio.corrections import Corrections
 from locate import CausalTrace, Noise
+
+logger = logging.getLogger(__name__)
 
 TRIED = EvalSettings(only=("prompt",), max_new_tokens=12, perplexity_windows=0)
 """How it is looked whether a correction holds."""
@@ -107,6 +109,8 @@ class Session:
         self.taken: list[tuple[Path, str]] = []
         self._made: dict[tuple[str, tuple[Fact, ...]], Edit] = {}
         self._alone = threading.Lock()
+        self._prepared = threading.Event()
+        self._prepared.set()
 
     @contextmanager
     def at_work(self, what: str) -> Iterator[None]:
@@ -150,6 +154,17 @@ class Session:
         facts = self.corrections.facts
         return tuple(facts[number] for number in select_active(facts).active)
 
+    def prepare(self, name: str) -> None:
+        """Lets an editor compute what all its edits share, so that the first is quick; what is wrong, that one says."""
+        self._prepared.clear()
+        try:
+            with self.at_work(f"Getting {name} ready"):
+                prepare(self.editors[name], self.lm)
+        except Exception:
+            logger.debug("%s is not ready", name, exc_info=True)
+        finally:
+            self._prepared.set()
+
     def apply(self, name: str) -> None:
         """Makes the model follow the list by an editor, whatever was applied before; then tries every correction.
 
@@ -158,6 +173,7 @@ class Session:
         Raises:
             ValueError: the list is empty, or the editor refuses it.
         """
+        self._prepared.wait()
         with self.at_work(f"Applying the corrections by {name}"):
             facts = self.active
             if not facts:

@@ -50,7 +50,7 @@ STYLE = """
 .side { flex: 1 1 300px; }
 iframe { width: 100%; height: 80vh; border: 0; }
 img { width: 100%; max-width: 800px; }
-.body--dark :is(.q-btn--flat, .q-btn--outline, a) { color: #90caf9 !important; }
+.body--dark :is(.q-btn--flat, .q-btn--outline) { --q-primary: #90caf9; }
 @media (max-width: 600px) { .q-table :is(td, th) { padding: 4px 6px; } .q-tab-panel { padding: 8px 0; } }
 """
 
@@ -69,7 +69,7 @@ class View:
         self.seen: object = None
         ui.add_css(STYLE)
         ui.colors(primary="#2b7bba")
-        with ui.header(), ui.row().classes("items-center"):
+        with ui.header(), ui.row().style("align-items: baseline"):
             ui.label("Corrigenda").classes("text-h6")
             self.state = ui.label().props("role=status")
         with ui.row().classes("items-center full-width"):

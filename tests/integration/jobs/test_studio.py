@@ -31,13 +31,13 @@ PATIENCE = 60_000
 
 
 @contextmanager
-def studio(home: Path, **environment: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def studio(home: Path, *settings: str, **environment: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """Its address, and its process; ended when the block ends."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     options = ["editor=finetune", "editor.layer=1", "editor.lr=0.05", "open=false", f"port={port}"]
     process = subprocess.Popen(
-        [sys.executable, str(program.RUN), "studio", *own_model(home), *options],
+        [sys.executable, str(program.RUN), "studio", *own_model(home), *options, *settings],
         cwd=home,
         env=outside(program.environment(home / "cache")) | environment,
         stdout=subprocess.PIPE,
@@ -204,3 +204,31 @@ def test_a_password_and_a_kill_that_loses_nothing(browser: Browser, tmp_path: Pa
 def port_after(address: str) -> int:
     """Another port than that of an address."""
     return int(address.rpartition(":")[2]) + 1
+
+
+SLOW = """
+import time
+
+from jobs.studio.session import Session
+
+
+def sleep(session):
+    with session.at_work("Sleeping"):
+        time.sleep(600)
+
+
+Session.try_out = sleep
+"""
+
+
+def test_an_interruption_does_not_wait_for_what_is_under_way(browser: Browser, tmp_path: Path) -> None:
+    home = make_home(tmp_path)
+    (home / "slow.py").write_text(SLOW)
+    with studio(home, "plugins=[slow]") as (address, process):
+        page = browser.new_page()
+        page.goto(address)
+        page.get_by_role("button", name="Try all").click()
+        page.get_by_text("Sleeping").wait_for()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        page.close()

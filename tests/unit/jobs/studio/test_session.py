@@ -13,6 +13,7 @@ from studio_parts import OTHER, SENTENCE, SUBJECT
 
 from corrigenda import Edit, EditRefusedError
 from corrigenda.system.progress import track
+from jobs.studio import session as module
 from jobs.studio.corrections import fact_of
 from jobs.studio.session import BusyError, Session
 
@@ -129,6 +130,28 @@ def test_one_thing_at_a_time(session: Session) -> None:
         thread.join()
     assert session.doing is None
     session.apply("finetune")
+
+
+def test_apply_waits_until_the_editor_is_ready(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, end, order = threading.Event(), threading.Event(), []
+
+    def slow(*_: object) -> None:
+        begun.set()
+        end.wait(10)
+        order.append("ready")
+        raise ValueError("the first edit says so")
+
+    monkeypatch.setattr(module, "prepare", slow)
+    getting_ready = threading.Thread(target=session.prepare, args=("finetune",))
+    getting_ready.start()
+    assert begun.wait(10)
+    applying = threading.Thread(target=lambda: (session.apply("finetune"), order.append("applied")))
+    applying.start()
+    end.set()
+    for thread in (getting_ready, applying):
+        thread.join(30)
+    assert order == ["ready", "applied"]
+    assert status(session) == ["held"]
 
 
 def test_warnings_become_notes(session: Session) -> None:
