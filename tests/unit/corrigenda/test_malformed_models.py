@@ -215,7 +215,7 @@ NO_GGUF: dict[str, tuple[bytes, str]] = {
     "cut": (b"GG", "is no GGUF file"),
     "text": (b"hello world", "is no GGUF file"),
     "zeros": (b"\x00" * 64, "is no GGUF file"),
-    "of its name": (b"GGUF\x03\x00\x00\x00" + b"\x00" * 6, r"model\.gguf' cannot be read"),
+    "of its name": (b"GGUF\x03\x00\x00\x00" + b"\x00" * 6, r"model\.gguf is cut short or damaged"),
 }
 
 
