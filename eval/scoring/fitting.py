@@ -156,14 +156,8 @@ def jobs_of(lm: LanguageModel, fact: Fact, settings: EvalSettings) -> Iterator[C
             for one in fact.portability
         }
         yield from (Continuation("portability", prompt, greedy, answers) for prompt, answers in targets.items())
-    elsewhere = {
-        "neighbourhood": fact.neighbourhood,
-        "locality": [probe.prompt for probe in fact.locality],
-        SUBJECT_KIND: same_subject(fact),
-        RUNNING_KIND: running_text(fact),
-    }
     go_on = Greedy(lm.end_ids)
-    stay = dict.fromkeys(prompt for kind, wanted in elsewhere.items() if kind in kept for prompt in wanted)
+    stay = dict.fromkeys(prompt for kind, prompt, _ in queries_of(fact) if kind in kept)
     yield from (Continuation(KEPT, prompt, go_on) for prompt in stay)
     if TEXT_KIND in kinds:
         for prompt in fact.generation:
