@@ -188,6 +188,13 @@ def made(folder: Path) -> Made:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
 
 
+def finished_rows(work: Path) -> Iterator[tuple[str, str, Any, Made]]:
+    """Of the finished rows in a work folder, GROUP/ROW/values.json: group, row, values, and what `making` noted."""
+    for path in sorted(work.glob("*/*/values.json")):
+        group, row = path.parts[-3:-1]
+        yield group, row, json.loads(path.read_text(encoding="utf-8")), made(path.parent)
+
+
 def commit() -> str:
     """The commit of the working tree, with a "+" where files of the program are changed; "unknown" without git."""
     try:

@@ -10,7 +10,6 @@ command goes on with the others.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +17,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from pages import DOCS, ROOT, Collected, Report, keeping_option, kept, made, making, mean
+from pages import DOCS, ROOT, Collected, Report, finished_rows, keeping_option, kept, making, mean
 from runs import chosen
 from words import written
 
@@ -131,10 +130,9 @@ def collect(arguments: argparse.Namespace) -> Collected:
                     write_json(folder / "values.json", values_of(name, row, arguments))
     found = {} if earlier is None else dict(earlier.figures["models"])
     runs = {} if earlier is None else dict(earlier.runs)
-    for path in sorted(arguments.work.glob("*/*/values.json")):
-        name, row = path.parts[-3:-1]
-        found.setdefault(name, {})[row] = json.loads(path.read_text(encoding="utf-8"))
-        runs[f"{name}: {row}"] = made(path.parent)
+    for name, row, values, how in finished_rows(arguments.work):
+        found.setdefault(name, {})[row] = values
+        runs[f"{name}: {row}"] = how
     figures = {"data": arguments.data.name, "first": FIRST + 1, "models": found}
     return Collected(figures, runs, () if earlier is None else earlier.earlier)
 

@@ -10,7 +10,6 @@ goes on with the others. It needs llama.cpp (the package xllamacpp).
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -18,7 +17,7 @@ from typing import Any
 
 import serving_edits as edits
 import serving_llama as llama
-from pages import ROOT, Collected, Report, keeping_option, kept, made, making, mean
+from pages import ROOT, Collected, Report, finished_rows, keeping_option, kept, making, mean
 from runs import chosen
 from words import written
 
@@ -83,11 +82,11 @@ def collect(arguments: argparse.Namespace) -> Collected:
                     write_json(folder / "values.json", found if row in COSTS else {"answers": found})
     groups = {} if earlier is None else dict(earlier.figures["groups"])
     runs = {} if earlier is None else dict(earlier.runs)
-    for path in sorted(arguments.work.glob("*/*/values.json")):
-        group, row = path.parts[-3:-1]
-        one = groups.setdefault(group, {"rows": {}, "facts": facts_in(group, arguments), "editing": seconds_of(path)})
-        one["rows"][row] = json.loads(path.read_text(encoding="utf-8"))
-        runs[f"{group}: {row}"] = made(path.parent)
+    for group, row, values, how in finished_rows(arguments.work):
+        took = seconds_of(arguments.work / group)
+        one = groups.setdefault(group, {"rows": {}, "facts": facts_in(group, arguments), "editing": took})
+        one["rows"][row] = values
+        runs[f"{group}: {row}"] = how
     figures = {"data": arguments.data.name, "first": edits.FIRST + 1, "model": edits.MODEL, "groups": groups}
     return Collected(figures, runs, () if earlier is None else earlier.earlier)
 
@@ -99,9 +98,9 @@ def facts_in(group: str, arguments: argparse.Namespace) -> list[list[dict[str, o
     return [edits.facts_json(facts) for facts in edits.groups_facts(group, arguments.work, arguments.data)]
 
 
-def seconds_of(path: Path) -> float:
+def seconds_of(folder: Path) -> float:
     """How long the edits of a group took."""
-    return sum(float(one.read_text()) for one in path.parents[1].glob("edits/*/seconds.json"))
+    return sum(float(one.read_text()) for one in folder.glob("edits/*/seconds.json"))
 
 
 # -- the statistics
