@@ -122,6 +122,6 @@ def test_the_comparison_is_paired(report: ModuleType, monkeypatch: pytest.Monkey
     assert test["difference"] == pytest.approx(0.3)
     assert test["p"] == 1.0  # 0.25, six times over by Holm
     text = page(variants)
-    assert "**Of 300 zsRE facts in one edit the model says 50.0 [0.0, 100.0] % when they are written once" in text
+    assert "**Of 300 zsRE facts in one edit m says 50.0 [0.0, 100.0] % when they are written once" in text
     assert "A third round is told apart from two in nothing (of the 3 figures tested below)" in text
     assert "zsRE" not in page({"1": variants["1"]})
