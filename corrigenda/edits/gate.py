@@ -1,0 +1,155 @@
+"""`Gate`: whether two prompts ask the same, by what the model makes of them.
+
+An entry that lies beside the weights has to speak however its question is asked, and at no other. A gate looks at the
+residual stream that enters some layers at a prompt's last token, maps it to a vector of length 1, and takes two prompts
+for the same question where the cosine of their vectors is above a threshold.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from torch.nn import functional
+
+from corrigenda.errors import DamagedFileError, WrongModelError
+from corrigenda.forward.recording import forward_to, watching
+from corrigenda.models.bare import BareModel
+from corrigenda.prompts import TokenBatch
+from corrigenda.system.files import write_tensors
+
+FORMAT = "corrigenda-gate-1"
+
+
+@dataclass(frozen=True, eq=False)
+class Gate:
+    """A map of states, and the cosine above which two prompts ask the same.
+
+    With x the states of a prompt in one row and W_1 (and W_2, where there is one) the maps:
+
+        z = (x - mean) W_1, or gelu((x - mean) W_1) W_2         embed(x) = z / |z|
+
+    Attributes:
+        model: the name of the model whose states it reads.
+        fingerprint: of that model's weights before any edit.
+        layers: those whose residual stream is read, as it enters them.
+        mean: (len(layers) * d_model,); tensors are in float32 on the CPU.
+        maps: one or two, (len(layers) * d_model, width) or with a hidden width between.
+        threshold: a cosine.
+        made: what it was trained on, and what it was found to do, of plain JSON values.
+
+    Raises:
+        ValueError: shapes do not fit one another, or a number is not finite.
+    """
+
+    model: str
+    fingerprint: str
+    layers: tuple[int, ...]
+    mean: Tensor = field(repr=False)
+    maps: tuple[Tensor, ...] = field(repr=False)
+    threshold: float
+    made: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mean", self.mean.detach().float().cpu())
+        object.__setattr__(self, "maps", tuple(one.detach().float().cpu() for one in self.maps))
+        widths = [len(self.mean), *(width for one in self.maps for width in one.shape)]
+        fits = len(self.maps) in (1, 2) and all(a == b for a, b in zip(widths[::2], widths[1::2], strict=False))
+        if not (self.layers and fits and len(self.mean) % len(self.layers) == 0):
+            shapes = ", ".join(str(tuple(one.shape)) for one in (self.mean, *self.maps))
+            raise ValueError(f"a gate of {len(self.layers)} layers has tensors that do not fit one another: {shapes}")
+        if not all(bool(one.isfinite().all()) for one in (self.mean, *self.maps, torch.tensor(self.threshold))):
+            raise ValueError("a gate's tensors and its threshold have to be finite numbers")
+
+    @property
+    def width(self) -> int:
+        """How many numbers stand for a prompt."""
+        return self.maps[-1].shape[1]
+
+    def read(self, states: Mapping[int, Tensor], prompt: Tensor) -> Tensor:
+        """What of a forward `embed` takes.
+
+        Args:
+            states: for each of `layers`, what enters it: (batch, position, d_model).
+            prompt: (batch, position), True for the tokens of each row's prompt.
+
+        Returns:
+            (batch, len(layers), d_model), in float32.
+        """
+        columns = torch.arange(prompt.shape[1], device=prompt.device)
+        last = torch.where(prompt, columns, 0).amax(1)
+        rows = torch.arange(len(prompt), device=prompt.device)
+        return torch.stack([states[layer][rows, last].float() for layer in self.layers], 1)
+
+    def embed(self, states: Tensor) -> Tensor:
+        """Vectors of length 1, (n, width), in float32, of states (n, len(layers), d_model)."""
+        mean, *maps = (one.to(states.device) for one in (self.mean, *self.maps))
+        z = (states.float().flatten(1) - mean) @ maps[0]
+        if len(maps) == 2:
+            z = functional.gelu(z) @ maps[1]
+        return functional.normalize(z, dim=1)
+
+    def of_prompts(self, lm: BareModel, batch: TokenBatch) -> Tensor:
+        """`embed` of what a model makes of prompts, (batch, width).
+
+        Raises:
+            WrongModelError: the gate is another model's.
+        """
+        self.require(lm)
+        with watching(lm, self.layers) as watched:
+            forward_to(lm, batch, max(self.layers))
+        return self.embed(self.read(watched.states, batch.attention_mask.bool()))
+
+    def require(self, lm: BareModel) -> None:
+        """Checks that it was made for a model.
+
+        Raises:
+            WrongModelError: it was made for another.
+        """
+        if lm.fingerprint != self.fingerprint:
+            raise WrongModelError(
+                f"the gate is {self.model}'s, whose weights are others than those of {lm.name}: train one for it "
+                "(corrigenda gate)"
+            )
+
+    def save(self, path: str | Path) -> None:
+        """Writes it as one safetensors file, atomically; its maps in float16."""
+        said = {
+            "format": FORMAT,
+            "model": self.model,
+            "fingerprint": self.fingerprint,
+            "layers": list(self.layers),
+            "threshold": self.threshold,
+            "made": dict(self.made),
+        }
+        tensors = {"mean": self.mean, **{f"map{i}": one.half() for i, one in enumerate(self.maps)}}
+        write_tensors(Path(path), tensors, {"gate": json.dumps(said, allow_nan=False)})
+
+    @classmethod
+    def load(cls, path: str | Path) -> Gate:
+        """The gate that `save` wrote.
+
+        Raises:
+            FileNotFoundError: there is none.
+            DamagedFileError: the file cannot be read, or is no gate's.
+        """
+        path = Path(path)
+        if not path.is_file():
+            raise FileNotFoundError(f"{path}: there is no gate; train one (corrigenda gate)")
+        try:
+            with safe_open(path, framework="pt") as file:
+                said = json.loads((file.metadata() or {})["gate"])
+                tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+            if said["format"] != FORMAT:
+                raise ValueError(f"its format is {said['format']!r}, and not {FORMAT!r}")
+            maps = tuple(tensors[f"map{i}"] for i in range(len(tensors) - 1))
+            layers, threshold = tuple(map(int, said["layers"])), float(said["threshold"])
+            return cls(said["model"], said["fingerprint"], layers, tensors["mean"], maps, threshold, said["made"])
+        except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+            raise DamagedFileError(f"{path} is damaged, or no gate ({error!r})") from None
