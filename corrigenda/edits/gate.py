@@ -118,18 +118,33 @@ class Gate:
                 "(corrigenda gate)"
             )
 
+    def tensors(self) -> dict[str, Tensor]:
+        """Its tensors by name; `restore` takes them."""
+        return {"mean": self.mean, **{f"map{i}": one for i, one in enumerate(self.maps)}}
+
+    def said(self) -> dict[str, Any]:
+        """The rest of it, of plain JSON values."""
+        named = ("model", "fingerprint", "threshold")
+        plain = {name: getattr(self, name) for name in named}
+        return {"format": FORMAT, **plain, "layers": list(self.layers), "made": dict(self.made)}
+
+    @classmethod
+    def restore(cls, tensors: Mapping[str, Tensor], said: Mapping[str, Any]) -> Gate:
+        """The gate of what `tensors` and `said` gave.
+
+        Raises:
+            KeyError, TypeError, ValueError: they are damaged, or of another format.
+        """
+        if said["format"] != FORMAT:
+            raise ValueError(f"the gate's format is {said['format']!r}, and not {FORMAT!r}")
+        maps = tuple(tensors[f"map{i}"] for i in range(len(tensors) - 1))
+        layers, threshold = tuple(map(int, said["layers"])), float(said["threshold"])
+        return cls(said["model"], said["fingerprint"], layers, tensors["mean"], maps, threshold, said["made"])
+
     def save(self, path: str | Path) -> None:
         """Writes it as one safetensors file, atomically; its maps in float16."""
-        said = {
-            "format": FORMAT,
-            "model": self.model,
-            "fingerprint": self.fingerprint,
-            "layers": list(self.layers),
-            "threshold": self.threshold,
-            "made": dict(self.made),
-        }
-        tensors = {"mean": self.mean, **{f"map{i}": one.half() for i, one in enumerate(self.maps)}}
-        write_tensors(Path(path), tensors, {"gate": json.dumps(said, allow_nan=False)})
+        tensors = {name: one if name == "mean" else one.half() for name, one in self.tensors().items()}
+        write_tensors(Path(path), tensors, {"gate": json.dumps(self.said(), allow_nan=False)})
 
     @classmethod
     def load(cls, path: str | Path) -> Gate:
@@ -146,10 +161,6 @@ class Gate:
             with safe_open(path, framework="pt") as file:
                 said = json.loads((file.metadata() or {})["gate"])
                 tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-            if said["format"] != FORMAT:
-                raise ValueError(f"its format is {said['format']!r}, and not {FORMAT!r}")
-            maps = tuple(tensors[f"map{i}"] for i in range(len(tensors) - 1))
-            layers, threshold = tuple(map(int, said["layers"])), float(said["threshold"])
-            return cls(said["model"], said["fingerprint"], layers, tensors["mean"], maps, threshold, said["made"])
+            return cls.restore(tensors, said)
         except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
             raise DamagedFileError(f"{path} is damaged, or no gate ({error!r})") from None
