@@ -178,7 +178,7 @@ def copy_with(
     fields = [field for field in reader.fields.values() if not field.name.startswith("GGUF.")]
     ends = [*(field.offset for field in fields[1:]), reader.tensors[0].field.offset]
     kept = [(field.offset, end) for field, end in zip(fields, ends, strict=True) if field.name not in said]
-    if earlier := reader.fields.get(FACTS):
+    if FACTS in said and (earlier := reader.fields.get(FACTS)):
         said = {**said, FACTS: f"{earlier.contents()}\n{said[FACTS]}"}
     with source.open("rb") as file, path.open("wb") as out:
         out.write(file.read(8))  # the magic, the version
