@@ -10,10 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.metadata import version
+from typing import Any
+
+import torch
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.facts import as_facts
 from corrigenda.models.alone import one_thread
+from corrigenda.runs.ids import code_version
 from corrigenda.settings.checked import check_class
 from eval.measurement import HeldOut, Measurement
 from eval.metrics import METRICS
@@ -64,6 +69,22 @@ def measure(
     old = None if before is None else [before[number] for number in read]
     found = iter(_measure(lm, [prepared[number] for number in read], settings, old, held_out) if read else ())
     return [not_measured(lm, one.fact, one.error, settings) if one.error else next(found) for one in prepared]
+
+
+def depends_on(lm: LanguageModel, settings: EvalSettings, module: str) -> list[Any]:
+    """What measurements of the unedited model depend on besides the facts, as JSON values: so is named what is kept.
+
+    The weights and how they compute, precision and kind of device, what is measured, the metrics, and the versions of
+    the code and of the libraries. What is measured again where all of that is the same is the same, bit for bit.
+
+    Args:
+        lm: a causal model.
+        settings: what is measured.
+        module: what keeps it: the dotted name of a module of the project.
+    """
+    code = code_version(entry=(module, *sorted(set(METRICS.modules.values()))))
+    libraries = [torch.__version__, version("transformers")]
+    return [lm.cache_key, str(lm.dtype), lm.device.type, settings.before_an_edit, list(METRICS), code, *libraries]
 
 
 def _measure(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
 
 from annotated_types import Ge, Lt
 
@@ -11,6 +11,9 @@ from corrigenda.errors import SettingsError
 from corrigenda.settings.checked import AtLeastOne, Count, Seed, checked
 from eval.real_use.settings import RealUse
 from eval.records import RECORD_OF, SIDE_KINDS
+
+AFTER_AN_EDIT = frozenset({"harness_folder", "harness_limit", "harness_tasks", "perplexity_sample", "strict"})
+"""The settings of what is measured of an edited model alone, or apart from the facts."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,11 @@ class EvalSettings:
         """The kinds of prompts that are left out."""
         not_asked = frozenset(RECORD_OF).difference(self.only) if self.only else frozenset[str]()
         return not_asked if self.side_effects else not_asked | SIDE_KINDS
+
+    @property
+    def before_an_edit(self) -> dict[str, Any]:
+        """By name those that can change what is measured of the unedited model."""
+        return {name: value for name, value in asdict(self).items() if name not in AFTER_AN_EDIT}
 
     def __post_init__(self) -> None:
         if 0 < self.perplexity_windows < 3:

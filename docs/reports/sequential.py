@@ -155,7 +155,9 @@ def collect(arguments: argparse.Namespace) -> Collected:
         idle = (folder / DONE).is_file() or stop(lines_of(folder, "point"))
         # Two of these commands at once would write one into the other.
         with place.held(), nullcontext() if idle else making(folder, USES):
-            sequence = run(EditRun(lm, facts, editor, SETTINGS, place), METHODS[name].regime, fixed, stop)
+            sequence = run(
+                EditRun(lm, facts, editor, SETTINGS, place, before=work / "before"), METHODS[name].regime, fixed, stop
+            )
             same_form(lm, sequence, strange, folder / SAME_FORM)
     return gathered(arguments.work, arguments.model)
 
@@ -193,7 +195,7 @@ def run(
         raise SystemExit(f"{folder} was begun with other settings of {editor.name}; move it away to begin again")
     write_json(noted, settings)
     how = SequentialSettings(regime=regime, after_each="probabilities", keep_edits=True)
-    sequence = SequentialRun(edits, how, fixed, lambda: stop(sequence.curve), folder.parent / "before")
+    sequence = SequentialRun(edits, how, fixed, lambda: stop(sequence.curve))
     if not (done := folder / DONE).is_file():
         prepare(editor, edits.lm)
         if sequence.go():

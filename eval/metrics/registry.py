@@ -53,6 +53,11 @@ class Registry(Mapping[str, Metric]):
         """
         del self._metrics[self[key].key]
 
+    @property
+    def modules(self) -> dict[str, str]:
+        """By key, the module that declares each metric."""
+        return {key: str(getattr(metric.compute, "__module__", "")) for key, metric in self.items()}
+
     def find(self, key: str) -> Metric | None:
         """The metric with a key, those of groups of probes included; None where there is none."""
         if key in self._metrics:

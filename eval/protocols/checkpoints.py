@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from corrigenda import Fact
@@ -51,7 +50,6 @@ class Checkpoints:
         settings: SequentialSettings,
         fixed: Fixed = (),
         stop: Callable[[], bool] = lambda: False,
-        before: Path | None = None,
     ) -> None:
         if not len(run.facts):
             raise ValueError("a sequence of edits needs at least one fact")
@@ -71,16 +69,10 @@ class Checkpoints:
         self._due = settings.due(len(run.facts))
         self._stop = stop
 
-        def pre_edit(
-            facts: Sequence[Fact], measured: EvalSettings, name: str, reduced: ReducedEvaluation | None = None
-        ) -> PreEditMeasurement:
-            if before is not None:
-                return PreEditMeasurement(run.lm, facts, measured, settings.chunk, before / name, reduced)
-            return run.pre_edit(facts, measured, settings.chunk, run.folder.path / "before" / name, reduced)
-
-        self._pre_edit = pre_edit(list(run.facts), run.settings, "edited", self._never_scored())
+        chunk, own = settings.chunk, run.folder.path / "before"
+        self._pre_edit = run.pre_edit(list(run.facts), run.settings, chunk, own, self._never_scored())
         self._of_fixed = replace(run.settings, perplexity_windows=0, side_effects=False, real_use=None)
-        self._pre_edit_fixed = pre_edit(self.fixed, self._of_fixed, "fixed")
+        self._pre_edit_fixed = run.pre_edit(self.fixed, self._of_fixed, chunk, own)
         self._journal = Journal(run, self.regime, self._due, settings.keep_edits)
 
     @property

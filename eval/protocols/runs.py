@@ -208,10 +208,8 @@ class EditRun:
             folder: where it is kept, unless runs share it.
             reduced: facts of which less is measured, and what.
         """
-        chunk = CHUNK if chunk is None else chunk
-        if self.before is not None:
-            return PreEditMeasurement.shared(self.lm, facts, settings, chunk, self.before, reduced)
-        return PreEditMeasurement(self.lm, facts, settings, chunk, folder, reduced)
+        kept_in = folder if self.before is None else self.before
+        return PreEditMeasurement(self.lm, facts, settings, CHUNK if chunk is None else chunk, kept_in, reduced)
 
     @property
     def edits(self) -> list[Edit]:

@@ -30,8 +30,6 @@ class SequentialRun(Checkpoints):
         fixed: other facts, whose neighbourhood and locality prompts are the fixed locality set; those that name an
             edited subject are left out. By name where its parts are reported apart, too.
         stop: asked now and then whether to stop there, to go on another time.
-        before: the folder where the unedited model's measurements are kept, for runs of the same model, facts and
-            evaluation alone. By default one in the run's folder, or the run's own `before`, where any runs meet.
 
     Raises:
         ValueError: there is no fact, the editor cannot do what the regime asks for, every prompt of the fixed locality

@@ -35,7 +35,7 @@ def run_single(run: EditRun, workers: Workers | None = None) -> None:
     workers = workers or Workers()
     facts = list(run.facts)
     pre_edit = run.pre_edit(facts, run.settings)
-    shared = _Cases(run.lm, facts, run.editor, run.settings, pre_edit, run.save_edits, _homes())
+    shared = _Cases(run.lm, facts, run.editor, run.settings, pre_edit, run.save_edits, METRICS.modules)
     left = [number for number, fact in enumerate(facts) if not run.is_done(fact)]
     found = workers.each(shared, _done, left, lambda number: f"fact {facts[number].id}", lambda number: number // CHUNK)
     for _, one in found:
@@ -96,11 +96,6 @@ def _done(cases: _Cases, number: int) -> _Done:
         [after] = measure(lm, [fact], cases.settings, [before])
     case = judged(fact, before, after, report(made.edit), made.seconds, made.error)
     return _Done(Case.from_dict(case.to_dict()), made.edit if cases.keeps_edits else None, peak_memory_mb())
-
-
-def _homes() -> dict[str, str]:
-    """By key, the module that declares each metric."""
-    return {key: str(getattr(metric.compute, "__module__", "")) for key, metric in METRICS.items()}
 
 
 def _declare(metrics: Mapping[str, str]) -> None:

@@ -11,14 +11,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from corrigenda import Fact, LanguageModel
-from corrigenda.runs.ids import code_version
 from corrigenda.system.files import read_kept, write_checked
-from eval.measure import measure
+from eval.measure import depends_on, measure
 from eval.measurement import AGAIN, HeldOut, Measurement, file_of, stored_measurements, write_measurements
 from eval.scoring.held_out import read_held_out
 from eval.settings import EvalSettings
@@ -37,8 +35,7 @@ class Unedited:
         self._lm = lm
         self._settings = settings
         self._folder = folder
-        on = [lm.cache_key, str(lm.dtype), lm.device.type, code_version(entry=("eval.verification.unedited",))]
-        self._with = [*on, asdict(settings)]
+        self._with = depends_on(lm, settings, "eval.verification.unedited")
         self._held_out: HeldOut | None = None
 
     def held_out(self) -> HeldOut | None:

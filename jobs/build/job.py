@@ -25,7 +25,7 @@ from corrigenda import Edit, Fact, KnowledgeBase, LanguageModel, WrongModelError
 from corrigenda.data.requests import select_active
 from corrigenda.edits.weights import WeightEdit
 from corrigenda.errors import SettingsError, UnsupportedModelError
-from corrigenda.system.files import write_json, write_text
+from corrigenda.system.files import expanded, write_json, write_text
 from corrigenda.knowledge.plan import Plan
 from corrigenda.system.progress import counted, stage
 from corrigenda.runs.folder import RunFolder
@@ -37,7 +37,7 @@ from eval.verification.page import page
 from eval.verification.verify import verify
 from eval.verification.report import report_of
 from eval.verification.unedited import Unedited
-from jobs.shared.base import choices, load_model, override_names, say
+from jobs.shared.base import CACHE, choices, load_model, override_names, say
 from jobs.shared.acceptance import AcceptSettings, judge, say_verdict
 from jobs.build.folder import BuildFolder, wrong_weights
 from jobs.build.plan import in_words
@@ -105,7 +105,7 @@ class Job(StoreJob):
             return
         try:
             with folder.held():
-                before = None if config.before is None else Path(config.before)
+                before = None if config.before in (None, CACHE) else expanded(config.before)
                 build = Build(folder, load_model(config), facts, way, settings, accept, str(config.data.path), before)
                 rules = build.run()
         except KeyboardInterrupt:

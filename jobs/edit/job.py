@@ -30,7 +30,7 @@ from eval.protocols.curves import draw_curve
 from jobs.edit.terminal import Progress, print_run
 from jobs.shared import job
 from jobs.shared.auto_layer import AutoLayerSettings, locate_layers
-from jobs.shared.base import begin, begin_tracker, interruptible, load_model, say
+from jobs.shared.base import begin, begin_tracker, interruptible, kept_before, load_model, say
 from jobs.shared.data import LocalitySettings, fixed_locality, read_data
 from jobs.shared.errors import RunFailedError
 from jobs.shared.logs import log_to
@@ -174,7 +174,7 @@ def _edit(
         editor = _spread(editor, workers)
     harness = Harness.of(settings)
     watcher = begin_tracker(config, folder)
-    before = None if config.get("before") is None else Path(config.before)
+    before = kept_before(config)
     with Progress(len(facts)) as progress:
         run = EditRun(lm, facts, editor, settings, folder, config.save_edits, lambda case: told(case), before)
         progress.done = run.n_done

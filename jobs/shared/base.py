@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -20,6 +21,7 @@ from rich.console import Console
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.trackers import Tracker, tracker
 from corrigenda.settings.documented import meanings
+from corrigenda.system.files import expanded
 from corrigenda.system.progress import stage
 from corrigenda.system.workers import Workers
 from corrigenda.text.display import printable
@@ -37,7 +39,11 @@ from jobs.shared.words import OWN, setting
 if TYPE_CHECKING:
     from corrigenda import LanguageModel
 
+logger = logging.getLogger(__name__)
 console = Console(stderr=True)
+
+CACHE = "cache"
+"""The word of ``before=`` for the folder that all runs share."""
 
 
 def _one_line(
@@ -144,6 +150,18 @@ def load_model(config: DictConfig) -> LanguageModel:
 
         transformers_logging.disable_progress_bar()
         return load(**OmegaConf.to_container(model))  # type: ignore[arg-type]
+
+
+def kept_before(config: DictConfig) -> Path | None:
+    """The folder where runs share what they measure of the unedited model, as ``before=`` says; None: none do."""
+    from eval.protocols.pre_edit import shared_folder
+
+    asked = config.get("before")  # runs of earlier versions have none
+    if asked is None:
+        return None
+    folder = shared_folder() if asked == CACHE else expanded(asked)
+    logger.info("what the unedited model does with the facts is kept in %s (before=null: nowhere)", folder)
+    return folder
 
 
 def choices() -> dict[str, str]:

@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from editing.registry import space_of
 from editing.spaces import Space
 from eval import EditRun, EvalSettings, run_batch, run_single
 from jobs.shared.auto_layer import traces_of
-from jobs.shared.base import override_names, say
+from jobs.shared.base import kept_before, override_names, say
 from jobs.shared.errors import RunFailedError
 from jobs.shared.job import stored_config
 from jobs.shared.settings import instantiate
@@ -224,13 +225,16 @@ class Tuning:
         def notify(case: Any) -> None:
             write_json(folder.path / "seconds.json", {"seconds": earlier + time.perf_counter() - begin})
 
-        before = self.folder.path / "before" if self.config.get("before") is None else Path(self.config.before)
-        run = EditRun(self.lm, self.facts, editor, settings, folder, False, notify, before)
+        run = EditRun(self.lm, self.facts, editor, settings, folder, False, notify, self._before)
         prepare(editor, self.lm)
         PROTOCOLS[self.config.mode](run)
         if crashes := run.evaluation.crashes:
             raise RunFailedError(f"{crashes[0].fact.id}: {crashes[0].error.removeprefix(CRASHED)}")
         return run.evaluation.metrics
+
+    @cached_property
+    def _before(self) -> Path:
+        return kept_before(self.config) or self.folder.path / "before"
 
     def _finish(
         self, axes: tuple[Axis, ...], trials: list[dict[str, Any]], best: Mapping[str, Any], traced: Mapping[str, Any]

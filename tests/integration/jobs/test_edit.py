@@ -129,6 +129,18 @@ def test_a_refused_resume_changes_nothing(home: Path, undisturbed: Path) -> None
     assert list((home / "shared").iterdir())  # said now, so done now
 
 
+def test_runs_of_all_editors_share_what_the_unedited_model_does(home: Path, undisturbed: Path) -> None:
+    kept = home / "cache" / "before"
+    names = {path.name for path in kept.iterdir()}
+    assert names
+    said = run(home, *SMALL_EDITOR, "editor.layer=0", "mode=batch", "eval.strict=false")
+    assert f"what the unedited model does with the facts is kept in {kept} (before=null: nowhere)" in said
+    assert {path.name for path in kept.iterdir()} == names
+    said = run(home, *SMALL_EDITOR, "editor.layer=0", "eval.seed=7", "data.limit=1", "before=null")
+    assert "before=null: nowhere" not in said
+    assert {path.name for path in kept.iterdir()} == names
+
+
 def test_a_run_killed_before_it_knew_what_it_works_on_goes_on(home: Path, undisturbed: Path) -> None:
     folder = home / "early"
     shutil.copytree(undisturbed, folder)

@@ -110,7 +110,13 @@ def test_runs_share_what_the_unedited_model_does(mode: str, tmp_path: Path, monk
     assert records("second", tmp_path / "before") == (first[0], 0)
     other = replace(SMALL, max_new_tokens=3)
     assert records("other", tmp_path / "before", other) == (records("apart", None, other)[0], whole)
-    # What was cut short is measured again: the file that ends a chunk is not there.
-    for path in (tmp_path / "before").glob("*/0000.json"):
-        path.unlink()
-    assert records("third", tmp_path / "before")[0] == alone[0]
+    # What matters after an edit alone is no reason to measure again; nor is a chunk that is there.
+    _, again = records("after", tmp_path / "before", replace(SMALL, perplexity_sample=3, strict=True))
+    assert again == 0
+    [damaged, *_] = sorted((tmp_path / "before").iterdir())
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    with pytest.warns(UserWarning, match="is damaged .*; it is measured again"):
+        found = [records(name, tmp_path / "before") for name in ("third", "fourth")]
+    assert [one for one, _ in found] == [alone[0]] * 2
+    assert [n for _, n in found] == [found[0][1], 0]
+    assert found[0][1] <= 3

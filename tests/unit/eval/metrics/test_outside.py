@@ -23,6 +23,7 @@ from eval import METRICS, EditRun, EvalSettings, SequentialSettings, evaluate, r
 from eval.leaderboard import leaderboard, write_leaderboard
 from eval.leaderboard.recompute import recomputed
 from eval.protocols.curves import curve_table
+from eval.protocols.pre_edit import PreEditMeasurement
 
 SMALL = EvalSettings(max_new_tokens=4, preservation_tokens=3, perplexity_windows=0)
 
@@ -103,6 +104,19 @@ def test_in_an_evaluation(lm: LanguageModel) -> None:
     [case, *_] = found.cases
     again = recomputed(case.fact, json.loads(json.dumps(case.to_dict())))
     assert again.after.values["answer_words"] == case.after.values["answer_words"]
+
+
+def test_what_is_kept_of_the_unedited_model_is_of_the_metrics_that_there_are(lm: LanguageModel, tmp_path: Path) -> None:
+    theirs = METRICS["answer_words"]
+    METRICS.remove("answer_words")
+    try:
+        [without, *_] = PreEditMeasurement(lm, FACTS, SMALL, 3, tmp_path).chunk(0)
+    finally:
+        METRICS.register(theirs)
+    [found, *_] = PreEditMeasurement(lm, FACTS, SMALL, 3, tmp_path).chunk(0)
+    assert "answer_words" not in without.values
+    assert found.values["answer_words"] == words(lm, FACTS[0])
+    assert found.values == without.values | {"answer_words": found.values["answer_words"]}
 
 
 def test_in_runs_and_on_the_leaderboard(lm: LanguageModel, tmp_path: Path) -> None:

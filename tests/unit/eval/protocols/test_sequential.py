@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,7 +18,6 @@ from corrigenda import ContextEdit, Edit, Fact, LanguageModel, LowRankEdit, Orig
 from corrigenda.data import FactSet
 from corrigenda.facts import Probe
 from corrigenda.runs.folder import RunFolder
-from corrigenda.system.files import read_checked, write_tensors
 from eval import (
     EditRun,
     EvalSettings,
@@ -32,7 +30,6 @@ from eval.protocols import checkpoints, journal, pre_edit, sequential
 from eval.protocols.change import change_norm
 from eval.protocols.curves import curve_markdown, curve_table, draw_curve
 from eval.protocols.fixed_locality import untouched
-from eval.protocols.pre_edit import PreEditMeasurement
 
 PLAIN = facts(*((subject, "Rome") for subject in SUBJECTS))
 
@@ -232,35 +229,6 @@ def test_the_scores_are_those_of_a_plain_measurement(tmp_path: Path) -> None:
         *("preservation", "blank_answers", "locality_token_agreement", "neighbourhood_success"),
         *("neighbourhood_magnitude", "neighbourhood_kl", "locality_kl"),
     }
-
-
-def test_a_pre_edit_measurement_comes_back_from_the_disk_as_it_was(tmp_path: Path) -> None:
-    lm, some = tiny.build("llama"), real(5)
-    fresh = PreEditMeasurement(lm, some, SMALL, 2, tmp_path)
-    assert fresh.complete(5, lambda: False)
-    again = PreEditMeasurement(lm, some, SMALL, 2, tmp_path)
-    with Nudge().edit(lm, some[:1]).applied(lm):  # it is not measured again, and would not be on the edited model
-        for number in fresh.chunks:
-            for old, new in zip(fresh.chunk(number), again.chunk(number), strict=True):
-                assert (old.values, old.continuations) == (new.values, new.continuations)
-                assert all(len(tokens) == SMALL.preservation_tokens for tokens in new.continuations.values())
-                assert json.dumps(old.to_dict()) == json.dumps(new.to_dict())
-                assert old.distributions.keys() == new.distributions.keys() == new.continuations.keys()
-                assert all(torch.equal(row, new.distributions[prompt]) for prompt, row in old.distributions.items())
-
-
-def test_a_pre_edit_measurement_of_an_earlier_version_is_measured_anew(tmp_path: Path) -> None:
-    """Such a file does not say what it is of; and there may be records beside it that are not read any more."""
-    lm, some = tiny.build("llama"), real(2)
-    fresh = PreEditMeasurement(lm, some, SMALL, 2, tmp_path).chunk(0)
-    path = tmp_path / "0000.safetensors"
-    tensors, metadata = read_checked(path)
-    write_tensors(path, tensors, metadata)
-    (tmp_path / "0000.json").write_text("[]")
-    with pytest.warns(UserWarning, match="it is measured again"):
-        again = PreEditMeasurement(lm, some, SMALL, 2, tmp_path).chunk(0)
-    assert [m.continuations for m in again] == [m.continuations for m in fresh]
-    read_checked(path)
 
 
 def test_the_norm_of_the_change() -> None:
