@@ -1,11 +1,14 @@
 """corrigenda/data/shipped.txt.xz: the text that ships, for second moments, thresholds and what stands before a fact.
 
     python docs/reports/shipped_text.py sample [--model qwen2.5-coder-1.5b] [--batches 0 20]
-    python docs/reports/shipped_text.py write
+    python docs/reports/shipped_text.py write [--written one.txt two.txt] [--facts counterfact.json zsre.json]
 
-An embedded model is asked for short texts of many kinds on many topics. Batches are kept in a folder, and what is there
-is not sampled again. The second step cleans the texts: no headings or lists, plain letters and punctuation, whole
-sentences, none that says nearly the same as an earlier one. It adds them to what ships. So nobody else's text is in it.
+Part of it is sampled from embedded models, part (`--written`) was written for this project with a large language model;
+nobody else's text is in it. For the sampled part a model is asked for short texts of many kinds on many topics. Batches
+are kept in a folder, and what is there is not sampled again. The second step cleans them: no headings or lists, plain
+letters and punctuation, whole sentences. Written texts stand apart by an empty line, each paragraph in one line, and
+stay as they are. It adds both to what ships, in a drawn order, so that any beginning has all kinds. Left out is a text
+that says nearly the same as an earlier one, or that names both the subject and an object of a fact of `--facts`.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ from pathlib import Path
 
 import torch
 
-from corrigenda import load
+from corrigenda import Fact, load
+from corrigenda.data import read_facts
 from corrigenda.forward.generation import decode, sampler
 from corrigenda.system.files import write_file, write_json
 from corrigenda.system.progress import track
@@ -35,6 +39,8 @@ TOP_K = 40
 """Drawn are the most likely tokens alone."""
 NGRAM = 8
 """A text of which a tenth of so many words in a row stand in earlier ones, or in itself again, is left out."""
+PLAIN = re.compile(r"[\x20-\x7e\n\u00c0-\u017f]*")
+"""The letters and punctuation that may stand in a text."""
 
 KINDS = (
     "Write two paragraphs of an encyclopedia article about {}.",
@@ -106,24 +112,44 @@ def cleaned(text: str) -> str:
             paragraphs.append(" ".join(plain.split()))
     whole = re.match(r".*[.!?][\"']?(?=\s|$)", "\n".join(paragraphs), re.DOTALL)
     found = whole[0] if whole else ""
-    plain_letters = re.fullmatch(r"[\x20-\x7e\n\u00c0-\u017f]*", found)
-    return found if plain_letters and len(found.split()) >= 60 and "AI language model" not in found else ""
+    return found if PLAIN.fullmatch(found) and len(found.split()) >= 60 and "AI language model" not in found else ""
 
 
-def write(folder: Path) -> None:
-    """Cleans the texts that were sampled, and writes what ships and those that are told apart from it."""
+def written(path: Path) -> list[str]:
+    """The texts of a file, as they are."""
+    texts = path.read_text(encoding="utf-8").strip().split("\n\n")
+    for number, text in enumerate(texts, 1):
+        if odd := sorted({*PLAIN.sub("", text)}):
+            raise SystemExit(f"{path}, text {number}: write plain letters in place of {' '.join(odd)}")
+    return texts
+
+
+def names(text: str, fact: Fact) -> bool:
+    """Whether a text has a fact's subject and one of its objects, as whole words."""
+    objects = [one for one in (fact.target_new, fact.target_true) if one]
+    if fact.subject not in text or not any(one in text for one in objects):
+        return False
+    return any(
+        all(re.search(rf"(?<!\w){re.escape(part)}(?!\w)", text) for part in (fact.subject, one)) for one in objects
+    )
+
+
+def write(folder: Path, files: list[Path], facts: list[Fact]) -> None:
+    """Adds texts that were written or sampled to what ships, but for those that say nothing new, or a fact."""
     shipped = lzma.decompress(SHIPPED.read_bytes()).decode().strip().split("\n\n") if SHIPPED.is_file() else []
     batches = sorted(folder.glob("*.json"), key=lambda path: int(path.stem))
     sampled = [text for path in batches for text in json.loads(path.read_text(encoding="utf-8"))["texts"].values()]
     seen: set[tuple[str, ...]] = set()
     kept: list[str] = []
-    for text in [*shipped, *map(cleaned, sampled)]:
+    for text in [*itertools.chain(*map(written, files)), *shipped, *map(cleaned, sampled)]:
         words = text.split()
         rows = [tuple(words[i : i + NGRAM]) for i in range(len(words) - NGRAM + 1)]
         grams = {*rows}
-        if rows and len(grams & seen) < 0.1 * len(grams) and len(grams) > 0.9 * len(rows):
+        new = rows and len(grams & seen) < 0.1 * len(grams) and len(grams) > 0.9 * len(rows)
+        if new and not any(names(text, fact) for fact in facts):
             kept.append(text)
         seen |= grams
+    random.Random(0).shuffle(kept)
     content = "\n\n".join(kept) + "\n"
     write_file(SHIPPED, lambda path: path.write_bytes(lzma.compress(content.encode(), preset=9 | lzma.PRESET_EXTREME)))
     print(f"{SHIPPED}: {len(kept)} texts, {len(content.split())} words, {SHIPPED.stat().st_size} bytes")
@@ -135,11 +161,14 @@ def main() -> None:
     parser.add_argument("--model", default="qwen2.5-coder-1.5b")
     parser.add_argument("--batches", type=int, nargs=2, default=(0, 20), help="the first, and one after the last")
     parser.add_argument("--folder", type=Path, default=ROOT / "outputs" / "shipped_text")
+    parser.add_argument("--written", type=Path, nargs="*", default=[], help="files of texts that were written")
+    parser.add_argument("--facts", type=Path, nargs="*", default=[], help="files of facts that no text may state")
     options = parser.parse_args()
     if options.step == "sample":
         sample(options.model, options.folder, range(*options.batches))
     else:
-        write(options.folder)
+        facts = [fact for path in options.facts for fact in read_facts(path, on_error="skip")]
+        write(options.folder, options.written, facts)
 
 
 if __name__ == "__main__":
