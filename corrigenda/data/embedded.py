@@ -66,10 +66,10 @@ def held_out_texts() -> Mapping[str, str]:
 
 @cache
 def shipped_text() -> str:
-    """Prose of many kinds on many topics: two fifths were sampled from embedded models, the others written for this
-    project with a large language model (``docs/reports/shipped_text.py``).
+    """Prose of many kinds on many topics (``docs/reports/shipped_text.py``).
 
-    Texts stand apart by an empty line, in a drawn order. It is what second moments are taken over, and has no text of
+    Two fifths were sampled from embedded models, the others written for this project with a large language model. Texts
+    stand apart by an empty line, in a drawn order. It is what second moments are taken over, and has no text of
     `held_out_texts`.
     """
     return lzma.decompress(files("corrigenda.data").joinpath("shipped.txt.xz").read_bytes()).decode("utf-8")
