@@ -15,6 +15,7 @@ from corrigenda.errors import FactError
 from corrigenda.settings.checked import short_repr
 from corrigenda.text.joints import joined, joint
 from corrigenda.text.names import did_you_mean
+from corrigenda.text.words import normal_form
 
 Verb = Literal["insert", "modify", "erase"]
 
@@ -82,6 +83,8 @@ class Fact:
         reversals: complete prompts that name the new object and ask for the subject.
         same_subject: prompts about other things of the subject, which the edit must leave alone; a ``{}`` in one is
             filled with the subject.
+        frames: other ways to ask, each with one ``{}`` for the subject, for editors to learn from
+            (`editing.shared.frames`). They are not scored, and none may be among the paraphrases, which are.
         joint: what stands between a prompt and the fact's objects, white space or nothing, where it is not what follows
             from the prompt's end and the script.
 
@@ -104,6 +107,7 @@ class Fact:
     negations: tuple[str, ...] = ()
     reversals: tuple[str, ...] = ()
     same_subject: tuple[str, ...] = ()
+    frames: tuple[str, ...] = ()
     joint: str | None = None
 
     def __post_init__(self) -> None:
@@ -137,6 +141,8 @@ class Fact:
             object.__setattr__(self, name, _prompts(name, tuple(filled)))
         for name in ("neighbourhood", "reversals"):
             object.__setattr__(self, name, _prompts(name, getattr(self, name)))
+        object.__setattr__(self, "frames", _texts("frames", self.frames))
+        self._require_frames()
         for name in ("locality", "portability"):
             object.__setattr__(self, name, _probes(name, getattr(self, name)))
         if not isinstance(self.id, str):
@@ -160,8 +166,10 @@ class Fact:
 
     @property
     def request(self) -> dict[str, str | None]:
-        """What is asked for, by name, with the claim where its joint is no space: what is kept on disk goes by this."""
+        """What is asked for, by name; also frames, and the claim where its joint is no space. Kept files go by this."""
         asked = {"subject": self.subject, "prompt": self.prompt, "target_new": self.target_new}
+        if self.frames:
+            asked["frames"] = json.dumps(self.frames)
         usual = self.target_new is None or self.claim == f"{self.statement} {self.target_new}"
         return asked if usual else {**asked, "claim": self.claim}
 
@@ -176,6 +184,21 @@ class Fact:
     def answers(self) -> tuple[str, ...]:
         """`target_new` and its aliases; empty for an erasure."""
         return () if self.target_new is None else (self.target_new, *self.aliases)
+
+    def scores(self, template: str) -> bool:
+        """Whether a paraphrase asks in the words of a template, alone or behind another text."""
+        asked = normal_form(template.replace(SLOT, self.subject)).split()
+        return any(normal_form(paraphrase).split()[-len(asked) :] == asked for paraphrase in self.paraphrases)
+
+    def _require_frames(self) -> None:
+        for number, frame in enumerate(self.frames):
+            name = f"frames[{number}]"
+            if frame.count(SLOT) != 1:
+                raise FactError(name, f"needs exactly one '{SLOT}' for the subject, got {frame!r}")
+            _refuse_space_at_end(name, frame.replace(SLOT, self.subject))
+            if self.scores(frame):
+                problem = f"is among the paraphrases, which are scored; leave it out of one of the two: {frame!r}"
+                raise FactError(name, problem)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain JSON values, empty ones left out; `from_dict` reads them back."""

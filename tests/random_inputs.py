@@ -85,6 +85,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "negations": lists(PROMPTS),
     "reversals": lists(PROMPTS),
     "same_subject": lists(PROMPTS),
+    "frames": lists(PROMPTS),
     "other": VALUES,
 }
 

@@ -15,7 +15,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-LISTS = frozenset({"aliases", "paraphrases", "neighbourhood", "generation", "negations", "reversals", "same_subject"})
+LISTS = frozenset(
+    {"aliases", "paraphrases", "neighbourhood", "generation", "negations", "reversals", "same_subject", "frames"}
+)
 """The fields of a fact that are lists of texts."""
 PROBES = frozenset({"locality", "portability"})
 """Those that are lists of probes."""

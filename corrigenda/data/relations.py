@@ -7,11 +7,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
+from pathlib import Path
 
-from corrigenda.facts import Fact
+from corrigenda.errors import SettingsError
+from corrigenda.facts import SLOT, Fact
+from corrigenda.system.files import expanded
 
 
 @dataclass(frozen=True)
@@ -36,16 +40,43 @@ class Relation:
 @cache
 def relations() -> tuple[Relation, ...]:
     """All that ship, always in the same order."""
-    text = (files("corrigenda.data") / "relations.txt").read_text(encoding="utf-8")
+    return _parsed((files("corrigenda.data") / "relations.txt").read_text(encoding="utf-8"), "relations.txt")
+
+
+def relations_in(path: str) -> tuple[Relation, ...]:
+    """Those of a file in the layout of `relations.txt`.
+
+    Raises:
+        SettingsError: there is no such file, or something in it is no relation and no form.
+    """
+    try:
+        text = Path(expanded(path)).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: the relations cannot be read ({error}); name a text file in UTF-8") from None
+    return _parsed(text, path)
+
+
+@lru_cache(4)
+def _parsed(text: str, where: str) -> tuple[Relation, ...]:
     found = []
-    for head, *forms in (paragraph.splitlines() for paragraph in text.strip().split("\n\n")):
+    for head, *forms in (paragraph.splitlines() for paragraph in re.split(r"\n\s*\n", text.strip())):
         named = re.fullmatch(r"\[(\w+)\] (.+) -> (\w+)(?: \((P\d+)\))?", head)
-        assert named is not None, head
+        if named is None:
+            raise SettingsError(f"{where}: {head!r} must be '[kind] name -> answer (P1)', with its forms below it")
+        for form in forms:
+            if form.count(SLOT) != 1 or form != form.rstrip():
+                raise SettingsError(f"{where}: {form!r} needs one '{SLOT}' for the subject, and no space at its end")
         kind, name, answer, wikidata = named.groups()
         found.append(Relation(kind, name, answer, wikidata or "", tuple(forms)))
     return tuple(found)
 
 
-def relations_of(fact: Fact) -> tuple[Relation, ...]:
-    """Those that a fact may be of: whose Wikidata id it names, or one of whose forms its prompt is; else none."""
-    return tuple(one for one in relations() if fact.relation in (one.wikidata, one.name) or fact.prompt in one.forms)
+def relations_of(fact: Fact, among: Sequence[Relation] | None = None) -> tuple[Relation, ...]:
+    """Those that a fact may be of: whose Wikidata id it names, or one of whose forms its prompt is; else none.
+
+    Args:
+        fact: the fact.
+        among: the relations to look among; None for all that ship.
+    """
+    known = relations() if among is None else among
+    return tuple(one for one in known if fact.relation in (one.wikidata, one.name) or fact.prompt in one.forms)

@@ -98,7 +98,8 @@ def ways() -> tuple[str, ...]:
 
 def _solver(editor: Any) -> EntrySolver:
     if isinstance(editor, Rome):
-        own = {name: getattr(editor, name) for name in ("prefix_lengths", "prefixes", "value", "text", "seed")}
+        shared = ("prefix_lengths", "prefixes", "frames", "value", "text", "seed")
+        own = {name: getattr(editor, name) for name in shared}
         layers = () if editor.layer is None else (editor.layer,)
         editor = Emmet(name="rome", layers=layers, depth=editor.depth, eps=0.0, refuse_norm=editor.refuse_norm, **own)
     if not isinstance(editor, ClosedForm):

@@ -57,4 +57,6 @@ class EntrySolver:
         found = {"layers": list(editor.resolved_layers(lm)), **{name: said[name] for name in names}}
         if editor.prefixes is None:
             found["contexts"] = contexts(lm, editor.prefix_lengths, editor.text, editor.seed)
+        if editor.frames.number:
+            found["frames"] = editor.frames.key
         return found

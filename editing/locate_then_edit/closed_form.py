@@ -37,6 +37,7 @@ from editing.locate_then_edit.targets import Site, ValueSettings
 from editing.locate_then_edit.writing import Problem, Solution, Step, Writing, task_of
 from editing.shared.contexts import contexts
 from editing.shared.extending import check_previous, present, state_of
+from editing.shared.frames import Frames
 from editing.shared.layers import ascending
 from editing.shared.together import deduplicate, note_disturbance, refused_alone
 
@@ -66,6 +67,7 @@ class ClosedForm:
         prefix_lengths: pairs (tokens, number) of the contexts (`editing.shared.contexts`). In a key, the bare prompt
             counts as much as all contexts of one pair together, as MEMIT's authors have it.
         prefixes: contexts to use instead; the first should be "" (the bare prompt).
+        frames: other forms of the facts that are contexts, too; in a key all of them count as much as the bare prompt.
         value: how targets are solved for.
         keep_targets: whether solved targets are kept on disk and taken from there.
         solve_on: in which model targets are solved for when an edit goes on: with what the edit has written so far, or
@@ -96,6 +98,7 @@ class ClosedForm:
     rule: Rule = "even"
     prefix_lengths: tuple[tuple[AtLeastOne, AtLeastOne], ...] = ((10, 5),)
     prefixes: tuple[str, ...] | None = None
+    frames: Frames = field(default_factory=Frames)
     value: ValueSettings = field(
         default_factory=lambda: ValueSettings(steps=40, clamp_norm_factor=0.75, confident_steps=6)
     )
@@ -308,7 +311,7 @@ class ClosedForm:
         """The facts' prompts, in the batches in which they are solved for."""
         prefixes, _ = self._contexts(lm)
         aims = self._aims(self.resolved_layers(lm))
-        return batches_of(self.name, lm, facts, self.batch_size, prefixes, self.value, aims)
+        return batches_of(self.name, lm, facts, self.batch_size, prefixes, self.value, aims, self.frames)
 
     def _aims(self, layers: Sequence[int]) -> Sequence[int]:
         """The layers whose output is solved for."""
@@ -319,7 +322,9 @@ class ClosedForm:
     ) -> tuple[dict[int, Tensor], list[dict[str, Any]]]:
         """By layer the targets; and for each fact what there is to report."""
         prefixes, _ = self._contexts(lm)
-        solving = Solving(prefixes, self.value, self.resolved_site(lm), self.keep_targets, self.workers, told)
+        solving = Solving(
+            prefixes, self.value, self.resolved_site(lm), self.keep_targets, self.workers, self.frames, told
+        )
         targets, report = solving.targets(lm, batches, self._aims(layers))
         contexts = [said for batch in batches for said in batch.prompts.report()]
         return targets, [one | said for one, said in zip(report, contexts, strict=True)]
@@ -358,7 +363,8 @@ class ClosedForm:
     def _contexts(self, lm: LanguageModel) -> tuple[list[str], Tensor]:
         """The contexts, and how much each counts in a key."""
         if self.prefixes is not None:
-            others = len(self.prefixes) - 1
-            return list(self.prefixes), group_weights([1, others] if others else [1])
-        prefixes = contexts(lm, self.prefix_lengths, self.text, self.seed)
-        return prefixes, group_weights([1, *(number for _, number in self.prefix_lengths)])
+            prefixes, others = list(self.prefixes), [len(self.prefixes) - 1]
+        else:
+            prefixes = contexts(lm, self.prefix_lengths, self.text, self.seed)
+            others = [number for _, number in self.prefix_lengths]
+        return prefixes, group_weights([1, *filter(None, (*others, self.frames.number))])

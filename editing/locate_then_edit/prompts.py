@@ -16,6 +16,7 @@ from torch import Tensor
 from corrigenda import Fact, LanguageModel
 from corrigenda.prompts import TokenBatch, encode, encode_target, put_before, slot_in, subject_span
 from editing.editor import EditRefusedError, FactRefusedError, refusing_long, require_room
+from editing.shared.frames import NO_FRAMES, Frames, Wording, wordings
 from editing.shared.outliers import WHY, outliers, state_norms
 
 MOST_LOGITS = 2**30
@@ -24,14 +25,15 @@ MOST_LOGITS = 2**30
 
 @dataclass(frozen=True)
 class Prompts:
-    """The rows of several facts: each statement after each prefix, with the target's tokens but the last.
+    """The rows of several facts: each statement after each prefix, and each frame, with the target but its last token.
 
     After them all comes, for each fact, a prompt about the subject whose continuation is to stay as it is.
 
     Attributes:
         batch: the rows' tokens, fact by fact, prefix by prefix (the bare prompt first).
         fact: (row,), which fact a row belongs to.
-        prefix: (row,), which prefix stands before its statement; -1 for the rows about what is to be kept.
+        prefix: (row,), which prefix stands before its statement; those of frames have numbers of their own, above all
+            prefixes' (`editing.shared.frames.wordings`); -1 for the rows about what is to be kept.
         subject: (row,), the position of the subject's last token.
         predicts: (row, position), where the target's tokens are predicted, or the distribution is to be kept.
         targets: (n,), those tokens, in the order of `predicts`; -1 where the distribution is to be kept.
@@ -142,6 +144,7 @@ def build_prompts(
     prefixes: Sequence[str],
     kept_prompt: str,
     kept_position: Literal["subject", "last"],
+    frames: Frames = NO_FRAMES,
 ) -> Prompts:
     """The rows that an edit of `facts` is computed on.
 
@@ -151,6 +154,7 @@ def build_prompts(
         prefixes: the texts that stand before the statements; the first is empty.
         kept_prompt: the prompt whose continuation is to stay as it is, with one ``{}``.
         kept_position: where it is to stay: at the subject's last token, or at the prompt's.
+        frames: the facts' other forms.
 
     A subject that ends at the very first token is left out without a prefix, where there are others: the first
     position's activations are unlike any other's in most models (attention sinks), so a key taken there stands for
@@ -163,10 +167,10 @@ def build_prompts(
     rows: list[_Row] = []
     at_start = []
     for number, fact in enumerate(facts):
-        _, end = subject_span(lm.tokenizer, fact.statement, fact.subject, fact.prompt.index("{}"))
-        at_start.append(end == 1)
-        first = 1 if end == 1 and len(prefixes) > 1 else 0
-        rows += [_rewriting(lm, fact, number, place, prefixes[place]) for place in range(first, len(prefixes))]
+        every = wordings(fact, prefixes, frames)
+        at_start.append(_at_start(lm, fact))
+        later = [one for one in every if one.prefix or not _at_start(lm, one.fact)]
+        rows += [_rewriting(lm, one, number) for one in later or every]
     n_rewriting = len(rows)
     rows += [_kept(lm, fact, number, kept_prompt, kept_position) for number, fact in enumerate(facts)]
     _require_memory(lm, facts, sum(len(row.targets) for row in rows))
@@ -202,17 +206,23 @@ class _Row(NamedTuple):
     targets: list[int]
 
 
-def _rewriting(lm: LanguageModel, fact: Fact, number: int, place: int, prefix: str) -> _Row:
-    """The fact's statement behind a prefix, with its target."""
+def _at_start(lm: LanguageModel, fact: Fact) -> bool:
+    """Whether the subject ends at the very first token of the bare prompt."""
+    return subject_span(lm.tokenizer, fact.statement, fact.subject, fact.prompt.index("{}"))[1] == 1
+
+
+def _rewriting(lm: LanguageModel, wording: Wording, number: int) -> _Row:
+    """A wording of a fact, with its target."""
+    fact = wording.fact
     assert fact.target_new is not None
-    prompt = lm.reads(put_before(lm.tokenizer, prefix, fact.statement))
+    prompt = lm.reads(put_before(lm.tokenizer, wording.prefix, fact.statement))
     ids = encode(lm.tokenizer, prompt)
     with refusing_long(fact):
         target = encode_target(lm.tokenizer, prompt, fact.target_new, fact.joint)
     require_room(lm, fact, len(ids) + len(target) - 1)
     slot = slot_in(prompt, fact.prompt, fact.subject)
     end = subject_span(lm.tokenizer, prompt, fact.subject, slot)[1]
-    return _Row(ids + target[:-1], number, place, end - 1, len(ids) - 1, target)
+    return _Row(ids + target[:-1], number, wording.place, end - 1, len(ids) - 1, target)
 
 
 def _kept(lm: LanguageModel, fact: Fact, number: int, prompt: str, position: Literal["subject", "last"]) -> _Row:

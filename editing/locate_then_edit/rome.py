@@ -33,6 +33,7 @@ from editing.locate_then_edit.solved import batches_of
 from editing.locate_then_edit.targets import ValueSettings, solve_target_values
 from editing.registry import register
 from editing.shared.contexts import contexts
+from editing.shared.frames import Frames
 from editing.shared.layers import OneLayer
 from editing.shared.together import deduplicate, note_disturbance, refused_alone
 from editing.spaces import CLAMP, Number, Space
@@ -81,6 +82,7 @@ class Rome(OneLayer):
         prefix_lengths: pairs (tokens, number) of the contexts (`editing.shared.contexts`). The authors have ((5, 10),
             (10, 10)); with five, 72 facts are not told apart from theirs (docs/contexts.md).
         prefixes: contexts to use instead; the first should be "" (the bare prompt).
+        frames: other forms of the facts that are contexts, too.
         value: how v* is solved for.
         homogeneous_keys: whether the same k* is used throughout.
         bare_agreement: see above; 0 for k* alone.
@@ -98,6 +100,7 @@ class Rome(OneLayer):
     layer: int | None = None
     prefix_lengths: tuple[tuple[AtLeastOne, AtLeastOne], ...] = ((10, 5),)
     prefixes: tuple[str, ...] | None = None
+    frames: Frames = field(default_factory=Frames)
     value: ValueSettings = field(default_factory=ValueSettings)
     homogeneous_keys: bool = True
     bare_agreement: Share = 0.9
@@ -195,7 +198,7 @@ class Rome(OneLayer):
         Keys are (fact, d_ffn), values (fact, d_model).
         """
         parts, report = [], []
-        made = batches_of("ROME", lm, facts, self.batch_size, prefixes, self.value, [layer])
+        made = batches_of("ROME", lm, facts, self.batch_size, prefixes, self.value, [layer], self.frames)
         batches = [batch.prompts for batch in made]
         told: Iterable[Prompts] = batches
         if len(batches) > 1:  # one batch takes seconds, and who asked for it tells of it

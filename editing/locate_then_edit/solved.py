@@ -27,6 +27,7 @@ from corrigenda.system.workers import Workers
 from editing.locate_then_edit.prompt_run import run_prompts
 from editing.locate_then_edit.prompts import Prompts, build_prompts, warn_of_contexts
 from editing.locate_then_edit.targets import Site, ValueSettings, solve_target_values
+from editing.shared.frames import NO_FRAMES, Frames, warn_of_frames
 
 FORMAT = 2
 """The version of the files; it changes with the method, so that older ones are left alone."""
@@ -48,6 +49,7 @@ def batches_of(
     prefixes: Sequence[str],
     settings: ValueSettings,
     layers: Sequence[int],
+    frames: Frames,
 ) -> list[Batch]:
     """Facts in batches of a size, with their prompts but for those at an outlier state; what is left out is said.
 
@@ -59,6 +61,7 @@ def batches_of(
         prefixes: the contexts.
         settings: of the solver.
         layers: those whose output is solved for.
+        frames: the facts' other forms; facts that have none are named.
 
     Raises:
         FactRefusedError: a fact is too long, or has no prompt that is no outlier.
@@ -66,9 +69,10 @@ def batches_of(
     batches = []
     for begin in range(0, len(facts), size):
         part = facts[begin : begin + size]
-        prompts = build_prompts(lm, part, prefixes, settings.kl_prompt, settings.kl_position)
+        prompts = build_prompts(lm, part, prefixes, settings.kl_prompt, settings.kl_position, frames)
         batches.append(Batch(part, prompts.ordinary(lm, part, layers)))
     warn_of_contexts(editor, facts, [batch.prompts for batch in batches])
+    warn_of_frames(editor, facts, frames)
     return batches
 
 
@@ -82,6 +86,7 @@ class Solving:
         site: the output of what.
         keep: whether solved targets are kept on disk, and taken from there.
         workers: the processes that solve.
+        frames: the facts' other forms.
         note: what is said of it besides how far it is; None for nothing at all, where the caller says so much.
     """
 
@@ -90,6 +95,7 @@ class Solving:
     site: Site
     keep: bool
     workers: Workers = field(default_factory=Workers)
+    frames: Frames = NO_FRAMES
     note: str | None = ""
 
     def targets(
@@ -148,6 +154,8 @@ class Solving:
             "site": self.site,
             "layer": layer,
         }
+        if forms := self.frames.of(fact):
+            asked["frames"] = forms
         key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
         return cache_folder() / "targets" / key[:2] / f"{key}.safetensors"
 
