@@ -145,7 +145,7 @@ class Solving:
         yield from found if self.note is None else track(found, told, bar=False, total=len(todo))
 
     def _entry(self, state: str, fact: Fact, layer: int) -> Path:
-        asked = {
+        asked: dict[str, Any] = {
             "format": FORMAT,
             "model": state,
             **fact.request,
