@@ -174,7 +174,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     lm = load(options.model)
-    text = Text(tokens=options.tokens, length=options.length)
+    text = Text("self", tokens=options.tokens, length=options.length)
     with tempfile.TemporaryDirectory() as folder:
         cache = Path(folder)
         os.environ["CORRIGENDA_CACHE"] = folder

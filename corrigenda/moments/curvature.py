@@ -110,7 +110,7 @@ def curvature(lm: LanguageModel, layer: int, text: Text | None = None, labels: L
     Args:
         lm: the model; edits that are applied are lifted meanwhile.
         layer: which layer; negative numbers count from the end.
-        text: over what; by default 8,192 tokens sampled from the model itself. G is taken over its first sequences.
+        text: over what; by default 8,192 tokens of the one that ships. G is taken over its first sequences.
         labels: the next tokens of the loss.
 
     Raises:

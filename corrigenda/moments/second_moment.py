@@ -184,7 +184,7 @@ def second_moments(lm: LanguageModel, layers: Collection[int], text: Text | None
     Args:
         lm: the model; edits that are applied are lifted meanwhile: the moment is the unedited model's.
         layers: which layers; negative numbers count from the end.
-        text: over what; by default 8,192 tokens sampled from the model itself.
+        text: over what; by default 8,192 tokens of the one that ships.
 
     Returns:
         the moments by layer, counted from the bottom, in the order asked for.

@@ -32,6 +32,10 @@ HUB = {
 }
 """Short names of hub data sets: repository, configuration, column."""
 
+PER_COEFFICIENT = {"shipped": 24}
+OTHERWISE = 8
+"""By source, how many tokens a second moment takes for each of a layer's coefficients (`docs/real-models.md`)."""
+
 _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
@@ -41,16 +45,16 @@ class Text:
     """Which text second moments are taken over.
 
     Attributes:
-        source: ``self`` (sampled from the model), ``shipped`` (`corrigenda.data.embedded.shipped_text`), a local text
-            file, ``wikitext``, ``wikipedia``, or a hub data set with a column ``text`` (``owner/name``, streamed: never
-            downloaded whole).
+        source: ``shipped`` (`corrigenda.data.embedded.shipped_text`; a model whose tokenizer does not know its words is
+            sampled from), ``self`` (sampled from the model), a local text file, ``wikitext``, ``wikipedia``, or a hub
+            data set with a column ``text`` (``owner/name``, streamed: never downloaded whole).
         tokens: how many tokens in all.
         length: how many in one sequence.
         seed: for sampling.
         top_k: sample from the k most likely tokens only; None for the whole distribution.
     """
 
-    source: str = "self"
+    source: str = "shipped"
     tokens: AtLeastOne = 8192
     length: AtLeastOne = 64
     seed: Seed = 0
@@ -68,6 +72,10 @@ class Text:
     def at_least(self, tokens: int) -> Text:
         """The same with so many tokens, or itself, if it has as many."""
         return self if self.tokens >= tokens else dataclasses.replace(self, tokens=tokens)
+
+    def per_coefficient(self, lm: LanguageModel, asked: int | None = None) -> int:
+        """How many tokens a second moment takes for each coefficient: as many as asked for, else by the source."""
+        return PER_COEFFICIENT.get(self.fitting(lm).source, OTHERWISE) if asked is None else asked
 
     @property
     def key(self) -> str:

@@ -25,6 +25,7 @@ from words import written
 
 from corrigenda import Fact, load
 from corrigenda.data import read_facts
+from corrigenda.moments.text import Text
 from corrigenda.runs.environment import machine, versions
 from corrigenda.runs.folder import RunFolder
 from editing import Rome, ValueSettings
@@ -69,11 +70,11 @@ class Variant:
 
 def few(confident: int | None = None) -> Rome:
     """ROME with the bare prompt and five contexts of ten tokens; with the early stop, where it is given."""
-    return Rome(prefix_lengths=((10, 5),), value=ValueSettings(confident_steps=confident))
+    return Rome(prefix_lengths=((10, 5),), text=Text("self"), value=ValueSettings(confident_steps=confident))
 
 
 VARIANTS: dict[str, Variant] = {
-    "20": Variant("1 + 20 contexts", Rome(prefix_lengths=((5, 10), (10, 10)))),
+    "20": Variant("1 + 20 contexts", Rome(prefix_lengths=((5, 10), (10, 10)), text=Text("self"))),
     "5": Variant("1 + 5 contexts", few()),
     "5-confident-3": Variant("1 + 5 contexts, `confident_steps=3`", few(3)),
     "5-confident-6": Variant("1 + 5 contexts, `confident_steps=6`", few(6)),

@@ -110,7 +110,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 def collect(arguments: argparse.Namespace) -> Collected:
     """The figures of all parts that are made."""
     lm = load(arguments.model)
-    text = Text(tokens=arguments.tokens, length=arguments.length)
+    text = Text("self", tokens=arguments.tokens, length=arguments.length)
     work = arguments.work / lm.fingerprint[:8]  # what was found of another model is not this one's
     folders = {name: work / f"{name}-{_size(arguments, text, name)}" for name in ORDER}
     finders: dict[str, Callable[[Path], dict[str, Any]]] = {
@@ -233,7 +233,7 @@ def _summary(mean: Mean | None) -> dict[str, Any] | None:
 
 def exits(lm: LanguageModel, tokens: int, folder: Path) -> dict[str, Any]:
     """Early exit by three rules, and their curves."""
-    found = early_exit(lm, EarlyExitSettings(text=Text(tokens=tokens), per_sequence=8))
+    found = early_exit(lm, EarlyExitSettings(text=Text("self", tokens=tokens), per_sequence=8))
     found.save(folder / "result")
     curves = {name: [_numbers(row) for row in getattr(found, name)] for name in ("accuracy", "saved")}
     return found.summary() | {"taught": found.n_taught, "curves": curves, "settled": found.settled.tolist()}

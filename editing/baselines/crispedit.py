@@ -46,18 +46,19 @@ class CrispEdit(FineTune):
 
     What of the paper was at hand are its idea and its formulas, not its settings; chosen here: one layer, the same loss
     and mini-batches as `FineTune` (so that with gamma=0 it is `FineTune`), G from next tokens that are sampled from the
-    model's predictions, text sampled from the model itself. `extend` goes on in the same subspace and has no curvature
-    of the earlier facts: learn all facts so far together (job.sequential.regime=together), or earlier ones fade.
+    model's predictions, over the text that ships. `extend` goes on in the same subspace and has no curvature of the
+    earlier facts: learn all facts so far together (job.sequential.regime=together), or earlier ones fade.
 
-    With SmolLM2, the CounterFact facts 1,001 to 1,020 and twelve passes over them, it has as many of the facts as
-    `FineTune` (efficacy 55 against 50 %), a neighbourhood KL of 0.05 against 0.19, and a perplexity drift of -0.003
-    against 0.004. Other values of gamma were not compared yet (`docs/reports/many_facts_tuning.py` does that).
+    With SmolLM2 and text sampled from it, the CounterFact facts 1,001 to 1,020 and twelve passes over them, it has
+    as many of the facts as `FineTune` (efficacy 55 against 50 %), a neighbourhood KL of 0.05 against 0.19, and a
+    perplexity drift of -0.003 against 0.004. Other values of gamma were not compared yet
+    (`docs/reports/many_facts_tuning.py` does that).
 
     Attributes:
         gamma: the share of the curvature's trace that the barred directions hold; 0 bars none.
         text: over which text both factors are taken.
         tokens_per_coefficient: the text has at least so many tokens for each of the layer's coefficients; 0 for the
-            text as it is.
+            text as it is; None for 24 of the text that ships, and 8 of any other.
         labels: the next tokens for G: ``sampled`` from the model's predictions, or the ``text``'s own.
     """
 
@@ -65,7 +66,7 @@ class CrispEdit(FineTune):
 
     gamma: Share = 0.8
     text: Text = field(default_factory=Text)
-    tokens_per_coefficient: Count = 8
+    tokens_per_coefficient: Count | None = None
     labels: Labels = "sampled"
     bound: Positive | None = None
 
@@ -95,7 +96,8 @@ class CrispEdit(FineTune):
             IndexError: the model has no such layer.
         """
         layer = self.resolved_layer(lm)
-        text = self.text.at_least(self.tokens_per_coefficient * lm.memory(layer).d_ffn)
+        each = self.text.per_coefficient(lm, self.tokens_per_coefficient)
+        text = self.text.at_least(each * lm.memory(layer).d_ffn)
         factors = curvature(lm, layer, text, self.labels)
         warn_of_rank(self.name, factors.coefficients)
         low = factors.low(self.gamma)

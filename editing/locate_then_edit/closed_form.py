@@ -79,7 +79,7 @@ class ClosedForm:
         after: what is done to targets and updates after they are solved for.
         text: over which text C is taken.
         tokens_per_coefficient: the text has at least so many tokens for each of the layer's coefficients; 0 for the
-            text as it is.
+            text as it is; None for 24 of the text that ships, and 8 of any other.
         ridge: is added to C's diagonal, in units of its mean.
         batch_size: facts whose targets are solved for side by side.
         alike: facts whose keys have this cosine in the metric of C^-1, or more, are named.
@@ -108,7 +108,7 @@ class ClosedForm:
     workers: Workers = field(default_factory=Workers)
     after: AfterTreatments = field(default_factory=AfterTreatments)
     text: Text = field(default_factory=Text)
-    tokens_per_coefficient: Count = 8
+    tokens_per_coefficient: Count | None = None
     ridge: NotNegative = 1e-6
     batch_size: AtLeastOne = 8
     alike: Share = 0.9
@@ -351,7 +351,8 @@ class ClosedForm:
         )
 
     def _moments(self, lm: LanguageModel, layers: Sequence[int]) -> Mapping[int, Moment]:
-        least = max(tokens_for(lm.memory(layer), self.tokens_per_coefficient) for layer in layers)
+        each = self.text.per_coefficient(lm, self.tokens_per_coefficient)
+        least = max(tokens_for(lm.memory(layer), each) for layer in layers)
         text = self.text.at_least(least)
         experts = {n: ExpertMoments(lm, n, text) for n in layers if lm.architecture.experts(n) is not None}
         plain = second_moments(lm, [layer for layer in layers if layer not in experts], text)

@@ -41,7 +41,7 @@ class FineTuningSettings:
             model is restored from, five times the model's memory), or "lora": adapters of PEFT on all linear layers,
             which are merged into the weights for the scoring (and then only edits in the weights can be applied).
         rank: of the adapters.
-        text: what it is trained on; sampled from the unedited model, unless a source is named.
+        text: what it is trained on.
         seed: for the order of the sequences, and the adapters' first values.
     """
 

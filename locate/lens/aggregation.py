@@ -172,7 +172,7 @@ def aggregation(
 
     Args:
         lm: a decoder with a final norm; edits that are applied are lifted meanwhile.
-        text: which; by default 8,192 tokens sampled from the model itself.
+        text: which; by default 8,192 tokens of the one that ships.
         texts: at most so many of its sequences, the first ones.
         holding: the share of the sum of |m_i| |v_i| by which memories are counted as active.
         seed: for drawing the positions, from the second on.

@@ -50,7 +50,7 @@ class EarlyExitSettings:
     """On what early exit is learned and measured.
 
     Attributes:
-        text: whose positions are looked at; by default the model's own. One half of its sequences teaches the rules
+        text: whose positions are looked at; by default the one that ships. One half of its sequences teaches the rules
             (which values, which threshold), the other half measures them.
         per_sequence: at how many positions of each sequence, drawn at random.
         k: how many dominant sub-updates of each layer are looked at.

@@ -45,7 +45,7 @@ class JacobianSettings:
     """Over what the mean Jacobian is taken.
 
     Attributes:
-        text: which text; by default the model's own.
+        text: which text; by default the one that ships.
         samples: over how many positions, each of a sequence of its own; the last of the sequence.
     """
 

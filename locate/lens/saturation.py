@@ -135,7 +135,7 @@ def saturation_events(
 
     Args:
         lm: a decoder with a final norm; edits that are applied are lifted meanwhile.
-        text: which; by default 8,192 tokens sampled from the model itself.
+        text: which; by default 8,192 tokens of the one that ships.
         texts: at most so many of its sequences, the first ones.
         k: how many dominant sub-updates of each layer; all, where it has fewer.
         seed: for drawing the positions, from the second on.

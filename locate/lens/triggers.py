@@ -216,7 +216,7 @@ def trigger_examples(lm: LanguageModel, text: Text | None = None, t: int = 25) -
 
     Args:
         lm: a decoder; edits that are applied are lifted meanwhile: the triggers are the unedited model's.
-        text: over what; by default 8,192 tokens sampled from the model itself.
+        text: over what; by default 8,192 tokens of the one that ships.
         t: how many prefixes are kept of each neuron.
 
     Raises:

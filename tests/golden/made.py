@@ -83,7 +83,8 @@ def configured(commands: Sequence[Sequence[str]]) -> list[Any]:
 def reduced(config: Any) -> Any:
     if not isinstance(config, dict):
         return config
-    return {name: REDUCED[name] if name in REDUCED and part else reduced(part) for name, part in config.items()}
+    less = {name for name, part in config.items() if name in REDUCED and (part or part is None)}
+    return {name: REDUCED[name] if name in less else reduced(part) for name, part in config.items()}
 
 
 @cache

@@ -49,7 +49,7 @@ class Unrelated:
     They are of several kinds, and an editor draws as many of each: what it never saw one of, it does not leave alone.
 
     Attributes:
-        text: beginnings of sampled texts.
+        text: beginnings of its sequences.
         prompts: whether the prompts that ship with the project are among them (questions, statements that break off),
             and, for a model with a chat template, some of them as a user's turn.
         facts: a file of facts whose locality and neighbourhood prompts are among them, as with WISE's authors; not the

@@ -22,7 +22,7 @@ def test_an_editor_is_described_with_its_settings(capsys: pytest.CaptureFixture[
     said, defaults = described(capsys, "editor=grace_wide")
     assert said.startswith("grace_wide: grace with other settings\nHartvigsen")
     assert defaults["editor.widen"] == "2.0"  # the preset's, where the class has 1
-    assert defaults["editor.text.source"] == "self"
+    assert defaults["editor.text.source"] == "shipped"
 
 
 def leaves(part: object, place: str) -> set[str]:

@@ -147,7 +147,7 @@ def test_settings_of_the_solver_alone_count(lm: LanguageModel) -> None:
     other = dataclasses.replace(EDITORS[0], value=ValueSettings(steps=7))
     assert how_of(other).solver.settings(lm) != said[0]
     knows_words = tiny.build_byte_level()
-    sampled = dataclasses.replace(EDITORS[0], prefixes=None, prefix_lengths=((6, 2),))
+    sampled = dataclasses.replace(EDITORS[0], prefixes=None, prefix_lengths=((6, 2),), text=Text("self"))
     shipped = dataclasses.replace(sampled, text=Text("shipped"))
     assert how_of(sampled).solver.settings(knows_words) != how_of(shipped).solver.settings(knows_words)
 

@@ -520,9 +520,12 @@ def test_a_text_is_long_enough_for_the_layer(lm: LanguageModel, monkeypatch: pyt
         return whole(lm, layers, text)
 
     monkeypatch.setattr(editing.locate_then_edit.closed_form, "second_moments", watched)
-    for least, tokens in ((8, 100), (8, 1000), (0, 100)):
+    for least, tokens in ((2, 90), (2, 1000), (0, 90), (None, 90)):
         dataclasses.replace(MEMIT, tokens_per_coefficient=least, text=Text(tokens=tokens, length=10)).prepare(lm)
-    assert asked == [8 * 48, 1000, 100]
+    assert asked == [2 * 48, 1000, 90, 8 * 48]  # what ships has unknown words: the text is sampled
+    for text in (Text(tokens=90), Text("self", tokens=90)):
+        dataclasses.replace(MEMIT, text=text).prepare(tiny.build_byte_level())
+    assert asked[4:] == [24 * 48, 8 * 48]
 
 
 # -- further rounds
