@@ -109,8 +109,8 @@ def test_other_text_layer_or_weights(lm: LanguageModel, file: Path, cache: Path)
     base = Text(str(file), tokens=60, length=6)
     cases = [(lm, 1, base), (lm, 2, base), (other, 1, base)]
     cases += [(lm, 1, replace(base, tokens=72)), (lm, 1, replace(base, length=12))]
-    cases += [(lm, 1, Text(tokens=60, length=6)), (lm, 1, Text(tokens=60, length=6, seed=1))]
-    cases += [(lm, 1, Text(tokens=60, length=6, top_k=3))]
+    cases += [(lm, 1, Text("self", tokens=60, length=6)), (lm, 1, Text("self", tokens=60, length=6, seed=1))]
+    cases += [(lm, 1, Text("self", tokens=60, length=6, top_k=3))]
     matrices = [second_moment(*case).matrix for case in cases]
     assert len(kept(cache, "moments")) == len(cases)
     for i, matrix in enumerate(matrices):
@@ -262,7 +262,7 @@ def test_hub_text_without_its_column(lm: LanguageModel, monkeypatch: pytest.Monk
 
 def test_sampled_text(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(texts, "ROWS", 4)
-    text = Text(tokens=100, length=10, seed=3)
+    text = Text("self", tokens=100, length=10, seed=3)
     sequences = text.sequences(lm)
     assert [len(sequence) for sequence in sequences] == [10] * 10
     assert not {token for sequence in sequences for token in sequence} & set(lm.tokenizer.all_special_ids)
@@ -285,7 +285,7 @@ def test_sampling_interrupted_and_resumed(
     after: int, lm: LanguageModel, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(texts, "ROWS", 4)
-    text = Text(tokens=96, length=8)
+    text = Text("self", tokens=96, length=8)
     with elsewhere(tmp_path / "other"):
         whole = text.sequences(lm)
     with monkeypatch.context() as patch:
@@ -301,7 +301,7 @@ def test_sampling_interrupted_and_resumed(
 def test_sampled_text_follows_the_model(lm: LanguageModel) -> None:
     """With top_k=1 it is the greedy continuation of the opening."""
     start = texts.opening(lm)
-    (sequence,) = Text(tokens=8, length=8, top_k=1).sequences(lm)
+    (sequence,) = Text("self", tokens=8, length=8, top_k=1).sequences(lm)
     barred = sorted({*lm.tokenizer.all_special_ids, *lm.end_ids})
     ids = list(start)
     for _ in range(8):

@@ -97,7 +97,7 @@ def test_every_stage_that_takes_a_while_is_told(
     monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
     run = run_of(tmp_path / "batch", Notes(), *TARGETS)
     contexts(run.lm, [(2, 3)], Text("self"))
-    second_moment(run.lm, 1, Text(tokens=64, length=16))
+    second_moment(run.lm, 1, Text("self", tokens=64, length=16))
     run_batch(run)
     run_single(run_of(tmp_path / "single", Notes(), *TARGETS))
     run_sequential(run_of(tmp_path / "sequential", Notes(), *TARGETS), SequentialSettings(regime="stack", chunk=2))
