@@ -1,7 +1,7 @@
 """Relations: the kind of subject each has, what answers it, and the forms in which it is asked; written here.
 
 `relations.txt` holds them in paragraphs: "[kind] name -> answer (Wikidata id)", then a form a line, each with one
-``{}`` for the subject, which ends where the answer begins.
+``{}`` for the subject, which ends where the answer begins. `subjects.txt` has names of each kind: "[kind] name; name".
 """
 
 from __future__ import annotations
@@ -69,6 +69,14 @@ def _parsed(text: str, where: str) -> tuple[Relation, ...]:
         kind, name, answer, wikidata = named.groups()
         found.append(Relation(kind, name, answer, wikidata or "", tuple(forms)))
     return tuple(found)
+
+
+@cache
+def subjects() -> dict[str, tuple[str, ...]]:
+    """By kind of subject some names, well known and of many sorts; always in the same order."""
+    text = (files("corrigenda.data") / "subjects.txt").read_text(encoding="utf-8")
+    lines = (line[1:].split("] ", 1) for line in text.splitlines())
+    return {kind: tuple(names.split("; ")) for kind, names in lines}
 
 
 def relations_of(fact: Fact, among: Sequence[Relation] | None = None) -> tuple[Relation, ...]:

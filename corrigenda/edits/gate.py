@@ -8,7 +8,7 @@ for the same question where the cosine of their vectors is above a threshold.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,16 +31,19 @@ FORMAT = "corrigenda-gate-1"
 class Gate:
     """A map of states, and the cosine above which two prompts ask the same.
 
-    With x the states of a prompt in one row and W_1 (and W_2, where there is one) the maps:
+    With x the states of a prompt, u = x - mean, and A_1, A_2 maps:
 
-        z = (x - mean) W_1, or gelu((x - mean) W_1) W_2         embed(x) = z / |z|
+        z = (u_l W_l of each layer l, side by side)             whitened: the first map has three dimensions
+        z = z A_1, or gelu(z A_1) A_2                           what was learned; without whitening z is u at first
+        embed(x) = z / |z|
 
     Attributes:
         model: the name of the model whose states it reads.
         fingerprint: of that model's weights before any edit.
         layers: those whose residual stream is read, as it enters them.
         mean: (len(layers) * d_model,); tensors are in float32 on the CPU.
-        maps: one or two, (len(layers) * d_model, width) or with a hidden width between.
+        maps: W, (len(layers), d_model, k), and then none, one or two matrices; or one or two matrices alone, of which
+            the first takes len(layers) * d_model numbers.
         threshold: a cosine.
         made: what it was trained on, and what it was found to do, of plain JSON values.
 
@@ -59,18 +62,23 @@ class Gate:
     def __post_init__(self) -> None:
         object.__setattr__(self, "mean", self.mean.detach().float().cpu())
         object.__setattr__(self, "maps", tuple(one.detach().float().cpu() for one in self.maps))
-        widths = [len(self.mean), *(width for one in self.maps for width in one.shape)]
-        fits = len(self.maps) in (1, 2) and all(a == b for a, b in zip(widths[::2], widths[1::2], strict=False))
-        if not (self.layers and fits and len(self.mean) % len(self.layers) == 0):
-            shapes = ", ".join(str(tuple(one.shape)) for one in (self.mean, *self.maps))
-            raise ValueError(f"a gate of {len(self.layers)} layers has tensors that do not fit one another: {shapes}")
+        shapes = ", ".join(str(tuple(one.shape)) for one in (self.mean, *self.maps))
+        layers = len(self.layers)
+        try:
+            self.embed(torch.zeros(1, layers, len(self.mean) // max(layers, 1)))
+            fits = all(one.ndim == 2 or (number == 0 and len(one) == layers) for number, one in enumerate(self.maps))
+        except (RuntimeError, IndexError):
+            fits = False
+        if not fits:
+            raise ValueError(f"a gate of {layers} layers has tensors that do not fit one another: {shapes}")
         if not all(bool(one.isfinite().all()) for one in (self.mean, *self.maps, torch.tensor(self.threshold))):
             raise ValueError("a gate's tensors and its threshold have to be finite numbers")
 
     @property
     def width(self) -> int:
         """How many numbers stand for a prompt."""
-        return self.maps[-1].shape[1]
+        last = self.maps[-1]
+        return last.shape[1] if last.ndim == 2 else last.shape[0] * last.shape[2]
 
     def read(self, states: Mapping[int, Tensor], prompt: Tensor) -> Tensor:
         """What of a forward `embed` takes.
@@ -82,17 +90,16 @@ class Gate:
         Returns:
             (batch, len(layers), d_model), in float32.
         """
-        columns = torch.arange(prompt.shape[1], device=prompt.device)
-        last = torch.where(prompt, columns, 0).amax(1)
-        rows = torch.arange(len(prompt), device=prompt.device)
-        return torch.stack([states[layer][rows, last].float() for layer in self.layers], 1)
+        return _last(self.layers, states, prompt)
 
     def embed(self, states: Tensor) -> Tensor:
         """Vectors of length 1, (n, width), in float32, of states (n, len(layers), d_model)."""
         mean, *maps = (one.to(states.device) for one in (self.mean, *self.maps))
-        z = (states.float().flatten(1) - mean) @ maps[0]
-        if len(maps) == 2:
-            z = functional.gelu(z) @ maps[1]
+        z = states.float().flatten(1) - mean
+        if maps[0].ndim == 3:
+            z = torch.einsum("nld,ldk->nlk", z.unflatten(1, (len(self.layers), -1)), maps.pop(0)).flatten(1)
+        for number, one in enumerate(maps):
+            z = (functional.gelu(z) if number else z) @ one
         return functional.normalize(z, dim=1)
 
     def of_prompts(self, lm: BareModel, batch: TokenBatch) -> Tensor:
@@ -102,9 +109,7 @@ class Gate:
             WrongModelError: the gate is another model's.
         """
         self.require(lm)
-        with watching(lm, self.layers) as watched:
-            forward_to(lm, batch, max(self.layers))
-        return self.embed(self.read(watched.states, batch.attention_mask.bool()))
+        return self.embed(states_of(lm, self.layers, batch))
 
     def require(self, lm: BareModel) -> None:
         """Checks that it was made for a model.
@@ -164,3 +169,18 @@ class Gate:
             return cls.restore(tensors, said)
         except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
             raise DamagedFileError(f"{path} is damaged, or no gate ({error!r})") from None
+
+
+def states_of(lm: BareModel, layers: Sequence[int], batch: TokenBatch) -> Tensor:
+    """What a gate of some layers reads of prompts: (batch, len(layers), d_model), in float32."""
+    with watching(lm, layers) as watched:
+        forward_to(lm, batch, max(layers))
+    return _last(layers, watched.states, batch.attention_mask.bool())
+
+
+def _last(layers: Sequence[int], states: Mapping[int, Tensor], prompt: Tensor) -> Tensor:
+    """What enters layers at each row's last token of its prompt."""
+    columns = torch.arange(prompt.shape[1], device=prompt.device)
+    last = torch.where(prompt, columns, 0).amax(1)
+    rows = torch.arange(len(prompt), device=prompt.device)
+    return torch.stack([states[layer][rows, last].float() for layer in layers], 1)

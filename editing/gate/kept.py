@@ -1,0 +1,36 @@
+"""Where a model's gate is kept: one that was trained here, or one that comes with the project."""
+
+from __future__ import annotations
+
+import logging
+from importlib.resources import files
+from pathlib import Path
+
+from corrigenda.edits.gate import Gate
+from corrigenda.language_model import LanguageModel
+from corrigenda.system.files import cache_folder
+from editing.gate.training import GateTraining
+
+logger = logging.getLogger(__name__)
+
+
+def kept_gate(lm: LanguageModel) -> Path:
+    """Where the gate that was trained for a model is kept."""
+    return cache_folder() / "gates" / f"{lm.fingerprint}.safetensors"
+
+
+def gate_of(lm: LanguageModel) -> Gate:
+    """The gate of a model: the one that was trained for it, else the one that ships, else an untrained one.
+
+    The untrained one takes its mean and its directions of the shipped relations' prompts, which are run once.
+
+    Raises:
+        DamagedFileError: the file of the one that was trained is damaged.
+    """
+    if (path := kept_gate(lm)).is_file():
+        return Gate.load(path)
+    with_us = Path(str(files("corrigenda.data") / "gates" / f"{lm.fingerprint}.safetensors"))
+    if with_us.is_file():
+        return Gate.load(with_us)
+    logger.warning("%s has no trained gate: the cosine of its states decides (corrigenda gate trains one)", lm.name)
+    return GateTraining(steps=0, names=1).gate(lm)

@@ -1,0 +1,335 @@
+"""`GateTraining`: learns from many relations when two prompts ask the same.
+
+The states are centred and whitened by layer (the leading directions of their covariance), and two linear maps with a
+GELU between take them to `width` numbers. They are learned by InfoNCE (van den Oord et al. 2018, "Representation
+Learning with Contrastive Predictive Coding") in its form for several positives (Khosla et al. 2020, "Supervised
+Contrastive Learning", eq. 2): with z of length 1 and P(i) the prompts of a batch that ask the same as i,
+
+    L = mean over i of  -1/|P(i)| sum over p in P(i) of  log( exp(z_i z_p / t) / sum over a != i of exp(z_i z_a / t) )
+
+A batch has prompts of many relations, in several forms each; the names recur, so that the hardest of the others are of
+the same subject and another relation. The threshold is the cosine that the share `false_hits` of such pairs reaches,
+about names that were set aside.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+import xxhash
+from torch import Tensor, nn
+from torch.nn import functional
+
+from corrigenda.edits.gate import Gate, states_of
+from corrigenda.errors import SettingsError
+from corrigenda.facts import Fact
+from corrigenda.language_model import LanguageModel
+from corrigenda.settings.checked import AtLeastOne, Count, Positive, Seed, ShareAboveZero, ShareBelowOne, checked
+from corrigenda.system.files import cache_folder, read_kept, write_checked
+from corrigenda.system.progress import track
+from editing.gate.questions import AskedPrompt, questions_of, shipped_questions
+
+PIECE = 256
+"""So many prompts are run before their states are written down."""
+ROWS = 32
+"""So many are run at once."""
+SHARES = (0.01, 0.05, 0.1)
+"""At these shares of false hits it is said how many of the right ones pass."""
+DEPTHS = (0.4, 0.6, 0.75)
+"""Where layers are read by default, as shares of the model's depth."""
+SMALLEST = 1e-3
+"""What is added to a direction's deviation before it is divided by it, as a share of the largest."""
+
+
+@dataclass(frozen=True)
+@checked
+class GateTraining:
+    """How a gate is made; with ``steps=0`` it is not trained: the cosine of centred, whitened states.
+
+    Attributes:
+        layers: those that are read; None: three in the middle.
+        components: directions that are kept of each layer.
+        hidden: the width between the two maps.
+        width: how many numbers stand for a prompt.
+        names: about so many names each form of a shipped relation is asked in training.
+        steps: batches; 0 for no training.
+        relations: in a batch; half of them, as far as there are so many, are those of the facts that are given.
+        forms: of each.
+        temperature: t.
+        lr: of AdamW, going down to 0.
+        weight_decay: of AdamW.
+        dropout: of the whitened states, and between the maps.
+        false_hits: the share of prompts that ask something else about the subject which may pass.
+        folds: so many times it is trained without a part of the relations, to see what it does with others; 0: not.
+        seed: of what is drawn.
+    """
+
+    group: ClassVar[str] = "job"
+
+    layers: tuple[Count, ...] | None = None
+    components: AtLeastOne = 96
+    hidden: AtLeastOne = 512
+    width: AtLeastOne = 128
+    names: AtLeastOne = 3
+    steps: Count = 400
+    relations: AtLeastOne = 96
+    forms: AtLeastOne = 6
+    temperature: Positive = 0.07
+    lr: Positive = 2e-3
+    weight_decay: Positive = 1e-3
+    dropout: ShareBelowOne = 0.15
+    false_hits: ShareAboveZero = 0.01
+    folds: Count = 3
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        if self.folds == 1:
+            raise SettingsError(f"{self.group}.folds=1: a part of the relations is left out; take 2 or more, or 0")
+        if self.layers == ():
+            raise SettingsError(f"{self.group}.layers=[]: name at least one layer, or leave it out")
+
+    def gate(self, lm: LanguageModel, facts: Sequence[Fact] = ()) -> Gate:
+        """The gate of a model.
+
+        Args:
+            lm: the model, without an edit.
+            facts: more questions to train on: other facts than those that will be edited and scored.
+
+        Raises:
+            IndexError: the model has no such layer.
+        """
+        layers = self._layers(lm)
+        shipped, aside = shipped_questions(self.names, self.seed)
+        asked = list(questions_of(facts))
+        train, own = [*shipped, *asked], frozenset(one.relation for one in asked)
+        states = kept_states(lm, layers, [one.prompt for one in (*train, *aside)])
+        mean, whitening = whitened(states[: len(train)], self.components)
+        x = torch.einsum("nld,ldk->nlk", states - mean, whitening).flatten(1)
+        known, tried = x[: len(train)], x[len(train) :]
+        if not self.steps:
+            scores = Scores.of(functional.normalize(tried, dim=1), aside)
+            found = {"untrained": scores.shares()}
+            maps: tuple[Tensor, ...] = ()
+        else:
+            maps = self.learned(known, train, own, "Training the gate")
+            scores = Scores.of(mapped(tried, maps), aside)
+            found = {"seen": scores.shares(), **self._unseen(known, train, own, tried, aside)}
+        made = {
+            "settings": {one.name: getattr(self, one.name) for one in fields(GateTraining)} | {"layers": list(layers)},
+            "prompts": len(train),
+            "relations": len({one.relation for one in train}),
+            "facts": len(facts),
+            "pairs": [len(scores.same), len(scores.other)],
+            "recall": found,
+        }
+        threshold = scores.threshold(self.false_hits)
+        return Gate(lm.name, lm.fingerprint, layers, mean.flatten(), (whitening, *maps), threshold, made)
+
+    def _layers(self, lm: LanguageModel) -> tuple[int, ...]:
+        asked = self.layers or sorted({round(depth * lm.n_layers) for depth in DEPTHS} & {*range(lm.n_layers)})
+        for layer in asked:
+            lm.architecture.numbered(layer)
+        return tuple(asked)
+
+    def learned(
+        self, x: Tensor, questions: Sequence[AskedPrompt], own: Collection[str], description: str
+    ) -> tuple[Tensor, Tensor]:
+        """The two maps, (n_in, hidden) and (hidden, width), learned of whitened states (n, n_in).
+
+        Args:
+            x: the states.
+            questions: what each asks.
+            own: the relations of which half of a batch is.
+            description: for the progress.
+        """
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(self.seed)
+            first = nn.Linear(x.shape[1], self.hidden, bias=False)
+            second = nn.Linear(self.hidden, self.width, bias=False)
+            optimiser = torch.optim.AdamW(
+                [*first.parameters(), *second.parameters()], self.lr, weight_decay=self.weight_decay
+            )
+            batches, forms = Batches(questions, own, self), number_of([one.form for one in questions])
+            for step in track(range(self.steps), description):
+                optimiser.param_groups[0]["lr"] = self.lr * (1 - step / self.steps)
+                rows, labels = batches.draw()
+                hidden = functional.gelu(first(functional.dropout(x[rows], self.dropout)))
+                z = functional.normalize(second(functional.dropout(hidden, self.dropout)), dim=1)
+                loss = info_nce(z, labels, forms[rows], self.temperature)
+                optimiser.zero_grad()
+                loss.backward()
+                optimiser.step()
+        return first.weight.detach().T.contiguous(), second.weight.detach().T.contiguous()
+
+    def _unseen(
+        self,
+        known: Tensor,
+        train: Sequence[AskedPrompt],
+        own: Collection[str],
+        tried: Tensor,
+        aside: Sequence[AskedPrompt],
+    ) -> dict[str, Any]:
+        """What it does with relations that it was not trained on: each is left out once."""
+        names = sorted({one.relation for one in aside})
+        random.Random(self.seed).shuffle(names)
+        found = []
+        for fold in range(self.folds):
+            out = {*names[fold :: self.folds]}
+            kept = [number for number, one in enumerate(train) if one.relation not in out]
+            maps = self.learned(known[kept], [train[number] for number in kept], own, f"Without a part, {fold + 1}")
+            rows = [number for number, one in enumerate(aside) if one.relation in out]
+            found.append(Scores.of(mapped(tried[rows], maps), [aside[row] for row in rows]))
+        return {"unseen": Scores.together(found).shares()} if found else {}
+
+
+class Batches:
+    """Draws rows of questions: some relations, of each some forms, of each one prompt.
+
+    Args:
+        questions: of which rows are drawn.
+        own: the relations of which half of the drawn ones are, as far as there are so many.
+        asked: how many are drawn.
+    """
+
+    def __init__(self, questions: Sequence[AskedPrompt], own: Collection[str], asked: GateTraining) -> None:
+        found: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+        for number, one in enumerate(questions):
+            found[one.relation][one.form].append(number)
+        several = {name: list(forms.values()) for name, forms in found.items() if len(forms) > 1}
+        self._own = [forms for name, forms in several.items() if name in own]
+        self._others = [forms for name, forms in several.items() if name not in own]
+        self._asked = asked
+        self._draw = random.Random(asked.seed)
+
+    def draw(self) -> tuple[Tensor, Tensor]:
+        """Rows, and the relation of each, both (n,)."""
+        draw, wanted = self._draw, self._asked.relations
+        rows: list[int] = []
+        labels: list[int] = []
+        chosen = draw.sample(self._own, min(wanted // 2, len(self._own)))
+        chosen += draw.sample(self._others, min(wanted - len(chosen), len(self._others)))
+        for label, forms in enumerate(chosen):
+            some = draw.sample(forms, min(self._asked.forms, len(forms)))
+            rows += [draw.choice(form) for form in some]
+            labels += [label] * len(some)
+        return torch.tensor(rows), torch.tensor(labels)
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Cosines of pairs of prompts about the same subject.
+
+    Attributes:
+        same: of prompts that ask the same in different forms.
+        other: of prompts that ask something else.
+    """
+
+    same: Tensor
+    other: Tensor
+
+    @classmethod
+    def of(cls, z: Tensor, questions: Sequence[AskedPrompt]) -> Scores:
+        """The scores of all pairs of questions with vectors z, (n, width); a form of two relations is in neither."""
+        relation, form, subject = (
+            number_of([getattr(one, name) for one in questions]) for name in ("relation", "form", "subject")
+        )
+        pairs = torch.ones(len(z), len(z), dtype=torch.bool).triu(1)
+        pairs &= (subject[:, None] == subject) & (form[:, None] != form)
+        same = relation[:, None] == relation
+        cosines = z @ z.T
+        return cls(cosines[pairs & same], cosines[pairs & ~same])
+
+    @classmethod
+    def together(cls, parts: Sequence[Scores]) -> Scores:
+        """The scores of several parts."""
+        return cls(torch.cat([one.same for one in parts]), torch.cat([one.other for one in parts]))
+
+    def threshold(self, share: float) -> float:
+        """The cosine above which this share of the pairs that ask something else lies."""
+        ordered = self.other.sort(descending=True).values
+        return float(ordered[min(int(share * len(ordered)), len(ordered) - 1)])
+
+    def shares(self) -> dict[str, float]:
+        """By share of false hits the share of pairs that ask the same which pass."""
+        return {f"{share:.0%}": float((self.same > self.threshold(share)).float().mean()) for share in SHARES}
+
+
+def info_nce(z: Tensor, labels: Tensor, forms: Tensor, temperature: float) -> Tensor:
+    """L of vectors of length 1.
+
+    Args:
+        z: (n, width).
+        labels: (n,), which relation each asks.
+        forms: (n,), in which form: the same words under two relations are neither the same question nor another one.
+        temperature: t.
+    """
+    same = labels[:, None] == labels
+    left_out = ~same & (forms[:, None] == forms)
+    left_out.fill_diagonal_(True)
+    logits = (z @ z.T / temperature).masked_fill(left_out, -torch.inf)
+    log_share = logits - logits.logsumexp(1, keepdim=True)
+    same.fill_diagonal_(False)
+    counts = same.sum(1)
+    return -(log_share.masked_fill(~same, 0).sum(1) / counts.clamp(min=1))[counts > 0].mean()
+
+
+def whitened(states: Tensor, components: int) -> tuple[Tensor, Tensor]:
+    """The mean, (layer, d_model), and by layer W, (layer, d_model, components), of states (n, layer, d_model).
+
+    W = U / s with U the leading eigenvectors of the covariance and s the deviations along them: (x - mean) W has about
+    unit variance in each direction.
+    """
+    mean = states.mean(0)
+    found = []
+    for layer in (states - mean).unbind(1):
+        size, directions = torch.linalg.eigh(layer.T @ layer / len(layer))
+        deviations = size.clamp(min=0).sqrt().flip(0)[:components]
+        found.append(directions.flip(1)[:, :components] / (deviations + SMALLEST * deviations[0]))
+    return mean, torch.stack(found)
+
+
+def mapped(x: Tensor, maps: Sequence[Tensor]) -> Tensor:
+    """Vectors of length 1 of whitened states, (n, n_in) -> (n, width)."""
+    first, second = maps
+    return functional.normalize(functional.gelu(x @ first) @ second, dim=1)
+
+
+def number_of(names: Sequence[str]) -> Tensor:
+    """For each name its number among the different ones, (n,)."""
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return torch.tensor([numbers[name] for name in names])
+
+
+def kept_states(lm: LanguageModel, layers: Collection[int], prompts: Sequence[str]) -> Tensor:
+    """The states of prompts, (n, len(layers), d_model), kept on disk piece by piece: what was run is not run again."""
+    layers = tuple(layers)
+    order = sorted(range(len(prompts)), key=lambda number: len(prompts[number]))
+    folder = cache_folder() / "gates" / lm.cache_key
+    found: Tensor | None = None
+    for begin in track(range(0, len(order), PIECE), f"Reading {len(order)} questions"):
+        rows = order[begin : begin + PIECE]
+        piece = _kept_piece(lm, layers, [prompts[row] for row in rows], folder)
+        if found is None:
+            found = torch.empty(len(prompts), *piece.shape[1:])
+        found[rows] = piece
+    assert found is not None
+    return found
+
+
+def _kept_piece(lm: LanguageModel, layers: tuple[int, ...], prompts: Sequence[str], folder: Path) -> Tensor:
+    key = xxhash.xxh3_128("\0".join((*map(str, layers), *prompts)).encode()).hexdigest()
+    path = folder / f"{key}.safetensors"
+    kept = read_kept(path, "its prompts are run again")
+    if kept is not None:
+        return kept[0]["states"]
+    tokens = [lm.tokens(prompt) for prompt in prompts]
+    batches = (lm.batch(tokens[begin : begin + ROWS]) for begin in range(0, len(tokens), ROWS))
+    states = torch.cat([states_of(lm, layers, batch).cpu() for batch in batches])
+    write_checked(path, {"states": states}, {})
+    return states
