@@ -127,7 +127,7 @@ def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
     there = {name: group["rows"] for name, group in groups.items()}
     missing = {name: [row for row in rows if row not in there.get(name, ())] for name, rows in GROUPS.items()}
     return {
-        **{"shown": shown, "survived": survived, "floor": floor, "costs": costs, "what": WHAT},
+        **{"shown": shown, "survived": survived, "floor": floor, "costs": costs, "what": WHAT, "native": native(groups)},
         **{"erased": erased(groups), "missing": {name: rows for name, rows in missing.items() if rows}},
     }
 
@@ -158,6 +158,17 @@ def shares(group: Mapping[str, Any], unedited: Mapping[str, Mapping[str, Sequenc
             "same": same(by_row[row], by_row["transformers"]),
         }
     return shown
+
+
+def native(groups: Mapping[str, Any]) -> dict[str, int]:
+    """How many facts the unedited model says itself, and on how many of the paraphrases of these it says so."""
+    none = groups["none"]
+    known = [
+        [matches_strictly(answer, (fact["true"],), None) for answer in answers[0][1 : 1 + fact["paraphrases"]]]
+        for [fact], answers in zip(none["facts"], none["rows"]["transformers"]["answers"], strict=True)
+        if matches_strictly(answers[0][0], (fact["true"],), None)
+    ]
+    return {"facts": len(known), "paraphrases": sum(map(len, known)), "said": sum(map(sum, known))}
 
 
 def over(values: Sequence[Sequence[bool]], subjects: Sequence[str]) -> dict[str, float | None]:

@@ -29,7 +29,8 @@ def test_what_survives(module: Any, tmp_path: Path) -> None:
     plain, edited = [" Paris", " Paris", " Paris, France", " the north"], [" Rome", " Rome", " Paris", " a north wind"]
     lost, bled = [" Paris", " Rome", " Paris", " north"], [" Rome", " Oslo", " Rome", " south"]
     facts = [fact(number) for number in range(4)]
-    none = {"transformers": [[plain]] * 4, "llama": [[plain]] * 3 + [[lost]]}
+    unknown = [" Oslo", " Paris", *plain[2:]]
+    none = {"transformers": [[plain]] * 2 + [[lost], [unknown]], "llama": [[plain]] * 3 + [[lost]]}
     rows = {"transformers": [[edited] * 3 + [bled]], "adapter": [[edited, edited, lost, bled]]}
     group = {"facts": [facts], "editing": 1.0, "rows": {row: {"answers": found} for row, found in rows.items()}}
     group["rows"] |= {
@@ -48,7 +49,8 @@ def test_what_survives(module: Any, tmp_path: Path) -> None:
     assert (found["paraphrases"]["mean"], found["same"]) == (0.75, 14 / 16)
     assert found["kept"]["mean"] == (1 + 1 + 1 + 0) / 4  # the last says Rome, and of the south
     assert digest["survived"] == {"held_there": 4, "held_both": 3}
-    assert digest["floor"] == 13 / 16
+    assert digest["native"] == {"facts": 3, "paraphrases": 3, "said": 2}
+    assert digest["floor"] == 9 / 16
     assert digest["costs"]["speed"] == {"ratio": 0.9, "with": 9.0, "without": 10.0, "n": 3}
     data = {"figures": figures, "digest": digest, "command": "", "made": [], "runs": {}, "page": "serving"}
     write_json(tmp_path / "data" / "serving.json", data)
