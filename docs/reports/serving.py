@@ -127,7 +127,8 @@ def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
     there = {name: group["rows"] for name, group in groups.items()}
     missing = {name: [row for row in rows if row not in there.get(name, ())] for name, rows in GROUPS.items()}
     return {
-        **{"shown": shown, "survived": survived, "floor": floor, "costs": costs, "what": WHAT, "native": native(groups)},
+        **{"shown": shown, "survived": survived, "floor": floor, "costs": costs, "what": WHAT},
+        "native": native(groups),
         **{"erased": erased(groups), "missing": {name: rows for name, rows in missing.items() if rows}},
     }
 
