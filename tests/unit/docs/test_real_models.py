@@ -37,6 +37,8 @@ def test_what_is_told_apart(module: Any, tmp_path: Path) -> None:
     rows = {
         "memit": row(module, 0.5),
         "contexts": row(module, 0.5),
+        "longer": row(module, 0.75),
+        "longer-8": row(module, 0.625),
         "shipped": row(module, 0.25),
         "bfloat16": row(module, 1.0),
     }
@@ -58,4 +60,6 @@ def test_what_is_told_apart(module: Any, tmp_path: Path) -> None:
     assert "says 4 of the 12 facts itself, and on the paraphrases of these the same in 50.0" in text
     assert "| answers kept -25.0 (p 0.005) |" in text
     assert "| no edit, in bfloat16 |" in text
+    assert "text sampled from the model in answers kept +25.0, and with 8 tokens from 24 in answers kept -12.5." in text
+    assert "`memit` keeps 100 % word for word and 75 % of answers" in text
     assert "the new object is said unedited in 25.0" in text
