@@ -19,6 +19,9 @@ from editing.editor import EditRefusedError, FactRefusedError, refusing_long, re
 from editing.shared.frames import NO_FRAMES, Frames, Wording, wordings
 from editing.shared.outliers import WHY, outliers, state_norms
 
+Position = Literal["subject", "last"]
+"""Where an update acts: at the subject's last token, or at the prompt's."""
+
 MOST_LOGITS = 2**30
 """So many logits are computed at once at most: 4 GiB in float32."""
 
@@ -34,7 +37,7 @@ class Prompts:
         fact: (row,), which fact a row belongs to.
         prefix: (row,), which prefix stands before its statement; those of frames have numbers of their own, above all
             prefixes' (`editing.shared.frames.wordings`); -1 for the rows about what is to be kept.
-        subject: (row,), the position of the subject's last token.
+        subject: (row,), the position of the subject's last token; or of the prompt's, where an update acts there.
         predicts: (row, position), where the target's tokens are predicted, or the distribution is to be kept.
         targets: (n,), those tokens, in the order of `predicts`; -1 where the distribution is to be kept.
         rewriting: (row,), False for the rows about what is to be kept.
@@ -143,8 +146,9 @@ def build_prompts(
     facts: Sequence[Fact],
     prefixes: Sequence[str],
     kept_prompt: str,
-    kept_position: Literal["subject", "last"],
+    kept_position: Position,
     frames: Frames = NO_FRAMES,
+    position: Position = "subject",
 ) -> Prompts:
     """The rows that an edit of `facts` is computed on.
 
@@ -155,6 +159,8 @@ def build_prompts(
         kept_prompt: the prompt whose continuation is to stay as it is, with one ``{}``.
         kept_position: where it is to stay: at the subject's last token, or at the prompt's.
         frames: the facts' other forms.
+        position: where the update acts. At the prompt's last token no prompt is to be kept: what acts there is behind a
+            gate, which sees to it.
 
     A subject that ends at the very first token is left out without a prefix, where there are others: the first
     position's activations are unlike any other's in most models (attention sinks), so a key taken there stands for
@@ -168,11 +174,13 @@ def build_prompts(
     at_start = []
     for number, fact in enumerate(facts):
         every = wordings(fact, prefixes, frames)
-        at_start.append(_at_start(lm, fact))
-        later = [one for one in every if one.prefix or not _at_start(lm, one.fact)]
-        rows += [_rewriting(lm, one, number) for one in later or every]
+        at_subject = position == "subject"
+        at_start.append(at_subject and _at_start(lm, fact))
+        later = [one for one in every if one.prefix or not (at_subject and _at_start(lm, one.fact))]
+        rows += [_rewriting(lm, one, number, position) for one in later or every]
     n_rewriting = len(rows)
-    rows += [_kept(lm, fact, number, kept_prompt, kept_position) for number, fact in enumerate(facts)]
+    if position == "subject":
+        rows += [_kept(lm, fact, number, kept_prompt, kept_position) for number, fact in enumerate(facts)]
     _require_memory(lm, facts, sum(len(row.targets) for row in rows))
     batch = lm.batch([row.ids for row in rows])
     predicts = torch.zeros(batch.input_ids.shape, dtype=torch.bool)
@@ -193,7 +201,7 @@ def build_prompts(
 
 
 class _Row(NamedTuple):
-    """A row of tokens: of which fact, behind which prefix (-1: what is to stay), where its subject ends.
+    """A row of tokens: of which fact, behind which prefix (-1: what is to stay), where the update acts.
 
     From the position `predicting` on it predicts `targets`, one a position; -1 stands for a whole distribution.
     """
@@ -211,7 +219,7 @@ def _at_start(lm: LanguageModel, fact: Fact) -> bool:
     return subject_span(lm.tokenizer, fact.statement, fact.subject, fact.prompt.index("{}"))[1] == 1
 
 
-def _rewriting(lm: LanguageModel, wording: Wording, number: int) -> _Row:
+def _rewriting(lm: LanguageModel, wording: Wording, number: int, position: Position) -> _Row:
     """A wording of a fact, with its target."""
     fact = wording.fact
     assert fact.target_new is not None
@@ -220,12 +228,13 @@ def _rewriting(lm: LanguageModel, wording: Wording, number: int) -> _Row:
     with refusing_long(fact):
         target = encode_target(lm.tokenizer, prompt, fact.target_new, fact.joint)
     require_room(lm, fact, len(ids) + len(target) - 1)
-    slot = slot_in(prompt, fact.prompt, fact.subject)
-    end = subject_span(lm.tokenizer, prompt, fact.subject, slot)[1]
+    end = len(ids)
+    if position == "subject":
+        end = subject_span(lm.tokenizer, prompt, fact.subject, slot_in(prompt, fact.prompt, fact.subject))[1]
     return _Row(ids + target[:-1], number, wording.place, end - 1, len(ids) - 1, target)
 
 
-def _kept(lm: LanguageModel, fact: Fact, number: int, prompt: str, position: Literal["subject", "last"]) -> _Row:
+def _kept(lm: LanguageModel, fact: Fact, number: int, prompt: str, position: Position) -> _Row:
     """The prompt about the fact's subject whose continuation is to stay."""
     text = lm.reads(prompt.replace("{}", fact.subject))
     end = subject_span(lm.tokenizer, text, fact.subject, slot_in(text, prompt, fact.subject))[1]

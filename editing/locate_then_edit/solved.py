@@ -25,7 +25,7 @@ from corrigenda.system.files import cache_folder, read_kept, write_checked
 from corrigenda.system.progress import counted, track
 from corrigenda.system.workers import Workers
 from editing.locate_then_edit.prompt_run import run_prompts
-from editing.locate_then_edit.prompts import Prompts, build_prompts, warn_of_contexts
+from editing.locate_then_edit.prompts import Position, Prompts, build_prompts, warn_of_contexts
 from editing.locate_then_edit.targets import Site, ValueSettings, solve_target_values
 from editing.shared.frames import NO_FRAMES, Frames, warn_of_frames
 
@@ -50,6 +50,7 @@ def batches_of(
     settings: ValueSettings,
     layers: Sequence[int],
     frames: Frames,
+    position: Position = "subject",
 ) -> list[Batch]:
     """Facts in batches of a size, with their prompts but for those at an outlier state; what is left out is said.
 
@@ -62,6 +63,7 @@ def batches_of(
         settings: of the solver.
         layers: those whose output is solved for.
         frames: the facts' other forms; facts that have none are named.
+        position: where the update acts.
 
     Raises:
         FactRefusedError: a fact is too long, or has no prompt that is no outlier.
@@ -69,7 +71,7 @@ def batches_of(
     batches = []
     for begin in range(0, len(facts), size):
         part = facts[begin : begin + size]
-        prompts = build_prompts(lm, part, prefixes, settings.kl_prompt, settings.kl_position, frames)
+        prompts = build_prompts(lm, part, prefixes, settings.kl_prompt, settings.kl_position, frames, position)
         batches.append(Batch(part, prompts.ordinary(lm, part, layers)))
     warn_of_contexts(editor, facts, [batch.prompts for batch in batches])
     warn_of_frames(editor, facts, frames)
@@ -88,6 +90,7 @@ class Solving:
         workers: the processes that solve.
         frames: the facts' other forms.
         note: what is said of it besides how far it is; None for nothing at all, where the caller says so much.
+        position: where the update acts.
     """
 
     prefixes: Sequence[str]
@@ -97,6 +100,7 @@ class Solving:
     workers: Workers = field(default_factory=Workers)
     frames: Frames = NO_FRAMES
     note: str | None = ""
+    position: Position = "subject"
 
     def targets(
         self, lm: LanguageModel, batches: Sequence[Batch], layers: Sequence[int]
@@ -156,6 +160,8 @@ class Solving:
         }
         if forms := self.frames.of(fact):
             asked["frames"] = forms
+        if self.position != "subject":
+            asked["position"] = self.position
         key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
         return cache_folder() / "targets" / key[:2] / f"{key}.safetensors"
 
