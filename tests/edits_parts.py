@@ -20,11 +20,13 @@ from corrigenda import (
     LanguageModel,
     LowRankEdit,
     Origin,
+    ScopedEdit,
     SideMemoryEdit,
     ValueEdit,
 )
 from corrigenda.edits.attached import AttachedLayer
 from corrigenda.edits.experts import ExpertsEdit
+from corrigenda.edits.gate import Gate
 
 PROMPT = "the Eiffel tower is located in the city of"
 Make = Callable[[LanguageModel, int], Edit]
@@ -101,11 +103,31 @@ def attached(lm: LanguageModel, seed: int) -> Edit:
     return AttachedEdit.of(origin(lm), layers)
 
 
+def scoped(lm: LanguageModel, seed: int) -> Edit:
+    memory = lm.memory(2)
+    reads = drawn(seed, memory.d_model), (drawn(seed, memory.d_model, 6),)
+    gate = Gate(lm.name, lm.fingerprint, (1,), *reads, 0.5)
+    keys = torch.nn.functional.normalize(drawn(seed, 3, 6), dim=1)
+    entries = keys, torch.tensor([0, 1, 0]), drawn(seed, 2, memory.d_model), ("Eiffel tower", "city")
+    return ScopedEdit(origin(lm), memory.layer, memory.path, gate, *entries, threshold=-1.0)  # open: it speaks
+
+
 def context(lm: LanguageModel, seed: int) -> Edit:
     return ContextEdit(origin(lm), 'Said "Привет",\nthe red tower . ' * seed)
 
 
-KINDS: list[Make] = [low_rank, values, experts, scaled, set_where_predicting, side_memory, codebook, attached, context]
+KINDS: list[Make] = [
+    low_rank,
+    values,
+    experts,
+    scaled,
+    set_where_predicting,
+    side_memory,
+    codebook,
+    attached,
+    scoped,
+    context,
+]
 SOME: list[Make] = [low_rank, experts, set_where_predicting, attached]
 """With several layers or parts each, and all that the others have."""
 

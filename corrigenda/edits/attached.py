@@ -129,7 +129,8 @@ class AttachedLayer(RoutedLayer):
                 f"layer {self.layer}: the attached entries' values have {mine} numbers, {lm.name}'s {d_model}"
             )
 
-    def _on(self, device: torch.device) -> Placed:
+    def _on(self, lm: Editable) -> Placed:
+        device = lm.memory(self.layer).weight.device
         _ = self._index
         return Placed(*(getattr(self, name).to(device) for name in _TENSORS))
 

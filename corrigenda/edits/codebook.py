@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
+from corrigenda.edits.edit import Editable
 from corrigenda.edits.origin import Origin, require_finite
 from corrigenda.edits.routed import RoutedEdit
 from corrigenda.edits.state import EditorState, StoredState, typed
@@ -95,7 +96,8 @@ class CodebookEdit(RoutedEdit):
                 f"layer {self.layer}: the codebook's values have {self.values.shape[1]} numbers, {lm.name}'s {d_model}"
             )
 
-    def _on(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    def _on(self, lm: Editable) -> tuple[Tensor, Tensor, Tensor]:
+        device = lm.memory(self.layer).weight.device
         return self.keys.to(device), self.values.to(device), self.widen * self.radii.to(device)
 
     def _route(self, placed: tuple[Tensor, Tensor, Tensor], coefficients: Tensor, passage: Passage) -> Tensor:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -62,12 +62,12 @@ class RoutedLayer(ABC):
 
     @property
     @abstractmethod
-    def _width(self) -> int:
-        """The width of the coefficients that it reads."""
+    def _width(self) -> int | None:
+        """The width of the coefficients that it reads; None where it reads none."""
 
     @abstractmethod
-    def _on(self, device: torch.device) -> Any:
-        """What `_route` and `_answer` need of it, on the model's device."""
+    def _on(self, lm: Editable) -> Any:
+        """What `_route` and `_answer` need of it, on the device of the layer's values."""
 
     @abstractmethod
     def _route(self, placed: Any, coefficients: Tensor, passage: Passage) -> Tensor:
@@ -88,8 +88,7 @@ class RoutedLayer(ABC):
     @contextmanager
     def _answering(self, lm: Editable, now: list[Passage]) -> Iterator[None]:
         """Inside the block it answers; `now` holds the passage that runs (`passages`)."""
-        memory = lm.memory(self.layer)
-        placed = self._on(memory.weight.device)
+        placed = self._on(lm)
 
         def change(coefficients: Tensor, output: Tensor) -> Tensor | None:
             passage = now[0]
@@ -117,8 +116,12 @@ class RoutedLayer(ABC):
                 new[rows] = answer
             return new
 
-        with memory.answer(change):
+        with self._acting(lm, change):
             yield
+
+    def _acting(self, lm: Editable, change: Callable[[Tensor, Tensor], Tensor | None]) -> AbstractContextManager[None]:
+        """Passes the layer's coefficients and its FFN output through a function, which may put another in its place."""
+        return lm.memory(self.layer).answer(change)
 
     def _check(self, lm: Editable) -> None:
         """Raises WrongModelError where it cannot fit the model."""
@@ -130,7 +133,7 @@ class RoutedLayer(ABC):
                 f"the {self.kind} edit is of {self.module}, the values of layer {self.layer} of {lm.name} are "
                 f"{memory.path}"
             )
-        if memory.d_ffn != self._width:
+        if self._width is not None and memory.d_ffn != self._width:
             raise WrongModelError(
                 f"layer {self.layer}: the {self.kind} edit reads {self._width} coefficients, {lm.name} has "
                 f"{memory.d_ffn}"
@@ -233,7 +236,7 @@ def _passage(
                 "answer to what is in the cache; run a prompt whole, in one forward, if they are a part of it",
                 stacklevel=2,
             )
-    return Passage(routes, mask.long(), width, past > 0)
+    return Passage(routes, mask.long(), width, past > 0, tokens if tokens.ndim == 2 else None)
 
 
 def _say_if_stepping(before: list[Tensor], tokens: Tensor) -> None:

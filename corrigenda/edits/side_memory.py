@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from corrigenda.edits.edit import Editable
 from corrigenda.edits.origin import Origin, require_finite
 from corrigenda.edits.routed import RoutedEdit
 from corrigenda.edits.state import EditorState, StoredState, typed
@@ -89,7 +90,8 @@ class SideMemoryEdit(RoutedEdit):
                 f"layer {self.layer}: the side memory's values have {mine} numbers each, {lm.name}'s {d_model}"
             )
 
-    def _on(self, device: torch.device) -> tuple[Tensor, Tensor]:
+    def _on(self, lm: Editable) -> tuple[Tensor, Tensor]:
+        device = lm.memory(self.layer).weight.device
         return self.deltas.to(device), self.epsilons.to(device)
 
     def _route(self, placed: tuple[Tensor, Tensor], coefficients: Tensor, passage: Passage) -> Tensor:

@@ -64,11 +64,17 @@ class Passage:
         mask: (batch, earlier positions + position), which positions hold tokens.
         width: how many of the last positions the forward runs.
         past: whether the rows began in an earlier forward.
+        tokens: (batch, position), of the positions that it runs; None where it was given embeddings.
+
+    Attributes:
+        states: what entered the layers that an edit looks into, (batch, position, d_model) each.
     """
 
-    def __init__(self, routes: Routes, mask: Tensor, width: int, past: bool) -> None:
+    def __init__(self, routes: Routes, mask: Tensor, width: int, past: bool, tokens: Tensor | None = None) -> None:
         self.routes = routes
         self.past = past
+        self.tokens = tokens
+        self.states: dict[int, Tensor] = {}
         self._mask = mask
         self._width = width
         if routes.prompts is None:

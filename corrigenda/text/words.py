@@ -80,6 +80,41 @@ def places(text: str, wanted: str) -> list[int]:
     return [place for place in range(len(found) - len(target) + 1) if _matches_at(found, place, target)]
 
 
+class Phrases:
+    """Many texts that are looked for at once, as `places` looks for one; by their first words.
+
+    Args:
+        wanted: the texts. One that is nothing but punctuation stands in no text.
+    """
+
+    def __init__(self, wanted: Sequence[str]) -> None:
+        self._by_first: dict[str, list[tuple[int, list[Word]]]] = {}
+        for number, text in enumerate(wanted):
+            target = _split(text)
+            target = _without_article(target) or target
+            if target:
+                self._by_first.setdefault(target[0].text, []).append((number, target))
+        self._symbols = frozenset(word.text for some in self._by_first.values() for _, one in some for word in one)
+
+    def within(self, text: str) -> list[int]:
+        """The numbers of those that stand in a text, ascending."""
+        found = _split(text, self._symbols)
+        numbers = set[int]()
+        for place, word in enumerate(found):
+            for first in _nouns(word.text) & self._by_first.keys():
+                numbers.update(n for n, target in self._by_first[first] if _stands_at(found, place, target))
+        return sorted(numbers)
+
+
+def _nouns(word: str) -> set[str]:
+    """The word, and in Korean what it may be with particles."""
+    return {word[:end] for end in range(1, len(word) + 1)} if _kind(word[-1]) == "h" else {word}
+
+
+def _stands_at(found: Sequence[Word], begin: int, target: Sequence[Word]) -> bool:
+    return begin + len(target) <= len(found) and _matches_at(found, begin, target)
+
+
 def _matches_at(found: Sequence[Word], begin: int, target: Sequence[Word]) -> bool:
     end = begin + len(target)
     if found[begin].bound or (end < len(found) and found[end].bound):

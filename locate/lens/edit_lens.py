@@ -28,6 +28,7 @@ from corrigenda import CoefficientEdit, Edit, LanguageModel, LowRankEdit
 from corrigenda.edits.attached import AttachedEdit
 from corrigenda.edits.codebook import CodebookEdit
 from corrigenda.edits.experts import ExpertsEdit
+from corrigenda.edits.scoped import ScopedEdit
 from corrigenda.edits.side_memory import SideMemoryEdit
 from corrigenda.edits.weights import WeightEdit
 from corrigenda.forward.recording import forward_to
@@ -269,9 +270,9 @@ def updates(lm: LanguageModel, edit: Edit) -> list[Update]:
             _driven(lm, layer, neurons, by - int(scales), whatever=not scales)
             for layer, (neurons, by) in sorted(edit.scales.items())
         ]
-    if isinstance(edit, AttachedEdit):
+    if isinstance(edit, (AttachedEdit, ScopedEdit)):
         raise TypeError(
-            "an attached edit writes nothing into the memories, it answers beside them; compile its list with "
+            f"a {edit.kind} edit writes nothing into the memories, it answers beside them; compile its list with "
             "how=memit (or another editor) to read what is written, or read an entry's value with read_static"
         )
     raise TypeError(

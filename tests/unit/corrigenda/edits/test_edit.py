@@ -11,7 +11,20 @@ import peft
 import pytest
 import tiny
 import torch
-from edits_parts import FACT, PROMPT, Make, attached, codebook, low_rank, origin, same, side_memory, state, weights
+from edits_parts import (
+    FACT,
+    PROMPT,
+    Make,
+    attached,
+    codebook,
+    low_rank,
+    origin,
+    same,
+    scoped,
+    side_memory,
+    state,
+    weights,
+)
 from torch import Tensor
 
 from corrigenda import ContextEdit, Fact, LanguageModel, LowRankEdit, ValueEdit, WrongModelError
@@ -202,7 +215,7 @@ def test_describe(lm: LanguageModel) -> None:
     assert lines[-1] == "  and 2 more"
 
 
-@pytest.mark.parametrize("make", [codebook, attached, side_memory], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", [codebook, attached, scoped, side_memory], ids=lambda make: make.__name__)
 def test_edits_beside_the_weights_that_differ_in_a_number_have_another_hash(make: Make, lm: LanguageModel) -> None:
     one, other = make(lm, 1), make(lm, 2)
     assert one._settings() == other._settings()

@@ -9,7 +9,7 @@ import unicodedata
 
 import pytest
 
-from corrigenda.text.words import normal_form, places
+from corrigenda.text.words import Phrases, normal_form, places
 
 BEGINS, CONTAINS, NEITHER = (True, True), (False, True), (False, False)
 
@@ -167,3 +167,24 @@ def test_the_encoding_of_letters_does_not_count_in_any_case() -> None:
 def test_ascii_takes_the_short_way_to_the_same_form() -> None:
     text = "".join(map(chr, range(128)))
     assert normal_form(text) == normal_form(text + "é")[:-1]
+
+
+@pytest.mark.parametrize(
+    "text", ["the Eiffel tower, they say", "Paris Hilton was born in", "파리는 어디", "C++ is a", "a river"]
+)
+def test_many_texts_at_once_are_found_as_each_by_itself(text: str) -> None:
+    wanted = [
+        "The Eiffel Tower",
+        "eiffel",
+        "tower",
+        "tower they",
+        "Paris",
+        "Paris Hilton",
+        "파리",
+        "C",
+        "C++",
+        "a",
+        "!",
+        "x",
+    ]
+    assert Phrases(wanted).within(text) == [n for n, one in enumerate(wanted) if one != "!" and places(text, one)]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
+from edits_parts import scoped
 
 from corrigenda import CoefficientEdit, Edit, Fact, LanguageModel, LowRankEdit, Origin
 from corrigenda.edits.attached import AttachedEdit
@@ -202,6 +203,8 @@ def test_what_cannot_be_read() -> None:
         edit_lens(lm, ContextEdit(origin(lm), "the city of Rome"))
     with pytest.raises(TypeError, match="answers beside them; compile its list with how=memit"):
         edit_lens(lm, AttachedEdit(origin(lm), ()))
+    with pytest.raises(TypeError, match="a scoped edit writes nothing into the memories"):
+        edit_lens(lm, scoped(lm, 0))
     memory = lm.memory(1)
     edit: Edit = LowRankEdit.of(lm, origin(lm), {1: (drawn(memory.d_ffn, 1), drawn(1, memory.d_model))})
     with edit.applied(lm), pytest.raises(ValueError, match="revert it"):

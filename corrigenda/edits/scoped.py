@@ -1,0 +1,202 @@
+"""`ScopedEdit`: entries beside the weights that speak where a prompt asks their question about their subject.
+
+An entry has the vectors of one or several prompts that ask it (its keys), and a vector that it adds to the residual
+stream. Whether two prompts ask the same says a gate (`corrigenda.edits.gate`), whether one is about the subject its
+words say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from corrigenda.edits.edit import Editable
+from corrigenda.edits.gate import Gate
+from corrigenda.edits.origin import Origin, require_finite
+from corrigenda.edits.routed import RoutedEdit, passages
+from corrigenda.errors import WrongModelError
+from corrigenda.models.routes import MAIN, Passage
+from corrigenda.models.sites import Site, state_entering, through
+from corrigenda.text.words import Phrases
+
+_GATE = "gate."
+_TENSORS = ("keys", "entries", "values")
+
+
+class PlacedEntries(NamedTuple):
+    """The entries on the model's device, and what finds them in a prompt.
+
+    Attributes:
+        keys, entries, values: of the edit.
+        subjects: finds the entries whose subject a text names.
+        text: of tokens.
+    """
+
+    keys: Tensor
+    entries: Tensor
+    values: Tensor
+    subjects: Phrases
+    text: Callable[[list[int]], str]
+
+
+@dataclass(frozen=True, eq=False)
+class ScopedEdit(RoutedEdit):
+    """Entries behind a gate, beside one layer.
+
+    With e = `gate.embed` of a prompt's states, K_j the keys of entry j and v_j its value, entry
+
+        j* = argmax over j of max over k in K_j of  e k^T,    of those whose subject the prompt names
+
+    speaks if that cosine is above `threshold`: v_j* is added to the residual stream after the layer, at the prompt's
+    last token. It is decided when the prompt is seen (`corrigenda.edits.routed`); at tokens that follow it nothing is
+    added, and these read the answer by attention. In rows in which none speaks, nothing is touched.
+
+    Attributes:
+        gate: says whether two prompts ask the same. It reads what enters layers up to this one.
+        keys: of length 1, (key, width), in float32 on the CPU.
+        entries: (key,), which entry each key is of.
+        values: (entry, d_model).
+        subjects: of each entry the words that a prompt has to have, as whole words in a row, whatever their case and
+            with or without a beginning article (`corrigenda.text.words`).
+        threshold: a cosine; -1 opens the gate for every question.
+        by_subject: whether a prompt has to name the subject.
+
+    Raises:
+        EditRefusedError: a tensor is not finite.
+        ValueError: shapes do not fit one another.
+    """
+
+    gate: Gate
+    keys: Tensor
+    entries: Tensor
+    values: Tensor
+    subjects: tuple[str, ...]
+    threshold: float
+    by_subject: bool = True
+    kind: ClassVar[str] = "scoped"
+
+    def __post_init__(self) -> None:
+        for name in ("keys", "values"):
+            object.__setattr__(self, name, getattr(self, name).detach().float().cpu())
+        object.__setattr__(self, "entries", self.entries.detach().long().cpu())
+        n, width = len(self.values), self.gate.width
+        fits = self.keys.ndim == 2 and self.keys.shape[1] == width and self.entries.shape == self.keys.shape[:1]
+        owned = sorted(set(self.entries.tolist())) == list(range(n))
+        if not (fits and owned and self.values.ndim == 2 and len(self.subjects) == n):
+            shapes = ", ".join(f"{name} {tuple(getattr(self, name).shape)}" for name in _TENSORS)
+            raise ValueError(
+                f"scoped entries of {len(self.subjects)} subjects behind a gate of width {width} do not fit one "
+                f"another: {shapes}"
+            )
+        if not -1 <= self.threshold <= 1:
+            raise ValueError(f"a scoped edit's threshold={self.threshold!r} must be a cosine, from -1 to 1")
+        require_finite(self.kind, {"keys": self.keys, "values": self.values})
+
+    @property
+    def _width(self) -> None:
+        return None
+
+    def _check(self, lm: Editable) -> None:
+        super()._check(lm)
+        if max(self.gate.layers) > self.layer:
+            raise WrongModelError(
+                f"the scoped edit adds its values after layer {self.layer}, and its gate reads layers up to "
+                f"{max(self.gate.layers)}, which come later"
+            )
+        d_model = lm.memory(self.layer).d_model
+        read = len(self.gate.mean) // len(self.gate.layers)
+        if {self.values.shape[1], read} != {d_model}:
+            raise WrongModelError(
+                f"layer {self.layer}: the scoped edit's values have {self.values.shape[1]} numbers, its gate reads "
+                f"states of {read}, and {lm.name}'s have {d_model}"
+            )
+
+    @contextmanager
+    def _hooks(self, lm: Editable) -> Iterator[None]:
+        now: list[Passage] = []
+
+        def keep(layer: int) -> Callable[[Tensor], None]:
+            def kept(state: Tensor) -> None:
+                if self not in now[0].routes.decided:
+                    now[0].states[layer] = state.detach()
+
+            return kept
+
+        with ExitStack() as stack:
+            stack.enter_context(passages(lm, now))
+            for layer in self.gate.layers:
+                stack.enter_context(state_entering(lm.architecture.block(layer), keep(layer)))
+            stack.enter_context(self._answering(lm, now))
+            yield
+
+    def _acting(self, lm: Editable, change: Callable[[Tensor, Tensor], Tensor | None]) -> AbstractContextManager[None]:
+        # At the block and not at its FFN: this then runs as it does without the edit, to the bit.
+        return through(lm.architecture, Site("block", self.layer), lambda state: change(state, state))
+
+    def _on(self, lm: Editable) -> PlacedEntries:
+        device = lm.memory(self.layer).weight.device
+        keys, entries, values = (getattr(self, name).to(device) for name in _TENSORS)
+        return PlacedEntries(keys, entries, values, Phrases(self.subjects), lm.text)
+
+    def _route(self, placed: PlacedEntries, coefficients: Tensor, passage: Passage) -> Tensor:
+        route = torch.full((len(coefficients),), MAIN, device=coefficients.device)
+        if not len(self.keys):
+            return route
+        queries = self.gate.embed(self.gate.read(passage.states, passage.prompt)).to(placed.keys.device)
+        scores = queries @ placed.keys.T
+        scores[~(passage.prompt & passage.tail).any(1)] = -torch.inf  # where the prompt's last token did not run
+        if self.by_subject:
+            for row in (scores > self.threshold).any(1).nonzero()[:, 0].tolist():
+                named = torch.tensor(placed.subjects.within(_prompt(placed, passage, row)), device=scores.device)
+                scores[row, ~torch.isin(placed.entries, named)] = -torch.inf
+        best, key = scores.max(1)
+        return torch.where(best > self.threshold, placed.entries[key], MAIN)
+
+    def _answer(
+        self, placed: PlacedEntries, coefficients: Tensor, output: Tensor, memory: int, passage: Passage
+    ) -> Tensor:
+        at = (passage.prompt & passage.tail)[..., None]
+        return torch.where(at, (output.float() + placed.values[memory]).to(output.dtype), output)
+
+    def _summary(self) -> str:
+        about = "on prompts that name their subjects" if self.by_subject else "whatever the prompt names"
+        return (
+            f"after layer {self.layer}, {len(self.values)} entries with {len(self.keys)} keys, spoken {about}, above "
+            f"a cosine of {self.threshold:.3g}"
+        )
+
+    def _tensors(self) -> dict[str, Tensor]:
+        own = {name: getattr(self, name) for name in _TENSORS}
+        return own | {f"{_GATE}{name}": one for name, one in self.gate.tensors().items()}
+
+    def _settings(self) -> dict[str, Any]:
+        named = ("layer", "module", "threshold", "by_subject")
+        plain = {name: getattr(self, name) for name in named}
+        return {**plain, "subjects": list(self.subjects), "gate": self.gate.said()}
+
+    @classmethod
+    def _restore(cls, origin: Origin, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> ScopedEdit:
+        of_gate = {name.removeprefix(_GATE): one for name, one in tensors.items() if name.startswith(_GATE)}
+        gate = Gate.restore(of_gate, settings["gate"])
+        parts: dict[str, Any] = {name: tensors[name] for name in _TENSORS}
+        plain = {name: value for name, value in settings.items() if name not in ("gate", "subjects")}
+        return cls(origin, gate=gate, subjects=tuple(settings["subjects"]), **parts, **plain)
+
+
+def _prompt(placed: PlacedEntries, passage: Passage, row: int) -> str:
+    """The text of a row's prompt.
+
+    Raises:
+        ValueError: the forward was given embeddings.
+    """
+    if passage.tokens is None:
+        raise ValueError(
+            "a forward was given embeddings, and a scoped edit is applied that looks for its subjects' words in the "
+            "prompt; call the model with input_ids, or edit with by_subject=false"
+        )
+    return placed.text(passage.tokens[row][passage.prompt[row]].tolist())
