@@ -8,13 +8,16 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from corrigenda import LanguageModel
+from corrigenda import Edit, LanguageModel
+from corrigenda.edits.routed import activated
+from corrigenda.forward.generation import decode
 
 T = TypeVar("T")
 P = TypeVar("P")
@@ -102,3 +105,20 @@ def about(benchmark: str, lm: LanguageModel) -> dict[str, Any]:
 def print_result(result: Mapping[str, Any]) -> None:
     """The last line of a benchmark."""
     print(json.dumps(result))
+
+
+def generation_slowed(lm: LanguageModel, edit: Edit, prompt: str, tokens: int, runs: int) -> dict[str, float]:
+    """How much longer greedy generation takes with an edit beside the weights, which speaks on the prompt.
+
+    Returns:
+        the median seconds of `runs` generations without (`base_seconds`) and with it (`seconds`), which take turns; and
+        `overhead`, the second over the first less 1.
+    """
+    times: dict[bool, list[float]] = {False: [], True: []}
+    for run in range(2 * runs + 2):
+        with edit.applied(lm) if run % 2 else nullcontext(), activated(lm) as seen:
+            seconds, _ = timed(lambda: decode(lm, [lm.tokens(prompt)], tokens, stop=lambda _token: False))
+            times[bool(run % 2)].append(seconds)
+        assert seen.rows == ((True,) if run % 2 else ())
+    base, with_entries = (statistics.median(times[which][1:]) for which in (False, True))
+    return {"base_seconds": base, "seconds": with_entries, "overhead": with_entries / base - 1}

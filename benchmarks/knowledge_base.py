@@ -4,6 +4,7 @@ Facts are made up, and their entries drawn at random, with the widths of SmolLM2
 model is needed: what is timed is the store and the algebra, and no solving.
 
     python benchmarks/knowledge_base.py [--entries 100000] [--indices 1000 10000 ...] [--attached 100 1000 ...]
+    python benchmarks/knowledge_base.py --entries 1000 --indices --attached --scoped 10000 --model qwen2.5-coder-0.5b
     python benchmarks/knowledge_base.py --list 300 --facts counterfact.json --kept outputs/list.kb
 
 Prints a JSON object as its last line: `ratio` is the time to insert one entry into a base of 300 over that into the
@@ -17,7 +18,8 @@ solved is kept beside --kept, with the seconds that each fact took, so that it i
 `indices` compares, on drawn keys of length 1 and queries that have a cosine of 0.9 with one of them, as paraphrases
 have with their entry: the share of queries for which that key is found, and of the 8 nearest keys that are, the time
 to make the index and to ask it, and what it holds besides the keys. `attached` is on a real model: how much longer
-greedy generation takes with so many entries beside its weights, on a prompt on which one of them speaks.
+greedy generation takes with so many entries beside its weights, on a prompt on which one of them speaks; `scoped` is
+the same of entries behind a gate, whose subjects are made up and all begin with the same word.
 """
 
 from __future__ import annotations
@@ -37,14 +39,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from harness import parser_of, print_result, timed
+from harness import generation_slowed, parser_of, print_result, timed
 from indices import compare_indices
 
-from corrigenda import AttachedEdit, Fact, KnowledgeBase, LanguageModel, Origin, load
+from corrigenda import AttachedEdit, Fact, KnowledgeBase, LanguageModel, Origin, ScopedEdit, load
 from corrigenda.data import read_facts
 from corrigenda.edits.attached import AttachedLayer, viewed
-from corrigenda.edits.routed import activated
-from corrigenda.forward.generation import decode
+from corrigenda.edits.gate import Gate
 from corrigenda.indices.kinds import Kind
 from corrigenda.knowledge.attached import EXACT, LARGE, coefficients_of
 from corrigenda.knowledge.entries import Entry
@@ -184,22 +185,26 @@ def attached_overhead(lm: LanguageModel, n: int, width: int, tokens: int, runs: 
     edit.apply(lm)
     edit.revert(lm)
     applied = time.perf_counter() - begin
-    times: dict[bool, list[float]] = {False: [], True: []}
-    for run in range(2 * runs + 2):
-        with edit.applied(lm) if run % 2 else nullcontext(), activated(lm) as seen:
-            begin = time.perf_counter()
-            decode(lm, [lm.tokens(PROMPT)], tokens, stop=lambda _token: False)
-            times[bool(run % 2)].append(time.perf_counter() - begin)
-        assert seen.rows == ((True,) if run % 2 else ())
-    base, with_entries = (statistics.median(times[which][1:]) for which in (False, True))
-    result = {
-        "entries": n,
-        "index": kind,
-        "base_seconds": base,
-        "seconds": with_entries,
-        "overhead": with_entries / base - 1,
-        "apply_seconds": applied,
-    }
+    slowed = generation_slowed(lm, edit, PROMPT, tokens, runs)
+    result = {"entries": n, "index": kind, **slowed, "apply_seconds": applied}
+    print(json.dumps(result), file=sys.stderr)
+    return result
+
+
+def scoped_overhead(lm: LanguageModel, n: int, tokens: int, runs: int) -> dict[str, Any]:
+    """The same with n entries behind a gate, with drawn keys but for the prompt's own."""
+    layer, draw = round(0.75 * lm.n_layers), torch.Generator().manual_seed(3)
+    memory = lm.memory(layer)
+    reads = torch.randn(2 * memory.d_model, 128, generator=draw)
+    gate = Gate(lm.name, lm.fingerprint, (layer // 2, layer), torch.zeros(2 * memory.d_model), (reads,), 0.95)
+    keys = torch.nn.functional.normalize(torch.randn(n, gate.width, generator=draw), dim=1)
+    keys[0] = gate.of_prompts(lm, lm.batch([lm.tokens(PROMPT)]))[0]
+    values = torch.zeros(1, memory.d_model).expand(n, -1).contiguous()
+    values[0] = 1e-3
+    subjects = ("The Eiffel Tower", *(f"Eiffel {number}" for number in range(1, n)))
+    origin = Origin(lm.name, lm.fingerprint, "benchmark")
+    edit = ScopedEdit(origin, layer, memory.path, gate, keys, torch.arange(n), values, subjects, gate.threshold)
+    result = {"entries": n, **generation_slowed(lm, edit, PROMPT, tokens, runs)}
     print(json.dumps(result), file=sys.stderr)
     return result
 
@@ -269,6 +274,7 @@ def arguments() -> argparse.Namespace:
     sizes = [10**power for power in range(2, 7)]
     parser.add_argument("--indices", type=int, nargs="*", default=sizes[1:], help="numbers of keys to compare at")
     parser.add_argument("--attached", type=int, nargs="*", default=sizes, help="numbers of attached entries")
+    parser.add_argument("--scoped", type=int, nargs="*", default=[], help="numbers of entries behind a gate")
     parser.add_argument("--width", type=int, default=256, help="numbers of a key in its layer's view")
     parser.add_argument("--queries", type=int, default=200, help="queries to each index")
     parser.add_argument("--candidates", type=int, default=256, help="candidates that an index proposes")
@@ -293,8 +299,8 @@ def main() -> None:
     indices = [
         each for n in options.indices for each in compare_indices(n, options.width, options.queries, options.candidates)
     ]
-    rebuild, attached = None, []
-    if options.attached or options.list:
+    rebuild, attached, scoped = None, [], []
+    if options.attached or options.scoped or options.list:
         model = load(options.model)
         if options.list:
             facts = read_facts(options.facts, offset=options.offset, limit=options.list).facts
@@ -303,6 +309,7 @@ def main() -> None:
         attached = [
             attached_overhead(model, n, options.width, options.tokens, options.generations) for n in options.attached
         ]
+        scoped = [scoped_overhead(model, n, options.tokens, options.generations) for n in options.scoped]
     result = {
         "benchmark": "knowledge_base",
         "threads": torch.get_num_threads(),
@@ -311,6 +318,7 @@ def main() -> None:
         "rebuild": rebuild,
         "indices": indices,
         "attached": attached,
+        "scoped": scoped,
         "peak_memory_mb": peak_memory_mb(),
     }
     print_result(result)
