@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from editing.locate_then_edit.targets import ValueSettings as ValueSettings
     from editing.locate_then_edit.ultraedit import UltraEdit as UltraEdit
     from editing.memory_based.grace import Grace as Grace
+    from editing.memory_based.scoped import Scoped as Scoped
     from editing.memory_based.wise.unrelated import Unrelated as Unrelated
     from editing.memory_based.wise.wise import Wise as Wise
     from editing.neurons.erase import EraseNeurons as EraseNeurons

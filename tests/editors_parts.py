@@ -42,6 +42,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "memit": CLOSED,
     "none": {},
     "rome": AT_SUBJECT | {"layer": LAYER, "flag_norm": 1e9},
+    "scoped": {"layer": 2, "prefix_lengths": ((3, 2),), "value": VALUE, "text": TEXT},
     "shift": {"layer": LAYER},
     "suppress": NEURONS,
     "ultraedit": {"layers": (1, 2), "most_per_coefficient": 1.0, "refuse_norm": 1e9},

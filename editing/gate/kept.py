@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import warnings
 from importlib.resources import files
 from pathlib import Path
 
@@ -10,8 +10,6 @@ from corrigenda.edits.gate import Gate
 from corrigenda.language_model import LanguageModel
 from corrigenda.system.files import cache_folder
 from editing.gate.training import GateTraining
-
-logger = logging.getLogger(__name__)
 
 
 def kept_gate(lm: LanguageModel) -> Path:
@@ -32,5 +30,7 @@ def gate_of(lm: LanguageModel) -> Gate:
     with_us = Path(str(files("corrigenda.data") / "gates" / f"{lm.fingerprint}.safetensors"))
     if with_us.is_file():
         return Gate.load(with_us)
-    logger.warning("%s has no trained gate: the cosine of its states decides (corrigenda gate trains one)", lm.name)
+    warnings.warn(
+        f"{lm.name} has no trained gate: the cosine of its states decides (corrigenda gate trains one)", stacklevel=2
+    )
     return GateTraining(steps=0, names=1).gate(lm)

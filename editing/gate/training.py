@@ -132,7 +132,7 @@ class GateTraining:
         return Gate(lm.name, lm.fingerprint, layers, mean.flatten(), (whitening, *maps), threshold, made)
 
     def _layers(self, lm: LanguageModel) -> tuple[int, ...]:
-        asked = self.layers or sorted({round(depth * lm.n_layers) for depth in DEPTHS} & {*range(lm.n_layers)})
+        asked = self.layers or sorted({min(round(depth * lm.n_layers), max(lm.n_layers - 2, 0)) for depth in DEPTHS})
         for layer in asked:
             lm.architecture.numbered(layer)
         return tuple(asked)

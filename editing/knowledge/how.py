@@ -2,13 +2,14 @@
 
 ::
 
-    way = how_named("memit")                     # or alphaedit, emmet, rome, ...; or attached
+    way = how_named("memit")                     # or alphaedit, emmet, rome, ...; or attached, scoped
     kb.solve(lm, way.solver)
     edit = kb.compile(lm, way.compiler)
 
 An editor that writes many facts by one least-squares problem a layer (`ClosedForm`) can fold a list into the weights:
 its own targets on the unedited model, its own closed form. ROME for several facts is EMMET with equality (Gupta et al.
-2024), and stands here as that. What answers beside the weights is solved for by such an editor as well.
+2024), and stands here as that. What is attached beside the weights is solved for by such an editor as well; `Scoped`
+puts beside them what it solves for itself.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from typing import Any
 from corrigenda.errors import SettingsError
 from corrigenda.knowledge.entries import Compiler
 from corrigenda.text.names import did_you_mean
-from editing.knowledge.merging import ClosedFormMerge
+from editing.knowledge.merging import ClosedFormMerge, ScopedMerge
 from editing.knowledge.solving import EntrySolver
 from editing.locate_then_edit.closed_form import ClosedForm
 from editing.locate_then_edit.emmet import Emmet
 from editing.locate_then_edit.rome import Rome
+from editing.memory_based.scoped import Scoped
 from editing.registry import EDITORS, presets
 
 BESIDE: Mapping[str, str] = {"attached": "corrigenda.knowledge.attached.Attached"}
@@ -81,19 +83,20 @@ def how_named(name: str, editor: Any = None) -> How:
 
 
 def how_of(editor: Any) -> How:
-    """The way of an editor with its settings: its entries, folded into the weights.
+    """The way of an editor with its settings: its entries, folded into the weights or, of `Scoped`, beside them.
 
     Raises:
         SettingsError: the editor cannot keep a list, or has a setting that no list can have.
     """
     solver = _solver(editor)
-    return How(solver.editor.name, solver, ClosedFormMerge(solver.editor))
+    merge = ScopedMerge(solver.editor) if isinstance(solver.editor, Scoped) else ClosedFormMerge(solver.editor)
+    return How(solver.editor.name, solver, merge)
 
 
 def ways() -> tuple[str, ...]:
     """The names that `how_named` takes."""
-    folded = [name for name in EDITORS.declared if name == "rome" or issubclass(EDITORS[name], ClosedForm)]
-    return (*folded, *BESIDE)
+    own = [name for name in EDITORS.declared if name == "rome" or issubclass(EDITORS[name], ClosedForm | Scoped)]
+    return (*own, *BESIDE)
 
 
 def _solver(editor: Any) -> EntrySolver:
@@ -102,6 +105,8 @@ def _solver(editor: Any) -> EntrySolver:
         own = {name: getattr(editor, name) for name in shared}
         layers = () if editor.layer is None else (editor.layer,)
         editor = Emmet(name="rome", layers=layers, depth=editor.depth, eps=0.0, refuse_norm=editor.refuse_norm, **own)
+    if isinstance(editor, Scoped):
+        return EntrySolver(editor)
     if not isinstance(editor, ClosedForm):
         name = getattr(editor, "name", type(editor).__name__)
         raise SettingsError(f"editor={name} cannot keep a list of facts; the ways to do that are {', '.join(ways())}")

@@ -1,8 +1,9 @@
-"""`ClosedFormMerge`: merges the entries of a knowledge base into the weights by the closed form of an editor.
+"""What an editor makes of the entries of a knowledge base: `ClosedFormMerge` and `ScopedMerge`.
 
-MEMIT's is that of `corrigenda.knowledge.folding` (V = A^-1 B, A = lambda C + sum k k^T); AlphaEdit's is the same in the
-null space, EMMET's and ROME's meet the entries exactly. All entries of a layer are solved for at once, in the order of
-the facts' ids, with keys and targets of the unedited model: so the edit depends on the list alone.
+By its closed form an editor merges them into the weights. MEMIT's is that of `corrigenda.knowledge.folding` (V = A^-1
+B, A = lambda C + sum k k^T); AlphaEdit's is the same in the null space, EMMET's and ROME's meet the entries exactly.
+All entries of a layer are solved for at once, in the order of the facts' ids, with keys and targets of the unedited
+model: so the edit depends on the list alone. `Scoped` puts them beside the weights, each by itself.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from corrigenda import Fact, LanguageModel
+from corrigenda import Fact, LanguageModel, ScopedEdit
 from corrigenda.knowledge.entries import Entry
 from corrigenda.knowledge.folding import residuals_of
 from corrigenda.moments.experts import Moment
@@ -22,6 +23,7 @@ from editing.locate_then_edit.guards import cosines_between, name_alike, warn_of
 from editing.locate_then_edit.joined import ClosedFormEdit, finish, unedited
 from editing.locate_then_edit.least_squares import Factors
 from editing.locate_then_edit.writing import Problem
+from editing.memory_based.scoped import Scoped
 
 
 @dataclass(frozen=True)
@@ -68,3 +70,23 @@ class ClosedFormMerge:
         name_alike(
             self.editor.name, facts, cosines_between(keys, keys, directions, directions), self.editor.alike, report
         )
+
+
+@dataclass(frozen=True)
+class ScopedMerge:
+    """Compiles entries into a `ScopedEdit`; a `corrigenda.knowledge.entries.Compiler`.
+
+    Attributes:
+        editor: whose gate stands before them.
+    """
+
+    editor: Scoped
+
+    def __call__(self, lm: LanguageModel, facts: Sequence[Fact], entries: Sequence[Entry]) -> ScopedEdit:
+        """The edit; the keys of its gate are taken of the facts' prompts."""
+        asked = {fact.id: fact for fact in facts}
+        untouched = unedited(lm, self.editor.resolved_layer(lm)).double().cpu()
+        values = untouched.new_zeros(0, untouched.shape[1])
+        if entries:
+            values = residuals_of([entry.key for entry in entries], [entry.value for entry in entries], untouched)[1]
+        return self.editor.attach(lm, [asked[entry.fact] for entry in entries], values, None)

@@ -1,4 +1,4 @@
-"""`EntrySolver`: a closed form's keys and targets as entries of a knowledge base, each fact solved for by itself."""
+"""`EntrySolver`: an editor's keys and targets as entries of a knowledge base, each fact solved for by itself."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from corrigenda.knowledge.entries import Entry
 from corrigenda.system.workers import Workers
 from editing.editor import require_targets
 from editing.locate_then_edit.closed_form import ClosedForm
+from editing.memory_based.scoped import Scoped
 from editing.shared.contexts import contexts
 
 
@@ -26,7 +27,7 @@ class EntrySolver:
         editor: whose keys and targets they are.
     """
 
-    editor: ClosedForm
+    editor: ClosedForm | Scoped
 
     def __call__(self, lm: LanguageModel, facts: Sequence[Fact]) -> list[Entry]:
         """An entry for each fact and each layer that the editor writes; see `corrigenda.knowledge.entries.Solver`.
@@ -54,7 +55,9 @@ class EntrySolver:
         """What an entry depends on besides the model and the fact: with the same, editors share entries."""
         editor, said = self.editor, dataclasses.asdict(self.editor)
         names = ("site", "ends_only", "prefix_lengths", "prefixes", "value", "seed")
-        found = {"layers": list(editor.resolved_layers(lm)), **{name: said[name] for name in names}}
+        found = {"layers": list(editor.resolved_layers(lm)), **{name: said[name] for name in names if name in said}}
+        if isinstance(editor, Scoped):
+            found["position"] = "last"
         if editor.prefixes is None:
             found["contexts"] = contexts(lm, editor.prefix_lengths, editor.text, editor.seed)
         if editor.frames.number:

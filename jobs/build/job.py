@@ -62,7 +62,8 @@ class BuildSettings:
     Attributes:
         folder: where the build goes, and what was solved is kept.
         how: None: folded into the weights as ``editor=`` says (emmet, memit, alphaedit, rome, with their settings);
-            "attached": beside them; or the name of an editor, with its defaults unless ``editor=`` names it, too.
+            "attached": beside them; or the name of an editor, with its defaults unless ``editor=`` names it, too
+            ("scoped": beside them behind a gate that knows the question).
         dry: true only says what would be done.
     """
 

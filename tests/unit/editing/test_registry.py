@@ -66,7 +66,7 @@ def test_an_editor_says_what_it_is_for(name: str) -> None:
     said = declaration(EDITORS[name])
     assert said.name == name
     assert said.aim
-    assert said.paper or name in ("none", "in_context", "random", "saved")
+    assert said.paper or name in ("none", "in_context", "random", "saved", "scoped")
 
 
 @pytest.mark.parametrize("name", list(EDITORS))

@@ -1,0 +1,323 @@
+"""`Scoped`: a value for each fact beside a late layer, behind a gate that knows its question.
+
+No paper has it as it is. What an entry adds is solved for as ROME's and MEMIT's targets are (Meng et al. 2022, eq. 4;
+2023, eq. 16), at the prompt's last token and over other forms of the question; that it speaks only where a prompt asks
+its question goes back to SERAC (Mitchell et al. 2022) and GRACE (Hartvigsen et al. 2023).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
+
+import torch
+from annotated_types import Ge, Le
+from torch import Tensor
+
+from corrigenda import Edit, Fact, LanguageModel, Origin
+from corrigenda.data.requests import history
+from corrigenda.edits.gate import Gate
+from corrigenda.edits.scoped import ScopedEdit
+from corrigenda.edits.state import EditorState, StoredState
+from corrigenda.errors import SettingsError
+from corrigenda.moments.text import Text
+from corrigenda.settings.checked import AtLeastOne, Seed, checked
+from corrigenda.system.workers import Workers
+from corrigenda.text.words import Phrases
+from editing.editor import FactRefusedError, require_targets
+from editing.gate.kept import gate_of
+from editing.locate_then_edit.keys import group_weights
+from editing.locate_then_edit.passes import SubjectRows
+from editing.locate_then_edit.solved import Batch, Solving, batches_of
+from editing.locate_then_edit.targets import ValueSettings
+from editing.locate_then_edit.writing import task_of
+from editing.registry import register
+from editing.shared.contexts import contexts
+from editing.shared.extending import check_previous, state_of, without
+from editing.shared.frames import Frames
+from editing.shared.layers import OneLayer
+from editing.shared.together import deduplicate, note_disturbance, refused_alone
+from editing.shared.training_rows import groups_of
+from editing.spaces import CLAMP, Number, Space
+
+Cosine = Annotated[float, Ge(-1), Le(1)]
+
+
+@dataclass(frozen=True, eq=False)
+class ScopedState(EditorState):
+    """What `Scoped` goes on from, besides the entries.
+
+    Attributes:
+        facts: for each entry what it answers; no more of the fact than what it is compared by.
+    """
+
+    facts: tuple[Fact, ...]
+    kind: ClassVar[str] = "scoped"
+
+    def stored(self) -> StoredState:
+        """Without tensors."""
+        return StoredState(self.kind, {}, {"facts": [fact.to_dict() for fact in self.facts]})
+
+    @classmethod
+    def restore(cls, stored: StoredState) -> ScopedState:
+        """The state that `stored` gave."""
+        return cls(tuple(Fact.from_dict(fact) for fact in stored.values["facts"]))
+
+
+@register(
+    "scoped",
+    aim="beside the weights: a fact holds however it is asked, and what asks something else stays bit for bit",
+    space=Space("one", (Number("threshold", 0.3, 0.95, after_targets=True), CLAMP)),
+    unranked="its gate is trained for a model first",
+)
+@dataclass(frozen=True)
+@checked
+class Scoped(OneLayer):
+    """Entries that speak where a prompt names their subject and asks their question.
+
+    A fact's value v is what, added to the residual stream after one layer at the prompt's last token, makes the model
+    say the new object:
+
+        v = argmin of  mean over contexts of  -log P(new object | context, h + v)  + decay,    |v| at most a bound
+
+    over the fact's prompt behind several texts. Its key is what the gate makes of its prompt (`Gate.embed`). When it
+    speaks says `ScopedEdit`. So late in the model a solve costs little. Other questions are kept out by the gate and
+    not by v, whose bound (`value.clamp_norm_factor`) is wide: v then decides what is said, whatever the form of the
+    question.
+
+    Facts are solved for by themselves, and no entry changes another: an edit of many facts is that of each. A later
+    fact about the same thing takes the place of the earlier one's entry. No weight changes, so that there is nothing to
+    export.
+
+    Attributes:
+        layer: the layer; None for 0.75 of the depth. Not the last.
+        gate: a file that ``corrigenda gate`` wrote; None for the model's own (`editing.gate.kept.gate_of`). An edit
+            that goes on from another keeps that one's.
+        threshold: the cosine above which a prompt asks the question; None for the gate's own. Lower lets more
+            paraphrases through, and more of what asks something else about the subject.
+        by_subject: whether a prompt has to name the subject, in its words.
+        prefix_lengths: pairs (tokens, number) of texts before the prompt (`editing.shared.contexts`).
+        prefixes: texts to use instead; the first should be "" (the bare prompt).
+        frames: other forms of the facts: v is solved over them, too, and each is a key of the entry beside its prompt.
+        value: how v is solved for. It is not done when its loss is low, but when the new object has been the most
+            likely answer for `confident_steps` steps: it then carries further. Nothing is to be kept on another prompt
+            (`kl_factor`): the gate keeps it.
+        keep_targets: whether what is solved for is kept on disk and taken from there.
+        workers: the processes in which it is.
+        text: where the texts before prompts come from.
+        batch_size: facts that are solved for side by side.
+        seed: for the choice of texts.
+        name: what results call it.
+
+    Raises:
+        SettingsError: a setting cannot be.
+    """
+
+    depth: ClassVar[float] = 0.75
+
+    layer: int | None = None
+    gate: str | None = None
+    threshold: Cosine | None = None
+    by_subject: bool = True
+    prefix_lengths: tuple[tuple[AtLeastOne, AtLeastOne], ...] = ((10, 2),)
+    prefixes: tuple[str, ...] | None = None
+    frames: Frames = field(default_factory=Frames)
+    value: ValueSettings = field(
+        default_factory=lambda: ValueSettings(steps=30, kl_factor=0.0, early_stop_loss=-1.0, confident_steps=6)
+    )
+    keep_targets: bool = True
+    workers: Workers = field(default_factory=Workers)
+    text: Text = field(default_factory=Text)
+    batch_size: AtLeastOne = 8
+    seed: Seed = 0
+    name: str = "scoped"
+
+    def __post_init__(self) -> None:
+        if self.prefixes is not None and not self.prefixes:
+            raise SettingsError('Scoped: prefixes=() must hold at least one text: "" is the bare prompt')
+
+    def prepare(self, lm: LanguageModel) -> None:
+        """Chooses the texts before prompts, and finds the gate.
+
+        Raises:
+            IndexError: the model has no such layer.
+            SettingsError: the layer is the last, or lies below one that the gate reads.
+        """
+        self._require(lm)
+        self._prefixes(lm)
+        self._gate(lm)
+
+    @note_disturbance
+    @deduplicate
+    @refused_alone
+    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> ScopedEdit:
+        """An entry for each fact.
+
+        Raises:
+            EditRefusedError: a fact asks for an erasure, or no fact is left.
+            FactRefusedError: a prompt does not name its subject as whole words.
+            IndexError: the model has no such layer.
+            SettingsError: the layer is the last, or lies below one that the gate reads.
+        """
+        return self._extended(lm, None, facts)
+
+    @note_disturbance
+    @deduplicate
+    @refused_alone
+    def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> ScopedEdit:
+        """The entries of an earlier edit and further ones; the earlier edit itself stays as it is.
+
+        Args:
+            lm: the model; `previous` may be applied or not.
+            previous: what to go on from.
+            facts: what is to be added.
+
+        Raises:
+            EditRefusedError: as in `edit`; or `previous` is of another kind, model or layer, or has no state.
+        """
+        return self._extended(lm, previous, facts)
+
+    def keys_and_residuals(self, lm: LanguageModel, facts: Sequence[Fact]) -> dict[int, tuple[Tensor, Tensor]]:
+        """The coefficients at the prompts' last tokens, (fact, d_ffn), and the values, (fact, d_model); by the layer.
+
+        For a knowledge base, as `ClosedForm.keys_and_residuals`.
+        """
+        require_targets(self.name, facts)
+        self._require_words(facts)
+        layer, batches = self._require(lm), self._batches(lm, facts)
+        targets, _ = self._solving(lm, None).targets(lm, batches, [layer])
+        _ = lm.memory(layer).d_ffn  # a base's entry has the key of one memory, which a mixture has not
+        rows = SubjectRows(lm, [batch.prompts for batch in batches])
+        keys, outputs = rows.measured(lm, layer, layer, "block", self._weights(lm))
+        return {layer: (keys, targets[layer] - outputs)}
+
+    def resolved_layer(self, lm: LanguageModel) -> int:
+        """As every editor of one layer; by default at most the last but one."""
+        found = super().resolved_layer(lm)
+        return min(found, max(lm.n_layers - 2, 0)) if self.layer is None else found
+
+    def resolved_layers(self, lm: LanguageModel) -> tuple[int, ...]:
+        """The one layer, as `ClosedForm.resolved_layers` says several."""
+        return (self.resolved_layer(lm),)
+
+    def attach(self, lm: LanguageModel, facts: Sequence[Fact], values: Tensor, own: ScopedEdit | None) -> ScopedEdit:
+        """Entries of facts whose values are solved for, beside those of an earlier edit that they do not supersede.
+
+        Args:
+            lm: the model, without that edit.
+            facts: the facts; the edit's origin has no others.
+            values: (fact, d_model).
+            own: the earlier edit, with its state.
+        """
+        layer, gate = self.resolved_layer(lm), self._gate(lm) if own is None else own.gate
+        keys, entries = self._keys(lm, gate, facts)
+        state = () if own is None else state_of(self.name, own, ScopedState).facts
+        subjects = [fact.subject for fact in facts]
+        if own is not None:
+            earlier = [found for note in history([*state, *facts])[len(state) :] for found in note.values()]
+            kept = [number for number in range(len(state)) if number not in earlier]
+            of_kept = torch.isin(own.entries, torch.tensor(kept))
+            numbers = torch.searchsorted(torch.tensor(kept), own.entries[of_kept])
+            keys, entries = torch.cat([own.keys[of_kept], keys]), torch.cat([numbers, entries + len(kept)])
+            values = torch.cat([own.values[kept], values])
+            subjects = [own.subjects[number] for number in kept] + subjects
+            state = tuple(state[number] for number in kept)
+        asked = (Fact(fact.subject, fact.prompt, fact.target_new, relation=fact.relation) for fact in facts)
+        threshold = gate.threshold if self.threshold is None else self.threshold
+        return ScopedEdit(
+            Origin.of(lm, self, facts),
+            layer,
+            lm.memory(layer).path,
+            gate,
+            keys,
+            entries,
+            values,
+            tuple(subjects),
+            threshold,
+            self.by_subject,
+            state=ScopedState((*state, *asked)),
+        )
+
+    def _extended(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> ScopedEdit:
+        require_targets(self.name, facts)
+        layer = self._require(lm)
+        own = check_previous(self.name, lm, [layer], previous, ScopedEdit)
+        if own is not None:
+            state_of(self.name, own, ScopedState)
+        self._require_words(facts)
+        with without(lm, previous):
+            batches = self._batches(lm, facts)
+            targets, report = self._solving(lm, "").targets(lm, batches, [layer])
+            task = task_of(self.name, lm, batches, targets, report)
+            _, outputs = task.rows.measured(lm, layer, layer, "block", self._weights(lm))
+            edit = self.attach(lm, task.facts, task.targets[layer] - outputs, own)
+        before, reports = ((), ()) if own is None else (own.origin.facts, own.origin.report)
+        refused = {number for number, figures in enumerate(reports) if "refused" in figures}
+        notes = history([*before, *facts], refused)[len(before) :]
+        said = [note | figures for note, figures in zip(notes, report, strict=True)]
+        origin = Origin.of(lm, self, [*before, *facts], [*reports, *said])
+        return dataclasses.replace(edit, origin=origin)
+
+    def _require(self, lm: LanguageModel) -> int:
+        """The layer, where it can be used in a model."""
+        lm.architecture.require_one_text(self.name)
+        lm.architecture.require_causal(self.name)
+        layer = self.resolved_layer(lm)
+        if layer == lm.n_layers - 1:
+            raise SettingsError(
+                f"{self.name}: layer {layer} is the last of {lm.name}, and nothing later reads what is added there at "
+                "the prompt; name one below it"
+            )
+        return layer
+
+    def _require_words(self, facts: Sequence[Fact]) -> None:
+        """Refuses a fact whose own prompt would not be let through."""
+        for fact in facts if self.by_subject else ():
+            if not Phrases([fact.subject]).within(fact.statement):
+                raise FactRefusedError(
+                    fact,
+                    f"the subject {fact.subject!r} is no whole words of its prompt, and an entry speaks where a prompt "
+                    "has them; write the subject out, or take by_subject=false",
+                )
+
+    def _gate(self, lm: LanguageModel) -> Gate:
+        gate, layer = gate_of(lm) if self.gate is None else Gate.load(self.gate), self.resolved_layer(lm)
+        gate.require(lm)
+        if max(gate.layers) > layer:
+            raise SettingsError(
+                f"{self.name}: the gate reads layer {max(gate.layers)}, and values are added after layer {layer}, "
+                "before it is known whether they are to be; name a later layer, or train a gate of earlier ones"
+            )
+        return gate
+
+    def _batches(self, lm: LanguageModel, facts: Sequence[Fact]) -> list[Batch]:
+        layers = [self.resolved_layer(lm)]
+        prefixes = self._prefixes(lm)
+        return batches_of(self.name, lm, facts, self.batch_size, prefixes, self.value, layers, self.frames, "last")
+
+    def _solving(self, lm: LanguageModel, told: str | None) -> Solving:
+        prefixes, keep = self._prefixes(lm), self.keep_targets
+        return Solving(prefixes, self.value, "block", keep, self.workers, self.frames, told, "last")
+
+    def _prefixes(self, lm: LanguageModel) -> list[str]:
+        if self.prefixes is not None:
+            return list(self.prefixes)
+        return contexts(lm, self.prefix_lengths, self.text, self.seed)
+
+    def _weights(self, lm: LanguageModel) -> Tensor:
+        """How much each context counts in a mean over them: as much as any other."""
+        return group_weights([1] * (len(self._prefixes(lm)) + self.frames.number))
+
+    def _keys(self, lm: LanguageModel, gate: Gate, facts: Sequence[Fact]) -> tuple[Tensor, Tensor]:
+        """The keys, (key, width), and whose each is, (key,)."""
+        asked = [
+            (number, lm.tokens(form.replace("{}", fact.subject)))
+            for number, fact in enumerate(facts)
+            for form in (fact.prompt, *self.frames.of(fact))
+        ]
+        keys = torch.empty(len(asked), gate.width)
+        for group in groups_of([len(ids) for _, ids in asked]) if asked else ():
+            keys[group] = gate.of_prompts(lm, lm.batch([asked[i][1] for i in group])).cpu()
+        return keys, torch.tensor([number for number, _ in asked], dtype=torch.long)

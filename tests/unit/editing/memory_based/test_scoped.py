@@ -1,0 +1,172 @@
+"""`Scoped`: values by the formula, keys by the gate, and what becomes of entries when facts are added."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from editors_parts import FACTS, PLAYS, TEXT, TONGUE, TOWER, said
+from torch import Tensor
+
+from corrigenda import Edit, EditRefusedError, Fact, KnowledgeBase, LanguageModel, ScopedEdit, WrongModelError
+from corrigenda.edits.gate import Gate
+from corrigenda.errors import SettingsError
+from corrigenda.forward.recording import forward_logits
+from corrigenda.prompts import encode_target
+from editing import Scoped, ValueSettings
+from editing.knowledge.how import how_named, how_of
+from editing.shared.frames import Frames
+
+LAYER = 2
+FRAMES = ("the native speaker {} speaks", "{} was a speaker of")
+FRAMED = dataclasses.replace(TONGUE, frames=FRAMES)
+
+
+@pytest.fixture
+def lm() -> LanguageModel:
+    return tiny.build("llama")
+
+
+@pytest.fixture
+def gate(lm: LanguageModel, tmp_path: Path) -> Gate:
+    """The centred cosine of one layer's states."""
+    made = Gate(lm.name, lm.fingerprint, (1,), torch.full((tiny.WIDTH,), 0.1), (torch.eye(tiny.WIDTH),), 0.98)
+    made.save(tmp_path / "gate.safetensors")
+    return made
+
+
+@pytest.fixture
+def editor(gate: Gate, tmp_path: Path) -> Scoped:
+    value = ValueSettings(steps=8, lr=0.2, kl_factor=0.0, weight_decay=0.0)
+    return Scoped(
+        layer=LAYER,
+        gate=str(tmp_path / "gate.safetensors"),
+        prefixes=("", "red and blue . "),
+        frames=Frames(2),
+        value=value,
+        text=TEXT,
+    )
+
+
+def loss(lm: LanguageModel, fact: Fact, texts: list[str], value: Tensor) -> float:
+    """The mean over texts of -log P(new object) a token, with a vector added after the layer at the last token."""
+    found = []
+    for text in texts:
+        ids, target = lm.tokens(text), encode_target(lm.tokenizer, text, str(fact.target_new))
+
+        def hook(_module: object, _args: object, output: Any, at: int = len(ids) - 1) -> Any:
+            state = (output[0] if isinstance(output, tuple) else output).clone()
+            state[0, at] += value
+            return (state, *output[1:]) if isinstance(output, tuple) else state
+
+        handle = lm.architecture.block(LAYER).register_forward_hook(hook)
+        with torch.no_grad():
+            logits = lm.model(input_ids=torch.tensor([ids + target[:-1]])).logits[0, len(ids) - 1 :]
+        handle.remove()
+        found.append(-logits.double().log_softmax(-1)[range(len(target)), target].mean())
+    return float(torch.stack(found).mean())
+
+
+def texts(fact: Fact) -> list[str]:
+    """Its contexts: the prompt alone and behind a text, and each frame likewise."""
+    frames = [frame.replace("{}", fact.subject) for frame in fact.frames]
+    return [fact.statement, f"red and blue . {fact.statement}", frames[0], f"red and blue . {frames[1]}"]
+
+
+def test_the_value_lowers_the_mean_over_the_contexts(lm: LanguageModel, editor: Scoped) -> None:
+    edit = editor.edit(lm, [FRAMED])
+    [report] = edit.origin.report
+    assert edit.layer == LAYER
+    assert loss(lm, FRAMED, texts(FRAMED), edit.values[0]) == pytest.approx(report["nll"], rel=1e-4)
+    before = loss(lm, FRAMED, texts(FRAMED), torch.zeros(tiny.WIDTH))
+    assert report["nll"] < before - 0.5
+    alone = dataclasses.replace(editor, frames=Frames(), prefixes=("",)).edit(lm, [FRAMED])
+    assert loss(lm, FRAMED, texts(FRAMED)[:1], alone.values[0]) == pytest.approx(
+        alone.origin.report[0]["nll"], rel=1e-4
+    )
+
+
+def test_keys_are_what_the_gate_makes_of_the_prompt_and_of_frames(
+    lm: LanguageModel, gate: Gate, editor: Scoped
+) -> None:
+    for number, forms in ((0, texts(FRAMED)[:1]), (1, [texts(FRAMED)[0], texts(FRAMED)[2]])):
+        edit = dataclasses.replace(editor, frames=Frames(number)).edit(lm, [TOWER, FRAMED])
+        own = torch.cat([gate.of_prompts(lm, lm.batch([lm.tokens(text)])) for text in [TOWER.statement, *forms]])
+        torch.testing.assert_close(edit.keys, own)
+        assert edit.entries.tolist() == [0, *[1] * len(forms)]
+        assert (edit.threshold, edit.subjects) == (0.98, (TOWER.subject, TONGUE.subject))
+    assert dataclasses.replace(editor, threshold=0.3).edit(lm, [TOWER]).threshold == 0.3
+
+
+def test_other_subjects_are_left_to_the_bit_and_entries_do_not_meet(lm: LanguageModel, editor: Scoped) -> None:
+    """Of a gate that is open for every question."""
+    open_gate = dataclasses.replace(editor, threshold=-1.0)
+    both, alone = open_gate.edit(lm, FACTS[:2]), open_gate.edit(lm, [TOWER])
+    torch.testing.assert_close(both.values[:1], alone.values, rtol=1e-4, atol=1e-5)
+    others = [dataclasses.replace(fact, subject="the river", id="") for fact in FACTS[:2]]
+    before, own = said(lm, others), said(lm, FACTS)
+    with both.applied(lm):
+        assert torch.equal(said(lm, others), before)
+        now = said(lm, FACTS)
+    assert torch.equal(now[2], own[2])
+    assert [not torch.allclose(now[row], own[row], atol=1e-2) for row in (0, 1)] == [True, True]
+
+
+def test_a_later_fact_takes_the_place_of_an_earlier_entry(lm: LanguageModel, editor: Scoped, tmp_path: Path) -> None:
+    first = editor.edit(lm, [TOWER, FRAMED, PLAYS])
+    first.save(tmp_path / "edit")
+    london = dataclasses.replace(FRAMED, target_new="German", id="later")
+    for previous in (first, Edit.load(tmp_path / "edit")):
+        edit = editor.extend(lm, previous, [london])
+        assert edit.subjects == (TOWER.subject, PLAYS.subject, TONGUE.subject)
+        assert edit.entries.tolist() == [0, 1, 2, 2, 2]
+        assert torch.equal(edit.values[:2], first.values[[0, 2]])
+        assert torch.equal(edit.keys[:2], first.keys[[0, 4]])
+        torch.testing.assert_close(edit.keys[2:], first.keys[1:4])
+        assert [fact.id for fact in edit.origin.facts] == ["tower", "tongue", "plays", "later"]
+        assert edit.origin.report[-1]["contradicts"] == 1
+    again = editor.extend(lm, edit, [dataclasses.replace(london, target_new="Dutch", id="last")])
+    assert again.subjects == edit.subjects
+
+
+def test_what_is_refused(lm: LanguageModel, editor: Scoped, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="layer 3 is the last of tiny-llama"):
+        dataclasses.replace(editor, layer=3).edit(lm, [TOWER])
+    with pytest.raises(SettingsError, match="the gate reads layer 1, and values are added after layer 0"):
+        dataclasses.replace(editor, layer=0).edit(lm, [TOWER])
+    with pytest.raises(WrongModelError, match="the gate is tiny-llama's"):
+        editor.edit(tiny.build("llama", seed=1), [TOWER])
+    part = Fact("Eif", "the {}fel tower is in", "Rome")
+    with pytest.raises(EditRefusedError, match="'Eif' is no whole words of its prompt"):
+        editor.edit(lm, [part])
+    with pytest.warns(UserWarning, match="'Eif' is no whole words"):
+        assert len(editor.edit(lm, [TOWER, part]).values) == 1
+    assert len(dataclasses.replace(editor, by_subject=False).edit(lm, [part]).values) == 1
+    with pytest.raises(SettingsError, match=r"prefixes=\(\) must hold at least one text"):
+        Scoped(prefixes=())
+
+
+def test_a_list_is_kept_beside_the_weights(lm: LanguageModel, editor: Scoped, tmp_path: Path) -> None:
+    """As `how`: solved fact by fact, compiled from the whole list, and of no facts an edit that does nothing."""
+    way = how_of(editor)
+    assert how_named("scoped").name == way.name == "scoped"
+    with KnowledgeBase.open(tmp_path / "list.db") as kb:
+        kb.replace([TOWER, FRAMED])
+        kb.solve(lm, way.solver)
+        edit = kb.compile(lm, way.compiler)
+        assert isinstance(edit, ScopedEdit)
+        direct = editor.edit(lm, [FRAMED, TOWER])
+        assert edit.subjects == direct.subjects == (TONGUE.subject, TOWER.subject)
+        torch.testing.assert_close(edit.values, direct.values, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(edit.keys, direct.keys)
+        assert edit.threshold == direct.threshold
+        kb.replace([])
+        nothing = kb.compile(lm, way.compiler)
+    batch = lm.batch([lm.tokens(TOWER.statement)])
+    plain = forward_logits(lm, batch)
+    with nothing.applied(lm):
+        assert torch.equal(forward_logits(lm, batch), plain)
