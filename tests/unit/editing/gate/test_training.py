@@ -57,11 +57,11 @@ def test_the_loss_by_brute_force() -> None:
         positives = [a for a in against if labels[a] == labels[i]]
         if not positives:
             continue
-        scale = sum(math.exp(float(z[i] @ z[a]) / 0.1) for a in against)
-        total -= sum(math.log(math.exp(float(z[i] @ z[p]) / 0.1) / scale) for p in positives) / len(positives)
+        scale = sum(math.exp(float(z[i] @ z[a]) / 0.5) for a in against)
+        total -= sum(math.log(math.exp(float(z[i] @ z[p]) / 0.5) / scale) for p in positives) / len(positives)
         counted += 1
     assert counted == 5
-    found = info_nce(z, torch.tensor(labels), torch.tensor(forms), 0.1)
+    found = info_nce(z, torch.tensor(labels), torch.tensor(forms), 0.5)
     assert float(found) == pytest.approx(total / 5)
 
 
