@@ -62,3 +62,11 @@ def test_a_list_is_solved_once(benchmark: ModuleType, tmp_path: Path, monkeypatc
     assert again["solve_seconds"] > found["solve_seconds"] > 0  # what the first three took is still known
     whole = again["solve_seconds"] + again["compile_seconds"]
     assert again["rebuild_ratio"] == pytest.approx(whole / again["rebuild_seconds"])
+
+
+def test_what_entries_behind_a_gate_cost(benchmark: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of them speaks in every generation that is timed, and in none without them."""
+    monkeypatch.setattr(benchmark, "PROMPT", "the Eiffel tower is in the city of")
+    found = benchmark.scoped_overhead(tiny.build("llama"), 20, 4, 2)
+    assert found["entries"] == 20
+    assert found["overhead"] == pytest.approx(found["seconds"] / found["base_seconds"] - 1)
