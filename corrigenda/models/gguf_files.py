@@ -18,7 +18,8 @@ from filelock import FileLock
 
 from corrigenda.errors import DamagedModelError, ModelNotFoundError
 from corrigenda.models.condition import refuse_incomplete
-from corrigenda.models.packed import pack
+from corrigenda.models.gguf_rows import rows_of
+from corrigenda.models.packed import pack, write
 from corrigenda.system.files import (
     cache_folder,
     digest_of,
@@ -101,17 +102,9 @@ def convert(gguf_file: Path, folder: Path) -> None:
         DamagedModelError: it is cut short or damaged, or it lacks weights.
         Exception: what transformers raises where it cannot read it.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer  # seconds to import
+    from transformers import AutoTokenizer  # seconds to import
 
-    options: dict[str, Any] = {"gguf_file": gguf_file.name, "dtype": torch.float32, "output_loading_info": True}
-    try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(gguf_file.parent, **options)
-    except Exception as error:
-        if problem := _problem(gguf_file):
-            raise DamagedModelError(f"{gguf_file} is cut short or damaged ({problem}); fetch it again") from error
-        raise
-    model, loading = loaded
-    refuse_incomplete(gguf_file, model, loading)
+    model, weights = _read(gguf_file)
     tokenizer = AutoTokenizer.from_pretrained(gguf_file.parent, gguf_file=gguf_file.name)
     _forget_quantisation(model)
     folder.mkdir(parents=True)
@@ -119,8 +112,38 @@ def convert(gguf_file: Path, folder: Path) -> None:
     model.config.save_pretrained(folder)
     if model.generation_config is not None:
         model.generation_config.save_pretrained(folder)
-    pack(gguf_file, model, folder)
+    if weights is None:
+        pack(gguf_file, model, folder)
+    else:
+        write(folder, *weights)
     tokenizer.save_pretrained(folder)
+
+
+def _read(gguf_file: Path) -> tuple[Any, tuple[dict[str, Any], dict[str, str]] | None]:
+    """A GGUF file's model without weights, and these as of `rows_of`; where there are none, the model with them.
+
+    Raises:
+        DamagedModelError: it is cut short or damaged, or it lacks weights.
+        Exception: what transformers raises where it cannot read it.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    try:
+        config = AutoConfig.from_pretrained(gguf_file.parent, gguf_file=gguf_file.name)
+        with torch.device("meta"):
+            empty = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        weights = rows_of(gguf_file, empty)
+        if weights is not None:
+            return empty, weights
+        options: dict[str, Any] = {"gguf_file": gguf_file.name, "dtype": torch.float32, "output_loading_info": True}
+        loaded: Any = AutoModelForCausalLM.from_pretrained(gguf_file.parent, **options)
+    except Exception as error:
+        if problem := _problem(gguf_file):
+            raise DamagedModelError(f"{gguf_file} is cut short or damaged ({problem}); fetch it again") from error
+        raise
+    model, loading = loaded
+    refuse_incomplete(gguf_file, model, loading)
+    return model, None
 
 
 def _problem(gguf_file: Path) -> str:

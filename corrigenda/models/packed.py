@@ -8,7 +8,7 @@ blocks do. The file itself would do, too; but reading its vocabulary takes longe
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 FILE = "packed.safetensors"
 """The file's name in a model's folder, beside `config.json`."""
+PLAIN = ("F32", "F16", "BF16")
+"""Types of a GGUF file's tensors that are numbers, and no blocks."""
 PIECE = 2**18
 """Numbers that are unpacked at once."""
 
@@ -48,7 +50,7 @@ def pack(gguf_file: Path, model: Any, folder: Path) -> None:
     for name, weight in model.named_parameters():  # what is tied comes once
         tensors[name] = weight.detach()
         block = blocks.get(named.get(name, ""))
-        if block is None or block.tensor_type.name in ("F32", "F16", "BF16"):
+        if block is None or block.tensor_type.name in PLAIN:
             continue
         for rows in _orders(torch.from_numpy(block.data.copy()), heads):
             read = _unpacked(rows, block.tensor_type.name)
@@ -57,6 +59,17 @@ def pack(gguf_file: Path, model: Any, folder: Path) -> None:
                 break
     buffers = dict(model.named_buffers())
     tensors |= {name: buffers[name] for name in model.state_dict() if name in buffers}
+    write(folder, tensors, kinds)
+
+
+def write(folder: Path, tensors: Mapping[str, Tensor], kinds: Mapping[str, str]) -> None:
+    """Writes `FILE`.
+
+    Args:
+        folder: the model's.
+        tensors: by a parameter's name its rows of blocks, or its numbers.
+        kinds: by name, what kind the blocks are.
+    """
     write_tensors(folder / FILE, tensors, {"kinds": json.dumps(kinds)})
 
 
@@ -108,7 +121,7 @@ def fingerprint_of(folder: Path, dtype: torch.dtype) -> str:
         there = source.get(name, name)
         with safe_open(folder / FILE, framework="pt") as file:  # opened anew, so that what was read leaves the memory
             tensor = file.get_tensor(there)
-        shape = _shape(tensor, kinds[there]) if there in kinds else tensor.shape
+        shape = shape_of(tensor, kinds[there]) if there in kinds else tensor.shape
         digest.update(named(name, dtype if there in kinds or tensor.is_floating_point() else tensor.dtype, shape))
         pieces = _pieces(tensor, kinds[there]) if there in kinds else [tensor]
         for piece in pieces:
@@ -118,7 +131,7 @@ def fingerprint_of(folder: Path, dtype: torch.dtype) -> str:
 
 def _unpacked(rows: Tensor, kind: str, dtype: torch.dtype = torch.float32) -> Tensor:
     """What rows of blocks stand for, in memory that torch aligned: on that may depend how a product is computed."""
-    found = torch.empty(_shape(rows, kind), dtype=dtype)
+    found = torch.empty(shape_of(rows, kind), dtype=dtype)
     whole, begin = found.view(-1, found.shape[-1]), 0
     for piece in _pieces(rows, kind):
         whole[begin : begin + len(piece)] = piece
@@ -126,7 +139,17 @@ def _unpacked(rows: Tensor, kind: str, dtype: torch.dtype = torch.float32) -> Te
     return found
 
 
-def _shape(rows: Tensor, kind: str) -> tuple[int, ...]:
+def require_readable(rows: Tensor, kind: str) -> None:
+    """Unpacks the first row, since the library cannot unpack all kinds of blocks.
+
+    Raises:
+        NotImplementedError: it cannot.
+    """
+    _unpacked(rows[:1], kind)
+
+
+def shape_of(rows: Tensor, kind: str) -> tuple[int, ...]:
+    """The shape of what rows of blocks stand for."""
     from gguf import GGMLQuantizationType
     from gguf.quants import quant_shape_from_byte_shape
 
@@ -139,7 +162,7 @@ def _pieces(rows: Tensor, kind: str) -> Iterator[Tensor]:
     from gguf.quants import dequantize
 
     packed = rows.view(-1, rows.shape[-1])
-    step = max(1, PIECE // _shape(rows, kind)[-1])
+    step = max(1, PIECE // shape_of(rows, kind)[-1])
     for begin in range(0, len(packed), step):
         part = packed[begin : begin + step]
         # As one row: of many rows the library takes sixteen at a time, and most of the time goes into that.

@@ -6,17 +6,25 @@ import logging
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import gguf
 import pytest
 import tiny
 import torch
 from gguf_parts import write_gguf
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, modeling_gguf_pytorch_utils
 
 from corrigenda import LanguageModel, load
 from corrigenda.errors import DamagedModelError
 from corrigenda.models import gguf_files, packed
+
+
+class Nemotron(modeling_gguf_pytorch_utils.LlamaTensorProcessor):
+    """Takes 1 off each norm, as those of some architectures do."""
+
+    def process(self, weights: Any, name: str, **more: Any) -> Any:
+        return super().process(weights - 1 if "norm" in name else weights, name, **more)
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +62,30 @@ def test_weights_are_to_the_bit_those_that_transformers_reads(kind: str, llama: 
     assert all(torch.equal(narrow[name], weight.bfloat16()) for name, weight in theirs.items())
     size = (gguf_files.converted(path) / packed.FILE).stat().st_size
     assert (size < 0.5 * sum(weight.nbytes for weight in theirs.values())) == (kind != "F32")
+
+
+@pytest.mark.parametrize("kind", ["Q4_1", "Q8_0", "F16", "F32"])
+def test_row_by_row_the_folder_is_that_of_the_whole_model(
+    kind: str, llama: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_gguf(tmp_path / "tiny.gguf", llama, kind=kind)
+    with monkeypatch.context() as patch:
+        patch.setattr(AutoModelForCausalLM, "from_pretrained", lambda *_, **__: pytest.fail("read whole"))
+        gguf_files.convert(path, tmp_path / "rows")
+    monkeypatch.setattr(gguf_files, "rows_of", lambda *_: None)
+    gguf_files.convert(path, tmp_path / "whole")
+    whole, rows = ({one.name: one.read_bytes() for one in (tmp_path / name).iterdir()} for name in ("whole", "rows"))
+    assert packed.FILE in whole
+    assert rows == whole
+
+
+def test_what_transformers_transforms_is_read_whole(
+    llama: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_gguf(tmp_path / "tiny.gguf", llama)
+    monkeypatch.setitem(modeling_gguf_pytorch_utils.TENSOR_PROCESSORS, "llama", Nemotron)
+    found = load(path).model.state_dict()
+    assert torch.equal(found["model.norm.weight"], llama.model.state_dict()["model.norm.weight"] - 1)
 
 
 def test_a_weight_that_is_not_the_files_is_kept_as_it_is(llama: LanguageModel, tmp_path: Path) -> None:
