@@ -4,8 +4,8 @@
     python docs/reports/speed.py page
 
 The first step runs the files of benchmarks/ one after another, each in a process of its own, and keeps what a finished
-one printed, so that it can be stopped, and goes on. Let nothing else run meanwhile. `pages.py` says more of the two
-steps.
+one printed, so that it can be stopped, and goes on. What `--only` leaves out stays as the data file has it. Let nothing
+else run meanwhile. `pages.py` says more of the two steps.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pages import ROOT, Collected, Report, made, making
+from pages import ROOT, Collected, Report, keeping_option, kept, made, making
 from words import written
 
 from corrigenda.system.files import write_json
@@ -47,6 +47,7 @@ RUNS: dict[str, Run] = {
     "knowledge_neurons": Run("knowledge_neurons.py"),
     "wise": Run("wise.py", facts=True),
     "ffn_lens": Run("ffn_lens.py"),
+    "evaluate": Run("evaluate.py", ("--model", "qwen2.5-coder-0.5b"), facts=True),
     "knowledge_base": Run("knowledge_base.py", ("--indices", "--attached")),
     "sizes": Run("sizes.py", ("--sizes", "0.1,0.5,1.5")),
     "sizes of 8 billion": Run("sizes.py", ("--sizes", "8", "--editors", "rome")),
@@ -58,7 +59,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--facts", default="embedded", help="the facts that are edited, as `data.path` takes them")
     parser.add_argument("--only", default=",".join(RUNS), help="some of the benchmarks, divided by commas")
     parser.add_argument("--store", type=Path, default=ROOT / "outputs" / NAME)
-    parser.add_argument("--anew", action="store_true", help="keep no result of an earlier, unfinished command")
+    keeping_option(parser)
 
 
 def collect(arguments: argparse.Namespace) -> Collected | None:
@@ -76,10 +77,14 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
                 result = run(RUNS[name], arguments.facts)
             write_json(folder / RESULT, result)
     folders = {name: arguments.store / name.replace(" ", "_") for name in RUNS}
-    if not all((folder / RESULT).is_file() for folder in folders.values()):
+    done = {name: folder for name, folder in folders.items() if (folder / RESULT).is_file()}
+    earlier = kept(NAME, arguments) or Collected({}, {})
+    found = {name: json.loads((folder / RESULT).read_text(encoding="utf-8")) for name, folder in done.items()}
+    runs = {name: made(folder) for name, folder in done.items()}
+    figures, notes = {**earlier.figures, **found}, {**earlier.runs, **runs}
+    if not figures.keys() >= RUNS.keys():
         return None
-    found = {name: json.loads((folder / RESULT).read_text(encoding="utf-8")) for name, folder in folders.items()}
-    return Collected(found, {name: made(folder) for name, folder in folders.items()})
+    return Collected({name: figures[name] for name in RUNS}, {name: notes[name] for name in RUNS}, earlier.earlier)
 
 
 def run(benchmark: Run, facts: str) -> dict[str, Any]:
@@ -191,6 +196,16 @@ RATIOS = (
         "ours_seconds",
         0.6,
     ),
+    *(
+        Row(
+            f"scoring a fact by itself, {dtype} (0.5 billion parameters; median)",
+            "evaluate",
+            f"{dtype}.ratio",
+            f"{dtype}.plain_seconds_per_fact",
+            f"{dtype}.ours_seconds_per_fact",
+        )
+        for dtype in ("float32", "bfloat16")
+    ),
     Row("knowledge base: 300 entries into one system", "knowledge_base", "fold_300_ratio"),
 )
 FIGURES = (
@@ -209,6 +224,14 @@ FIGURES = (
         "a logit over all heads, FFNs and neurons, in forwards", "ffn_lens", "attribution.in_forwards", aim=3, most=True
     ),
     Row("all values in words, seconds", "ffn_lens", "values.seconds", aim=60, most=True),
+    Row("scoring a fact, in times of the plain way", "evaluate", "float32.in_plain_forwards", aim=1.3, most=True),
+    Row(
+        "scoring a fact in bfloat16, in times of the plain way in float32",
+        "evaluate",
+        "bfloat16.in_float32_forwards",
+        aim=0.65,
+        most=True,
+    ),
     Row("knowledge base: entries a second inserted without solving", "knowledge_base", "entries_per_second"),
     Row("knowledge base: opening the full one and finding a fact, seconds", "knowledge_base", "open_seconds"),
 )
@@ -217,11 +240,14 @@ FIGURES = (
 def shown(data: Mapping[str, Any]) -> dict[str, Any]:
     """What the template shows."""
     figures = data["figures"]
-    ratios, measured = ([replace(row, figures=figures) for row in rows] for rows in (RATIOS, FIGURES))
+    ratios, measured = (
+        [replace(row, figures=figures) for row in rows if row.run in figures] for rows in (RATIOS, FIGURES)
+    )
     names = {"rome": "rome", "many": "many_facts", "trace": "causal_trace", "neurons": "knowledge_neurons"}
     names |= {"wise": "wise", "lens": "ffn_lens", "base": "knowledge_base", "sizes": "sizes"}
     return {
         **{name: figures[run] for name, run in names.items()},
+        "scoring": figures.get("evaluate"),
         "ratios": ratios,
         "measured": measured,
         "missed": [row.what for row in (*ratios, *measured) if row.missed],
