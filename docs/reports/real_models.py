@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from words import written
 from corrigenda import Fact, LanguageModel, load
 from corrigenda.data import read_facts
 from corrigenda.moments.text import Text
+from corrigenda.runs.environment import peak_memory_mb
 from corrigenda.system.files import write_json
 from editing import AlphaEdit, Editor, Grace, Memit, RandomUpdate
 from editing.shared.contexts import contexts
@@ -44,6 +46,10 @@ NEIGHBOURS = 5
 """Neighbourhood prompts of a fact."""
 FLOOR = "bfloat16"
 """The row without an edit: the model in bfloat16, where the others are in float32."""
+HALF, WHOLE = "half", "longer-8"
+"""The row of an edit in bfloat16, and that of the same edit in float32, whose decisions are compared."""
+DECIDED = ("prompt", "paraphrases", "neighbourhood")
+"""The kinds of prompts on which the new and the old object's probabilities are compared."""
 
 TESTED = (
     *("efficacy_success", "paraphrase_success", "neighbourhood_success"),
@@ -81,6 +87,7 @@ ROWS: dict[str, tuple[str, Make]] = {
     ),
     "longer": ("`memit`, C and contexts from the text that ships, 24 tokens a coefficient", partial(shipped, 24)),
     "longer-8": ("the same, 8 tokens a coefficient", partial(shipped, 8)),
+    HALF: ("the same as the row before, loaded, edited and scored in bfloat16", partial(shipped, 8)),
     "alphaedit": ("`alphaedit`, C and contexts sampled", lambda lm, work: AlphaEdit(text=Text("self"))),
     "grace_wide": (
         "`grace_wide`",
@@ -101,6 +108,7 @@ EARLIER = {
 COMPARISONS = {
     **dict.fromkeys(("documents", "longer", "shipped", "contexts"), "memit"),
     "longer-8": "longer",
+    HALF: WHOLE,
     **dict.fromkeys(("tokens-24", "tokens-2", "products"), "contexts"),
 }
 """By row, the one that it is compared with."""
@@ -118,12 +126,14 @@ def options(parser: argparse.ArgumentParser) -> None:
 def collect(arguments: argparse.Namespace) -> Collected:
     """Edits and measures what is not done yet, and reads all that is."""
     earlier = kept(NAME, arguments)
-    for name in chosen(arguments.models, MODELS, "model"):
-        for row in chosen(arguments.rows, {FLOOR: None, **ROWS}, "row"):
-            folder = arguments.work / name / row
-            if not (folder / "values.json").is_file():
-                with making(folder, USES):
-                    write_json(folder / "values.json", values_of(name, row, arguments))
+    names, rows = chosen(arguments.models, MODELS, "model"), chosen(arguments.rows, {FLOOR: None, **ROWS}, "row")
+    for name, row in product(names, rows):
+        folder = arguments.work / name / row
+        if not (folder / "values.json").is_file():
+            with making(folder, USES):
+                values = values_of(name, row, arguments)
+                alone = {"peak_memory_mb": peak_memory_mb()} if len(names) == len(rows) == 1 else {}
+                write_json(folder / "values.json", values | alone)
     found = {} if earlier is None else dict(earlier.figures["models"])
     runs = {} if earlier is None else dict(earlier.runs)
     for name, row, values, how in finished_rows(arguments.work):
@@ -146,24 +156,25 @@ def loaded(name: str, dtype: str = "float32") -> LanguageModel:
     return load(name, dtype=dtype)
 
 
-def unedited(name: str, arguments: argparse.Namespace) -> list[Measurement]:
+def unedited(name: str, arguments: argparse.Namespace, dtype: str = "float32") -> list[Measurement]:
     """The measurement before all edits of a model."""
-    folder = arguments.work / name
-    if (found := stored_measurements(folder, "before")) is None:
-        found = measure(loaded(name), facts_of(arguments.data, name), SETTINGS)
-        write_measurements(folder, "before", found)
+    folder, of = arguments.work / name, "before" if dtype == "float32" else f"before-{dtype}"
+    if (found := stored_measurements(folder, of)) is None:
+        found = measure(loaded(name, dtype), facts_of(arguments.data, name), SETTINGS)
+        write_measurements(folder, of, found)
     return found
 
 
 def values_of(name: str, row: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """What a row makes of each fact: by metric the facts' values before and after."""
     print(f"{name}: {row}", flush=True)
-    facts, before = facts_of(arguments.data, name), unedited(name, arguments)
+    dtype = "bfloat16" if row == HALF else "float32"
+    facts, before = facts_of(arguments.data, name), unedited(name, arguments, dtype)
     begun = time.perf_counter()
     if row == FLOOR:
         seconds, after = 0.0, measure(load(name, dtype="bfloat16"), facts, SETTINGS, before)
     else:
-        lm = loaded(name)
+        lm = loaded(name, dtype)
         edit = ROWS[row][1](lm, arguments.work).edit(lm, facts)
         seconds = time.perf_counter() - begun
         with edit.applied(lm):
@@ -175,7 +186,13 @@ def values_of(name: str, row: str, arguments: argparse.Namespace) -> dict[str, A
         "failed": sum(bool(case.error) for case in cases),
         "before": by_key([case.before.values for case in cases if case.before is not None]),
         "after": by_key([case.after.values for case in cases]),
+        "decisions": {kind: [decisions(one, kind) for one in after] for kind in DECIDED},
     }
+
+
+def decisions(measured: Measurement, kind: str) -> list[bool]:
+    """By prompt of a kind, whether the new object is more likely than the old one."""
+    return [one.p_new > one.p_true for one in measured.scored(kind)]  # type: ignore[operator]
 
 
 def by_key(values: Sequence[Mapping[str, float]]) -> dict[str, list[float | None]]:
@@ -201,9 +218,22 @@ def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
                 for row, base in COMPARISONS.items()
                 if row in rows and base in rows
             },
+            "agreement": agreement(rows.get(WHOLE, {}), rows.get(HALF, {})),
         }
     what = {FLOOR: "no edit, in bfloat16"} | {row: what for row, (what, _) in ROWS.items()} | EARLIER
     return {"shown": models, "what": what}
+
+
+def agreement(whole: Mapping[str, Any], half: Mapping[str, Any]) -> dict[str, Any] | None:
+    """On how many of the success comparisons two rows agree, by kind of prompts and in all; None where not known."""
+    if "decisions" not in whole or "decisions" not in half:
+        return None
+    found = {}
+    for kind in DECIDED:
+        sides = [[one for fact in row["decisions"][kind] for one in fact] for row in (whole, half)]
+        found[kind] = {"same": sum(a == b for a, b in zip(*sides, strict=True)), "n": len(sides[0])}
+    every = {key: sum(one[key] for one in found.values()) for key in ("same", "n")}
+    return {**found, "all": every, "peak_memory_mb": half.get("peak_memory_mb")}
 
 
 def known(row: Mapping[str, Any], state: str, key: str) -> dict[str, Any]:

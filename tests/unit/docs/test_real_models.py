@@ -63,3 +63,23 @@ def test_what_is_told_apart(module: Any, tmp_path: Path) -> None:
     assert "text sampled from the model in answers kept +25.0, and with 8 tokens from 24 in answers kept -12.5." in text
     assert "`memit` keeps 100 % word for word and 75 % of answers" in text
     assert "the new object is said unedited in 25.0" in text
+
+
+def test_what_an_edit_in_bfloat16_decides_as_in_float32(module: Any, tmp_path: Path) -> None:
+    whole, half = (row(module, 0.5) | {"failed": 0} for _ in range(2))
+    whole["decisions"] = {"prompt": [[True]] * N, "paraphrases": [[True]] * N, "neighbourhood": [[False, False]] * N}
+    others = [[True, False], *[[False, False]] * (N - 1)]
+    half |= {"decisions": {**whole["decisions"], "neighbourhood": others}, "peak_memory_mb": 5120.0}
+    figures = {"data": "f.json", "first": 1, "models": {"smollm2-135m": {"longer-8": whole, "half": half}}}
+    digest = module.digest(figures)
+    found = digest["shown"]["smollm2-135m"]["agreement"]
+    assert found["neighbourhood"] == {"same": 2 * N - 1, "n": 2 * N}
+    assert found["all"] == {"same": 4 * N - 1, "n": 4 * N}
+    del half["decisions"]
+    assert module.digest(figures)["shown"]["smollm2-135m"]["agreement"] is None  # rows that were made before
+    data = {"figures": figures, "digest": digest, "command": "", "made": [], "runs": {}, "page": "real-models"}
+    write_json(tmp_path / "data" / "real-models.json", data)
+    module.REPORT.main(["page", "--docs", str(tmp_path)])
+    text = " ".join((tmp_path / "real-models.md").read_text().split())
+    assert "on 47 of 48 success comparisons (97.9 %; asked for were 95): on prompts 12 of 12" in text
+    assert "Loading, editing and scoring in bfloat16 held 5.0 GB at most." in text
