@@ -115,4 +115,9 @@ def _solver(editor: Any) -> EntrySolver:
             f"editor={editor.name}: after.norm_anchor=True takes its norm from the facts that came first, and a list "
             "has no order; leave it out"
         )
+    if editor.rule == "replay":
+        raise SettingsError(
+            f"editor={editor.name}: rule=replay gives each layer what it lacks behind those below it, and the entries "
+            "of a list are solved on the unedited model; take rule=even"
+        )
     return EntrySolver(editor)

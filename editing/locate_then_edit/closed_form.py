@@ -30,6 +30,7 @@ from editing.locate_then_edit.history import KeyHistory
 from editing.locate_then_edit.joined import ClosedFormEdit, edit_of, finish, require_one_kind
 from editing.locate_then_edit.keys import group_weights
 from editing.locate_then_edit.passes import SubjectRows
+from editing.locate_then_edit.replay import replayed
 from editing.locate_then_edit.rounds import Round, in_one
 from editing.locate_then_edit.solved import Batch, Solving, batches_of
 from editing.locate_then_edit.spread import Rule, spread
@@ -63,7 +64,8 @@ class ClosedForm:
         ends_only: BLUE (2025): write the first and the last of the layers only, each with its own target and the whole
             residual. Both targets are solved for on the model before the edit.
         site: whose output the targets are; "attention_and_ffn" is PMET's. See `resolved_site`.
-        rule: how the residual is spread over the layers (`editing.locate_then_edit.spread`).
+        rule: how the residual is spread over the layers (`editing.locate_then_edit.spread`), or "replay"
+            (`editing.locate_then_edit.replay`), which gives each layer a target of its own.
         prefix_lengths: pairs (tokens, number) of the contexts (`editing.shared.contexts`). In a key, the bare prompt
             counts as much as all contexts of one pair together, as MEMIT's authors have it.
         prefixes: contexts to use instead; the first should be "" (the bare prompt).
@@ -120,6 +122,11 @@ class ClosedForm:
         if self.prefixes is not None and not self.prefixes:
             raise SettingsError(
                 f'{type(self).__name__}: prefixes=() must hold at least one text: "" is the bare prompt'
+            )
+        if self.rule == "replay" and (self.ends_only or self.site == "attention_and_ffn"):
+            raise SettingsError(
+                f"{type(self).__name__}: rule='replay' gives each layer its target from the first one's; with "
+                f"ends_only={self.ends_only} and site={self.site!r} take rule='even'"
             )
 
     @abstractmethod
@@ -315,23 +322,24 @@ class ClosedForm:
 
     def _aims(self, layers: Sequence[int]) -> Sequence[int]:
         """The layers whose output is solved for."""
-        return layers if self.ends_only else layers[-1:]
+        return layers if self.ends_only else layers[:1] if self.rule == "replay" else layers[-1:]
 
     def _targets(
         self, lm: LanguageModel, batches: Sequence[Batch], layers: Sequence[int], told: str | None
     ) -> tuple[dict[int, Tensor], list[dict[str, Any]]]:
         """By layer the targets; and for each fact what there is to report."""
         prefixes, _ = self._contexts(lm)
-        solving = Solving(
-            prefixes, self.value, self.resolved_site(lm), self.keep_targets, self.workers, self.frames, told
-        )
+        site = self.resolved_site(lm)
+        solving = Solving(prefixes, self.value, site, self.keep_targets, self.workers, self.frames, told)
         targets, report = solving.targets(lm, batches, self._aims(layers))
+        if self.rule == "replay":
+            targets = replayed(lm, [batch.prompts for batch in batches], layers, targets[layers[0]], site)
         contexts = [said for batch in batches for said in batch.prompts.report()]
         return targets, [one | said for one, said in zip(report, contexts, strict=True)]
 
     def _writing(self, lm: LanguageModel, layers: Sequence[int], moments: Mapping[int, Moment]) -> Writing:
         """How the layers are written."""
-        if self.ends_only:
+        if self.ends_only or self.rule == "replay":
             steps = [Step(layer, 1.0, layer) for layer in layers]
         else:
             steps = [Step(layer, share, layers[-1]) for layer, share in spread(layers, self.rule)]

@@ -10,8 +10,9 @@ import math
 from collections.abc import Collection
 from typing import Literal
 
-Rule = Literal["even", "root"]
-"""even: 1 / layers left (MEMIT, Meng et al. 2023, algorithm 1); root: 1 / sqrt(layers left) (PMET, Li et al. 2024)."""
+Rule = Literal["even", "root", "replay"]
+"""even: 1 / layers left (MEMIT, Meng et al. 2023, algorithm 1); root: 1 / sqrt(layers left) (PMET, Li et al. 2024).
+With replay each layer has a target of its own, and nothing is spread (`editing.locate_then_edit.replay`)."""
 
 
 def spread(layers: Collection[int], rule: Rule = "even") -> tuple[tuple[int, float], ...]:

@@ -55,6 +55,8 @@ def test_the_ways_have_names() -> None:
         how_of(FineTune())
     with pytest.raises(SettingsError, match="norm_anchor"):
         how_of(Memit(after=AfterTreatments(norm_anchor=True)))
+    with pytest.raises(SettingsError, match="rule=replay"):
+        how_of(Memit(rule="replay"))
 
 
 @pytest.mark.parametrize("editor", EDITORS, ids=lambda editor: f"{editor.name}-{len(editor.layers)}")

@@ -19,6 +19,7 @@ import editing.locate_then_edit.closed_form
 import editing.locate_then_edit.rome
 import editing.locate_then_edit.solved
 from corrigenda import Edit, Fact, LanguageModel, LowRankEdit, ValueEdit
+from corrigenda.errors import SettingsError
 from corrigenda.forward.recording import forward_logits
 from corrigenda.moments.second_moment import SecondMoment
 from corrigenda.moments.text import Text
@@ -50,6 +51,7 @@ EDITORS: dict[str, ClosedForm] = {
     "memit": MEMIT,
     "memit_plain": dataclasses.replace(MEMIT, name="memit_plain", history=False),
     "memit_blue": dataclasses.replace(MEMIT, name="memit_blue", layers=(0, 1, 2), ends_only=True),
+    "replay": dataclasses.replace(MEMIT, layers=(0, 1, 2), rule="replay"),
     "pmet": dataclasses.replace(MEMIT, name="pmet", site="attention_and_ffn", rule="root"),
     "alphaedit": ALPHA,
     "emmet": EMMET,
@@ -83,6 +85,27 @@ def second_moments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(editing.locate_then_edit.closed_form, "second_moments", given)
 
 
+def replayed_by_hand(
+    lm: LanguageModel, facts: Sequence[Fact], layers: Sequence[int], first: Tensor
+) -> dict[int, Tensor]:
+    """What comes out after each layer where each fact's target stands after the first one, by whole forwards."""
+    found: dict[int, list[Tensor]] = {layer: [] for layer in layers}
+    for fact, target in zip(facts, first, strict=True):
+        text = fact.statement
+        end = len(lm.tokenizer(text[: text.rindex(fact.subject) + len(fact.subject)])["input_ids"]) - 1
+
+        def put(_module: object, _args: object, output: Any, end: int = end, target: Tensor = target) -> None:
+            (output[0] if isinstance(output, tuple) else output)[0, end] = target.float()
+
+        handle = lm.architecture.block(layers[0]).register_forward_hook(put)
+        with torch.no_grad():
+            states = lm.model(**lm.tokenizer(text, return_tensors="pt"), output_hidden_states=True).hidden_states
+        handle.remove()
+        for layer in layers:
+            found[layer].append(states[layer + 1][0, end].double())
+    return {layer: torch.stack(rows) for layer, rows in found.items()}
+
+
 def by_hand(lm: LanguageModel, editor: ClosedForm, facts: Sequence[Fact]) -> dict[int, Tensor]:
     """The updates by the formulas of the papers, dense, on keys and residuals of whole forwards."""
     prompts = build_prompts(lm, facts, PREFIXES, VALUE.kl_prompt, VALUE.kl_position)
@@ -92,12 +115,15 @@ def by_hand(lm: LanguageModel, editor: ClosedForm, facts: Sequence[Fact]) -> dic
     attention = layers if editor.site == "attention_and_ffn" else []
     run = run_prompts(lm, prompts, layers, attention)
     targets = {n: solve_target_values(lm, run, n, VALUE, editor.site).values.double() for n in layers}
+    if editor.rule == "replay":
+        targets = replayed_by_hand(lm, facts, layers, targets[layers[0]])
+    own = editor.ends_only or editor.rule == "replay"
     deltas: dict[int, Tensor] = {}
     for place, layer in enumerate(layers):
         for done, delta in deltas.items():
             lm.memory(done).add_to_values(delta.float())
         run = run_prompts(lm, prompts, [layer, last])
-        left, aim = len(layers) - place, layer if editor.ends_only else last
+        left, aim = len(layers) - place, layer if own else last
         keys = torch.stack(
             [
                 # The bare prompt counts as much as the two contexts together.
@@ -106,7 +132,7 @@ def by_hand(lm: LanguageModel, editor: ClosedForm, facts: Sequence[Fact]) -> dic
             ]
         )
         residuals = targets[aim] - old_values(run, aim, "block" if editor.site == "block" else "ffn").double()
-        if not editor.ends_only:
+        if not own:
             residuals = residuals / (left if editor.rule == "even" else left**0.5)
         for done, delta in deltas.items():
             lm.memory(done).add_to_values(-delta.float())
@@ -591,3 +617,21 @@ def test_a_second_round_makes_up_for_what_facts_do_to_one_another(lm: LanguageMo
 
     once, twice = missing(1), missing(2)
     assert twice < once - 0.3, (once, twice)
+
+
+@pytest.mark.parametrize("settings", [{"ends_only": True}, {"site": "attention_and_ffn"}])
+def test_replay_gives_each_layer_a_target_of_its_own(settings: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError, match="rule='replay' gives each layer its target"):
+        Memit(rule="replay", **settings)
+
+
+def test_replayed_targets_hold_together(lm: LanguageModel) -> None:
+    """Where the text weighs nothing each layer puts out its target, behind all that were written below it."""
+    editor = dataclasses.replace(EDITORS["replay"], weight=1e-6, prefixes=("",))
+    batches = editor._batches(lm, FACTS)
+    targets, _ = editor._targets(lm, batches, (0, 1, 2), None)
+    assert sorted(targets) == [0, 1, 2]
+    with editor.edit(lm, FACTS).applied(lm):
+        for layer, wanted in targets.items():
+            now = old_values(run_prompts(lm, batches[0].prompts, [layer]), layer, "block")
+            assert difference(now, wanted) < 1e-2

@@ -1,0 +1,51 @@
+"""Forward replay: a target for each edited layer from the one that was solved for at the first.
+
+Liu et al. 2026, "From Backward Spreading to Forward Replay: Revisiting Target Construction in LLM Parameter Editing"
+(FE): z is solved for at the first edited layer, and put in there; what the following edited layers then put out are
+their targets. So the targets of all layers can hold at once, which those of a residual that is spread need not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+import torch
+from torch import Tensor
+
+from corrigenda import LanguageModel
+from corrigenda.forward.interventions import Read, Replace, intervene
+from corrigenda.forward.recording import forward_to
+from corrigenda.models.sites import Site as Place
+from editing.locate_then_edit.prompts import Prompts
+from editing.locate_then_edit.targets import Site
+
+
+@torch.no_grad()
+def replayed(
+    lm: LanguageModel, batches: Sequence[Prompts], layers: Sequence[int], first: Tensor, site: Site
+) -> dict[int, Tensor]:
+    """By layer the facts' targets, (fact, d_model), float32 on the CPU.
+
+    Args:
+        lm: the model on which the first layer's targets were solved for.
+        batches: the facts' prompts in order; their first rows are run (the bare prompts, unless they are left out).
+        layers: the edited layers, ascending.
+        first: the targets at the first of them, (fact, d_model).
+        site: the outputs of the blocks, or of the feed-forward networks.
+    """
+    found: dict[int, list[Tensor]] = {layer: [] for layer in layers[1:]}
+    begin = 0
+    for prompts in batches:
+        at = prompts.subject[prompts.bare]
+        ends = zip(prompts.bare.tolist(), at.tolist(), strict=True)
+        batch = lm.batch([prompts.batch.input_ids[row, : end + 1].tolist() for row, end in ends])
+        own = first[begin : begin + prompts.n_facts]
+        begin += prompts.n_facts
+        with ExitStack() as stack:
+            stack.enter_context(intervene(lm, Place(site, layers[0]), Replace(own), at))
+            seen = {n: stack.enter_context(intervene(lm, Place(site, n), Read(), at)) for n in found}
+            forward_to(lm, batch, layers[-1])
+        for layer, one in seen.items():
+            found[layer].append(one.value.float().cpu())
+    return {layers[0]: first, **{layer: torch.cat(parts) for layer, parts in found.items()}}
