@@ -70,7 +70,9 @@ def test_what_an_edit_in_bfloat16_decides_as_in_float32(module: Any, tmp_path: P
     whole["decisions"] = {"prompt": [[True]] * N, "paraphrases": [[True]] * N, "neighbourhood": [[False, False]] * N}
     others = [[True, False], *[[False, False]] * (N - 1)]
     half |= {"decisions": {**whole["decisions"], "neighbourhood": others}, "peak_memory_mb": 5120.0}
-    figures = {"data": "f.json", "first": 1, "models": {"smollm2-135m": {"longer-8": whole, "half": half}}}
+    further = {name: row(module, 0.5) for name in ("bfloat16", "memit", "contexts", "shipped", "longer")}
+    rows = {**further, "longer-8": whole, "half": half}
+    figures = {"data": "f.json", "first": 1, "models": {"smollm2-135m": rows}}
     digest = module.digest(figures)
     found = digest["shown"]["smollm2-135m"]["agreement"]
     assert found["neighbourhood"] == {"same": 2 * N - 1, "n": 2 * N}
