@@ -34,6 +34,7 @@ def replayed(
         first: the targets at the first of them, (fact, d_model).
         site: the outputs of the blocks, or of the feed-forward networks.
     """
+    places = [Place("block" if site == "block" else "ffn", layer) for layer in layers]
     found: dict[int, list[Tensor]] = {layer: [] for layer in layers[1:]}
     begin = 0
     for prompts in batches:
@@ -43,9 +44,9 @@ def replayed(
         own = first[begin : begin + prompts.n_facts]
         begin += prompts.n_facts
         with ExitStack() as stack:
-            stack.enter_context(intervene(lm, Place(site, layers[0]), Replace(own), at))
-            seen = {n: stack.enter_context(intervene(lm, Place(site, n), Read(), at)) for n in found}
+            stack.enter_context(intervene(lm, places[0], Replace(own), at))
+            seen = [stack.enter_context(intervene(lm, place, Read(), at)) for place in places[1:]]
             forward_to(lm, batch, layers[-1])
-        for layer, one in seen.items():
+        for layer, one in zip(found, seen, strict=True):
             found[layer].append(one.value.float().cpu())
     return {layers[0]: first, **{layer: torch.cat(parts) for layer, parts in found.items()}}
