@@ -52,6 +52,7 @@ TABLE: tuple[Entry, ...] = (
     Entry("ultraedit"),
     Entry("grace"),
     Entry("grace_wide"),
+    Entry("scoped"),
     Entry("wise_whitened"),
     Entry("wise_paper"),
     Entry(
@@ -102,7 +103,7 @@ SHORT = ("eval.max_new_tokens=10", "eval.perplexity_windows=16")
 SHIPPED = ("editor.text.source=shipped",)
 """Sampling so much text from a larger model takes most of an hour."""
 LARGER = {
-    **dict.fromkeys(("none", "finetune", "random", "ultraedit", "grace_wide"), ()),
+    **dict.fromkeys(("none", "finetune", "random", "ultraedit", "grace_wide", "scoped"), ()),
     **dict.fromkeys(("rome", "memit", "memit_rounds", "alphaedit", "emmet"), SHIPPED),
     "wise_whitened": (*SHIPPED, "editor.unrelated.text.source=shipped"),
 }

@@ -70,7 +70,6 @@ class ScopedState(EditorState):
     "scoped",
     aim="beside the weights: a fact holds however it is asked, and what asks something else stays bit for bit",
     space=Space("one", (Number("threshold", 0.3, 0.95, after_targets=True), CLAMP)),
-    unranked="its gate is trained for a model first",
 )
 @dataclass(frozen=True)
 @checked
