@@ -93,6 +93,19 @@ def nothing_told_apart(row: str) -> Verdict:
     return real(found)
 
 
+def loses_nothing(row: str) -> Verdict:
+    """Nothing that is told apart is worse."""
+
+    def found(found: Data) -> str | None:
+        tests = found["tests"].get(row)
+        worse = tests and any(
+            one["p"] < 0.05 and (one["mean"] > 0) == (key == "bleed") for key, one in tests["of"].items()
+        )
+        return tests and ("does not hold" if worse else "holds")
+
+    return real(found)
+
+
 def only(holds: Callable[[Data], bool]) -> Verdict:
     """A verdict of a page of one model."""
 
@@ -164,7 +177,7 @@ FINDINGS: dict[str, Verdict] = {
     "real-models.md: bfloat16": real(words_move),
     "real-models.md: answers": real(answers_stay),
     "real-models.md: products": nothing_told_apart("products"),
-    "real-models.md: shipped text": nothing_told_apart("longer"),
+    "real-models.md: shipped text": loses_nothing("longer"),
     "leaderboard.md: both": board,
     "rounds.md: twice": only(second_round),
     "rounds.md: layers": only(variants("token_accuracy", "1", "layers-1")),
