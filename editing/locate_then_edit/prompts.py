@@ -176,7 +176,10 @@ def build_prompts(
         every = wordings(fact, prefixes, frames)
         at_subject = position == "subject"
         at_start.append(at_subject and _at_start(lm, fact))
-        later = [one for one in every if one.prefix or not (at_subject and _at_start(lm, one.fact))]
+        bare = {0, *range(len(prefixes), len(every))}  # the first context, and frames
+        later = [
+            one for one in every if one.prefix or one.place not in bare or not (at_subject and _at_start(lm, one.fact))
+        ]
         rows += [_rewriting(lm, one, number, position) for one in later or every]
     n_rewriting = len(rows)
     if position == "subject":

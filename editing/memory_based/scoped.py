@@ -22,6 +22,7 @@ from corrigenda.edits.gate import Gate
 from corrigenda.edits.scoped import ScopedEdit
 from corrigenda.edits.state import EditorState, StoredState
 from corrigenda.errors import SettingsError
+from corrigenda.models.alone import one_thread
 from corrigenda.moments.text import Text
 from corrigenda.settings.checked import AtLeastOne, Seed, checked
 from corrigenda.system.workers import Workers
@@ -137,6 +138,7 @@ class Scoped(OneLayer):
         if self.prefixes is not None and not self.prefixes:
             raise SettingsError('Scoped: prefixes=() must hold at least one text: "" is the bare prompt')
 
+    @one_thread
     def prepare(self, lm: LanguageModel) -> None:
         """Chooses the texts before prompts, and finds the gate.
 
@@ -178,6 +180,7 @@ class Scoped(OneLayer):
         """
         return self._extended(lm, previous, facts)
 
+    @one_thread
     def keys_and_residuals(self, lm: LanguageModel, facts: Sequence[Fact]) -> dict[int, tuple[Tensor, Tensor]]:
         """The coefficients at the prompts' last tokens, (fact, d_ffn), and the values, (fact, d_model); by the layer.
 
@@ -201,6 +204,7 @@ class Scoped(OneLayer):
         """The one layer, as `ClosedForm.resolved_layers` says several."""
         return (self.resolved_layer(lm),)
 
+    @one_thread
     def attach(self, lm: LanguageModel, facts: Sequence[Fact], values: Tensor, own: ScopedEdit | None) -> ScopedEdit:
         """Entries of facts whose values are solved for, beside those of an earlier edit that they do not supersede.
 

@@ -64,7 +64,8 @@ def test_contents_are_the_packages_and_their_data(wheel: Path) -> None:
     shipped = {name for name in names if ".dist-info/" not in name}
 
     patterns = ["*/**/*.py", "*/py.typed", "conf/**/*.yaml", "corrigenda/data/**/*.json", "corrigenda/data/**/*.txt"]
-    patterns += ["corrigenda/data/**/*.xz", "eval/**/templates/*", "jobs/**/templates/*", "hydra_plugins/**/*.py"]
+    patterns += [f"corrigenda/data/**/*.{suffix}" for suffix in ("xz", "safetensors")]
+    patterns += ["eval/**/templates/*", "jobs/**/templates/*", "hydra_plugins/**/*.py"]
     expected = {
         path.relative_to(ROOT).as_posix()
         for pattern in patterns
