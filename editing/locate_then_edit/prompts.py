@@ -172,14 +172,11 @@ def build_prompts(
     """
     rows: list[_Row] = []
     at_start = []
+    at_subject = position == "subject"
     for number, fact in enumerate(facts):
         every = wordings(fact, prefixes, frames)
-        at_subject = position == "subject"
         at_start.append(at_subject and _at_start(lm, fact))
-        bare = {0, *range(len(prefixes), len(every))}  # the first context, and frames
-        later = [
-            one for one in every if one.prefix or one.place not in bare or not (at_subject and _at_start(lm, one.fact))
-        ]
+        later = [one for one in every if not (at_subject and _left_out(lm, one, len(prefixes)))]
         rows += [_rewriting(lm, one, number, position) for one in later or every]
     n_rewriting = len(rows)
     if position == "subject":
@@ -220,6 +217,12 @@ class _Row(NamedTuple):
 def _at_start(lm: LanguageModel, fact: Fact) -> bool:
     """Whether the subject ends at the very first token of the bare prompt."""
     return subject_span(lm.tokenizer, fact.statement, fact.subject, fact.prompt.index("{}"))[1] == 1
+
+
+def _left_out(lm: LanguageModel, wording: Wording, n_prefixes: int) -> bool:
+    """Whether nothing stands before a subject at the very start; of prefixes the first alone may be the bare one."""
+    bare = not wording.prefix and (wording.place == 0 or wording.place >= n_prefixes)
+    return bare and _at_start(lm, wording.fact)
 
 
 def _rewriting(lm: LanguageModel, wording: Wording, number: int, position: Position) -> _Row:

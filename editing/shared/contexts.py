@@ -6,6 +6,7 @@ import itertools
 import random
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 from corrigenda import LanguageModel
 from corrigenda.data.embedded import shipped_text
@@ -48,10 +49,17 @@ def contexts(lm: LanguageModel, lengths: Sequence[tuple[int, int]], text: Text, 
     return found
 
 
+@lru_cache(4)
+def _order(seed: int) -> tuple[str, ...]:
+    """The sentences of the text that ships, in a drawn order: an edit asks for its contexts several times."""
+    found = _SENTENCE.findall(shipped_text())
+    random.Random(seed).shuffle(found)
+    return tuple(found)
+
+
 def _sentences(lm: LanguageModel, length: int, seed: int) -> Iterator[str]:
     """Whole sentences of so many tokens in a drawn order, the beginnings of longer ones, and pieces of all in a row."""
-    order = _SENTENCE.findall(shipped_text())
-    random.Random(seed).shuffle(order)
+    order = _order(seed)
     longer = []
     for sentence in dict.fromkeys(order):
         tokens = encode_plain(lm.tokenizer, sentence)
