@@ -1,7 +1,5 @@
 """A batch of rows of several lengths, and what a model says after each."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from corrigenda import LanguageModel

@@ -1,7 +1,5 @@
 """A local ray of two workers, for all tests of a file: starting one takes seconds."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Configurations as the command line composes them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

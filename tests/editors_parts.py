@@ -1,7 +1,5 @@
 """What the tests of every editor share: each name that `editor=` takes, with settings for tiny models; facts; bits."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from functools import cache

@@ -1,7 +1,5 @@
 """One edit of each kind, and all that an edit may change of a model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any

@@ -1,7 +1,5 @@
 """Faults at every step of what a test runs: an interruption between two lines, or a tensor operation without memory."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """What the tests of a run's folder share."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

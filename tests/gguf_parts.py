@@ -1,7 +1,5 @@
 """GGUF files of tiny models, written as llama.cpp's converter writes them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import gguf

@@ -1,7 +1,5 @@
 """What the tests of the harness of tasks share."""
 
-from __future__ import annotations
-
 QUESTIONS = [
     "the capital of France is",
     "Big Ben is located in",

@@ -1,7 +1,5 @@
 """What the tests of interventions share."""
 
-from __future__ import annotations
-
 import contextlib
 
 import tiny

@@ -1,7 +1,5 @@
 """What the tests of knowledge neurons share."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A solver that makes entries up, the same for the same request; facts for it, and what is done with them."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext

@@ -1,7 +1,5 @@
 """A store of made-up runs: the figures of each are chosen, so that what a table must say is known."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

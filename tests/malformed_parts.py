@@ -1,7 +1,5 @@
 """What the tests of malformed input share: damage to a folder's files, and what an answer has to be."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the tests of moments share: a text, calls that are noted or interrupted, another cache."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """run.py in this process: importing torch and transformers once, and not in each of a hundred processes."""
 
-from __future__ import annotations
-
 import io
 import logging
 import os

@@ -1,7 +1,5 @@
 """What the tests of prompts share."""
 
-from __future__ import annotations
-
 import pytest
 import tiny
 import torch

@@ -1,7 +1,5 @@
 """What the tests after public reports share: tokenizers of the kinds that are in use, and models of any vocabulary."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Random settings and records of facts (hypothesis), and what must hold of each that is accepted."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

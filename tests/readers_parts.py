@@ -1,7 +1,5 @@
 """What the tests of the readers of data share."""
 
-from __future__ import annotations
-
 import copy
 import json
 import os

@@ -1,7 +1,5 @@
 """What the tests of ROME share."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Sequence
 

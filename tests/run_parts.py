@@ -1,7 +1,5 @@
 """A folder with a tiny model and facts about words it knows, for tests that run the program there."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

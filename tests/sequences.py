@@ -1,7 +1,5 @@
 """Sequences of edits on a tiny model, for tests of the protocol: facts, editors that note what is asked, runs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the tests of sequences of edits share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

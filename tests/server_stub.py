@@ -1,7 +1,5 @@
 """A server of OpenAI's protocol, for faults: it answers what a test tells it to, and remembers what it was asked."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

@@ -1,7 +1,5 @@
 """The project's settings classes, as the packages have them."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import pkgutil

@@ -1,7 +1,5 @@
 """What the tests of side memories share."""
 
-from __future__ import annotations
-
 import torch
 from edits_parts import origin
 from torch import Tensor

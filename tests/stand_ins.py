@@ -1,7 +1,5 @@
 """What tests of closed forms take in place of something dear: three facts, and second moments of no text."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

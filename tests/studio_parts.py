@@ -1,7 +1,5 @@
 """A studio on a tiny model, for tests."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import tiny

@@ -1,7 +1,5 @@
 """Tiny randomly initialised models, one of each family, for tests of what must hold in every family."""
 
-from __future__ import annotations
-
 import functools
 
 import torch

@@ -1,7 +1,5 @@
 """What the tests of trackers share."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -4,8 +4,6 @@
 in ``*``. Only a change that is meant is written.
 """
 
-from __future__ import annotations
-
 import argparse
 import fnmatch
 import logging

@@ -1,7 +1,5 @@
 """All golden files by name, and how each one's values are made anew: in an empty folder, with a cache of its own."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 import warnings

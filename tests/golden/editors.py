@@ -1,7 +1,5 @@
 """Golden values of the editors: one edit of two facts on each kind of model, and a sequence of two batches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial

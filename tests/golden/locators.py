@@ -1,7 +1,5 @@
 """Golden values of the locators: the summary of what each finds, and the file that it is saved in."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What golden values are taken of: tiny seeded models, facts with prompts of every kind, and the shipped settings."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Golden values of what measures and keeps edits: metrics, protocols, verification, tables, bases, exports."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, replace
 from datetime import datetime, timezone

@@ -1,7 +1,5 @@
 """Golden values of what users write down: public names, and the resolved configuration of every command."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from pathlib import Path

@@ -11,8 +11,6 @@ held to the tolerance in the leaderboard's cells, over forty facts with figures 
 ``python tests/golden`` says how far all values are: on the machine that wrote them, 0.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import datetime
 import hashlib

@@ -7,8 +7,6 @@ tests/real/editing/locate_then_edit/test_rome.py and test_memit.py, and in
 tests/real/locate/tracing/test_causal_trace.py.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -32,7 +30,6 @@ def test_every_file_has_its_maker_and_says_why_it_changed() -> None:
 
 
 def test_differences_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A number beyond the tolerance, a sign, a text, what is gone and what is new; not what is within it."""
     monkeypatch.setattr(store, "FOLDER", tmp_path / "tests" / "golden" / "values")
     was = {"a": 1.0, "b": [1, 2.5], "c": "text", "d": True, "e": None, "same": 3.0}
     assert "make it: python tests/golden --write some" in store.differences("some", was)[0]

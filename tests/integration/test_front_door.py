@@ -1,7 +1,3 @@
-"""The command in a folder of somebody else's: with modules of the same names, and with additions from outside."""
-
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -59,7 +55,6 @@ def call(folder: Path, *arguments: str, path: tuple[Path, ...] = ()) -> str:
 
 
 def test_modules_of_the_same_names_are_in_nobodys_way(folder: Path) -> None:
-    """Also where the user's folder is on PYTHONPATH, before the place where the project is installed."""
     job = OmegaConf.create(call(folder, "--cfg", "job", "editor=memit", path=(folder,)))
     assert job.editor._target_ == "editing.Memit"
     assert "theirs" not in job
@@ -107,7 +102,6 @@ OF = ["model=own", "model.name=model", "model.device=cpu", "data=facts", "data.p
 
 
 def test_files_of_the_users(additions: Path) -> None:
-    """An editor, a metric and a reader of data, each named by its dotted path, from the folder of the command."""
     named = ["editor=own", "editor._target_=my_editor.Nudge", "+editor.strength=0.2", "plugins=[my_metric]"]
     call(additions, *named, "data.schema=my_data.parse", *OF, "hydra.run.dir=done", "eval.perplexity_windows=0")
     summary = json.loads((additions / "done/summary.json").read_text())
@@ -118,7 +112,6 @@ def test_files_of_the_users(additions: Path) -> None:
 
 
 def test_an_installed_package(additions: Path) -> None:
-    """The same by names, as a package's entry points give them; its locator is a job, and so is its job."""
     package = additions / "site"
     (package / "theirs-1.0.dist-info").mkdir(parents=True)
     (package / "theirs-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")

@@ -1,7 +1,3 @@
-"""What `make` installs for whom, told by a stand-in for the environment's Python that notes what it is asked."""
-
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-"""The wheel: what is in it, and that it works installed, away from the checkout."""
-
 import os
 import shutil
 import subprocess
@@ -103,7 +101,6 @@ def test_imports_come_from_the_wheel(installed: Path, tmp_path: Path) -> None:
 
 
 def test_console_script_composes_the_job(installed: Path, tmp_path: Path) -> None:
-    """The program finds conf/ in the wheel, from a folder that has none, and composes the same job as the checkout."""
     job = OmegaConf.create(run(installed / "corrigenda", "--cfg", "job", cwd=tmp_path))
     assert {"model", "data", "editor"} <= set(job)
     assert job == OmegaConf.create(run(sys.executable, ROOT / "run.py", "--cfg", "job", cwd=tmp_path))

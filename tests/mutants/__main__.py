@@ -5,8 +5,6 @@ status is 0 where all are caught. NAME is a fault's, or a package's; ``--list`` 
 came of them, ``--root FOLDER`` takes another checkout of the project.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

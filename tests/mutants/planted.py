@@ -4,8 +4,6 @@ A fault is a text of the code and what stands in its place, such as a wrong axis
 planted in a copy of the project, and the tests that are to see it are run there.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

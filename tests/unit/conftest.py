@@ -1,7 +1,5 @@
 """What the quick tests share."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 

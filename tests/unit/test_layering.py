@@ -1,5 +1,3 @@
-"""What may import what: run, jobs, {locate, editing, eval}, corrigenda and its floors; nothing sideways, no circle."""
-
 import ast
 import functools
 import graphlib
@@ -177,7 +175,6 @@ def test_imports_are_absolute() -> None:
 
 
 def test_no_two_public_classes_share_a_name() -> None:
-    """But the classes of jobs, which are all called Job."""
     found: dict[str, list[str]] = {}
     for path in (path for package in MAY_IMPORT for path in sources(package)):
         for node in parsed(path.read_text(encoding="utf-8")).body:

@@ -1,7 +1,3 @@
-"""The planted faults of `tests/mutants` can be planted: the list does not rot as the code moves."""
-
-from __future__ import annotations
-
 import ast
 from collections import Counter
 from pathlib import Path
@@ -39,7 +35,6 @@ def test_a_moved_text_is_found_and_one_that_is_gone_is_named(tmp_path: Path) -> 
 
 
 def test_caught_survived_and_gone(tmp_path: Path) -> None:
-    """In a project of one line and one test, whose fault the test sees, does not see, or cannot see."""
     (tmp_path / "corrigenda").mkdir()
     (tmp_path / "corrigenda" / "__init__.py").touch()  # else an installed package of that name comes first
     (tmp_path / "corrigenda" / "code.py").write_text("size = 1 + 2\nname = 'a'\n")

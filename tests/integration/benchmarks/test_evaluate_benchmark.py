@@ -1,7 +1,3 @@
-"""The benchmark of scoring runs to its end, and both ways give the targets the same, on a tiny model."""
-
-from __future__ import annotations
-
 import importlib
 import json
 import sys

@@ -1,7 +1,3 @@
-"""benchmarks/knowledge_base.py: a list that is built again is solved once, and counts what its facts took."""
-
-from __future__ import annotations
-
 import importlib.util
 import time
 from collections.abc import Sequence
@@ -65,7 +61,6 @@ def test_a_list_is_solved_once(benchmark: ModuleType, tmp_path: Path, monkeypatc
 
 
 def test_what_entries_behind_a_gate_cost(benchmark: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of them speaks in every generation that is timed, and in none without them."""
     monkeypatch.setattr(benchmark, "PROMPT", "the Eiffel tower is in the city of")
     found = benchmark.scoped_overhead(tiny.build("llama"), 20, 4, 2)
     assert found["entries"] == 20

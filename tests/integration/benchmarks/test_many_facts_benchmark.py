@@ -1,7 +1,3 @@
-"""The benchmark of many facts runs to its end, and both ways give the same updates, on a tiny model."""
-
-from __future__ import annotations
-
 import importlib
 import json
 import sys

@@ -1,7 +1,3 @@
-"""The benchmark of sizes runs to its end on a tiny shape, and measures each part by itself."""
-
-from __future__ import annotations
-
 import importlib
 import json
 import mmap

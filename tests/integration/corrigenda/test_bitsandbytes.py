@@ -1,7 +1,3 @@
-"""A model in 8 bits, with bitsandbytes itself on the CPU: what is read, edited beside the weights, and refused."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

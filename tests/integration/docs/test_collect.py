@@ -1,7 +1,3 @@
-"""The first step of a page of figures with a tiny model: stopped, gone on with, and the page from what it found."""
-
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -86,7 +82,6 @@ def test_a_page_of_a_tiny_model(tmp_path: Path, prepared: list[str]) -> None:
 def test_a_second_model_stands_beside_the_first(
     tmp_path: Path, prepared: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some layers, scores alone, and facts of a file of their own; the first model's figures are kept."""
     layers.REPORT.main(prepared)
     [(first, kept)] = pages.read_data("localization", tmp_path / "docs")["figures"]["models"].items()
     lm = tiny.build("gpt2")

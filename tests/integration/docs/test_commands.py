@@ -1,7 +1,3 @@
-"""The commands on the pages are ones that the program understands: their settings are put together, nothing is run."""
-
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

@@ -1,7 +1,3 @@
-"""Both steps of the page of the FFN lens with a tiny model: a part at a time, and the page from what was found."""
-
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,3 @@
-"""docs/knowledge-base-figures.md: parts of the first step on a tiny model, and the page from made-up timings."""
-
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,3 @@
-"""The documentation as a site: it builds without a warning, holds every page, and loads nothing from elsewhere."""
-
-from __future__ import annotations
-
 import os
 import re
 import subprocess

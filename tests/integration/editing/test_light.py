@@ -1,7 +1,3 @@
-"""Listing the names of editors imports neither torch nor transformers."""
-
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,3 @@
-"""Scores of targets equal what plain whole forwards give, in every family, with and without edits."""
-
-from __future__ import annotations
-
 import pytest
 import tiny
 from scoring_parts import TINY_QUERIES, check

@@ -1,7 +1,3 @@
-"""Saved edits on the command line: asked about, and exported."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import gguf
@@ -46,7 +42,6 @@ def edited(home: Path, lm: LanguageModel, prompt: str, tokens: int) -> str:
 
 
 def test_before_and_after(home: Path, lm: LanguageModel) -> None:
-    """The model is the one that the edit was made on, by its name; texts hold whatever they hold."""
     before, after = lm.generate(PROMPT, 6), edited(home, lm, PROMPT, 6)
     assert before != after
     said = program.call(
@@ -100,7 +95,6 @@ def test_export_of_a_model(home: Path, lm: LanguageModel) -> None:
 
 
 def test_edits_on_top_of_one_another(home: Path, lm: LanguageModel) -> None:
-    """All that are named are applied, when the model is asked and when it is exported."""
     first = Edit.load(home / "one/edits/0000-a")
     assert isinstance(first, LowRankEdit)
     change = torch.randn(lm.memory(2).values.shape, generator=torch.Generator().manual_seed(1))
@@ -161,7 +155,6 @@ def test_export_of_a_gguf_adapter(home: Path) -> None:
 
 
 def test_export_of_a_gguf_file(home: Path, lm: LanguageModel) -> None:
-    """The file of the model that was edited, under the name that it has now; its weights are those of the folder."""
     base = write_gguf(home / "base.gguf", lm)
     said = program.call(home, "export", "one", "form=gguf", "to=edited.gguf", f"model.name={base}")
     assert "the edited tensors: layer 1: F32; all others as they were" in said

@@ -1,7 +1,3 @@
-"""job=build and job=facts end to end on a tiny model: what a build leaves, goes on with, refuses and verifies."""
-
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -61,7 +57,6 @@ def report_in(folder: Path) -> dict[str, Any]:
 
 
 def test_a_list_is_built_changed_and_built_again(home: Path, tmp_path: Path) -> None:
-    """What is left after a removal and a change is, byte for byte, the model of the shorter list in a fresh folder."""
     folder, source = tmp_path / "built", tmp_path / "corrections.jsonl"
     said = build(home, folder, write(source, [record(number) for number in range(4)]))
     assert "+ 4 new   ~ 0 changed   - 0 removed   = 0 kept   (4 to solve)" in said
@@ -134,7 +129,6 @@ def test_rules_of_acceptance(home: Path, tmp_path: Path) -> None:
 
 
 def test_a_killed_build_goes_on(home: Path, tmp_path: Path) -> None:
-    """What was solved and verified is not done again, and the earlier build stays until the new one is whole."""
     folder, source = tmp_path / "built", write(tmp_path / "list.jsonl", [record(0)])
     build(home, folder, source)
     earlier = bytes_of(folder / "model")
@@ -226,7 +220,6 @@ def test_bad_input_leaves_the_earlier_build(home: Path, tmp_path: Path) -> None:
 
 
 def test_facts_about_the_same_thing(home: Path, tmp_path: Path) -> None:
-    """The last word counts; the report says what stands in whose place."""
     again = record(0, id="again", target_new="Berlin")
     source = write(tmp_path / "list.jsonl", [record(0), record(1), again])
     build(home, tmp_path / "built", source, "editor=memit", "editor.site=ffn")

@@ -1,7 +1,3 @@
-"""run.py end to end: its modes, what it leaves behind, and that a killed run goes on and ends the same."""
-
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -87,7 +83,6 @@ def test_saved_edits_give_the_scored_model(home: Path, undisturbed: Path) -> Non
 
 
 def test_killed_three_times_and_resumed(home: Path, undisturbed: Path) -> None:
-    """A run killed without warning loses nothing it finished, repeats nothing, and ends with the same figures."""
     folder = home / "killed"
     finished: list[int] = []
     arguments = [f"hydra.run.dir={folder}"]
@@ -111,7 +106,6 @@ def test_resume_refuses_another_request(home: Path, undisturbed: Path) -> None:
 
 
 def test_a_refused_resume_changes_nothing(home: Path, undisturbed: Path) -> None:
-    """The facts are others for a while, and the code has changed as well: what the run was begun with stays."""
     folder = home / "refused"
     shutil.copytree(undisturbed, folder)
     cut_short(folder, 9)
@@ -181,7 +175,6 @@ def test_batch(home: Path) -> None:
 
 
 def test_harness_tasks(home: Path) -> None:
-    """A task that needs no download, on the model before and after all edits; refused in single mode."""
     pytest.importorskip("lm_eval", reason="needs the package lm_eval (the extra harness)")
     tasks = home / "tasks"
     tasks.mkdir(exist_ok=True)
@@ -219,7 +212,6 @@ def test_sequential_scores_twice_and_at_each_checkpoint(home: Path) -> None:
 
 
 def test_sequence_killed_three_times_and_resumed(home: Path) -> None:
-    """Killed in the middle of editing and of scoring; the checkpoints lie behind what was finished."""
     arguments = ["mode=sequential", "data.limit=8", "job.sequential.checkpoints=[1,4]", "job.sequential.every=3"]
     arguments += ["job.sequential.chunk=2", "job.locality.limit=2"]
     run(home, *arguments, f"hydra.run.dir={home / 'calm'}")

@@ -1,7 +1,3 @@
-"""The page of a fact: as the job writes it, and in a real Chromium."""
-
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,3 @@
-"""``job=lens``: what it leaves behind, and that a run cut short goes on."""
-
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

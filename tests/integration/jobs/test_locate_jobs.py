@@ -1,7 +1,3 @@
-"""run.py's jobs that locate: what they leave behind, and that a run cut short goes on."""
-
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,3 @@
-"""run.py on sequences in batches: several orders, a collapse stop, kept edits, fine-tuning at the end."""
-
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

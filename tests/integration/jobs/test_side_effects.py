@@ -1,7 +1,3 @@
-"""run.py eval=side_effects: what is measured, kept and shown, in each mode."""
-
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,3 @@
-"""Runs whose facts are spread over two workers: the same records as of one process, also after a kill."""
-
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -150,7 +146,6 @@ def test_killed_and_gone_on_with(home: Path, alone: Path, address: str) -> None:
 
 
 def test_a_survey(home: Path, address: str) -> None:
-    """Of the facts that the model knows, the first three: whoever is quicker, the same are taken."""
     small = ["job=trace", "job.facts=3", "job.locator.window=2", "job.locator.noise.samples=2", "job.sites=[ffn,block]"]
     run(home, *small, "hydra.run.dir=traced")
     run(home, *small, "workers.number=2", "hydra.run.dir=traced-spread")

@@ -1,7 +1,3 @@
-"""How the program starts: what it imports, each in one process of its own."""
-
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,5 +1,3 @@
-"""A studio as a process of its own, in a real Chromium: phone and desktop, light and dark, by keyboard alone."""
-
 from __future__ import annotations
 
 import re

@@ -1,7 +1,3 @@
-"""Sweeps end to end on a tiny model: killed and started again, in several processes, and tuned apart from the score."""
-
-from __future__ import annotations
-
 import importlib.util
 import json
 import os
@@ -133,7 +129,6 @@ def test_launchers_give_the_records_of_the_plain_one(
 
 @pytest.mark.slow
 def test_slurm_jobs_give_the_records_of_the_plain_launcher(home: Path, undisturbed: dict[Any, str]) -> None:
-    """Submitit's jobs, run as processes where there is no Slurm."""
     if not has("hydra_plugins.hydra_submitit_launcher"):
         pytest.skip("needs the extra 'submitit': pip install corrigenda[submitit]")
     jobs = ["editor=small_rome,in_context", "data=two", "seed=1"]
@@ -145,7 +140,6 @@ def test_slurm_jobs_give_the_records_of_the_plain_launcher(home: Path, undisturb
 
 @pytest.mark.slow
 def test_force_runs_again(home: Path, undisturbed: dict[Any, str]) -> None:
-    """And goes on, by the same command, where the run was cut short."""
     forced = ["editor=in_context", "data=one", "seed=0", "force=true"]
     sweep(home, "undisturbed", *forced)
     runs = Store(home / "undisturbed").runs()
@@ -180,7 +174,6 @@ def test_tuning_and_scoring_on_the_command_line(home: Path) -> None:
     reason="needs the extra 'optuna': pip install corrigenda[optuna]",
 )
 def test_optuna_finds_the_best_setting(home: Path) -> None:
-    """Of two templates, the one whose runs on the facts for tuning have the larger figure."""
     arguments = ["editor=in_context", "data=facts", f"data.path={home / 'facts.jsonl'}", "eval=probabilities"]
     template = "editor.template='{statement} {target}. ','the river . '"
     tuned = ["sweeper=optuna", "objective=paraphrase_magnitude", "hydra.sweeper.n_trials=5", "data.limit=1"]

@@ -1,7 +1,3 @@
-"""Tuning end to end on a tiny model: the same trials after a kill, and a configuration that later runs take."""
-
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

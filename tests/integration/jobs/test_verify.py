@@ -1,7 +1,3 @@
-"""job=verify against servers of all kinds: what it says, keeps, asks again, and what it never writes down."""
-
-from __future__ import annotations
-
 import contextlib
 import json
 import signal
@@ -126,7 +122,6 @@ def test_what_fell_short(home: Path, stub: Any) -> None:
 
 
 def test_before(home: Path, stub: Any) -> None:
-    """Another model there, another address, an earlier verification: what should stay is compared with what it said."""
     with server_stub.running() as other:
         other.reply = lambda prompt: " Lyon" if "Louvre 1" in prompt else " Paris, France"
         said = verify(
@@ -180,7 +175,6 @@ def test_in_a_chat(home: Path, stub: Any) -> None:
 
 
 def test_a_command_that_was_cut_short(home: Path, stub: Any) -> None:
-    """Killed without warning: only what is missing is asked; a finished one is asked anew."""
     stub.seconds = 0.1
     command = [sys.executable, str(program.RUN), "verify", "list.jsonl", f"url={stub.url}", "parallel=1"]
     environment = program.environment(home / "cache")
@@ -256,7 +250,6 @@ def free_url() -> str:
 
 
 def test_one_line_each(home: Path, stub: Any) -> None:
-    """What `tests/unit/corrigenda/test_serving.py` has of a server, as the program says it: no report, and status 1."""
     stub.reply = None
 
     def line(*arguments: str) -> str:
@@ -278,7 +271,6 @@ def test_one_line_each(home: Path, stub: Any) -> None:
 
 
 def test_what_cannot_be_is_said_before_anything_is_asked(home: Path, stub: Any) -> None:
-    """What a setting alone has wrong is in `tests/unit/jobs/test_verify_settings.py`."""
     (home / "built").mkdir()
     (home / "built" / "report.json").write_text('{"format": 1, "facts": []}')
     for argument, says in {
@@ -345,7 +337,6 @@ time.sleep(600)
 
 
 def test_llama_cpp(tmp_path: Path) -> None:
-    """An edit as an adapter for llama.cpp: its server holds the list that the edited model holds, and only with it."""
     pytest.importorskip("xllamacpp", reason="needs llama.cpp: the package xllamacpp")
     model = write_gguf(tmp_path / "tiny.gguf", tiny.build("llama"), word="\u0120w")
     lm = load(model, device="cpu")

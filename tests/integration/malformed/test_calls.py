@@ -1,7 +1,3 @@
-"""Calls with what is too long or no prompt, each with the one line that it gets; what just fits is computed."""
-
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -41,7 +37,6 @@ def fact(**changes: Any) -> Fact:
 
 
 def test_five_thousand_words(lm: LanguageModel) -> None:
-    """Said at once, by every editor that starts from the prompts; nothing is allocated."""
     for long in (fact(subject=LONG), fact(target_new=LONG), fact(prompt=f"{LONG} of {{}}")):
         for ask in (
             FineTune(layer=1).edit,

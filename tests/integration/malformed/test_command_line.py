@@ -1,7 +1,3 @@
-"""What the command line answers to what cannot be: one line, and nothing is left behind."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import program
@@ -126,7 +122,6 @@ def test_the_version_is_this_programs(home: Path) -> None:
 
 
 def test_help_names_what_can_be_done_and_chosen_and_no_more(home: Path) -> None:
-    """The settings, two screens of them, are what --cfg job shows."""
     said = program.call(home, "help")
     assert said == program.call(home, "--help")
     assert "job: ask, backward, build" in said

@@ -1,7 +1,3 @@
-"""How the program ends otherwise than by itself: signals, a reader that goes away, an output that cannot encode."""
-
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,3 @@
-"""Random settings and facts, 2,000 in all: none is accepted that is not as declared."""
-
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

@@ -1,7 +1,3 @@
-"""Runs of ``run.py`` in which something fails: the exit status, what is left behind, and going on."""
-
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """One cache for what is kept on disk, apart from the user's."""
 
-from __future__ import annotations
-
 import pytest
 
 

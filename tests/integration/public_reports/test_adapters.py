@@ -1,7 +1,3 @@
-"""Public reports on PEFT adapters, for edits that are exported as such; each test names the report and the fault."""
-
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 

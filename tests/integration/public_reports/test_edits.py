@@ -1,7 +1,3 @@
-"""Public reports on edits that were lost, stayed, or were others than asked for; each test names the report."""
-
-from __future__ import annotations
-
 from pathlib import Path
 from statistics import fmean
 

@@ -1,7 +1,3 @@
-"""Public reports on figures that were not what their name says; each test names the report and the fault."""
-
-from __future__ import annotations
-
 import dataclasses
 import gzip
 import json

@@ -1,7 +1,3 @@
-"""Public reports on how models are run: batches, caches, positions, wrappers; each test names its report."""
-
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager

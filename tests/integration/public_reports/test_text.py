@@ -1,7 +1,3 @@
-"""Public reports on how text becomes tokens and tokens become text; each test names the report and the fault in it."""
-
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

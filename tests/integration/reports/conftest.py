@@ -1,7 +1,5 @@
 """What the tests of reports of ordinary runs share: a tiny model with facts, and runs in this process."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,3 @@
-"""The page on contexts, on a tiny model: records that are there are taken up, and the tests are paired."""
-
-from __future__ import annotations
-
 import importlib
 import json
 import sys
@@ -103,7 +99,6 @@ def test_collect_and_page(report: ModuleType, arguments: list[str], tmp_path: Pa
 
 
 def test_records_of_which_nothing_is_noted(report: ModuleType, arguments: list[str], tmp_path: Path) -> None:
-    """Their values are worked out anew, and the commit is what the user says."""
     report.REPORT.main(["collect", *arguments, "--variants", "20"])
     folder = tmp_path / "work" / "20"
     (folder / "made.json").unlink()

@@ -1,7 +1,3 @@
-"""docs/reports/keys.py on a tiny model: its shares are those of a real update, and its page is that of its data."""
-
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path

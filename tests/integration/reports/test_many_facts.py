@@ -1,7 +1,3 @@
-"""The page on many facts, on a tiny model: sequences in batches, several orders, resuming, and what the page says."""
-
-from __future__ import annotations
-
 import importlib
 import json
 import shutil
@@ -115,7 +111,6 @@ def test_collect_and_page(
 def test_a_method_that_goes_further(
     report: ModuleType, arguments: list[str], runs: list[list[str]], tmp_path: Path
 ) -> None:
-    """A longer run adds its points to those of the shorter one; its own at the same T are not taken."""
     path = tmp_path / "docs" / "data" / "many_facts.json"
 
     def collected(*more: str) -> dict[str, Any]:
@@ -211,8 +206,6 @@ def test_what_stays_of_the_data_and_what_is_replaced(report: ModuleType) -> None
 
 @pytest.mark.slow
 def test_solved_targets_are_shared(report: ModuleType, arguments: list[str], tmp_path: Path) -> None:
-    """A second closed form, and another order, find all targets on the disk; anew, only those of the first batch."""
-
     def solved(methods: str) -> int:
         report.REPORT.main(["collect", *arguments, "--methods", methods])
         return len(list((tmp_path / "cache" / "targets").glob("*/*.safetensors")))

@@ -1,7 +1,3 @@
-"""The page on rounds, on a tiny model: its runs, what the data file keeps, and its tests."""
-
-from __future__ import annotations
-
 import importlib
 import json
 import shutil

@@ -1,7 +1,3 @@
-"""The trade-off page on a tiny model: each step runs, goes on where it stopped, and the page says what the data say."""
-
-from __future__ import annotations
-
 import importlib
 import json
 import sys
@@ -132,7 +128,6 @@ def test_all_steps(report: ModuleType, arguments: list[str], tmp_path: Path, mon
 
 
 def test_values_are_learned_once_and_are_the_same(report: ModuleType) -> None:
-    """Inserted with another radius: what GRACE itself gives, bit for bit."""
     lm = tiny.build("llama")
     facts = [Fact(subject, "{} is in the city of", "Rome" if n % 3 else "Berlin") for n, subject in enumerate(SUBJECTS)]
     remembered: dict[str, Any] = {}

@@ -1,7 +1,3 @@
-"""Loading models by name, what is refused, their identity, and generation."""
-
-from __future__ import annotations
-
 from corrigenda import (
     LanguageModel,
 )
@@ -43,7 +39,6 @@ def test_stop_at_newline(smollm2: LanguageModel) -> None:
 
 
 def test_end_token(smollm2: LanguageModel) -> None:
-    """The end token stops one row and not the others, and is not part of the text."""
     chat = "<|im_start|>user\nWhat is the capital of France? Answer in one word.<|im_end|>\n<|im_start|>assistant\n"
     answer, other = smollm2.generate([chat, PROMPTS[0]], 14)
     assert answer == by_transformers(smollm2, chat, 14)

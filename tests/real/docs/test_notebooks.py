@@ -1,7 +1,3 @@
-"""The notebooks run from top to bottom, on the real model: minutes. What they import is looked at with every change."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import nbformat

@@ -1,7 +1,3 @@
-"""UltraEdit and CrispEdit on the real model: twenty facts in one edit, and what they cost beside plain fine-tuning."""
-
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 
@@ -40,7 +36,6 @@ def test_ultraedit(smollm2: LanguageModel, facts: list[Fact]) -> None:
 
 
 def test_crispedit_costs_less_than_fine_tuning(smollm2: LanguageModel, facts: list[Fact]) -> None:
-    """After as many passes over the same facts, before either has learned them all."""
     crisp = measured(smollm2, CrispEdit(epochs=12), facts)
     plain = measured(smollm2, FineTune(epochs=12), facts)
     for figures in (crisp, plain):

@@ -1,7 +1,3 @@
-"""Preservation and the KL tell a random update from none on questions that the real model answers with nothing."""
-
-from __future__ import annotations
-
 import pytest
 from edits_parts import random_update
 

@@ -1,7 +1,3 @@
-"""Scores of targets equal what plain whole forwards give, in every family, with and without edits."""
-
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from edits_parts import random_update
@@ -26,7 +22,6 @@ def test_log_probs_on_the_real_model(smollm2: LanguageModel) -> None:
 
 
 def test_continues_as_agrees_with_decoding(smollm2: LanguageModel) -> None:
-    """Answers decoded from the unedited model, and whether an edited one still gives them."""
     prompts = [
         "The Eiffel Tower is located in the city of",
         "Question: What is the capital of Japan?\nAnswer:",

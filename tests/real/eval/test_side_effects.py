@@ -1,7 +1,3 @@
-"""Side effects on the real model: a context that states the fact, one that does not, a random update, and none."""
-
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,3 @@
-"""The held-out texts in the real model: a random update, too small to be seen in one number, is told from none."""
-
-from __future__ import annotations
-
 import torch
 
 from corrigenda import Fact, LanguageModel, LowRankEdit, Origin

@@ -1,7 +1,3 @@
-"""job=build on the real model: six facts are built, most are withdrawn, and what is left is built again."""
-
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -14,7 +10,6 @@ from corrigenda.data import read_facts
 
 @pytest.mark.slow
 def test_six_real_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They hold; after a removal the model is, byte for byte, that of the shorter list in a fresh folder."""
     monkeypatch.setattr(program, "environment", lambda _: dict(os.environ))  # the model and its moments are kept there
     facts = read_facts("embedded", limit=6).facts
     path = tmp_path / "corrections.jsonl"

@@ -1,7 +1,3 @@
-"""run.py end to end: its modes, what it leaves behind, and that a killed run goes on and ends the same."""
-
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -64,7 +60,6 @@ def run(home: Path, *overrides: str, succeeds: bool = True) -> str:
 
 @pytest.mark.slow
 def test_real_facts_in_the_real_model(smollm2: LanguageModel, tmp_path: Path) -> None:
-    """The default job on three facts: every edit succeeds."""
     arguments = [
         sys.executable,
         str(program.RUN),

@@ -1,7 +1,3 @@
-"""The page of a real fact: the Eiffel Tower, moved to Rome by ROME."""
-
-from __future__ import annotations
-
 import time
 from pathlib import Path
 
@@ -12,7 +8,6 @@ from jobs import explain
 
 
 def test_the_eiffel_tower(smollm2: LanguageModel, tmp_path: Path) -> None:
-    """The page shows what is known of it, and takes less than a minute of two cores."""
     [fact] = read_facts("embedded", limit=1).facts
     begin = time.process_time()
     found = explain(smollm2, fact, Rome())

@@ -1,7 +1,3 @@
-"""All errors of the project are of one base, and each is the built-in error that fits, too."""
-
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 

@@ -1,7 +1,3 @@
-"""What a `Fact` refuses, and what it makes of a slot in its paraphrases."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -89,7 +85,6 @@ def test_a_fact_may_say_its_joint() -> None:
 
 
 def test_what_is_kept_on_disk_goes_by_the_joint() -> None:
-    """Values that were solved for with a space are not those of a fact that has none, whatever said so."""
     assert Fact("x", "{} is in", "Rome").request == {"subject": "x", "prompt": "{} is in", "target_new": "Rome"}
     assert Fact("x", "{} is in", None, "Rome").request["target_new"] is None
     assert Fact("中国", "{}的首都是", "利马").request["claim"] == "中国的首都是利马"

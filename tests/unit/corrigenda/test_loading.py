@@ -1,7 +1,3 @@
-"""Loading models by name, what is refused, their identity, and generation."""
-
-from __future__ import annotations
-
 import json
 import shutil
 import time
@@ -44,10 +40,6 @@ def folder(llama: LanguageModel, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("family", ["llama", "bert", "gpt2", "opt", "mixtral"])
 def test_folder(family: str, tmp_path: Path) -> None:
-    """A masked model comes back as one, not as the decoder twin that nobody trained.
-
-    Checkpoints of a mixture keep each expert apart; loading puts them together.
-    """
     lm = tiny.build(family)
     lm.save_pretrained(tmp_path)
     again = load(str(tmp_path))
@@ -113,7 +105,6 @@ def test_bfloat16(dtype: Any, llama: LanguageModel, folder: Path, tmp_path: Path
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_device_map(llama: LanguageModel, folder: Path) -> None:
-    """Spread by accelerate, which puts forwards of its own on the blocks: all we do still works."""
     lm = load(folder, device_map="auto")
     torch.testing.assert_close(last_logits(lm).cpu(), last_logits(llama), atol=1e-4, rtol=1e-4)
     assert lm.fingerprint == llama.fingerprint
@@ -128,7 +119,6 @@ def test_device_map(llama: LanguageModel, folder: Path) -> None:
 
 
 def test_layers_that_are_offloaded_to_the_disk(llama: LanguageModel, folder: Path) -> None:
-    """It is the same model to all that only runs it; its other layers are edited in place, and put back."""
     places = dict.fromkeys(["model.embed_tokens", "model.norm", "model.rotary_emb", "lm_head"], "cpu")
     places |= {f"model.layers.{layer}": "disk" if layer in (1, 3) else "cpu" for layer in range(4)}
     lm = load(folder, device_map=places)
@@ -149,7 +139,6 @@ def test_layers_that_are_offloaded_to_the_disk(llama: LanguageModel, folder: Pat
 
 
 def test_a_model_that_is_split_over_processes_is_refused(folder: Path) -> None:
-    """As `tp_plan` splits it: each process sees a part of the coefficients."""
     from torch.distributed import destroy_process_group, init_process_group
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
@@ -167,7 +156,6 @@ def test_a_model_that_is_split_over_processes_is_refused(folder: Path) -> None:
 
 
 def test_remote_code_is_refused(llama: LanguageModel, folder: Path) -> None:
-    """A repository with code of its own: nothing of it runs unless asked for."""
     witness = folder / "it_ran"
     (folder / "custom.py").write_text(
         f"open({str(witness)!r}, 'w').close()\n"
@@ -332,7 +320,6 @@ def test_generate_nothing(llama: LanguageModel) -> None:
 
 
 def test_an_exported_edit_is_loaded_by_its_folder_alone(tmp_path: Path) -> None:
-    """By this project, and as people load adapters: the base is named in it, from wherever it is called."""
     from peft import AutoPeftModelForCausalLM
 
     tiny.build("llama").save_pretrained(tmp_path / "base")

@@ -1,7 +1,3 @@
-"""Malformed models: folders, files and options of `load`; each is answered in one line."""
-
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable
@@ -236,7 +232,6 @@ def test_a_file_that_is_no_model(tmp_path: Path) -> None:
 
 
 def test_good_weights_whose_sum_overflows(tmp_path: Path) -> None:
-    """The check sums: a sum that overflows says nothing yet."""
     big = tiny.build("llama")
     big.memory(0).weight.data.fill_(6e4)
     big.save_pretrained(tmp_path)

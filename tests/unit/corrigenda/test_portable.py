@@ -1,7 +1,5 @@
 """What runs on one system only is imported where it is used, so that an import breaks nowhere."""
 
-from __future__ import annotations
-
 import ast
 import mmap
 import sys

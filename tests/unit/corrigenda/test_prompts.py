@@ -1,7 +1,3 @@
-"""Tokens of prompts and targets, where the subject stands, and what prompts share."""
-
-from __future__ import annotations
-
 import random
 import warnings
 
@@ -49,7 +45,6 @@ def test_target_goes_on_from_the_prompt(make: type[PreTrainedTokenizerBase], tar
 
 
 def test_target_that_merges_with_the_prompt() -> None:
-    """Tokens across the border belong to neither; the target has its own."""
     vocabulary = {"s": 0, " ": 1, "R": 2, "s ": 3}
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(BPE(vocabulary, [("s", " ")])))
     assert encode_plain(tokenizer, "s R") == [3, 2]
@@ -109,7 +104,6 @@ def test_shared_heads(name: str) -> None:
 
 @pytest.mark.parametrize("seed", range(200))
 def test_shared_heads_of_random_sequences(seed: int) -> None:
-    """Heads are common beginnings within the limits, and running them once never costs tokens."""
     draw = random.Random(seed)
     letters, n = draw.choice([1, 2, 3, 8]), draw.randint(1, 9)
     sequences = [[draw.randrange(letters) for _ in range(draw.randint(1, 7))] for _ in range(n)]
@@ -126,7 +120,6 @@ def test_shared_heads_of_random_sequences(seed: int) -> None:
 
 @pytest.mark.parametrize("family", ["gemma2", "gpt_neo", "opt"])
 def test_shared_recording_within_limits(family: str) -> None:
-    """Only what stands before the limits is shared, so logits can be had from there on."""
     lm = tiny.build(family)
     batch = lm.batch(SHARING["two heads and a loner"])
     limit = torch.tensor([4, 2, 0, 6, 3])
@@ -178,7 +171,6 @@ def test_only_whole_rows_are_recorded() -> None:
 
 
 def test_no_prompt_ends_in_an_end_token() -> None:
-    """As `add_eos_token` puts one behind every text; a masked model's stays."""
     plain, tokenizer = tiny.tokenizer(), framed()
     bos, eos = tokenizer.convert_tokens_to_ids(["<s>", "</s>"])
     ids = plain("Paris is in")["input_ids"]
@@ -262,7 +254,6 @@ def test_what_is_put_before_a_prompt_stands_behind_its_bos() -> None:
 
 
 def test_no_second_opening_of_several_tokens() -> None:
-    """As GLM's "[gMASK]<sop>", which has no BOS by name; words that are said twice stay."""
     tokenizer = tiny.tokenizer()
     post = TemplateProcessing(single="<pad> <s> $A", special_tokens=[("<pad>", 0), ("<s>", 1)])
     tokenizer.backend_tokenizer.post_processor = post
@@ -282,7 +273,6 @@ def test_a_subject_that_the_tokenizer_leaves_out() -> None:
 
 
 def test_a_subject_in_a_prompt_that_the_tokenizer_writes_anew() -> None:
-    """Lower case, wide letters, no accents: the places are those of the text that was given."""
     tokenizer = tiny.tokenizer()
     names = [normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()]
     tokenizer.backend_tokenizer.normalizer = normalizers.Sequence(names)

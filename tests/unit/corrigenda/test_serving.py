@@ -1,10 +1,3 @@
-"""A server that is asked for completions: what is sent, and one line for each way in which it may fail.
-
-What a judge's server does is in ``tests/unit/eval/judge/test_endpoint.py``: the code is the same.
-"""
-
-from __future__ import annotations
-
 import json
 import socket
 import time
@@ -172,8 +165,6 @@ def test_nobody_waits_for_ever(stub: Any, asks: str, monkeypatch: pytest.MonkeyP
 
 
 def test_an_answer_that_cannot_be_kept_ends_it(stub: Any) -> None:
-    """As where the disk is full."""
-
     def keep(_asked: str, _answer: str) -> None:
         raise OSError(28, "No space left on device")
 

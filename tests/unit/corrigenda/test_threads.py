@@ -1,7 +1,5 @@
 """A model is used by one thread at a time: the others wait, and each gets what it would get alone."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import threading
@@ -119,7 +117,6 @@ class WaitedError(Exception):
 
 @pytest.mark.parametrize("package", ["locate", "editing", "eval"])
 def test_whatever_takes_a_model_holds_its_lock(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first thing that each does is to wait for the lock."""
     lm = tiny.build("llama")
 
     def enter(lock: Any) -> None:

@@ -1,7 +1,3 @@
-"""What the page of the FFN lens says of figures: the rules by hand, and the claims for and against."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

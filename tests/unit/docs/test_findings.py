@@ -1,7 +1,3 @@
-"""The table of findings at the top of docs/README.md is what the data of the pages say, model by model."""
-
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from typing import Any

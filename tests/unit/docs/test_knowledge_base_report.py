@@ -1,7 +1,3 @@
-"""docs/knowledge-base-figures.md: what the page says of made-up figures."""
-
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Any

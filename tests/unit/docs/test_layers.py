@@ -1,7 +1,3 @@
-"""docs/localization.md from made-up data: the correlations by hand, and what the page claims."""
-
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +94,6 @@ DEPTH = np.arange(30)
 def test_the_page_claims_what_the_partial_correlation_shows(
     tmp_path: Path, extra_score: np.ndarray, extra_effect: np.ndarray, said: str
 ) -> None:
-    """S and the effect both fall with depth; beyond that they share nothing, or something, or the contrary."""
     scores = 0.75 - 0.5 * DEPTH / 30 + extra_score
     effects = 0.5 - 0.4 * DEPTH / 30 + extra_effect
     data = made_up(scores.tolist(), effects.tolist(), n=60)
@@ -113,7 +108,6 @@ def test_the_page_claims_what_the_partial_correlation_shows(
 
 
 def test_few_facts_give_a_wide_interval() -> None:
-    """Edited facts that disagree: what the first layers gain over the last is uncertain, and so is the correlation."""
     draw = np.random.default_rng(0)
     facts, effects = (draw.uniform(size=(10, 3, 20)) < 0.7).astype(float), draw.uniform(size=(24, 10))
     names = [str(number) for number in range(24)]
@@ -140,7 +134,6 @@ def test_the_page_from_made_up_data(tmp_path: Path) -> None:
 
 
 def test_each_model_has_its_own_section_and_verdict(tmp_path: Path) -> None:
-    """A second model of fewer layers, of which no free answers were measured."""
     data = made_up([0.8, 0.9, 0.7, 0.6], [0.2, 0.3, 0.1, 0.05])
     [other] = made_up([0.5, 0.6, 0.9], [0.1, 0.1, 0.4])["figures"]["models"].values()
     for found in other["layers"].values():

@@ -1,7 +1,3 @@
-"""docs/many_facts.md: what it says of methods, by hand."""
-
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

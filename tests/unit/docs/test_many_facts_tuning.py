@@ -1,7 +1,3 @@
-"""The choice of settings for the page on many facts: equal budgets, which trial is the best, going on."""
-
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,3 @@
-"""docs/neurons.md from made-up data: its figures by hand."""
-
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

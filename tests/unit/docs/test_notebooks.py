@@ -1,7 +1,3 @@
-"""What the notebooks import is there, and their code is Python; `tests/real/docs` runs them, by night."""
-
-from __future__ import annotations
-
 import ast
 import importlib
 from pathlib import Path

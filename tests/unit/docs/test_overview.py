@@ -1,7 +1,3 @@
-"""The picture at the top of the README: drawn from what a run gave, and from nothing else."""
-
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,3 @@
-"""The two steps of the pages of figures, their data files, and that each committed page is what its data give."""
-
-from __future__ import annotations
-
 import argparse
 import importlib
 import json
@@ -210,7 +206,6 @@ def test_a_command_is_told_as_it_runs_anywhere() -> None:
 
 
 def test_what_is_found_of_a_model_stands_beside_the_others(tmp_path: Path, quiet: dict[str, Any]) -> None:
-    """A second model keeps the first; the same model again takes the place of its figures and runs alone."""
     arguments = argparse.Namespace(docs=tmp_path, anew=False)
 
     def add(model: str, figures: int, run: str) -> dict[str, Any]:

@@ -1,7 +1,3 @@
-"""The README's table of figures is what the data of the pages give."""
-
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,3 @@
-"""The page on real models, from made-up figures: paired differences, and what the unedited model itself says."""
-
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 from typing import Any

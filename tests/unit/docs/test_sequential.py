@@ -1,7 +1,3 @@
-"""docs/sequential.md: what is gathered from the work folder, and the page from it."""
-
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

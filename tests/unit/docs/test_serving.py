@@ -1,7 +1,3 @@
-"""The page on serving, from made-up answers; and llama.cpp's quantiser, where it is there."""
-
-from __future__ import annotations
-
 import importlib
 import json
 from pathlib import Path

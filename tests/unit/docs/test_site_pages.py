@@ -1,7 +1,3 @@
-"""What the site has without anybody writing it: a page for each method, the API, the metrics, the notebooks."""
-
-from __future__ import annotations
-
 import dataclasses
 import re
 from pathlib import Path

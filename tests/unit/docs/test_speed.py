@@ -1,7 +1,3 @@
-"""The page of speed: one benchmark can be run beside the data that there are, and its row is shown where it was."""
-
-from __future__ import annotations
-
 import importlib
 import json
 from pathlib import Path

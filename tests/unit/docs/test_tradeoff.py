@@ -1,7 +1,3 @@
-"""docs/tradeoff.md: what the page says follows from the curves, at one limit for all editors."""
-
-from __future__ import annotations
-
 import math
 from typing import Any
 

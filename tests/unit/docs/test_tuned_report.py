@@ -1,7 +1,3 @@
-"""docs/reports/tuned.py: how tuned and shipped settings are compared, on cases with chosen figures."""
-
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

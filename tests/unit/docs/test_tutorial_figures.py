@@ -1,7 +1,3 @@
-"""The tutorial on many facts: each of its figures is in the data, of the settings that ship."""
-
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

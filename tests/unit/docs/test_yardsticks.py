@@ -1,7 +1,3 @@
-"""The yardsticks of the pages, from made-up figures, and the line that pages have of them."""
-
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 from typing import Any
@@ -59,7 +55,6 @@ def test_the_facts_that_a_sequence_scores() -> None:
 
 
 def test_the_facts_of_a_set(module: Any, tmp_path: Path) -> None:
-    """Their places are those of the file; there are no neighbours where the floor is not measured."""
     record = {
         "subject": "Paris",
         "prompt": "{} lies in",

@@ -1,7 +1,3 @@
-"""The configurations of editors: a class's own defaults, and presets that name only what differs."""
-
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,7 +1,3 @@
-"""What an edit does to other texts is looked at when it is made, whoever makes it."""
-
-from __future__ import annotations
-
 import dataclasses
 import math
 import warnings
@@ -92,7 +88,6 @@ def test_the_figures_by_whole_forwards_of_each_text_by_itself(lm: LanguageModel)
 
 
 def test_the_model_before_is_run_once_for_all_edits_of_it(lm: LanguageModel) -> None:
-    """And again once another edit is applied, after which the first look does not count."""
     calls: list[int] = []
     handle = lm.architecture.values(0).register_forward_hook(lambda *_: calls.append(1))
     found = [disturbance(lm, of_size(lm, size)) for size in (0.5, 0.25)]

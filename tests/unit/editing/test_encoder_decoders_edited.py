@@ -1,7 +1,3 @@
-"""Which editors work in models in which an encoder reads the prompt, and which say that they do not."""
-
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
@@ -28,7 +24,6 @@ def probability(lm: LanguageModel) -> float:
 @pytest.mark.parametrize("family", ["bart", "mbart", "t5-gated"])
 @pytest.mark.parametrize("chosen", [FineTune(steps=10), Grace(radius=0.5, steps=10), Shift(), UltraEdit()])
 def test_the_new_object_becomes_likelier(family: str, chosen: Editor, tmp_path: object) -> None:
-    """And the model is bit for bit what it was after `edit` and after `revert`; the edit is the same when loaded."""
     lm = tiny.build(family)
     before, plain = bits(lm), probability(lm)
     edit = chosen.edit(lm, [FACT])
@@ -55,7 +50,6 @@ def test_the_answer_changes(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["rome", "memit", "random", "wise_whitened", "crispedit", "grace"])
 def test_what_needs_the_prompts_tokens_or_a_text_says_so(name: str) -> None:
-    """In one line that names what works instead, from `edit` and from `prepare`."""
     lm = tiny.build("t5")
     chosen = dataclasses.replace(editor(name), radius=None) if name == "grace" else editor(name)
     for call in (lambda: chosen.edit(lm, [FACT]), lambda: chosen.prepare(lm)):

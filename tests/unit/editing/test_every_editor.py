@@ -1,7 +1,3 @@
-"""What every editor and preset promises, whatever its method: each file of an editor's own keeps its mathematics."""
-
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import logging
@@ -178,7 +174,6 @@ def test_a_bfloat16_model(name: str, family: str) -> None:
 
 @pytest.mark.parametrize("case", [*SMALL, "random", "wise_paper"], indirect=True)
 def test_the_same_seed_gives_the_same_bits(case: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """From an empty cache, whatever the global state and whoever wants gradients; another seed gives others."""
     monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path))
     torch.manual_seed(4)
     chosen = editor(case.name)
@@ -194,7 +189,6 @@ def test_the_same_seed_gives_the_same_bits(case: Case, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("name", EXTENDING)
 def test_it_goes_on_from_its_own_edit(name: str, tmp_path: Path) -> None:
-    """Applied or not, in memory or from the disk; the edit to go on from and the model stay as they are."""
     lm, chosen = build(), editor(name)
     before = bits(lm)
     first = chosen.edit(lm, FACTS[:2])
@@ -299,7 +293,6 @@ def test_a_layer_that_is_not_there(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["rome", "ultraedit", "finetune", "crispedit", "grace", "wise_whitened"])
 def test_what_is_not_finite_is_refused_with_its_fact(name: str) -> None:
-    """One word's embedding is broken, and with it one fact."""
     lm, chosen = build(), editor(name)
     prepare(chosen, lm)
     lm.model.get_input_embeddings().weight.data[lm.tokens("Danielle")[0]] = torch.nan
@@ -335,7 +328,6 @@ def test_a_failure_in_the_middle_leaves_the_model_as_it_was(
 
 @pytest.mark.parametrize("name", CAUSAL)
 def test_a_masked_model_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They learn what a causal model says after a prompt; nothing is computed before it is said."""
     lm = tiny.build("bert")
     monkeypatch.setattr(lm.model, "forward", None)
     with pytest.raises(UnsupportedModelError, match="is a masked one; take the neurons' editors, or a causal model"):
@@ -358,7 +350,6 @@ LONG = Fact("Thomas", "{} plays the" + " red green" * 40, "guitar", id="long")
 
 @pytest.mark.parametrize("name", ["rome", "memit", "alphaedit", "emmet", "ultraedit", "finetune", "crispedit", "shift"])
 def test_a_fact_that_is_too_long_is_refused_alone(name: str) -> None:
-    """The others are edited as without it; alone it is an error."""
     lm, chosen = build(), editor(name)
     with pytest.warns(UserWarning, match=r"the edit of fact 'long' is refused: .* tiny-llama reads at most 64"):
         edit = chosen.edit(lm, [FACTS[0], LONG, FACTS[1]])

@@ -1,7 +1,3 @@
-"""What an edit writes is what the model then says, with whatever stands between prompt and object."""
-
-from __future__ import annotations
-
 import pytest
 import tiny
 

@@ -1,7 +1,3 @@
-"""The registry of editors: its names, what it answers to unknown ones, and an editor from outside."""
-
-from __future__ import annotations
-
 import importlib.metadata
 import inspect
 from collections.abc import Iterator
@@ -118,7 +114,6 @@ def test_the_package_exports_what_it_did() -> None:
 
 
 def test_an_editor_from_outside_is_one_file(toy: Path) -> None:
-    """One file, and one line that registers it."""
     from toy_editor_file import Toy
 
     assert editing.register("toy")(Toy) is Toy
@@ -167,7 +162,6 @@ def test_an_installed_package_names_its_editor(toy: Path, monkeypatch: pytest.Mo
 
 
 def test_on_the_command_line_it_takes_one_configuration(lm: LanguageModel, toy: Path) -> None:
-    """One file with the class, and one configuration in a folder on Hydra's search path."""
     (toy / "editor").mkdir()
     (toy / "editor" / "toy.yaml").write_text("_target_: toy_editor_file.Toy\nlayer: 2\n")
     touched = sorted(path.name for path in toy.rglob("*") if path.is_file())

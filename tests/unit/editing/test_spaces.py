@@ -1,7 +1,3 @@
-"""What is tuned of each editor: that its settings are there, and may have the values of their ranges."""
-
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

@@ -1,7 +1,3 @@
-"""A case and its record: what a worker hands over is what would be written here."""
-
-from __future__ import annotations
-
 import json
 
 import tiny

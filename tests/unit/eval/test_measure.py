@@ -1,7 +1,3 @@
-"""Every metric against examples computed by hand or along another way, and what is absent where it has no meaning."""
-
-from __future__ import annotations
-
 import dataclasses
 import json
 import math
@@ -246,7 +242,6 @@ def test_no_edit_changes_nothing() -> None:
 
 
 def test_comparison_with_before() -> None:
-    """KL, preservation and drift of an edit, from whole forwards."""
     lm = build()
     prompts = [*EIFFEL.neighbourhood, *(probe.prompt for probe in EIFFEL.locality), *BEN.neighbourhood]
     logs = [next_token(lm, prompt) for prompt in prompts]
@@ -270,7 +265,6 @@ def test_comparison_with_before() -> None:
 
 
 def test_free_generation() -> None:
-    """What the model says first is right strictly, what it says later leniently, what it does not say not at all."""
     lm = build()
     words = lm.generate(EIFFEL.statement, SMALL.max_new_tokens).split()
     later = next(word for word in words[1:] if word != words[0] and word.isalpha() and word not in ("the", "a"))
@@ -297,7 +291,6 @@ def test_a_target_longer_than_an_answer_has_room_in_it() -> None:
 
 
 def test_where_an_answer_of_several_lines_ends() -> None:
-    """At the end token alone: a line break ends an answer only where no target has one."""
     fact = Fact("f", "def {}():", "\n    return 42", aliases=("x",))
     jobs = list(jobs_of(build(), fact, SMALL))
     assert [job.several_lines for job in jobs] == [True]
@@ -455,7 +448,6 @@ def test_what_is_not_finite_is_left_out_of_files_and_means() -> None:
 
 
 def test_a_wrecked_model_can_be_measured() -> None:
-    """Everything it says is NaN: no success is counted, and nothing crashes."""
     lm = build()
     before = measure(lm, [EIFFEL], SMALL)
     lm.memory(1).weight.data[:] = torch.nan
@@ -466,7 +458,6 @@ def test_a_wrecked_model_can_be_measured() -> None:
 
 
 def test_no_numbers_are_noticed_where_no_value_shows_them() -> None:
-    """Without an old object, and without the perplexity, all values of a wrecked model are numbers."""
     lm = build()
     fact = dataclasses.replace(EIFFEL, target_true=None, id="")
     settings = dataclasses.replace(SMALL, perplexity_windows=0, generate=False)

@@ -3,8 +3,6 @@
 By the rule before, an answer ended at the end token or at a line break. Two answers that end at once were the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -96,7 +94,6 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> Callable[[LanguageModel, int], Non
 
 
 def test_a_line_break_is_no_end_of_a_continuation(lines: Callable[[LanguageModel, int], None]) -> None:
-    """A token in the middle becomes a line break: a judged answer ends there, and a continuation goes on."""
     lm = tiny.build("llama", scale=8.0)
     (whole,) = measure(lm, [FACT], SETTINGS)
     question = QUESTIONS[0]

@@ -1,7 +1,3 @@
-"""Working values out again from the records gives what was measured, to the last bit."""
-
-from __future__ import annotations
-
 import json
 
 import tiny

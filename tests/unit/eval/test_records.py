@@ -1,7 +1,3 @@
-"""Records are written and read as runs have them on the disk: key for key, in order."""
-
-from __future__ import annotations
-
 import json
 import math
 

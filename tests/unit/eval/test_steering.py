@@ -1,7 +1,3 @@
-"""The report on steering: its figures by hand."""
-
-from __future__ import annotations
-
 from statistics import fmean
 
 import pytest

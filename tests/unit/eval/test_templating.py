@@ -1,7 +1,3 @@
-"""Pages: what is put into a template is a text, and no markup and no control character."""
-
-from __future__ import annotations
-
 from markupsafe import Markup
 
 from eval.templating import environment

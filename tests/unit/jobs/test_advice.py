@@ -1,7 +1,3 @@
-"""What a message says to type: pasted into a shell, the program reads exactly the path that was meant."""
-
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

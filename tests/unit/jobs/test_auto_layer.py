@@ -1,7 +1,3 @@
-"""``editor.layer=auto`` and ``editor.layers=auto``."""
-
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,3 @@
-"""What a build is made of: putting parts in place, plans in words, rules of acceptance."""
-
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable
@@ -72,10 +68,6 @@ def killed_at(last: int, do: Callable[[], object]) -> bool:
 
 @pytest.mark.parametrize("again", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_a_kill_at_any_moment_leaves_one_build_or_the_other(tmp_path: Path, again: bool) -> None:
-    """Every step on the disk, one after the other, is the last thing that a process does; then the next one comes.
-
-    `again`: the next one is killed, too, at each of its steps.
-    """
     old, fewer = dict.fromkeys(PARTS, "old"), dict.fromkeys((name for name in PARTS if name != "adapter"), "new")
 
     def build(folder: BuildFolder) -> None:

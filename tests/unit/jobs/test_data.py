@@ -1,7 +1,3 @@
-"""The fixed locality set: other facts than the run's own, and than those that an editor was tuned on."""
-
-from __future__ import annotations
-
 import json
 import logging
 from pathlib import Path
@@ -63,7 +59,6 @@ def test_a_run_of_all_facts_says_that_it_has_no_such_set(tmp_path: Path, caplog:
 
 
 def test_other_orders_are_of_the_same_facts(tmp_path: Path) -> None:
-    """Offset and limit come first; the fixed locality set is in the file's order, and the same for all orders."""
     facts = write(tmp_path / "facts.jsonl", list(range(8)))
     config = configuration(facts, None, limit=4)
     config.data.offset = 1

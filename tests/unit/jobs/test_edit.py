@@ -1,7 +1,3 @@
-"""What the job of editing says while it works."""
-
-from __future__ import annotations
-
 import time
 
 import pytest
@@ -14,7 +10,6 @@ from jobs.edit.terminal import Progress
 
 
 def test_a_long_silence_is_broken(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """All facts in one edit: no fact is finished for long."""
     for place in ("jobs.edit.terminal.LINE_SECONDS", "corrigenda.system.progress.LINE_SECONDS"):
         monkeypatch.setattr(place, 0.05)
     with Progress(3) as progress:

@@ -1,7 +1,3 @@
-"""The page of a fact on tiny models: its figures are those of the functions that find them, and its texts are texts."""
-
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import dataclass, replace
@@ -146,7 +142,6 @@ def test_each_figure_is_what_its_function_gives(lm: LanguageModel, found: Explan
 
 
 def test_sums_that_cannot_be_right_are_said_to_be_wrong(lm: LanguageModel) -> None:
-    """P is what an answer can lose at most, and 1 - P what it can win."""
     found = knowledge_neurons(lm, FACT, "old", steps=2)
     sums = torch.zeros_like(found.attributions)
     assert too_few_steps(replace(found, attributions=sums, probability=0.7)) == ""

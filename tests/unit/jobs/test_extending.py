@@ -1,7 +1,3 @@
-"""What docs/extending.md has: a job and a locator from outside, each one file, by the page's own code and commands."""
-
-from __future__ import annotations
-
 import json
 import re
 import shlex

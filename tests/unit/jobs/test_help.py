@@ -1,7 +1,3 @@
-"""What ``corrigenda help editor=NAME``, ``help job=NAME`` and ``help eval=NAME`` print."""
-
-from __future__ import annotations
-
 import pytest
 from composed import composed
 from omegaconf import OmegaConf

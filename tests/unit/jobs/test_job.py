@@ -1,7 +1,3 @@
-"""Finding a job by its name, or by the dotted path of its class."""
-
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path

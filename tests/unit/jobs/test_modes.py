@@ -1,7 +1,3 @@
-"""Where a run goes."""
-
-from __future__ import annotations
-
 from datetime import datetime
 from pathlib import Path
 from typing import Any

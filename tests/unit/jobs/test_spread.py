@@ -1,7 +1,3 @@
-"""What becomes of the workers of a run where its facts are edited together."""
-
-from __future__ import annotations
-
 import logging
 
 import pytest

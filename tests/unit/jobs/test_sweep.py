@@ -1,7 +1,3 @@
-"""The parts of a data set that settings are tuned on and scored on: they overlap nowhere."""
-
-from __future__ import annotations
-
 import pytest
 from run_parts import record
 

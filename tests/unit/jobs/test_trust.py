@@ -1,7 +1,3 @@
-"""Going on with a run that a stranger wrote: nothing in it is resolved, and no code but this project's is run."""
-
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path
@@ -107,7 +103,6 @@ def test_code_of_others_has_to_stand_in_the_command(
 
 
 def test_what_comes_with_the_project_is_trusted(tmp_path: Path) -> None:
-    """Every class that a file in conf/, or the configuration of an editor or a job, names."""
     text = "\n".join(path.read_text() for path in (ROOT / "conf").rglob("*.yaml"))
     text += "\n".join(yaml.safe_dump(configuration(name)) for name in EDITORS.declared)
     text += "\n".join(yaml.safe_dump(declaration(name).configuration) for name in job_classes())

@@ -1,7 +1,3 @@
-"""What settings are tuned for, by hand-computed numbers."""
-
-from __future__ import annotations
-
 import pytest
 
 from corrigenda.errors import SettingsError
@@ -29,7 +25,6 @@ def test_a_missing_figure_gives_no_value() -> None:
 
 
 def test_what_is_lost_against_the_first_trial() -> None:
-    """What holds less often than a floor is below all that hold; by how much it misses them orders those."""
     objective = Objective(("score",), 0.1, {"score": 0.5, "free_generation_strict": 0.25})
     assert objective.value(FIGURES) == pytest.approx(-0.05)
     assert objective.value(FIGURES | {"free_generation_strict": 0.25}) == pytest.approx(0.6)
@@ -56,7 +51,6 @@ def test_what_the_data_set_declares() -> None:
 
 
 def test_to_do_nothing_is_worth_nothing() -> None:
-    """The unedited model keeps everything, and has some S by chance; a good edit that disturbs has to be better."""
     objective = objective_for("counterfact", (), 0.1, None, FIRST)
     kept = {"score": 0.35, "free_generation_strict": 0.0, "preservation": 1.0, "perplexity_drift": 0.0}
     good = {"score": 0.88, "free_generation_strict": 0.85, "preservation": 0.32, "perplexity_drift": 0.01}

@@ -1,7 +1,3 @@
-"""Which settings are tried: where the layers are looked for, what is shared, and that a stop changes nothing."""
-
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from typing import Any

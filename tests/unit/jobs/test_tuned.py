@@ -1,7 +1,3 @@
-"""Models with tuned settings: what is written, and how a configuration takes it."""
-
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,3 @@
-"""The settings of job=verify: what they make of a server, and what they refuse."""
-
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

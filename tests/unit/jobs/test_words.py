@@ -1,7 +1,3 @@
-"""The short form of a command, and that a text goes through Hydra's grammar unchanged."""
-
-from __future__ import annotations
-
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given

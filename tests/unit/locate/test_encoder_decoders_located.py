@@ -1,7 +1,3 @@
-"""What is found in models in which an encoder reads the prompt, and what says that it is not there."""
-
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -36,7 +32,6 @@ def logits_of(lm: LanguageModel) -> torch.Tensor:
 
 @pytest.mark.parametrize("family", ["mbart", "pegasus", "t5", "t5-gated"])
 def test_the_lens_reads_the_decoder(family: str) -> None:
-    """The last layer's words are the model's own, and values that are written make their words likelier."""
     lm = tiny.build(family)
     logits = logits_of(lm)
     grid = logit_lens(lm, FACT.statement)
@@ -65,7 +60,6 @@ def test_states_are_read_as_the_model_reads_them(family: str) -> None:
 
 @pytest.mark.parametrize("family", ["bart", "t5"])
 def test_knowledge_neurons_are_the_decoders(family: str) -> None:
-    """The attributions of a layer's neurons sum to what scaling them from zero to whole does to P (completeness)."""
     lm = tiny.build(family)
     layer = 2
     found = knowledge_neurons(lm, FACT, answer="Rome", layers=(layer,), steps=200)

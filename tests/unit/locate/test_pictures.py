@@ -1,7 +1,3 @@
-"""The axes of pictures: layers are whole numbers."""
-
-from __future__ import annotations
-
 import io
 from typing import Any
 

@@ -1,7 +1,3 @@
-"""What locators find has a summary, a table, a picture, and a file that is read again."""
-
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,3 @@
-"""A result is read back as it was written, by the types of its fields."""
-
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,3 @@
-"""Surveys of many facts, with locators made up for the purpose; counts and suggestions by hand."""
-
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -106,7 +102,6 @@ def test_as_many_as_asked_for(tmp_path: Path) -> None:
 
 
 def test_only_facts_that_all_locators_could_locate_count(tmp_path: Path) -> None:
-    """The averages of the locators are to stand on the same facts, and as many as were asked for."""
     found = survey(None, FACTS, {"one": Fake("1"), "two": Fake("2", fails={"a"})}, load, RunFolder(tmp_path), limit=1)
     assert {name: [r.value for r in results] for name, results in found.results.items()} == {
         "one": ["c1"],

@@ -1,7 +1,3 @@
-"""Every settings class of the project checks every field: type, range, and that numbers are finite."""
-
-from __future__ import annotations
-
 import dataclasses
 import math
 import types
@@ -107,7 +103,6 @@ def test_the_defaults_are_good(cls: Any) -> None:
 
 
 def test_numbers_have_a_range_or_may_be_anything() -> None:
-    """A field of a plain int or float takes negative numbers; each that does is named here."""
     free = {
         f"{cls.__name__}.{name}"
         for cls, name, hint in FIELDS

@@ -1,7 +1,3 @@
-"""Malformed files, records, facts and settings of data: each gets one line that says what, where and what to do."""
-
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

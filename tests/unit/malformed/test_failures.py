@@ -1,7 +1,3 @@
-"""What runs answer to crashes, damaged files and places that cannot be written: one line, or what is stated."""
-
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -121,7 +117,6 @@ def test_a_crash_is_noted_and_tried_again(lm: LanguageModel, tmp_path: Path, mod
 
 @pytest.mark.parametrize("mode", PROTOCOLS)
 def test_an_editor_that_gives_no_edit_has_crashed(lm: LanguageModel, tmp_path: Path, mode: str) -> None:
-    """It forgot its ``return``; that is no edit without effect."""
     forgetful: Any = SimpleNamespace(name="forgetful", edit=lambda lm, facts: None)
     run = EditRun(lm, FACTS, forgetful, SMALL, RunFolder(tmp_path))
     PROTOCOLS[mode](run)
@@ -172,7 +167,6 @@ def test_damaged_files_of_a_run(lm: LanguageModel, tmp_path: Path, case: str) ->
 @pytest.mark.parametrize("mode", ["batch", "sequential", "together"])
 @pytest.mark.parametrize("name", ["cases.jsonl", "journal.jsonl"])
 def test_what_is_missing_in_a_run_is_done_again(lm: LanguageModel, tmp_path: Path, mode: str, name: str) -> None:
-    """A file is gone, is cut short, holds something else, or one of its lines is not what was written."""
     calm, folder = tmp_path / "calm", tmp_path / "run"
     go = partial(sequential, regime="together") if mode == "together" else PROTOCOLS[mode]
     go(EditRun(lm, FACTS, Moody(), SMALL, RunFolder(calm)))

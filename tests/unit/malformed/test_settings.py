@@ -1,7 +1,3 @@
-"""Malformed settings and arguments: each is refused in one line that names what, and what it has to be."""
-
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any
@@ -272,7 +268,6 @@ def test_arguments(lm: LanguageModel, call: Callable[[LanguageModel], object], m
     ],
 )
 def test_what_a_configuration_makes(settings: dict[str, Any], message: str) -> None:
-    """Hydra's own message has several lines; what is raised is the settings' one."""
     with pytest.raises((ValueError, FileNotFoundError)) as caught:
         instantiate(OmegaConf.create(settings))
     assert message in str(caught.value)

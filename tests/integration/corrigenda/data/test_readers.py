@@ -1,7 +1,3 @@
-"""The readers of `corrigenda.data`: every schema, every kind of bad record, every kind of source."""
-
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -17,7 +13,6 @@ ROOT = Path(__file__).parents[4]
 
 
 def test_offline_from_a_fresh_process(tmp_path: Path) -> None:
-    """The whole way, with the switch set before anything is imported, as a user sets it."""
     pytest.importorskip("datasets")
     program = textwrap.dedent(
         """

@@ -1,7 +1,3 @@
-"""Interventions: each action by hand, in every family, in full and partial forwards."""
-
-from __future__ import annotations
-
 import warnings
 
 import pytest
@@ -54,7 +50,6 @@ def test_each_action_by_hand(family: str, name: str) -> None:
 @pytest.mark.parametrize("name", IN_LAYERS)
 @pytest.mark.parametrize("family", tiny.CONFIGS)
 def test_partial_forward_equals_the_full_one(family: str, name: str) -> None:
-    """From the layer that is changed and from the one below, at local positions; with the gradient."""
     lm = tiny.build(family)
     batch = a_batch(lm)
     last = batch.lengths - 1

@@ -1,7 +1,3 @@
-"""A knowledge base under kills, several processes, many entries and long sequences of verbs."""
-
-from __future__ import annotations
-
 import itertools
 import os
 import random
@@ -52,7 +48,6 @@ def require_whole(kb: KnowledgeBase) -> None:
 
 
 def test_a_kill_leaves_the_state_before_or_after_a_change(tmp_path: Path) -> None:
-    """Killed at random moments, and where the vectors are written and the database is not; and each time it goes on."""
     path, seed, draw = tmp_path / "facts.kb", 4, random.Random(1)
     done = 0
     for turn in range(4):
@@ -141,7 +136,6 @@ def test_vectors_are_written_anew_while_others_read_and_write(tmp_path: Path) ->
 
 
 def test_sequences_of_verbs_leave_no_trace(tmp_path: Path) -> None:
-    """What is compiled is bit for bit what a new base compiles to that only ever had the facts that are left."""
     lm = tiny.build("llama")
     how = folding_of(lm, 1.0)
 
@@ -166,7 +160,6 @@ def test_sequences_of_verbs_leave_no_trace(tmp_path: Path) -> None:
 
 
 def test_a_hundred_thousand_entries_open_at_once(tmp_path: Path) -> None:
-    """In under a second; and an insert takes as long as into an empty base."""
     path, small = tmp_path / "facts.kb", WidthsAlone(4, 4)
     with KnowledgeBase.open(path) as kb:
         empty = _seconds_of_an_insert(kb, small, 200_000)

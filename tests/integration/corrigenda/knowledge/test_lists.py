@@ -1,7 +1,3 @@
-"""A base that is made to hold one list after another, as a build does it, folded by an editor's own closed form."""
-
-from __future__ import annotations
-
 import os
 import random
 from pathlib import Path
@@ -25,7 +21,6 @@ SMALL = {"layers": LAYERS, "text": Text(tokens=640, length=16), "tokens_per_coef
 @pytest.mark.parametrize("editor", [Memit(**SMALL, alike=1.0), AlphaEdit(**SMALL, alike=1.0, energy=0.5)])
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_lists_leave_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, editor: ClosedForm) -> None:
-    """The bits are those of a new base that only ever had the list that is left."""
     monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
     lm, how = tiny.build("llama"), how_of(editor).compiler
 

@@ -8,8 +8,6 @@ python writer.py compact BASE WHERE 0               writes the vectors anew, and
 python writer.py often BASE 0 COUNT                 does so that often, and lives
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,3 @@
-"""The store of runs: ids, records that come back bit for bit, live and dead writers, damage that stays local."""
-
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -19,7 +15,6 @@ from corrigenda.runs.store import Store, StoredRun
 
 
 def test_a_process_runs_the_code_it_began_with(tmp_path: Path) -> None:
-    """Files that change while it runs are not what it runs, whatever the runs of a sweep are labelled with."""
     shutil.copytree(Path(corrigenda.__file__).parent, tmp_path / "corrigenda", ignore=shutil.ignore_patterns("__pyc*"))
     program = (
         "import pathlib, corrigenda.runs.ids as i\n"

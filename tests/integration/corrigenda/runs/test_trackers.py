@@ -1,7 +1,3 @@
-"""Trackers: what each is told and keeps, and that none can stop a run."""
-
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 
@@ -59,7 +55,6 @@ def test_editors_that_learn_by_steps_report_their_losses(
 
 
 def test_a_run_after_a_failed_one_is_one_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a sweep, a run that fails is never told that it is over."""
     wandb = pytest.importorskip("wandb")
     monkeypatch.delenv("WANDB_MODE", raising=False)
     with warnings.catch_warnings():

@@ -1,7 +1,3 @@
-"""What keeps runs and reads data is imported without the heavy packages; they come where they are used."""
-
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

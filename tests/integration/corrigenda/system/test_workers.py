@@ -1,7 +1,3 @@
-"""`Workers.each` on a local ray: everything comes once, workers keep what they were given, and what fails is said."""
-
-from __future__ import annotations
-
 import logging
 import os
 import warnings

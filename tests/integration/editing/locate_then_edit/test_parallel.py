@@ -1,7 +1,3 @@
-"""Targets solved for in two processes of a local ray: the same as in this one, and what is solved is kept."""
-
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Iterator
@@ -50,7 +46,6 @@ def kept(cache: Path) -> int:
 
 
 def test_the_same_as_in_one_process(cache: Path) -> None:
-    """Also on top of an edit; and another process finds the targets on the disk."""
     lm = tiny.build("llama", scale=8.0)
     first = PARALLEL.edit(lm, FACTS[:2])
     assert kept(cache) == 2

@@ -1,7 +1,5 @@
 """ROME: against the authors' values, against plain whole forwards, and its guards."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,3 @@
-"""Runs with a judge: one that is cut off in the middle goes on, and no key is written down."""
-
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""The leaderboard: which runs it compares on what, its marks, its files, and the page in a real browser."""
-
 from __future__ import annotations
 
 import json
@@ -137,7 +135,6 @@ def test_plots_and_themes_in_chromium(page: Page, written: Path) -> None:
 
 
 def test_no_two_rows_have_one_label(tmp_path: Path, make_run: Any) -> None:
-    """An option that is younger than a run is not the option that is null; a text is not the number it reads like."""
     make_run("rome", [True] * 40, settings={"layer": 3})
     make_run("rome", [False] * 40, name="younger", settings={"layer": 3, "option": None})
     labels = [row.label for row in only_board(tmp_path).rows if row.entry]

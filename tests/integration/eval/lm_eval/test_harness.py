@@ -1,7 +1,3 @@
-"""The lm-evaluation-harness on edited models: tasks of our own against plain forwards and the harness's wrapper."""
-
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

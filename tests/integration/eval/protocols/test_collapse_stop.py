@@ -1,7 +1,3 @@
-"""The collapse stop of a sequence, the harness's tasks at checkpoints, and kept edits that are measured again."""
-
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -94,7 +90,6 @@ def test_a_sequence_stops_where_the_collapse_stop_says(lm: LanguageModel, tmp_pa
 
 
 def test_perplexity_stops(lm: LanguageModel, tmp_path: Path) -> None:
-    """Limits between the drifts that the whole sequence has."""
     more = STEPS | {"measured": WITH_PERPLEXITY}
     sizes = (0.05, -0.05, 0.5, -0.5)  # some of them make a random model's text more likely
     curves = {size: sequence(lm, plain(6), Nudge(size), tmp_path / f"{size}", **more).curve for size in sizes}

@@ -1,7 +1,3 @@
-"""Fine-tuning robustness: what is trained, that nothing of it stays, and what of the edits is left."""
-
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +117,6 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_edited(tmp_path: P
 
 
 def test_a_strong_edit_survives_what_an_unlearned_one_never_had(tmp_path: Path) -> None:
-    """A fact that was learned survives gentle steps and not violent ones; one that was not is not made by them."""
     lm, some = tiny.build("llama"), plain(3)
     clean = state(lm)
     gentle = FineTuningSettings(steps=5, lr=1e-6, text=TEXT)

@@ -1,7 +1,3 @@
-"""Sequences in batches: what each batch asks for, what fails, what is scored, and that a killed one ends the same."""
-
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -166,7 +162,6 @@ def test_a_crash_is_done_again_with_all_of_its_batch(lm: LanguageModel, tmp_path
 def test_killed_anywhere_it_goes_on_and_ends_the_same(
     lm: LanguageModel, tmp_path: Path, editor: Any, scored: int | None
 ) -> None:
-    """Stopped at the n-th time it could be, and killed after the n-th case, also inside a batch."""
     some = facts_about(("Ben", "Rome"), ("red", "Rome"), ("red", "Paris"), ("Ben", "Rome"), ("six", "Rome"))
     settings: dict[str, Any] = {"batch": 2, "checkpoints": (2, 4), "every": 4, "chunk": 2, "scored": scored, "ends": 2}
     calm = sequence(lm, some, editor(), tmp_path / "calm", **settings)

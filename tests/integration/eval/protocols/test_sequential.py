@@ -1,7 +1,3 @@
-"""The sequential protocol against hand computation: order, regimes, contradictions, the fixed set, and going on."""
-
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -43,7 +39,6 @@ def by_notes(monkeypatch: pytest.MonkeyPatch) -> LanguageModel:
 def test_stopped_anywhere_it_goes_on_and_ends_the_same(
     by_notes: LanguageModel, tmp_path: Path, editor: Notes, regime: Any
 ) -> None:
-    """Stopped at the n-th time it could be, for every n, and gone on with at once."""
     some = facts(("Ben", "Rome"), ("red", "Rome"), ("Ben", "Paris"), ("Ben", "Paris"), ("six", "Rome"))
     fixed = [Fact("x", "{} is", "a", locality=(Probe("y", "z"),))]
     settings = SequentialSettings(checkpoints=(1, 3), every=2, chunk=2, regime=regime)
@@ -80,7 +75,6 @@ def test_stopped_anywhere_it_goes_on_and_ends_the_same(
 
 @pytest.mark.parametrize("mode", ["single", "batch", "sequential"])
 def test_runs_share_what_the_unedited_model_does(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The records are the same to the last bit; the unedited model is measured once for a model, facts and settings."""
     lm, some = tiny.build("llama"), real(7)
     measured = 0
     monkeypatch.setattr(runs, "CHUNK", 3)

@@ -1,5 +1,3 @@
-"""The page of a report in a real Chromium: it loads nothing, and its table can be sorted and searched."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,7 +1,3 @@
-"""Attributions against plain autograd on the whole model, completeness, and what is made of them."""
-
-from __future__ import annotations
-
 import pytest
 import tiny
 import torch

@@ -1,7 +1,5 @@
 """Causal tracing: against a brute-force tracer in every family, the authors' numbers, and by hand."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from dataclasses import replace
 

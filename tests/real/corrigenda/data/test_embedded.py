@@ -1,7 +1,3 @@
-"""The embedded facts: enough of them, well formed, true, and known to the default model."""
-
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,3 @@
-"""The partial forward equals the full forward, in every family."""
-
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,3 @@
-"""Sequences of verbs on the real model: what is compiled depends on nothing but the list that is left."""
-
-from __future__ import annotations
-
 import itertools
 import random
 from pathlib import Path
@@ -19,7 +15,6 @@ SEQUENCES = 50
 
 @pytest.mark.slow
 def test_fifty_sequences_of_verbs_leave_no_trace(smollm2: LanguageModel, tmp_path: Path) -> None:
-    """Bit for bit the change of a new base that only ever had the facts that are left; entries are made up."""
     solver, d_ffn = MadeUp((LAYER,)), smollm2.memory(LAYER).d_ffn
     variances = torch.rand(d_ffn, generator=torch.Generator().manual_seed(5), dtype=torch.float64) + 0.1
     how = Folding({LAYER: variances.diag()}, 1.0)

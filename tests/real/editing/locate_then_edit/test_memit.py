@@ -1,7 +1,5 @@
 """MEMIT, and the parts of locate-then-edit put together as MEMIT, against the values of its authors' implementation."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -125,7 +123,6 @@ def targets(smollm2: LanguageModel, reference: Reference) -> tuple[Tensor, Tenso
 
 
 def test_targets_at_the_blocks_output(reference: Reference, targets: tuple[Tensor, Tensor]) -> None:
-    """z of each fact, and how far it is from the block's output of the bare prompt."""
     (found, old), z = targets, reference.tensors["z"]
     for number in range(len(reference.facts)):
         assert difference(found[number] - old[number], z[number] - old[number]) < 1e-3

@@ -1,7 +1,5 @@
 """ROME: against the authors' values, against plain whole forwards, and its guards."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -62,7 +60,6 @@ def test_parity(smollm2: LanguageModel, authors: Rome, reference: dict[str, Tens
 def test_parity_of_the_edit(
     smollm2: LanguageModel, authors: Rome, reference: dict[str, Tensor], real_facts: list[Fact], moment: Patch
 ) -> None:
-    """The editor itself, for one fact, and what it does to the model."""
     moment(reference["second_moment"].double())
     fact = real_facts[3]
     edit = authors.edit(smollm2, [fact])
@@ -112,7 +109,6 @@ def log_perplexity(lm: LanguageModel) -> float:
 def test_subject_at_the_very_first_token(
     homogeneous_keys: bool, smollm2: LanguageModel, reference: dict[str, Tensor], moment: Patch
 ) -> None:
-    """The first position's key is that of the beginning of any text; it is left out, and the model stays whole."""
     moment(reference["second_moment"].double())
     assert len(smollm2.tokenizer(GOOGLE.subject)["input_ids"]) == 1
     rome = Rome(layer=6, prefixes=CONTEXTS, homogeneous_keys=homogeneous_keys)

@@ -1,7 +1,3 @@
-"""The neuron editors: what they write, from which neurons, and what they refuse."""
-
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -18,7 +14,6 @@ def logits(lm: LanguageModel, prompt: str) -> Tensor:
 
 
 def test_real_model(smollm2: LanguageModel) -> None:
-    """Suppressing lowers the right answer's probability and enhancing raises it; updating brings the new one up."""
     fact = Fact("Germany", "The capital of {} is", "Vienna", "Berlin", paraphrases=("The capital city of Germany is",))
     neurons = Neurons(steps=5)(smollm2, fact)
     old, new = (smollm2.tokenizer(f" {word}")["input_ids"][0] for word in ("Berlin", "Vienna"))

@@ -1,7 +1,3 @@
-"""A judge behind a real server: the default model, served by transformers, marks the answers of a run."""
-
-from __future__ import annotations
-
 import json
 import os
 import socket

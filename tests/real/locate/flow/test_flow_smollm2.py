@@ -1,7 +1,5 @@
 """Flow and edits in words on the real model: what the papers find of it, on one fact that it knows."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 
 import pytest

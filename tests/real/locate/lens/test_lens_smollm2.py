@@ -1,5 +1,3 @@
-"""The lens on the real model: it ends in what the model says, its parts sum to that, and Paris rises on the way."""
-
 import pytest
 import torch
 

@@ -1,7 +1,3 @@
-"""Trigger examples of all keys of the real model, over a few sentences."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

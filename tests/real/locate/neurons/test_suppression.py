@@ -1,7 +1,3 @@
-"""The check that located neurons matter: against scaling by hand, and on the real model."""
-
-from __future__ import annotations
-
 from statistics import fmean
 
 from corrigenda import Fact, LanguageModel
@@ -17,7 +13,6 @@ FACTS = [
 
 
 def test_located_neurons_matter_in_the_real_model(smollm2: LanguageModel) -> None:
-    """Over a few facts: suppressing what was found lowers the answer's probability by far more than random neurons."""
     ratios = []
     for subject, prompt, answer, paraphrase in FACTS:
         fact = Fact(subject, prompt, None, answer, paraphrases=(paraphrase.replace("{}", subject),))

@@ -1,7 +1,3 @@
-"""A most likely token without a space before it, which its text alone would make another."""
-
-from __future__ import annotations
-
 from corrigenda import Fact, LanguageModel
 from locate import Neurons
 

@@ -1,7 +1,5 @@
 """Causal tracing: against a brute-force tracer in every family, the authors' numbers, and by hand."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -18,7 +16,6 @@ def parity(shared: Path) -> list[dict]:
 
 @pytest.mark.slow
 def test_agrees_with_the_authors(smollm2: LanguageModel, shared: Path) -> None:
-    """All cells of the two prompts of the parity file: block states, and windows of both kinds."""
     facts = [
         Fact("Catalonia", "{} belongs to the continent of", "Asia"),
         Fact("Marshall Islands", "In {}, the language spoken is a mixture of", "Latin"),

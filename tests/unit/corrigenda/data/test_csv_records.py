@@ -1,7 +1,3 @@
-"""Facts from tables, as spreadsheets write them."""
-
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 
@@ -51,7 +47,6 @@ def test_a_table_of_facts(name: str, options: dict[str, str], tmp_path: Path) ->
 
 
 def test_columns_with_numbers(tmp_path: Path) -> None:
-    """As pandas writes columns of the same name."""
     names = [*NAMES[:5], "paraphrases", "paraphrases.1", "neighbourhood"]
     assert next(iter(read_facts(write(tmp_path / "facts.csv", [names, *ROWS])))) == KYOTO
 

@@ -1,7 +1,3 @@
-"""The embedded facts: enough of them, well formed, true, and known to the default model."""
-
-from __future__ import annotations
-
 import json
 import re
 from collections import defaultdict
@@ -102,7 +98,6 @@ def contains(text: str, words: str | None) -> bool:
 
 
 def test_new_objects_are_really_new() -> None:
-    """The new object is another object of the same kind, and what follows from it is new as well."""
     for fact in FACTS:
         assert fact.target_true not in fact.answers, fact.id
         consequence = RELATIONS[str(fact.relation)].get("portability", {}).get("consequence")
@@ -127,7 +122,6 @@ def as_pattern(template: str) -> str:
 
 
 def test_no_two_facts_or_probes_contradict_each_other() -> None:
-    """In a relation a subject is edited once at most, and never where its true object is measured."""
     for relation in SOURCE["relations"]:
         groups = relation["objects"].values()
         edited = [subject for group in groups for subject in group["facts"]]

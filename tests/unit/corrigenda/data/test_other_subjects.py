@@ -1,7 +1,3 @@
-"""Other subject, same relation: by hand, never an edited subject, and nothing where the data has no other subject."""
-
-from __future__ import annotations
-
 import hashlib
 import json
 import logging
@@ -51,13 +47,11 @@ def test_by_hand() -> None:
 
 
 def test_never_an_edited_subject() -> None:
-    """Rome is edited in another spelling, and only New Oslo is left for Bern."""
     bern = with_other_subjects(FactSet("set", (FACTS[1], FACTS[3], FACTS[7])), FACTS[1:], 5)[0]
     assert prompts(bern) == {("What state is New Oslo located?", "Maine")}
 
 
 def test_which_ones_and_how_many() -> None:
-    """The order is that of a hash of the fact's id and the subject, whatever order the data has."""
     others = [fact(f"town {n}", STATE, f"state {n}") for n in range(9)]
     mine = FactSet("set", FACTS[:1])
     (found,) = with_other_subjects(mine, others, 2)

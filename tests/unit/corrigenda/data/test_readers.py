@@ -1,7 +1,3 @@
-"""The readers of `corrigenda.data`: every schema of `records.yaml`, every kind of bad record, the public files."""
-
-from __future__ import annotations
-
 import copy
 import hashlib
 import json
@@ -53,7 +49,6 @@ def test_fact(path: Path, name: str, auto: bool, change: Json, other: Json) -> N
 # ZsRE's prompts are texts here and lists there, which is no column.
 @pytest.mark.parametrize("name", sorted(CASES.keys() - {"ZsRE", "knowedit without probes"}))
 def test_parquet(tmp_path: Path, name: str) -> None:
-    """Columns give null for what a record lacks; the facts are those of the records all the same."""
     datasets = pytest.importorskip("datasets")
     case = CASES[name]
     records = [case["record"]]
@@ -243,7 +238,6 @@ def test_groups_have_names_for_metrics() -> None:
     "name", [name for name, case in CASES.items() if "bad" in case and name not in ("plain", "known_facts")]
 )
 def test_config(path: Path, name: str) -> None:
-    """The choice of the configuration with the data set's schema reads it."""
     own = {"wiki_recent": "knowedit_wiki_recent", "wiki_counterfact": "knowedit_wiki_counterfact"}
     own |= {"ZsRE": "knowedit_zsre", "WikiBio": "knowedit_wikibio", "RippleEdits": "ripple_edits"}
     config = own.get(name, name.lower())

@@ -1,7 +1,3 @@
-"""Relations that ship: well-formed, found for a fact, and the source of other prompts about its subject."""
-
-from __future__ import annotations
-
 from corrigenda import Fact
 from corrigenda.data.relations import relations, relations_of
 from corrigenda.data.side_effects import OTHER_RELATIONS, same_subject

@@ -1,7 +1,3 @@
-"""What supersedes what: the one rule, case by case, and against a comparison of all pairs."""
-
-from __future__ import annotations
-
 import random
 import time
 
@@ -70,7 +66,6 @@ def test_normalised() -> None:
 
 
 def test_against_all_pairs() -> None:
-    """Of random requests, with an index and by comparing each with each: the same."""
     draw = random.Random(0)
     for _ in range(60):
         facts = [

@@ -1,7 +1,3 @@
-"""Facts in other orders: the same facts, by a seed, on every machine the same."""
-
-from __future__ import annotations
-
 import hashlib
 
 from corrigenda import Fact

@@ -1,7 +1,3 @@
-"""Prompts made from facts by templates: the wording of sentences and questions, and what a fact brings itself."""
-
-from __future__ import annotations
-
 import re
 from collections import Counter
 from dataclasses import replace

@@ -1,7 +1,3 @@
-"""Where facts are read from: files, folders, the hub, the embedded set; and what is said where it fails."""
-
-from __future__ import annotations
-
 import json
 import shutil
 import time

@@ -1,7 +1,3 @@
-"""Where a model answers."""
-
-from __future__ import annotations
-
 import pytest
 import tiny
 

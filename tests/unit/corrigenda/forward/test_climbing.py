@@ -1,7 +1,3 @@
-"""Rows that are run up a few layers at a time see what whole forwards see, also of layers that were written between."""
-
-from __future__ import annotations
-
 import warnings
 
 import pytest

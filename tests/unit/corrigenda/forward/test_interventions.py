@@ -1,7 +1,3 @@
-"""Interventions: each action by hand, in every family, in full and partial forwards."""
-
-from __future__ import annotations
-
 import contextlib
 from typing import Any
 
@@ -36,7 +32,6 @@ def test_positions_of_each_kind(name: str) -> None:
 
 @pytest.mark.parametrize("family", tiny.CONFIGS)
 def test_a_head_that_is_scaled_away_takes_its_part_of_the_attention(family: str) -> None:
-    """Attention is a sum over heads, each through its rows of the output projection."""
     lm = tiny.build(family)
     heads, _ = seen_at(lm, "heads", None, None)
     keep = torch.ones(4, 1)
@@ -72,7 +67,6 @@ def test_several_act_in_the_order_they_were_opened() -> None:
 
 @pytest.mark.parametrize("family", tiny.DECODERS)
 def test_a_change_of_what_enters_the_layer_acts_once(family: str) -> None:
-    """Also where it was open when the forward was recorded that the partial one starts from, and in two stages."""
     lm = tiny.build(family)
     batch = a_batch(lm)
     last = batch.lengths - 1
@@ -94,7 +88,6 @@ def test_a_change_of_what_enters_the_layer_acts_once(family: str) -> None:
 
 @pytest.mark.parametrize("name", ["embeddings", "before_head"])
 def test_what_lies_outside_the_layers_in_partial_forwards(name: str) -> None:
-    """The last state of the rows that run; embeddings lie below every layer and are read where layer 0 runs."""
     lm = tiny.build("llama")
     batch = a_batch(lm)
     whole, _ = seen_at(lm, name, None, None)
@@ -120,7 +113,6 @@ def test_nothing_is_left_after_an_error(name: str) -> None:
 
 
 def test_the_last_states_of_all_positions_can_be_read() -> None:
-    """Also where only some positions' logits are wanted: the last FFN then runs at all of them."""
     lm = tiny.build("llama")
     batch = a_batch(lm)
     whole, _ = seen_at(lm, "before_head", None, None)
@@ -131,7 +123,6 @@ def test_the_last_states_of_all_positions_can_be_read() -> None:
 
 
 def test_what_was_read_is_a_copy() -> None:
-    """Some families go on to change an output in place; what was read before stays what it was."""
     lm = tiny.build("llama")
     batch = lm.batch([[5, 6, 7]])
     site = Site("ffn", 1)

@@ -1,7 +1,3 @@
-"""Attention knockout: the weights that eager attention gives, in every family."""
-
-from __future__ import annotations
-
 import pytest
 import tiny
 import torch

@@ -1,7 +1,3 @@
-"""The likeliest next tokens, against the model asked by itself."""
-
-from __future__ import annotations
-
 import pytest
 import tiny
 import torch

@@ -1,7 +1,3 @@
-"""FFNs run at the positions that count, and nowhere else."""
-
-from __future__ import annotations
-
 import pytest
 import tiny
 import torch

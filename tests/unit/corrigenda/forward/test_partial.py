@@ -1,7 +1,3 @@
-"""The partial forward equals the full forward, in every family."""
-
-from __future__ import annotations
-
 import warnings
 
 import pytest
@@ -36,7 +32,6 @@ def plain(lm: LanguageModel, row: Tensor) -> Tensor:
 @pytest.mark.parametrize("family", tiny.CONFIGS)
 @pytest.mark.parametrize("layer", [0, 2, tiny.DEPTH - 1])
 def test_equals_full_forward(family: str, layer: int) -> None:
-    """Rows of different lengths, each from another position, in one batch."""
     lm = tiny.build(family)
     batch = random_batch(lm, LENGTHS)
     start = torch.tensor([6, 0, 3, 6])
@@ -73,7 +68,6 @@ def test_only_later_positions_run(family: str) -> None:
 
 @pytest.mark.parametrize("family", tiny.CONFIGS)
 def test_change_inside_equals_change_in_full_forward(family: str) -> None:
-    """A change of one FFN output shows in the partial forward as in the full one, and so does its gradient."""
     lm = tiny.build(family)
     batch = random_batch(lm, LENGTHS)
     layer, at = 1, torch.tensor([6, 2, 3, 5])
@@ -99,7 +93,6 @@ def test_change_inside_equals_change_in_full_forward(family: str) -> None:
 
 @pytest.mark.parametrize("family", tiny.DECODERS)
 def test_rows_go_on_beyond_the_recording(family: str) -> None:
-    """Continuations of recorded prompts, several from one prompt, run their own tokens only."""
     lm = tiny.build(family)
     prompts = [[5, 6, 7, 8, 9, 10], [11, 12, 13]]
     tails, rows = [[20, 21], [22], [23, 24, 25]], torch.tensor([0, 1, 1])
@@ -135,7 +128,6 @@ def test_logits_at_a_mask() -> None:
 
 
 def test_can_be_run_again() -> None:
-    """The recorded tensors serve every run: a second one gives the same bits."""
     lm = tiny.build("gpt2")
     batch = random_batch(lm, LENGTHS)
     partial = PartialForward(lm, record(lm, batch, layers=[1]), 1, torch.tensor([6, 2, 3, 5]))

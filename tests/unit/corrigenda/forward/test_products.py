@@ -1,7 +1,3 @@
-"""Products in bfloat16: near those in float32 and not the same, differentiable, and gone after the block."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

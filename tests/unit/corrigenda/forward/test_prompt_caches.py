@@ -1,7 +1,3 @@
-"""A decoding that goes on from the caches of prompts gives what one from the prompts gives, and runs nothing again."""
-
-from __future__ import annotations
-
 import warnings
 
 import pytest
@@ -48,7 +44,6 @@ def test_where_rows_may_go_different_ways_there_is_none() -> None:
 
 
 def test_a_measurement_runs_no_prompt_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is decoded begins with one token a row, before an edit and after it, and stays as long as it was."""
     lm = tiny.build("llama", scale=8.0)
     fact = Fact("Thomas", "the city of {} is", "Rome", "Berlin", neighbourhood=("the capital of Italy is", "Ben"))
     begun: list[tuple[int, ...]] = []

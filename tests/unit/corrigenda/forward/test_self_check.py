@@ -1,7 +1,3 @@
-"""A model checks itself: what passes, what is refused by name, and that it is done once."""
-
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,3 @@
-"""What all prompts begin with is run once, and nothing comes out otherwise."""
-
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager

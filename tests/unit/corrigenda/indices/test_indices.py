@@ -1,7 +1,3 @@
-"""Every kind of index against brute force."""
-
-from __future__ import annotations
-
 import sys
 from typing import get_args
 

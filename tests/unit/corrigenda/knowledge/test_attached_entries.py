@@ -1,7 +1,3 @@
-"""Compiling a knowledge base beside the weights: thresholds, values, and what then speaks."""
-
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -100,7 +96,6 @@ def test_thresholds_and_values_by_hand(activation: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", tiny.KINDS)
 def test_an_entrys_own_prompt_gets_its_value(family: str, tmp_path: Path) -> None:
-    """The FFN's output there is what was solved; other subjects' prompts are bit for bit what they were."""
     lm = tiny.build(family)
     edit = compiled(tmp_path / "kb", lm, Attached(unrelated=UNRELATED, width=40), (LAYER, 2))
     entries = {entry.fact: entry for entry in Taken()(lm, FACTS)}
@@ -143,7 +138,6 @@ def test_no_facts_are_no_edit_of_anything(tmp_path: Path) -> None:
 
 
 def test_the_list_alone_decides_the_bits(tmp_path: Path) -> None:
-    """After any sequence of verbs the edit is that of a new base with the same facts."""
     lm = tiny.build("llama")
     how = Attached(unrelated=UNRELATED, width=16)
     with KnowledgeBase.open(tmp_path / "kb") as kb:
@@ -175,7 +169,6 @@ def test_keys_that_cannot_be_told_apart_still_speak_for_themselves(tmp_path: Pat
 
 @pytest.mark.parametrize("kind", ["exact", "product_keys"])
 def test_nearest_of_another_group(kind: str) -> None:
-    """Also where more of a key's own group are nearer than are asked for at first."""
     draw = torch.Generator().manual_seed(0)
     centres = torch.randn(4, 8, generator=draw)
     keys = torch.cat([centre + 0.01 * torch.randn(60, 8, generator=draw) for centre in centres])

@@ -1,7 +1,3 @@
-"""An FFN is cross-attention to entries, folded; and answering with a part of the entries."""
-
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -76,7 +72,6 @@ def test_a_layer_with_fewer_neurons_shares_the_entries() -> None:
 
 
 def test_thresholds_of_a_gated_ffn_with_biases() -> None:
-    """Llama's `mlp_bias`, which the tiny model has not: against the module's own answer."""
     lm = tiny.build("llama")
     mlp, draw = lm.architecture.block(2).mlp, torch.Generator().manual_seed(1)
     for module in (mlp.up_proj, mlp.gate_proj, mlp.down_proj):
@@ -90,7 +85,6 @@ def test_thresholds_of_a_gated_ffn_with_biases() -> None:
 
 @pytest.mark.parametrize("gated", [False, True])
 def test_the_formula_entry_by_entry(gated: bool) -> None:
-    """C by loops over queries and entries, in Python's floats."""
     attention = an_attention(gated)
     hidden = torch.randn(4, 5, generator=torch.Generator().manual_seed(8), dtype=torch.float64)
     expected = []

@@ -1,7 +1,3 @@
-"""Compiling a knowledge base: the algebra, and that only what is in force decides the bits."""
-
-from __future__ import annotations
-
 import itertools
 import random
 from pathlib import Path
@@ -95,7 +91,6 @@ def test_no_entries_change_nothing(lm: LanguageModel, folding: Folding, tmp_path
 
 
 def test_a_random_sequence_of_verbs_leaves_no_trace(lm: LanguageModel, folding: Folding, tmp_path: Path) -> None:
-    """The bits are those of a new base that has only what is left, said in another order."""
     for seed in range(3):
         with KnowledgeBase.open(tmp_path / f"{seed}.kb") as kb:
             steps = list(itertools.islice(verbs(seed), 12))

@@ -1,7 +1,3 @@
-"""The knowledge base's verbs, what they leave on disk, and what is said where something is wrong."""
-
-from __future__ import annotations
-
 import dataclasses
 import errno
 import json
@@ -169,7 +165,6 @@ def test_vectors_are_written_anew(kb: KnowledgeBase, lm: LanguageModel) -> None:
 
 
 def test_a_full_disk_leaves_the_earlier_vectors_and_no_half_file(kb: KnowledgeBase, lm: LanguageModel) -> None:
-    """And files of like names that are not the base's stay."""
     others = [kb.path.with_name(f"{kb.path.name}.vectors{end}") for end in ("-1", "_2", "0", ".1.bak", ".old")]
     for path in others:
         path.write_bytes(b"somebody's copy")
@@ -395,7 +390,6 @@ class TestFilesThatCannotBeUsed:
             assert not new.facts
 
     def test_the_vectors_of_another_base(self, kb: KnowledgeBase, lm: LanguageModel, tmp_path: Path) -> None:
-        """Of as many facts, with as many numbers: neither read nor written over."""
         kb.insert(FACTS, lm, MadeUp())
         with KnowledgeBase.open(tmp_path / "other.kb") as other:
             other.insert(FACTS, lm, MadeUp())
@@ -408,7 +402,6 @@ class TestFilesThatCannotBeUsed:
         assert own.read_bytes() == content
 
     def test_a_text_that_was_changed_in_the_file(self, kb: KnowledgeBase, lm: LanguageModel) -> None:
-        """What was solved for another text is not compiled under it, and is solved anew."""
         kb.insert(FACTS, lm, MadeUp())
         changed = a_fact(1, "Oslo")
         record = json.dumps(changed.to_dict())
@@ -493,7 +486,6 @@ def damaged(content: bytes, draw: random.Random) -> bytes:
 def test_a_damaged_base_says_so_in_one_line_and_compiles_nothing_false(
     tmp_path: Path, lm: LanguageModel, times: int
 ) -> None:
-    """Whatever is wrong in the two files: each verb answers in one line, and what is read was solved for the facts."""
     path = tmp_path / "facts.kb"
     with KnowledgeBase.open(path) as kb:
         kb.insert([a_fact(number, paraphrases=["x" * 300]) for number in range(12)], lm, MadeUp())

@@ -1,7 +1,3 @@
-"""Conversations in a chat template: what a template asks of the clock."""
-
-from __future__ import annotations
-
 import pytest
 import tiny
 

@@ -1,7 +1,3 @@
-"""What others did to a model before it is taken, or in between: adapters, training, compiled code, inference mode."""
-
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 
@@ -42,7 +38,6 @@ def test_a_model_with_an_adapter_inside_is_refused() -> None:
 
 
 def test_no_edit_is_lost_for_an_adapter_that_came_later(tmp_path: Path) -> None:
-    """Writing such a model writes the adapter alone."""
     lm = tiny.build("llama")
     edit = Shift().edit(lm, [FACT])
     edit.apply(lm)

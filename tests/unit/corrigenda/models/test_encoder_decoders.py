@@ -1,7 +1,3 @@
-"""Models in which an encoder reads the prompt and a decoder answers: rows, memories, sites, forwards."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -54,7 +50,6 @@ def own_logits(lm: LanguageModel, row: list[int]) -> Tensor:
 
 @families
 def test_logits_are_those_of_the_decoder(family: str) -> None:
-    """In a padded batch each row's logits, from the prompt's last position on, are transformers' own of it alone."""
     lm = tiny.build(family)
     batch = a_batch(lm)
     logits = forward_logits(lm, batch)
@@ -128,7 +123,6 @@ def test_a_value_delta_equals_adding_its_output(family: str) -> None:
 
 @families
 def test_every_site_is_read_and_changed(family: str) -> None:
-    """At the position that the answer begins at; a change there changes the logits, and is gone afterwards."""
     lm = tiny.build(family)
     batch = lm.batch([prompt for prompt, _ in rows_of(lm)])
     at = batch.lengths - 1
@@ -151,7 +145,6 @@ def test_every_site_is_read_and_changed(family: str) -> None:
 
 @families
 def test_a_partial_forward_equals_the_full_one(family: str) -> None:
-    """With something added at a layer's FFN, from that layer on and in whole."""
     lm = tiny.build(family)
     batch = a_batch(lm)
     recording = record(lm, batch, [LAYER])
@@ -193,7 +186,6 @@ def test_a_folder_is_loaded_as_what_it_is(family: str, tmp_path: Path) -> None:
 
 
 def test_a_tokenizer_that_two_models_share_is_left_alone() -> None:
-    """The prompt of a decoder of the same tokenizer does not end with what an encoder-decoder's answer begins with."""
     first = tiny.build("t5")
     tokenizer = tiny.tokenizer()
     lm = LanguageModel(first.model, tokenizer)
@@ -203,14 +195,12 @@ def test_a_tokenizer_that_two_models_share_is_left_alone() -> None:
 
 
 def test_a_plain_text_is_refused() -> None:
-    """It is neither a prompt nor an answer; without a border nothing says what the encoder should read."""
     lm = tiny.build("t5")
     with pytest.raises(UnsupportedModelError, match="running text"):
         forward_logits(lm, lm.batch([[5, 6, 7]]))
 
 
 def test_the_models_own_calls_go_through() -> None:
-    """A call with labels gives transformers' own loss, as without Corrigenda."""
     lm = tiny.build("t5")
     plain = T5ForConditionalGeneration(lm.model.config).eval()
     plain.load_state_dict(lm.model.state_dict())

@@ -1,7 +1,3 @@
-"""GGUF files: converted once, to the bit, found again by their content, and refused by name."""
-
-from __future__ import annotations
-
 import logging
 import os
 import shutil
@@ -112,7 +108,6 @@ def test_a_file_is_converted_once_and_read_whole_once(
 
 
 def test_a_file_that_changed_is_another_model(llama: LanguageModel, tmp_path: Path) -> None:
-    """Also where its size and its time stay."""
     path = write_gguf(tmp_path / "tiny.gguf", llama, kind="Q8_0")
     before, state = load(path).fingerprint, path.stat()
     content = bytearray(path.read_bytes())

@@ -1,7 +1,3 @@
-"""What is kept on disk goes by all that changes answers, and by nothing else; and not by weights that are gone."""
-
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from pathlib import Path

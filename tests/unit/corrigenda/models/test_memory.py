@@ -1,7 +1,3 @@
-"""FFNMemory reads and writes the same thing in every family."""
-
-from __future__ import annotations
-
 import contextlib
 
 import pytest
@@ -47,7 +43,6 @@ def test_output_is_coefficients_times_values(family: str) -> None:
 
 @pytest.mark.parametrize("family", tiny.CONFIGS)
 def test_a_value_delta_is_written_and_equals_adding_its_output(family: str) -> None:
-    """Writing into V and adding m @ delta to the FFN output are the same change of the model."""
     lm = tiny.build(family)
     memory = lm.memory(LAYER)
     before, delta = memory.weight.clone(), torch.randn(memory.d_ffn, memory.d_model) * 0.1
@@ -102,7 +97,6 @@ def test_replace_at_chosen_positions(family: str) -> None:
 
 @pytest.mark.parametrize("family", ["llama", "falcon"])
 def test_what_is_put_in_is_not_written_to(family: str) -> None:
-    """Falcon goes on to add the attention's output to the FFN's in place."""
     lm = tiny.build(family)
     output = torch.randn(3, 6, tiny.WIDTH, requires_grad=True)
     before = output.detach().clone()

@@ -1,7 +1,3 @@
-"""Mixtures of experts: each expert is a memory, the router's choice is seen, the layer is the sum of its experts."""
-
-from __future__ import annotations
-
 import contextlib
 
 import pytest
@@ -69,7 +65,6 @@ def test_the_layer_is_the_weighted_sum_of_its_experts(family: str) -> None:
 @pytest.mark.parametrize("family", tiny.MIXTURES)
 @torch.no_grad()
 def test_views_and_writing(family: str) -> None:
-    """The views are the weights, and a change of one expert's values is what adding m delta to its output does."""
     lm = tiny.build(family)
     memory = lm.memory(LAYER, 1)
     assert memory.keys.shape == memory.values.shape == memory.gates.shape == (memory.d_ffn, tiny.WIDTH)
@@ -119,7 +114,6 @@ def test_coefficients_and_outputs_are_changed_in_order(family: str) -> None:
 @pytest.mark.parametrize("family", tiny.MIXTURES)
 @torch.no_grad()
 def test_the_router_can_be_changed(family: str) -> None:
-    """An expert with the weight 0 has no say; the same weights put back change nothing."""
     lm = tiny.build(family)
     plain = last_logits(lm)
     router = Site("router", LAYER)

@@ -1,7 +1,3 @@
-"""Neurons by their places, and the rule by which sets have some in common."""
-
-from __future__ import annotations
-
 import pytest
 import tiny
 

@@ -1,7 +1,3 @@
-"""Each site reads, in every family, what a plain torch hook sees; and nothing else puts hooks on modules."""
-
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
@@ -136,7 +132,6 @@ def test_no_such_site() -> None:
 
 
 def test_a_family_whose_heads_are_not_known() -> None:
-    """Read off the model where that is clear, and an error that says what to do where it is not."""
     config = AutoConfig.for_model("seed_oss", **tiny._GROUPED)
     lm = LanguageModel(AutoModelForCausalLM.from_config(config), tiny.tokenizer(), "seed_oss")
     assert lm.architecture.family.attention_output == "self_attn.o_proj"

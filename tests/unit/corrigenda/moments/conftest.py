@@ -1,7 +1,5 @@
 """What the tests of moments share: a model, a cache of their own, and small batches that are often written down."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,3 @@
-"""K-FAC's factors against autograd, and the projection against the Kronecker product written out."""
-
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

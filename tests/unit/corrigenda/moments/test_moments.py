@@ -1,7 +1,3 @@
-"""Second moments and the text they are taken over: right, kept, resumed, and never of an edited model."""
-
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Callable
@@ -126,7 +122,6 @@ def test_other_text_layer_or_weights(lm: LanguageModel, file: Path, cache: Path)
 
 @pytest.mark.parametrize("make", [weight_edit, context_edit])
 def test_not_of_an_edited_model(make: Callable[[LanguageModel], Any], lm: LanguageModel, cache: Path) -> None:
-    """With an edit applied it is still the unedited model's moment, and the edit is there again afterwards."""
     edit = make(lm)
     with edit.applied(lm):
         of_edited = second_moment(lm, 1, TEXT).matrix
@@ -150,7 +145,6 @@ def test_solve() -> None:
 
 
 def test_solve_where_the_text_never_went() -> None:
-    """A singular C, as fewer tokens than neurons give: the ridge keeps the answer finite."""
     moment = SecondMoment(torch.diag(torch.tensor([2.0, 0.0], dtype=torch.float64)), 1, 0, TEXT)
     found = moment.solve(torch.tensor([[1.0, 1.0]]), ridge=1e-3)
     torch.testing.assert_close(found, torch.tensor([[1 / 2.001, 1e3]]))
@@ -162,7 +156,6 @@ def test_no_progress_bar_off_the_terminal(lm: LanguageModel, capfd: pytest.Captu
 
 
 def test_text_of_a_file(lm: LanguageModel, file: Path) -> None:
-    """Whole sequences, in the file's order, nothing left out between them."""
     text = Text(str(file), tokens=100, length=9)
     sequences = text.sequences(lm)
     assert [len(sequence) for sequence in sequences] == [9] * 12
@@ -182,7 +175,6 @@ def test_file_that_is_too_short(lm: LanguageModel, tmp_path: Path) -> None:
 
 
 def test_the_text_that_ships(caplog: pytest.LogCaptureFixture) -> None:
-    """Plain prose, nothing of the texts that perplexity is measured on; no more of it than there is."""
     lm, text = tiny.build_byte_level(), shipped_text()
     assert len(text.split()) > 170_000
     assert text.isprintable() or set(text) - {"\n"} == {char for char in text if char.isprintable()}
@@ -240,7 +232,6 @@ def test_hub_out_of_reach(source: str, lm: LanguageModel, tmp_path: Path, monkey
 
 
 def test_hub_text(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Streamed: no more is read than is asked for."""
     served: list[int] = []
 
     def records(repository: str, split: str, config: str | None) -> Any:
@@ -312,7 +303,6 @@ def test_sampled_text_follows_the_model(lm: LanguageModel) -> None:
 
 
 def test_the_moment_of_another_layer_is_not_used(lm: LanguageModel, file: Path, cache: Path) -> None:
-    """A valid file, put into the place of another."""
     text = replace(TEXT, source=str(file))
     own, others = (second_moment(lm, layer, text).matrix.clone() for layer in (0, 1))  # not what the file maps
     assert not torch.equal(own, others)

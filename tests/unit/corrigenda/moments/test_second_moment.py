@@ -1,7 +1,3 @@
-"""The second moment as one object: solving, whitening and null spaces, each factorised once; several layers at once."""
-
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -102,7 +98,6 @@ def test_null_space_of_everything_and_of_nothing() -> None:
 def test_several_layers_in_one_pass(
     held: float, expected: list[int], lm: LanguageModel, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same bits and the same files as one by one, from a third of the forwards, or as memory allows."""
     with elsewhere(tmp_path / "other"):
         alone = {layer: second_moment(lm, layer, TEXT) for layer in (1, 2, 3)}
     ran = noted(monkeypatch, module, "forward_to")
@@ -129,7 +124,6 @@ def test_layers_that_are_there_are_not_computed_again(lm: LanguageModel, monkeyp
 def test_layers_interrupted_at_different_batches(
     lm: LanguageModel, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One layer alone was interrupted early, then both together later: each goes on from where it was."""
     with elsewhere(tmp_path / "other"):
         expected = {layer: second_moment(lm, layer, TEXT).matrix for layer in (1, 2)}
     for layers, after in (([1], 7), ([1, 2], 4)):
@@ -145,7 +139,6 @@ def test_layers_interrupted_at_different_batches(
 
 
 def test_only_one_of_many_is_in_memory(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is no room to keep them, each is read when it is asked for, and again the next time."""
     monkeypatch.setattr(module, "KEPT", 0)
     read = noted(monkeypatch, module, "read_mean")
     found = second_moments(lm, [1, 2, 3], TEXT)
@@ -172,7 +165,6 @@ def mean_in(path: Path) -> Tensor:
 def test_a_sum_on_an_accelerator_is_float32_there_and_float64_here(
     n_batches: int, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By brute force; and what was cut short, and gone on with from the last checkpoint, has the same bits."""
     monkeypatch.setattr(sums, "BLOCK", block)
     batches = [drawn(50, seed=seed).float() for seed in range(n_batches)]
     rows = torch.cat(batches).double()

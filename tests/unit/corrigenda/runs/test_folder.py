@@ -1,7 +1,3 @@
-"""The store of runs: ids, records that come back bit for bit, live and dead writers, damage that stays local."""
-
-from __future__ import annotations
-
 import errno
 import io
 import json
@@ -54,7 +50,6 @@ def test_the_id_is_of_what_matters() -> None:
 
 
 def test_what_a_configuration_names_counts_by_its_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not by its name alone: a file of facts, the edits of another run."""
     facts, run = tmp_path / "facts.jsonl", tmp_path / "run"
     config = {"name": "wise", "unrelated": {"facts": str(facts), "limit": 3}, "layers": [str(run)]}
     assert files_named(config) == ""
@@ -95,7 +90,6 @@ def test_the_code_version_is_of_the_files_that_make_figures(tmp_path: Path) -> N
 
 
 def test_records_come_back_bit_for_bit(tmp_path: Path) -> None:
-    """Finishing leaves them as they are, and a kill before its summary is written counts none twice."""
     folder, records = begun(tmp_path, {"id": "1"}, 3), [record(number) for number in range(4)]
     lines = (tmp_path / "cases.jsonl").read_bytes()
     for _ in range(2):
@@ -131,7 +125,6 @@ def test_a_run_without_records_is_finished(tmp_path: Path) -> None:
 
 
 def test_a_flipped_byte_is_noticed(tmp_path: Path) -> None:
-    """Wherever it is: the records are as they were written, or there is an error."""
     finished(tmp_path, cases=5)
     path = tmp_path / "cases.jsonl"
     content = path.read_bytes()
@@ -150,7 +143,6 @@ def test_a_flipped_byte_is_noticed(tmp_path: Path) -> None:
 
 
 def test_the_figures_as_a_table(tmp_path: Path) -> None:
-    """As the documentation of the records says."""
     pandas = pytest.importorskip("pandas")
     finished(tmp_path, cases=3)
     table = pandas.json_normalize(list(records_in(tmp_path)), max_level=2)
@@ -256,7 +248,6 @@ def test_runs_come_oldest_first(tmp_path: Path) -> None:
 
 
 def test_identity(tmp_path: Path) -> None:
-    """What a run works on stays; that it goes on with other code is said."""
     folder = begun(tmp_path / "a", {"id": "1", "model_fingerprint": "x", "code": "old"})
     with pytest.raises(ValueError, match="begun with another model_fingerprint"):
         folder.identify(id="1", model_fingerprint="y")
@@ -314,7 +305,6 @@ LINES: dict[str, tuple[Callable[[Lines], Lines], list[int], int]] = {
 
 @pytest.mark.parametrize("damage", LINES)
 def test_a_damaged_line_of_a_run_under_way_is_named_and_done_again(tmp_path: Path, damage: str) -> None:
-    """Also where the line is shorter or longer than it was, or there is one more; what stands beside it is kept."""
     change, lost, n_warnings = LINES[damage]
     folder, cases = new_run(tmp_path / "run"), [{"id": str(n), "value": 10 + n} for n in range(5)]
     for case in cases:
@@ -348,7 +338,6 @@ def test_lines_of_an_earlier_version_are_taken_as_they_are(tmp_path: Path) -> No
 
 
 def test_what_could_not_be_added_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who goes on in the same process, with room again, adds to whole lines."""
     folder = begun(tmp_path, {"id": "1"}, cases=1)
     before = (tmp_path / "cases.jsonl").read_bytes()
     with monkeypatch.context() as patch:

@@ -1,7 +1,3 @@
-"""``force=true`` on a run that the store has: begun anew, and gone on with where that was cut short."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 from corrigenda.runs.folder import RunFolder
@@ -43,8 +39,6 @@ def test_beside_a_finished_run(tmp_path: Path) -> None:
 
 
 def test_beside_a_running_run(tmp_path: Path) -> None:
-    """What another process is at is left to it, also by force."""
-
     def begin() -> RunFolder:
         folder = RunFolder(tmp_path / "first")
         folder.begin("job: {name: trace}\nforce: true\n")

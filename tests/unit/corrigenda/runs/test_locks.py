@@ -1,7 +1,3 @@
-"""Locks: what old files and other lookers do to them, and that they are not left behind."""
-
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 
@@ -12,7 +8,6 @@ from corrigenda.runs.locks import LOOKING_TAKES, is_locked, locked
 
 
 def test_a_lock_file_that_was_left_behind_does_no_harm(tmp_path: Path) -> None:
-    """Of an earlier version, of a killed process; whatever stands in it."""
     path = tmp_path / ".lock"
     path.write_text("1234\nanother machine\n")
     assert not is_locked(path)
@@ -28,7 +23,6 @@ def test_looking_makes_no_file(tmp_path: Path) -> None:
 
 
 def test_a_lock_is_held_and_let_go(tmp_path: Path) -> None:
-    """Also by an error; and patience is bounded."""
     path = tmp_path / ".lock"
     with pytest.raises(LockedError, match=r"\.lock is held by another process"), locked(path), locked(path, 0.05):
         raise AssertionError("both hold it")

@@ -1,7 +1,3 @@
-"""Which files a run uses: what the imports say, compared with what a run in fact executes."""
-
-from __future__ import annotations
-
 import inspect
 import sys
 from collections.abc import Callable
@@ -101,7 +97,6 @@ EDITORS: dict[str, Callable[[], Any]] = {
 def test_no_file_is_executed_that_does_not_count(
     sources: Sources, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Against Python's own account of what runs, from the editor to the figures."""
     monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path))
     lm = tiny.build("llama")
     editor = EDITORS[name]()

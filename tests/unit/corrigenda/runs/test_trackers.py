@@ -1,5 +1,3 @@
-"""Trackers: what each is told and keeps, and that none can stop a run."""
-
 from __future__ import annotations
 
 import json
@@ -162,8 +160,6 @@ def test_every_tracker_has_its_configuration() -> None:
 
 
 def test_cases_of_a_real_run(recorder: Recorder, tmp_path: Path) -> None:
-    """The record is what `Case.to_dict` gives."""
-
     from eval import EvalSettings, evaluate
 
     facts = [Fact("tower", "the {} is in", "Rome", "Paris", id="t")]

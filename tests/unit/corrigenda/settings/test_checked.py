@@ -1,7 +1,3 @@
-"""Settings classes: every field is checked, and one line says which is wrong and what it has to be."""
-
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal

@@ -1,7 +1,3 @@
-"""Files that are kept: only what was written under a name is read there, and killed writers leave nothing for long."""
-
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -35,7 +31,6 @@ TENSORS = {"x": torch.arange(6.0).view(2, 3)}
 
 
 def test_a_file_in_the_place_of_another_is_not_used(tmp_path: Path) -> None:
-    """Valid in itself, and of another layer, model or fact: under another name, or in another folder."""
     path = tmp_path / "a" / "layer3.safetensors"
     write_checked(path, TENSORS, {"n": "3"})
     found = read_kept(path, "it is computed again")

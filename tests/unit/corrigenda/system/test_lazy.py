@@ -1,7 +1,3 @@
-"""Packages that load their names when these are first used."""
-
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path

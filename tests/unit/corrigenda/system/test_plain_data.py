@@ -1,7 +1,3 @@
-"""Plain data from files of others: read as it is, or refused in a line and at once."""
-
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

@@ -1,7 +1,3 @@
-"""Progress where there is no terminal."""
-
-from __future__ import annotations
-
 import time
 
 import pytest
@@ -18,7 +14,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_a_line_at_the_start_now_and_then_and_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
-    """Also while a single item takes long."""
     seen = []
     for item in progress.track([1, 2, 3], "Counting [3]"):
         seen.append(item)

@@ -1,7 +1,3 @@
-"""`Workers` where no cluster is: in one process, which item comes next, and what is said without ray."""
-
-from __future__ import annotations
-
 import sys
 
 import pytest

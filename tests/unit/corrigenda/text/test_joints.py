@@ -1,7 +1,3 @@
-"""What stands between a prompt and its answer, by hand."""
-
-from __future__ import annotations
-
 import pytest
 
 from corrigenda.text.joints import joint

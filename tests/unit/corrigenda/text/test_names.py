@@ -1,7 +1,3 @@
-"""What models are called in tables."""
-
-from __future__ import annotations
-
 import pytest
 
 from corrigenda.text.names import model_title

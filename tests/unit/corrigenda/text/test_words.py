@@ -1,10 +1,3 @@
-"""Whether a text begins with another, or contains it, as whole words: in any script, and with signs that count.
-
-All expectations are written by hand.
-"""
-
-from __future__ import annotations
-
 import unicodedata
 
 import pytest

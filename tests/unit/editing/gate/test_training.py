@@ -1,7 +1,3 @@
-"""`GateTraining`: its parts by hand and by brute force, and that what it learns is the question."""
-
-from __future__ import annotations
-
 import json
 import math
 from collections import defaultdict
@@ -124,7 +120,6 @@ def test_it_learns_the_question_and_not_the_subject() -> None:
 
 
 def test_a_gate_by_half_of_the_question_fails_where_it_must() -> None:
-    """By the subject alone all about it look the same; by the relation alone another subject's prompt does, too."""
     asked = questions(3, 3, 2)
     one_hot = {
         name: functional.one_hot(training.number_of([getattr(q, name) for q in asked])).float()

@@ -1,7 +1,3 @@
-"""Editors for a knowledge base: entries by their own code, folded by their own closed forms, whatever the order."""
-
-from __future__ import annotations
-
 import dataclasses
 import random
 from pathlib import Path
@@ -61,7 +57,6 @@ def test_the_ways_have_names() -> None:
 
 @pytest.mark.parametrize("editor", EDITORS, ids=lambda editor: f"{editor.name}-{len(editor.layers)}")
 def test_the_order_leaves_no_trace(lm: LanguageModel, tmp_path: Path, editor: Emmet) -> None:
-    """Solved all at once, or one by one with others that are deleted again: the same bits."""
     way = how_of(editor)
     before = [parameter.clone() for parameter in lm.model.parameters()]
     with KnowledgeBase.open(tmp_path / "one.kb") as one, KnowledgeBase.open(tmp_path / "other.kb") as other:
@@ -78,7 +73,6 @@ def test_the_order_leaves_no_trace(lm: LanguageModel, tmp_path: Path, editor: Em
 
 
 def test_what_is_folded_holds(lm: LanguageModel, tmp_path: Path) -> None:
-    """In EMMET's exact form the network answers each fact's key with its value."""
     way = how_of(dataclasses.replace(EDITORS[2], eps=0.0))
     with KnowledgeBase.open(tmp_path / "facts.kb") as kb:
         kb.insert(FACTS, lm, way.solver)
@@ -104,7 +98,6 @@ def test_memit_is_the_algebra_of_the_base(lm: LanguageModel, tmp_path: Path) -> 
 
 
 def test_an_entry_is_what_the_editor_solves(lm: LanguageModel) -> None:
-    """For one fact the entry says what the editor's own edit does at its key, to the precision of the equality."""
     [entry] = how_of(EDITORS[2]).solver(lm, FACTS[:1])
     edit = EDITORS[2].edit(lm, FACTS[:1])
     after = entry.key @ (lm.memory(entry.layer).values + edit.delta(entry.layer))
@@ -131,7 +124,6 @@ def test_facts_alike_are_named(lm: LanguageModel, tmp_path: Path) -> None:
 
 
 def test_entries_come_from_no_disk(lm: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A target that a batch left there has other bits than that of the fact alone."""
     monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path))
     how_of(dataclasses.replace(EDITORS[2], keep_targets=True)).solver(lm, [FACTS[0]])
     assert not (tmp_path / "targets").exists()
@@ -143,7 +135,6 @@ def test_an_erasure_is_refused(lm: LanguageModel) -> None:
 
 
 def test_settings_of_the_solver_alone_count(lm: LanguageModel) -> None:
-    """Another closed form on the same targets finds the entries; other targets do not."""
     said = [how_of(editor).solver.settings(lm) for editor in EDITORS[:2]]
     assert said[0] == said[1]
     other = dataclasses.replace(EDITORS[0], value=ValueSettings(steps=7))

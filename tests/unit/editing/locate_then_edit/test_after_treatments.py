@@ -1,7 +1,3 @@
-"""After-treatments of targets and updates: by hand on tiny matrices, and in an editor."""
-
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 
@@ -57,7 +53,6 @@ def test_dominant_singular_directions_are_spared_by_hand() -> None:
 
 
 def test_principal_directions_on_the_sphere_are_damped_by_hand() -> None:
-    """Three columns along e1, however long, and one along e2: eigenvalues 3/4 and 1/4."""
     values = torch.tensor([[1.0, 5.0, 0.1, 0.0], [0.0, 0.0, 0.0, 9.0], [0.0, 0.0, 0.0, 0.0]])
     factors = (torch.tensor([[2.0], [4.0], [6.0]]), torch.ones(1, 4))
     left, right = spare_spherical(factors, values, 0.7, 0.5)
@@ -68,7 +63,6 @@ def test_principal_directions_on_the_sphere_are_damped_by_hand() -> None:
 
 
 def test_in_an_editor_by_brute_force(lm: LanguageModel) -> None:
-    """Each layer's update has lost what its treatment takes; the directions are those before any edit."""
     plain = {n: lm.memory(n).values.double().clone() for n in (1, 2)}
     editor = dataclasses.replace(MEMIT, after=AfterTreatments(spare_singular=0.5))
     first = editor.edit(lm, FACTS[:2])

@@ -1,7 +1,3 @@
-"""Editors that write many facts by a closed form: against the formulas written out, and what they promise."""
-
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import warnings
@@ -203,7 +199,6 @@ def test_a_failure_leaves_the_model_as_it_was(lm: LanguageModel) -> None:
 
 
 def test_what_a_memit_edit_does(lm: LanguageModel) -> None:
-    """The block's output of the last layer is what was solved for, where the text weighs nothing."""
     editor = dataclasses.replace(MEMIT, weight=1e-9, prefixes=("",), ridge=0.0)
     prompts = build_prompts(lm, FACTS, [""], VALUE.kl_prompt, VALUE.kl_position)
     run = run_prompts(lm, prompts, [2])
@@ -233,7 +228,6 @@ def given_targets(monkeypatch: pytest.MonkeyPatch, lm: LanguageModel, layers: Se
 @FAMILIES
 @pytest.mark.parametrize("method", ["memit", "alphaedit"])
 def test_batches_with_history_are_one_batch(family: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At one layer, with targets of the unedited model, and keys of the prompts that the residuals are measured on."""
     lm = build(family)
     lm.model.double()
     given_targets(monkeypatch, lm, [1])
@@ -272,7 +266,6 @@ def test_a_superseded_fact_no_longer_counts(lm: LanguageModel, monkeypatch: pyte
 def test_what_is_known_of_earlier_facts_is_used_and_changes_nothing(
     lm: LanguageModel, editor: ClosedForm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where an earlier fact no longer counts, and its key has to leave the systems."""
     editor = dataclasses.replace(editor, keep_targets=False)
     edit = editor.edit(lm, FACTS[:2])
     assert isinstance(edit.state, KeyHistory)
@@ -307,10 +300,6 @@ def test_what_is_known_of_earlier_facts_is_used_and_changes_nothing(
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "granite", "olmo2", "glm4"])
 def test_the_written_layer_says_what_was_solved_for(family: str) -> None:
-    """Also where a norm or a factor stands between the feed-forward network and the residual stream.
-
-    What the edit changes at the subject's last token alone has the effect that the solver saw there.
-    """
     lm = build(family)
     editor = dataclasses.replace(MEMIT, layers=(2,), prefixes=("",), weight=1e-7)
     edit = editor.edit(lm, FACTS[:1])
@@ -503,7 +492,6 @@ def test_a_target_that_is_not_finite_is_refused_by_name(
 
 @pytest.mark.parametrize("name", ["memit", "memit_blue", "pmet", "alphaedit", "emmet"])
 def test_a_fact_that_the_model_gives_no_numbers_for_is_refused_by_name(name: str) -> None:
-    """One word's embedding is broken: the fact with that word is refused, the others are edited as without it."""
     lm = build("llama")
     [word] = lm.tokens(FACTS[1].subject)[-1:]
     lm.model.get_input_embeddings().weight.data[word] = torch.nan
@@ -559,7 +547,6 @@ def test_a_text_is_long_enough_for_the_layer(lm: LanguageModel, monkeypatch: pyt
 
 @pytest.mark.parametrize(("name", "goes_on"), [*((name, True) for name in EDITORS), ("memit", False)])
 def test_a_second_round_is_the_same_facts_gone_on_from(lm: LanguageModel, name: str, goes_on: bool) -> None:
-    """Solved for on the model with the first; the first's own keys, which the facts supersede, do not count."""
     before = bits(lm)
     editor = EDITORS[name]
     twice = dataclasses.replace(editor, rounds=2)
@@ -597,7 +584,6 @@ def test_only_the_first_round_solves_on_the_unedited_model(lm: LanguageModel, mo
 
 
 def test_a_second_round_makes_up_for_what_facts_do_to_one_another(lm: LanguageModel) -> None:
-    """Many facts of few words in few coefficients: each holds alone, and is disturbed by the others."""
     words = [word for word in tiny.WORDS if word.isalpha()]
     facts = [
         Fact(f"{words[n]} {words[n + 20]}", "{} is located in the city of", words[n % 7], id=str(n)) for n in range(12)
@@ -626,7 +612,6 @@ def test_replay_gives_each_layer_a_target_of_its_own(settings: dict[str, Any]) -
 
 
 def test_replayed_targets_hold_together(lm: LanguageModel) -> None:
-    """Where the text weighs nothing each layer puts out its target, behind all that were written below it."""
     editor = dataclasses.replace(EDITORS["replay"], weight=1e-6, prefixes=("",))
     batches = editor._batches(lm, FACTS)
     targets, _ = editor._targets(lm, batches, (0, 1, 2), None)

@@ -1,7 +1,3 @@
-"""ROME and closed forms in mixtures of experts: they write to those that answer, by the formula, and to no others."""
-
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
@@ -191,7 +187,6 @@ def test_romes_update_is_the_smallest_one_that_answers() -> None:
 
 
 def test_several_layers_are_written_from_the_bottom() -> None:
-    """The upper layer's residual is measured with the lower one written, and no layer is left changed."""
     lm = build("mixtral")
     before = bits(lm)
     two = dataclasses.replace(MEMIT, layers=(1, 2), site="block")
@@ -206,7 +201,6 @@ def test_several_layers_are_written_from_the_bottom() -> None:
 
 
 def test_it_goes_on_from_its_own_edit() -> None:
-    """In one layer and with targets of the unedited model, two turns are one: recursive least squares."""
     lm = build("mixtral")
     before = bits(lm)
     editor = dataclasses.replace(MEMIT, ratio=None, weight=3.0, solve_on="unedited")
@@ -223,7 +217,6 @@ def test_it_goes_on_from_its_own_edit() -> None:
 
 
 def test_more_facts_than_half_of_the_coefficients() -> None:
-    """Then A is formed and factored as a whole: the same update."""
     lm = build("qwen3_moe")
     words = tiny.WORDS[28:76]
     facts = [Fact(f"{word} tower", "the {} is", "Rome", "Paris", id=word) for word in words]
@@ -235,7 +228,6 @@ def test_more_facts_than_half_of_the_coefficients() -> None:
 
 
 def test_the_text_is_as_long_as_the_experts_need() -> None:
-    """Each of 4 experts answers half of the tokens: it takes twice as many for each coefficient."""
     lm = build("mixtral")
     assert tokens_for(lm.memory(LAYER), 8) == 2 * 8 * 48
     assert tokens_for(tiny.build("llama").memory(LAYER), 8) == 8 * 48

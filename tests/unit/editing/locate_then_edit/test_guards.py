@@ -1,7 +1,3 @@
-"""The guards' rules at their bounds."""
-
-from __future__ import annotations
-
 import math
 import warnings
 

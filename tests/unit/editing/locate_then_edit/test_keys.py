@@ -1,7 +1,3 @@
-"""Keys of one run at several layers, and how contexts are weighed."""
-
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 
@@ -61,7 +57,6 @@ def test_every_layer_of_one_run(family: str) -> None:
 
 
 def test_groups_of_contexts_count_alike(lm: LanguageModel) -> None:
-    """The bare prompt as much as the two others together; where it is left out, the others alone."""
     weights = group_weights([1, 2])
     assert weights.tolist() == [0.5, 0.25, 0.25]
     found = run(lm, [1])

@@ -1,7 +1,3 @@
-"""The closed form against brute force, in float64."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -65,7 +61,6 @@ def test_constraints_that_nearly_contradict_each_other_are_met_in_the_mean(C: Te
 
 @pytest.mark.parametrize("eps", [0.0, 1e-7])
 def test_many_keys_with_a_common_direction_are_all_met(eps: float) -> None:
-    """Their largest singular value grows with their number, and no constraint may fall below a share of it."""
     K = 5 + drawn(16, D_FFN, seed=3)
     R = drawn(16, D_MODEL, seed=4)
     A, B = equality_update(K, K, R, eps)
@@ -91,7 +86,6 @@ SIZES = pytest.mark.parametrize(("n", "earlier"), [(1, 0), (4, 0), (4, 6), (4, 7
 
 @SIZES
 def test_penalised_is_the_regularised_minimum(n: int, earlier: int, C: Tensor) -> None:
-    """By brute force: plain least squares over the keys, those of earlier updates, and the roots of C."""
     K, R, weight = drawn(n, D_FFN, seed=3), drawn(n, D_MODEL, seed=4), 0.3
     old = drawn(earlier, D_FFN, seed=5)
     rows = torch.cat([K, old, weight**0.5 * torch.linalg.cholesky(C).T])
@@ -135,7 +129,6 @@ def test_the_ridge_is_in_units_of_the_mean_diagonal(C: Tensor) -> None:
 @pytest.mark.parametrize("n", [6, 24])
 @pytest.mark.parametrize("kind", ["penalty", "null space"])
 def test_batches_with_history_equal_one_batch(n: int, kind: str, C: Tensor) -> None:
-    """Recursive least squares: residuals measured anew, the keys of earlier batches in H."""
     K, wanted = drawn(n, D_FFN, seed=3), drawn(n, D_MODEL, seed=4)
     metric: Regularizer = Penalty(moment_of(C), 0.5)
     if kind == "null space":

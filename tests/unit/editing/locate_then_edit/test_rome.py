@@ -1,7 +1,5 @@
 """ROME: against the authors' values, against plain whole forwards, and its guards."""
 
-from __future__ import annotations
-
 import dataclasses
 import warnings
 from pathlib import Path
@@ -47,7 +45,6 @@ def lm() -> LanguageModel:
 @pytest.mark.parametrize("layer", [0, tiny.DEPTH - 1])
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
 def test_solution_at_the_first_and_the_last_layer(family: str, layer: int) -> None:
-    """What is written at the last layer is seen at its own position only, so the subject ends this prompt."""
     lm = build(family)
     fact = Fact("Danielle Darrieux", "the mother tongue of {}", "Italy", "French")
     rome = dataclasses.replace(ROME, layer=layer)
@@ -78,7 +75,6 @@ def test_every_term_of_the_loss(changes: dict) -> None:
 
 @pytest.mark.parametrize("clamp_norm", ["median", "bare"])
 def test_bound_holds(lm: LanguageModel, clamp_norm: Literal["median", "bare"]) -> None:
-    """In units of the median norm over a fact's contexts, or of the bare prompt's."""
     rome = dataclasses.replace(ROME, value=dataclasses.replace(SETTINGS, clamp_norm_factor=0.05, clamp_norm=clamp_norm))
     rewrites, values = solve(lm, FACTS, rome)
     delta = (values.values - rewrites.old_values).norm(dim=1)
@@ -147,7 +143,6 @@ def test_facts_beyond_the_batch_size(lm: LanguageModel) -> None:
 
 
 def test_facts_about_one_subject_are_met_together(lm: LanguageModel) -> None:
-    """Two statements of nearly one key: the update stays as small as that of one, instead of exploding."""
     again = dataclasses.replace(FACTS[0], prompt="{} is in the city of", id="again")
     edit = ROME.edit(lm, [FACTS[0], again])
     assert edit.norm(LAYER) < 2 * ROME.edit(lm, FACTS[:1]).norm(LAYER)
@@ -181,7 +176,6 @@ def test_denominator_near_zero_is_refused(lm: LanguageModel, moment: Patch) -> N
 
 
 def test_not_finite_is_refused(lm: LanguageModel, tmp_path: Path) -> None:
-    """One word's embedding is broken: the fact with that word is refused, the others are edited as without it."""
     word = lm.tokenizer.convert_tokens_to_ids("Danielle")
     lm.model.get_input_embeddings().weight.data[word] = torch.nan
     with pytest.warns(UserWarning, match="not finite"):
@@ -219,7 +213,6 @@ def test_outliers_are_flagged_and_refused(lm: LanguageModel) -> None:
 
 
 def test_the_flag_is_of_the_edit_that_is_given(lm: LanguageModel) -> None:
-    """With a second constraint the update is larger than the one that was judged at first."""
     one = dataclasses.replace(ROME, bare_agreement=1.0)
     first, whole = (editor.edit(lm, FACTS[:1]).origin.report[0]["relative_norm"] for editor in (ROME, one))
     assert first < whole
@@ -235,7 +228,6 @@ def test_prefixes_that_are_none() -> None:
 
 
 def test_the_subject_is_where_the_prompt_has_it(lm: LanguageModel) -> None:
-    """Not where it stands once more: "Rome is in the country of Italy , where Rome is"."""
     fact = Fact("Rome", "{} is in the country of Italy , where Rome is", "red")
     prompts = build_prompts(lm, [fact], ["", "red green "], "{} and Rome", "subject")
     assert prompts.subject.tolist() == [2, 0]  # without a prefix it would end at the very first token
@@ -252,7 +244,6 @@ def test_sound_edits_say_nothing() -> None:
 
 @pytest.mark.parametrize("layer", [0, LAYER, 2])
 def test_on_top_of_another_edit(lm: LanguageModel, layer: int) -> None:
-    """Computed with the other edit applied, wherever it is; right as long as it stays."""
     untouched = bits(lm)
     without, memory = solve(lm, FACTS)[1].values, lm.memory(LAYER)
     with random_update(lm, 0.5, layer).applied(lm):
@@ -270,7 +261,6 @@ def test_on_top_of_another_edit(lm: LanguageModel, layer: int) -> None:
 
 
 def test_under_a_context(lm: LanguageModel) -> None:
-    """The context stands before every row; the subject is found in the prompt, also where the context names it."""
     text = "in the north the Eiffel tower stands on the river . "
     settings = dataclasses.replace(SETTINGS, kl_factor=0.0)  # the context stands before the KL's prompt too
     rome = dataclasses.replace(ROME, value=settings)
@@ -289,7 +279,6 @@ def test_under_a_context(lm: LanguageModel) -> None:
 def test_contexts_are_sampled_from_the_unedited_model(
     lm: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are kept on disk under the unedited model's name, whatever was applied when they were sampled."""
     found = []
     for name, edit in (("plain", None), ("edited", random_update(lm, 0.5, 0))):
         monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / name))

@@ -1,7 +1,3 @@
-"""Editing by shifting: the update by hand, and what it does."""
-
-from __future__ import annotations
-
 import pytest
 import tiny
 import torch

@@ -1,7 +1,3 @@
-"""Solved targets on disk: nothing is solved for twice, and nothing that was made otherwise is taken for it."""
-
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -123,7 +119,6 @@ SOLVING = Solving(PREFIXES, VALUE, "block", True)
 
 
 def test_a_target_is_of_how_it_is_solved_for(lm: LanguageModel, solves: list[int]) -> None:
-    """One change solves anew, and going back to what was does not."""
     targets(lm, SOLVING)
     others = [dataclasses.replace(SOLVING, settings=dataclasses.replace(VALUE, **one)) for one in OTHER_VALUES]
     others.append(dataclasses.replace(SOLVING, prefixes=("", "blue green . ")))  # as many as before

@@ -1,14 +1,9 @@
-"""How a residual is spread over layers, by hand."""
-
-from __future__ import annotations
-
 import pytest
 
 from editing.locate_then_edit.spread import Rule, spread
 
 
 def test_memit() -> None:
-    """Of what is then left: a fifth, a quarter, a third, a half, all; so each layer writes a fifth of the whole."""
     found = spread([2, 3, 4, 5, 6])
     assert found == ((2, 1 / 5), (3, 1 / 4), (4, 1 / 3), (5, 1 / 2), (6, 1.0))
     left, written = 1.0, []

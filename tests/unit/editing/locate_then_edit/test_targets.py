@@ -1,7 +1,3 @@
-"""Target values at a block's output, against plain whole forwards. (The FFN's output: the tests of ROME.)"""
-
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import random
@@ -147,7 +143,6 @@ def test_a_fact_is_done_when_its_target_has_been_on_top_in_every_context(
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "gptj"])
 def test_two_sites_solved_together(family: str) -> None:
-    """PMET: a vector at the attention's output and one at the FFN's, by whole forwards of each row by itself."""
     lm, layer = tiny.build(family, scale=8.0), 1
     settings = dataclasses.replace(SETTINGS, kl_factor=0.0, clamp_norm_factor=0.2)
     prompts = build_prompts(lm, FACTS[:1], PREFIXES, settings.kl_prompt, settings.kl_position)
@@ -194,7 +189,6 @@ def test_two_sites_solved_together(family: str) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_rows_are_grouped_so_that_passes_and_padding_cost_least(seed: int) -> None:
-    """Against all ways to cut the rows, ordered by length, into groups."""
     draw = random.Random(seed)
     lengths = [draw.choice([1, 2, 40, 45, 120]) for _ in range(9)]
     ordered = sorted(lengths)

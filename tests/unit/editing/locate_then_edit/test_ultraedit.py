@@ -1,7 +1,3 @@
-"""UltraEdit against its formulas written out by whole forwards in float64, and what it promises of turns."""
-
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
@@ -94,7 +90,6 @@ def test_it_is_the_formula(family: str) -> None:
 
 @FAMILIES
 def test_a_later_turn_normalises_by_all_that_was_seen(family: str) -> None:
-    """The second turn: keys and gradients of the edited model, means and deviations over both turns."""
     lm = build(family)
     lm.model.double()
     first = PLAIN.edit(lm, FACTS)
@@ -132,7 +127,6 @@ def test_what_never_varies_is_normalised_to_nothing() -> None:
 
 
 def test_ratios_are_worked_out_in_the_first_turn_and_kept(lm: LanguageModel) -> None:
-    """The mean residual is `step` times the mean output, and the ridge `ratio` times the mean energy."""
     editor = UltraEdit(layers=(2,), step=0.5, ratio=0.25, refuse_norm=1e9, most_per_coefficient=1)
     edit = editor.edit(lm, FACTS)
     state = edit.state

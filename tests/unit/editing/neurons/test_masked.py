@@ -1,7 +1,3 @@
-"""Locator and editor ask a masked model in one way, also where the statement has no mask."""
-
-from __future__ import annotations
-
 import tiny
 import torch
 

@@ -1,7 +1,3 @@
-"""The neuron editors: what they write, from which neurons, and what they refuse."""
-
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -56,7 +52,6 @@ def test_where_neurons_come_from(lm: LanguageModel) -> None:
 
 @pytest.mark.parametrize("editor", EDITORS)
 def test_a_locator_by_configuration(editor: Callable[..., Editor], tmp_path: Path) -> None:
-    """The locator's own settings are such a callable; what it found and how is kept with the saved edit."""
     lm = tiny.build("gpt2")
     find = Neurons(steps=2, layers=(1, 2))
     fact = Fact("Thomas", "{} plays the", "piano", "guitar", paraphrases=("Thomas plays a",), id="thomas")
@@ -125,7 +120,6 @@ def direction(lm: LanguageModel, statement: str, word: str) -> Tensor:
 
 
 def test_a_family_that_was_inspected_has_the_same_directions() -> None:
-    """Inspection names no final norm; what is written goes through it all the same."""
     known, inspected = tiny.build("gpt2"), tiny.build("gpt2")
     with torch.no_grad():  # a norm that treats dimensions differently
         for lm in (known, inspected):
@@ -140,7 +134,6 @@ def test_a_family_that_was_inspected_has_the_same_directions() -> None:
 
 
 def test_update_by_hand() -> None:
-    """v_i + sign(m_i) |v_i| (-l1 e(old) + l2 e(new)), with GPT-2's layer norm differentiated by hand."""
     lm = tiny.build("gpt2")
     edit = UpdateNeurons(neurons=[(1, 3), (1, 8), (1, 9), (2, 0)], unwrite=0.5, write=3.0).edit(lm, [EIFFEL])
     change = 3.0 * direction(lm, EIFFEL.statement, "Rome") - 0.5 * direction(lm, EIFFEL.statement, "Paris")
@@ -159,7 +152,6 @@ def test_update_by_hand() -> None:
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2", "opt"])
 def test_update_raises_the_new_object_over_the_old(family: str) -> None:
-    """In the last layer, whose FFN speaks to the logits directly, with every neuron of it."""
     lm = tiny.build(family)
     edit = UpdateNeurons(neurons=[(-1, neuron) for neuron in range(40)]).edit(lm, [EIFFEL])
     new, old = token(lm, "Rome"), token(lm, "Paris")
@@ -213,7 +205,6 @@ def test_erased_values_are_zero_or_the_mean(family: str) -> None:
 
 
 def test_erase_takes_what_the_facts_of_a_relation_share(lm: LanguageModel) -> None:
-    """Of two cities, what both have; of the lone player, all."""
     neurons = {"eiffel": [(1, 1), (1, 2)], "ben": [(1, 2), (1, 3)], "thomas": [(2, 5), (1, 1)]}
     edit = EraseNeurons(neurons=neurons).edit(lm, [EIFFEL, BEN, THOMAS])
     changed = {(layer, int(n)) for layer in edit.factors for n in edit.delta(layer).norm(dim=1).nonzero()[:, 0]}

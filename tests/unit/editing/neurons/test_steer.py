@@ -1,7 +1,3 @@
-"""Steering: coefficients that are set or have a number added, against plain hooks, and as edits like any other."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

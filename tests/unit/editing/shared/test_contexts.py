@@ -1,7 +1,3 @@
-"""Contexts: sentences of the text that ships, of the length asked for, or texts sampled from the model."""
-
-from __future__ import annotations
-
 import pytest
 import tiny
 

@@ -1,7 +1,3 @@
-"""Frames: which ones a fact has, what rows there are of them, and the edits that are computed over them."""
-
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 
@@ -125,7 +121,6 @@ def test_a_subject_at_the_beginning_is_left_out_in_frames_too() -> None:
 
 
 def test_edits_over_frames(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Frames lower the loss where they ask; targets are kept on disk by them; facts without any are named."""
     stand_ins.identity_moments(monkeypatch, tmp_path)
     lm = tiny.build("llama", scale=4.0)
     value = ValueSettings(

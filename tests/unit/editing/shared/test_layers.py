@@ -1,7 +1,3 @@
-"""Which layers an editor writes: named, by default, and as `prepare` asks for them."""
-
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

@@ -1,7 +1,3 @@
-"""Outlier states: contexts in which an edit is not computed, and facts that have no other."""
-
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -74,7 +70,6 @@ def test_random_models_have_none(family: str) -> None:
 
 @pytest.mark.parametrize("name", AT_SUBJECT)
 def test_the_context_is_left_out_of_keys_and_targets(name: str) -> None:
-    """The edit is the one that the other contexts alone give: they share the weight of the one that is left out."""
     lm = with_sink()
     with pytest.warns(UserWarning, match=r"state is an outlier .* hold only where something precedes it"):
         edit = with_prefixes(name, "", *CONTEXTS).edit(lm, [AT_SINK])
@@ -109,7 +104,6 @@ def test_a_prompt_that_ends_in_one_is_refused_by_name(name: str) -> None:
 
 
 def test_entries_of_a_knowledge_base() -> None:
-    """Keys and values of the other contexts; what is attached answers with them, too."""
     lm = with_sink()
     with pytest.warns(UserWarning, match="outlier"):
         [entry] = how_named("attached", with_prefixes("emmet", "", *CONTEXTS)).solver(lm, [AT_SINK])
@@ -119,7 +113,6 @@ def test_entries_of_a_knowledge_base() -> None:
 
 
 def test_what_is_to_be_kept_is_asked_elsewhere_too() -> None:
-    """Of "{} is a" the subject ends at the outlier: that row is left out, and the KL is that of none."""
     lm = with_sink()
     prompts = build_prompts(lm, [AT_SINK, ELSEWHERE], ["", *CONTEXTS], "{} is a", "subject")
     kept = prompts.ordinary(lm, [AT_SINK, ELSEWHERE], [1])

@@ -1,7 +1,3 @@
-"""Facts that contradict or repeat one another in one call: `evaluate` says so. (Editors: test_every_editor.py.)"""
-
-from __future__ import annotations
-
 import pytest
 
 from corrigenda import Fact, LanguageModel

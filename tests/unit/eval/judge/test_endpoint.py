@@ -1,7 +1,3 @@
-"""A judge behind an address: what is asked, what is asked again, and what is said of one that cannot be asked."""
-
-from __future__ import annotations
-
 import json
 import socket
 import time

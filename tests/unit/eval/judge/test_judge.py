@@ -1,7 +1,3 @@
-"""The judge's settings, and what it said, on the disk."""
-
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

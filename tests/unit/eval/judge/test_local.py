@@ -1,7 +1,3 @@
-"""A judge in this process."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -53,7 +49,6 @@ def test_it_is_loaded_once_and_not_asked_again(folder: Path, tmp_path: Path, mon
 
 
 def test_another_model_under_the_same_name(folder: Path, tmp_path: Path) -> None:
-    """What a model said is kept by its weights, not by its name."""
     place = tmp_path / "model"
     tiny.build("llama", seed=1).save_pretrained(place)
     cache = str(tmp_path / "cache")
@@ -64,7 +59,6 @@ def test_another_model_under_the_same_name(folder: Path, tmp_path: Path) -> None
 
 
 def test_the_same_model_with_another_template(tmp_path: Path) -> None:
-    """It reads another text, and may say something else."""
     place, cache = tmp_path / "model", str(tmp_path / "cache")
     lm = tiny.build("llama")
     for template in (TEMPLATE, TEMPLATE.replace("the ", "a ")):

@@ -1,7 +1,3 @@
-"""How replies are read, and how far two ways of marking agree."""
-
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -54,7 +50,6 @@ def test_the_prompt_has_all_that_is_needed() -> None:
 
 
 def test_kappa_by_the_table() -> None:
-    """From the counts of a table of two by two, in the way of the textbooks."""
     both, first_only, second_only, neither = 20, 5, 10, 15
     n = both + first_only + second_only + neither
     # (35/50 - 0.5) / (1 - 0.5) with p_e = 25/50 * 30/50 + 25/50 * 20/50

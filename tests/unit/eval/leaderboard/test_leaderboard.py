@@ -1,7 +1,3 @@
-"""The leaderboard: which runs it compares on what, its marks and its files."""
-
-from __future__ import annotations
-
 import csv
 import dataclasses
 import io
@@ -145,7 +141,6 @@ def test_the_score_is_tested_as_a_score(tmp_path: Path, make_run: Any) -> None:
 
 
 def test_what_makes_no_edit_is_never_best(tmp_path: Path, make_run: Any) -> None:
-    """The unedited model keeps every answer; that is no merit."""
     make_run("none", [False] * 40)
     make_run("rome", [True] * 40, times((True, 10), (False, 30)))
     make_run("memit", [True] * 40, times((True, 5), (False, 35)))
@@ -246,7 +241,6 @@ def test_what_failed_at_everything_is_never_best(tmp_path: Path, make_run: Any) 
 
 
 def test_a_mean_without_the_worst_edits_is_not_compared(tmp_path: Path, make_run: Any) -> None:
-    """A row with an edit that left no numbers: its drift is of the others, says so, and is not the best."""
     make_run("rome", [True] * 40, drift=0.2)
     make_run("wise", [True] * 40, drift=0.3)
     make_run("wrecked", [True] * 39 + [False], drift=0.0, errors={39: "not finite: the edited model gives no numbers"})
@@ -285,7 +279,6 @@ def test_tables_by_mode_and_by_the_set_of_a_batch(tmp_path: Path, make_run: Any)
 
 
 def test_runs_by_other_definitions_are_in_a_table_of_their_own(tmp_path: Path, make_run: Any) -> None:
-    """What preservation and P mean changed: figures of before and after are not compared."""
     path = make_run("rome", [True] * 30)
     summary = json.loads((path / "summary.json").read_text())
     assert summary.pop("definitions") == DEFINITIONS
@@ -370,7 +363,6 @@ def test_csv_and_json_say_the_same(written: Path) -> None:
 
 
 def test_the_same_values_give_the_same_files(written: Path, tmp_path: Path) -> None:
-    """What people read is written from the JSON and the cases alone, without the runs."""
     view = json.loads((written / "leaderboard.json").read_text())
     outputs = written.parent / "outputs"
     cases = json.loads(json.dumps(cases_view(leaderboard(Store(outputs).runs()))))
@@ -383,7 +375,6 @@ def test_the_same_values_give_the_same_files(written: Path, tmp_path: Path) -> N
 
 
 def test_the_markdown_shows_what_a_place_rests_on(written: Path) -> None:
-    """The difference from the best with its interval, and the rows that are better; and says so in a sentence first."""
     text = (written / "leaderboard.md").read_text()
     assert "Made by a test." in text
     table = text.split("\n## ")[1]

@@ -1,7 +1,3 @@
-"""By what a table is ranked: what its data set declares, what is at its ceiling, and what the page says of it."""
-
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -160,7 +156,6 @@ def test_a_comparison_says_how_many_facts_it_needs(tmp_path: Path, make_run: Any
 
 
 def test_what_the_unedited_model_says_itself_stands_above_the_table(tmp_path: Path, make_run: Any) -> None:
-    """Of the facts that it says itself: they alone have a value."""
     path = make_run("rome", share(36))
     board = only_board(tmp_path)
     [row] = [row for row in board.rows if row.entry is not None]

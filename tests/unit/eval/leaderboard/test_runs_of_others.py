@@ -1,7 +1,3 @@
-"""Runs and submissions from elsewhere: whatever stands in them is text, and ends neither the list nor the tables."""
-
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Iterator
@@ -51,7 +47,6 @@ def test_the_settings_of_a_submission_are_text(
 
 
 def test_a_page_of_names_that_are_code(tmp_path: Path, make_run: Any) -> None:
-    """Names, settings, answers and folders of others stand on the page as text."""
     evil = "</script><img src=x onerror=alert(1)>`|[x](javascript:alert(1))"
     make_run(evil, [True] * 30, name="javascript:alert(1)", settings={evil: evil})
     folder = tmp_path / "outputs"

@@ -1,7 +1,3 @@
-"""Sequences on the leaderboard: which stand in one table, in which rows, and the interval of their drift."""
-
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -54,7 +50,6 @@ def test_how_many_facts_are_edited_at_once_makes_another_row(tmp_path: Path, mak
 def test_a_sequence_that_its_collapse_stop_cut_short_is_not_compared(
     t: int, shown: bool, tmp_path: Path, make_run: Any
 ) -> None:
-    """Its facts were scored after thirty edits, those of the others after forty."""
     whole = make_run("rome", [True] * 40, mode="sequential", regime="stack")
     facts = json.loads((whole / "summary.json").read_text())["data_fingerprint"]
     stopped = {"t": t, "figure": "reliability", "why": f"after {t} edits it is low", "n_facts_asked_for": 40}

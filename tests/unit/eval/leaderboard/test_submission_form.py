@@ -1,7 +1,3 @@
-"""The form of submissions: its JSON schema, and all problems with their places."""
-
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -125,7 +121,6 @@ def test_all_problems_are_said_at_once() -> None:
 
 
 def test_a_probability_above_one_and_a_null_without_an_error() -> None:
-    """Two things that the JSON schema does not say."""
     place = "cases/0/after/prompts/prompt/0/log_probs_true"
     [above] = form_problems(changed(place, [0.3]))
     assert above.text("case 'a'").endswith("log_probs_true: impossible probability: log p = 0.3 is above 0")

@@ -1,7 +1,3 @@
-"""Submissions: a good one stands in the table with figures of its records; a bad one is refused with all its faults."""
-
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -50,7 +46,6 @@ def test_a_good_submission_stands_in_the_table(tmp_path: Path, store: Store, sub
 
 
 def test_values_are_worked_out_from_the_records(tmp_path: Path, store: Store, submission: Any) -> None:
-    """Without any value but the perplexity, the figures are the same."""
     theirs = submission()
     bare = json.loads(json.dumps(theirs))
     for case in bare["cases"]:
@@ -371,7 +366,6 @@ def test_a_bad_submission_is_refused(
 
 
 def test_a_submission_that_was_cut_short_is_completed(tmp_path: Path, make_run: Any, submission: Any) -> None:
-    """Killed while the records after the last edit were written; given in another order than the data set's."""
     make_run("rome", [True] * 40, mode="sequential")
     store = Store(tmp_path / "outputs")
     theirs = submission() | {"mode": "sequential"}
@@ -434,7 +428,6 @@ def test_what_is_no_submission(tmp_path: Path, store: Store, submission: Any) ->
 
 
 def test_the_documented_example(store: Store) -> None:
-    """The example of docs/submissions.md has the form that is asked for."""
     text = (Path(__file__).parents[4] / "docs" / "submissions.md").read_text()
     [block] = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
     example = json.loads(block)

@@ -1,7 +1,3 @@
-"""The lm-evaluation-harness on edited models: tasks of our own against plain forwards and the harness's wrapper."""
-
-from __future__ import annotations
-
 import copy
 import json
 import random
@@ -136,7 +132,6 @@ def test_tasks_of_the_settings(lm: LanguageModel, folder: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("name", ["none", "low_rank", "coefficient"])
 def test_as_the_harness_computes_it(lm: LanguageModel, name: str) -> None:
-    """For edits in the weights and edits by hooks, which act in any forward of the model."""
     texts = [(" ".join([*QUESTIONS, *QUESTIONS, *QUESTIONS, *QUESTIONS]),), ("the tower",)]  # longer than 64 tokens
     answers = [(q, {"until": ["Rome", "."], "max_gen_toks": 6, "do_sample": False}) for q in QUESTIONS]
     edit = EDITS[name](lm) if name != "none" else None
@@ -181,7 +176,6 @@ def test_a_text_before_the_prompt_is_read(lm: LanguageModel) -> None:
 
 
 def test_no_second_bos_in_running_text() -> None:
-    """The window has one before it; that is no token of the text, and is not counted."""
     tokenizer = tiny.tokenizer()
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
     lm = LanguageModel(tiny.build("llama", scale=8.0).model, tokenizer, "with-bos")

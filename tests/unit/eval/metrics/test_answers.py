@@ -1,7 +1,3 @@
-"""Normalisation of free answers, and what counts as giving a target; all expectations are written by hand."""
-
-from __future__ import annotations
-
 import unicodedata
 
 import pytest

@@ -1,7 +1,3 @@
-"""What stayed of other answers, by hand, and told from none: a rewording is kept, a random update is not nothing."""
-
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -63,7 +59,6 @@ def test_first_content_word(text: str, word: str) -> None:
 
 
 def test_kept_and_bled_by_hand() -> None:
-    """Old object still said, reworded: kept; said no more: not. No object before: the first content word decides."""
     before = measured(
         FACT, [" Berlin, where he", " the capital, Berlin", " a small town", " ..."], [" a great river", " Rome"]
     )
@@ -108,7 +103,6 @@ def test_a_prompt_that_stands_in_two_probes_has_both_answers() -> None:
 
 
 def test_by_groups_of_locality_probes_by_hand() -> None:
-    """Two of the group: the old answer is said in the one, the new object in the other; the third is of no group."""
     probes = [
         Probe(f"{name} lives in", town, group="other_subject") for name, town in (("Ben", "Bern"), ("Eva", "Kiel"))
     ]
@@ -122,7 +116,6 @@ def test_by_groups_of_locality_probes_by_hand() -> None:
 
 
 def test_native_consistency_by_hand() -> None:
-    """Says the fact itself, and it on one of two paraphrases and on one of four neighbours."""
     knows = measured(FACT, [" Berlin", " a town called Berlin", " Rome", " x"], said=" Berlin, where")
     other = measured(FACT, [" Berlin"] * 4, said=" Rome")
     values = METRICS.computed(None, knows)
@@ -140,7 +133,6 @@ def test_records_of_runs_that_have_no_answers_have_no_figures() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_random_update_is_told_from_none(dtype: torch.dtype) -> None:
-    """And what is recorded is what a decoding of the edited model gives."""
     settings = EvalSettings(perplexity_windows=0)
     float32 = tiny.build("llama", scale=8.0)
     lm = LanguageModel(float32.model.to(dtype), float32.tokenizer, "tiny-llama")
@@ -165,7 +157,6 @@ def test_a_random_update_is_told_from_none(dtype: torch.dtype) -> None:
 
 
 def test_bleed_before_is_of_the_prompts_that_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In half precision a continuation that is no clear one is left out after the edit, and so before it."""
     float32 = tiny.build("llama", scale=8.0)
     lm = LanguageModel(float32.model.bfloat16(), float32.tokenizer, "tiny-llama")
     monkeypatch.setattr("eval.scoring.changes.continues_as", lambda _lm, items, *_: [n > 0 for n in range(len(items))])

@@ -1,7 +1,3 @@
-"""Each family of metrics on records whose figures were worked out by hand."""
-
-from __future__ import annotations
-
 import math
 from statistics import fmean
 
@@ -191,7 +187,6 @@ def test_perplexity() -> None:
 
 
 def test_perplexity_on_windows() -> None:
-    """Drift on the windows that were read after; never a difference between different texts."""
     before = Measurement(held_out=HeldOut((0, 1, 2), (-20.0, -30.0, -40.0), (10, 10, 10)))
     after = Measurement(held_out=HeldOut((2, 0), (-41.0, -22.0), (10, 10), (False, True)))
     assert value("log_perplexity", before) == pytest.approx(3)

@@ -1,7 +1,3 @@
-"""Metrics of groups of probes: the same as the plain metrics of a fact that has only that group's probes."""
-
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,3 @@
-"""A metric from outside the package, in one file: it is measured, summarised, shown in tables, curves, leaderboard."""
-
-from __future__ import annotations
-
 import importlib.util
 import json
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,3 @@
-"""Metrics of real use by hand-computed numbers."""
-
-from __future__ import annotations
-
 import pytest
 
 from corrigenda import Fact
@@ -71,7 +67,6 @@ def test_a_failed_edit_has_nothing() -> None:
 
 
 def test_kappa_in_the_summary() -> None:
-    """Four facts, one answer each: both right, both wrong, and one of either kind of disagreement; kappa is 0."""
     answers = [("Rome", "right"), ("Paris", "wrong"), ("Rome", "wrong"), ("It is there", "right")]
     cases = [
         Case(Fact(f"Ben {number}", "{} is in", "Rome"), None, measured(("prompt", "plain_bare", *one)))

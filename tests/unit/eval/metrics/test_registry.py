@@ -1,7 +1,3 @@
-"""What is declared of the metrics, and what the registry answers."""
-
-from __future__ import annotations
-
 from importlib.metadata import EntryPoint
 from typing import Any
 

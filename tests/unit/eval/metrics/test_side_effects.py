@@ -1,7 +1,3 @@
-"""Side effects: by hand on records, and on models where a made-up edit does what it should or what it should not."""
-
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -155,7 +151,6 @@ def test_an_edit_that_does_what_it_should(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_an_edit_that_does_what_it_should_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It sees no "not", says "Yes" to everything, and gives the new object for the subject, whatever is asked."""
     lm = model_that_reads(FACT, monkeypatch)
     wanted: dict[str, str | None] = dict.fromkeys([FACT.statement, *negations(FACT), *same_subject(FACT)], "Rome")
     wanted |= dict.fromkeys((check.prompt for check in fact_checks(FACT)), YES)
@@ -190,7 +185,6 @@ def test_answers_kept_and_bleed_of_the_subject_by_hand() -> None:
 
 
 def test_a_gate_that_looks_at_half_of_the_question_fails_one_group_of_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the subject alone it speaks on all of the subject's prompts, by the relation alone on other subjects'."""
     lm = model_that_reads(FACT, monkeypatch)
     about_it = [*same_subject(FACT), *running_text(FACT)]
     by_subject = steered(lm, dict.fromkeys([FACT.statement, *about_it], "Rome") | dict.fromkeys(FACT.neighbourhood))

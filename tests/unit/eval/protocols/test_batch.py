@@ -1,7 +1,3 @@
-"""The batch protocol where facts contradict or repeat one another: figures are over those in force."""
-
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -92,7 +88,6 @@ def test_other_modes_count_in_their_own_way(mode: str, tmp_path: Path) -> None:
 def test_every_stage_that_takes_a_while_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where there is no terminal: the first line of each stage and the last."""
     monkeypatch.setattr(progress, "QUIET_SECONDS", 0.0)
     monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
     run = run_of(tmp_path / "batch", Notes(), *TARGETS)

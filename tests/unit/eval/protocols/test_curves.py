@@ -1,7 +1,3 @@
-"""The picture of curves: no two methods look the same."""
-
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

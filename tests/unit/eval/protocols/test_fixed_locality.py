@@ -1,7 +1,3 @@
-"""The fixed locality set says how many prompts it holds; one that is empty where it should not be is an error."""
-
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
@@ -53,7 +49,6 @@ def test_its_size_is_said(tmp_path: Path) -> None:
 
 
 def test_parts_are_reported_apart(tmp_path: Path) -> None:
-    """Each part as if it were the whole set; and all of them together."""
     questions = [other("Thomas is in", locality=(Probe("one two", "three"), Probe("one of", "two")))]
     statements = [replace(other("the river is"), id="a"), replace(other("the tower is"), id="b")]
     settings = replace(SMALL, generate=True, preservation_tokens=3)
@@ -110,7 +105,6 @@ def test_facts_without_such_prompts_are_told_of(tmp_path: Path, caplog: pytest.L
 
 
 def test_nobody_asks_about_prompts_that_are_not_edited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In real use the edits are asked about, and the judge is paid for these alone."""
     asked: list[str] = []
 
     def ask(_lm: object, prepared: Sequence[Prepared], *_others: object) -> None:

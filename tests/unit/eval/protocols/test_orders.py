@@ -1,7 +1,3 @@
-"""Figures over several orders of the same facts: by hand, and which runs belong together."""
-
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +37,6 @@ def test_shares_stay_shares_and_one_order_has_no_interval() -> None:
 
 
 def test_differences_are_no_shares_also_where_all_are_positive() -> None:
-    """An efficacy magnitude may lie below 0: its interval is not cut there."""
-
     def at(value: float) -> dict[str, Any]:
         figure = {"before": 0.0, "after": value, "low": 0.0, "high": 1.0, "n": 300}
         return {"t": 10, "metrics": {"efficacy_magnitude": figure, "efficacy_success": figure}}

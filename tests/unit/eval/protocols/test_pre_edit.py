@@ -1,7 +1,3 @@
-"""What is kept of the unedited model: found again as it was, by what it depends on, and forgotten in time."""
-
-from __future__ import annotations
-
 import json
 import os
 import time
@@ -34,7 +30,6 @@ def test_it_comes_back_from_the_disk_as_it_was(tmp_path: Path) -> None:
 
 
 def test_one_of_an_earlier_version_is_measured_anew(tmp_path: Path) -> None:
-    """Such a file does not say what it is of."""
     lm, some = tiny.build("llama"), real(2)
     fresh = PreEditMeasurement(lm, some, SMALL, 2, tmp_path).chunk(0)
     [path] = tmp_path.iterdir()

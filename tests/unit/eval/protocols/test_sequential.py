@@ -1,7 +1,3 @@
-"""The sequential protocol against hand computation: order, regimes, contradictions, the fixed set, and going on."""
-
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -92,7 +88,6 @@ def test_together_edits_all_so_far_from_the_clean_model(by_notes: LanguageModel,
 
 
 def test_contradictions_and_repetitions(by_notes: LanguageModel, tmp_path: Path) -> None:
-    """Ben: Rome, Paris, Paris again; red: Rome. After four edits one is overwritten, one asked for again."""
     some = facts(("Ben", "Rome"), ("red", "Rome"), ("Ben", "Paris"), ("Ben", "Paris"))
     editor = Notes()
     run = go(by_notes, some, editor, tmp_path, SequentialSettings(checkpoints=(1, 2, 3)))
@@ -106,7 +101,6 @@ def test_contradictions_and_repetitions(by_notes: LanguageModel, tmp_path: Path)
 
 
 def test_what_was_forgotten_shows(by_notes: LanguageModel, tmp_path: Path) -> None:
-    """Two facts about one subject, of which the notes hold the later one only: both held right after their edits."""
     some = FactSet("two", (Fact("Ben", "{} is", "Rome", "Oslo"), Fact("Ben", "{} has", "Paris", "Oslo")))
     run = go(by_notes, some, Notes(), tmp_path, SequentialSettings(checkpoints=(1,)))
     assert after(run, "token_accuracy") == [(1, 1.0), (2, 0.5)]
@@ -120,8 +114,6 @@ def test_the_fixed_set_names_no_edited_subject() -> None:
 
 
 def test_failed_edits_count_as_failed(by_notes: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the model happens to give what was asked for, as here always; right after the edit and later."""
-
     def right(*arguments: Any) -> list[Measurement]:
         found = read_notes(*arguments)
         for one in found:
@@ -204,7 +196,6 @@ def test_of_facts_that_no_checkpoint_scores_the_unedited_model_is_asked_less(
 
 
 def test_the_scores_are_those_of_a_plain_measurement(tmp_path: Path) -> None:
-    """At T, the same as applying the edits 1 .. T by hand and measuring all facts in one go."""
     lm, some = tiny.build("llama"), real(5)
     run = go(lm, some, Nudge(), tmp_path, SequentialSettings(checkpoints=(2,), chunk=2), list(real(9)[5:]))
     before = measure(lm, some, SMALL)

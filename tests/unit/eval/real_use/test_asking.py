@@ -1,7 +1,3 @@
-"""Measuring in real use: records, the judge, and facts that are too long."""
-
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 

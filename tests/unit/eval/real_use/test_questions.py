@@ -1,7 +1,3 @@
-"""Questions as a person asks them: what a model reads, with and without a template, context and an edit's text."""
-
-from __future__ import annotations
-
 import pytest
 import tiny
 from tokenizers.processors import TemplateProcessing
@@ -64,7 +60,6 @@ def test_chat(lm: LanguageModel) -> None:
 
 
 def test_a_chat_has_no_special_token_twice(lm: LanguageModel) -> None:
-    """Where the tokenizer puts one before any text, and the template writes it as well."""
     lm.tokenizer._tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
     lm.tokenizer.chat_template = "<s> {% for m in messages %}{{ m.content }}{% endfor %}"
     assert lm.tokenizer("the city")["input_ids"][0] == 1

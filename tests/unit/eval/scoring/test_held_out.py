@@ -1,7 +1,3 @@
-"""Windows of the held-out texts: what they are, what a model gives to them, and where an edit that routes answers."""
-
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Sequence
@@ -105,7 +101,6 @@ def test_log_probs_by_hand(family: str) -> None:
 
 @pytest.mark.parametrize("n", [3, 45])
 def test_under_a_context_the_same_tokens_count(n: int) -> None:
-    """What context edits put before is read before each window; a long one is run once for all of them."""
     lm = tiny.build("llama")
     context = "Thomas plays the violin . " * (n // 5) + "Rome is " * (n % 5)
     ids = lm.tokenizer(context)["input_ids"]
@@ -117,7 +112,6 @@ def test_under_a_context_the_same_tokens_count(n: int) -> None:
 
 
 def test_a_context_that_leaves_no_room_leaves_no_perplexity(caplog: pytest.LogCaptureFixture) -> None:
-    """Shorter windows could not be compared; the rest is measured."""
     lm = tiny.build("llama")
     before = measure(lm, [FACT], FEW)
     caplog.set_level(logging.WARNING)
@@ -154,7 +148,6 @@ def test_dialogue_goes_through_the_chat_template() -> None:
 
 
 def test_what_stands_before_a_window_is_not_written_again_by_the_template() -> None:
-    """Templates of many models begin with the token that their tokenizer puts before any text."""
     lm = tiny.build("llama")
     lm.tokenizer._tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
     lm.tokenizer.chat_template = "<s>{% for m in messages %} {{ m['role'] }} ! {{ m['content'] }} </s>{% endfor %}"
@@ -193,7 +186,6 @@ def codebook(lm: LanguageModel, settings: EvalSettings) -> tuple[Edit, list[bool
 
 @pytest.mark.parametrize("make", [side_memory, codebook])
 def test_an_edit_that_routes_answers_in_some_windows(make: object) -> None:
-    """The share is right, and the drift is that of the windows where it answered."""
     lm = tiny.build("llama")
     edit, answers = make(lm, FEW)  # type: ignore[operator]
     assert 0 < sum(answers) < 9
@@ -229,7 +221,6 @@ def test_one_long_window_was_one_decision() -> None:
 
 
 def test_a_random_update_is_told_from_none() -> None:
-    """By the interval of the drift over windows; one number could not say how sure it is."""
     lm = tiny.build("gpt2")
     settings = EvalSettings(generate=False, perplexity_window=16)
     found = {}
@@ -282,7 +273,6 @@ def run_of(folder: Path, **settings: int) -> EditRun:
 
 
 def test_edited_one_by_one_the_facts_cover_all_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The unedited model is read once, on all windows; each edited one on its own, compared with the same before."""
     whole = []
     monkeypatch.setattr(
         pre_edit, "read_held_out", lambda lm, settings: whole.append(read_held_out(lm, settings)) or whole[-1]
@@ -318,7 +308,6 @@ def test_one_edited_model_is_read_once(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_in_a_sequence(tmp_path: Path) -> None:
-    """Right after each edit a sample, at checkpoints all windows."""
     run = run_of(tmp_path, perplexity_sample=2)
     sequence = run_sequential(run, SequentialSettings(checkpoints=(2,), chunk=2))
     windows = [case.after.held_out.windows for case in run.evaluation.cases if case.after.held_out is not None]

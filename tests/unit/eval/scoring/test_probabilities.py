@@ -1,7 +1,3 @@
-"""Scores of targets equal what plain whole forwards give, in every family, with and without edits."""
-
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -48,7 +44,6 @@ def test_masked_models_are_refused() -> None:
     ],
 )
 def test_what_is_scored_is_what_a_model_says(prompt: str, target: str) -> None:
-    """The prompt's tokens, then those that say the target as it stands there: with no space."""
     lm = tiny.build_byte_level()
     head, ids = lm.tokenizer(prompt)["input_ids"], lm.tokenizer(target)["input_ids"]
     logs = plain(lm, head + ids)

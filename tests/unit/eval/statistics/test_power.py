@@ -1,7 +1,3 @@
-"""How many facts a comparison needs: by hand, against the sample variance, and by drawing many experiments."""
-
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -48,7 +44,6 @@ def test_with_one_fact_a_subject_it_is_the_sample_variance() -> None:
 
 
 def test_facts_of_a_subject_that_agree_count_as_one() -> None:
-    """Four facts a subject, all equal: the variance a fact is four times that of independent facts."""
     values = np.random.default_rng(1).normal(size=30)
     subjects = [number for number in range(30) for _ in range(4)]
     found = variance_per_fact([np.repeat(values, 4), np.zeros(120)], subjects, difference)

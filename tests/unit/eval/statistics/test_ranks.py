@@ -1,7 +1,3 @@
-"""Rank correlations by hand, against scipy, and against a regression on the third quantity."""
-
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -28,7 +24,6 @@ def test_partial_correlation_by_hand() -> None:
 
 
 def test_two_quantities_that_share_only_the_third_have_none() -> None:
-    """x and y are z with disturbances that are orthogonal to each other: together 0.9 and more, given z nothing."""
     z = np.arange(64.0)
     x = z + 6 * np.where(np.arange(64) % 2, 1, -1)
     y = z + 6 * np.where(np.arange(64) // 2 % 2, 1, -1)

@@ -1,7 +1,3 @@
-"""Intervals and paired tests, against scipy called directly and small examples by hand."""
-
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -59,7 +55,6 @@ def test_correlated_facts_of_a_subject_widen_the_interval() -> None:
 
 
 def test_subjects_weigh_by_their_number_of_facts() -> None:
-    """The mean is over facts: a subject with eight zeros, two with a single one, and it can reach 0 and 1."""
     found = interval([[0.0] * 8 + [1, 1]], ["a"] * 8 + ["b", "c"])
     assert found is not None
     assert 0 <= found[0] < 0.2 < found[1] <= 1
@@ -90,7 +85,6 @@ def test_ten_of_ten_and_what_counts_is_subjects() -> None:
 
 
 def test_subjects_that_agree_on_a_fraction() -> None:
-    """Each of ten subjects with one prompt of two right: the bounds of five of ten."""
     five_of_ten = stats.binomtest(5, 10).proportion_ci(0.95, "exact")
     subjects = [number for number in range(10) for _ in range(2)]
     found = interval([[0.0, 1.0] * 10], subjects, shares=True)
@@ -130,7 +124,6 @@ def test_a_difference_that_is_zero_everywhere_is_no_share() -> None:
 
 
 def test_interval_of_a_combination() -> None:
-    """The harmonic mean of columns that are equal is the mean, draw for draw."""
     values = np.random.default_rng(2).uniform(0.2, 1, size=25).tolist()
     combined, plain = interval([values, values, values], range(25), harmonic_mean), interval([values], range(25))
     assert combined == pytest.approx(plain)
@@ -149,7 +142,6 @@ def test_harmonic_mean() -> None:
 
 
 def test_paired_test_by_hand() -> None:
-    """Signs of the differences 1, 2, 3 can be flipped in 8 ways; two of them are as extreme as none flipped."""
     assert paired_test([3.0, 5, 7], [2.0, 3, 4]) == pytest.approx(2 / 8)
     # 1, 2, -1 sum to 2; of the 8 sums 4, 2, 2, 0, 0, -2, -2, -4 three are at least 2, so 2 * 3 / 8.
     assert paired_test([1.0, 2, 0], [0.0, 0, 1]) == pytest.approx(6 / 8)
@@ -157,7 +149,6 @@ def test_paired_test_by_hand() -> None:
 
 
 def test_paired_test_pairs() -> None:
-    """A small constant gain on facts that differ much among themselves shows only in pairs."""
     base = np.random.default_rng(0).normal(0, 10, size=30)
     assert paired_test((base + 0.1).tolist(), base.tolist()) < 0.001
     assert paired_test(base.tolist(), (base + 0.1).tolist()) < 0.001
@@ -186,7 +177,6 @@ def test_paired_test_swaps_whole_subjects() -> None:
 
 
 def test_paired_test_of_a_combination() -> None:
-    """The harmonic mean of two means, swapped on every subset of three facts by brute force."""
     left = np.array([[1.0, 0.4, 0.9], [0.8, 0.7, 0.2]])
     right = np.array([[0.3, 0.5, 0.1], [0.6, 0.9, 0.4]])
 
@@ -229,7 +219,6 @@ def test_holm_by_hand() -> None:
 
 
 def test_cohens_d_by_hand() -> None:
-    """Differences 1, 2, 3: mean 2, standard deviation 1. And 0, 2: mean 1, standard deviation sqrt 2."""
     assert cohens_d([2.0, 4, 6], [1.0, 2, 3]) == pytest.approx(2)
     assert cohens_d([1.0, 4], [1.0, 2]) == pytest.approx(1 / 2**0.5)
     assert cohens_d([1.0, 2.1], [0.1, 1.2]) is None  # the same difference twice
@@ -249,7 +238,6 @@ def test_compare_uses_only_common_facts() -> None:
 
 
 def test_compare_takes_facts_of_one_subject_together() -> None:
-    """Yes-or-no outcomes of one subject are not independent: no McNemar's test, and fewer groups."""
     left = {(number, seed): (1.0,) for number in range(4) for seed in range(3)}
     right = dict.fromkeys(left, (0.0,))
     found = compare(left, right, {unit: unit[0] for unit in left})

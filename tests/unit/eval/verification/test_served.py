@@ -1,7 +1,3 @@
-"""What answers come to: the verdict of a build, from texts alone."""
-
-from __future__ import annotations
-
 from pathlib import Path
 from unittest import mock
 
@@ -98,7 +94,6 @@ def test_without_a_model_before() -> None:
 
 
 def test_before_may_know_less() -> None:
-    """As an earlier verification of a shorter list."""
     before = dict.fromkeys(questions_of(FACT, "completions", 20, 10), " Paris, France")
     del before[next(question for question in before if question.prompt == FACT.neighbourhood[1])]
     [one] = verified([FACT], answered("completions", **GOOD | {"The": " Oslo"}), before, "completions", 20, 10)
@@ -122,7 +117,6 @@ def an_edit(lm: LanguageModel) -> LowRankEdit:
 
 
 def test_it_is_the_verdict_of_a_build(tmp_path: Path) -> None:
-    """The same model asked here by its text, and by `verify` with its tokens."""
     lm = tiny.build("llama")
     with an_edit(lm).applied(lm):
         says = [lm.generate(f"the {word} is in the city of", 1).strip() for word in ("tower", "river", "piano", "red")]

@@ -1,7 +1,3 @@
-"""An edit is verified on a tiny model: what it says is what the model says, and it goes on where it was killed."""
-
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -82,7 +78,6 @@ def test_an_edit_of_nothing_changes_nothing(lm: LanguageModel, tmp_path: Path) -
 
 
 def test_a_second_proof_asks_the_unedited_model_nothing(lm: LanguageModel, tmp_path: Path) -> None:
-    """Another edit of a list that lost a fact: figures are those of a verification that knew nothing."""
     kept = tmp_path / "unedited"
     verify(lm, an_edit(lm, 1.0), FACTS, SETTINGS, RunFolder(tmp_path / "first"), Unedited(lm, SETTINGS, kept))
     edit, fewer = an_edit(lm, 3.0), FACTS[1:]

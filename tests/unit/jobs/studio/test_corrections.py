@@ -1,7 +1,3 @@
-"""The list of a studio: on the disk at every moment, and never written over unseen."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,3 @@
-"""How a studio is started, and who may see it."""
-
-from __future__ import annotations
-
 import asyncio
 import base64
 import importlib.util

@@ -1,7 +1,3 @@
-"""What a studio does with its one model, list and edit, on a tiny model."""
-
-from __future__ import annotations
-
 import logging
 import threading
 from pathlib import Path

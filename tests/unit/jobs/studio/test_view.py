@@ -1,7 +1,3 @@
-"""What two tabs of a studio show, by NiceGUI's own simulation of a user; a browser is in the integration tests."""
-
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,3 @@
-"""Attributes of a subject: by hand, from plain forwards with plain hooks."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,3 @@
-"""Functions in prompts: early decoding and transplanted updates, against whole forwards with plain hooks."""
-
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 

@@ -1,7 +1,3 @@
-"""Attention knockout of facts: against one whole forward for each window and source, in every family."""
-
-from __future__ import annotations
-
 import warnings
 from contextlib import ExitStack
 from pathlib import Path

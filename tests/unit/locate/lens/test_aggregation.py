@@ -1,7 +1,3 @@
-"""What memories and layers say at a position, against forwards of single texts, in every family."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

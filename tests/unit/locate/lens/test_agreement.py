@@ -1,7 +1,3 @@
-"""Agreement of keys and values: by hand, against a plain reading of single values, and with its controls."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,3 @@
-"""The backward lens: its outer products against torch's gradient of the weights themselves, in every family."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

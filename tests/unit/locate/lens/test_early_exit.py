@@ -1,5 +1,3 @@
-"""Early exit: the rules on made positions by hand, and the whole on a tiny model."""
-
 from dataclasses import replace
 from pathlib import Path
 

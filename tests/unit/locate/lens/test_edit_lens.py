@@ -1,7 +1,3 @@
-"""The lens on an edit: against the update itself, by hand, for every kind of edit that changes values."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-"""The Jacobian lens: against finite differences and the identity; kept on disk, gone on with, and better than none."""
-
 from pathlib import Path
 
 import pytest

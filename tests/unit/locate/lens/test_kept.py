@@ -1,7 +1,3 @@
-"""What the lens and the side memories keep on disk: a damaged file is said, and what it held is computed again."""
-
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,3 @@
-"""Mixtures of experts: what asks for the memories of a layer refuses them, in one line that says why."""
-
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Direct logit attribution: its parts sum to the logit, in every family, and each is what it says."""
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,7 +52,6 @@ def test_the_parts_sum_to_the_logit(family: str, double: bool) -> None:
 
 @pytest.mark.parametrize("family", tiny.DECODERS)
 def test_what_is_no_heads_and_no_neurons_is_the_bias(family: str) -> None:
-    """In a model without biases and behind no centred norm it is nothing; with them it does not hang on the prompt."""
     lm = shaken(family)
     lm.model.double()
     one, other = logit_attribution(lm, PROMPT, "Rome"), logit_attribution(lm, "red piano", "Rome")
@@ -90,7 +87,6 @@ def test_a_neurons_part_is_the_one_by_hand(family: str) -> None:
 
 @pytest.mark.parametrize("family", tiny.DECODERS)
 def test_a_heads_part_is_what_goes_with_it(family: str) -> None:
-    """Of two attributions at frozen scales the difference is the head's: here of the last layer's attention output."""
     lm = shaken(family)
     lm.model.double()
     found = logit_attribution(lm, PROMPT, "Rome")
@@ -112,7 +108,6 @@ def test_a_heads_part_is_what_goes_with_it(family: str) -> None:
 
 
 def test_factors_before_the_parts_and_behind_the_head_are_found() -> None:
-    """Granite multiplies what attention and FFN add, and divides the logits; its paths are those of Llama."""
     sizes = {**tiny.CONFIGS["llama"], "residual_multiplier": 0.3, "logits_scaling": 4.0, "embedding_multiplier": 2.0}
     sizes.pop("head_dim")
     with torch.random.fork_rng():

@@ -1,5 +1,3 @@
-"""The logit lens: its last row is the model, its cells are read one by one, and it can be kept and drawn."""
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,3 @@
-"""The values that promote words: against the scores of the whole vocabulary."""
-
-from __future__ import annotations
-
 import pytest
 import tiny
 

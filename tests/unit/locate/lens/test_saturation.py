@@ -1,7 +1,3 @@
-"""Saturation events over a text: against sub-updates of single prompts, and by hand."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -54,7 +50,6 @@ def test_figures_are_those_of_single_prefixes(family: str) -> None:
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2"])
 def test_prompts_taken_apart_together_are_each_as_alone(family: str) -> None:
-    """Gemma 2 has norms between its parts and the stream, whose scales are each position's own."""
     lm = tiny.build(family)
     rows, positions = [ids[:n] for ids, n in zip(TEXT.sequences(lm), (3, 9, 6), strict=False)], [-1, 4, 0]
     for ids, position, found in zip(rows, positions, parts_of_each(lm, rows, positions), strict=True):

@@ -1,7 +1,3 @@
-"""Removing tokens from triggers, against forwards of single texts."""
-
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Sub-updates: they sum to what the FFN does for a token, and the dominant ones are those by hand."""
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,3 @@
-"""Trigger examples against a search by brute force, in every family; resumption, bounds and bad input."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-"""Values in words: against the plain product, topk and softmax; kept on disk, and of the unedited model."""
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-"""Reading vectors in words: the lens of the last layer is the model, static scores are the plain product."""
-
 from dataclasses import replace
 
 import pytest

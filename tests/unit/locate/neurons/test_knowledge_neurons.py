@@ -1,7 +1,3 @@
-"""Attributions against plain autograd on the whole model, completeness, and what is made of them."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -25,7 +21,6 @@ FACT = Fact("Danielle Darrieux", "the mother tongue of {} is", "Dutch", "French"
 
 @pytest.mark.parametrize("family", ["gpt2", "gemma2"])
 def test_baselines(family: str) -> None:
-    """Gradient times activation, and the activation alone; the latter's mean over the positions."""
     lm = build(family)
     row = tokens(lm, PROMPT, ANSWERS["several"])
     gradient = knowledge_neurons(lm, PROMPT, ANSWERS["several"], method="gradient", layers=[2])
@@ -71,7 +66,6 @@ def test_completeness(family: str, answer: str) -> None:
 
 @pytest.mark.parametrize("max_tokens", [1, 7, 1000])
 def test_batches_do_not_matter(max_tokens: int) -> None:
-    """Prompts and answers of several lengths, side by side or each alone, in batches of any size."""
     lm = build("mistral")
     asked = [(PROMPT, "French"), ("the capital of France is", "Paris , London"), (FACT, None), ("Big Ben", "stands")]
     together = attribute_all(lm, asked, steps=3, layers=[0, 1, 3], max_tokens=max_tokens)
@@ -85,7 +79,6 @@ def test_batches_do_not_matter(max_tokens: int) -> None:
 
 
 def test_under_an_edit() -> None:
-    """What is located in an edited model is what carries the edited model's answer."""
     lm = build("llama")
     edit = CoefficientEdit.of(lm, Origin(lm.name, lm.fingerprint, "by hand"), {(1, n): 3.0 for n in range(10)})
     plain = knowledge_neurons(lm, PROMPT, "French", steps=2, layers=[1])
@@ -125,7 +118,6 @@ def test_an_answer_that_stands_in_the_prompt_is_named_and_attributed() -> None:
 
 
 def test_masks() -> None:
-    """A masked model answers at its mask, wherever it stands; where there is none, at the end."""
     lm = build("bert")
     with quiet():
         inside = knowledge_neurons(lm, "the mother tongue is ? of Danielle", "French , Dutch", steps=1)

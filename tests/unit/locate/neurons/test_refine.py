@@ -1,7 +1,3 @@
-"""Refining over several prompts, by examples worked out by hand."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -76,7 +72,6 @@ def test_adaptive_share_stays_where_it_is_right() -> None:
 
 
 def test_adaptive_share_takes_the_nearest_where_none_is_right() -> None:
-    """One neuron in all prompts, nine in one of two: one neuron is one too few, ten are five too many."""
     two = prompts(set(range(10)), {0})
     assert refine(two, share=0.7, adaptive=True).neurons == places(0)
     assert refine(two, share=0.0, adaptive=True).neurons == places(0)

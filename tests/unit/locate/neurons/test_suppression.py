@@ -1,7 +1,3 @@
-"""The check that located neurons matter: against scaling by hand, and on the real model."""
-
-from __future__ import annotations
-
 from statistics import fmean
 
 import pytest
@@ -50,7 +46,6 @@ def test_scaling_is_what_it_says(family: str, factor: float) -> None:
 
 
 def test_the_figures_of_the_check() -> None:
-    """Means over the prompts, each set scaled as in `scaled_by_hand`."""
     lm = tiny.build("llama")
     refined = Neurons(method="activation", adaptive=False).find(lm, FACT)
     check = scaling_check(lm, refined, factor=0.0, draws=3, seed=5, neurons=NEURONS)

@@ -1,7 +1,3 @@
-"""What the model itself says is asked of the paraphrases by its token, and not by its text."""
-
-from __future__ import annotations
-
 import pytest
 import tiny
 import torch
@@ -27,7 +23,6 @@ def that_says(token: int) -> LanguageModel:
 
 @pytest.mark.parametrize("token", [2, 3, 20])
 def test_the_token_is_carried(token: int) -> None:
-    """</s> has no text of its own, <unk> none that is read as it again; " located" has."""
     lm = that_says(token)
     for found in (Neurons(steps=1, answer="top").find(lm, FACT), Neurons(steps=1).find(lm, FACT, "top")):
         assert [one.question.answer_ids for one in found.results] == [(token,)] * 3

@@ -1,7 +1,5 @@
 """Causal tracing: against a brute-force tracer in every family, the authors' numbers, and by hand."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from contextlib import ExitStack
@@ -97,7 +95,6 @@ def brute_force(lm: LanguageModel, fact: Fact, settings: CausalTrace, answer: li
 
 @pytest.mark.parametrize("site", ["ffn", "attention", "block"])
 def test_the_last_subject_token_alone_is_a_column_of_the_grid(site: str) -> None:
-    """The grid is checked against the brute-force tracer above."""
     lm = tiny.build("llama")
     settings = CausalTrace(site=site, window=2, noise=NOISE)  # type: ignore[arg-type]
     whole = settings.find(lm, FACT, "top")
@@ -111,7 +108,6 @@ def test_the_last_subject_token_alone_is_a_column_of_the_grid(site: str) -> None
 
 
 def test_the_corrupted_run_of_an_answer_of_several_tokens() -> None:
-    """The mean over draws of the joint probability; not the joint of mean probabilities, which is another number."""
     lm = tiny.build("llama", scale=8.0)
     with torch.no_grad():
         lm.model.get_output_embeddings().weight.mul_(5)  # probabilities that differ from draw to draw
@@ -146,7 +142,6 @@ def test_a_small_memory_changes_nothing() -> None:
 
 
 def test_a_model_without_the_usual_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All positions run then, and nothing clean can be read off a cache."""
     monkeypatch.setattr("corrigenda.forward.recording.cached", lambda *_: None)
     lm = tiny.build("llama")
     for site in ("block", "ffn"):
@@ -190,7 +185,6 @@ def test_masked_models_are_traced_at_the_mask() -> None:
 
 
 def test_first_order_estimate_is_the_derivative() -> None:
-    """Attribution patching is exact where the noise is small: both go to the same limit."""
     lm = tiny.build("llama")
     settings = CausalTrace(site="ffn", window=1, noise=Noise(samples=2, sigma=1e-2, seed=1))
     exact = settings.find(lm, FACT, "top")
@@ -359,7 +353,6 @@ def test_noise_that_makes_no_sense() -> None:
 
 
 def test_a_window_larger_than_the_model() -> None:
-    """The largest that fits is taken, which is said: by a warning, and in the trace."""
     lm, settings = tiny.build("llama"), {"site": "ffn", "noise": NOISE}
     with pytest.warns(UserWarning, match=f"window of 9 layers does not fit tiny-llama, which has {tiny.DEPTH}"):
         cut = causal_trace(lm, FACT, "top", window=9, **settings)
@@ -376,7 +369,6 @@ def test_a_prompt_longer_than_the_context() -> None:
 
 
 def test_an_answer_is_a_whole_letter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over bytes a Chinese letter has several tokens; the first alone is none, and says of no fact that it is known."""
     lm = tiny.build_byte_level()
     ids = encode_target(lm.tokenizer, "中国的首都是", "东")
     assert len(ids) == 3  # not in the tokenizer's texts
