@@ -8,11 +8,12 @@ import json
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from corrigenda.errors import FactError
 from corrigenda.settings.checked import short_repr
+from corrigenda.text.display import half_of_a_character
 from corrigenda.text.joints import joined, joint
 from corrigenda.text.names import did_you_mean
 from corrigenda.text.words import normal_form
@@ -103,7 +104,7 @@ class Fact:
     neighbourhood: tuple[str, ...] = ()
     locality: tuple[Probe, ...] = ()
     portability: tuple[Probe, ...] = ()
-    generation: tuple[str, ...] = field(default=())
+    generation: tuple[str, ...] = ()
     negations: tuple[str, ...] = ()
     reversals: tuple[str, ...] = ()
     same_subject: tuple[str, ...] = ()
@@ -269,15 +270,6 @@ def _require_text(name: str, value: object) -> None:
         raise FactError(name, "is empty")
     if half := half_of_a_character(value):
         raise FactError(name, half)
-
-
-def half_of_a_character(text: str) -> str:
-    """What is wrong with a text that no file can hold; empty where all is well."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        return f"holds half of a character (a lone surrogate) at {error.start}, which no file can hold: {text!a:.100}"
-    return ""
 
 
 def _require_prompt(name: str, value: object) -> None:

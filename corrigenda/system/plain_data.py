@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corrigenda.facts import half_of_a_character
+from corrigenda.text.display import half_of_a_character
 
 if TYPE_CHECKING:
     import yaml

@@ -67,3 +67,12 @@ def on_one_line(text: str, length: int = 60) -> str:
 def quoted(text: str, most: int = 60) -> str:
     """A text in quotation marks, of which at most so many characters are shown."""
     return repr(text) if len(text) <= most else f"{text[:most]!r}..."
+
+
+def half_of_a_character(text: str) -> str:
+    """What is wrong with a text that no file can hold; empty where all is well."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return f"holds half of a character (a lone surrogate) at {error.start}, which no file can hold: {text!a:.100}"
+    return ""

@@ -261,6 +261,21 @@ def read_data(name: str, docs: Path = DOCS) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+def numbers_in(ranges: str, n: int = sys.maxsize) -> list[int]:
+    """The numbers of some ranges, as "3-5,8-9", of facts that are counted from 1.
+
+    Raises:
+        SystemExit: a range is not one, or goes beyond the `n` facts that there are.
+    """
+    found: list[int] = []
+    for part in ranges.split(","):
+        first, _, last = part.partition("-")
+        if not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last) <= n):
+            raise SystemExit(f"--facts {part}: write FIRST-LAST, of the {n} facts of the file")
+        found += range(int(first), int(last) + 1)
+    return found
+
+
 def keeping_option(parser: argparse.ArgumentParser) -> None:
     """Adds the option of a first step that begins with what its data file has (`kept`)."""
     parser.add_argument("--anew", action="store_true", help="keep nothing of the data file that there is")

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pages import ROOT, UNKNOWN, Made, add_note, made, noting
+from pages import ROOT, UNKNOWN, Made, add_note, made, noting, numbers_in
 
 from corrigenda import Fact
 from corrigenda.data import FactSet
@@ -125,13 +125,7 @@ def picked(facts: FactSet, ranges: str) -> FactSet:
     Raises:
         SystemExit: a range is not one, or goes beyond the file.
     """
-    found: list[Fact] = []
-    for part in ranges.split(","):
-        first, _, last = part.partition("-")
-        if not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last) <= len(facts)):
-            raise SystemExit(f"--facts {part}: write FIRST-LAST, of the {len(facts)} facts of the file")
-        found += facts[int(first) - 1 : int(last)]
-    return FactSet(facts.name, tuple(found))
+    return FactSet(facts.name, tuple(facts[number - 1] for number in numbers_in(ranges, len(facts))))
 
 
 def without_generation(facts: FactSet) -> FactSet:

@@ -28,6 +28,7 @@ from corrigenda.data import read_facts
 from corrigenda.forward.generation import decode, sampler
 from corrigenda.system.files import write_file, write_json
 from corrigenda.system.progress import track
+from corrigenda.text.words import places
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = ROOT / "corrigenda" / "data" / "shipped.txt.xz"
@@ -127,11 +128,8 @@ def written(path: Path) -> list[str]:
 def names(text: str, fact: Fact) -> bool:
     """Whether a text has a fact's subject and one of its objects, as whole words."""
     objects = [one for one in (fact.target_new, fact.target_true) if one]
-    if fact.subject not in text or not any(one in text for one in objects):
-        return False
-    return any(
-        all(re.search(rf"(?<!\w){re.escape(part)}(?!\w)", text) for part in (fact.subject, one)) for one in objects
-    )
+    named = any(one in text and places(text, one) for one in objects)
+    return named and fact.subject in text and bool(places(text, fact.subject))
 
 
 def write(folder: Path, files: list[Path], facts: list[Fact]) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from pages import DOCS, UNKNOWN, read_data
+from pages import DOCS, UNKNOWN, numbers_in, read_data
 
 from corrigenda.system.files import write_text
 from eval.metrics import METRICS
@@ -106,11 +106,7 @@ def yardstick(name: str, native: bool = True, floor: bool = True) -> str:
 
 def ends(places: str, n: int) -> str:
     """Of facts, as "1-300" or "3-5,8-9", the first n / 2 and the last: what a sequence scores."""
-    numbers = [
-        number
-        for first, _, last in (part.partition("-") for part in places.split(","))
-        for number in range(int(first), int(last) + 1)
-    ]
+    numbers = numbers_in(places)
     if len(numbers) <= n:
         return places
     first, last = numbers[: n // 2], numbers[len(numbers) - n // 2 :]

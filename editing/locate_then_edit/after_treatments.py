@@ -13,13 +13,18 @@ al. 2025, is `ValueSettings.confident_steps`.) The directions are those of the v
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from corrigenda import LanguageModel
 from corrigenda.settings.checked import Share, checked
 from editing.locate_then_edit.least_squares import Factors
+from editing.locate_then_edit.passes import SubjectRows
+from editing.locate_then_edit.targets import Site
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,27 @@ def anchor_norms(targets: Tensor, outputs: Tensor, values: Tensor, anchor: float
     if anchor is None:
         anchor = float(norms[norms.isfinite()].mean())
     return targets - wanted + anchor * wanted / norms, anchor
+
+
+def anchor_targets(
+    lm: LanguageModel,
+    reported: Sequence[Mapping[str, Any]],
+    rows: SubjectRows,
+    site: Site,
+    weights: Tensor,
+    targets: dict[int, Tensor],
+    report: Sequence[dict[str, Any]],
+) -> None:
+    """Scales the targets of each layer to the norm of the first edit's, which the reports so far keep."""
+    earlier = [one["norm_anchors"] for one in reported if "norm_anchors" in one]
+    anchors = {}
+    for layer, wanted in sorted(targets.items()):
+        _, outputs = rows.measured(lm, layer, layer, site, weights)
+        _, values = rows.measured(lm, layer, layer, "ffn", weights)
+        known = earlier[0][str(layer)] if earlier else None
+        targets[layer], anchors[str(layer)] = anchor_norms(wanted, outputs, values, known)
+    for one in report:
+        one["norm_anchors"] = anchors
 
 
 def spare_singular(factors: Factors, values: Tensor, share: float) -> Factors:

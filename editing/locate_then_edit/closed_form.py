@@ -24,7 +24,7 @@ from corrigenda.moments.text import Text
 from corrigenda.settings.checked import AtLeastOne, Count, NotNegative, Positive, Seed, Share, checked
 from corrigenda.system.workers import Workers
 from editing.editor import require_targets
-from editing.locate_then_edit.after_treatments import AfterTreatments, anchor_norms
+from editing.locate_then_edit.after_treatments import AfterTreatments, anchor_targets
 from editing.locate_then_edit.guards import warn_of_load, warn_of_rank
 from editing.locate_then_edit.history import KeyHistory
 from editing.locate_then_edit.joined import ClosedFormEdit, edit_of, finish, require_one_kind
@@ -36,7 +36,7 @@ from editing.locate_then_edit.solved import Batch, Solving, batches_of
 from editing.locate_then_edit.spread import Rule, spread
 from editing.locate_then_edit.targets import Site, ValueSettings
 from editing.locate_then_edit.writing import Problem, Solution, Step, Writing, task_of
-from editing.shared.contexts import contexts
+from editing.shared.contexts import contexts, require_prefixes
 from editing.shared.extending import check_previous, present, state_of
 from editing.shared.frames import Frames
 from editing.shared.layers import ascending
@@ -119,10 +119,7 @@ class ClosedForm:
     seed: Seed = 0
 
     def __post_init__(self) -> None:
-        if self.prefixes is not None and not self.prefixes:
-            raise SettingsError(
-                f'{type(self).__name__}: prefixes=() must hold at least one text: "" is the bare prompt'
-            )
+        require_prefixes(self, self.prefixes)
         if self.rule == "replay" and (self.ends_only or self.site == "attention_and_ffn"):
             raise SettingsError(
                 f"{type(self).__name__}: rule='replay' gives each layer its target from the first one's; with "
@@ -154,7 +151,7 @@ class ClosedForm:
         lm.architecture.require_causal(self.name)
         require_writable(lm, self.resolved_layers(lm))
         self._contexts(lm)
-        self._moments(lm, self.resolved_layers(lm))
+        self.moments(lm)
 
     @note_disturbance
     @deduplicate
@@ -256,7 +253,16 @@ class ClosedForm:
 
     def moments(self, lm: LanguageModel) -> Mapping[int, Moment]:
         """C of the layers that are written, by layer; kept on disk."""
-        return self._moments(lm, self.resolved_layers(lm))
+        layers = self.resolved_layers(lm)
+        each = self.text.per_coefficient(lm, self.tokens_per_coefficient)
+        least = max(tokens_for(lm.memory(layer), each) for layer in layers)
+        text = self.text.at_least(least)
+        experts = {n: ExpertMoments(lm, n, text) for n in layers if lm.architecture.experts(n) is not None}
+        plain = second_moments(lm, [layer for layer in layers if layer not in experts], text)
+        found: Mapping[int, Moment] = {**plain, **experts} if experts else plain
+        for moment in found.values():
+            warn_of_rank(self.name, moment)
+        return found
 
     def _extended(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> ClosedFormEdit:
         require_targets(self.name, facts)
@@ -267,7 +273,7 @@ class ClosedForm:
         require_writable(lm, layers)
         own = check_previous(self.name, lm, layers, previous, WeightEdit, self.name)  # type: ignore[type-abstract]
         state = KeyHistory() if own is None else state_of(self.name, own, KeyHistory)
-        moments = self._moments(lm, layers)
+        moments = self.moments(lm)
         n_written, width = state.n_written + len(facts), lm.memory(layers[0]).width
         warn_of_load(self.name, n_written, width, self.most_per_coefficient, self.when_crowded)
         batches, writing = self._batches(lm, facts), self._writing(lm, layers, moments)
@@ -279,7 +285,8 @@ class ClosedForm:
                 with lm.edits.suspended() if number == 1 and self.solve_on == "unedited" else nullcontext():
                     targets, report = self._targets(lm, batches, layers, told)
                     if self.after.norm_anchor:
-                        self._anchor(lm, reported, batches, targets, report)
+                        rows, (_, weights) = SubjectRows(lm, [batch.prompts for batch in batches]), self._contexts(lm)
+                        anchor_targets(lm, reported, rows, self.resolved_site(lm), weights, targets, report)
                         reported += report
                 task = task_of(self.name, lm, batches, targets, report)
                 past = state.before(task.facts)
@@ -292,27 +299,6 @@ class ClosedForm:
         return finish(
             lm, self, own, whole.factors, facts, whole.report, whole.state, whole.state.n_written, self.refuse_norm
         )
-
-    def _anchor(
-        self,
-        lm: LanguageModel,
-        reported: Sequence[Mapping[str, Any]],
-        batches: Sequence[Batch],
-        targets: dict[int, Tensor],
-        report: Sequence[dict[str, Any]],
-    ) -> None:
-        """Scales the targets to the norm of the first edit's, which the reports so far keep."""
-        rows = SubjectRows(lm, [batch.prompts for batch in batches])
-        earlier = [one["norm_anchors"] for one in reported if "norm_anchors" in one]
-        anchors = {}
-        _, weights = self._contexts(lm)
-        for layer, wanted in sorted(targets.items()):
-            _, outputs = rows.measured(lm, layer, layer, self.resolved_site(lm), weights)
-            _, values = rows.measured(lm, layer, layer, "ffn", weights)
-            known = earlier[0][str(layer)] if earlier else None
-            targets[layer], anchors[str(layer)] = anchor_norms(wanted, outputs, values, known)
-        for one in report:
-            one["norm_anchors"] = anchors
 
     def _batches(self, lm: LanguageModel, facts: Sequence[Fact]) -> list[Batch]:
         """The facts' prompts, in the batches in which they are solved for."""
@@ -344,36 +330,11 @@ class ClosedForm:
         else:
             steps = [Step(layer, share, layers[-1]) for layer, share in spread(layers, self.rule)]
         _, weights = self._contexts(lm)
-        return Writing(
-            self.name,
-            self.solution,
-            steps,
-            moments,
-            self.resolved_site(lm),
-            weights,
-            self.after,
-            self.ridge,
-            self.alike,
-            self.keeps_history,
-            self.batch_size,
-        )
-
-    def _moments(self, lm: LanguageModel, layers: Sequence[int]) -> Mapping[int, Moment]:
-        each = self.text.per_coefficient(lm, self.tokens_per_coefficient)
-        least = max(tokens_for(lm.memory(layer), each) for layer in layers)
-        text = self.text.at_least(least)
-        experts = {n: ExpertMoments(lm, n, text) for n in layers if lm.architecture.experts(n) is not None}
-        plain = second_moments(lm, [layer for layer in layers if layer not in experts], text)
-        moments: Mapping[int, Moment] = {**plain, **experts} if experts else plain
-        for moment in moments.values():
-            warn_of_rank(self.name, moment)
-        return moments
+        how = (self.after, self.ridge, self.alike, self.keeps_history, self.batch_size)
+        return Writing(self.name, self.solution, steps, moments, self.resolved_site(lm), weights, *how)
 
     def _contexts(self, lm: LanguageModel) -> tuple[list[str], Tensor]:
         """The contexts, and how much each counts in a key."""
-        if self.prefixes is not None:
-            prefixes, others = list(self.prefixes), [len(self.prefixes) - 1]
-        else:
-            prefixes = contexts(lm, self.prefix_lengths, self.text, self.seed)
-            others = [number for _, number in self.prefix_lengths]
-        return prefixes, group_weights([1, *filter(None, (*others, self.frames.number))])
+        found = contexts(lm, self.prefix_lengths, self.text, self.seed, self.prefixes)
+        others = [number for _, number in self.prefix_lengths] if self.prefixes is None else [len(found) - 1]
+        return found, group_weights([1, *filter(None, (*others, self.frames.number))])

@@ -15,7 +15,6 @@ from torch import Tensor
 from corrigenda import EditRefusedError, Fact, LanguageModel, LowRankEdit, Origin
 from corrigenda.edits.experts import ExpertsEdit
 from corrigenda.edits.weights import require_writable
-from corrigenda.errors import SettingsError
 from corrigenda.models.alone import one_thread
 from corrigenda.moments.experts import ExpertMoments, Moment
 from corrigenda.moments.second_moment import second_moment
@@ -32,7 +31,7 @@ from editing.locate_then_edit.prompts import Prompts
 from editing.locate_then_edit.solved import batches_of
 from editing.locate_then_edit.targets import ValueSettings, solve_target_values
 from editing.registry import register
-from editing.shared.contexts import contexts
+from editing.shared.contexts import contexts, require_prefixes
 from editing.shared.frames import Frames
 from editing.shared.layers import OneLayer
 from editing.shared.together import deduplicate, note_disturbance, refused_alone
@@ -112,8 +111,7 @@ class Rome(OneLayer):
     seed: Seed = 0
 
     def __post_init__(self) -> None:
-        if self.prefixes is not None and not self.prefixes:
-            raise SettingsError('Rome: prefixes=() must hold at least one text: "" is the bare prompt')
+        require_prefixes(self, self.prefixes)
 
     @one_thread
     def prepare(self, lm: LanguageModel) -> None:
@@ -217,6 +215,4 @@ class Rome(OneLayer):
         return second_moment(lm, layer, self.text)
 
     def _contexts(self, lm: LanguageModel) -> list[str]:
-        if self.prefixes is not None:
-            return list(self.prefixes)
-        return contexts(lm, self.prefix_lengths, self.text, self.seed)
+        return contexts(lm, self.prefix_lengths, self.text, self.seed, self.prefixes)

@@ -35,7 +35,7 @@ from editing.locate_then_edit.solved import Batch, Solving, batches_of
 from editing.locate_then_edit.targets import ValueSettings
 from editing.locate_then_edit.writing import task_of
 from editing.registry import register
-from editing.shared.contexts import contexts
+from editing.shared.contexts import contexts, require_prefixes
 from editing.shared.extending import check_previous, state_of, without
 from editing.shared.frames import Frames
 from editing.shared.layers import OneLayer
@@ -135,8 +135,7 @@ class Scoped(OneLayer):
     name: str = "scoped"
 
     def __post_init__(self) -> None:
-        if self.prefixes is not None and not self.prefixes:
-            raise SettingsError('Scoped: prefixes=() must hold at least one text: "" is the bare prompt')
+        require_prefixes(self, self.prefixes)
 
     @one_thread
     def prepare(self, lm: LanguageModel) -> None:
@@ -305,9 +304,7 @@ class Scoped(OneLayer):
         return Solving(prefixes, self.value, "block", keep, self.workers, self.frames, told, "last")
 
     def _prefixes(self, lm: LanguageModel) -> list[str]:
-        if self.prefixes is not None:
-            return list(self.prefixes)
-        return contexts(lm, self.prefix_lengths, self.text, self.seed)
+        return contexts(lm, self.prefix_lengths, self.text, self.seed, self.prefixes)
 
     def _weights(self, lm: LanguageModel) -> Tensor:
         """How much each context counts in a mean over them: as much as any other."""

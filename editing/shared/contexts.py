@@ -17,7 +17,19 @@ from corrigenda.prompts import encode_plain
 _SENTENCE = re.compile(r"[A-Z][^.!?\"\n]*\.(?= [A-Z])")
 
 
-def contexts(lm: LanguageModel, lengths: Sequence[tuple[int, int]], text: Text, seed: int = 0) -> list[str]:
+def require_prefixes(editor: object, prefixes: Sequence[str] | None) -> None:
+    """Raises SettingsError where contexts are given to an editor, and there are none."""
+    if prefixes is not None and not prefixes:
+        raise SettingsError(f'{type(editor).__name__}: prefixes=() must hold at least one text: "" is the bare prompt')
+
+
+def contexts(
+    lm: LanguageModel,
+    lengths: Sequence[tuple[int, int]],
+    text: Text,
+    seed: int = 0,
+    prefixes: Sequence[str] | None = None,
+) -> list[str]:
     """The empty context, then short texts: sentences of the text that ships, or sampled from the model.
 
     Args:
@@ -26,6 +38,7 @@ def contexts(lm: LanguageModel, lengths: Sequence[tuple[int, int]], text: Text, 
         text: what second moments are taken over. Where it is sampled from the model, so are contexts (from its 5 most
             likely tokens, as ROME's authors do); else they are sentences of the text that ships.
         seed: for sampling and for the choice of sentences.
+        prefixes: contexts to take instead, as they are.
 
     Returns:
         contexts that end in ". ", ready to stand before a prompt; the first is "".
@@ -33,6 +46,8 @@ def contexts(lm: LanguageModel, lengths: Sequence[tuple[int, int]], text: Text, 
     Raises:
         SettingsError: the text that ships is too short for so many.
     """
+    if prefixes is not None:
+        return list(prefixes)
     found, source = [""], text.fitting(lm).source
     for length, number in lengths:
         if source == "self":
