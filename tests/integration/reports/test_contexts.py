@@ -129,25 +129,3 @@ def page(report: ModuleType, facts: dict[str, Any], subjects: list[str], folder:
     data = report.REPORT.digested({"figures": figures, "runs": runs, "made": [way, way]})
     [path] = report.REPORT.page(data, folder)
     return " ".join(path.read_text().split())
-
-
-def test_what_a_comparison_says(report: ModuleType, tmp_path: Path) -> None:
-    """By hand: a point more in every one of 20 facts is no chance; the same everywhere is not told apart."""
-    subjects = [f"subject {number}" for number in range(20)]
-    left = {"efficacy_success": [1.0] * 20, "neighbourhood_kl": [0.2] * 20, "paraphrase_success": [0.5] * 20}
-    right = {"efficacy_success": [0.0] * 20, "neighbourhood_kl": [0.1] * 20, "paraphrase_success": [0.5] * 20}
-    said = page(report, {"5": left, "20": right}, subjects, tmp_path)
-    assert "**1 + 5 contexts are told apart from 1 + 20 contexts in efficacy success (ES) 100.0 [" in said
-    assert "], neighbourhood KL 0.100 [" in said
-    assert "Not told apart: paraphrase success (PS) 0.0 [0.0, 0.0] (n = 20, p >= 0.05 by Holm)." in said
-
-
-def test_seconds_are_compared_only_of_variants_that_were_made_alike(report: ModuleType, tmp_path: Path) -> None:
-    subjects = [f"subject {number}" for number in range(20)]
-    facts = {name: {"seconds": [value + place for place in range(20)]} for name, value in (("5", 1.0), ("20", 3.0))}
-    assert "seconds -2.00" in page(report, facts, subjects, tmp_path)
-    assert "seconds" not in page(report, facts, subjects, tmp_path, alike=False)
-    here, there = ([{"code": code, "begun": begun}] for code, begun in (("a", 1), ("b", 1)))
-    assert report.made_alike(here, [{"code": "a", "begun": 2}])
-    assert not report.made_alike(here, there)
-    assert not report.made_alike(here, [*here, *there])

@@ -202,15 +202,3 @@ def test_what_stays_of_the_data_and_what_is_replaced(report: ModuleType) -> None
         ("zsre", ["memit"]),
         ("counterfact", ["rome"]),
     ]
-
-
-@pytest.mark.slow
-def test_solved_targets_are_shared(report: ModuleType, arguments: list[str], tmp_path: Path) -> None:
-    def solved(methods: str) -> int:
-        report.REPORT.main(["collect", *arguments, "--methods", methods])
-        return len(list((tmp_path / "cache" / "targets").glob("*/*.safetensors")))
-
-    assert solved("memit") == 8
-    assert solved("memit_plain") == 8
-    # Of the order of the file the targets after the first batch, of the other order all after its first batch.
-    assert solved("memit_anew") == 8 + 6 + 2

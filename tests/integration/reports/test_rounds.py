@@ -86,38 +86,3 @@ def test_what_facts_are_asked_for(report: ModuleType, arguments: list[str]) -> N
     for wrong in ("0-3", "3-2", "9-13", "4", "a-b"):
         with pytest.raises(SystemExit, match=f"--facts {wrong}: write FIRST-LAST, of the 12 facts of the file"):
             report.REPORT.main(["collect", *arguments, "--facts", wrong])
-
-
-def test_the_comparison_is_paired(report: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """By hand: three facts of ten are won, none is lost; McNemar's p is 2 * 0.5^3, and the finding says no more."""
-    monkeypatch.setattr(sys.modules["many_facts_page"], "MIN_FACTS", 10)
-
-    def side(said: int) -> dict[str, Any]:
-        held = [float(number < said) for number in range(10)]
-        value = {"before": 0.0, "after": said / 10, "low": 0.0, "high": 1.0, "n": 10}
-        facts = {
-            "subjects": {str(number): str(number) for number in range(10)},
-            "columns": {str(number): [one] for number, one in enumerate(held)},
-        }
-        metrics = dict.fromkeys(report.TESTED, value)
-        return {"points": [{"t": 10, "metrics": metrics}], "facts": dict.fromkeys(report.TESTED, facts)}
-
-    variants = {"1": side(5), "2": side(8), "3": side(8)}
-    about = {"model": "m", "data": "d", "facts": "1-300", "n": 300, "scored": 10}
-
-    def page(variants: dict[str, Any]) -> str:
-        data = {"figures": about | {"variants": variants}, "runs": {}, "made": []}
-        [path] = report.REPORT.page(report.REPORT.digested(data), tmp_path)
-        return " ".join(path.read_text().split())
-
-    compared = report.digest(about | {"variants": variants})["compared"]
-    assert [(one["left"], one["right"], tuple(one["tests"])) for one in compared] == [
-        *(("2", "1", report.TESTED), ("3", "2", report.TESTED))
-    ]
-    test = compared[0]["tests"]["free_generation_strict"]
-    assert test["difference"] == pytest.approx(0.3)
-    assert test["p"] == 1.0  # 0.25, six times over by Holm
-    text = page(variants)
-    assert "**Of 300 zsRE facts in one edit m says 50.0 [0.0, 100.0] % when they are written once" in text
-    assert "A third round is told apart from two in nothing (of the 3 figures tested below)" in text
-    assert "zsRE" not in page({"1": variants["1"]})

@@ -1,8 +1,6 @@
-from dataclasses import replace
 from typing import Any
 
 import many_facts_page as report
-import pytest
 import words
 
 
@@ -39,29 +37,6 @@ def test_the_planned_comparisons() -> None:
     assert any("(n = 40)" in line for line in said)
     # In the first batch there is nothing earlier to keep.
     assert "### Planned comparisons" not in lines(methods, batch=40)
-
-
-def test_what_is_left_is_compared_between_methods_of_like_strength() -> None:
-    methods = {"none": of_forty(1.0), "memit": of_forty(0.9), "memit_plain": of_forty(0.5), "rome": of_forty(0.95)}
-    said = told(methods)
-    assert "The 2 that say at least 90 % of the facts: free, paraphrases 90.0 (MEMIT 0.1) to 95.0 (ROME)" in said
-    assert "locality 5.0 (ROME) to 10.0 (MEMIT 0.1)" in said
-    assert "that say at least" not in told({"memit": methods["memit"]})
-    # Blank answers say nothing of what stays.
-    blank = {name: of_forty(0.9, blank=1.0) for name in ("memit", "rome")}
-    assert "; locality" not in told(blank)
-    assert "that say at least" in told(blank)
-    assert "preservation" in report.unsaid(blank)
-
-
-def test_what_was_asked_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "AIMS", {"zsre": {40: (("free_generation_strict", ">=", 0.7),)}})
-    monkeypatch.setitem(report.METHODS, "memit_ratio_10", replace(report.METHODS["memit"], title="x", afterwards=True))
-    methods = {"memit": of_forty(0.5), "memit_plain": of_forty(0.4), "memit_ratio_10": of_forty(0.9)}
-    said = told(methods)
-    assert "after 40: free >= 70.0. MEMIT 0.1, the best in free, paraphrases" in said
-    assert "misses free (50.0)." in said
-    assert "that meet all: x." in said
 
 
 def test_the_differences_of_the_same_orders() -> None:

@@ -7,8 +7,6 @@ import gguf
 import numpy as np
 import pytest
 
-from corrigenda.system.files import write_json
-
 
 @pytest.fixture
 def module(monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -21,7 +19,7 @@ def fact(number: int) -> dict[str, Any]:
     return {"subject": f"s{number}", "answers": ["Rome"], "true": "Paris", "questions": asked, "paraphrases": 1}
 
 
-def test_what_survives(module: Any, tmp_path: Path) -> None:
+def test_what_survives(module: Any) -> None:
     plain, edited = [" Paris", " Paris", " Paris, France", " the north"], [" Rome", " Rome", " Paris", " a north wind"]
     lost, bled = [" Paris", " Rome", " Paris", " north"], [" Rome", " Oslo", " Rome", " south"]
     facts = [fact(number) for number in range(4)]
@@ -48,15 +46,6 @@ def test_what_survives(module: Any, tmp_path: Path) -> None:
     assert digest["native"] == {"facts": 3, "paraphrases": 3, "said": 2}
     assert digest["floor"] == 9 / 16
     assert digest["costs"]["speed"] == {"ratio": 0.9, "with": 9.0, "without": 10.0, "n": 3}
-    data = {"figures": figures, "digest": digest, "command": "", "made": [], "runs": {}, "page": "serving"}
-    write_json(tmp_path / "data" / "serving.json", data)
-    module.REPORT.main(["page", "--docs", str(tmp_path)])
-    text = " ".join((tmp_path / "serving.md").read_text().split())
-    assert "Of 4 facts that hold in transformers, 3 (75.0 %; the aim was 95 %) hold in llama.cpp" in text
-    assert "| llama.cpp, adapter beside the file | 75 " in text
-    assert "| 3 of 4 | 75 " in text
-    assert "| `form=gguf` | 3.0 | 400 | 5.0 |" in text
-    assert '"s1 is in", after which the unedited model says "Paris"' in text
 
 
 @pytest.mark.parametrize("kind", ["Q4_K", "Q6_K", "Q8_0"])

@@ -60,18 +60,3 @@ def test_the_difference_is_tuned_minus_shipped(tmp_path: Path) -> None:
     # Two facts of ten lost: no test finds that, and nothing says that they are not lost.
     few = tuned.compared({tuned.SHIPPED: better, tuned.TUNED: evaluation([1.0] * 8 + [0.0] * 2, 0.01)})
     assert "a loss of 5 points or more is not excluded: efficacy success (ES) -20.0 [" in finding(few, tmp_path)
-
-
-def test_the_page(tmp_path: Path) -> None:
-    sides = {tuned.SHIPPED: evaluation([0.0, 1.0], 0.05), tuned.TUNED: evaluation([1.0, 1.0], 0.01)}
-    figures = {"tuning": TUNING, "facts": FACTS, "choice": "rome", **tuned.compared(sides)}
-    text = page(figures, tmp_path)
-    assert "Chosen: trial 1, layer 4 (0.500)." in text
-    assert "shipped when this was run (layer 3)" in text
-    assert "| efficacy success (ES) (%) |  | 50.0" in text
-    assert "| 100.0" in text
-    assert "these are the shipped settings" not in text.lower()
-    assert "**These are the shipped settings" in page(figures | {"tuning": TUNING | {"best": 0}}, tmp_path)
-    [draw] = tuned.REPORT.pictures.values()
-    draw({"figures": figures}, picture := tmp_path / "picture.png")
-    assert picture.stat().st_size > 1000

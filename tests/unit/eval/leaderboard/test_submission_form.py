@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from readers_parts import changed
 
 from eval.leaderboard import submission_schema
 from eval.leaderboard.submission_form import SCHEMA, form_problems
@@ -30,23 +31,14 @@ GOOD: dict[str, Any] = {
 }
 
 
-def changed(path: str, value: Any) -> dict[str, Any]:
-    found = json.loads(json.dumps(GOOD))  # whose parts are all its own
-    *outer, last = [int(part) if part.isdigit() else part for part in path.split("/")]
-    part: Any = found
-    for name in outer:
-        part = part[name]
-    if value is KeyError:
-        del part[last]
-    else:
-        part[last] = value
-    return found
+def good(path: str, value: Any) -> dict[str, Any]:
+    return changed(json.loads(json.dumps(GOOD)), path, value)  # whose parts are all its own
 
 
 # What is wrong, where, and how it is said. All but those without a schema's means are wrong by the JSON schema, too.
 WRONG = [
     ("schema", "corrigenda-submission/0", "'schema' must be 'corrigenda-submission/1', got 'corrigenda-submission/0'"),
-    ("schema", KeyError, "'schema' is missing"),
+    ("schema", "<absent>", "'schema' is missing"),
     ("editor", "", "'editor' must be a text that is not empty, got ''"),
     ("data", 3, "'data' must be a text that is not empty, got 3"),
     ("mode", "both", "'mode' must be one of single, batch, sequential, got 'both'"),
@@ -57,45 +49,45 @@ WRONG = [
     ("config", [1], "'config' must be an object, got [1]"),
     ("peak_memory_mb", 0, "'peak_memory_mb' must be a positive number, got 0"),
     ("url", 3, "'url' must be a text, got 3"),
-    ("cases/1", 7, "cases[1]: must be an object with an 'id'"),
-    ("cases/1/id", KeyError, "cases[1]: must be an object with an 'id'"),
-    ("cases/0/before", KeyError, "cases[0]: 'before' is missing"),
-    ("cases/0/before/prompts", KeyError, "cases[0]: before.prompts is missing"),
-    ("cases/0/after", [], "cases[0]: 'after' must be an object with 'prompts', got []"),
-    ("cases/0/after/values", [1], "cases[0]: after.values must be an object, got [1]"),
-    ("cases/0/after/values/score", "x", "cases[0]: after.values.score must be a number, got 'x'"),
-    ("cases/0/after/prompts/prompt", 1, "cases[0]: after.prompts.prompt must be a list of objects, got 1"),
-    ("cases/0/after/prompts/prompt/0", 1, "cases[0]: after.prompts.prompt[0]: must be an object, got 1"),
+    ("cases.1", 7, "cases[1]: must be an object with an 'id'"),
+    ("cases.1.id", "<absent>", "cases[1]: must be an object with an 'id'"),
+    ("cases.0.before", "<absent>", "cases[0]: 'before' is missing"),
+    ("cases.0.before.prompts", "<absent>", "cases[0]: before.prompts is missing"),
+    ("cases.0.after", [], "cases[0]: 'after' must be an object with 'prompts', got []"),
+    ("cases.0.after.values", [1], "cases[0]: after.values must be an object, got [1]"),
+    ("cases.0.after.values.score", "x", "cases[0]: after.values.score must be a number, got 'x'"),
+    ("cases.0.after.prompts.prompt", 1, "cases[0]: after.prompts.prompt must be a list of objects, got 1"),
+    ("cases.0.after.prompts.prompt.0", 1, "cases[0]: after.prompts.prompt[0]: must be an object, got 1"),
     (
-        "cases/0/after/prompts/prompt/0/log_probs_new",
+        "cases.0.after.prompts.prompt.0.log_probs_new",
         ["x"],
         "cases[0]: after.prompts.prompt[0].log_probs_new: must be a list of numbers, got ['x']",
     ),
     (
-        "cases/0/after/prompts/prompt/0/token_accuracy",
+        "cases.0.after.prompts.prompt.0.token_accuracy",
         1.5,
         "cases[0]: after.prompts.prompt[0].token_accuracy: must be a share of the tokens, from 0 to 1, got 1.5",
     ),
     (
-        "cases/0/after/prompts/prompt/0/answer",
+        "cases.0.after.prompts.prompt.0.answer",
         None,
         "cases[0]: after.prompts.prompt[0].answer: must be a text, got None",
     ),
     (
-        "cases/0/after/prompts/prompt/0/same_tokens",
+        "cases.0.after.prompts.prompt.0.same_tokens",
         "x",
         "cases[0]: after.prompts.prompt[0].same_tokens: must be a whole number that is not negative, got 'x'",
     ),
-    ("cases/0/seconds", -1, "cases[0]: 'seconds' must be a number that is not negative, got -1"),
-    ("cases/0/fact", "x", "cases[0]: 'fact' must be an object, got 'x'"),
+    ("cases.0.seconds", -1, "cases[0]: 'seconds' must be a number that is not negative, got -1"),
+    ("cases.0.fact", "x", "cases[0]: 'fact' must be an object, got 'x'"),
 ]
 
 
 @pytest.mark.parametrize(("path", "value", "said"), WRONG)
 def test_what_is_wrong_is_said_with_its_place_and_by_the_schema(path: str, value: Any, said: str) -> None:
-    assert [problem.text() for problem in form_problems(changed(path, value))] == [said]
+    assert [problem.text() for problem in form_problems(good(path, value))] == [said]
     jsonschema = pytest.importorskip("jsonschema")
-    assert not jsonschema.Draft202012Validator(submission_schema()).is_valid(changed(path, value))
+    assert not jsonschema.Draft202012Validator(submission_schema()).is_valid(good(path, value))
 
 
 def test_a_good_one() -> None:
@@ -115,18 +107,18 @@ def test_the_documented_example_fits_the_schema() -> None:
 
 
 def test_all_problems_are_said_at_once() -> None:
-    wrong = changed("cases/0/seconds", -1) | {"editor": "", "seed": "x"}
+    wrong = good("cases.0.seconds", -1) | {"editor": "", "seed": "x"}
     wrong["cases"][1]["id"] = 3
     assert len(form_problems(wrong)) == 4
 
 
 def test_a_probability_above_one_and_a_null_without_an_error() -> None:
-    place = "cases/0/after/prompts/prompt/0/log_probs_true"
-    [above] = form_problems(changed(place, [0.3]))
+    place = "cases.0.after.prompts.prompt.0.log_probs_true"
+    [above] = form_problems(good(place, [0.3]))
     assert above.text("case 'a'").endswith("log_probs_true: impossible probability: log p = 0.3 is above 0")
-    [null] = form_problems(changed(place, [None]))
+    [null] = form_problems(good(place, [None]))
     assert "log_probs_true: must be a list of numbers, got [None]; null stands for NaN" in null.text()
     assert null.place == ("cases", 0, "after", "prompts", "prompt", 0, "log_probs_true")
-    explained = changed(place, [None])
+    explained = good(place, [None])
     explained["cases"][0]["error"] = "diverged"
     assert form_problems(explained) == []

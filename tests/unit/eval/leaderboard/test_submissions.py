@@ -1,11 +1,11 @@
 import json
 import math
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from readers_parts import changed
 
 from corrigenda import Fact
 from corrigenda.runs.folder import RunFolder
@@ -151,215 +151,94 @@ def test_no_numbers_where_no_edit_failed_are_refused(store: Store, submission: A
     assert all(problem.startswith("case 'fact-1': after.prompts.") for problem in nulls[1:])
 
 
-def first(theirs: dict[str, Any], state: str = "after", kind: str = "prompt") -> dict[str, Any]:
-    found: dict[str, Any] = theirs["cases"][0][state]["prompts"][kind][0]
-    return found
-
-
-def drop_cases(theirs: dict[str, Any]) -> None:
-    del theirs["cases"][3], theirs["cases"][7]
-
-
-def repeat_case(theirs: dict[str, Any]) -> None:
-    theirs["cases"].append(theirs["cases"][0])
-
-
-def unknown_fact(theirs: dict[str, Any]) -> None:
-    theirs["cases"][0]["id"] = "fact-x"
-
-
-def easier_prompt(theirs: dict[str, Any]) -> None:
-    first(theirs)["prompt"] = "Subject 0 lives in the city of Rome, in"
-
-
-def fewer_neighbours(theirs: dict[str, Any]) -> None:
-    del theirs["cases"][0]["after"]["prompts"]["neighbourhood"][1]
-
-
-def no_neighbours(theirs: dict[str, Any]) -> None:
-    del theirs["cases"][0]["after"]["prompts"]["neighbourhood"]
-
-
-def other_target(theirs: dict[str, Any]) -> None:
-    theirs["cases"][0]["fact"]["target_new"] = "Lyon"
-
-
-def above_one(theirs: dict[str, Any]) -> None:
-    first(theirs)["log_probs_new"] = [0.3]
-
-
-def too_much_together(theirs: dict[str, Any]) -> None:
-    first(theirs).update(log_probs_new=[math.log(0.8)], log_probs_true=[math.log(0.7)], p_new=0.8, p_true=0.7)
-
-
-def other_probability(theirs: dict[str, Any]) -> None:
-    first(theirs)["p_new"] = 0.99
-
-
-def no_number(theirs: dict[str, Any]) -> None:
-    first(theirs)["log_probs_new"] = [None]
-
-
-def impossible_accuracy(theirs: dict[str, Any]) -> None:
-    first(theirs)["token_accuracy"] = 0.5
-
-
-def likely_but_missed(theirs: dict[str, Any]) -> None:
-    first(theirs)["token_accuracy"] = 0.0
-
-
-def wrong_value(theirs: dict[str, Any]) -> None:
-    theirs["cases"][0]["after"]["values"]["preservation"] = 0.5
-
-
-def value_of_nothing(theirs: dict[str, Any]) -> None:
-    theirs["cases"][0]["after"]["values"]["portability_token_accuracy"] = 1.0
-
-
-def answer_does_not_say_so(theirs: dict[str, Any]) -> None:
-    first(theirs)["answer"] = " Paris"
-
-
-def missing_answer(theirs: dict[str, Any]) -> None:
-    del first(theirs)["answer"]
-
-
-def negative_kl(theirs: dict[str, Any]) -> None:
-    first(theirs, kind="neighbourhood")["kl"] = -0.5
-
-
-def wrong_entropy(theirs: dict[str, Any]) -> None:
-    first(theirs, kind="generation")["entropy"] = 6.2
-
-
-def other_model(theirs: dict[str, Any]) -> None:
-    record = first(theirs, "before")
-    record.update(log_probs_new=[math.log(0.3)], p_new=0.3)
-
-
-def other_perplexity(theirs: dict[str, Any]) -> None:
-    theirs["cases"][0]["before"]["values"]["log_perplexity"] = 9.0
-
-
-def no_perplexity(theirs: dict[str, Any]) -> None:
-    del theirs["cases"][0]["before"]["values"]["log_perplexity"]
-
-
-def other_neighbour(theirs: dict[str, Any]) -> None:
-    first(theirs, "before", "neighbourhood")["log_probs_true"] = [-0.9]
-
-
-def less_likely_but_hit(theirs: dict[str, Any]) -> None:
-    record = first(theirs)
-    record |= {"log_probs_new": [-3.0], "log_probs_true": [-0.8], "token_accuracy": 1.0}
-    record.pop("p_new", None)
-    record.pop("p_true", None)
-
-
-def unknown_kind(theirs: dict[str, Any]) -> None:
-    theirs["cases"][0]["after"]["prompts"]["portability"] = [{"prompt": "x", "token_accuracy": "y"}]
-
-
-def fact_is_text(theirs: dict[str, Any]) -> None:
-    theirs["cases"][0]["fact"] = "x"
-
-
-def values_are_a_list(theirs: dict[str, Any]) -> None:
-    theirs["cases"][0]["after"]["values"] = [1]
-
-
-def memory_is_text(theirs: dict[str, Any]) -> None:
-    theirs["peak_memory_mb"] = "12 MB"
-
-
-def seed_is_true(theirs: dict[str, Any]) -> None:
-    theirs["seed"] = True
-
-
-def endless_config(theirs: dict[str, Any]) -> None:
-    theirs["config"] = {f"layer{number}": number for number in range(5000)}
-
-
-def wrong_claim(theirs: dict[str, Any]) -> None:
-    theirs["claimed"] = {"score": 0.97, "efficacy_success": 0.93}
-
-
-def backwards(theirs: dict[str, Any]) -> None:
-    theirs["cases"][0]["seconds"] = -1
-
-
-def old_schema(theirs: dict[str, Any]) -> None:
-    theirs["schema"] = "corrigenda-submission/0"
-
-
-def kept_of_three_tokens(theirs: dict[str, Any]) -> None:
-    first(theirs, kind="neighbourhood")["same_tokens"] = 3
-    theirs["cases"][0]["after"]["prompts"]["neighbourhood"][1]["same_tokens"] = 10
-
-
-def lost_with_all_tokens(theirs: dict[str, Any]) -> None:
-    kept_of_three_tokens(theirs)
-    first(theirs, kind="neighbourhood")["preserved"] = False
-    first(theirs, kind="neighbourhood")["same_tokens"] = 10
-
-
-def averages_only(theirs: dict[str, Any]) -> None:
-    theirs["cases"] = []
-
-
-@pytest.mark.parametrize(
-    ("spoil", "problem"),
-    [
-        (drop_cases, r"2 of the 40 cases are missing: 'fact-3', 'fact-8'"),
-        (repeat_case, r"case 'fact-0': is there twice"),
-        (unknown_fact, r"case 'fact-x': unknown fact.*\n.*1 of the 40 cases are missing: 'fact-0'"),
-        (easier_prompt, r"after\.prompts\.prompt: changed prompt: \[0\] is 'Subject 0 lives in the city of Rome, in'"),
-        (fewer_neighbours, r"after\.prompts\.neighbourhood: 1 prompts in the place of 2"),
-        (no_neighbours, r"after\.prompts\.neighbourhood: missing; it must be a list of 2 objects"),
-        (other_target, r"changed fact: target_new differ"),
-        (above_one, r"log_probs_new: impossible probability: log p = 0\.3 is above 0"),
-        (too_much_together, r"impossible probabilities: the joint P\(new\) \+ P\(true\) = 1\.5000 is above 1"),
-        (other_probability, r"p_new: is 0\.99, but the log-probabilities give 0\.800000"),
-        (no_number, r"log_probs_new: must be a list of numbers, got \[None\]"),
-        (impossible_accuracy, r"token_accuracy: must be a share of 1 tokens, got 0\.5"),
-        (likely_but_missed, r"token_accuracy: is 0\.0, but 1 of 1 tokens are more likely than one half"),
-        (wrong_value, r"after\.values\.preservation: is 0\.5, but the records give 1\.000000"),
-        (value_of_nothing, r"after\.values\.portability_token_accuracy: does not follow from the records"),
-        (answer_does_not_say_so, r"strict: is True, but the answer ' Paris' gives False"),
-        (missing_answer, r"after\.prompts\.prompt\[0\]\.answer: missing"),
-        (negative_kl, r"kl: must be a number that is not negative, got -0\.5"),
-        (wrong_entropy, r"entropy: the text gives"),
-        (
-            other_model,
-            r"before\.prompts\.prompt\[0\]: P\(new\) is 0\.300, but the store's runs of this model have 0\.100",
-        ),
-        (other_perplexity, r"before: log perplexity is 9\.000, but the store's runs of this model have 3\.000"),
-        (no_perplexity, r"before\.values\.log_perplexity: missing"),
-        (other_neighbour, r"before\.prompts\.neighbourhood\[0\]: P\(true\) is 0\.407"),
-        (less_likely_but_hit, r"token_accuracy: is 1\.0, but the true object's first token is more likely"),
-        (unknown_kind, r"after\.prompts\.portability: the data set has no such prompts"),
-        (fact_is_text, r"'fact' must be an object, got 'x'"),
-        (values_are_a_list, r"after\.values must be an object, got \[1\]"),
-        (memory_is_text, r"'peak_memory_mb' must be a positive number, got '12 MB'"),
-        (seed_is_true, r"'seed' must be a whole number, got True"),
-        (endless_config, r"'config' and what is said beside it have [\d,]+ characters; shorten them"),
-        (wrong_claim, r"claimed\.score: is 0\.97, but the records give 1\.0000\n.*claimed\.efficacy_success"),
-        (backwards, r"'seconds' must be a number that is not negative, got -1"),
-        (old_schema, r"'schema' must be 'corrigenda-submission/1', got 'corrigenda-submission/0'"),
-        (kept_of_three_tokens, r"neighbourhood\[0\]\.preserved: is True, but 3 of 10 tokens are the same"),
-        (lost_with_all_tokens, r"neighbourhood\[0\]\.preserved: is False, but 10 of 10 tokens are the same"),
-        (averages_only, r"'cases' must be a list that is not empty"),
-    ],
-)
+OUT, AFTER, BEFORE = "<absent>", "cases.0.after.prompts", "cases.0.before.prompts"
+PROMPT, NEAR = f"{AFTER}.prompt.0", f"{AFTER}.neighbourhood.0"
+
+# By place what is otherwise ("<absent>": gone), and what is said; the form alone is in test_submission_form.py.
+SPOILT: list[tuple[dict[str, Any], str]] = [
+    ({"cases.3": OUT, "cases.7": OUT}, r"2 of the 40 cases are missing: 'fact-3', 'fact-8'"),
+    ({"cases.1.id": "fact-0"}, r"case 'fact-0': is there twice"),
+    ({"cases.0.id": "fact-x"}, r"case 'fact-x': unknown fact.*\n.*1 of the 40 cases are missing: 'fact-0'"),
+    ({f"{PROMPT}.prompt": "S 0 lives in"}, r"after\.prompts\.prompt: changed prompt: \[0\] is 'S 0 lives in'"),
+    ({f"{AFTER}.neighbourhood.1": OUT}, r"after\.prompts\.neighbourhood: 1 prompts in the place of 2"),
+    ({f"{AFTER}.neighbourhood": OUT}, r"after\.prompts\.neighbourhood: missing; it must be a list of 2 objects"),
+    ({"cases.0.fact.target_new": "Lyon"}, r"changed fact: target_new differ"),
+    (
+        {
+            **{f"{PROMPT}.log_probs_new": [math.log(0.8)], f"{PROMPT}.log_probs_true": [math.log(0.7)]},
+            **{f"{PROMPT}.p_new": 0.8, f"{PROMPT}.p_true": 0.7},
+        },
+        r"impossible probabilities: the joint P\(new\) \+ P\(true\) = 1\.5000 is above 1",
+    ),
+    ({f"{PROMPT}.p_new": 0.99}, r"p_new: is 0\.99, but the log-probabilities give 0\.800000"),
+    ({f"{PROMPT}.token_accuracy": 0.5}, r"token_accuracy: must be a share of 1 tokens, got 0\.5"),
+    (
+        {f"{PROMPT}.token_accuracy": 0.0},
+        r"token_accuracy: is 0\.0, but 1 of 1 tokens are more likely than one half",
+    ),
+    (
+        {"cases.0.after.values.preservation": 0.5},
+        r"after\.values\.preservation: is 0\.5, but the records give 1\.000000",
+    ),
+    (
+        {"cases.0.after.values.portability_token_accuracy": 1.0},
+        r"after\.values\.portability_token_accuracy: does not follow from the records",
+    ),
+    ({f"{PROMPT}.answer": " Paris"}, r"strict: is True, but the answer ' Paris' gives False"),
+    ({f"{PROMPT}.answer": OUT}, r"after\.prompts\.prompt\[0\]\.answer: missing"),
+    ({f"{NEAR}.kl": -0.5}, r"kl: must be a number that is not negative, got -0\.5"),
+    ({f"{AFTER}.generation.0.entropy": 6.2}, r"entropy: the text gives"),
+    (
+        {f"{BEFORE}.prompt.0.log_probs_new": [math.log(0.3)], f"{BEFORE}.prompt.0.p_new": 0.3},
+        r"before\.prompts\.prompt\[0\]: P\(new\) is 0\.300, but the store's runs of this model have 0\.100",
+    ),
+    (
+        {"cases.0.before.values.log_perplexity": 9.0},
+        r"before: log perplexity is 9\.000, but the store's runs of this model have 3\.000",
+    ),
+    ({"cases.0.before.values.log_perplexity": OUT}, r"before\.values\.log_perplexity: missing"),
+    (
+        {f"{BEFORE}.neighbourhood.0.log_probs_true": [-0.9]},
+        r"before\.prompts\.neighbourhood\[0\]: P\(true\) is 0\.407",
+    ),
+    (
+        {
+            **{f"{PROMPT}.log_probs_new": [-3.0], f"{PROMPT}.log_probs_true": [-0.8]},
+            **{f"{PROMPT}.token_accuracy": 1.0, f"{PROMPT}.p_new": OUT, f"{PROMPT}.p_true": OUT},
+        },
+        r"token_accuracy: is 1\.0, but the true object's first token is more likely",
+    ),
+    ({f"{AFTER}.portability": [{"prompt": "x"}]}, r"after\.prompts\.portability: the data set has no such prompts"),
+    (
+        {"config": {f"layer{number}": number for number in range(5000)}},
+        r"'config' and what is said beside it have [\d,]+ characters; shorten them",
+    ),
+    (
+        {"claimed": {"score": 0.97, "efficacy_success": 0.93}},
+        r"claimed\.score: is 0\.97, but the records give 1\.0000\n.*claimed\.efficacy_success",
+    ),
+    (
+        {f"{NEAR}.same_tokens": 3, f"{AFTER}.neighbourhood.1.same_tokens": 10},
+        r"neighbourhood\[0\]\.preserved: is True, but 3 of 10 tokens are the same",
+    ),
+    (
+        {
+            **{f"{NEAR}.same_tokens": 10, f"{AFTER}.neighbourhood.1.same_tokens": 10},
+            f"{NEAR}.preserved": False,
+        },
+        r"neighbourhood\[0\]\.preserved: is False, but 10 of 10 tokens are the same",
+    ),
+    ({"cases": []}, r"'cases' must be a list that is not empty"),
+]
+
+
+@pytest.mark.parametrize(("changes", "problem"), SPOILT)
 def test_a_bad_submission_is_refused(
-    tmp_path: Path,
-    store: Store,
-    submission: Any,
-    spoil: Callable[[dict[str, Any]], None],
-    problem: str,
+    tmp_path: Path, store: Store, submission: Any, changes: dict[str, Any], problem: str
 ) -> None:
     theirs = submission()
-    spoil(theirs)
+    for place, value in changes.items():
+        theirs = changed(theirs, place, value)
     with pytest.raises(SubmissionError, match=problem):
         add_submission(write(tmp_path, theirs), store)
     assert len(store.runs()) == 1  # nothing of it was stored
