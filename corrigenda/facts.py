@@ -86,6 +86,7 @@ class Fact:
             filled with the subject.
         frames: other ways to ask, each with one ``{}`` for the subject, for editors to learn from
             (`editing.shared.frames`). They are not scored, and none may be among the paraphrases, which are.
+        other_names: of the subject, by which prompts may name it, too, for entries that look for its words.
         joint: what stands between a prompt and the fact's objects, white space or nothing, where it is not what follows
             from the prompt's end and the script.
 
@@ -109,6 +110,7 @@ class Fact:
     reversals: tuple[str, ...] = ()
     same_subject: tuple[str, ...] = ()
     frames: tuple[str, ...] = ()
+    other_names: tuple[str, ...] = ()
     joint: str | None = None
 
     def __post_init__(self) -> None:
@@ -136,7 +138,8 @@ class Fact:
             raise FactError("target_new", problem)
         if self.relation is not None:
             _require_text("relation", self.relation)
-        object.__setattr__(self, "aliases", _texts("aliases", self.aliases))
+        for name in ("aliases", "other_names"):
+            object.__setattr__(self, name, _texts(name, getattr(self, name)))
         for name in ("paraphrases", "generation", "negations", "same_subject"):
             filled = (text.replace(SLOT, self.subject) for text in _texts(name, getattr(self, name)))
             object.__setattr__(self, name, _prompts(name, tuple(filled)))

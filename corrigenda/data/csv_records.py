@@ -16,7 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LISTS = frozenset(
-    {"aliases", "paraphrases", "neighbourhood", "generation", "negations", "reversals", "same_subject", "frames"}
+    {
+        *("aliases", "paraphrases", "neighbourhood", "generation", "negations", "reversals", "same_subject"),
+        *("frames", "other_names"),
+    }
 )
 """The fields of a fact that are lists of texts."""
 PROBES = frozenset({"locality", "portability"})

@@ -33,14 +33,16 @@ class PlacedEntries(NamedTuple):
 
     Attributes:
         keys, entries, values: of the edit.
-        subjects: finds the entries whose subject a text names.
+        names: finds the names that a text has.
+        named: whose each name is.
         text: of tokens.
     """
 
     keys: Tensor
     entries: Tensor
     values: Tensor
-    subjects: Phrases
+    names: Phrases
+    named: Tensor
     text: Callable[[list[int]], str]
 
 
@@ -61,8 +63,8 @@ class ScopedEdit(RoutedEdit):
         keys: of length 1, (key, width), in float32 on the CPU.
         entries: (key,), which entry each key is of.
         values: (entry, d_model).
-        subjects: of each entry the words that a prompt has to have, as whole words in a row, whatever their case and
-            with or without a beginning article (`corrigenda.text.words`).
+        names: of each entry those of its subject. A prompt has to have one of them, as whole words in a row, whatever
+            their case and with or without a beginning article (`corrigenda.text.words`).
         threshold: a cosine; -1 opens the gate for every question.
         by_subject: whether a prompt has to name the subject.
 
@@ -75,7 +77,7 @@ class ScopedEdit(RoutedEdit):
     keys: Tensor
     entries: Tensor
     values: Tensor
-    subjects: tuple[str, ...]
+    names: tuple[tuple[str, ...], ...]
     threshold: float
     by_subject: bool = True
     kind: ClassVar[str] = "scoped"
@@ -87,10 +89,10 @@ class ScopedEdit(RoutedEdit):
         n, width = len(self.values), self.gate.width
         fits = self.keys.ndim == 2 and self.keys.shape[1] == width and self.entries.shape == self.keys.shape[:1]
         owned = sorted(set(self.entries.tolist())) == list(range(n))
-        if not (fits and owned and self.values.ndim == 2 and len(self.subjects) == n):
+        if not (fits and owned and self.values.ndim == 2 and len(self.names) == n):
             shapes = ", ".join(f"{name} {tuple(getattr(self, name).shape)}" for name in _TENSORS)
             raise ValueError(
-                f"scoped entries of {len(self.subjects)} subjects behind a gate of width {width} do not fit one "
+                f"scoped entries of {len(self.names)} subjects behind a gate of width {width} do not fit one "
                 f"another: {shapes}"
             )
         if not -1 <= self.threshold <= 1:
@@ -141,7 +143,9 @@ class ScopedEdit(RoutedEdit):
     def _on(self, lm: Editable) -> PlacedEntries:
         device = lm.memory(self.layer).weight.device
         keys, entries, values = (getattr(self, name).to(device) for name in _TENSORS)
-        return PlacedEntries(keys, entries, values, Phrases(self.subjects), lm.text)
+        names = Phrases([name for own in self.names for name in own])
+        named = torch.tensor([n for n, own in enumerate(self.names) for _ in own], dtype=torch.long, device=device)
+        return PlacedEntries(keys, entries, values, names, named, lm.text)
 
     def _route(self, placed: PlacedEntries, coefficients: Tensor, passage: Passage) -> Tensor:
         route = torch.full((len(coefficients),), MAIN, device=coefficients.device)
@@ -152,7 +156,7 @@ class ScopedEdit(RoutedEdit):
         scores[~(passage.prompt & passage.tail).any(1)] = -torch.inf  # where the prompt's last token did not run
         if self.by_subject:
             for row in (scores > self.threshold).any(1).nonzero()[:, 0].tolist():
-                named = torch.tensor(placed.subjects.within(_prompt(placed, passage, row)), device=scores.device)
+                named = placed.named[placed.names.within(_prompt(placed, passage, row))]
                 scores[row, ~torch.isin(placed.entries, named)] = -torch.inf
         best, key = scores.max(1)
         return torch.where(best > self.threshold, placed.entries[key], MAIN)
@@ -177,15 +181,17 @@ class ScopedEdit(RoutedEdit):
     def _settings(self) -> dict[str, Any]:
         named = ("layer", "module", "threshold", "by_subject")
         plain = {name: getattr(self, name) for name in named}
-        return {**plain, "subjects": list(self.subjects), "gate": self.gate.said()}
+        return {**plain, "names": [list(own) for own in self.names], "gate": self.gate.said()}
 
     @classmethod
     def _restore(cls, origin: Origin, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> ScopedEdit:
         of_gate = {name.removeprefix(_GATE): one for name, one in tensors.items() if name.startswith(_GATE)}
         gate = Gate.restore(of_gate, settings["gate"])
         parts: dict[str, Any] = {name: tensors[name] for name in _TENSORS}
-        plain = {name: value for name, value in settings.items() if name not in ("gate", "subjects")}
-        return cls(origin, gate=gate, subjects=tuple(settings["subjects"]), **parts, **plain)
+        plain = {name: value for name, value in settings.items() if name not in ("gate", "names", "subjects")}
+        # Edits that were saved before a subject could have several names have one word for word.
+        names = settings["names"] if "names" in settings else [[name] for name in settings["subjects"]]
+        return cls(origin, gate=gate, names=tuple(map(tuple, names)), **parts, **plain)
 
 
 def _prompt(placed: PlacedEntries, passage: Passage, row: int) -> str:

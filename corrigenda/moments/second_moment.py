@@ -28,8 +28,8 @@ ROWS = 32
 """Sequences run at once."""
 KEPT = 2**30
 """So many bytes of moments are kept in memory with a model; further ones are read again at each use."""
-HELD = 2**32
-"""So many bytes of sums are held at once; for further ones the text runs again. Two of 14,336 coefficients fit."""
+HELD = 2**31
+"""So many bytes of sums are held at once; for further ones the text runs again. Three of 8,960 coefficients fit."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -97,7 +97,8 @@ class Scoped(OneLayer):
             that goes on from another keeps that one's.
         threshold: the cosine above which a prompt asks the question; None for the gate's own. Lower lets more
             paraphrases through, and more of what asks something else about the subject.
-        by_subject: whether a prompt has to name the subject, in its words.
+        by_subject: whether a prompt has to name the subject, in its words or by another of its names
+            (`Fact.other_names`).
         prefix_lengths: pairs (tokens, number) of texts before the prompt (`editing.shared.contexts`).
         prefixes: texts to use instead; the first should be "" (the bare prompt).
         frames: other forms of the facts: v is solved over them, too, and each is a key of the entry beside its prompt.
@@ -216,7 +217,7 @@ class Scoped(OneLayer):
         layer, gate = self.resolved_layer(lm), self._gate(lm) if own is None else own.gate
         keys, entries = self._keys(lm, gate, facts)
         state = () if own is None else state_of(self.name, own, ScopedState).facts
-        subjects = [fact.subject for fact in facts]
+        names = [(fact.subject, *fact.other_names) for fact in facts]
         if own is not None:
             earlier = [found for note in history([*state, *facts])[len(state) :] for found in note.values()]
             kept = [number for number in range(len(state)) if number not in earlier]
@@ -224,7 +225,7 @@ class Scoped(OneLayer):
             numbers = torch.searchsorted(torch.tensor(kept), own.entries[of_kept])
             keys, entries = torch.cat([own.keys[of_kept], keys]), torch.cat([numbers, entries + len(kept)])
             values = torch.cat([own.values[kept], values])
-            subjects = [own.subjects[number] for number in kept] + subjects
+            names = [own.names[number] for number in kept] + names
             state = tuple(state[number] for number in kept)
         asked = (Fact(fact.subject, fact.prompt, fact.target_new, relation=fact.relation) for fact in facts)
         threshold = gate.threshold if self.threshold is None else self.threshold
@@ -236,7 +237,7 @@ class Scoped(OneLayer):
             keys,
             entries,
             values,
-            tuple(subjects),
+            tuple(names),
             threshold,
             self.by_subject,
             state=ScopedState((*state, *asked)),

@@ -64,7 +64,7 @@ def scoped(lm: LanguageModel, **changes: Any) -> ScopedEdit:
     gate = gate_of(lm)
     keys = torch.stack([embedded(gate, states(lm, prompt)) for prompt in (BEN, TOWER, OTHER_WORDS)]).float()
     parts = {"keys": keys, "entries": torch.tensor([1, 0, 0]), "values": 4 * drawn(3, 2, tiny.WIDTH)}
-    named = {"subjects": ("The Eiffel Tower", "big ben"), "threshold": 0.999}
+    named = {"names": (("The Eiffel Tower",), ("big ben",)), "threshold": 0.999}
     return ScopedEdit(origin(lm), LAYER, lm.memory(LAYER).path, gate, **(parts | named | changes))
 
 
@@ -166,7 +166,7 @@ def test_what_does_not_fit() -> None:
         {"keys": edit.keys[:2]},
         {"entries": torch.tensor([0, 0, 0])},
         {"entries": torch.tensor([0, 1, 2])},
-        {"subjects": ("Big Ben",)},
+        {"names": (("Big Ben",),)},
         {"keys": edit.keys[:, :5]},
     ):
         with pytest.raises(ValueError, match=r"scoped entries of . subjects behind a gate of width 7 do not fit"):

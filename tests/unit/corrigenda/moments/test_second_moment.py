@@ -188,6 +188,17 @@ def test_a_sum_on_an_accelerator_is_float32_there_and_float64_here(
     assert torch.equal(summed("cut", n_batches - 1), rough)
 
 
+def test_a_sum_of_bfloat16_loses_nothing_of_it(tmp_path: Path) -> None:
+    batches = [drawn(50, seed=seed).bfloat16() for seed in range(3)]
+    rows = torch.cat(batches).double()
+    one = sums.SquareSum(12, tmp_path / "sum.safetensors")
+    for batch in batches:
+        one.add(batch)
+    one.finish()
+    expected = rows.T @ rows / len(rows)
+    torch.testing.assert_close(mean_in(tmp_path / "sum.safetensors"), expected, atol=1e-6, rtol=1e-6)
+
+
 def test_a_layer_named_twice(lm: LanguageModel) -> None:
     with pytest.raises(ValueError, match="named twice"):
         second_moments(lm, [1, -3], TEXT)

@@ -98,7 +98,7 @@ def test_keys_are_what_the_gate_makes_of_the_prompt_and_of_frames(
         own = torch.cat([gate.of_prompts(lm, lm.batch([lm.tokens(text)])) for text in [TOWER.statement, *forms]])
         torch.testing.assert_close(edit.keys, own)
         assert edit.entries.tolist() == [0, *[1] * len(forms)]
-        assert (edit.threshold, edit.subjects) == (0.98, (TOWER.subject, TONGUE.subject))
+        assert (edit.threshold, edit.names) == (0.98, ((TOWER.subject,), (TONGUE.subject,)))
     assert dataclasses.replace(editor, threshold=0.3).edit(lm, [TOWER]).threshold == 0.3
 
 
@@ -122,7 +122,7 @@ def test_a_later_fact_takes_the_place_of_an_earlier_entry(lm: LanguageModel, edi
     london = dataclasses.replace(FRAMED, target_new="German", id="later")
     for previous in (first, Edit.load(tmp_path / "edit")):
         edit = editor.extend(lm, previous, [london])
-        assert edit.subjects == (TOWER.subject, PLAYS.subject, TONGUE.subject)
+        assert edit.names == ((TOWER.subject,), (PLAYS.subject,), (TONGUE.subject,))
         assert edit.entries.tolist() == [0, 1, 2, 2, 2]
         assert torch.equal(edit.values[:2], first.values[[0, 2]])
         assert torch.equal(edit.keys[:2], first.keys[[0, 4]])
@@ -130,7 +130,20 @@ def test_a_later_fact_takes_the_place_of_an_earlier_entry(lm: LanguageModel, edi
         assert [fact.id for fact in edit.origin.facts] == ["tower", "tongue", "plays", "later"]
         assert edit.origin.report[-1]["contradicts"] == 1
     again = editor.extend(lm, edit, [dataclasses.replace(london, target_new="Dutch", id="last")])
-    assert again.subjects == edit.subjects
+    assert again.names == edit.names
+
+
+def test_a_subject_is_heard_by_its_other_names(lm: LanguageModel, editor: Scoped, tmp_path: Path) -> None:
+    open_gate = dataclasses.replace(editor, threshold=-1.0)
+    named = dataclasses.replace(TOWER, other_names=("england", "Italy"))
+    asked = [dataclasses.replace(TOWER, subject=name, id="") for name in ("England", "Italy", "the river")]
+    before = said(lm, asked)
+    open_gate.edit(lm, [PLAYS, named]).save(tmp_path / "edit")
+    for edit, heard in ((Edit.load(tmp_path / "edit"), True), (open_gate.edit(lm, [PLAYS, TOWER]), False)):
+        with edit.applied(lm):
+            now = said(lm, asked)
+        assert [not torch.allclose(now[row], before[row], atol=1e-2) for row in (0, 1)] == [heard, heard]
+        assert torch.equal(now[2], before[2])
 
 
 def test_what_is_refused(lm: LanguageModel, editor: Scoped, tmp_path: Path) -> None:
@@ -160,7 +173,7 @@ def test_a_list_is_kept_beside_the_weights(lm: LanguageModel, editor: Scoped, tm
         edit = kb.compile(lm, way.compiler)
         assert isinstance(edit, ScopedEdit)
         direct = editor.edit(lm, [FRAMED, TOWER])
-        assert edit.subjects == direct.subjects == (TONGUE.subject, TOWER.subject)
+        assert edit.names == direct.names == ((TONGUE.subject,), (TOWER.subject,))
         torch.testing.assert_close(edit.values, direct.values, rtol=1e-3, atol=1e-4)
         torch.testing.assert_close(edit.keys, direct.keys)
         assert edit.threshold == direct.threshold
