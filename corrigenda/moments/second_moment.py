@@ -145,9 +145,10 @@ class SecondMoment:
 
     @cached_property
     def rank(self) -> int:
-        """C's numerical rank: how many eigenvalues stand above float64's rounding of the largest."""
+        """C's numerical rank: how many eigenvalues stand above float64's rounding of the largest; at most `tokens`."""
         size, _ = self.eigen
-        return int((size > float(size[-1]) * len(size) * torch.finfo(torch.float64).eps).sum())
+        above = int((size > float(size[-1]) * len(size) * torch.finfo(torch.float64).eps).sum())
+        return min(above, self.tokens)
 
     @cached_property
     def scale(self) -> float:
@@ -175,11 +176,11 @@ def second_moment(lm: LanguageModel, layer: int, text: Text | None = None) -> Se
 def second_moments(lm: LanguageModel, layers: Collection[int], text: Text | None = None) -> Mapping[int, SecondMoment]:
     """The second moments of some layers' coefficients, taken from the disk, or computed and kept there.
 
-    Summed in float64. A file's name is made of the unedited model's `cache_key`, the layer and the text. While they
-    are computed the sums so far are written down now and then, and an interrupted computation goes on from there. The
-    bits are the same whether it was interrupted or not, and whichever layers are asked for together. While they are
-    computed sums are held in memory, 8 d_ffn^2 bytes for each layer, at most `HELD` at once: otherwise the text runs as
-    often as it takes. Each moment is read when it is asked for.
+    Summed in float32 within a batch, in float64 over batches. A file's name is made of the unedited model's
+    `cache_key`, the layer and the text. While they are computed the sums so far are written down now and then, and an
+    interrupted computation goes on from there. The bits are the same whether it was interrupted or not, and whichever
+    layers are asked for together. While they are computed sums are held in memory, 8 d_ffn^2 bytes for each layer, at
+    most `HELD` at once: otherwise the text runs as often as it takes. Each moment is read when it is asked for.
 
     Args:
         lm: the model; edits that are applied are lifted meanwhile: the moment is the unedited model's.

@@ -13,17 +13,16 @@ from corrigenda.system.files import read_kept, write_checked
 
 CHECKPOINT = 16
 """Batches after which the sums so far are written down."""
-EXACT_ON = ("cpu",)
-"""Devices that sum in float64; of bfloat16, whose products float32 holds to the bit, each batch in float32, which is
-twice as fast. Others are slow at it: they sum in float32, and `CHECKPOINT` batches at a time are added in float64 on
-the CPU."""
+FLOAT64_ON = ("cpu",)
+"""Devices on which batches are added up in float64. Others are slow at it: they add up `CHECKPOINT` batches in float32,
+which are then added in float64 on the CPU."""
 BLOCK = 512
 """So many rows of the sum are added to at once. x x^T is symmetric: of each block of rows, what stands left of the
 diagonal is the transpose of what is there already."""
 
 
 class SquareSum:
-    """The sum of x x^T over tokens, float64; an earlier one that was cut short is taken up.
+    """The sum of x x^T over tokens: of a batch in float32, of batches in float64; one that was cut short is taken up.
 
     Beside the sum, 8 width^2 bytes of RAM, little is held; on an accelerator, 4 width^2.
 
@@ -46,13 +45,12 @@ class SquareSum:
         self._total, self._tokens, self.done = begun or (torch.zeros(width, width, dtype=torch.float64), 0, 0)
 
     def add(self, rows: Tensor) -> None:
-        """Adds one batch, (token, width)."""
-        if rows.device.type in EXACT_ON:
-            rows, total = rows.float() if rows.dtype == torch.bfloat16 else rows.double(), self._total
-        else:
+        """Adds one batch, (token, width); one in float64 is summed in it."""
+        rows, total = rows if rows.dtype == torch.float64 else rows.float(), self._total
+        if rows.device.type not in FLOAT64_ON:
             if self._recent is None:
                 self._recent = torch.zeros(self._total.shape, dtype=torch.float32, device=rows.device)
-            rows, total = rows.float(), self._recent
+            total = self._recent
         for a, b in _blocks(len(total)):
             total[a:b, a:] += rows[:, a:b].T @ rows[:, a:]
         self._tokens += len(rows)
