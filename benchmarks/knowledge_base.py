@@ -19,7 +19,8 @@ solved is kept beside --kept, with the seconds that each fact took, so that it i
 have with their entry: the share of queries for which that key is found, and of the 8 nearest keys that are, the time
 to make the index and to ask it, and what it holds besides the keys. `attached` is on a real model: how much longer
 greedy generation takes with so many entries beside its weights, on a prompt on which one of them speaks; `scoped` is
-the same of entries behind a gate, whose subjects are made up and all begin with the same word.
+the same of entries behind a gate, whose subjects are made up and all begin with the same word. `lookup`, with
+--statements, is what it takes to look up one of so many statements (`editor=retrieval`), by each encoder.
 """
 
 from __future__ import annotations
@@ -39,23 +40,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from harness import generation_slowed, parser_of, print_result, timed
+from beside import LAYER, attached_overhead, lookup_seconds, scoped_overhead
+from harness import parser_of, print_result, timed
 from indices import compare_indices
 
-from corrigenda import AttachedEdit, Fact, KnowledgeBase, LanguageModel, Origin, ScopedEdit, load
+from corrigenda import Fact, KnowledgeBase, LanguageModel, load
 from corrigenda.data import read_facts
-from corrigenda.edits.attached import AttachedLayer, viewed
-from corrigenda.edits.gate import Gate
-from corrigenda.indices.kinds import Kind
-from corrigenda.knowledge.attached import EXACT, LARGE, coefficients_of
+from corrigenda.edits.encoders import STATES, WORDLLAMA
 from corrigenda.knowledge.entries import Entry
 from corrigenda.knowledge.folding import Sums, residuals_of
 from corrigenda.runs.environment import peak_memory_mb
 from corrigenda.system.files import write_json
 from editing.knowledge.how import how_named
-
-LAYER = 6
-PROMPT = "The Eiffel Tower is located in the city of"
 
 
 class Widths:
@@ -168,47 +164,6 @@ def rebuilt(lm: LanguageModel, facts: Sequence[Fact], kept: Path) -> dict[str, A
     }
 
 
-def attached_overhead(lm: LanguageModel, n: int, width: int, tokens: int, runs: int) -> dict[str, Any]:
-    """How much longer generation takes with n drawn entries at a layer, of which one speaks on the prompt."""
-    memory, draw = lm.memory(LAYER), torch.Generator().manual_seed(3)
-    coefficients = coefficients_of(lm, [lm.tokens(PROMPT)], [LAYER])[LAYER]
-    mean, projection = coefficients.mean(0), torch.randn(memory.d_ffn, width, generator=draw)
-    keys = torch.nn.functional.normalize(torch.randn(n, width, generator=draw), dim=1)
-    keys[0] = viewed(coefficients, mean, projection)[4]
-    values = torch.zeros(1, memory.d_model).expand(n, -1).contiguous()
-    values[0] = 1e-3
-    kind: Kind = "exact" if n <= EXACT else LARGE
-    parts = (mean, projection, keys, values, torch.full((n,), 0.95))
-    layer = AttachedLayer(memory.layer, memory.path, *parts, index=kind)
-    edit = AttachedEdit.of(Origin(lm.name, lm.fingerprint, "benchmark"), [layer])
-    begin = time.perf_counter()
-    edit.apply(lm)
-    edit.revert(lm)
-    applied = time.perf_counter() - begin
-    slowed = generation_slowed(lm, edit, PROMPT, tokens, runs)
-    result = {"entries": n, "index": kind, **slowed, "apply_seconds": applied}
-    print(json.dumps(result), file=sys.stderr)
-    return result
-
-
-def scoped_overhead(lm: LanguageModel, n: int, tokens: int, runs: int) -> dict[str, Any]:
-    """The same with n entries behind a gate, with drawn keys but for the prompt's own."""
-    layer, draw = round(0.75 * lm.n_layers), torch.Generator().manual_seed(3)
-    memory = lm.memory(layer)
-    reads = torch.randn(2 * memory.d_model, 128, generator=draw)
-    gate = Gate(lm.name, lm.fingerprint, (layer // 2, layer), torch.zeros(2 * memory.d_model), (reads,), 0.95)
-    keys = torch.nn.functional.normalize(torch.randn(n, gate.width, generator=draw), dim=1)
-    keys[0] = gate.of_prompts(lm, lm.batch([lm.tokens(PROMPT)]))[0]
-    values = torch.zeros(1, memory.d_model).expand(n, -1).contiguous()
-    values[0] = 1e-3
-    subjects = ("The Eiffel Tower", *(f"Eiffel {number}" for number in range(1, n)))
-    origin = Origin(lm.name, lm.fingerprint, "benchmark")
-    edit = ScopedEdit(origin, layer, memory.path, gate, keys, torch.arange(n), values, subjects, gate.threshold)
-    result = {"entries": n, **generation_slowed(lm, edit, PROMPT, tokens, runs)}
-    print(json.dumps(result), file=sys.stderr)
-    return result
-
-
 def plain_fold_seconds(kb: KnowledgeBase, lm: Any, facts: Sequence[Fact]) -> float:
     """The plain way through the same equation, from the same entries: one outer product after the other."""
     entries = kb.entries(lm, facts)
@@ -275,6 +230,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--indices", type=int, nargs="*", default=sizes[1:], help="numbers of keys to compare at")
     parser.add_argument("--attached", type=int, nargs="*", default=sizes, help="numbers of attached entries")
     parser.add_argument("--scoped", type=int, nargs="*", default=[], help="numbers of entries behind a gate")
+    parser.add_argument("--statements", type=int, nargs="*", default=[], help="numbers of statements to look up in")
     parser.add_argument("--width", type=int, default=256, help="numbers of a key in its layer's view")
     parser.add_argument("--queries", type=int, default=200, help="queries to each index")
     parser.add_argument("--candidates", type=int, default=256, help="candidates that an index proposes")
@@ -299,8 +255,8 @@ def main() -> None:
     indices = [
         each for n in options.indices for each in compare_indices(n, options.width, options.queries, options.candidates)
     ]
-    rebuild, attached, scoped = None, [], []
-    if options.attached or options.scoped or options.list:
+    rebuild, attached, scoped, lookup = None, [], [], []
+    if options.attached or options.scoped or options.statements or options.list:
         model = load(options.model)
         if options.list:
             facts = read_facts(options.facts, offset=options.offset, limit=options.list).facts
@@ -310,6 +266,11 @@ def main() -> None:
             attached_overhead(model, n, options.width, options.tokens, options.generations) for n in options.attached
         ]
         scoped = [scoped_overhead(model, n, options.tokens, options.generations) for n in options.scoped]
+        lookup = [
+            lookup_seconds(model, n, encoder, options.runs)
+            for n in options.statements
+            for encoder in (STATES, WORDLLAMA)
+        ]
     result = {
         "benchmark": "knowledge_base",
         "threads": torch.get_num_threads(),
@@ -319,6 +280,7 @@ def main() -> None:
         "indices": indices,
         "attached": attached,
         "scoped": scoped,
+        "lookup": lookup,
         "peak_memory_mb": peak_memory_mb(),
     }
     print_result(result)

@@ -61,7 +61,10 @@ def test_a_list_is_solved_once(benchmark: ModuleType, tmp_path: Path, monkeypatc
 
 
 def test_what_entries_behind_a_gate_cost(benchmark: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(benchmark, "PROMPT", "the Eiffel tower is in the city of")
+    monkeypatch.setattr("beside.PROMPT", "the Eiffel tower is in the city of")
     found = benchmark.scoped_overhead(tiny.build("llama"), 20, 4, 2)
     assert found["entries"] == 20
     assert found["overhead"] == pytest.approx(found["seconds"] / found["base_seconds"] - 1)
+    for encoder in ("states", "wordllama"):
+        looked_up = benchmark.lookup_seconds(tiny.build("llama"), 20, encoder, 2)
+        assert all(looked_up[f"{name}_seconds"] > 0 for name in ("encode", "named", "silent", "all"))
