@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from corrigenda.edits.edit import Edit as Edit
     from corrigenda.edits.low_rank import LowRankEdit as LowRankEdit
     from corrigenda.edits.origin import Origin as Origin
+    from corrigenda.edits.retrieval import RetrievalEdit as RetrievalEdit
     from corrigenda.edits.scoped import ScopedEdit as ScopedEdit
     from corrigenda.edits.side_memory import SideMemoryEdit as SideMemoryEdit
     from corrigenda.edits.values import ValueEdit as ValueEdit

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from corrigenda.data.requests import left_out
-from corrigenda.edits.context import ContextEdit
+from corrigenda.edits.context import TextEdit
 from corrigenda.edits.edit import Edit
 from corrigenda.errors import WrongModelError
 from corrigenda.forward.recording import forward_logits
@@ -89,13 +89,13 @@ def noted(lm: LanguageModel, edit: Edit, n_facts: int) -> Edit:
 
     Args:
         lm: the model without the edit.
-        edit: the edit; a text before the prompt (`ContextEdit`) is returned as it is: it changes no model.
+        edit: the edit; one that puts a text before prompts (`TextEdit`) is returned as it is: it changes no model.
         n_facts: how many of its facts are new.
 
     Raises:
         DisturbanceWarning: where the caller has made it an error.
     """
-    if isinstance(edit, ContextEdit):
+    if isinstance(edit, TextEdit):
         return edit
     found, origin = disturbance(lm, edit), edit.origin
     if found.beyond:

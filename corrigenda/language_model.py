@@ -74,8 +74,8 @@ class LanguageModel(Editable):
             return twin
 
     def reads(self, prompt: str) -> str:
-        """A prompt as this model reads it now: after the text that context edits put before it."""
-        return put_before(self.tokenizer, self.edits.context, prompt)
+        """A prompt as this model reads it now: after the text that edits put before it."""
+        return put_before(self.tokenizer, self.edits.before(prompt), prompt)
 
     def tokens(self, prompt: str) -> list[int]:
         """The tokens of a prompt as this model reads it now."""

@@ -18,6 +18,7 @@ from corrigenda import (
     LanguageModel,
     LowRankEdit,
     Origin,
+    RetrievalEdit,
     ScopedEdit,
     SideMemoryEdit,
     ValueEdit,
@@ -106,8 +107,16 @@ def scoped(lm: LanguageModel, seed: int) -> Edit:
     reads = drawn(seed, memory.d_model), (drawn(seed, memory.d_model, 6),)
     gate = Gate(lm.name, lm.fingerprint, (1,), *reads, 0.5)
     keys = torch.nn.functional.normalize(drawn(seed, 3, 6), dim=1)
-    entries = keys, torch.tensor([0, 1, 0]), drawn(seed, 2, memory.d_model), ("Eiffel tower", "city")
+    entries = keys, torch.tensor([0, 1, 0]), drawn(seed, 2, memory.d_model), (("Eiffel tower",), ("city",))
     return ScopedEdit(origin(lm), memory.layer, memory.path, gate, *entries, threshold=-1.0)  # open: it speaks
+
+
+def retrieval(lm: LanguageModel, seed: int) -> Edit:
+    d_model = lm.memory(2).d_model
+    gate = Gate(lm.name, lm.fingerprint, (1,), drawn(seed, d_model), (drawn(seed, d_model, 6),), 0.5)
+    texts = tuple(f"Said of the {name} . " * seed for name in ("tower", "city"))
+    keys = torch.nn.functional.normalize(drawn(seed, 2, 6), dim=1)
+    return RetrievalEdit(origin(lm), texts, (("Eiffel tower",), ("city",)), keys, -1.0, gate=gate)  # open: one is near
 
 
 def context(lm: LanguageModel, seed: int) -> Edit:
@@ -124,6 +133,7 @@ KINDS: list[Make] = [
     codebook,
     attached,
     scoped,
+    retrieval,
     context,
 ]
 SOME: list[Make] = [low_rank, experts, set_where_predicting, attached]

@@ -42,7 +42,7 @@ class Notes:
     asked: list[Any] = field(default_factory=list, compare=False)
 
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> ContextEdit:
-        self.asked.append((lm.edits.context, [fact.id for fact in facts]))
+        self.asked.append((lm.edits.before(""), [fact.id for fact in facts]))
         for fact in facts:
             if fact.subject in self.refused:
                 raise EditRefusedError("not this one")
@@ -82,8 +82,8 @@ def read_notes(
 ) -> list[Measurement]:
     """Reliable where the last note on the subject is the fact's; preserved as long as there are fewer than 3 notes."""
     assert settings is not None
-    noted = dict(note.split("=") for note in lm.edits.context.split(";") if note)
-    number = lm.edits.context.count(";")
+    noted = dict(note.split("=") for note in lm.edits.before("").split(";") if note)
+    number = lm.edits.before("").count(";")
     found = []
     for asked in facts:
         values = {"token_accuracy": float(noted.get(asked.subject) == asked.target_new)}
@@ -101,7 +101,7 @@ def read_notes(
 
 
 def numbered(lm: LanguageModel, _settings: EvalSettings) -> float:
-    return 0.5 * lm.edits.context.count(";")
+    return 0.5 * lm.edits.before("").count(";")
 
 
 def go(

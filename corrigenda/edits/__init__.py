@@ -1,6 +1,28 @@
 """Edits: what can be applied to a model, taken back bit for bit, saved and loaded; one file a kind."""
 
 # `Edit.load` finds a kind by its name among those that were imported: all of ours are, with any file of this package.
-from corrigenda.edits import attached, codebook, coefficients, context, experts, low_rank, scoped, side_memory, values
+from corrigenda.edits import (
+    attached,
+    codebook,
+    coefficients,
+    context,
+    experts,
+    low_rank,
+    retrieval,
+    scoped,
+    side_memory,
+    values,
+)
 
-__all__ = ["attached", "codebook", "coefficients", "context", "experts", "low_rank", "scoped", "side_memory", "values"]
+__all__ = [
+    "attached",
+    "codebook",
+    "coefficients",
+    "context",
+    "experts",
+    "low_rank",
+    "retrieval",
+    "scoped",
+    "side_memory",
+    "values",
+]

@@ -13,7 +13,7 @@ import torch
 import xxhash
 from torch import Tensor
 
-from corrigenda.edits.context import ContextEdit
+from corrigenda.edits.context import TextEdit
 from corrigenda.edits.edit import Edit, Editable, beside
 from corrigenda.edits.hooked import HookedEdit
 from corrigenda.edits.low_rank import LowRankEdit
@@ -76,10 +76,9 @@ class AppliedEdits(Sequence[Edit]):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_open": {}}  # hooks are opened anew on a copy (`copied`)
 
-    @property
-    def context(self) -> str:
-        """The text that context edits put before every prompt."""
-        return "".join(edit.text for edit in self._edits if isinstance(edit, ContextEdit))
+    def before(self, prompt: str) -> str:
+        """The text that edits put before a prompt."""
+        return "".join(edit.before(self._lm, prompt) for edit in self._edits if isinstance(edit, TextEdit))
 
     def content_hash(self) -> str:
         """A hash of what the applied edits make of the model; of no edits, of nothing.

@@ -94,11 +94,12 @@ class EditedModel(TemplateLM):
         return found
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """For each text its log-probability, in windows; a context edit's text is read before each of them."""
-        context = encode(self.tokenizer, self._lm.edits.context) if self._lm.edits.context else []
+        """For each text its log-probability, in windows; what edits put before the text is read before each of them."""
         windows: list[tuple[None, list[int], list[int]]] = []
         owner: list[int] = []
         for number, request in enumerate(requests):
+            before_text = self._lm.edits.before(request.args[0])
+            context = encode(self.tokenizer, before_text) if before_text else []
             tokens = self.tok_encode(request.args[0], add_special_tokens=False)
             rolling = get_rolling_token_windows(
                 token_list=tokens[

@@ -78,5 +78,5 @@ def _read(lm: LanguageModel, asked: str, form: Form, context: Context) -> tuple[
     if prompt_in_chat is None:
         return None
     # A text that an edit puts before prompts is said by the user, too: nothing stands before a template.
-    tokens = chat_tokens(lm.tokenizer, [("user", lm.edits.context + turns[0][1]), *turns[1:]])
+    tokens = chat_tokens(lm.tokenizer, [("user", lm.edits.before(asked) + turns[0][1]), *turns[1:]])
     return prompt_in_chat, tokens or []

@@ -44,7 +44,7 @@ def in_turn(place: int, settings: EvalSettings) -> tuple[int, ...]:
 def read_held_out(lm: LanguageModel, settings: EvalSettings, windows: Sequence[int] | None = None) -> HeldOut | None:
     """What the model, with whatever edits are applied, gives to windows of the held-out texts.
 
-    The text that context edits put before a prompt is read before each window; its own tokens do not count.
+    The text that edits put before a prompt is read before each window; its own tokens do not count.
 
     Args:
         lm: a causal model.
@@ -52,8 +52,8 @@ def read_held_out(lm: LanguageModel, settings: EvalSettings, windows: Sequence[i
         windows: the numbers of those wanted; by default all.
 
     Returns:
-        None where no window is asked for, of an encoder-decoder, or where the text of context edits leaves no room for
-        one (a warning says so): a perplexity of shorter windows could not be compared.
+        None where no window is asked for, of an encoder-decoder, or where the text of edits leaves no room for one (a
+        warning says so): a perplexity of shorter windows could not be compared.
 
     Raises:
         ContextLengthError: the model does not read two tokens.
@@ -63,26 +63,28 @@ def read_held_out(lm: LanguageModel, settings: EvalSettings, windows: Sequence[i
     if not wanted or lm.architecture.has_encoder:  # it has no probability of running text
         return None
     texts = held_out_windows(lm, settings)
-    start = _before_windows(lm)
-    rows = [start + texts[number] for number in wanted]
+    starts = [_before_window(lm, texts[number]) for number in wanted]
+    rows = [start + texts[number] for start, number in zip(starts, wanted, strict=True)]
+    longest = max(map(len, rows))
     try:
-        lm.require_room(len(rows[0]), "a window of the held-out texts, with what is put before it,")
+        lm.require_room(longest, "a window of the held-out texts, with what is put before it,")
     except ContextLengthError as error:
         logger.warning("%s: the perplexity is not measured", error)
         return None
     shared = SharedStart(lm, rows)
-    n, width = len(texts[0]) - 1, len(rows[0])
+    n = len(texts[0]) - 1
     at_once = max(1, MOST_LOGITS // 4 // (n * len(lm.tokenizer)))
     sums = [0.0] * len(rows)
     answers: list[bool | None] = [None] * len(rows)
-    weight = shared.weight(width)
+    weight = shared.weight(longest)
     for group in batches(range(len(rows)), [weight] * len(rows), min(settings.max_tokens, at_once * weight)):
         batch = lm.batch([rows[number] for number in group])
         at = torch.zeros(batch.input_ids.shape, dtype=torch.bool, device=batch.lengths.device)
-        at[:, len(start) : -1] = True
+        for row, number in enumerate(group):
+            at[row, len(starts[number]) : len(rows[number]) - 1] = True
         with activated(lm) as seen:
             logits = shared.logits(batch, at).float()
-        follow = batch.input_ids[:, len(start) + 1 :].reshape(-1, 1)
+        follow = batch.input_ids.roll(-1, 1)[at][:, None]
         logs = logits.gather(1, follow)[:, 0].double() - logits.logsumexp(-1).double()
         for place, number in enumerate(group):
             total = float(logs[place * n : (place + 1) * n].sum())
@@ -136,7 +138,7 @@ def _in_template(lm: LanguageModel, text: str) -> str:
     return text if None in found else "".join(str(one).removeprefix(opening) for one in found)
 
 
-def _before_windows(lm: LanguageModel) -> list[int]:
-    """The tokens that stand before each window: special ones, and the text of context edits."""
-    context = lm.edits.context
+def _before_window(lm: LanguageModel, window: Sequence[int]) -> list[int]:
+    """The tokens that stand before a window: special ones, and the text of edits."""
+    context = lm.edits.before(lm.text(window))
     return specials(lm.tokenizer) + (encode_plain(lm.tokenizer, context) if context else [])

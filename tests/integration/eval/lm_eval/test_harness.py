@@ -103,7 +103,7 @@ def test_choices_before_and_after(lm: LanguageModel, folder: Path, name: str) ->
     before = accuracy(lm)
     edit = EDITS[name](lm)
     with edit.applied(lm):
-        after = accuracy(lm, lm.edits.context)
+        after = accuracy(lm, lm.edits.before(""))
         found = Harness(["own_choice"], folder=folder, own_only=True).before_and_after(lm)
     assert found == {"own_choice": {"acc": {"before": pytest.approx(before), "after": pytest.approx(after)}}}
     if name != "context":
