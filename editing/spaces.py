@@ -49,11 +49,11 @@ class Space:
 
     Attributes:
         layers: how it names its layers: "one", by the field ``layer``; "several", by ``layers``: those up to a last
-            one, ``number`` of them.
+            one, ``number`` of them; "none": it has none.
         numbers: its settings that matter, the most telling first.
     """
 
-    layers: Literal["one", "several"]
+    layers: Literal["one", "several", "none"]
     numbers: tuple[Number, ...]
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,6 +28,8 @@ TEXT = Text(tokens=512, length=8)
 AT_SUBJECT: dict[str, Any] = {"prefix_lengths": ((3, 2),), "value": VALUE, "text": TEXT, "refuse_norm": 1e9}
 CLOSED: dict[str, Any] = AT_SUBJECT | {"layers": (1, 2), "most_per_coefficient": 1.0, "alike": 1.0}
 TUNED: dict[str, Any] = {"layer": LAYER, "steps": 3, "epochs": 2, "batch_size": 1}
+DEMONSTRATIONS = str(Path(__file__).parent / "data_files" / "demonstrations.jsonl")
+SHORT = "{fact} {prompt}"
 NEURONS: dict[str, Any] = {"find": None, "neurons": ((LAYER, 3), (2, 5))}
 SMALL: dict[str, dict[str, Any]] = {
     "alphaedit": CLOSED | {"energy": 0.3},
@@ -36,9 +39,11 @@ SMALL: dict[str, dict[str, Any]] = {
     "erase_neurons": NEURONS,
     "finetune": TUNED,
     "grace": {"layer": LAYER, "radius": 1.0, "steps": 3},
+    "ike": {"demonstrations": {"path": DEMONSTRATIONS}, "copies": 0, "updates": 1, "retained": 0, "form": SHORT},
     "in_context": {},
     "memit": CLOSED,
     "none": {},
+    "retrieval": {},
     "rome": AT_SUBJECT | {"layer": LAYER, "flag_norm": 1e9},
     "scoped": {"layer": 2, "prefix_lengths": ((3, 2),), "value": VALUE, "text": TEXT},
     "shift": {"layer": LAYER},

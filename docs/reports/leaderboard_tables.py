@@ -53,6 +53,7 @@ TABLE: tuple[Entry, ...] = (
     Entry("grace"),
     Entry("grace_wide"),
     Entry("scoped"),
+    Entry("retrieval"),
     Entry("wise_whitened"),
     Entry("wise_paper"),
     Entry(

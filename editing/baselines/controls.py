@@ -10,9 +10,9 @@ from corrigenda import ContextEdit, Fact, LanguageModel, LowRankEdit, Origin
 from corrigenda.facts import as_facts
 from corrigenda.models.alone import one_thread
 from corrigenda.settings.checked import checked
-from corrigenda.text.joints import joined
 from editing.editor import require_targets
 from editing.registry import register
+from editing.shared.statements import STATEMENT, stated
 from editing.shared.together import deduplicate
 
 
@@ -39,6 +39,8 @@ class NoEdit:
 class InContext:
     """Puts the facts before every prompt; no weight changes.
 
+    All the facts of an edit, whatever the prompt: `retrieval` puts the nearest alone there.
+
     Attributes:
         template: what is written of each fact: ``{statement}`` and ``{target}`` are filled in; where a space stands
             between the two, what follows from the statement's end does (`corrigenda.text.joints.joint`).
@@ -46,7 +48,7 @@ class InContext:
 
     name: ClassVar[str] = "in_context"
 
-    template: str = "{statement} {target}. "
+    template: str = STATEMENT
 
     @one_thread
     @deduplicate
@@ -57,10 +59,4 @@ class InContext:
             EditRefusedError: a fact asks for an erasure.
         """
         require_targets("in_context", facts)
-        # By replacement, not str.format: a fact may well contain braces.
-        texts = []
-        for fact in facts:
-            target = str(fact.target_new)
-            text = self.template.replace("{statement} {target}", joined(fact.statement, target, fact.joint))
-            texts.append(text.replace("{statement}", fact.statement).replace("{target}", target))
-        return ContextEdit(Origin.of(lm, self, facts), "".join(texts))
+        return ContextEdit(Origin.of(lm, self, facts), "".join(stated(self.template, fact) for fact in facts))

@@ -23,6 +23,7 @@ KINDS = (
     "corrigenda.edits.context",
     "corrigenda.edits.experts",
     "corrigenda.edits.low_rank",
+    "corrigenda.edits.retrieval",
     "corrigenda.edits.scoped",
     "corrigenda.edits.side_memory",
     "corrigenda.edits.values",

@@ -93,7 +93,7 @@ def axes_of(
         fixed: the names of settings that are not tuned.
     """
     axes: list[Axis] = []
-    if not {"layer", "layers"} & set(fixed):
+    if space.layers != "none" and not {"layer", "layers"} & set(fixed):
         axes += _of_layers(space, editor, lm, traced, fixed)
     for number in space.numbers:
         start = _value(editor, number.setting)

@@ -12,12 +12,16 @@ from golden.made import FACTS, REDUCED, SCORES, answers, editor, effect, model
 from corrigenda import EditRefusedError, UnsupportedModelError
 from corrigenda.data import FactSet
 from editing import EDITORS
+from editing.shared.training_facts import TrainingFacts
 
+SHOWN = str(Path(__file__).parents[1] / "data_files" / "demonstrations.jsonl")
 FAMILIES = ("llama", "gpt2", "mixtral")  # gated; with biases and transposed matrices; a mixture of experts
 
 
 def made(name: str, folder: Path) -> Any:
-    """The editor; `saved` gives what ROME made."""
+    """The editor; `saved` gives what ROME made, and `ike` has one demonstration of each kind."""
+    if name == "ike":
+        return replace(editor(name), demonstrations=TrainingFacts(SHOWN), copies=1, updates=1, retained=1)
     if name != "saved":
         return editor(name)
     for number, facts in enumerate((FACTS[:2], FACTS[2:])):
@@ -38,7 +42,7 @@ def values(name: str, folder: Path) -> dict[str, Any]:
             found[family] = {"refused": str(error)}
     lm = model()
     # The tiny model's held-out windows all begin alike (<unk>), which cannot be read behind a context of 32 tokens.
-    measured = replace(SCORES, perplexity_windows=0) if name == "in_context" else SCORES
+    measured = replace(SCORES, perplexity_windows=0) if name in ("in_context", "ike") else SCORES
     run = sequences.sequence(
         *(lm, FactSet("golden", FACTS), chosen, folder / "sequence"), measured=measured, batch=2, checkpoints=(2,)
     )
