@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from editing.editor import Editor as Editor
     from editing.editor import EditRefusedError as EditRefusedError
     from editing.editor import prepare as prepare
+    from editing.learned.malmen import Malmen as Malmen
+    from editing.learned.mend import Mend as Mend
+    from editing.learned.training import HypernetworkTraining as HypernetworkTraining
     from editing.locate_then_edit.after_treatments import AfterTreatments as AfterTreatments
     from editing.locate_then_edit.alphaedit import AlphaEdit as AlphaEdit
     from editing.locate_then_edit.emmet import Emmet as Emmet

@@ -42,6 +42,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "ike": {"demonstrations": {"path": DEMONSTRATIONS}, "copies": 0, "updates": 1, "retained": 0, "form": SHORT},
     "in_context": {},
     "memit": CLOSED,
+    "malmen": {"layers": (1, 2), "untrained": True, "refuse_norm": 1e9},
+    "mend": {"layers": (1, 2), "untrained": True, "refuse_norm": 1e9},
     "none": {},
     "retrieval": {},
     "rome": AT_SUBJECT | {"layer": LAYER, "flag_norm": 1e9},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args
 
 from corrigenda.data.factset import FactSet
 from corrigenda.data.read import check_range
@@ -64,7 +64,21 @@ def require_disjoint(tuned: Sequence[Fact], scored: Sequence[Fact]) -> None:
         )
 
 
-def overlaps(tuned: Sequence[Fact], scored: Sequence[Fact]) -> list[tuple[Fact, str]]:
+class Identified(Protocol):
+    """What is told apart by an id, and is about a subject: a fact, or what is kept of one."""
+
+    @property
+    def id(self) -> str:
+        """Unique in its set."""
+        ...
+
+    @property
+    def subject(self) -> str:
+        """The entity that it is about."""
+        ...
+
+
+def overlaps(tuned: Sequence[Identified], scored: Sequence[Fact]) -> list[tuple[Fact, str]]:
     """The facts for scoring that were tuned on, each with what says so: "the id" or "the subject"."""
     ids = {fact.id for fact in tuned}
     subjects = {_normalised(fact.subject) for fact in tuned}

@@ -1,4 +1,4 @@
-"""Keys and output gradients at the tokens from which facts' answers are predicted."""
+"""Keys and output gradients at the tokens from which facts' answers are predicted, or at all of a fact's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from editing.shared.training_rows import groups_of, target_rows
 
 @dataclass(frozen=True, eq=False)
 class AnswerTokens:
-    """What layers do where the tokens of facts' targets are predicted, facts in order; n such tokens in all.
+    """What layers do at tokens of facts' prompts and targets, facts in order; n such tokens in all.
 
     Attributes:
         fact: (n,), the number of each one's fact.
@@ -34,7 +34,9 @@ class AnswerTokens:
     losses: Tensor
 
 
-def answer_tokens(lm: LanguageModel, facts: Sequence[Fact], layers: Collection[int], end: bool) -> AnswerTokens:
+def answer_tokens(
+    lm: LanguageModel, facts: Sequence[Fact], layers: Collection[int], end: bool, whole: bool = False
+) -> AnswerTokens:
     """Runs the facts' prompts with their targets forward and back once.
 
     Args:
@@ -42,6 +44,8 @@ def answer_tokens(lm: LanguageModel, facts: Sequence[Fact], layers: Collection[i
         facts: with targets.
         layers: which layers are looked at, counted from the bottom.
         end: whether the end token is a part of the target.
+        whole: whether all tokens of prompt and target but the first are looked at, and not only those from which a
+            token of the target is predicted.
 
     Raises:
         EditRefusedError: a fact is too long; its prompt ends in an outlier state; its loss or gradient is not finite.
@@ -54,6 +58,7 @@ def answer_tokens(lm: LanguageModel, facts: Sequence[Fact], layers: Collection[i
         place = torch.arange(1, batch.input_ids.shape[1] + 1, device=batch.lengths.device)
         prompts = torch.tensor([rows[number][1] for number in group], device=place.device)[:, None]
         predicts = (place >= prompts) & (place < batch.lengths[:, None])
+        at = (place > 1) & (place <= batch.lengths[:, None]) if whole else predicts
         owner = predicts.nonzero()[:, 0]
         n_tokens = predicts.sum(1)
         targets = batch.input_ids.roll(-1, 1)[predicts]
@@ -65,19 +70,21 @@ def answer_tokens(lm: LanguageModel, facts: Sequence[Fact], layers: Collection[i
             targets: Tensor = targets,
             n_tokens: Tensor = n_tokens,
             nll: Tensor = nll,
+            chosen: Tensor | None = predicts[at] if whole else None,
         ) -> Tensor:
+            logits = logits if chosen is None else logits[chosen.to(logits.device)]
             each = nn.functional.cross_entropy(logits.float(), targets.to(logits.device), reduction="none")
             means = each / n_tokens[owner].to(each)
             nll.index_add_(0, owner, means.detach().to(nll))
             return means.sum()
 
         with reading_states(lm, layers) as states:
-            seen = output_gradients(lm, batch, predicts, layers, loss)
+            seen = output_gradients(lm, batch, at, layers, loss)
         for number, norms in zip(group, norms_of(states, batch.lengths.tolist()), strict=True):
             if outliers([norms], [rows[number][1] - 1])[0]:
                 raise FactRefusedError(facts[number], WHY)
         losses[group] = nll.cpu()
-        counts = n_tokens.tolist()
+        counts = at.sum(1).tolist()
         columns = [
             part.split(counts) for one in seen.values() for part in (one.coefficients, one.outputs, one.gradients)
         ]
@@ -85,9 +92,9 @@ def answer_tokens(lm: LanguageModel, facts: Sequence[Fact], layers: Collection[i
     wrecked = [fact.id for number, fact in enumerate(facts) if not _finite(losses[number], *parts[number])]
     if wrecked:
         raise EditRefusedError(f"the loss or its gradient is not finite at fact {', '.join(wrecked[:5])}")
-    whole = [torch.cat([parts[number][column] for number in range(len(facts))]) for column in range(3 * len(layers))]
+    joined = [torch.cat([parts[number][column] for number in range(len(facts))]) for column in range(3 * len(layers))]
     fact_of = torch.tensor([number for number in range(len(facts)) for _ in range(len(parts[number][0]))])
-    keys, outputs, gradients = (dict(zip(layers, whole[place::3], strict=True)) for place in range(3))
+    keys, outputs, gradients = (dict(zip(layers, joined[place::3], strict=True)) for place in range(3))
     return AnswerTokens(fact_of, keys, outputs, gradients, losses)
 
 

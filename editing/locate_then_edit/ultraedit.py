@@ -33,17 +33,17 @@ class Ridge:
     """M = weight I: a change costs the same in every direction.
 
     Attributes:
-        weight: in the unit of squared coefficients.
+        weight: in the unit of squared coefficients; gradients go through one that is a tensor.
         width: d_ffn.
     """
 
-    weight: float
+    weight: float | Tensor
     width: int
 
     @property
     def mark(self) -> Mark:
         """Of the weight and the width."""
-        return ("ridge", self.weight, self.width)
+        return ("ridge", self.weight.item() if isinstance(self.weight, Tensor) else self.weight, self.width)
 
     def solve(self, keys: Tensor) -> Tensor:
         """Each key divided by the weight."""

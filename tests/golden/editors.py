@@ -22,6 +22,8 @@ def made(name: str, folder: Path) -> Any:
     """The editor; `saved` gives what ROME made, and `ike` has one demonstration of each kind."""
     if name == "ike":
         return replace(editor(name), demonstrations=TrainingFacts(SHOWN), copies=1, updates=1, retained=1)
+    if name in ("mend", "malmen"):
+        return editor(name, untrained=True)
     if name != "saved":
         return editor(name)
     for number, facts in enumerate((FACTS[:2], FACTS[2:])):

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 EXTENDING = [name for name in NAMES if hasattr(EDITORS[name], "extend")]
 INSERTING = [name for name in EDITORS.declared if name in NAMES and name not in ("none", "enhance", "suppress")]
 """What needs a new object; of presets their editor stands."""
-OF_WEIGHTS = ["rome", "memit", "alphaedit", "emmet", "ultraedit", "finetune", "crispedit"]
+OF_WEIGHTS = ["rome", "memit", "alphaedit", "emmet", "ultraedit", "mend", "malmen", "finetune", "crispedit"]
 WISE = [name for name in EDITORS.declared if name.startswith("wise")]
 CAUSAL = [*OF_WEIGHTS, "shift", "grace", "wise_whitened"]
 
@@ -293,7 +293,7 @@ def test_a_layer_that_is_not_there(name: str) -> None:
             call()
 
 
-@pytest.mark.parametrize("name", ["rome", "ultraedit", "finetune", "crispedit", "grace", "wise_whitened"])
+@pytest.mark.parametrize("name", ["rome", *OF_WEIGHTS[4:], "grace", "wise_whitened"])
 def test_what_is_not_finite_is_refused_with_its_fact(name: str) -> None:
     lm, chosen = build(), editor(name)
     prepare(chosen, lm)
@@ -350,7 +350,7 @@ def test_quantised_weights_are_refused(name: str, monkeypatch: pytest.MonkeyPatc
 LONG = Fact("Thomas", "{} plays the" + " red green" * 40, "guitar", id="long")
 
 
-@pytest.mark.parametrize("name", ["rome", "memit", "alphaedit", "emmet", "ultraedit", "finetune", "crispedit", "shift"])
+@pytest.mark.parametrize("name", [*OF_WEIGHTS, "shift"])
 def test_a_fact_that_is_too_long_is_refused_alone(name: str) -> None:
     lm, chosen = build(), editor(name)
     with pytest.warns(UserWarning, match=r"the edit of fact 'long' is refused: .* tiny-llama reads at most 64"):
