@@ -6,10 +6,13 @@ from corrigenda.system.lazy import lazily
 
 if TYPE_CHECKING:
     from corrigenda.system.workers import Workers as Workers
+    from editing.baselines.adalora import AdaLora as AdaLora
     from editing.baselines.controls import InContext as InContext
     from editing.baselines.controls import NoEdit as NoEdit
     from editing.baselines.crispedit import CrispEdit as CrispEdit
     from editing.baselines.finetune import FineTune as FineTune
+    from editing.baselines.lora import Lora as Lora
+    from editing.baselines.lora import Unedited as Unedited
     from editing.baselines.random_update import RandomUpdate as RandomUpdate
     from editing.baselines.saved import Saved as Saved
     from editing.editor import Editor as Editor

@@ -30,8 +30,10 @@ CLOSED: dict[str, Any] = AT_SUBJECT | {"layers": (1, 2), "most_per_coefficient":
 TUNED: dict[str, Any] = {"layer": LAYER, "steps": 3, "epochs": 2, "batch_size": 1}
 DEMONSTRATIONS = str(Path(__file__).parent / "data_files" / "demonstrations.jsonl")
 SHORT = "{fact} {prompt}"
+ADAPTED: dict[str, Any] = {"layers": (1, 2), "steps": 3, "epochs": 2, "batch_size": 1}
 NEURONS: dict[str, Any] = {"find": None, "neurons": ((LAYER, 3), (2, 5))}
 SMALL: dict[str, dict[str, Any]] = {
+    "adalora": ADAPTED | {"rank": 2, "first_rank": 3},
     "alphaedit": CLOSED | {"energy": 0.3},
     "crispedit": TUNED | {"gamma": 0.1, "text": TEXT},
     "emmet": CLOSED | {"layers": (LAYER,)},
@@ -41,6 +43,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "grace": {"layer": LAYER, "radius": 1.0, "steps": 3},
     "ike": {"demonstrations": {"path": DEMONSTRATIONS}, "copies": 0, "updates": 1, "retained": 0, "form": SHORT},
     "in_context": {},
+    "lora": ADAPTED,
     "memit": CLOSED,
     "malmen": {"layers": (1, 2), "untrained": True, "refuse_norm": 1e9},
     "mend": {"layers": (1, 2), "untrained": True, "refuse_norm": 1e9},

@@ -7,7 +7,6 @@ together in shuffled mini-batches over several epochs, at one well-chosen matrix
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -20,8 +19,9 @@ from corrigenda.edits.weights import require_writable
 from corrigenda.forward.differentiable import differentiable
 from corrigenda.models.alone import one_thread
 from corrigenda.settings.checked import AtLeastOne, NotNegative, Positive, Seed, checked
-from editing.editor import EditRefusedError, FactRefusedError, require_targets
+from editing.editor import FactRefusedError, require_targets
 from editing.registry import register
+from editing.shared.epochs import in_epochs
 from editing.shared.extending import check_previous, without
 from editing.shared.layers import OneLayer
 from editing.shared.outliers import WHY
@@ -144,38 +144,25 @@ class FineTune(OneLayer):
         """The change of V, and what is to be said of each fact."""
         delta = start.clone().requires_grad_()
         optimiser = torch.optim.Adam([delta], lr=self.lr)
-        shuffle = torch.Generator().manual_seed(self.seed)
         alone = RowsForward(side, rows) if len(rows) == 1 else None
-        last = torch.full((len(rows),), math.inf)
-        history: list[list[float]] = []  # after each pass, of each fact
-        passes = 0
-        for _ in range(self.steps if alone is not None else self.epochs):
-            order = torch.randperm(len(rows), generator=shuffle)
-            for batch in order.split(self.batch_size):
-                forward = alone or RowsForward(side, rows.pick(batch.tolist()))
-                losses = forward.nll(forward.coefficients @ delta)
-                last[batch] = losses.detach().cpu()
-                if not bool(losses.isfinite().all()):
-                    lost = ", ".join(facts[number].id for number in batch.tolist())
-                    raise EditRefusedError(f"fine-tuning: the loss is not finite at fact {lost}")
-                if bool((losses <= self.stop).all()):
-                    continue  # nothing to learn here; Adam's momentum would carry it on
-                optimiser.zero_grad()
-                losses.mean().backward()
-                if within is None:
-                    optimiser.step()
-                else:
-                    _projected_step(optimiser, delta, within)
-                if self.bound is not None:
-                    with torch.no_grad():
-                        delta.copy_(start + (delta - start).clamp(-self.bound, self.bound))
-            passes += 1
-            history.append(last.tolist())
-            if bool((last <= self.stop).all()):
-                break
-        figures = [
-            {"loss": losses[-1], "passes": passes, "step_losses": list(losses)} for losses in zip(*history, strict=True)
-        ]
+
+        def losses(batch: list[int]) -> Tensor:
+            forward = alone or RowsForward(side, rows.pick(batch))
+            return forward.nll(forward.coefficients @ delta)
+
+        def step(loss: Tensor) -> None:
+            optimiser.zero_grad()
+            loss.backward()
+            if within is None:
+                optimiser.step()
+            else:
+                _projected_step(optimiser, delta, within)
+            if self.bound is not None:
+                with torch.no_grad():
+                    delta.copy_(start + (delta - start).clamp(-self.bound, self.bound))
+
+        passes = self.steps if alone is not None else self.epochs
+        figures = in_epochs("fine-tuning", facts, losses, step, passes, self.batch_size, self.stop, self.seed)
         return delta.detach(), figures
 
 

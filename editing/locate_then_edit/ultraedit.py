@@ -23,7 +23,7 @@ from editing.locate_then_edit.normalisation import RunningMoments, RunningNormal
 from editing.locate_then_edit.weighed import mean_energy, require_one
 from editing.registry import register
 from editing.shared.extending import check_previous, present, state_of
-from editing.shared.layers import ascending, default_layer
+from editing.shared.layers import last_layers
 from editing.shared.together import deduplicate, note_disturbance, refused_alone
 from editing.spaces import Number, Space
 
@@ -169,10 +169,7 @@ class UltraEdit:
             IndexError: the model has no such layer.
             ValueError: one is named twice.
         """
-        if not self.layers:
-            last = default_layer(lm, self.depth)
-            return tuple(range(max(last - self.number + 1, 0), last + 1))
-        return tuple(ascending(self.name, lm, self.layers))
+        return last_layers(self.name, lm, self.layers, self.depth, self.number)
 
     def _extended(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> ClosedFormEdit:
         require_targets(self.name, facts)

@@ -54,6 +54,19 @@ def ascending(name: str, lm: LanguageModel, layers: Sequence[int]) -> list[int]:
     return found
 
 
+def last_layers(name: str, lm: LanguageModel, layers: Sequence[int], depth: float, number: int) -> tuple[int, ...]:
+    """The layers that an editor writes, ascending: those that were named, else `number` of them, the last at `depth`.
+
+    Raises:
+        IndexError: the model has no such layer.
+        ValueError: one is named twice.
+    """
+    if layers:
+        return tuple(ascending(name, lm, layers))
+    last = default_layer(lm, depth)
+    return tuple(range(max(last - number + 1, 0), last + 1))
+
+
 def named_layers(editor: Any) -> tuple[int, ...]:
     """The layers that an editor was told to write, as they were named; none for its default, or if it has no layers.
 

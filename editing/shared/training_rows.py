@@ -139,13 +139,14 @@ class SideLayer:
     Args:
         lm: the model; it must not change while this is used.
         layer: which layer.
+        anew: whether the layer itself runs anew at each step, since what is trained lies inside it and above.
     """
 
-    def __init__(self, lm: LanguageModel, layer: int) -> None:
+    def __init__(self, lm: LanguageModel, layer: int, anew: bool = False) -> None:
         self.lm = lm
         self.memory = lm.memory(layer)
         self.layer = self.memory.layer
-        plain = lm.architecture.adds_plainly and self.layer + 1 < lm.n_layers
+        plain = lm.architecture.adds_plainly and self.layer + 1 < lm.n_layers and not anew
         # Where the FFN's output simply joins the residual stream, its own layer need not run again.
         self.first = self.layer + 1 if plain else self.layer
         self.tuples = record(lm, lm.batch([lm.least]), []).tuples
@@ -232,8 +233,10 @@ class RowsForward:
         answer = torch.zeros(*self.changed.shape, delta.shape[1], dtype=delta.dtype, device=delta.device)
         return answer.index_put((self.changed,), self.coefficients[self.changed] @ delta)
 
-    def logits(self, added: Tensor) -> Tensor:
+    def logits(self, added: Tensor | None) -> Tensor:
         """The logits from which the targets are predicted, (n, vocabulary), with (row, position, d_model) added."""
+        if added is None:
+            return self._partial.logits(self._predicts)
         states = self._partial.states
         if self._side.first > self._side.layer:
             assert states is not None
@@ -241,7 +244,7 @@ class RowsForward:
         with self._side.memory.add(added):
             return self._partial.logits(self._predicts)
 
-    def nll(self, added: Tensor) -> Tensor:
+    def nll(self, added: Tensor | None = None) -> Tensor:
         """The mean of -log P of each row's target tokens, (row,)."""
         log_probs = self.logits(added).float().log_softmax(-1)
         chosen = log_probs.gather(1, self.targets[:, None])[:, 0]

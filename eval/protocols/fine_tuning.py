@@ -12,13 +12,14 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from functools import partial
+from typing import Literal
 
 import torch
 
 from corrigenda import LanguageModel
 from corrigenda.forward.differentiable import differentiable
-from corrigenda.models.condition import OWN_ADAPTER
+from corrigenda.models.adapters import put_in, take_out
 from corrigenda.moments.text import Text
 from corrigenda.settings.checked import AtLeastOne, Count, Positive, Seed, checked
 from corrigenda.system.progress import track
@@ -109,9 +110,7 @@ def finetuned(lm: LanguageModel, settings: FineTuningSettings) -> Iterator[list[
     sequences = settings.text.sequences(lm)
     kept = [(parameter, parameter.detach().clone(), parameter.requires_grad) for parameter in lm.model.parameters()]
     try:
-        # The adapters' first values come from torch's own generator.
-        with torch.random.fork_rng(), differentiable(), ExitStack() as stack:
-            torch.manual_seed(settings.seed)
+        with differentiable(), ExitStack() as stack:
             if settings.weights == "lora":
                 stack.callback(_adapted(lm, settings))
             else:
@@ -162,16 +161,8 @@ def _train(lm: LanguageModel, sequences: Sequence[Sequence[int]], settings: Fine
 
 def _adapted(lm: LanguageModel, settings: FineTuningSettings) -> Callable[[], None]:
     """Puts adapters into the model; what it returns merges them into the weights and takes them out."""
-    from peft import LoraConfig, get_peft_model  # slow to import and seldom needed
+    from peft import LoraConfig  # slow to import and seldom needed
 
-    model: Any = lm.model
     config = LoraConfig(r=settings.rank, lora_alpha=2 * settings.rank, target_modules="all-linear")
-    adapted: Any = get_peft_model(model, config, adapter_name=OWN_ADAPTER)
-
-    def merge() -> None:
-        adapted.merge_and_unload()
-        for name in ("peft_config", "_hf_peft_config_loaded"):
-            if name in vars(model):
-                delattr(model, name)
-
-    return merge
+    adapted = put_in(lm.model, config, settings.seed)
+    return partial(take_out, lm.model, adapted, merge=True)

@@ -8,7 +8,7 @@ from corrigenda import Edit, Fact, LanguageModel
 from corrigenda.errors import UnsupportedModelError
 from corrigenda.forward.recording import forward_logits
 from corrigenda.prompts import encode_target
-from editing import FineTune, Grace, Shift, UltraEdit
+from editing import FineTune, Grace, Lora, Shift, UltraEdit
 from editing.editor import Editor
 
 FACT = Fact(subject="the Eiffel tower", prompt="{} is located in the city of", target_new="Rome", target_true="Paris")
@@ -22,7 +22,9 @@ def probability(lm: LanguageModel) -> float:
 
 
 @pytest.mark.parametrize("family", ["bart", "mbart", "t5-gated"])
-@pytest.mark.parametrize("chosen", [FineTune(steps=10), Grace(radius=0.5, steps=10), Shift(), UltraEdit()])
+@pytest.mark.parametrize(
+    "chosen", [FineTune(steps=10), Lora(steps=10), Grace(radius=0.5, steps=10), Shift(), UltraEdit()]
+)
 def test_the_new_object_becomes_likelier(family: str, chosen: Editor, tmp_path: object) -> None:
     lm = tiny.build(family)
     before, plain = bits(lm), probability(lm)

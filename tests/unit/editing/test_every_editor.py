@@ -23,7 +23,19 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 EXTENDING = [name for name in NAMES if hasattr(EDITORS[name], "extend")]
 INSERTING = [name for name in EDITORS.declared if name in NAMES and name not in ("none", "enhance", "suppress")]
 """What needs a new object; of presets their editor stands."""
-OF_WEIGHTS = ["rome", "memit", "alphaedit", "emmet", "ultraedit", "mend", "malmen", "finetune", "crispedit"]
+OF_WEIGHTS = [
+    "rome",
+    "memit",
+    "alphaedit",
+    "emmet",
+    "ultraedit",
+    "mend",
+    "malmen",
+    "finetune",
+    "crispedit",
+    "lora",
+    "adalora",
+]
 WISE = [name for name in EDITORS.declared if name.startswith("wise")]
 CAUSAL = [*OF_WEIGHTS, "shift", "grace", "wise_whitened"]
 

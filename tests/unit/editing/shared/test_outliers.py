@@ -22,7 +22,7 @@ ENDS_AT_SINK = Fact("Danielle Darrieux", "{}", "the English language", "French")
 CONTEXTS = ("red green . ", "the river is in the north . ")
 
 AT_SUBJECT = ["rome", "memit", "memit_plain", "memit_blue", "memit_rounds", "pmet", "alphaedit", "emmet"]
-AT_THE_PROMPTS_END = ["shift", "ultraedit", "mend", "malmen", "finetune", "crispedit", "grace", "wise_whitened"]
+AT_THE_PROMPTS_END = ["shift", "ultraedit", "mend", "malmen", "finetune", "crispedit", "lora", "grace", "wise_whitened"]
 
 
 def with_prefixes(name: str, *prefixes: str) -> Any:

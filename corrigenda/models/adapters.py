@@ -1,0 +1,38 @@
+"""PEFT adapters that this project puts into a model itself for a while: it trains them, and takes them out again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from corrigenda.models.condition import OWN_ADAPTER
+
+
+def put_in(model: Any, config: Any, seed: int) -> Any:
+    """Puts an adapter into a model, which stays in evaluation mode.
+
+    Args:
+        model: the model; its modules are replaced in place until `take_out`.
+        config: a `peft.PeftConfig`.
+        seed: of the adapter's first values, which come from torch's own generator.
+
+    Returns:
+        the `peft.PeftModel` around the model; the adapter is called `OWN_ADAPTER`.
+    """
+    from peft import get_peft_model  # slow to import and seldom needed
+
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return get_peft_model(model, config, adapter_name=OWN_ADAPTER).eval()
+
+
+def take_out(model: Any, adapted: Any, merge: bool = False) -> None:
+    """Takes an adapter out of a model again; its update stays in the weights only with `merge`."""
+    if merge:
+        adapted.merge_and_unload()
+    else:
+        adapted.unload()
+    for name in ("peft_config", "_hf_peft_config_loaded"):
+        if name in vars(model):
+            delattr(model, name)

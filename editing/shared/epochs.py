@@ -1,0 +1,69 @@
+"""Passes over facts in shuffled mini-batches, as all editors take them that train on a loss of each fact.
+
+Yang et al. 2026, "Fine-tuning Done Right in Model Editing": breadth first, every fact once before any is seen again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from corrigenda import Fact
+from editing.editor import EditRefusedError
+
+
+def in_epochs(
+    editor: str,
+    facts: Sequence[Fact],
+    losses_of: Callable[[list[int]], Tensor],
+    step: Callable[[Tensor], None],
+    epochs: int,
+    batch_size: int,
+    stop: float | None,
+    seed: int,
+    beside: int = 0,
+) -> list[dict[str, Any]]:
+    """Learns facts until each one's loss is low.
+
+    Args:
+        editor: its name, for messages.
+        facts: what is learned.
+        losses_of: the losses of some facts, by their numbers, (n,); differentiable.
+        step: takes a step down the mean loss of a batch.
+        epochs: passes over all facts, at most.
+        batch_size: facts in a batch.
+        stop: a batch with no loss above this is passed over, and learning ends after a pass in which each edited fact
+            had none above it; None where every step is to be taken.
+        seed: for the shuffling.
+        beside: so many facts at the end are learned but not edited.
+
+    Returns:
+        of each edited fact its last loss, the number of passes, and its loss in each.
+
+    Raises:
+        EditRefusedError: a loss is not finite.
+    """
+    shuffle = torch.Generator().manual_seed(seed)
+    last = torch.full((len(facts),), math.inf)
+    edited = len(facts) - beside
+    history: list[list[float]] = []  # after each pass, of each fact
+    for _ in range(epochs):
+        for batch in torch.randperm(len(facts), generator=shuffle).split(batch_size):
+            losses = losses_of(batch.tolist())
+            last[batch] = losses.detach().cpu()
+            if not bool(losses.isfinite().all()):
+                lost = ", ".join(facts[number].id for number in batch.tolist())
+                raise EditRefusedError(f"{editor}: the loss is not finite at fact {lost}")
+            if stop is None or bool((losses > stop).any()):  # else Adam's momentum would carry it on
+                step(losses.mean())
+        history.append(last[:edited].tolist())
+        if stop is not None and bool((last[:edited] <= stop).all()):
+            break
+    return [
+        {"loss": losses[-1], "passes": len(history), "step_losses": list(losses)}
+        for losses in zip(*history, strict=True)
+    ]
