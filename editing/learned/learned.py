@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,19 +11,19 @@ import torch
 from torch import Tensor
 
 from corrigenda import EditRefusedError, Fact, LanguageModel
-from corrigenda.data.parts import overlaps
 from corrigenda.edits.weights import require_writable
 from corrigenda.errors import UnsupportedModelError
 from corrigenda.settings.checked import AtLeastOne, Positive, checked
 from corrigenda.system.files import expanded
 from editing.editor import require_targets
-from editing.learned.hypernetwork import Hypernetwork, SeenFact, TrainedNetwork, kept_network
+from editing.learned.hypernetwork import Hypernetwork, TrainedNetwork, kept_network
 from editing.locate_then_edit.answers import AnswerTokens, answer_tokens
 from editing.locate_then_edit.joined import ClosedFormEdit, finish
 from editing.locate_then_edit.least_squares import Factors
 from editing.locate_then_edit.weighed import mean_energy
 from editing.shared.layers import ascending
 from editing.shared.together import deduplicate, note_disturbance, refused_alone
+from editing.shared.training_facts import require_unseen
 
 STEP = 0.1
 """By how much an untrained network's update changes an FFN's output at the facts' own tokens, as a share of it."""
@@ -149,22 +148,21 @@ class Learned:
             A `LowRankEdit` of as many ranks as there are tokens; above d_ffn / 2 a `ValueEdit`.
 
         Raises:
-            EditRefusedError: a fact asks for an erasure; there is no trained network; a loss or gradient is not
-                finite; or the update is out of all proportion.
+            EditRefusedError: a fact asks for an erasure; the network was trained on it, or on its subject; there is no
+                trained network; a loss or gradient is not finite; or the update is out of all proportion.
             IndexError: the model has no such layer.
             UnsupportedModelError, WrongModelError: as `prepare` says.
         """
         require_targets(self.name, facts)
         self.check(lm)
         trained = self._trained(lm)
+        require_unseen(self.name, () if trained is None else trained.facts, facts)
         layers = self.resolved_layers(lm)
         seen = answer_tokens(lm, facts, layers, self.end_token, self.whole)
         network = self._identity(lm, seen) if trained is None else trained.network
         with torch.no_grad():
             updates = self.updates(network, seen, torch.zeros(len(facts), dtype=torch.long))
         report: list[dict[str, Any]] = [{"loss_before": loss} for loss in seen.losses.tolist()]
-        for fact, what in _told(self.name, () if trained is None else trained.facts, facts):
-            report[list(facts).index(fact)]["trained_on"] = what
         factors = {layer: (update.left, update.right) for layer, update in updates.items()}
         return finish(lm, self, None, factors, facts, report, None, len(facts), self.refuse_norm)
 
@@ -252,16 +250,3 @@ def calibrate(network: Hypernetwork, seen: AnswerTokens, step: float, ratio: flo
         network.log_rates[place] = torch.tensor(step * float(rows.outputs.norm(dim=1).mean()) / size).log()
         if network.log_weights is not None:
             network.log_weights[place] = torch.tensor(ratio * mean_energy(rows.u)).log()
-
-
-def _told(editor: str, trained_on: Sequence[SeenFact], facts: Sequence[Fact]) -> list[tuple[Fact, str]]:
-    """The facts that a network was trained on, with what says so; a warning names the first."""
-    found = overlaps(trained_on, facts)
-    if found:
-        fact, what = found[0]
-        warnings.warn(
-            f"{editor}: the network was trained on {len(found)} of {len(facts)} facts (the first: {fact.id}, {what}); "
-            "figures on them are too good",
-            stacklevel=6,
-        )
-    return found

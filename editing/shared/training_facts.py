@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from corrigenda import Fact
 from corrigenda.data import FactSet, read_facts
-from corrigenda.data.parts import overlaps
+from corrigenda.data.parts import Identified, overlaps
 from corrigenda.errors import SettingsError
 from corrigenda.settings.checked import AtLeastOne, Count, checked
 from editing.editor import FactRefusedError
@@ -52,7 +52,7 @@ class TrainingFacts:
         )
 
 
-def require_unseen(editor: str, training: Sequence[Fact], facts: Sequence[Fact]) -> None:
+def require_unseen(editor: str, training: Sequence[Identified], facts: Sequence[Fact]) -> None:
     """Refuses to edit what an editor learned from.
 
     Raises:

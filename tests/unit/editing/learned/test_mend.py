@@ -86,10 +86,12 @@ def test_it_is_the_same_from_the_disk_and_damage_is_said(tmp_path: Path) -> None
         TrainedNetwork.load(path)
 
 
-def test_facts_that_it_was_trained_on_are_named() -> None:
+def test_facts_that_it_was_trained_on_are_refused_by_name() -> None:
     lm = build()
     seen = (SeenFact("x", "the  eiffel TOWER"), SeenFact("plays", "nobody"))
     dataclasses.replace(drawn(lm, MEND), facts=seen).save(kept_network(lm, "mend"))
-    with pytest.warns(UserWarning, match=r"was trained on 2 of 3 facts \(the first: tower, the subject\)"):
+    with pytest.warns(UserWarning, match="is refused"):
         edit = MEND.edit(lm, FACTS)
-    assert [report.get("trained_on") for report in edit.origin.report] == ["the subject", None, "the id"]
+    assert ["refused" in report for report in edit.origin.report] == [True, False, True]
+    with pytest.raises(EditRefusedError, match=r"the subject \('the Eiffel tower'\) is among the 2 facts that mend"):
+        MEND.edit(lm, [TOWER])

@@ -1,0 +1,70 @@
+"""``corrigenda train``: killed without warning it ends in the same network; what it refuses."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import program
+import pytest
+import tiny
+from learned_parts import TRAINED_ON, assert_same
+from safetensors import safe_open
+
+from editing.learned.hypernetwork import TrainedNetwork
+
+
+def steps_kept(folder: Path, editor: str) -> int:
+    for path in folder.rglob(f"{editor}-*.safetensors"):
+        with safe_open(path, framework="pt") as file:
+            return int((file.metadata() or {})["done"])
+    return -1
+
+
+@pytest.mark.parametrize("editor", ["mend", "malmen"])
+def test_a_killed_training_ends_the_same(tmp_path: Path, editor: str) -> None:
+    tiny.build("llama", scale=8.0).save_pretrained(tmp_path / "model")
+    (tmp_path / "facts.json").write_text(json.dumps([fact.to_dict() for fact in TRAINED_ON]))
+    command = ["train", f"editor={editor}", "model=own", f"model.name={tmp_path / 'model'}", "data=facts"]
+    command += ["data.path=facts.json", "job.steps=12", "job.every=2", "job.rank=4", "job.edits=1", "job.facts=2"]
+    cache = tmp_path / "cache" / "hypernetworks"
+    process = subprocess.Popen(
+        [sys.executable, str(program.RUN), *command],
+        cwd=tmp_path,
+        env=program.environment(tmp_path / "cache"),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 300
+    while steps_kept(cache, editor) < 4 and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert 4 <= steps_kept(cache, editor) < 12
+    assert not list(cache.rglob(f"{editor}.safetensors"))
+    program.call(tmp_path, *command)
+    [path] = cache.rglob(f"{editor}.safetensors")
+    found = TrainedNetwork.load(path)
+    cache.rename(tmp_path / "killed")
+    program.call(tmp_path, *command)
+    assert_same(found, TrainedNetwork.load(path))
+    assert [point["step"] for point in found.made["curve"]] == [0, 2, 4, 6, 8, 10, 12]
+
+
+def test_the_command(tmp_path: Path) -> None:
+    tiny.build("llama", scale=8.0).save_pretrained(tmp_path / "model")
+    (tmp_path / "facts.json").write_text(json.dumps([fact.to_dict() for fact in TRAINED_ON]))
+    (tmp_path / "scored.json").write_text(json.dumps([TRAINED_ON[3].to_dict()]))
+    command = ["train", "model=own", f"model.name={tmp_path / 'model'}", "data=facts", "data.path=facts.json"]
+    command += ["job.steps=2", "job.rank=4", "job.edits=2"]
+    said = program.call(tmp_path, *command, "editor.layers=[1,3]")
+    assert "network of mend for" in said
+    assert "that of step" in said
+    [path] = (tmp_path / "cache" / "hypernetworks").rglob("mend.safetensors")
+    assert [one.id for one in TrainedNetwork.load(path).facts] == [fact.id for fact in TRAINED_ON]
+    said = program.call(tmp_path, *command, "data.disjoint_from=scored.json", succeeds=False)
+    assert "fact 'native' ('Thomas')" in said
+    said = program.call(tmp_path, *command, "editor=rome", succeeds=False)
+    assert "editor=rome has no network to train: take editor=mend or editor=malmen" in said
