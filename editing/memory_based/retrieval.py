@@ -43,12 +43,19 @@ FALSE_HITS = 0.01
 class Retrieving(Protocol):
     """What the editors have in common whose edits are texts that are looked up."""
 
-    encoder: str
-    gate: str | None
-
     @property
     def name(self) -> str:
         """What results call it."""
+        ...
+
+    @property
+    def encoder(self) -> str:
+        """The name of what makes vectors."""
+        ...
+
+    @property
+    def gate(self) -> str | None:
+        """The file of a gate; None for the model's own."""
         ...
 
 
