@@ -26,7 +26,6 @@ from tasks import CHOICE_TASK
 from corrigenda import Edit, load
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.records import records_in
-from eval.protocols.journal import lines_of
 from jobs.shared.base import begin
 
 
@@ -209,49 +208,6 @@ def test_sequential_scores_twice_and_at_each_checkpoint(home: Path) -> None:
     assert right_after[0]["after"] != at_the_end[0]["after"]
     assert (folder / "curve.png").stat().st_size > 10_000
     assert not (folder / "before").exists()
-
-
-def test_sequence_killed_three_times_and_resumed(home: Path) -> None:
-    arguments = ["mode=sequential", "data.limit=8", "job.sequential.checkpoints=[1,4]", "job.sequential.every=3"]
-    arguments += ["job.sequential.chunk=2", "job.locality.limit=2"]
-    run(home, *arguments, f"hydra.run.dir={home / 'calm'}")
-    folder = home / "shot"
-    arguments = [*arguments, f"hydra.run.dir={folder}"]
-    positions = []
-    for of, kill_after in (("cases", 2), ("cases", 5), ("journal", 21)):
-        kill(home, arguments, folder, of, kill_after)
-        positions.append(max((line["t"] for line in lines_of(folder, "saved")), default=0))
-        assert not (folder / "summary.json").exists()
-        arguments = [f"resume={folder}"]
-    assert positions[0] < positions[2]
-    run(home, f"resume={folder}")
-    for of in ("cases", "retention"):
-        assert timeless(folder, of) == timeless(home / "calm", of), of
-    for kind, t in (("scored", 4), ("fixed", 8)):
-        assert lines_of(folder, kind, t) == lines_of(home / "calm", kind, t)
-    shot, calm = (summary_in(path) for path in (folder, home / "calm"))
-    assert shot["metrics"] == calm["metrics"]
-    timed = {"seconds_per_edit", "peak_memory_mb"}
-    for point, expected in zip(shot["curve"], calm["curve"], strict=True):
-        assert {k: v for k, v in point.items() if k not in timed} == {
-            k: v for k, v in expected.items() if k not in timed
-        }
-
-
-@pytest.mark.parametrize("editor", ["none", "in_context", "random"])
-def test_controls(home: Path, editor: str) -> None:
-    folder = home / editor
-    small = ["editor.like.text.tokens=640", "editor.like.text.length=16", "editor.like.layer=1"]
-    run(home, f"editor={editor}", "data.limit=2", f"hydra.run.dir={folder}", *(small if editor == "random" else []))
-    metrics = summary_in(folder)["metrics"]
-    if editor == "none":
-        assert all(
-            v["after"] == pytest.approx(v["before"], abs=1e-5) for v in metrics.values() if v["before"] is not None
-        )
-        assert metrics["preservation"]["after"] == 1.0
-        assert metrics["perplexity_drift"]["after"] == pytest.approx(0.0, abs=1e-6)
-    else:
-        assert metrics["neighbourhood_kl"]["after"] > 0
 
 
 def test_a_failed_edit_counts_as_failed_and_stops_nothing(home: Path) -> None:

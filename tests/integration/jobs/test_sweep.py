@@ -1,11 +1,5 @@
 import importlib.util
 import json
-import os
-import random
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +8,9 @@ import pytest
 import yaml
 from run_parts import ROME, SMALL_EVALUATION, SUBJECTS, make_home, own_model, record, timeless, write
 
-from corrigenda.runs.records import records_in
 from corrigenda.runs.store import Store
 
-EDITORS = ["rome", "in_context"]
 SWEEP = ["editor=small_rome,in_context", "data=one,two", "seed=0,1"]
-N_RUNS, N_FACTS = 2 * 2 * 2, 4
 
 
 def has(package: str) -> bool:
@@ -69,45 +60,6 @@ def undisturbed(home: Path) -> dict[tuple[str, str, int], str]:
     sweep(home, "undisturbed", *SWEEP)
     assert len(list((home / "undisturbed" / "sweeps").glob("*/*"))) == 1  # one folder for all runs of a sweep
     return scored(home / "undisturbed")
-
-
-def count(root: Path) -> int:
-    """The cases that are on the disk."""
-    folders = {path.parent for path in root.rglob("cases.jsonl")}
-    return sum(len(list(records_in(folder))) for folder in folders)
-
-
-@pytest.mark.slow
-def test_a_sweep_killed_three_times_ends_the_same(home: Path, undisturbed: dict[Any, str]) -> None:
-    assert len(undisturbed) == N_RUNS
-    assert len({key[0] for key in undisturbed}) == len(EDITORS)
-    assert all(len(json.loads(text)) == N_FACTS for text in undisturbed.values())
-    moments = random.Random(os.environ.get("CORRIGENDA_TEST_SEED", "7"))
-    total = N_RUNS * N_FACTS
-    kill_at = sorted(moments.sample(range(1, total - 1), 3))
-    finished = []
-    for cases in kill_at:
-        process = subprocess.Popen(
-            [sys.executable, str(program.RUN), *arguments_of(home, "killed", *SWEEP)],
-            cwd=home,
-            env=program.environment(home / "cache"),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        deadline = time.monotonic() + 300
-        while count(home / "killed") < cases and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.02)
-        time.sleep(moments.uniform(0, 0.1))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        finished.append(count(home / "killed"))
-    assert all(done >= asked for done, asked in zip(finished, kill_at, strict=True))
-    assert finished[0] < total
-    sweep(home, "killed", *SWEEP)
-    assert scored(home / "killed") == undisturbed
-    again = sweep(home, "killed", *SWEEP)
-    assert again.count("finished already") == N_RUNS
-    assert scored(home / "killed") == undisturbed
 
 
 @pytest.mark.slow

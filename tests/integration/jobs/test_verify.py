@@ -249,27 +249,6 @@ def free_url() -> str:
         return f"http://127.0.0.1:{free.getsockname()[1]}/v1"
 
 
-def test_one_line_each(home: Path, stub: Any) -> None:
-    stub.reply = None
-
-    def line(*arguments: str) -> str:
-        said = verify(home, stub, *arguments, succeeds=False)
-        assert [each for each in said.splitlines() if "INFO" not in each] == [last_line(said)]
-        assert not (home / "list-verified" / "report.json").exists()
-        return last_line(said)
-
-    url = free_url()
-    assert line(f"url={url}").startswith(f"the server at {url}: it cannot be reached ([")
-    stub.answers = [(429, "later")]
-    assert "it answered 429 'later', after one try; see that it runs" in line()
-    stub.answers = [(200, "data: hello\n\n")]
-    assert line("model=m") == f"the server of m at {stub.url}: its reply is no completion: 200 'data: hello'; see url"
-    stub.answers = [(401, "who?")]
-    assert line(f"before={stub.url}", "before_model=m").endswith("name its variable in key")
-    stub.seconds = 1.0
-    assert "there was no answer within 0.2 s (timeout), after one try" in line("timeout=0.2")
-
-
 def test_what_cannot_be_is_said_before_anything_is_asked(home: Path, stub: Any) -> None:
     (home / "built").mkdir()
     (home / "built" / "report.json").write_text('{"format": 1, "facts": []}')

@@ -3,7 +3,6 @@ import gzip
 import json
 import random
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import program
@@ -14,7 +13,6 @@ from public_reports import DANIELLE, EIFFEL, log_probs, low_rank, model, pieces,
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.data import FactSet, read_facts
-from corrigenda.errors import RecordError
 from corrigenda.facts import Probe
 from corrigenda.runs.folder import RunFolder
 from eval import EditRun, EvalSettings, SequentialSettings, evaluate, measure, run_sequential, run_single
@@ -34,17 +32,6 @@ def run_of(lm: LanguageModel, folder: Path, *facts: Fact, **more: Any) -> EditRu
 
 def bits(lm: LanguageModel) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in lm.model.state_dict().items()}
-
-
-def test_each_fact_with_its_own_target(lm: LanguageModel) -> None:
-    """EleutherAI/lm-evaluation-harness#337, #942, zjunlp/EasyEdit#253: the last token of a target was not scored, or
-    all facts were scored with the tokens of one."""
-    facts = [dataclasses.replace(EIFFEL, target_new="Rome and Paris"), DANIELLE]
-    for fact, case in zip(facts, evaluate(lm, facts, SHORT).cases, strict=True):
-        [record] = case.after.scored("prompt")
-        for target, found in ((fact.target_new, record.log_probs_new), (fact.target_true, record.log_probs_true)):
-            ids, whole = lm.tokens(fact.statement), lm.tokens(f"{fact.statement} {target}")
-            assert found == pytest.approx(log_probs(lm, whole, len(ids)), abs=1e-5)
 
 
 def test_each_fact_from_the_clean_model(lm: LanguageModel, tmp_path: Path) -> None:
@@ -165,18 +152,6 @@ def test_facts_with_other_kinds_of_prompts(lm: LanguageModel) -> None:
     assert all(value == value for summary in found.values() for value in summary.values())
 
 
-def test_facts_of_one_id(lm: LanguageModel, tmp_path: Path) -> None:
-    """huggingface/datasets#2333: keys that come twice; the second record took the place of the first."""
-    twice = tuple(dataclasses.replace(fact, id="x") for fact in (EIFFEL, DANIELLE))
-    with pytest.raises(ValueError, match="two facts with the id 'x'"):
-        FactSet("some", twice)
-    path = tmp_path / "facts.jsonl"
-    path.write_text("".join(f"{json.dumps(fact.to_dict())}\n" for fact in twice))
-    with pytest.raises(RecordError, match=r"line 2.*repeats the id 'x' of line 1"):
-        read_facts(path)
-    assert [case.fact for case in evaluate(lm, twice, SHORT).cases] == list(twice)
-
-
 @pytest.mark.parametrize("name", ["train.jsonl", "train.jsonl.gz"])
 def test_a_file_that_changed_since_it_was_read(name: str, tmp_path: Path) -> None:
     """huggingface/datasets#2956, #444: the old content came back from a cache."""
@@ -219,15 +194,6 @@ def test_values_to_sweep_over_without_a_sweep(argument: str, tmp_path: Path) -> 
     assert " -m;" in said
     assert argument in said
     assert "Traceback" not in said
-
-
-def test_mean_of_a_target_not_its_sum(lm: LanguageModel) -> None:
-    """zjunlp/EasyEdit#518: figures of one name differ by how a target's tokens are taken together. P is exp of the mean
-    of their log-probabilities, whatever their number."""
-    [case] = evaluate(lm, [dataclasses.replace(EIFFEL, target_new="Rome and Paris")], SHORT).cases
-    [record] = case.after.scored("prompt")
-    assert record.log_probs_new is not None
-    assert record.p_new == pytest.approx(float(torch.tensor(fmean(record.log_probs_new)).exp()), rel=1e-5)
 
 
 class Told:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import tiny
 import torch
-from public_reports import EIFFEL, IDS, log_probs, low_rank, model, rome
+from public_reports import EIFFEL, log_probs, low_rank, model, rome
 
 from corrigenda import ContextLengthError, Fact, LanguageModel
 from corrigenda.errors import UnsupportedModelError
@@ -151,15 +151,6 @@ def test_the_norm_of_a_state_in_the_middle() -> None:
         size = states.square().mean(-1, keepdim=True).add(lm.model.config.rms_norm_eps).rsqrt()
         wanted = (lm.model.model.norm.weight * states * size) @ lm.model.lm_head.weight.T
     torch.testing.assert_close(grid.top_probabilities[1], wanted.softmax(-1).max(-1).values, atol=1e-5, rtol=1e-4)
-
-
-@pytest.mark.parametrize("family", tiny.KINDS[1:])
-def test_what_a_layer_adds(family: str) -> None:
-    """TransformerLens#1639: what was called the FFN's output was the state with it added (BLOOM)."""
-    lm = tiny.build(family)
-    with lm.memory(1).capture() as seen:
-        lm.model(input_ids=IDS)
-    torch.testing.assert_close(lm.memory(1).read(seen.coefficients), seen.output, atol=1e-4, rtol=1e-4)
 
 
 def test_a_model_in_a_wrapper() -> None:
