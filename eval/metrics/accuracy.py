@@ -1,28 +1,7 @@
 """Token accuracy: the share of the target's tokens that are the most likely ones under teacher forcing (zsRE, MEND)."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable
-from statistics import fmean
-
-from eval.measurement import Measurement
 from eval.metrics.groups import note_groups
-from eval.metrics.metric import Compute, CurveColumn, Groups, LeaderboardColumn, Metric, Needs
-from eval.records import ScoredProbe, ScoredPrompt
-
-
-def _mean(records: Iterable[ScoredPrompt | ScoredProbe]) -> float | None:
-    shares = [record.token_accuracy for record in records if record.token_accuracy is not None]
-    return fmean(shares) if shares else None
-
-
-def _of_prompts(kind: str) -> Compute:
-    return lambda _before, after: _mean(after.scored(kind))
-
-
-def _of_portability(_before: Measurement | None, after: Measurement) -> float | None:
-    return _mean(after.probes("portability"))
-
+from eval.metrics.metric import CurveColumn, Groups, LeaderboardColumn, Metric, Needs, mean_over
 
 METRICS = (
     Metric(
@@ -31,7 +10,7 @@ METRICS = (
         "%",
         "high",
         (Needs("probabilities", ("prompt",)),),
-        _of_prompts("prompt"),
+        mean_over("token_accuracy", "prompt"),
         short="token acc.",
         edit_should="change",
         column=LeaderboardColumn(70, ranks=3, axis="across", axis_place=3),
@@ -43,7 +22,7 @@ METRICS = (
         "%",
         "high",
         (Needs("probabilities", ("paraphrases",)),),
-        _of_prompts("paraphrases"),
+        mean_over("token_accuracy", "paraphrases"),
         short="par. token",
         line="  on paraphrases",
         edit_should="change",
@@ -55,7 +34,7 @@ METRICS = (
         "%",
         "high",
         (Needs("probabilities", ("portability",)),),
-        _of_portability,
+        mean_over("token_accuracy", "portability"),
         short="port. token",
         line="  on consequences (portability)",
         edit_should="change",

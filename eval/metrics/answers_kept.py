@@ -4,17 +4,14 @@ A continuation of ten tokens changes its wording at the least push: the same wei
 word for word. What it *says* is the old object, where the unedited model says that, and else its first content word.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from statistics import fmean
 from typing import Literal, TypeAlias
 
 from corrigenda import Fact
 from corrigenda.text.words import words
 from eval.measurement import Measurement
 from eval.metrics.free_generation import matches_leniently
-from eval.metrics.metric import Compute, Groups, LeaderboardColumn, Metric, Needs
+from eval.metrics.metric import Compute, Groups, LeaderboardColumn, Metric, Needs, mean_of
 from eval.records import RUNNING_KIND, SUBJECT_KIND, ScoredProbe, ScoredPrompt
 
 Elsewhere: TypeAlias = ScoredPrompt | ScoredProbe
@@ -82,16 +79,14 @@ def _kept(rule: Literal["object", "word"], old: Elsewhere, new: Elsewhere) -> bo
 
 def _share(*rules: Literal["object", "word"], kind: str = "") -> Compute:
     def compute(before: Measurement | None, after: Measurement) -> float | None:
-        found = [_kept(rule, *pair) for pair in _pairs(before, after, kind).values() for rule in rules]
-        known = [one for one in found if one is not None]
-        return fmean(known) if known else None
+        return mean_of(_kept(rule, *pair) for pair in _pairs(before, after, kind).values() for rule in rules)
 
     return compute
 
 
 def _first_token(_before: Measurement | None, after: Measurement) -> float | None:
     found = {record.prompt: record.same_tokens for record in after.elsewhere() if record.same_tokens is not None}
-    return fmean(count > 0 for count in found.values()) if found else None
+    return mean_of(count > 0 for count in found.values())
 
 
 def _bleed(kind: str = "") -> Compute:
@@ -99,7 +94,7 @@ def _bleed(kind: str = "") -> Compute:
         records = _elsewhere(after, kind)
         unasked = {record.prompt for record in records if record.says_new is None or record.tied}
         found = {record.prompt: bool(record.says_new) for record in records if record.prompt not in unasked}
-        return fmean(found.values()) if found else None
+        return mean_of(found.values())
 
     return compute
 

@@ -1,16 +1,13 @@
 """Fluency (GE): the n-gram entropy of sampled text (ROME). A model that repeats itself has little."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from statistics import fmean
 
 from corrigenda import Fact
 from eval.measurement import Measurement
-from eval.metrics.metric import LeaderboardColumn, Metric, Needs
+from eval.metrics.metric import LeaderboardColumn, Metric, Needs, mean_over
 from eval.records import TEXT_KIND
 
 
@@ -37,11 +34,6 @@ def _judge(_fact: Fact, measurement: Measurement) -> None:
         record.entropy = ngram_entropy(words(record.text))
 
 
-def _mean(_before: Measurement | None, after: Measurement) -> float | None:
-    entropies = [record.entropy for record in after.texts() if record.entropy is not None]
-    return fmean(entropies) if entropies else None
-
-
 METRICS = (
     Metric(
         "fluency",
@@ -49,7 +41,7 @@ METRICS = (
         "bits",
         "high",
         (Needs("sampled_text", (TEXT_KIND,)),),
-        _mean,
+        mean_over("entropy", TEXT_KIND),
         short="fluency",
         edit_should="keep",
         judge=_judge,

@@ -5,17 +5,14 @@ answer begins with a target (strict) or contains one (lenient), as whole words (
 the true object with a target in it ("Rome, Georgia") is none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from statistics import fmean
 from typing import Literal, TypeAlias
 
 from corrigenda import Fact
 from corrigenda.text.words import places
 from eval.measurement import Measurement
 from eval.metrics.groups import note_groups
-from eval.metrics.metric import Compute, CurveColumn, Groups, LeaderboardColumn, Metric, Needs
+from eval.metrics.metric import CurveColumn, Groups, LeaderboardColumn, Metric, Needs, mean_over
 from eval.records import ScoredProbe, ScoredPrompt
 
 Verdict: TypeAlias = Literal["strict", "lenient"]
@@ -62,18 +59,6 @@ def _give_verdict(record: ScoredPrompt | ScoredProbe, targets: Sequence[str], ot
     record.lenient = None if answer is None else matches_leniently(answer, targets, other)
 
 
-def _mean(records: Sequence[ScoredPrompt | ScoredProbe], verdict: Verdict) -> float | None:
-    found = [record.strict if verdict == "strict" else record.lenient for record in records]
-    known = [one for one in found if one is not None]
-    return fmean(known) if known else None
-
-
-def _of(kind: str, verdict: Verdict) -> Compute:
-    if kind == "portability":
-        return lambda _before, after: _mean(after.probes(kind), verdict)
-    return lambda _before, after: _mean(after.scored(kind), verdict)
-
-
 def _metric(
     kind: str,
     verdict: Verdict,
@@ -93,7 +78,7 @@ def _metric(
         "%",
         "high",
         (Needs("free_answers", (kind,)),),
-        _of(kind, verdict),
+        mean_over(verdict, kind),
         short=short,
         line=line,
         edit_should="change",

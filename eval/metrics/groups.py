@@ -1,7 +1,5 @@
 """Groups of probes: notes in the records which group each probe belongs to."""
 
-from __future__ import annotations
-
 from corrigenda import Fact
 from eval.measurement import Measurement
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Literal, TypeAlias
@@ -40,6 +40,20 @@ FIXED_KINDS = frozenset({"neighbourhood", "locality"})
 Compute: TypeAlias = Callable[[Measurement | None, Measurement], float | None]
 """From what the unedited model (None: not measured) and the model did with a fact's prompts to the fact's value; None
 where the prompts do not allow it."""
+
+
+def mean_of(values: Iterable[float | None]) -> float | None:
+    """The mean of the values that are known; None where none is."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def mean_over(field: str, *kinds: str) -> Compute:
+    """The mean of a field of the records of some kinds of prompts, as the model left them."""
+    return lambda _before, after: mean_of(
+        getattr(record, field) for kind in kinds for record in after.prompts.get(kind, ())
+    )
+
 
 Judge: TypeAlias = Callable[[Fact, Measurement], None]
 """Notes in the records what follows from them by a rule: P from log-probabilities, whether an answer is right, ..."""

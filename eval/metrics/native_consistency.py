@@ -4,14 +4,10 @@ Of a fact that it says itself, the greedy answer to the prompt beginning with th
 and on how many neighbourhood prompts, which have the same object, it says that too. Other facts have no value.
 """
 
-from __future__ import annotations
-
-from statistics import fmean
-
 from corrigenda import Fact
 from eval.measurement import Measurement
 from eval.metrics.free_generation import matches_strictly
-from eval.metrics.metric import Compute, Metric, Needs
+from eval.metrics.metric import Compute, Metric, Needs, mean_of
 
 
 def _judge(fact: Fact, measurement: Measurement) -> None:
@@ -25,8 +21,8 @@ def _on(kind: str) -> Compute:
     def compute(before: Measurement | None, after: Measurement) -> float | None:
         unedited = after if before is None else before
         said = [record.begins_true for record in unedited.scored("prompt")]
-        others = [record.begins_true for record in unedited.scored(kind) if record.begins_true is not None]
-        return fmean(others) if others and said and all(said) else None
+        others = mean_of(record.begins_true for record in unedited.scored(kind))
+        return others if said and all(said) else None
 
     return compute
 

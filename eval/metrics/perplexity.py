@@ -4,8 +4,6 @@ Where several facts share one edited model, intervals are over the windows of th
 each fact has its own, they are over subjects as ever, each of which has windows of its own.
 """
 
-from __future__ import annotations
-
 from statistics import fmean
 
 from eval.measurement import Measurement

@@ -4,20 +4,18 @@ Compared are greedy continuations of a given length with end tokens barred, not 
 answers a bare question with nothing would preserve that whatever was done to it.
 """
 
-from __future__ import annotations
-
 import operator
 from statistics import fmean
 
 from eval.measurement import Measurement
 from eval.metrics.groups import note_groups
-from eval.metrics.metric import CurveColumn, Groups, LeaderboardColumn, Metric, Needs
+from eval.metrics.metric import CurveColumn, Groups, LeaderboardColumn, Metric, Needs, mean_of
 
 
 def _preserved(_before: Measurement | None, after: Measurement) -> float | None:
     """The share of prompts, each counted once, whose greedy continuation, end tokens barred, is the one before."""
     kept = {record.prompt: record.preserved for record in after.elsewhere() if record.preserved is not None}
-    return fmean(kept.values()) if kept else None
+    return mean_of(kept.values())
 
 
 def _blank(before: Measurement | None, after: Measurement) -> float | None:
@@ -25,7 +23,7 @@ def _blank(before: Measurement | None, after: Measurement) -> float | None:
     if before is None:
         return None
     blank = {record.prompt: record.blank for record in after.elsewhere() if record.blank is not None}
-    return fmean(blank.values()) if blank else None
+    return mean_of(blank.values())
 
 
 def _same_tokens(before: Measurement | None, after: Measurement) -> float | None:
@@ -33,12 +31,11 @@ def _same_tokens(before: Measurement | None, after: Measurement) -> float | None
     if before is None:
         return None
     pairs = zip(before.probes("locality"), after.probes("locality"), strict=False)
-    shares = [
+    return mean_of(
         fmean(map(operator.eq, old.most_likely, new.most_likely))
         for old, new in pairs
         if old.most_likely and new.most_likely
-    ]
-    return fmean(shares) if shares else None
+    )
 
 
 METRICS = (

@@ -4,10 +4,7 @@ Yang et al. 2025, "The Mirage of Model Editing": no teacher forcing, no length h
 whether the normalised answer has the target or an alias in it as whole words; the judge is another model.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Sequence
-from statistics import fmean
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 from corrigenda import Fact
@@ -15,7 +12,7 @@ from eval.judge.agreement import kappa
 from eval.judge.verdicts import verdict_of
 from eval.measurement import Measurement
 from eval.metrics.free_generation import matches_leniently
-from eval.metrics.metric import Metric, Needs
+from eval.metrics.metric import Metric, Needs, mean_of
 from eval.real_use.settings import SETTINGS
 from eval.records import AskedQuestion
 
@@ -38,17 +35,12 @@ def _right(record: AskedQuestion, way: Way) -> bool | None:
     return None if record.verdict in (None, "unread") else record.verdict == "right"
 
 
-def _mean(values: Sequence[bool | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
-
-
 def _success(kind: str, way: Way, setting: str | None) -> Metric:
     """The share of questions answered rightly: those about one kind of prompts, in one setting or in all."""
 
     def compute(_before: Measurement | None, after: Measurement) -> float | None:
         asked = [one for one in after.questions() if one.kind == kind and setting in (None, one.setting)]
-        return _mean([_right(one, way) for one in asked])
+        return mean_of(_right(one, way) for one in asked)
 
     prefix, about = {"prompt": ("", ""), "paraphrases": ("paraphrase_", ", paraphrases")}[kind]
     key, title, line = f"{prefix}real_use_{way}", f"in real use{about}, by {_SAYS[way]}", ""
@@ -74,7 +66,7 @@ def _compared(measurement: Measurement) -> list[AskedQuestion]:
 
 
 def _of_compared(marked: Callable[[AskedQuestion], bool]) -> Callable[[Measurement | None, Measurement], float | None]:
-    return lambda _before, after: _mean([marked(one) for one in _compared(after)])
+    return lambda _before, after: mean_of(marked(one) for one in _compared(after))
 
 
 def _n_compared(_before: Measurement | None, after: Measurement) -> float | None:
@@ -83,7 +75,7 @@ def _n_compared(_before: Measurement | None, after: Measurement) -> float | None
 
 def _unread(_before: Measurement | None, after: Measurement) -> float | None:
     asked = [one for one in after.questions() if one.answer.strip() and one.verdict is not None]
-    return _mean([one.verdict == "unread" for one in asked])
+    return mean_of(one.verdict == "unread" for one in asked)
 
 
 def _of_one_fact(_before: Measurement | None, _after: Measurement) -> None:

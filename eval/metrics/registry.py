@@ -1,7 +1,5 @@
 """The metrics that there are, by key, and how one is added."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 

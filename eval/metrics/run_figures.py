@@ -1,7 +1,5 @@
 """Figures of a run that are no metrics of prompts: time, memory, the norm of the change."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """The score S: the harmonic mean of efficacy, paraphrase and neighbourhood success (ROME)."""
 
-from __future__ import annotations
-
 from eval.measurement import Measurement
 from eval.metrics.metric import LeaderboardColumn, Metric, Needs
 from eval.statistics.paired import harmonic_mean

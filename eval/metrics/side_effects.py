@@ -3,15 +3,13 @@
 Measured where `EvalSettings.side_effects` asks for it, on the prompts of `corrigenda.data.side_effects`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from statistics import fmean
 
 from corrigenda import Fact
 from corrigenda.data.side_effects import fact_checks
 from eval.measurement import Measurement
-from eval.metrics.metric import Compute, LeaderboardColumn, Metric, Needs
+from eval.metrics.metric import LeaderboardColumn, Metric, Needs, mean_of, mean_over
 from eval.records import CHECK_KIND, RUNNING_KIND, SUBJECT_KIND
 
 
@@ -21,8 +19,7 @@ def _negation_rate(_before: Measurement | None, after: Measurement) -> float | N
     `eval.metrics.success` notes both, as on all prompts of `PAIRED_KINDS`.
     """
     pairs = [(record.p_new, record.p_true) for record in after.scored("negations")]
-    wrong = [new > true for new, true in pairs if new is not None and true is not None]
-    return fmean(wrong) if wrong else None
+    return mean_of(new > true for new, true in pairs if new is not None and true is not None)
 
 
 def _negation_gain(before: Measurement | None, after: Measurement) -> float | None:
@@ -46,14 +43,12 @@ def _margins(measurement: Measurement) -> list[float]:
 
 def _check_success(_before: Measurement | None, after: Measurement) -> float | None:
     """The share of fact-check questions whose right answer is more probable than the wrong one. A tie is no success."""
-    margins = _margins(after)
-    return fmean(margin > 0 for margin in margins) if margins else None
+    return mean_of(margin > 0 for margin in _margins(after))
 
 
 def _check_magnitude(_before: Measurement | None, after: Measurement) -> float | None:
     """The mean of log P(right answer) - log P(wrong answer): what a model has for "Yes" as such cancels out."""
-    margins = _margins(after)
-    return fmean(margins) if margins else None
+    return mean_of(_margins(after))
 
 
 def _reversal_accuracy(_before: Measurement | None, after: Measurement) -> float | None:
@@ -61,8 +56,8 @@ def _reversal_accuracy(_before: Measurement | None, after: Measurement) -> float
 
     So it does where each of the subject's tokens is the most likely one after those before it: no decoding is needed.
     """
-    shares = [record.token_accuracy for record in after.probes("reversals") if record.token_accuracy is not None]
-    return fmean(share == 1 for share in shares) if shares else None
+    shares = [record.token_accuracy for record in after.probes("reversals")]
+    return mean_of(share == 1 for share in shares if share is not None)
 
 
 def _reversal_gain(before: Measurement | None, after: Measurement) -> float | None:
@@ -73,23 +68,8 @@ def _reversal_gain(before: Measurement | None, after: Measurement) -> float | No
     return _mean_change([(old.log_probs, new.log_probs) for old, new in pairs])
 
 
-def _subject_preserved(_before: Measurement | None, after: Measurement) -> float | None:
-    """The share of prompts about the subject whose greedy answer is the one before, by the rule of preservation."""
-    kept = [record.preserved for record in after.scored(SUBJECT_KIND) if record.preserved is not None]
-    return fmean(kept) if kept else None
-
-
-def _kl_on(kind: str) -> Compute:
-    def compute(_before: Measurement | None, after: Measurement) -> float | None:
-        kls = [record.kl for record in after.scored(kind) if record.kl is not None]
-        return fmean(kls) if kls else None
-
-    return compute
-
-
 def _mean_change(pairs: Sequence[tuple[Sequence[float] | None, Sequence[float] | None]]) -> float | None:
-    changes = [fmean(new) - fmean(old) for old, new in pairs if old and new]
-    return fmean(changes) if changes else None
+    return mean_of(fmean(new) - fmean(old) for old, new in pairs if old and new)
 
 
 METRICS = (
@@ -164,7 +144,7 @@ METRICS = (
         "%",
         "high",
         (Needs("kept_answers", (SUBJECT_KIND,)),),
-        _subject_preserved,
+        mean_over("preserved", SUBJECT_KIND),
         short="subject pres.",
         edit_should="keep",
         column=LeaderboardColumn(134),
@@ -176,7 +156,7 @@ METRICS = (
             "nats",
             "low",
             (Needs("distributions", (kind,)),),
-            _kl_on(kind),
+            mean_over("kl", kind),
             short=short,
             edit_should="keep",
             column=LeaderboardColumn(place),

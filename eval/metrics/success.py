@@ -3,15 +3,12 @@
 log P of an object is the mean log-probability of its tokens, as in the authors' scorer: in success and magnitude alike.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from statistics import fmean
 from typing import Any
 
 from corrigenda import Fact
 from eval.measurement import Measurement
-from eval.metrics.metric import Compute, CurveColumn, LeaderboardColumn, Metric, Needs
+from eval.metrics.metric import Compute, CurveColumn, LeaderboardColumn, Metric, Needs, mean_of
 from eval.records import PAIRED_KINDS
 from eval.scoring.probabilities import TargetScore, probabilities
 
@@ -40,8 +37,7 @@ def _success(kind: str) -> Compute:
     """The share of prompts where the object that should be more probable is. A tie is no success."""
 
     def compute(_before: Measurement | None, after: Measurement) -> float | None:
-        gains = _gains(after, kind)
-        return fmean(gain > 0 for gain in gains) if gains else None
+        return mean_of(gain > 0 for gain in _gains(after, kind))
 
     return compute
 
@@ -50,8 +46,7 @@ def _magnitude(kind: str) -> Compute:
     """The mean difference of the two probabilities."""
 
     def compute(_before: Measurement | None, after: Measurement) -> float | None:
-        gains = _gains(after, kind)
-        return fmean(gains) if gains else None
+        return mean_of(_gains(after, kind))
 
     return compute
 

@@ -1,7 +1,5 @@
 """Units: how figures are written in tables."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 
