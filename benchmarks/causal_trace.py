@@ -10,8 +10,6 @@ The plain way is timed on every `--every`-th cell of the grid (all cells cost it
 does run are compared with ours.
 """
 
-from __future__ import annotations
-
 import statistics
 from contextlib import ExitStack
 from dataclasses import replace

@@ -13,8 +13,6 @@ the inverse, `together` the same for a fact of all; `parts` are the seconds a fa
 need at `gflops`, the speed of one large product. `bfloat16.in_float32_forwards` is ours in bfloat16 / plain in float32.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

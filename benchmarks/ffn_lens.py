@@ -16,8 +16,6 @@ speed; `ratio_with_head` is the same for a plain forward that also computes all 
 `values`, `attribution` and `knockout` hold the other parts' figures.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import statistics

@@ -1,7 +1,5 @@
 """What the benchmarks share: the plain way and ours timed in turns, and the JSON object of the last line."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

@@ -1,7 +1,5 @@
 """Recall, time and memory of the kinds of index over drawn keys, for `knowledge_base.py`."""
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any, get_args

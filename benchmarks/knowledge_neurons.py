@@ -11,8 +11,6 @@ Prints a JSON object as its last line: `ratio` is plain / ours for one prompt, t
 for one prompt in a batch of 8.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

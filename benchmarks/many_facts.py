@@ -16,8 +16,6 @@ alone; `ultraedit_facts_per_second` is of one turn of all; `memory_over_model_mb
 facts were written, less what the loaded model and the second moments took.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import statistics

@@ -1,7 +1,5 @@
 """Seconds and the most memory of the parts of a run, for `sizes.py`."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Iterator

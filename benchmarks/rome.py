@@ -12,8 +12,6 @@ is what the times would be if nothing else took any. `ratio_bfloat16` is that of
 whose v* is the same but for rounding: `cosine_bfloat16` says by how much, the worst of the facts.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import statistics
 from collections.abc import Callable, Sequence

@@ -23,8 +23,6 @@ of the weights' files count that are mapped and not copied. `weights_mb` is the 
 Prints a JSON object as its last line.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import gc

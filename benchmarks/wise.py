@@ -11,8 +11,6 @@ Prints a JSON object as its last line: `ratio` is plain / ours for one fact, `ge
 unrelated prompts with the side memory applied over that without.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import random
 import statistics

@@ -5,8 +5,6 @@ these records, while measuring as later from a file. A metric that a fact's prom
 Where a fact has several prompts of a kind its value is their mean.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -6,8 +6,6 @@ declared here. Reading gives back what was written: a number that was not finite
 What the records of a run mean is numbered (`DEFINITIONS`), so that figures of different meanings are not compared.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields

@@ -1,7 +1,5 @@
 """`EvalSettings`: what is measured, and how far."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 

@@ -4,8 +4,6 @@ Geva et al. 2022, "Transformer Feed-Forward Layers Build Predictions by Promotin
 section 5.1 and table 3.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """The environment in which pages are made of templates; a page loads nothing, so that it works from a folder."""
 
-from __future__ import annotations
-
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 

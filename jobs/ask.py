@@ -1,7 +1,5 @@
 """``job=ask``: what the model says to a prompt, without and with an edit, side by side."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import ClassVar

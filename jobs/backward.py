@@ -1,7 +1,5 @@
 """``job=backward``: the backward lens, the gradient of each fact's object taken apart and read in words."""
 
-from __future__ import annotations
-
 from jobs import survey
 from jobs.shared.registry import register
 from locate import BackwardLens

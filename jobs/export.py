@@ -1,7 +1,5 @@
 """``job=export``: writes the model with saved edits as a folder or a GGUF file, or edits as an adapter."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """``job=facts``: lists and searches the facts of a list that was built."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """``job=gate``: trains the gate of a model, by which entries beside its weights know their question."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from omegaconf import DictConfig

@@ -1,7 +1,5 @@
 """``job=knockout``: attention knockout of facts, and the mean over them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``job=leaderboard``: compares the runs of the store."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass
 from pathlib import Path

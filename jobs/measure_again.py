@@ -1,7 +1,5 @@
 """``job=measure_again``: measures kept edits of a sequence again, and edits nothing."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar

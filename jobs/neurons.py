@@ -1,7 +1,5 @@
 """``job=neurons``: knowledge neurons of facts, and in which layers they lie."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """``job=runs``: lists the runs of the store."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path

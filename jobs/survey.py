@@ -9,8 +9,6 @@ give it a name, and the class that reads its results where the locator does not:
     result: mine.Result
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

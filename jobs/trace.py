@@ -1,7 +1,5 @@
 """``job=trace``: causal tracing of facts, and the average effects by the tokens' roles."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal

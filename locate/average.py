@@ -1,7 +1,5 @@
 """What a locator found of many facts, together."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, overload
 

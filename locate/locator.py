@@ -4,8 +4,6 @@ A locator is a class of settings, most often a frozen dataclass. A new one is a 
 configuration that names it.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 

@@ -1,7 +1,5 @@
 """What is asked of a model when a fact is located in it: the tokens, where the subject is, and which answer counts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Which layers to edit, as far as locating can say."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Locating many facts, one after another, in a run that can be cut short and gone on with."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Windows of layers: several at once, named by the one around which they lie."""
 
-from __future__ import annotations
-
 
 def around(layer: int, width: int, depth: int) -> range:
     """The layers [layer - width // 2, layer + ceil(width / 2)), clipped at the ends of a model of `depth` layers."""

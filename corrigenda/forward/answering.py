@@ -1,7 +1,5 @@
 """Where a model answers a prompt: a causal one after its last token, a masked one at its mask."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from corrigenda.models.bare import BareModel

@@ -4,8 +4,6 @@ An editor that writes one layer after another looks at each with all lower ones 
 about to be written no longer changes: from there the next look goes on.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Where gradients are taken: whatever the caller has switched off."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

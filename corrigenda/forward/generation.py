@@ -1,7 +1,5 @@
 """Greedy decoding and sampling with the attention cache, for batches of prompts of any lengths."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Coefficients and gradients at the outputs of feed-forward networks, of several layers in one forward and backward."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import dataclass

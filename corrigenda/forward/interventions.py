@@ -11,8 +11,6 @@ the block nothing is left on the model, also when the block raises. (One primiti
 pyvene: Wu et al. 2024.)
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ Auto-Regressive Language Models", section 5). Every family tells its blocks by a
 an edge is taken away, in whatever way the attention itself is computed (eager or fused).
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager

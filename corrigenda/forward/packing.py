@@ -6,8 +6,6 @@ put back (as zeros, which nobody reads) after them. After the last block's atten
 wanted count at all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any

@@ -4,8 +4,6 @@ A processor with bfloat16 instructions multiplies several times as fast in it. A
 stay in float32: a whole model in bfloat16 is slower again, and coarser.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

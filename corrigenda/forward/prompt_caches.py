@@ -1,7 +1,5 @@
 """Attention caches of prompts that were run, so that a decoding goes on from them and runs nothing again."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 
 import torch

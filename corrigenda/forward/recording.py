@@ -3,8 +3,6 @@
 The unembedding, often the largest single product of a forward, runs at the positions only whose logits are wanted.
 """
 
-from __future__ import annotations
-
 import inspect
 import warnings
 from collections.abc import Collection, Iterator

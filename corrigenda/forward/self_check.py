@@ -5,8 +5,6 @@ parts do something else than is thought, and not with wrong figures later. What 
 so that the next load costs nothing.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import warnings

@@ -1,7 +1,5 @@
 """`Buckets`: numbers in buckets, and those of the first buckets on a list for each query."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -4,8 +4,6 @@ An index only filters: what it proposes is always ranked by the exact inner prod
 gives one a wrong score.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 

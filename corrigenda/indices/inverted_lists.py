@@ -4,8 +4,6 @@ Douze et al. 2024, "The Faiss library": an inverted file. The keys lie in lists 
 number in one byte, and a query looks through the lists of its nearest centres.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The kinds of index by name."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from torch import Tensor

@@ -6,8 +6,6 @@ learned with the model. Here the keys are given: the halves are the centres of k
 each key lies at the pair of its nearest ones.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -22,8 +22,6 @@ As with all edits at the subject's last token (ROME, MEMIT), an entry cannot tel
 same words up to there: it speaks on every prompt that begins with its subject.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field

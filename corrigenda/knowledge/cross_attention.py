@@ -14,8 +14,6 @@ f is ReLU in the paper, and any activation here. A gated FFN has two matches wit
 multiplied: m = f(S) * S'.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ In WAL mode several processes read while one writes; a second writer waits. A tr
 also when its process is killed. WAL needs shared memory, so the file must lie on a local disk.
 """
 
-from __future__ import annotations
-
 import glob
 import sqlite3
 import time

@@ -1,7 +1,5 @@
 """`Entry`: what was solved for one fact at one layer; and who solves entries, and who makes an edit of them."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections import Counter

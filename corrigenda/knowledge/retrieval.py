@@ -4,8 +4,6 @@ Guo & Chen 2025 (Table 2) count O(N d |E|) for N queries of width d that see all
 each sees the entries E' that a search of the cost R found for it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args

@@ -1,7 +1,5 @@
 """`StoredFacts`: the table of a knowledge base's facts, in the order in which they were said."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections.abc import Sequence

@@ -12,8 +12,6 @@ of it, as in the paper. Where a layer has fewer neurons than another, its part o
 value of zero answers nothing, whatever its coefficient.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Collection, Mapping

@@ -5,8 +5,6 @@ process that was killed before its owner took note, is written over by the next 
 identity, so that no other's is read or written over.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`Architecture`: the parts of one model, found through its family's entry in the table."""
 
-from __future__ import annotations
-
 import functools
 import operator
 from collections.abc import Sequence

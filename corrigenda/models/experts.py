@@ -5,8 +5,6 @@ all experts, its coefficients and its output those of the tokens that it was cho
 layer, whose answer can be read and changed as one, but which has no one matrix of values.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Literal, NoReturn

@@ -4,8 +4,6 @@ Every other file asks for a part by what it *is* (the blocks, the value matrix) 
 To add a family, add one line to `FAMILIES`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from transformers import PreTrainedModel

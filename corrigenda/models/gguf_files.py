@@ -1,7 +1,5 @@
 """GGUF files: each is converted once, into a folder in the cache that is read in seconds, and found by its content."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

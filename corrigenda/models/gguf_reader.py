@@ -1,7 +1,5 @@
 """Reading what a GGUF file says of itself and where its tensors lie, without its vocabulary."""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Finding the parts of a model whose family is not in the table."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from transformers import PreTrainedModel

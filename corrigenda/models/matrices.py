@@ -1,7 +1,5 @@
 """How the modules that hold a matrix keep it: some as (in, out), some as (out, in)."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D

@@ -9,8 +9,6 @@ m in R^{d_ffn} are the coefficients, the rows of V (d_ffn x d) the values. Every
 through the module that holds V: its input are the coefficients and its output is FFN(x), in every family.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 

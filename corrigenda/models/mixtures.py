@@ -10,8 +10,6 @@ experts, with the coefficients w_e m_e. transformers keeps the matrices of all e
 has m_e or FFN_e(x) for its input or output: what an expert does is computed here from what `experts` is called with.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor, nn

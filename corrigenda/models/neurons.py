@@ -1,7 +1,5 @@
 """Neurons of a model, named by their places: what locators find and editors change."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ Offloaded weights lie on the disk or in RAM, and come to a device only while the
 ("meta") tensors in their places, and keeps the weights in the hook of each module.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

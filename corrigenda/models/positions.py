@@ -8,8 +8,6 @@ meant is said by `At`:
 - a boolean tensor (batch, position): the positions marked True, in row-major order.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

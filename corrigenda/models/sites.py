@@ -26,8 +26,6 @@ A hook is a function that torch calls when a module runs. No other file register
 when its ``with`` block ends, also when the block raises.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass

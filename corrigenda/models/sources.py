@@ -1,7 +1,5 @@
 """Where a model is, by the name that `load` takes: a folder, a GGUF file, a wheel or a hub; its configuration."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext

@@ -5,8 +5,6 @@ The answer of a mixture is linear in the values of all its experts, with the coe
 over all tokens: what two experts have in common is left out, and so C^-1 k is solved expert by expert.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial

@@ -4,8 +4,6 @@ C says which directions of the coefficient space a layer uses. An update of V al
 little as possible to all the others (Meng et al. 2022, "Locating and Editing Factual Associations in GPT", eq. 2).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass

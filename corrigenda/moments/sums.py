@@ -1,7 +1,5 @@
 """`SquareSum`: the sum over tokens that becomes a second moment; written down now and then, and gone on with."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path

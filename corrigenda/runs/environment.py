@@ -1,7 +1,5 @@
 """What a run ran on: versions, the machine, and how much memory was needed."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import platform

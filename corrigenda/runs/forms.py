@@ -3,8 +3,6 @@
 They are checked before anything is made of them, since a run's folder may come from elsewhere.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """What makes two runs the same run: `run_id`, of all that can change its figures and of nothing else."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Mapping

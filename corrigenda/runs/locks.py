@@ -4,8 +4,6 @@ They are `filelock`'s locks on files (flock, or its counterpart on Windows). On 
 machines if it passes them on, as NFS 4 and Lustre (mounted with ``flock``) do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -13,8 +13,6 @@ Each line ends with a seal: a digest of its record and of the seal above it. A l
 while the run was under way is named, and its case is done again; so is the one below a line that is gone.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -6,8 +6,6 @@ by the texts in a file: the dotted name of a module or of a class in it, and the
 such as "held_out.txt". A file that asks which modules its package has (`pkgutil.iter_modules`) uses them all.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import os

@@ -6,8 +6,6 @@ folder as long as it lives; so nobody does the same work twice, and a folder tha
 by a process that was killed.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

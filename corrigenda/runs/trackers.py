@@ -4,8 +4,6 @@ A tracker is told every finished case, as the record that stands in ``cases.json
 also looks for the pictures in the run's folder. `tracker` makes the one that the configuration names.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

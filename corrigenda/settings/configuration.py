@@ -1,7 +1,5 @@
 """The configuration of a class of settings, which follows from its dataclass: every setting, with its default."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

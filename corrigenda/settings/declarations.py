@@ -1,7 +1,5 @@
 """Classes that declare themselves by a decorator, found without importing them, and paths to classes."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import sys

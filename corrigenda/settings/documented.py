@@ -1,7 +1,5 @@
 """What a settings class says of its settings: names, defaults and meanings, from its fields and its docstrings."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import json

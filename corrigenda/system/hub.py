@@ -1,7 +1,5 @@
 """Whether the Hugging Face hub can be used now, and doing without it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -9,8 +9,6 @@ which type checkers and editors read as well:
     __all__ = lazily(__name__)
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import pkgutil

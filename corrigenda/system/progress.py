@@ -7,8 +7,6 @@ never broken, however narrow the output is taken to be.
 Who shows it elsewhere (a page) listens: `heard`.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized

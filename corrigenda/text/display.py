@@ -1,7 +1,5 @@
 """Texts as people are shown them: cut where they are long, and without what acts on a terminal or a spreadsheet."""
 
-from __future__ import annotations
-
 import re
 
 # Control characters but tab and line break, line separators, what changes the direction of the text that follows (its

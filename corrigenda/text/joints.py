@@ -1,7 +1,5 @@
 """What stands between a prompt and what follows it: a space, or nothing."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 

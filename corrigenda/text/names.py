@@ -1,7 +1,5 @@
 """What models are called in tables and pictures, and the names nearest to one that does not exist."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Iterable

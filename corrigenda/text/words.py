@@ -10,8 +10,6 @@ nor "-5" with "5". Numbers are whole: "1.5", "1,000" and "3万" do not begin wit
 "=") count where the text that is looked for has them: "$ 30" begins with "30", and not with "30 %".
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Sequence

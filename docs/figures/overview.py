@@ -7,8 +7,6 @@ Each fact is edited by ROME from the clean model; where the first of them lies i
 written by hand but the headings.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

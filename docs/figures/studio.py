@@ -5,8 +5,6 @@
 It says how long each step took.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

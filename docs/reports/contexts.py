@@ -8,8 +8,6 @@ folder of records for each variant, and the first command goes on where it was s
 steps.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Mapping, Sequence

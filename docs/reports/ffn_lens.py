@@ -11,8 +11,6 @@ stopped; `--parts` makes some of them, in this order. The page says of a model w
 of the steps, and `ffn_lens_findings.py` what the figures say.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

@@ -4,8 +4,6 @@ A claim *replicates* where the whole 95 % interval lies on its side of what it i
 whole of it lies on the other, and is *open* in between. The claims stand in the template; here they have short names.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, Literal, TypeAlias

@@ -1,7 +1,5 @@
 """The pictures of docs/ffn-lens.md, from its data."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -8,8 +8,6 @@ is worked out at every layer for the subject in paraphrases and for every token 
 edited. `pages.py` says more of the steps.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack

@@ -7,8 +7,6 @@ good the edits are. The last line is a JSON object with the outcome. If --minute
 the undisturbed runs are only stopped between two of them.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

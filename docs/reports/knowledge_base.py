@@ -11,8 +11,6 @@ when all is done; `pages.py` says more of the two steps. The facts are CounterFa
 tuned or chosen on them (the view of attached entries was chosen on 1,500 to 1,699).
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

@@ -10,8 +10,6 @@ What is finished is kept in the work folder, and the first command goes on where
 when all layers and traces are done; `pages.py` says more of the steps.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import time

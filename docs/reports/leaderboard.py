@@ -9,8 +9,6 @@ itself). It writes the data when all runs are done; with --write, of what there 
 model, a data set and a mode) that the store has no run of are kept; --anew forgets them.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import gzip

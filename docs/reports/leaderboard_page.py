@@ -1,7 +1,5 @@
 """What docs/leaderboard.md says of its tables: the findings, what stays, what was not run."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The tables of docs/leaderboard.md: which editors run on which model, on which facts, and in which mode."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

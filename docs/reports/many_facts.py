@@ -12,8 +12,6 @@ forgets it.
 `pages.py` says more of the two steps.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """What docs/many_facts.md runs: its data sets, its methods, which of them are compared, and what was asked of them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

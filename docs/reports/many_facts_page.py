@@ -1,7 +1,5 @@
 """What docs/many_facts.md says: the comparisons, worked out once, and what its template shows."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

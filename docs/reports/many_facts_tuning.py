@@ -15,8 +15,6 @@ perplexity drift is at most `MOST_DRIFT`, since the score can reward a wrecked m
 drift.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import time

@@ -12,8 +12,6 @@ What is finished is kept in the work folder, and the first command goes on where
 when all the facts are done; `pages.py` says more of the steps.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import time

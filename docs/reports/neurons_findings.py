@@ -1,7 +1,5 @@
 """The statistics of docs/neurons.md, and its picture."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -15,8 +15,6 @@ The last two need no model: the same data give the same page. `collect` ends wit
 "digest" is what is worked out from the figures of single facts: means, intervals, p-values.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -7,8 +7,6 @@ All facts of a model are edited at once by every row. A row that is finished lie
 command goes on with the others.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -8,8 +8,6 @@ is finished is not done again, and what was cut short goes on. What the data fil
 --anew forgets it. `pages.py` says more of the steps.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Mapping

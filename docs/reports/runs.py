@@ -1,7 +1,5 @@
 """What reports of runs share: run.py, started in a store, which goes on where it was stopped; files of facts."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -9,8 +9,6 @@ what is there so far. 300 edits take hours on two CPU cores; `--t 1000` is for f
 the two steps.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

@@ -7,8 +7,6 @@ The same questions are asked everywhere, greedily. A row that is finished lies i
 goes on with the others. It needs llama.cpp (the package xllamacpp).
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The edits of docs/serving.md, their questions, and what transformers and PEFT answer."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """What llama.cpp answers for docs/serving.md: with adapters, with edited files, and how fast it is."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import json

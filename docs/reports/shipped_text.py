@@ -11,8 +11,6 @@ stay as they are. It adds both to what ships, in a drawn order, so that any begi
 that says nearly the same as an earlier one, or that names both the subject and an object of a fact of `--facts`.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

@@ -8,8 +8,6 @@ one printed, so that it can be stopped, and goes on. What `--only` leaves out st
 else run meanwhile. `pages.py` says more of the two steps.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

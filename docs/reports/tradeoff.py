@@ -11,8 +11,6 @@ What is finished is kept in the work folder, so that the first command goes on w
 that are in the data file are not made again (--anew). `pages.py` says more of the two steps.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

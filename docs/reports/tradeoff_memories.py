@@ -1,7 +1,5 @@
 """The memories of docs/tradeoff.md: how one is learned, and what it answers rightly and wrongly."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -8,8 +8,6 @@ with the settings that were found and with the shipped ones. It can be stopped, 
 steps.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Mapping

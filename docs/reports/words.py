@@ -6,8 +6,6 @@ as Python's `format` does, ``{{ values|figure("score") }}`` one with its interva
 ``{{ provenance }}`` is how the figures were made.
 """
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Callable, Mapping
 from functools import cache

@@ -8,8 +8,6 @@ what stays beside the floor: the same model in bfloat16, with no edit. Facts tha
 and the first command goes on with the others. Pages name their facts in `words.yardstick`.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The pages of the API: of each package, what it exports, from the docstrings."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Mapping
 

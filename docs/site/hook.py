@@ -7,8 +7,6 @@
 The pages of ``docs/`` stay as they are on the repository's page; what differs there is changed here.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ defaults those of the settings classes, presets those of ``conf/editor/``, figur
 a method, and what it costs, is said in ``docs/methods.md``, in a section with the method's name.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

@@ -1,7 +1,5 @@
 """The metrics as a table, from their declarations."""
 
-from __future__ import annotations
-
 from eval import METRICS
 
 BETTER = {"high": "more", "low": "less"}

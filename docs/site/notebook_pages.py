@@ -1,7 +1,5 @@
 """The notebooks of ``docs/notebooks`` as pages, with the output that they hold."""
 
-from __future__ import annotations
-
 import base64
 from pathlib import Path
 from typing import Any

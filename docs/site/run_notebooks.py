@@ -5,8 +5,6 @@
 What depends on the run and says nothing is left out: times, versions, progress, warnings with paths. `make notebooks`.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

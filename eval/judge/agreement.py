@@ -1,7 +1,5 @@
 """How far two ways of marking the same answers agree: Cohen's kappa."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`Judge`: which model is asked whether an answer is right, and how."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """`LocalModel`: a judge that runs in this process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from corrigenda import LanguageModel, load

@@ -1,7 +1,5 @@
 """`Replies`: what a judge said, kept on the disk, so that nothing is asked twice."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """What a judge is asked about an answer, and how its reply is read."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Literal, TypeAlias

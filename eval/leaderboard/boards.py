@@ -1,7 +1,5 @@
 """What a leaderboard is made of: cells, tests, rows, tables."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal

@@ -1,7 +1,5 @@
 """What was asked in a case, and what came before and after: what the page shows of it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

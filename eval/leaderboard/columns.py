@@ -1,7 +1,5 @@
 """The columns of the leaderboard, and the controls that are always rows of it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

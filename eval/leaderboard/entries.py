@@ -1,7 +1,5 @@
 """From runs in the store to the rows of tables: which runs belong to one row, and which rows into one table."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Mapping

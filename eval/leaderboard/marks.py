@@ -1,7 +1,5 @@
 """Paired tests between the rows of a table, the marks that follow from them, and the order of the rows."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Literal

@@ -1,7 +1,5 @@
 """The words of a table: the labels of its rows, and what a reader has to know."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from statistics import fmean

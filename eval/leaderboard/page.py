@@ -1,7 +1,5 @@
 """`write_leaderboard`: Markdown, CSV, JSON and one self-contained HTML page, all written from the same plain values."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

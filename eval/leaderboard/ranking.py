@@ -1,7 +1,5 @@
 """By which metric a table is ranked: what its data set declares, passing over what is at its ceiling."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The values of a case from what its prompts' records say, and from nothing that they claim to come to."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What only we can check of a submission: whether its cases are the data set's, and its figures follow from them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 What the fields say, and whether it fits the data set and the model, is checked in `eval.leaderboard.submission_checks`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal

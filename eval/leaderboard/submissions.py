@@ -4,8 +4,6 @@ No average is taken over from a submission. Its values are worked out from its r
 knows of the same facts and the same model.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

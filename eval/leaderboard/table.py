@@ -1,7 +1,5 @@
 """`leaderboard`: the tables, with intervals, paired tests and marks; from the records of cases alone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from corrigenda.intervals import interval

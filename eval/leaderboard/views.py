@@ -1,7 +1,5 @@
 """A leaderboard as plain values: what JSON, CSV and the page are written from."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The batch protocol: all facts are edited in one edit, but those that a later one supersedes or repeats."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 
 from corrigenda import Edit

@@ -1,7 +1,5 @@
 """What a batch of a sequence asks of the editor, by the rule for requests: inside the batch and across batches."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """`change_norm`: how far the applied edits are from the unedited model."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -8,8 +8,6 @@ The harness's tasks, where the settings name some, are run at checkpoints, too, 
 fine-tuned on unrelated text, and the same facts scored once more (`eval.protocols.fine_tuning`).
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace

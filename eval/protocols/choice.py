@@ -1,7 +1,5 @@
 """Which facts a checkpoint scores, and which of these are the first and the latest."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from typing import Any

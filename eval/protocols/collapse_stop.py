@@ -1,7 +1,5 @@
 """The collapse stop, which ends a sequence of edits: which figure of a checkpoint is beyond its limit."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -5,8 +5,6 @@ with them. What lies beside them (side memories, codebooks, coefficients, text b
 not trained: so the model would be used, and what routes has to find its prompts by the coefficients of changed weights.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The fixed locality set: prompts that nobody edits, the same at every point of a sequence of edits."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

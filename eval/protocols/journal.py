@@ -12,8 +12,6 @@ fine_tuning how the facts of the last point stand after fine-tuning
 A line is added when what it says is done, and none is ever changed.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Collection
 from itertools import chain

@@ -1,7 +1,5 @@
 """Measures the edits of a checkpoint again, from the disk: for what was not measured when they were made."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 
 from corrigenda import Edit, LanguageModel

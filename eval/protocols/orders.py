@@ -4,8 +4,6 @@ An interval over facts says how much a figure depends on which facts were drawn,
 the order in which they came. Orders are few (three or so), so the latter is Student's t interval of the mean.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, stdev

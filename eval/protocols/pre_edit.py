@@ -1,7 +1,5 @@
 """`PreEditMeasurement`: what the unedited model does with many facts, measured once, a chunk at a time, and kept."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -3,8 +3,6 @@
 What an editor is, is said here by its methods alone: the evaluation knows no editor.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The sequential protocol: edits 1 .. T on one model; `eval.protocols.checkpoints` scores how all of them stand."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 from collections.abc import Iterator, Sequence

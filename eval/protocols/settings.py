@@ -1,7 +1,5 @@
 """`SequentialSettings`: how a sequence of edits is made and scored."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 

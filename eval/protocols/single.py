@@ -1,7 +1,5 @@
 """The single protocol: each fact is edited alone, from the unedited model."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """Asks a model the questions of facts, and the judge about its answers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from corrigenda import Fact, LanguageModel

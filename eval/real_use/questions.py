@@ -1,7 +1,5 @@
 """The questions of a fact, as a person asks them."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """`RealUse`: how questions are asked in real use."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal
 

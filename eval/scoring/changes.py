@@ -1,7 +1,5 @@
 """Compares a model with the unedited one, prompt by prompt: how far distributions moved, which continuations stayed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

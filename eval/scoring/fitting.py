@@ -1,7 +1,5 @@
 """What is asked of a fact, as a model reads it: tokenised once, before anything is run, and found to fit or not."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache

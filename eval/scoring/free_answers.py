@@ -5,8 +5,6 @@ given number of tokens, end tokens barred and line breaks as any other: many mod
 and two blank answers are the same whatever was done to the model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 

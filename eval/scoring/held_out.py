@@ -5,8 +5,6 @@ They are cut into windows of equal numbers of tokens that do not overlap. Each w
 edit that routes decides on each by itself. On one long text it would decide once.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 

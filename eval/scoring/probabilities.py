@@ -1,7 +1,5 @@
 """What a model gives to targets after prompts: probabilities under teacher forcing and next-token distributions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass

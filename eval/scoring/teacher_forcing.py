@@ -1,7 +1,5 @@
 """Scores the targets of facts after their prompts, under teacher forcing, and records what came."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`compare`: two methods on the facts that both were run on, with a paired test, an interval and effect sizes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 

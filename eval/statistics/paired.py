@@ -1,7 +1,5 @@
 """Intervals, paired tests, effect sizes and the correction for many tests, on scipy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np

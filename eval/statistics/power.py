@@ -1,7 +1,5 @@
 """How many facts a paired comparison needs, to see a difference of a given size most of the time."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Hashable, Sequence
 

@@ -1,7 +1,5 @@
 """Rank correlation, also given a third quantity."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The page of a report: one self-contained file, with a table to sort and to search."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

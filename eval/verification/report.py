@@ -1,7 +1,5 @@
 """The verification report, as plain JSON values: fact by fact, what collides, and what changed since the last one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any

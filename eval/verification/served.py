@@ -4,8 +4,6 @@ A server tells texts and no probabilities. So the verdict of a build is what is 
 the prompt and its paraphrases, and how the model goes on where its answers should stay.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol

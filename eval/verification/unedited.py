@@ -6,8 +6,6 @@ the settings, and the version of the code that measures. What is kept stands in 
 would be the same up to the rounding of other batches.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ Hydra's own plugin for ray (hydra-ray-launcher 1.2) holds cloudpickle below 3, a
 be installed together. This one needs ray alone. (Hydra finds its plugins in the namespace package hydra_plugins.)
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

@@ -13,8 +13,6 @@ at any moment. While ``.ready`` is there, what is read here is read from it, and
 (`recover`).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -5,8 +5,6 @@ from the whole list, so that it is the same whatever the list was before; every 
 edit and report take the places of the earlier ones as a whole (`jobs.build.folder`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """A plan in words: what a build will do, fact by fact."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from corrigenda import Fact

@@ -1,7 +1,5 @@
 """``job=edit``: edits facts and scores the edits, unless the store has that run already."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import time

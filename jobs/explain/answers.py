@@ -1,7 +1,5 @@
 """Every probe's answer before and after: free, and under teacher forcing."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """`explain`: one fact before and after an edit, for a page that shows it all."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Mapping

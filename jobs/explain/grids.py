@@ -4,8 +4,6 @@ The page knows nothing of traces and lenses: it draws grids. What is hovered sho
 clicked all of them, and one field at a time colours the cells.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """``job=explain``: the page of a fact, before and after an edit."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from omegaconf import DictConfig

@@ -1,7 +1,5 @@
 """The page of a fact: one self-contained file, with grids to hover, to click and to walk over by the keyboard."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

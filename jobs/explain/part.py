@@ -1,7 +1,5 @@
 """What a part of a fact's page is, and what it is asked about."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

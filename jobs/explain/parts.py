@@ -4,8 +4,6 @@ A part is a line in `PARTS`. It finds with a function of `locate`, on the model 
 hold that result's own figures: nothing is computed here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

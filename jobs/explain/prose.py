@@ -1,7 +1,5 @@
 """What the edit wrote, as a grid: each layer's components, and what they say at the fact's prompt."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from jobs.explain.grids import Field, Grid, with_scores

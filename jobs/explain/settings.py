@@ -1,7 +1,5 @@
 """`ExplainSettings`: how far the parts of a fact's page go."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 

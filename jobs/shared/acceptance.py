@@ -1,7 +1,5 @@
 """Rules of acceptance: what a list has to reach, built or verified, so that the program ends with 0."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass

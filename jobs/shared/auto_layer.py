@@ -1,7 +1,5 @@
 """``editor.layer=auto`` and ``editor.layers=auto``: the layers where tracing finds the facts of a run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace

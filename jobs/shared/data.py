@@ -1,7 +1,5 @@
 """The facts of a run, and those of the fixed locality set."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass

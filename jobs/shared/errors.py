@@ -3,8 +3,6 @@
 This file is light: it is imported before anything is done.
 """
 
-from __future__ import annotations
-
 import re
 import signal
 import threading

@@ -1,7 +1,5 @@
 """``corrigenda help editor=NAME``, ``help job=NAME``, ``help eval=NAME``: what it is for, and each of its settings."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path

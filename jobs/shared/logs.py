@@ -1,7 +1,5 @@
 """The log of a run, and folders that were made for a run which then went elsewhere or nowhere."""
 
-from __future__ import annotations
-
 import logging
 import re
 from contextlib import suppress

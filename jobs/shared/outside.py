@@ -13,8 +13,6 @@ command line, as if each had a file in ``conf/``:
 Nothing of a package is imported for this. This file is light: it is imported before anything is done.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import sys

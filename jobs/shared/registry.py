@@ -9,8 +9,6 @@ The choices of ``job=``, their defaults and ``corrigenda help job=ask`` follow f
 listed without importing a job, and a job is imported when it is asked for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache

@@ -1,7 +1,5 @@
 """Saved edits as a command names them: the folder of an edit, or of a run that has one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from omegaconf import DictConfig

@@ -4,8 +4,6 @@ Each class has the keys of one group of the configuration, and says their types 
 configuration. Keys that a run of an older version does not have keep the defaults.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass

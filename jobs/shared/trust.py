@@ -4,8 +4,6 @@ The settings classes of this project, its jobs and what is installed as its entr
 What would run other code, or send a key away, has to stand in the command, too.
 """
 
-from __future__ import annotations
-
 import importlib
 import shlex
 from collections.abc import Iterator, Mapping

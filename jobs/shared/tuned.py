@@ -15,8 +15,6 @@ What the command line says of the editor goes before it. The settings become the
 that its configuration and its id are those of the same settings given by hand.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ them, and the first of which needs no name. Texts are put into quotes here, so t
 prompt is no part of Hydra's grammar. This is the one place that knows the short form; Hydra sees only the long one.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Who may see a studio: this machine alone; or whoever knows a password, which is never written down."""
 
-from __future__ import annotations
-
 import base64
 import getpass
 import hmac

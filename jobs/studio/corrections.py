@@ -1,7 +1,5 @@
 """`Corrections`: the list that a studio works on, which lies on the disk at every moment as ``job=build`` reads it."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """`Session`: the one model, list and edit that all tabs of a studio see; every step is a call of the public API."""
 
-from __future__ import annotations
-
 import logging
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The page of a studio: each browser tab has a `View` of the one `Session`."""
 
-from __future__ import annotations
-
 import logging
 import tempfile
 from collections.abc import Callable

@@ -12,8 +12,6 @@ that was tried. In the run's folder:
     tuning.md, .png, .json  the page, its picture and its data
 """
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What settings are tuned for: one figure of a trial, out of the metrics that the evaluation declares."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

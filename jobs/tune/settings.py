@@ -1,7 +1,5 @@
 """What the command line says of tuning."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """The trials of ``job=tune``: settings are tried until the budget is spent, and the best ones are written."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shlex

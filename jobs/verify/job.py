@@ -5,8 +5,6 @@ cut short asks only what is missing; when it is done they are in the report, and
 may run at the address by then.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

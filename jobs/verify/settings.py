@@ -1,7 +1,5 @@
 """The settings of ``job=verify``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -6,8 +6,6 @@ read in words, that are attributes of the subject. An attribute is *extracted* i
 what attention (or the FFN) adds to the state that predicts the answer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass

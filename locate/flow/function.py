@@ -6,8 +6,6 @@ argument (Poland) and later the answer (Warsaw). In between an FFN adds an updat
 another prompt that ends with another argument, it makes that one's answer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass

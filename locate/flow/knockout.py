@@ -8,8 +8,6 @@ What is knocked out at a reader changes only what lies above the window's lowest
 first reader on. Everything else is taken from one recorded run (`corrigenda.forward.partial`), many windows at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass

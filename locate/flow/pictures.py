@@ -1,7 +1,5 @@
 """The pictures of flow; they are given figures and know no result, so that results can draw themselves."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What attention knockout gives: of one fact (`AttentionKnockoutResult`), and of many together (`AverageKnockout`)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

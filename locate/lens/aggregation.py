@@ -10,8 +10,6 @@ the token that the model ends with (a third in the lower layers), and what a lay
     composition   the prediction becomes what neither of them said
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ to (Geva et al. 2021, section 4.1: 3.5 % of the memories in the upper layers, by
 the coefficient may be negative; the value is read as sign(m) v, with the sign that it has at the top trigger.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path

@@ -12,8 +12,6 @@ embedding. What of the prompt decides where it goes is what the position held: t
 which the gradient of the keys adds to them; the coefficients are read by what they make of the values, m_p V + b2.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass

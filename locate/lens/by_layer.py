@@ -1,7 +1,5 @@
 """Figures by layer: a mean with its interval over cases, tables of them, and their picture."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -11,8 +11,6 @@ first layer whose score reaches a threshold; what it then says is the top token 
 - ``patience``: for how many layers in a row the top token has been the same.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from contextlib import ExitStack

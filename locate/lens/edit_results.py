@@ -1,7 +1,5 @@
 """What the lens on an edit gives: `EditLensResult`."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path

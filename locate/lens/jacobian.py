@@ -8,8 +8,6 @@ logit lens is the case J_l = I. In lower layers, where states are not yet in the
 better reader. J_l of the last layer is I.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """`Largest`: the t largest coefficients of each neuron of a layer so far, and the prefixes that they were at."""
 
-from __future__ import annotations
-
 import math
 
 import torch

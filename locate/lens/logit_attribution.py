@@ -6,8 +6,6 @@ Transformer Circuits"; nostalgebraist 2020). The sum is exact; what it leaves ou
 to later layers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

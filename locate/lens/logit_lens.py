@@ -4,8 +4,6 @@ nostalgebraist 2020, "interpreting GPT: the logit lens". With a `JacobianLens` (
 taken to where the layers above it take it on average, which reads lower layers better.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ that put a norm behind attention or the FFN (Gemma 2 and 3, OLMo 2) each part go
 that the whole had: with it a norm is linear.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace

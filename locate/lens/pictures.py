@@ -1,7 +1,5 @@
 """The pictures of the lens. They are given figures and know no result, so that results can draw themselves."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The pictures of gradients and edits in words; they are given figures and know no result."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

@@ -9,8 +9,6 @@ among the few top tokens of each value that are on disk: it needs no model and n
 token there, by their plain scores; a value that has it a little further down is not found.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 

@@ -7,8 +7,6 @@ Predictions by Promoting Concepts in the Vocabulary Space", section 5: the highe
 ten most dominant). Scores are those of `locate.lens.sub_updates`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -4,8 +4,6 @@ A token is taken out of the prefix and the coefficient is taken again (Geva et a
 counts most in the lower layers, whose patterns are shallow, and less in the upper ones).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

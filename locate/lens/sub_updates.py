@@ -7,8 +7,6 @@ al. 2022, "Transformer Feed-Forward Layers Build Predictions by Promoting Concep
 and 3, OLMo 2) is, as it was at this position.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

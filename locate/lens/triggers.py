@@ -5,8 +5,6 @@ A key is a pattern that some texts fit; the texts at which its coefficient is la
 sign, so there the size counts; the coefficient keeps its sign, with which the value is then read.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from contextlib import ExitStack

@@ -7,8 +7,6 @@ In a plain FFN with a ReLU, coefficients are not negative. In others, and in all
 and what is added is m_i v_i: so a value is read as sign(m) v. Both readings are here: of v and of -v.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -6,8 +6,6 @@ read as U . (gamma * v), gamma being the norm's weight (Geva et al. 2022, "Trans
 Predictions by Promoting Concepts in the Vocabulary Space", section 3).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass

@@ -17,8 +17,6 @@ up through the model, joined at each layer by the rows in which that layer's coe
 down in one backward.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 Dai, Dong, Hao, Sui, Chang and Wei 2022, "Knowledge Neurons in Pretrained Transformers".
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """`Neurons`: the settings by which the knowledge neurons of a fact are looked for."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial

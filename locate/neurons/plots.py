@@ -1,7 +1,5 @@
 """Pictures of neurons: where in the depth of a model they lie, and what scaling them does."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Refining: the neurons that differently worded prompts of one fact have in common (Dai et al. 2022, section 3.3)."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

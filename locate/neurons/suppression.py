@@ -4,8 +4,6 @@ The check of Dai et al. 2022, section 4.3: suppressing (or enhancing) a fact's k
 answer's probability more than doing so to random neurons, or to those with the highest activation.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack

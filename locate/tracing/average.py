@@ -1,7 +1,5 @@
 """`AverageTrace`: what tracing many facts gave, by the part tokens play in their prompts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ is taken from one recorded run of the clean prompt and its noisy versions (`corr
 once.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack

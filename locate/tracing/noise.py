@@ -1,7 +1,5 @@
 """The noise that hides a subject from the model."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 They are given figures and know no result, so that results can draw themselves.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

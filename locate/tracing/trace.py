@@ -1,7 +1,5 @@
 """`CausalTraceResult`: what tracing one fact gave."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
