@@ -13,6 +13,9 @@ from corrigenda.runs.store import Store
 SWEEP = ["editor=small_rome,in_context", "data=one,two", "seed=0,1"]
 
 
+N_FACTS = 4
+
+
 def has(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
 
