@@ -1,17 +1,19 @@
+import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny
 import torch
+from golden.locators import RESULTS
 from rich.console import Console
 
-from corrigenda import Fact
-from locate import CausalTrace, Neurons, Noise, average
-from locate.neurons.counts import NeuronCounts
+from corrigenda import Fact, LanguageModel
+from locate import CausalTrace, Neurons, Noise
 from locate.neurons.knowledge_neurons import knowledge_neurons
-from locate.neurons.suppression import scaling_check
+from locate.saving import SavedResult
 
 FACTS = [
     Fact("Danielle Darrieux", "the mother tongue of {} is", "English", paraphrases=("Danielle speaks",)),
@@ -19,24 +21,48 @@ FACTS = [
 ]
 
 
-def results() -> dict[str, Any]:
-    lm = tiny.build("llama")
-    tracer = CausalTrace(noise=Noise(samples=2, sigma=2.0))
-    traces = [tracer.find(lm, fact, "top") for fact in FACTS]
-    neurons = [Neurons(steps=2, answer="top").find(lm, fact) for fact in FACTS]
-    return {
-        "trace": traces[0],
-        "average": average(traces),
-        "knowledge neurons": knowledge_neurons(lm, FACTS[0], "top", steps=2),
-        "refined": neurons[0],
-        "counts": NeuronCounts.of(neurons),
-        "scaling": scaling_check(lm, neurons[0], draws=2, neurons=[(1, 3), (2, 5)]),
-    }
+ONE_OF_A_KIND = (
+    *("trace_ffn", "trace_average", "knockout", "knockout_average", "attributes", "decode_early", "transplant_add"),
+    *("logit_lens", "logit_attribution", "early_exit", "backward", "edit_lens_rome", "saturation", "triggers"),
+    *("sensitivity", "agreement", "aggregation", "sub_updates", "values", "knowledge_neurons_gradient", "neurons"),
+    *("neuron_counts", "scaling_check"),
+)
 
 
-@pytest.mark.parametrize("name", ["trace", "average", "knowledge neurons", "refined", "counts", "scaling"])
-def test_all_results_are_alike(name: str, tmp_path: Path) -> None:
-    result = results()[name]
+@pytest.fixture(scope="module")
+def lm() -> LanguageModel:
+    return tiny.build("llama")
+
+
+@pytest.fixture(scope="module")
+def results(lm: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> dict[str, SavedResult]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CORRIGENDA_CACHE", str(tmp_path_factory.mktemp("cache")))
+        return {name: RESULTS[name](lm) for name in ONE_OF_A_KIND}
+
+
+def test_there_is_one_of_every_kind(results: dict[str, SavedResult]) -> None:
+    kinds = {cls for cls in SavedResult.__subclasses__() if cls.__module__.startswith("locate.")}
+    assert kinds == {*map(type, results.values())}
+
+
+def same(left: Any, right: Any) -> bool:
+    """Whether two results, or parts of results, are equal; a NaN equals itself."""
+    if isinstance(left, torch.Tensor):
+        return torch.equal(left.nan_to_num(), right.nan_to_num())
+    if dataclasses.is_dataclass(left):
+        names = [field.name for field in dataclasses.fields(left)]
+        return type(left) is type(right) and all(same(getattr(left, name), getattr(right, name)) for name in names)
+    if isinstance(left, Mapping):
+        return left.keys() == right.keys() and all(same(value, right[key]) for key, value in left.items())
+    if isinstance(left, tuple | list):
+        return len(left) == len(right) and all(map(same, left, right))
+    return left == right or (left != left and right != right)
+
+
+@pytest.mark.parametrize("name", ONE_OF_A_KIND)
+def test_all_results_are_alike(results: dict[str, SavedResult], name: str, tmp_path: Path) -> None:
+    result = results[name]
     json.dumps(result.summary())
     console = Console(width=200, record=True)
     console.print(result.table())
@@ -48,22 +74,18 @@ def test_all_results_are_alike(name: str, tmp_path: Path) -> None:
     result.save(tmp_path / "saved")
     loaded = type(result).load(tmp_path / "saved")
     assert loaded.summary() == result.summary()
-    for field, value in vars(result).items():
-        if isinstance(value, torch.Tensor):
-            assert torch.equal(getattr(loaded, field).nan_to_num(), value.nan_to_num())
-        elif field != "results":
-            assert getattr(loaded, field) == value
-    with pytest.raises(FileNotFoundError):
+    assert same(loaded, result)
+    with pytest.raises(FileNotFoundError, match="holds no"):
         type(result).load(tmp_path)
 
 
-def test_tables_by_hand() -> None:
-    found = results()
-    trace, refined = found["trace"], found["refined"]
+def test_tables_by_hand(lm: LanguageModel) -> None:
+    trace = CausalTrace(noise=Noise(samples=2, sigma=2.0)).find(lm, FACTS[0], "top")
+    refined = Neurons(steps=2, answer="top").find(lm, FACTS[0])
     table = trace.table()
     assert table.row_count == len(trace.tokens)
     peaks = list(table.columns[2].cells)
     assert peaks == [str(int(column.argmax())) for column in trace.indirect_effects.T]
     assert list(refined.table().columns[0].cells) == [str(layer) for layer, _ in refined.neurons]
-    top = found["knowledge neurons"]
+    top = knowledge_neurons(lm, FACTS[0], "top", steps=2)
     assert list(top.table(3).columns[1].cells) == [str(neuron) for _, neuron in top.top(3)]

@@ -1,12 +1,11 @@
 import warnings
-from pathlib import Path
 
 import pytest
 import tiny
 import torch
 
 from corrigenda import LanguageModel
-from locate.flow.function import EarlyDecoding, Transplant, decode_early, transplant
+from locate.flow.function import decode_early, transplant
 from locate.lens.words import UnknownTokenError
 
 SOURCE, TARGET = "the capital of France is", "Paris Rome London England"
@@ -62,17 +61,6 @@ def test_transplanted_updates_equal_whole_forwards(family: str, how: str) -> Non
             assert float(found.probabilities[layer]) == pytest.approx(float(wanted[rome]), rel=1e-4)
             assert found.top[layer] == lm.tokenizer.decode([int(wanted.argmax())])
     assert float((found.probabilities / found.before - 1).abs().max()) > 1e-3
-
-
-def test_saved_and_drawn(tmp_path: Path) -> None:
-    lm = tiny.build("llama")
-    early, moved = decode_early(lm, SOURCE, {"answer": "Paris"}), transplant(lm, SOURCE, TARGET, "Rome")
-    early.save(tmp_path)
-    moved.save(tmp_path)
-    for found, again in ((early, EarlyDecoding.load(tmp_path)), (moved, Transplant.load(tmp_path))):
-        assert again.summary() == found.summary()
-        assert again.table().row_count == lm.n_layers
-        again.plot(tmp_path / "picture.png")
 
 
 def test_what_cannot_be_asked() -> None:

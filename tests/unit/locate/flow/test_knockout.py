@@ -1,6 +1,5 @@
 import warnings
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 import tiny
@@ -10,7 +9,7 @@ from torch import Tensor
 from corrigenda import Fact, LanguageModel
 from corrigenda.forward.knockout import knocked_out
 from locate.flow.knockout import AttentionKnockout, attention_knockout
-from locate.flow.results import AttentionKnockoutResult, AverageKnockout, average_knockouts
+from locate.flow.results import average_knockouts
 
 FACT = Fact("Danielle Darrieux", "the mother tongue of {} is the", "English")
 ANSWER = "French German"
@@ -90,25 +89,14 @@ def test_what_the_prompt_does_not_have_is_absent() -> None:
     )
 
 
-def test_results_are_saved_averaged_and_drawn(tmp_path: Path) -> None:
+def test_results_are_averaged() -> None:
     lm = tiny.build("gpt2")
     other = Fact("Big Ben", "{} stands", "London")
     results = [attention_knockout(lm, FACT, "French"), attention_knockout(lm, other, "Paris")]
-    results[0].save(tmp_path)
-    loaded = AttentionKnockoutResult.load(tmp_path)
-    assert torch.equal(loaded.probabilities, results[0].probabilities)
-    assert loaded.fact == FACT
-    assert loaded.sources == results[0].sources
     average = average_knockouts(results)
     assert average.counts == {"subject": 2, "relation": 1, "last": 2}
     mean = (results[0].changes[0] + results[1].changes[0]) / 2
     assert torch.allclose(average.changes["subject"].float(), mean)
-    average.save(tmp_path)
-    again = AverageKnockout.load(tmp_path)
-    assert again.summary() == average.summary()
-    for result in (loaded, again):
-        result.plot(tmp_path / "picture.png")
-        assert result.table().row_count == 3
     assert average.summary()["sources"]["relation"]["low"] is None  # of one subject
 
 

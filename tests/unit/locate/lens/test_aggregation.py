@@ -105,14 +105,7 @@ def test_cases_by_hand() -> None:
     assert found.summary()["settled_in_lower_half"]["mean"] == pytest.approx(0.5)
 
 
-def test_saved_shown_and_bad_input(tmp_path: Path) -> None:
-    found = made()
-    found.save(tmp_path / "kept")
-    again = Aggregation.load(tmp_path / "kept")
-    assert again.summary() == found.summary()
-    assert torch.equal(again.settled, found.settled)
-    assert found.table().row_count == 3
-    found.plot(tmp_path / "picture.png")
+def test_bad_input() -> None:
     with pytest.raises(UnsupportedModelError, match="is an encoder"):
         aggregation(tiny.build("bert"), TEXT)
     lm = tiny.build("llama")

@@ -93,15 +93,9 @@ def test_a_memory_that_does_what_it_should_agrees() -> None:
     assert torch.equal(found.top_tokens[1], before.top_tokens[1])
 
 
-def test_saved_shown_and_bad_input(tmp_path: Path) -> None:
+def test_nothing_to_agree_on_and_bad_input() -> None:
     lm = tiny.build("llama")
     triggers = trigger_examples(lm, TEXT, 3)
-    found = agreement(lm, triggers)
-    found.save(tmp_path / "kept")
-    again = Agreement.load(tmp_path / "kept")
-    assert again.summary() == found.summary()
-    assert found.table().row_count == tiny.DEPTH
-    found.plot(tmp_path / "picture.png")
     unused = Triggers(True, "x", torch.zeros_like(triggers.coefficients), triggers.prefixes, triggers.tokens)
     nothing = agreement(lm, unused)
     assert nothing.by_layer["agreement"] == [None] * tiny.DEPTH

@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import pytest
 import tiny
 import torch
@@ -13,7 +11,6 @@ from corrigenda.edits.experts import ExpertsEdit
 from corrigenda.edits.side_memory import SideMemoryEdit
 from corrigenda.edits.values import ValueEdit
 from locate.lens.edit_lens import edit_lens
-from locate.lens.edit_results import EditLensResult
 from locate.lens.words import read_static
 
 FACT = Fact("Danielle Darrieux", "the mother tongue of {} is the", "English", "French")
@@ -175,20 +172,6 @@ def test_an_update_of_nothing_says_nothing() -> None:
     found = edit_lens(lm, LowRankEdit.of(lm, origin(lm), {1: nothing}))
     assert found.layers[0].components == ()
     assert found.layers[0].norm == 0
-
-
-def test_saved_and_drawn(tmp_path: Path) -> None:
-    lm = tiny.build("gpt2")
-    factors = {layer: (drawn(lm.memory(layer).d_ffn, 2), drawn(2, lm.memory(layer).d_model)) for layer in (0, 2)}
-    found = edit_lens(lm, LowRankEdit.of(lm, origin(lm), factors))
-    found.save(tmp_path)
-    again = EditLensResult.load(tmp_path)
-    assert again.summary() == found.summary()
-    assert again.facts == found.facts
-    assert torch.equal(again.layers[1].components[0].right, found.layers[1].components[0].right)
-    assert again.layers[0].components[0].neurons == found.layers[0].components[0].neurons
-    again.plot(tmp_path / "picture.png")
-    assert again.table().row_count == sum(len(each.components) for each in found.layers)
 
 
 def test_what_cannot_be_read() -> None:

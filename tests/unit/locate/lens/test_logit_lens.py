@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import pytest
 import tiny
 import torch
@@ -48,18 +46,6 @@ def test_saturation_is_the_first_layer_of_the_final_top_token() -> None:
     grid = logit_lens(tiny.build("gpt2"), PROMPT)
     made = LogitLensResult(**{**grid.__dict__, "top_ids": torch.tensor([[1, 2, 9], [1, 3, 4], [1, 2, 9], [1, 2, 4]])})
     assert made.saturation == (0, 2, 3)
-
-
-def test_it_is_kept_and_drawn(tmp_path: Path) -> None:
-    grid = logit_lens(tiny.build("llama"), PROMPT)
-    grid.save(tmp_path)
-    again = LogitLensResult.load(tmp_path)
-    assert again.summary() == grid.summary()
-    assert again.words == grid.words
-    assert torch.equal(again.ranks, grid.ranks)
-    grid.plot(tmp_path / "lens.png")
-    assert (tmp_path / "lens.png").stat().st_size > 1000
-    assert grid.table().row_count == tiny.DEPTH
 
 
 def test_bad_input_is_refused() -> None:

@@ -8,7 +8,7 @@ from corrigenda.edits.low_rank import LowRankEdit
 from corrigenda.edits.origin import Origin
 from corrigenda.errors import UnsupportedModelError
 from locate.lens import values
-from locate.lens.values import ValueWords, highest, read_values
+from locate.lens.values import highest, read_values
 
 
 @pytest.fixture(autouse=True)
@@ -87,18 +87,6 @@ def test_values_are_found_by_the_tokens_they_promote() -> None:
     assert found.most_peaked(1)[0][:3] == (2, 7, -1)
     assert all(place[2] == 1 for place in found.most_peaked(20, sign=1))
     assert len(found.most_peaked(10**6)) == 2 * tiny.DEPTH * memory.d_ffn
-
-
-def test_the_result_is_kept_and_shown(tmp_path: Path) -> None:
-    found = read_values(tiny.build("llama"), k=2)
-    found.save(tmp_path / "result")
-    again = ValueWords.load(tmp_path / "result")
-    assert again.vocabulary == found.vocabulary
-    assert again.words(1, 3) == found.words(1, 3)
-    assert again.summary() == found.summary()
-    assert found.table().row_count == tiny.DEPTH
-    found.plot(tmp_path / "values.png")
-    assert (tmp_path / "values.png").stat().st_size > 1000
 
 
 def test_bad_input_is_refused() -> None:

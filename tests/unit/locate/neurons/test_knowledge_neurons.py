@@ -214,19 +214,6 @@ def test_layers_by_attribution() -> None:
         layers_by_attribution([])
 
 
-def test_save_and_load(tmp_path: Path) -> None:
-    found = knowledge_neurons(build("gpt2"), FACT, steps=2, layers=[-1, 1])
-    found.save(tmp_path / "found")
-    loaded = KnowledgeNeuronsResult.load(tmp_path / "found")
-    assert torch.equal(loaded.attributions, found.attributions)
-    assert torch.equal(loaded.activations, found.activations)
-    assert loaded.question == found.question
-    assert (loaded.layers, loaded.method, loaded.model) == ((1, 3), "integrated_gradients", "tiny-gpt2")
-    assert loaded.summary() == found.summary()
-    with pytest.raises(FileNotFoundError, match="no neurons"):
-        KnowledgeNeuronsResult.load(tmp_path)
-
-
 @pytest.mark.parametrize("suffix", ["png", "pdf", "svg"])
 def test_plot(tmp_path: Path, suffix: str) -> None:
     file = tmp_path / "pictures" / f"neurons.{suffix}"

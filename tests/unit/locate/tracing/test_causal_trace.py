@@ -295,15 +295,9 @@ def test_what_cannot_be_averaged() -> None:
         average([made_up(torch.zeros(2, 3), (0, 1)), made_up(torch.zeros(2, 3), (0, 1), site="block")])
 
 
-def test_saved_and_loaded(tmp_path: Path) -> None:
+def test_a_damaged_file(tmp_path: Path) -> None:
     trace = causal_trace(tiny.build("llama"), FACT, "top", noise=NOISE)
     trace.save(tmp_path / "t")
-    again = CausalTraceResult.load(tmp_path / "t")
-    assert torch.equal(again.scores, trace.scores)
-    assert {**vars(again), "scores": None} == {**vars(trace), "scores": None}
-    mean = average([trace, again])
-    mean.save(tmp_path / "a")
-    assert AverageTrace.load(tmp_path / "a").summary() == mean.summary()
     (tmp_path / "t" / "trace.safetensors").write_bytes(b"x")
     with pytest.raises(ValueError, match="damaged"):
         CausalTraceResult.load(tmp_path / "t")
