@@ -109,24 +109,6 @@ def test_probability_metrics_by_hand(given: dict[tuple[str, str], list[float]]) 
     assert summary["score"]["after"] == pytest.approx(3 / (1 / 1 + 1 / 0.5 + 1 / 0.5))
 
 
-def test_log_p_is_the_mean_over_the_tokens(given: dict[tuple[str, str], list[float]]) -> None:
-    # exp((ln 0.9 + ln 0.1) / 2) = 0.3 against 0.2, though 0.9 * 0.1 = 0.09
-    given[BEN.statement, "the capital"], given[BEN.statement, "Paris"] = [0.9, 0.1], [0.2]
-    given[BEN.neighbourhood[0], "the capital"], given[BEN.neighbourhood[0], "Paris"] = [0.4, 0.1], [0.25]
-    # as many tokens: exp of the means, 0.5 and sqrt(0.32 * 0.5) = 0.4, not 0.25 and 0.16
-    given[THOMAS.statement, "the guitar"], given[THOMAS.statement, "a violin"] = [0.5, 0.5], [0.32, 0.5]
-    ben, thomas = (m.values for m in measure(tiny.build("llama"), [BEN, THOMAS], SCORES_ONLY))
-    assert (ben["efficacy_success"], ben["efficacy_magnitude"]) == pytest.approx((1, 0.3 - 0.2))
-    assert (ben["neighbourhood_success"], ben["neighbourhood_magnitude"]) == pytest.approx((1, 0.25 - 0.2))
-    assert ben["token_accuracy"] == 0.5
-    assert (thomas["efficacy_success"], thomas["efficacy_magnitude"]) == pytest.approx((1, 0.5 - 0.4))
-
-
-def test_a_tie_is_no_success(given: dict[tuple[str, str], list[float]]) -> None:
-    (found,) = measure(tiny.build("llama"), [EIFFEL], SCORES_ONLY)  # 0.125 everywhere
-    assert found.values["efficacy_success"] == found.values["neighbourhood_success"] == 0
-
-
 def test_neighbourhood_kl_by_hand(given: dict[tuple[str, str], list[float]]) -> None:
     """KL([1/2, 1/4, 1/4], [1/4, 1/2, 1/4]) = (1/2 - 1/4) ln 2, and of equal ones 0; not the other way round."""
     lm = tiny.build("llama")
@@ -139,15 +121,6 @@ def test_neighbourhood_kl_by_hand(given: dict[tuple[str, str], list[float]]) -> 
     by_hand = 0.5 * math.log(4) + 0.25 * math.log(2) + 0.25 * math.log(1 / 3)
     assert after.values["neighbourhood_kl"] == pytest.approx(by_hand / 2)
     assert [record["kl"] for record in after.prompts["neighbourhood"]] == pytest.approx([by_hand, 0])
-
-
-def test_fluency_by_hand() -> None:
-    # 2-grams 12 21 12 21: one bit; 3-grams 121 212 121: two thirds and one third
-    three = -(2 / 3 * math.log2(2 / 3) + 1 / 3 * math.log2(1 / 3))
-    assert ngram_entropy([1, 2, 1, 2, 1]) == pytest.approx((2 / 3 * 1 + 4 / 3 * three) / 2)
-    assert ngram_entropy([1, 2, 3, 4]) == pytest.approx((2 / 3 * math.log2(3) + 4 / 3 * 1) / 2)
-    assert ngram_entropy([7] * 20) == 0
-    assert ngram_entropy([1, 2]) == ngram_entropy([]) == 0
 
 
 PROBABILITY = {"efficacy_success", "efficacy_magnitude"}
