@@ -100,14 +100,6 @@ def test_schemas_are_callables() -> None:
         SCHEMAS["counterfact"](changed(COUNTERFACT, "requested_rewrite.target_new", "<absent>"))
 
 
-@pytest.mark.parametrize("on_error", ["raise", "skip"])
-def test_unrecognised_schema_lists_the_schemas(path: Path, on_error: str) -> None:
-    write(path, {"question": "?", "answer": "!"})
-    with pytest.raises(ValueError, match="no schema fits a record with the keys answer, question") as caught:
-        read_facts(path, on_error=on_error)
-    assert all(words in str(caught.value) for words in (str(path), *map(repr, SCHEMAS)))
-
-
 @pytest.mark.parametrize("value", [3, "text", None, ["a"], True, ["x" * 10_000]])
 def test_record_that_is_no_object(path: Path, value: object) -> None:
     write(path, value, PLAIN)
@@ -173,24 +165,6 @@ def test_offset_and_limit_cut_like_slices(path: Path) -> None:
         read_facts(path, offset=7, on_error="skip")
     with pytest.raises(RecordError, match="repeats the id 'f0' of record 1"):  # also of one before the offset
         read_facts(write(path, *plain_records(2), *plain_records(1)), offset=1)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"limit": 0}, "limit must be at least 1"),
-        ({"offset": -1}, "offset must not be negative"),
-        ({"limit": 1.5}, "limit must be a whole number, got 1.5"),
-        ({"limit": "ten"}, "limit must be a whole number, got 'ten'"),
-        ({"offset": True}, "offset must be a whole number, got True"),
-        ({"on_error": "ignore"}, "on_error must be 'raise' or 'skip', got 'ignore'"),
-        ({"config": "en"}, "config='en' has no meaning for a file"),
-        ({"schema": "zrse"}, r"no schema called 'zrse'; choose 'auto' or one of 'counterfact', 'zsre'"),
-    ],
-)
-def test_arguments_out_of_range(path: Path, arguments: Json, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        read_facts(write(path, PLAIN), **arguments)
 
 
 def test_what_was_recognised_and_keys_that_are_not_read_are_said_once(

@@ -13,28 +13,6 @@ from corrigenda.data import SCHEMAS, FactSet, read_facts, repository
 from corrigenda.errors import RecordError
 from corrigenda.facts import Fact
 
-MALFORMED: dict[str, tuple[str, bytes, str]] = {
-    "no JSON": ("x.json", b'[\n  {"subject": "Tartu",\n   "prompt": }\n]', "not valid JSON at line 3, column 14"),
-    "bytes of a list": ("x.json", b'["\xe9"]', "x.json: not UTF-8 text at byte 2"),
-    "bytes of a line": ("x.jsonl", b'\n{"subject": "\xe9"}\n', "x.jsonl, line 2: not UTF-8 text at byte 14"),
-    "no list": ("x.json", json.dumps(PLAIN).encode(), "x.json: must hold a list of records, got dict"),
-    "lines": ("x.json", b"{}\n{}\n", "line 2, column 1.*must be called .jsonl"),
-    "an empty list": ("x.json", b"[]", "x.json: has no records"),
-    "empty lines": ("x.jsonl", b"\n\n", "x.jsonl: has no records"),
-    "nothing": ("x.jsonl", b"", "x.jsonl: has no records"),
-    "another suffix": ("x.txt", b"subject,prompt\n", "cannot read a '.txt'; give a .json, .jsonl or .csv file"),
-}
-
-
-@pytest.mark.parametrize("case", MALFORMED)
-def test_malformed_files(tmp_path: Path, case: str) -> None:
-    name, content, message = MALFORMED[case]
-    (tmp_path / name).write_bytes(content)
-    for on_error in ("raise", "skip") if name == "x.json" else ("raise",):  # a bad line alone can be skipped
-        with pytest.raises(ValueError, match=message) as caught:
-            read_facts(tmp_path / name, on_error=on_error)
-        assert str(tmp_path / name) in one_line(caught)
-
 
 def test_malformed_line_names_line_and_column(tmp_path: Path) -> None:
     path = tmp_path / "facts.jsonl"

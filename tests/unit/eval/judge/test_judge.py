@@ -13,11 +13,7 @@ from eval.judge import Judge
     ("values", "says"),
     [
         ({"url": "localhost:8000/v1", "model": "m"}, "must begin with http:// or https:// and name a host"),
-        ({"url": "localhost", "model": "m"}, "must begin with http://"),
-        ({"url": "http://", "model": "m"}, "and name a host"),
-        ({"url": "ftp://host/v1", "model": "m"}, "must begin with http://"),
         ({"url": "", "model": "m"}, "must begin with http://"),
-        ({"url": "http://host:port/v1", "model": "m"}, "is no address"),
         ({"url": "http://host/v1"}, "model=None must name the model"),
         ({"url": "http://host/v1", "model": ""}, "model='' must name the model"),
         ({"url": "http://host/v1", "model": "m", "local": "gpt2"}, "are two judges"),
