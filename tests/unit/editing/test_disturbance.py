@@ -28,7 +28,6 @@ from eval import EvalSettings
 from eval.protocols.runs import attempt
 
 FACT = Fact("the Eiffel tower", "{} is located in the city of", "Rome", "Paris")
-OTHER = Fact("Danielle Darrieux", "the mother tongue of {} is", "English", "French")
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,4 @@
 import itertools
-import os
 import random
 import signal
 import subprocess
@@ -9,17 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-import tiny
 import torch
-from made_entries import LAYERS, MadeUp, WidthsAlone, a_fact, do, folding_of, same, verbs
+from made_entries import LAYERS, MadeUp, WidthsAlone, a_fact, same, verbs
 
-from corrigenda import Fact, KnowledgeBase, LowRankEdit
+from corrigenda import Fact, KnowledgeBase
 from corrigenda.knowledge.entries import Entry
 
 WRITER = Path(__file__).with_name("writer.py")
 WIDTHS = WidthsAlone()
-
-SEQUENCES = int(os.environ.get("CORRIGENDA_TEST_SEQUENCES", "1000"))
 
 
 def start(*arguments: object) -> subprocess.Popen[str]:
@@ -133,30 +129,6 @@ def test_vectors_are_written_anew_while_others_read_and_write(tmp_path: Path) ->
         assert len(kb) == 60
         require_whole(kb)
         assert [*tmp_path.glob("facts.kb.vectors.*")]
-
-
-def test_sequences_of_verbs_leave_no_trace(tmp_path: Path) -> None:
-    lm = tiny.build("llama")
-    how = folding_of(lm, 1.0)
-
-    def delta(kb: KnowledgeBase) -> dict[int, bytes]:
-        edit = kb.compile(lm, how)
-        assert isinstance(edit, LowRankEdit)
-        return {layer: edit.delta(layer).numpy().tobytes() for layer in edit.changed}
-
-    with KnowledgeBase.open(tmp_path / "verbs.kb") as kb, KnowledgeBase.open(tmp_path / "new.kb") as new:
-        for each in (kb, new):  # kills are not what is tested here
-            each._database.connection.execute("PRAGMA synchronous=OFF")
-        for seed in range(SEQUENCES):
-            steps = list(itertools.islice(verbs(seed, 5), random.Random(seed).randrange(2, 9)))
-            for verb, fact, _ in steps:
-                do(kb, verb, fact, lm)
-            left = steps[-1][2]
-            new.insert(random.Random(seed).sample([*left.values()], len(left)), lm, MadeUp())
-            assert delta(kb) == delta(new), f"sequence {seed}"
-            for each in (kb, new):
-                for id in left:
-                    each.delete(id)
 
 
 def test_a_hundred_thousand_entries_open_at_once(tmp_path: Path) -> None:

@@ -3,21 +3,13 @@ from typing import Any
 import pytest
 import tiny
 import torch
-from torch import Tensor
 
 from corrigenda import Fact
 from corrigenda.forward.products import bfloat16_products
-from corrigenda.forward.recording import forward_logits
 from corrigenda.models.matrices import is_matrix, stores_transposed
 from editing.locate_then_edit.prompt_run import run_prompts
 from editing.locate_then_edit.prompts import build_prompts
 from editing.locate_then_edit.targets import ValueSettings, solve_target_values
-
-PROMPT = "the Eiffel tower is located in"
-
-
-def logits(lm: object) -> Tensor:
-    return forward_logits(lm, [lm.tokens(PROMPT)])  # type: ignore[arg-type, attr-defined]
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt_neox", "opt", "gpt2"])
