@@ -29,7 +29,7 @@ from torch import Tensor
 from corrigenda import ContextEdit, Edit, Fact, LanguageModel, Origin
 from corrigenda.disturbance import DisturbanceWarning
 from corrigenda.moments.text import Text
-from editing import EditRefusedError, Rome
+from editing import EditRefusedError
 from editing.locate_then_edit.prompt_run import run_prompts
 from editing.locate_then_edit.prompts import build_prompts
 from editing.shared.contexts import contexts
@@ -220,11 +220,6 @@ def test_the_flag_is_of_the_edit_that_is_given(lm: LanguageModel) -> None:
         edit = dataclasses.replace(one, flag_norm=(first + whole) / 2).edit(lm, FACTS[:1])
     assert "flagged" in edit.origin.report[0]
     assert edit.origin.report[0]["relative_norm"] == pytest.approx(whole)
-
-
-def test_prefixes_that_are_none() -> None:
-    with pytest.raises(ValueError, match="at least one text"):
-        Rome(prefixes=())
 
 
 def test_the_subject_is_where_the_prompt_has_it(lm: LanguageModel) -> None:
