@@ -6,8 +6,6 @@
 Installed, the program is called `corrigenda` (`corrigenda/__main__.py`).
 """
 
-from __future__ import annotations
-
 import functools
 import io
 import os

@@ -4,8 +4,6 @@ A few plain texts and the beginnings of a few sentences about other things are r
 evaluation. It costs two short forwards, and tells an edit that wrecks a model from one that does not.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import warnings

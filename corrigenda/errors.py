@@ -3,8 +3,6 @@
 ``except CorrigendaError`` catches them all, also those of editors, locators, the evaluation and the program.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 _LONGEST = 400

@@ -1,7 +1,5 @@
 """Intervals, on scipy; what locators and the evaluation both report: bootstrap, and exact where all outcomes agree."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable, Hashable, Sequence

@@ -1,7 +1,5 @@
 """The configuration of an editor, which follows from its dataclass: every setting, with its default."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import yaml

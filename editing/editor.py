@@ -1,7 +1,5 @@
 """What an editor is, and how one refuses."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol, runtime_checkable

@@ -3,8 +3,6 @@
 Each editor declares its own (`editing.registry.register`). The tuning itself is ``job=tune``.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_type_hints

@@ -1,7 +1,5 @@
 """The CounterFact schema of ROME (Meng et al. 2022, "Locating and Editing Factual Associations in GPT", appendix D)."""
 
-from __future__ import annotations
-
 from corrigenda.data.fields import Record, fields_named, identifier, optional_text, target, text, texts, texts_about
 from corrigenda.data.probes import hop
 from corrigenda.facts import Fact

@@ -5,8 +5,6 @@ A column is called as the field of the record, in any schema. An empty cell is a
 a list of probes has a column for each part: ``locality.prompt`` and ``locality.answer``, as often as there are probes.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import re

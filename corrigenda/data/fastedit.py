@@ -1,7 +1,5 @@
 """The schema of FastEdit's request files (hiyouga, "FastEdit: Editing large language models within 10 seconds")."""
 
-from __future__ import annotations
-
 from corrigenda.data.fields import Record, fields_named, identifier, text, text_or_texts
 from corrigenda.facts import SLOT, Fact
 

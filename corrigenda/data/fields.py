@@ -1,7 +1,5 @@
 """Typed access to the fields of a raw record; every refusal names the field by its path in the record's own schema."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 Source: Zhang et al. 2024, "A Comprehensive Study of Knowledge Editing for Large Language Models".
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from corrigenda.data.fields import (

@@ -1,7 +1,5 @@
 """ROME's known facts: statements that GPT-2 XL completes correctly, for causal tracing (Meng et al. 2022)."""
 
-from __future__ import annotations
-
 from corrigenda.data.fields import Record, fields_named, identifier, optional_text, target, template, text
 from corrigenda.facts import Fact
 

@@ -1,7 +1,5 @@
 """The schema of MQuAKE, multi-hop questions over an edited fact (Zhong et al. 2023, "MQuAKE")."""
 
-from __future__ import annotations
-
 from corrigenda.data.fields import (
     Record,
     as_target,

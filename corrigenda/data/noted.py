@@ -1,7 +1,5 @@
 """Which keys of a record were read: what a reader leaves out is known, whatever the reader."""
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -4,8 +4,6 @@ An edit that changes "What state is {} located?" for one subject should not answ
 question of another form ("who sings ...?") hardly shows that: it looks like nothing that was edited.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Two parts of a fact set that share no subject: one to tune an editor on, one to score it on."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from typing import Literal, Protocol, get_args

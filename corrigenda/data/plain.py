@@ -1,7 +1,5 @@
 """Corrigenda's own schema: the fields of `Fact` as JSON, what `Fact.to_dict` writes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from corrigenda.data.fields import Record

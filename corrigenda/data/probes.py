@@ -1,7 +1,5 @@
 """Probes out of the ways in which benchmarks write prompts and their right answers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """The schema of QAEdit, questions that people ask (Yang et al. 2025, "The Mirage of Model Editing")."""
 
-from __future__ import annotations
-
 from corrigenda.data.fields import (
     Record,
     fields_named,

@@ -1,7 +1,5 @@
 """`read_facts`: from a source of records to a checked set of facts."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping

@@ -4,8 +4,6 @@
 ``{}`` for the subject, which ends where the answer begins. `subjects.txt` has names of each kind: "[kind] name; name".
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

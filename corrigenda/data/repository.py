@@ -1,7 +1,5 @@
 """Records through the `datasets` library: from a local data set repository, or from the Hugging Face hub."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext

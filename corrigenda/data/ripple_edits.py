@@ -3,8 +3,6 @@
 Source: Cohen et al. 2023, "Evaluating the Ripple Effects of Knowledge Editing in Language Models".
 """
 
-from __future__ import annotations
-
 import re
 
 from corrigenda.data.fields import Record, fields_named, lookup, objects, optional_text, text, under

@@ -1,7 +1,5 @@
 """The table of record schemas, and how one is recognised from a record."""
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import importlib

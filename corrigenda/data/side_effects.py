@@ -5,8 +5,6 @@ The same fact gives the same prompts, in the same order. An erasure has only tho
 that could be denied, checked or turned round.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from dataclasses import dataclass

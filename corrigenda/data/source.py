@@ -1,7 +1,5 @@
 """Raw records from wherever they are: a JSON, JSONL or CSV file, a folder that `datasets` can load, or the hub."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The schema of WikiBigEdit, real changes of Wikidata over time (Thede et al. 2025, "WikiBigEdit")."""
 
-from __future__ import annotations
-
 from corrigenda.data.fields import Record, fields_named, optional_text, target, template, text
 from corrigenda.data.probes import probe
 from corrigenda.facts import Fact, Probe

@@ -1,7 +1,5 @@
 """Lists of words that ship with the project."""
 
-from __future__ import annotations
-
 from functools import cache
 from importlib.resources import files
 

@@ -1,7 +1,5 @@
 """The zsRE question-answering schema of MEND (Mitchell et al. 2022; questions from Levy et al. 2017)."""
 
-from __future__ import annotations
-
 from corrigenda.data.fields import (
     Record,
     as_target,

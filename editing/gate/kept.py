@@ -1,7 +1,5 @@
 """Where a model's gate is kept: one that was trained here, or one that comes with the project."""
 
-from __future__ import annotations
-
 import warnings
 from importlib.resources import files
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a gate is trained on: the same question in many forms about many subjects, told apart from other questions."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Iterable, Iterator

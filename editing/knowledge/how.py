@@ -12,8 +12,6 @@ its own targets on the unedited model, its own closed form. ROME for several fac
 puts beside them what it solves for itself.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass

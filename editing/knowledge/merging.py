@@ -6,8 +6,6 @@ All entries of a layer are solved for at once, in the order of the facts' ids, w
 model: so the edit depends on the list alone. `Scoped` puts them beside the weights, each by itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

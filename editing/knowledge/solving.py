@@ -1,7 +1,5 @@
 """`EntrySolver`: an editor's keys and targets as entries of a knowledge base, each fact solved for by itself."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass

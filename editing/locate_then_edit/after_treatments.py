@@ -11,8 +11,6 @@ REVIVE is of "Spectral Characterization and Mitigation of Sequential Knowledge E
 al. 2025, is `ValueSettings.confident_steps`.) The directions are those of the values before any edit, found in float64.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

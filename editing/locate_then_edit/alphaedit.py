@@ -4,8 +4,6 @@ Fang, Jiang, Wang, Ma, Shi, Wang, He and Chua 2025, "AlphaEdit: Null-Space Const
 Models".
 """
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Keys and output gradients at the tokens from which facts' answers are predicted, or at all of a fact's."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ which are solved for (`solved`); and the writing of the layers (`writing`), in w
 (`least_squares`). That closed form is all that an editor of this kind has to say.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext

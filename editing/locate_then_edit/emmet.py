@@ -3,8 +3,6 @@
 Gupta, Sajnani and Anumanchipalli 2024, "A Unified Framework for Model Editing".
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from corrigenda.settings.checked import AtLeastOne, NotNegative, Share, checked

@@ -5,8 +5,6 @@ the figures that tell are known before it is applied. A *flagged* update is made
 *refused* one is not.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Sequence

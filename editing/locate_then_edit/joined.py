@@ -1,7 +1,5 @@
 """One edit of an update's factors, and of those of the edit that it goes on from; what ends an editor's turn."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ The coefficients at the subject's last token, of the bare prompt or in the mean 
 eq. 3). Keys are rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

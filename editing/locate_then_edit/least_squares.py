@@ -10,8 +10,6 @@ null space (`NullSpace`). All are solved in float64 and given as factors, delta 
 (d_ffn, n) @ (n, d_model). How K and R were found is not asked here.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 

@@ -4,8 +4,6 @@ Meng, Sen Sharma, Andonian, Belinkov and Bau 2023, "Mass-Editing Memory in a Tra
 class: without history (as published), BLUE (first and last layer only), PMET (Li et al. 2024).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from corrigenda.settings.checked import Positive, checked

@@ -3,8 +3,6 @@
 Keys and target values are taken from it, each without knowing of the other (`keys`, `targets`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace

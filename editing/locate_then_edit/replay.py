@@ -5,8 +5,6 @@ Liu et al. 2026, "From Backward Spreading to Forward Replay: Revisiting Target C
 their targets. So the targets of all layers can hold at once, which those of a residual that is spread need not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import ExitStack
 

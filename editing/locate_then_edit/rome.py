@@ -3,8 +3,6 @@
 Meng, Bau, Andonian and Belinkov 2022, "Locating and Editing Factual Associations in GPT".
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Facts that are written in several rounds, each on the model with what was written before."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

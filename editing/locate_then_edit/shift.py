@@ -4,8 +4,6 @@ Katz, Belinkov, Geva and Wolf 2024, "Backward Lens: Projecting Language Model Gr
 section 7 ("forward pass shifting").
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar

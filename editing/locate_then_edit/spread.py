@@ -4,8 +4,6 @@ What a lower layer writes changes the keys of the layers above it, so that keys 
 a share is of what is then still missing at the target layer, the last.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection
 from typing import Literal

@@ -3,8 +3,6 @@
 Gu, Huang, Gu and Zhang 2025, "UltraEdit: Training-, Subject-, and Memory-Free Lifelong Editing in Language Models".
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

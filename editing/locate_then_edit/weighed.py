@@ -1,7 +1,5 @@
 """What closed forms share whose update is weighed against what is to stay: a weight, or its ratio, and a history."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

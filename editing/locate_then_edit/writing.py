@@ -4,8 +4,6 @@ Keys and residuals are measured anew before each layer (`passes`), with all lowe
 is handed in; what keys and weights later updates are to know of comes out, with the updates' factors.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence

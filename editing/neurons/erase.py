@@ -1,7 +1,5 @@
 """Erasing neurons: the values of those that the facts of a relation share (Dai et al. 2022, section 5.2)."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ These are given, or asked of a locator: a callable that takes the model and a fa
 Editors and locators do not know each other; a configuration or the user brings them together.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

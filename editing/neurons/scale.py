@@ -1,7 +1,5 @@
 """Scaling neurons: suppress and enhance what a fact's neurons contribute (Dai et al. 2022, section 4.3)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar

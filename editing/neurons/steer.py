@@ -5,8 +5,6 @@ Vocabulary Space", section 5.1: the coefficients of ten values that promote safe
 model's texts become less toxic.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any

@@ -1,7 +1,5 @@
 """Updating neurons: a fact's new object in place of the old one, in their values (Dai et al. 2022, section 5.1)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass

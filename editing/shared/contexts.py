@@ -1,7 +1,5 @@
 """Short texts put before a prompt while an edit is computed, so that it holds in more contexts than one."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import re

@@ -1,7 +1,5 @@
 """Directions of the residual stream that say a token."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

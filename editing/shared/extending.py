@@ -1,7 +1,5 @@
 """What editors share that go on from an earlier edit of their own: the checks, the model without it, or with it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar

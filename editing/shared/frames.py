@@ -4,8 +4,6 @@ A value that is solved over one form of a question alone does not carry to other
 are not among them.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import warnings

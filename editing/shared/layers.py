@@ -1,7 +1,5 @@
 """Which layers an editor writes: named by its user, or by default a share of the model's depth."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -6,8 +6,6 @@ key taken there is that of every text's beginning, and a bound in units of that 
 changes every text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 

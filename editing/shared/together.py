@@ -1,7 +1,5 @@
 """What all editors' calls share: facts that cannot all be edited, and a look at the edit that comes of the others."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import inspect
