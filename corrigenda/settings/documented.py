@@ -57,7 +57,9 @@ def meanings(cls: type) -> dict[str, str]:
 
 
 def as_yaml(value: Any) -> str:
-    """A value as a configuration has it: lists for tuples, null for None."""
+    """A value as a configuration has it, in one line: lists for tuples, null for None."""
+    if isinstance(value, str) and "\n" in value:
+        return json.dumps(value)  # which is YAML, too
     text: str = yaml.safe_dump(json.loads(json.dumps(value, default=str)), default_flow_style=True, width=1000)
     return text.strip().removesuffix("\n...")
 
