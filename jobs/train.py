@@ -14,6 +14,7 @@ from editing.learned.learned import Learned
 from editing.learned.training import HypernetworkTraining
 from jobs.shared.base import choices, load_model, say, wide_console
 from jobs.shared.data import read_data
+from jobs.shared.errors import RunInterrupted
 from jobs.shared.job import StoreJob
 from jobs.shared.registry import register
 from jobs.shared.settings import check, instantiate_editor
@@ -46,6 +47,7 @@ class Job(StoreJob):
         Raises:
             ValueError: the editor is not trained; the facts cannot be read, are among those of ``data.disjoint_from``,
                 or are too few; or the model has no such layer.
+            RunInterrupted: it was interrupted.
         """
         asked = check(TrainSettings, config.job)
         editor = instantiate_editor(config.editor)
@@ -53,7 +55,10 @@ class Job(StoreJob):
             raise ValueError(f"editor={choices()['editor']} has no network to train: take editor=mend or editor=malmen")
         facts = list(read_data(config.data))
         lm = load_model(config)
-        trained = asked.network(lm, editor, facts)
+        try:
+            trained = asked.network(lm, editor, facts)
+        except KeyboardInterrupt:
+            raise RunInterrupted("what it learned is kept; give the same command again, which goes on") from None
         place = kept_network(lm, editor.name) if asked.to is None else expanded(asked.to)
         trained.save(place)
         curve = trained.made["curve"]

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import program
 import pytest
@@ -13,6 +14,7 @@ import tiny
 from learned_parts import TRAINED_ON, assert_same
 from safetensors import safe_open
 
+from editing.learned import training
 from editing.learned.hypernetwork import TrainedNetwork
 
 
@@ -53,7 +55,7 @@ def test_a_killed_training_ends_the_same(tmp_path: Path, editor: str) -> None:
     assert [point["step"] for point in found.made["curve"]] == [0, 2, 4, 6, 8, 10, 12]
 
 
-def test_the_command(tmp_path: Path) -> None:
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny.build("llama", scale=8.0).save_pretrained(tmp_path / "model")
     (tmp_path / "facts.json").write_text(json.dumps([fact.to_dict() for fact in TRAINED_ON]))
     (tmp_path / "scored.json").write_text(json.dumps([TRAINED_ON[3].to_dict()]))
@@ -68,3 +70,6 @@ def test_the_command(tmp_path: Path) -> None:
     assert "fact 'native' ('Thomas')" in said
     said = program.call(tmp_path, *command, "editor=rome", succeeds=False)
     assert "editor=rome has no network to train: take editor=mend or editor=malmen" in said
+    monkeypatch.setattr(training._Training, "learn", Mock(side_effect=KeyboardInterrupt))
+    said = program.call(tmp_path, *command, "job.seed=1", succeeds=False)
+    assert "interrupted; what it learned is kept; give the same command again, which goes on" in said
