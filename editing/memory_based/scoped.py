@@ -17,10 +17,8 @@ from annotated_types import Ge, Le
 from torch import Tensor
 
 from corrigenda import Edit, Fact, LanguageModel, Origin
-from corrigenda.data.requests import history
 from corrigenda.edits.gate import Gate
 from corrigenda.edits.scoped import ScopedEdit
-from corrigenda.edits.state import EditorState, StoredState
 from corrigenda.errors import SettingsError
 from corrigenda.models.alone import one_thread
 from corrigenda.moments.text import Text
@@ -36,6 +34,7 @@ from editing.locate_then_edit.targets import ValueSettings
 from editing.locate_then_edit.writing import task_of
 from editing.registry import register
 from editing.shared.contexts import contexts, require_prefixes
+from editing.shared.entries import EntriesState, reports_after
 from editing.shared.extending import check_previous, state_of, without
 from editing.shared.frames import Frames
 from editing.shared.layers import OneLayer
@@ -46,25 +45,10 @@ from editing.spaces import CLAMP, Number, Space
 Cosine = Annotated[float, Ge(-1), Le(1)]
 
 
-@dataclass(frozen=True, eq=False)
-class ScopedState(EditorState):
-    """What `Scoped` goes on from, besides the entries.
+class ScopedState(EntriesState):
+    """What `Scoped` goes on from, besides the entries."""
 
-    Attributes:
-        facts: for each entry what it answers; no more of the fact than what it is compared by.
-    """
-
-    facts: tuple[Fact, ...]
     kind: ClassVar[str] = "scoped"
-
-    def stored(self) -> StoredState:
-        """Without tensors."""
-        return StoredState(self.kind, {}, {"facts": [fact.to_dict() for fact in self.facts]})
-
-    @classmethod
-    def restore(cls, stored: StoredState) -> ScopedState:
-        """The state that `stored` gave."""
-        return cls(tuple(Fact.from_dict(fact) for fact in stored.values["facts"]))
 
 
 @register(
@@ -216,18 +200,16 @@ class Scoped(OneLayer):
         """
         layer, gate = self.resolved_layer(lm), self._gate(lm) if own is None else own.gate
         keys, entries = self._keys(lm, gate, facts)
-        state = () if own is None else state_of(self.name, own, ScopedState).facts
+        state, kept = ScopedState(()), list[int]()
         names = [(fact.subject, *fact.other_names) for fact in facts]
         if own is not None:
-            earlier = [found for note in history([*state, *facts])[len(state) :] for found in note.values()]
-            kept = [number for number in range(len(state)) if number not in earlier]
+            state = state_of(self.name, own, ScopedState)
+            kept = state.kept(facts)
             of_kept = torch.isin(own.entries, torch.tensor(kept))
             numbers = torch.searchsorted(torch.tensor(kept), own.entries[of_kept])
             keys, entries = torch.cat([own.keys[of_kept], keys]), torch.cat([numbers, entries + len(kept)])
             values = torch.cat([own.values[kept], values])
             names = [own.names[number] for number in kept] + names
-            state = tuple(state[number] for number in kept)
-        asked = (Fact(fact.subject, fact.prompt, fact.target_new, relation=fact.relation) for fact in facts)
         threshold = gate.threshold if self.threshold is None else self.threshold
         return ScopedEdit(
             Origin.of(lm, self, facts),
@@ -240,7 +222,7 @@ class Scoped(OneLayer):
             tuple(names),
             threshold,
             self.by_subject,
-            state=ScopedState((*state, *asked)),
+            state=state.followed(kept, facts),
         )
 
     def _extended(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> ScopedEdit:
@@ -256,11 +238,7 @@ class Scoped(OneLayer):
             task = task_of(self.name, lm, batches, targets, report)
             _, outputs = task.rows.measured(lm, layer, layer, "block", self._weights(lm))
             edit = self.attach(lm, task.facts, task.targets[layer] - outputs, own)
-        before, reports = ((), ()) if own is None else (own.origin.facts, own.origin.report)
-        refused = {number for number, figures in enumerate(reports) if "refused" in figures}
-        notes = history([*before, *facts], refused)[len(before) :]
-        said = [note | figures for note, figures in zip(notes, report, strict=True)]
-        origin = Origin.of(lm, self, [*before, *facts], [*reports, *said])
+        origin = Origin.of(lm, self, *reports_after(own, facts, report))
         return dataclasses.replace(edit, origin=origin)
 
     def _require(self, lm: LanguageModel) -> int:

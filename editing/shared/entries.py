@@ -1,0 +1,55 @@
+"""Edits that hold an entry for each fact: which fact an entry answers, and which entries later facts leave."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from corrigenda import Edit, Fact
+from corrigenda.data.requests import history
+from corrigenda.edits.state import EditorState, StoredState
+
+State = TypeVar("State", bound="EntriesState")
+
+
+@dataclass(frozen=True, eq=False)
+class EntriesState(EditorState):
+    """What an editor goes on from, besides the entries; a kind of its own derives from it.
+
+    Attributes:
+        facts: for each entry what it answers; no more of the fact than what it is compared by.
+    """
+
+    facts: tuple[Fact, ...]
+
+    def stored(self) -> StoredState:
+        """Without tensors."""
+        return StoredState(self.kind, {}, {"facts": [fact.to_dict() for fact in self.facts]})
+
+    @classmethod
+    def restore(cls: type[State], stored: StoredState) -> State:
+        """The state that `stored` gave."""
+        return cls(tuple(Fact.from_dict(fact) for fact in stored.values["facts"]))
+
+    def kept(self, facts: Sequence[Fact]) -> list[int]:
+        """The entries that further facts are not about, by their numbers."""
+        notes = history([*self.facts, *facts])[len(self.facts) :]
+        earlier = {number for note in notes for number in note.values()}
+        return [number for number in range(len(self.facts)) if number not in earlier]
+
+    def followed(self: State, kept: Sequence[int], facts: Sequence[Fact]) -> State:
+        """The state with the entries that are kept, and those of further facts after them."""
+        asked = (Fact(fact.subject, fact.prompt, fact.target_new, relation=fact.relation) for fact in facts)
+        return type(self)((*(self.facts[number] for number in kept), *asked))
+
+
+def reports_after(
+    own: Edit | None, facts: Sequence[Fact], report: Sequence[dict[str, Any]]
+) -> tuple[list[Fact], list[dict[str, Any]]]:
+    """All facts of an edit that goes on from another, and their reports: with what each repeats or contradicts."""
+    before, reports = ((), ()) if own is None else (own.origin.facts, own.origin.report)
+    refused = {number for number, figures in enumerate(reports) if "refused" in figures}
+    notes = history([*before, *facts], refused)[len(before) :]
+    said = [note | figures for note, figures in zip(notes, report, strict=True)]
+    return [*before, *facts], [*reports, *said]
