@@ -6,12 +6,14 @@ from corrigenda.system.lazy import lazily
 
 if TYPE_CHECKING:
     from corrigenda.data.read import read_facts as read_facts
+    from corrigenda.edits.added_neurons import AddedNeuronsEdit as AddedNeuronsEdit
     from corrigenda.edits.attached import AttachedEdit as AttachedEdit
     from corrigenda.edits.codebook import CodebookEdit as CodebookEdit
     from corrigenda.edits.coefficients import CoefficientEdit as CoefficientEdit
     from corrigenda.edits.context import ContextEdit as ContextEdit
     from corrigenda.edits.edit import Edit as Edit
     from corrigenda.edits.low_rank import LowRankEdit as LowRankEdit
+    from corrigenda.edits.masked_memory import MaskedMemoryEdit as MaskedMemoryEdit
     from corrigenda.edits.origin import Origin as Origin
     from corrigenda.edits.retrieval import RetrievalEdit as RetrievalEdit
     from corrigenda.edits.scoped import ScopedEdit as ScopedEdit

@@ -31,8 +31,10 @@ if TYPE_CHECKING:
     from editing.locate_then_edit.ultraedit import UltraEdit as UltraEdit
     from editing.memory_based.grace import Grace as Grace
     from editing.memory_based.ike import Ike as Ike
+    from editing.memory_based.memoir import Memoir as Memoir
     from editing.memory_based.retrieval import Retrieve as Retrieve
     from editing.memory_based.scoped import Scoped as Scoped
+    from editing.memory_based.t_patcher import TPatcher as TPatcher
     from editing.memory_based.wise.unrelated import Unrelated as Unrelated
     from editing.memory_based.wise.wise import Wise as Wise
     from editing.neurons.erase import EraseNeurons as EraseNeurons

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from corrigenda import (
+    AddedNeuronsEdit,
     AttachedEdit,
     CodebookEdit,
     CoefficientEdit,
@@ -17,6 +18,7 @@ from corrigenda import (
     Fact,
     LanguageModel,
     LowRankEdit,
+    MaskedMemoryEdit,
     Origin,
     RetrievalEdit,
     ScopedEdit,
@@ -119,6 +121,19 @@ def retrieval(lm: LanguageModel, seed: int) -> Edit:
     return RetrievalEdit(origin(lm), texts, (("Eiffel tower",), ("city",)), keys, -1.0, gate=gate)  # open: one is near
 
 
+def added_neurons(lm: LanguageModel, seed: int) -> Edit:
+    memory = lm.memory(2)
+    keys, ups, out = (drawn(seed + n, 3, memory.d_model) for n in range(3))
+    return AddedNeuronsEdit(origin(lm), memory.layer, memory.path, keys, ups, drawn(seed, 3), out)
+
+
+def masked_memory(lm: LanguageModel, seed: int) -> Edit:
+    memory = lm.memory(1)
+    masks = drawn(seed, 2, memory.d_ffn).argsort(1) < memory.d_ffn // 2
+    rows = drawn(seed, *memory.values.shape), masks, drawn(seed, memory.d_ffn), drawn(seed, memory.d_ffn).argsort()
+    return MaskedMemoryEdit(origin(lm), memory.layer, memory.path, *rows, threshold=0.01)  # nearly always met
+
+
 def context(lm: LanguageModel, seed: int) -> Edit:
     return ContextEdit(origin(lm), 'Said "Привет",\nthe red tower . ' * seed)
 
@@ -134,6 +149,8 @@ KINDS: list[Make] = [
     attached,
     scoped,
     retrieval,
+    masked_memory,
+    added_neurons,
     context,
 ]
 SOME: list[Make] = [low_rank, experts, set_where_predicting, attached]

@@ -2,12 +2,14 @@
 
 # `Edit.load` finds a kind by its name among those that were imported: all of ours are, with any file of this package.
 from corrigenda.edits import (
+    added_neurons,
     attached,
     codebook,
     coefficients,
     context,
     experts,
     low_rank,
+    masked_memory,
     retrieval,
     scoped,
     side_memory,
@@ -15,12 +17,14 @@ from corrigenda.edits import (
 )
 
 __all__ = [
+    "added_neurons",
     "attached",
     "codebook",
     "coefficients",
     "context",
     "experts",
     "low_rank",
+    "masked_memory",
     "retrieval",
     "scoped",
     "side_memory",

@@ -2,7 +2,7 @@
 
 import functools
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,6 +13,9 @@ from corrigenda.models.families import Family, family_of, has_encoder, name_of
 from corrigenda.models.inspection import inspect_family
 from corrigenda.models.matrices import in_out
 from corrigenda.models.mixtures import Experts
+
+ACTIVATIONS = ("act_fn", "act", "activation_fn", "activation", "intermediate_act_fn", "gelu_impl")
+"""The names under which families keep an FFN's activation."""
 
 
 def whole_number(value: Any, what: str) -> int:
@@ -252,6 +255,22 @@ class Architecture:
     def gate(self, layer: int) -> nn.Module | None:
         """The module that holds the gate of a layer, or None for a plain FFN."""
         return None if self.family.gate is None else self._matrix(layer, "gate", self.family.gate)
+
+    def activation(self, layer: int) -> Callable[[Tensor], Tensor]:
+        """F of a layer's FFN, which stands beside its keys.
+
+        Raises:
+            UnsupportedModelError: it has none of the names that are known.
+        """
+        around = functools.reduce(getattr, self.family.keys.split(".")[:-1], self.blocks[layer])
+        for name in ACTIVATIONS:
+            found: Callable[[Tensor], Tensor] | None = getattr(around, name, None)
+            if found is not None:
+                return found
+        raise UnsupportedModelError(
+            f"{name_of(self.model)}: the activation of layer {layer} is not known; {type(around).__name__} has none of "
+            f"{', '.join(ACTIVATIONS)}"
+        )
 
     def values(self, layer: int) -> nn.Module:
         """The module that holds the values of a layer."""

@@ -21,7 +21,7 @@ from corrigenda.models.architecture import Architecture, whole_number
 from corrigenda.models.matrices import in_out, is_quantised, stores_transposed
 from corrigenda.models.offloaded import require_here
 from corrigenda.models.positions import At
-from corrigenda.models.sites import Change, Site, SiteName, through
+from corrigenda.models.sites import Change, Site, SiteName, state_entering, through
 
 
 class Capture:
@@ -101,6 +101,25 @@ class FFNMemory:
             return answered
         answer = coefficients.to(self.values) @ self.values
         return answer if self.bias is None else answer + self.bias
+
+    def activate(self, inputs: Tensor) -> Tensor:
+        """F of the layer's own network, at each number by itself.
+
+        Raises:
+            UnsupportedModelError: it is not known where this family keeps it.
+        """
+        activated: Tensor = self._architecture.activation(self.layer)(inputs)
+        return activated
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether the layer's FFN is gated."""
+        return self._gate is not None
+
+    @property
+    def has_key_bias(self) -> bool:
+        """Whether what f reads has a bias."""
+        return getattr(self._keys if self._gate is None else self._gate, "bias", None) is not None
 
     def norm(self) -> float:
         """The Frobenius norm of V."""
@@ -213,6 +232,20 @@ class FFNMemory:
             seen[:] = [coefficients]
 
         with self._through("coefficients", before), self._through("ffn", lambda output: change(seen.pop(), output)):
+            yield
+
+    @contextmanager
+    def respond(self, change: Callable[[Tensor, Tensor], Tensor | None]) -> Iterator[None]:
+        """As `answer`, with the FFN's input x, (batch, position, d_model), in the place of the coefficients."""
+        seen: list[Tensor] = []
+
+        def before(state: Tensor) -> None:
+            seen[:] = [state]
+
+        def after(output: Tensor) -> Tensor | None:
+            return change(seen.pop().view(*output.shape[:-1], -1), output)
+
+        with state_entering(self._keys, before), self._through("ffn", after):
             yield
 
     def scale(

@@ -52,6 +52,8 @@ TABLE: tuple[Entry, ...] = (
     Entry("grace_wide"),
     Entry("scoped"),
     Entry("retrieval"),
+    Entry("memoir"),
+    Entry("t_patcher"),
     Entry("wise_whitened"),
     Entry("wise_paper"),
     Entry(

@@ -17,6 +17,7 @@ from editing.editor import EditRefusedError
 from editing.registry import register
 
 KINDS = (
+    "corrigenda.edits.added_neurons",
     "corrigenda.edits.attached",
     "corrigenda.edits.codebook",
     "corrigenda.edits.coefficients",
@@ -24,6 +25,7 @@ KINDS = (
     "corrigenda.edits.experts",
     "corrigenda.edits.low_rank",
     "corrigenda.edits.retrieval",
+    "corrigenda.edits.masked_memory",
     "corrigenda.edits.scoped",
     "corrigenda.edits.side_memory",
     "corrigenda.edits.values",

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from corrigenda import Edit, LanguageModel, WeightEdit
+from corrigenda.edits.added_neurons import AddedNeuronsEdit
 from corrigenda.edits.routed import RoutedEdit
 from corrigenda.edits.state import TENSORS, VALUES, State, as_kind
 from editing.editor import EditRefusedError
@@ -61,7 +62,7 @@ def layers_of(edit: Edit) -> list[int]:
     """The layers that an edit acts on, ascending; none for a kind that has no layers."""
     if isinstance(edit, WeightEdit):
         return sorted({place if isinstance(place, int) else place[0] for place in edit.touched})
-    return [edit.layer] if isinstance(edit, RoutedEdit) else []
+    return [edit.layer] if isinstance(edit, (RoutedEdit, AddedNeuronsEdit)) else []
 
 
 def state_of(editor: str, previous: Edit, kind: type[State]) -> State:

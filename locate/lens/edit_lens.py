@@ -25,9 +25,11 @@ import torch
 from torch import Tensor
 
 from corrigenda import CoefficientEdit, Edit, LanguageModel, LowRankEdit
+from corrigenda.edits.added_neurons import AddedNeuronsEdit
 from corrigenda.edits.attached import AttachedEdit
 from corrigenda.edits.codebook import CodebookEdit
 from corrigenda.edits.experts import ExpertsEdit
+from corrigenda.edits.masked_memory import MaskedMemoryEdit
 from corrigenda.edits.scoped import ScopedEdit
 from corrigenda.edits.side_memory import SideMemoryEdit
 from corrigenda.edits.weights import WeightEdit
@@ -255,6 +257,9 @@ def updates(lm: LanguageModel, edit: Edit) -> list[Update]:
         return [Update(*place, left, right, of_expert=True) for place, (left, right) in sorted(edit.factors.items())]
     if isinstance(edit, WeightEdit):
         return [Update(layer, 0, None, edit.delta(layer)) for layer in sorted(edit.changed)]
+    if isinstance(edit, MaskedMemoryEdit):
+        masked = [edit.delta * mask[:, None] for mask in edit.masks]
+        return [Update(edit.layer, number, None, delta) for number, delta in enumerate(masked)]
     if isinstance(edit, SideMemoryEdit):
         return [Update(edit.layer, number, None, delta) for number, delta in enumerate(edit.deltas)]
     if isinstance(edit, CodebookEdit):
@@ -270,7 +275,7 @@ def updates(lm: LanguageModel, edit: Edit) -> list[Update]:
             _driven(lm, layer, neurons, by - int(scales), whatever=not scales)
             for layer, (neurons, by) in sorted(edit.scales.items())
         ]
-    if isinstance(edit, (AttachedEdit, ScopedEdit)):
+    if isinstance(edit, (AddedNeuronsEdit, AttachedEdit, ScopedEdit)):
         raise TypeError(
             f"a {edit.kind} edit writes nothing into the memories, it answers beside them; compile its list with "
             "how=memit (or another editor) to read what is written, or read an entry's value with read_static"

@@ -50,7 +50,9 @@ def test_the_answer_changes(name: str) -> None:
     assert probability(lm) == plain
 
 
-@pytest.mark.parametrize("name", ["rome", "memit", "random", "wise_whitened", "crispedit", "grace"])
+@pytest.mark.parametrize(
+    "name", ["rome", "memit", "random", "wise_whitened", "crispedit", "grace", "memoir", "t_patcher"]
+)
 def test_what_needs_the_prompts_tokens_or_a_text_says_so(name: str) -> None:
     lm = tiny.build("t5")
     chosen = dataclasses.replace(editor(name), radius=None) if name == "grace" else editor(name)

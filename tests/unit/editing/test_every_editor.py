@@ -37,7 +37,7 @@ OF_WEIGHTS = [
     "adalora",
 ]
 WISE = [name for name in EDITORS.declared if name.startswith("wise")]
-CAUSAL = [*OF_WEIGHTS, "shift", "grace", "wise_whitened"]
+CAUSAL = [*OF_WEIGHTS, "shift", "grace", "wise_whitened", "memoir", "t_patcher"]
 
 
 def build(family: str = "llama") -> LanguageModel:
@@ -305,7 +305,7 @@ def test_a_layer_that_is_not_there(name: str) -> None:
             call()
 
 
-@pytest.mark.parametrize("name", ["rome", *OF_WEIGHTS[4:], "grace", "wise_whitened"])
+@pytest.mark.parametrize("name", ["rome", *OF_WEIGHTS[4:], "grace", "wise_whitened", "memoir", "t_patcher"])
 def test_what_is_not_finite_is_refused_with_its_fact(name: str) -> None:
     lm, chosen = build(), editor(name)
     prepare(chosen, lm)
@@ -317,7 +317,7 @@ def test_what_is_not_finite_is_refused_with_its_fact(name: str) -> None:
     assert not lm.edits
 
 
-@pytest.mark.parametrize("name", ["rome", "memit", "alphaedit", "emmet", "wise_whitened", "grace", "finetune"])
+@pytest.mark.parametrize("name", [*OF_WEIGHTS[:4], "wise_whitened", "grace", "memoir", "t_patcher", "finetune"])
 def test_a_failure_in_the_middle_leaves_the_model_as_it_was(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -362,7 +362,7 @@ def test_quantised_weights_are_refused(name: str, monkeypatch: pytest.MonkeyPatc
 LONG = Fact("Thomas", "{} plays the" + " red green" * 40, "guitar", id="long")
 
 
-@pytest.mark.parametrize("name", [*OF_WEIGHTS, "shift"])
+@pytest.mark.parametrize("name", [*OF_WEIGHTS, "shift", "memoir", "t_patcher"])
 def test_a_fact_that_is_too_long_is_refused_alone(name: str) -> None:
     lm, chosen = build(), editor(name)
     with pytest.warns(UserWarning, match=r"the edit of fact 'long' is refused: .* tiny-llama reads at most 64"):

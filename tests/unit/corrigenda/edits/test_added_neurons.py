@@ -1,0 +1,121 @@
+"""Added neurons: the layer's own f, what is added, and a network that is as wide; by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import tiny
+import torch
+from edits_parts import added_neurons, drawn, low_rank, origin
+from side_memory_parts import LAYER, PROMPTS
+from torch import Tensor
+
+from corrigenda import AddedNeuronsEdit, EditRefusedError, LanguageModel, WrongModelError
+from corrigenda.errors import UnsupportedModelError
+from corrigenda.forward.partial import PartialForward
+from corrigenda.forward.recording import forward_logits, record
+
+KINDS = [name for name in tiny.KINDS if name != "bert"]
+
+
+def made(lm: LanguageModel, n: int = 3) -> AddedNeuronsEdit:
+    memory = lm.memory(LAYER)
+    d = memory.d_model
+    ups = drawn(2, n if memory.gates is not None else 0, d)
+    return AddedNeuronsEdit(
+        origin(lm), LAYER, memory.path, drawn(1, n, d), ups, drawn(4, n), 3 * drawn(3, n, d) / d**0.5
+    )
+
+
+@pytest.mark.parametrize("family", tiny.KINDS)
+def test_the_activation_is_the_layers_own(family: str) -> None:
+    """f of the keys' product is what enters the values' module, in every kind of block."""
+    lm = tiny.build(family)
+    memory, inputs = lm.memory(LAYER), []
+    bias = getattr(memory._keys, "bias", None)
+    batch = lm.batch([lm.tokens(PROMPTS[0])])
+    with memory.capture() as seen, memory.respond(lambda x, _output: inputs.append(x)):
+        forward_logits(lm, batch)
+    (x,) = inputs
+    product = x @ memory.keys.T if bias is None or memory.gates is not None else x @ memory.keys.T + bias
+    expected = memory.activate(product) if memory.gates is None else memory.activate(x @ memory.gates.T) * product
+    torch.testing.assert_close(seen.coefficients, expected, rtol=1e-4, atol=1e-5)
+    assert memory.has_key_bias == (bias is not None)
+    assert memory.is_gated == (memory.gates is not None)
+
+
+@pytest.mark.parametrize("family", KINDS)
+def test_the_network_is_wider(family: str) -> None:
+    """The layer's answer is that of a network with its neurons and the added ones, side by side, in float64."""
+    lm = tiny.build(family)
+    edit, memory, inputs = made(lm), lm.memory(LAYER), []
+    batch = lm.batch([lm.tokens(prompt) for prompt in PROMPTS])
+    before = forward_logits(lm, batch)
+    with memory.respond(lambda x, _output: inputs.append(x)):
+        forward_logits(lm, batch)
+    with edit.applied(lm), memory.capture() as seen:
+        after = forward_logits(lm, batch)
+    x, bias = inputs[0].double(), getattr(memory._keys, "bias", None)
+    biases = torch.cat([torch.zeros(memory.d_ffn) if bias is None else bias.detach(), edit.biases]).double()
+    keys = torch.cat([memory.keys if memory.gates is None else memory.gates, edit.keys]).double()
+    m = memory.activate(x @ keys.T + biases)
+    if memory.gates is not None:
+        m = m * (x @ torch.cat([memory.keys, edit.ups]).double().T)
+    expected = m @ torch.cat([memory.values, edit.values]).double()
+    expected = expected if memory.bias is None else expected + memory.bias
+    for row, prompt in enumerate(PROMPTS):
+        n = len(lm.tokens(prompt))
+        torch.testing.assert_close(seen.output[row, :n].double(), expected[row, :n], rtol=1e-4, atol=1e-4)
+    assert float((after - before).abs().max()) > 1e-2
+    assert torch.equal(forward_logits(lm, batch), before)
+
+
+def test_in_a_partial_forward() -> None:
+    lm = tiny.build("gpt2")
+    batch = lm.batch([lm.tokens(PROMPTS[0])])
+    with made(lm).applied(lm):
+        whole = forward_logits(lm, batch, batch.lengths - 1)
+        start = PartialForward(lm, record(lm, batch, [LAYER]), LAYER, torch.zeros_like(batch.lengths))
+        last = torch.zeros_like(batch.input_ids, dtype=torch.bool)
+        last[:, -1] = True
+        torch.testing.assert_close(start.logits(last), whole, rtol=1e-4, atol=1e-5)
+
+
+def test_beside_a_change_of_the_values() -> None:
+    """A weight edit of the same layer changes what its own neurons answer, and not what the added ones do."""
+    lm = tiny.build("llama")
+    edit, values = made(lm), low_rank(lm, 3, {LAYER: 2})
+    batch = lm.batch([lm.tokens(PROMPTS[0])])
+    outputs: list[Tensor] = []
+    for some in ((), (edit,), (values,), (edit, values)):
+        for one in some:
+            one.apply(lm)
+        with lm.memory(LAYER).capture() as seen:
+            forward_logits(lm, batch)
+        outputs.append(seen.output)
+        for one in some:
+            one.revert(lm)
+    torch.testing.assert_close(outputs[3] - outputs[2], outputs[1] - outputs[0], rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_refused() -> None:
+    lm, plain = tiny.build("llama"), tiny.build("gpt2")
+    edit = made(lm)
+    for changes in ({"biases": torch.zeros(2)}, {"keys": edit.keys[:2]}, {"ups": edit.ups[:1]}):
+        with pytest.raises(ValueError, match="added neurons do not fit one another: keys"):
+            replace(edit, **changes)
+    with pytest.raises(EditRefusedError, match="numbers of 'values' are NaN"):
+        replace(edit, values=edit.values * torch.nan)
+    with pytest.raises(WrongModelError, match=r"gated and 32 wide; .* plain and 32 wide"):
+        edit.apply(plain, strict=False)
+    with pytest.raises(WrongModelError, match="is of layer 9, tiny-llama has 4"):
+        replace(edit, layer=9).apply(lm)
+    with pytest.raises(TypeError, match=r"added_neurons edit.*low_rank"):
+        added_neurons(lm, 1).to_peft("nowhere")
+
+
+def test_an_activation_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("corrigenda.models.architecture.ACTIVATIONS", ("f",))
+    with pytest.raises(UnsupportedModelError, match="activation of layer 2 is not known; LlamaMLP has none of f"):
+        tiny.build("llama").memory(LAYER).activate(torch.zeros(1))
