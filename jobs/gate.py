@@ -6,6 +6,7 @@ from omegaconf import DictConfig
 from rich.table import Table
 
 from corrigenda.data import read_facts
+from corrigenda.edits.gate import Gate
 from corrigenda.settings.checked import AtLeastOne, Count, checked
 from corrigenda.system.files import expanded
 from editing.gate.kept import kept_gate
@@ -26,12 +27,15 @@ class GateSettings(GateTraining):
             and scored should not be among them.
         offset: so many facts of each file are passed over.
         limit: so many of each are taken; None: all.
+        maps: the file of a gate of the same model in another precision: its maps are taken, and the threshold alone is
+            found anew.
         to: the gate's file; None: where the editor `scoped` looks for it.
     """
 
     facts: tuple[str, ...] = ()
     offset: Count = 0
     limit: AtLeastOne | None = None
+    maps: str | None = None
     to: str | None = None
 
 
@@ -48,14 +52,13 @@ class Job(StoreJob):
         asked = check(GateSettings, config.job)
         facts = [fact for path in asked.facts for fact in read_facts(path, offset=asked.offset, limit=asked.limit)]
         lm = load_model(config)
-        gate = asked.gate(lm, facts)
+        gate = asked.gate(lm, facts) if asked.maps is None else asked.tried(lm, Gate.load(expanded(asked.maps)))
         place = kept_gate(lm) if asked.to is None else expanded(asked.to)
         gate.save(place)
-        found = gate.made["recall"]
-        table = Table("false hits", *found, title="prompts that ask the same and pass, at a share of others that do")
-        for share in next(iter(found.values())):
-            table.add_row(share, *(f"{100 * column[share]:.0f} %" for column in found.values()))
+        table = Table("of others, so many pass", "of those that ask the same", title="Prompts about the same subject")
+        for share, passed in gate.made["recall"].items():
+            table.add_row(share, f"{100 * passed:.0f} %")
         wide_console().print(table)
         same, other = gate.made["pairs"]
-        say(f"of {same} pairs that ask the same about a subject, and {other} that do not; none of the names was seen")
+        say(f"{same} pairs ask the same, {other} do not; none of the forms and names was seen in training")
         say(f"gate of {lm.name} in {place}: layers {gate.layers}, threshold {gate.threshold:.3f}")

@@ -1,7 +1,9 @@
 """Relations: the kind of subject each has, what answers it, and the forms in which it is asked; written here.
 
 `relations.txt` holds them in paragraphs: "[kind] name -> answer (Wikidata id)", then a form a line, each with one
-``{}`` for the subject, which ends where the answer begins. `subjects.txt` has names of each kind: "[kind] name; name".
+``{}`` for the subject, which ends where the answer begins. `questions.txt` holds others in the same layout, in more
+forms, from which gates learn: so that what is asked by the former is new to them. `subjects.txt` has names of each
+kind: "[kind] name; name".
 """
 
 import re
@@ -37,8 +39,18 @@ class Relation:
 
 @cache
 def relations() -> tuple[Relation, ...]:
-    """All that ship, always in the same order."""
-    return _parsed((files("corrigenda.data") / "relations.txt").read_text(encoding="utf-8"), "relations.txt")
+    """All by which edits are probed, always in the same order."""
+    return _shipped("relations.txt")
+
+
+@cache
+def relations_to_learn() -> tuple[Relation, ...]:
+    """Others, from which gates learn; a few ask what one of `relations` asks, in no form that is there."""
+    return _shipped("questions.txt")
+
+
+def _shipped(name: str) -> tuple[Relation, ...]:
+    return _parsed((files("corrigenda.data") / name).read_text(encoding="utf-8"), name)
 
 
 def relations_in(path: str) -> tuple[Relation, ...]:

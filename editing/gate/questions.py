@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from corrigenda.data.relations import relations, relations_of, subjects
+from corrigenda.data.relations import Relation, relations, relations_of, relations_to_learn, subjects
 from corrigenda.facts import SLOT, Fact
 
 
@@ -26,25 +26,28 @@ class AskedPrompt:
     prompt: str
 
 
-def shipped_questions(names: int, seed: int) -> tuple[list[AskedPrompt], list[AskedPrompt]]:
-    """Every form of every relation of `corrigenda.data.relations`, about so many names of its kind of subject.
+def shipped_questions(names: int, seed: int) -> list[AskedPrompt]:
+    """Every form of `relations_to_learn`, about so many names of its kind of subject.
 
-    Returns:
-        Those to train on; and those about one more name of each kind, which none of the others is about.
+    The first is that of all relations of a kind: only what is asked tells its prompts apart. The last is never taken.
     """
-    draw = random.Random(seed)
-    train: list[AskedPrompt] = []
-    aside: list[AskedPrompt] = []
-    drawn = {kind: draw.sample(known, len(known)) for kind, known in subjects().items()}
-    for relation in relations():
-        last, *known = drawn[relation.kind]
-        label = relation.wikidata or f"{relation.kind}: {relation.name}"
+    draw, found = random.Random(seed), []
+    for relation in relations_to_learn():
+        first, *others = subjects()[relation.kind][:-1]
         for form in relation.forms:
-            # The first name is that of all relations of a kind: only what is asked tells its prompts apart.
-            chosen = [known[0], *draw.sample(known[1:], min(names - 1, len(known) - 1))]
-            train += [AskedPrompt(label, form, name, form.replace(SLOT, name)) for name in chosen]
-            aside.append(AskedPrompt(label, form, last, form.replace(SLOT, last)))
-    return train, aside
+            chosen = [first, *draw.sample(others, min(names - 1, len(others)))]
+            found += [_asked(relation, form, name) for name in chosen]
+    return found
+
+
+def held_out_questions(place: int = -1) -> list[AskedPrompt]:
+    """Every form of `relations`, which none of `shipped_questions` has, about one name of its kind, by its place."""
+    return [_asked(one, form, subjects()[one.kind][place]) for one in relations() for form in one.forms]
+
+
+def _asked(relation: Relation, form: str, name: str) -> AskedPrompt:
+    label = relation.wikidata or f"{relation.kind}: {relation.name}"
+    return AskedPrompt(label, form, name, form.replace(SLOT, name))
 
 
 def questions_of(facts: Iterable[Fact]) -> Iterator[AskedPrompt]:

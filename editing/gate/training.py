@@ -8,8 +8,8 @@ Contrastive Learning", eq. 2): with z of length 1 and P(i) the prompts of a batc
     L = mean over i of  -1/|P(i)| sum over p in P(i) of  log( exp(z_i z_p / t) / sum over a != i of exp(z_i z_a / t) )
 
 A batch has prompts of many relations, in several forms each; the names recur, so that the hardest of the others are of
-the same subject and another relation. The threshold is the cosine that the share `false_hits` of such pairs reaches,
-about names that were set aside.
+the same subject and another relation. The threshold is the cosine that the share `false_hits` of such pairs reaches, in
+forms and about names that were set aside.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import xxhash
@@ -27,13 +27,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from corrigenda.edits.gate import Gate, states_of
-from corrigenda.errors import SettingsError
+from corrigenda.errors import SettingsError, WrongModelError
 from corrigenda.facts import Fact
 from corrigenda.language_model import LanguageModel
 from corrigenda.settings.checked import AtLeastOne, Count, Positive, Seed, ShareAboveZero, ShareBelowOne, checked
 from corrigenda.system.files import cache_folder, read_kept, write_checked
 from corrigenda.system.progress import track
-from editing.gate.questions import AskedPrompt, questions_of, shipped_questions
+from editing.gate.questions import AskedPrompt, held_out_questions, questions_of, shipped_questions
 
 PIECE = 256
 """So many prompts are run before their states are written down."""
@@ -57,7 +57,7 @@ class GateTraining:
         components: directions that are kept of each layer.
         hidden: the width between the two maps.
         width: how many numbers stand for a prompt.
-        names: about so many names each form of a shipped relation is asked in training.
+        names: about so many names each shipped form is asked in training.
         steps: batches; 0 for no training.
         relations: in a batch; half of them, as far as there are so many, are those of the facts that are given.
         forms: of each.
@@ -65,8 +65,8 @@ class GateTraining:
         lr: of AdamW, going down to 0.
         weight_decay: of AdamW.
         dropout: of the whitened states, and between the maps.
-        false_hits: the share of prompts that ask something else about the subject which may pass.
-        folds: so many times it is trained without a part of the relations, to see what it does with others; 0: not.
+        false_hits: the share of prompts that ask something else about the subject which may pass, of forms that it was
+            not trained on.
         seed: of what is drawn.
     """
 
@@ -76,7 +76,7 @@ class GateTraining:
     components: AtLeastOne = 96
     hidden: AtLeastOne = 512
     width: AtLeastOne = 128
-    names: AtLeastOne = 3
+    names: AtLeastOne = 2
     steps: Count = 400
     relations: AtLeastOne = 96
     forms: AtLeastOne = 6
@@ -84,13 +84,10 @@ class GateTraining:
     lr: Positive = 2e-3
     weight_decay: Positive = 1e-3
     dropout: ShareBelowOne = 0.15
-    false_hits: ShareAboveZero = 0.01
-    folds: Count = 3
+    false_hits: ShareAboveZero = 0.02
     seed: Seed = 0
 
     def __post_init__(self) -> None:
-        if self.folds == 1:
-            raise SettingsError(f"{self.group}.folds=1: a part of the relations is left out; take 2 or more, or 0")
         if self.layers == ():
             raise SettingsError(f"{self.group}.layers=[]: name at least one layer, or leave it out")
 
@@ -104,32 +101,39 @@ class GateTraining:
         Raises:
             IndexError: the model has no such layer.
         """
-        layers = self._layers(lm)
-        shipped, aside = shipped_questions(self.names, self.seed)
-        asked = list(questions_of(facts))
+        layers, asked = self._layers(lm), list(questions_of(facts))
+        shipped = shipped_questions(self.names, self.seed) if self.steps else held_out_questions(0)
         train, own = [*shipped, *asked], frozenset(one.relation for one in asked)
-        states = kept_states(lm, layers, [one.prompt for one in (*train, *aside)])
-        mean, whitening = whitened(states[: len(train)], self.components)
+        states = kept_states(lm, layers, [one.prompt for one in train])
+        mean, whitening = whitened(states, self.components)
         x = torch.einsum("nld,ldk->nlk", states - mean, whitening).flatten(1)
-        known, tried = x[: len(train)], x[len(train) :]
-        if not self.steps:
-            scores = Scores.of(functional.normalize(tried, dim=1), aside)
-            found = {"untrained": scores.shares()}
-            maps: tuple[Tensor, ...] = ()
-        else:
-            maps = self.learned(known, train, own, "Training the gate")
-            scores = Scores.of(mapped(tried, maps), aside)
-            found = {"seen": scores.shares(), **self._unseen(known, train, own, tried, aside)}
+        maps = self.learned(x, train, own, "Training the gate") if self.steps else ()
         made = {
             "settings": {one.name: getattr(self, one.name) for one in fields(GateTraining)} | {"layers": list(layers)},
             "prompts": len(train),
             "relations": len({one.relation for one in train}),
             "facts": len(facts),
-            "pairs": [len(scores.same), len(scores.other)],
-            "recall": found,
         }
+        return self.tried(lm, Gate(lm.name, lm.fingerprint, layers, mean.flatten(), (whitening, *maps), 1.0, made))
+
+    def tried(self, lm: LanguageModel, gate: Gate) -> Gate:
+        """A gate with the threshold that `false_hits` asks for, and what it does there.
+
+        Args:
+            lm: the gate's model, or the same in another precision, whose gate it then is.
+            gate: the gate.
+
+        Raises:
+            WrongModelError: it is another model's.
+        """
+        if gate.model != lm.name:
+            raise WrongModelError(f"the gate is {gate.model}'s, and not one of {lm.name} in another precision")
+        aside = held_out_questions()
+        states = kept_states(lm, gate.layers, [one.prompt for one in aside])
+        scores = Scores.of(gate.embed(states), aside)
+        made = {**gate.made, "pairs": [len(scores.same), len(scores.other)], "recall": scores.shares()}
         threshold = scores.threshold(self.false_hits)
-        return Gate(lm.name, lm.fingerprint, layers, mean.flatten(), (whitening, *maps), threshold, made)
+        return replace(gate, fingerprint=lm.fingerprint, threshold=threshold, made=made)
 
     def _layers(self, lm: LanguageModel) -> tuple[int, ...]:
         asked = self.layers or sorted({min(round(depth * lm.n_layers), max(lm.n_layers - 2, 0)) for depth in DEPTHS})
@@ -166,26 +170,6 @@ class GateTraining:
                 loss.backward()
                 optimiser.step()
         return first.weight.detach().T.contiguous(), second.weight.detach().T.contiguous()
-
-    def _unseen(
-        self,
-        known: Tensor,
-        train: Sequence[AskedPrompt],
-        own: Collection[str],
-        tried: Tensor,
-        aside: Sequence[AskedPrompt],
-    ) -> dict[str, Any]:
-        """What it does with relations that it was not trained on: each is left out once."""
-        names = sorted({one.relation for one in aside})
-        random.Random(self.seed).shuffle(names)
-        found = []
-        for fold in range(self.folds):
-            out = {*names[fold :: self.folds]}
-            kept = [number for number, one in enumerate(train) if one.relation not in out]
-            maps = self.learned(known[kept], [train[number] for number in kept], own, f"Without a part, {fold + 1}")
-            rows = [number for number, one in enumerate(aside) if one.relation in out]
-            found.append(Scores.of(mapped(tried[rows], maps), [aside[row] for row in rows]))
-        return {"unseen": Scores.together(found).shares()} if found else {}
 
 
 class Batches:
@@ -245,11 +229,6 @@ class Scores:
         cosines = z @ z.T
         return cls(cosines[pairs & same], cosines[pairs & ~same])
 
-    @classmethod
-    def together(cls, parts: Sequence[Scores]) -> Scores:
-        """The scores of several parts."""
-        return cls(torch.cat([one.same for one in parts]), torch.cat([one.other for one in parts]))
-
     def threshold(self, share: float) -> float:
         """The cosine above which this share of the pairs that ask something else lies."""
         ordered = self.other.sort(descending=True).values
@@ -292,12 +271,6 @@ def whitened(states: Tensor, components: int) -> tuple[Tensor, Tensor]:
         deviations = size.clamp(min=0).sqrt().flip(0)[:components]
         found.append(directions.flip(1)[:, :components] / (deviations + SMALLEST * deviations[0]))
     return mean, torch.stack(found)
-
-
-def mapped(x: Tensor, maps: Sequence[Tensor]) -> Tensor:
-    """Vectors of length 1 of whitened states, (n, n_in) -> (n, width)."""
-    first, second = maps
-    return functional.normalize(functional.gelu(x @ first) @ second, dim=1)
 
 
 def number_of(names: Sequence[str]) -> Tensor:

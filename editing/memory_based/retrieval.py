@@ -26,7 +26,7 @@ from corrigenda.models.alone import one_thread
 from corrigenda.settings.checked import AtLeastOne, checked
 from editing.editor import EditRefusedError, require_targets
 from editing.gate.kept import gate_of
-from editing.gate.questions import shipped_questions
+from editing.gate.questions import held_out_questions
 from editing.gate.training import Scores
 from editing.registry import register
 from editing.shared.extending import check_previous, without
@@ -205,7 +205,7 @@ def threshold_of(encoder: str) -> float:
 
     Of the pairs of shipped questions that ask something else about the same subject a share `FALSE_HITS` lies above.
     """
-    _, asked = shipped_questions(1, 0)
+    asked = held_out_questions()
     return Scores.of(text_encoder(encoder)([one.prompt for one in asked]), asked).threshold(FALSE_HITS)
 
 

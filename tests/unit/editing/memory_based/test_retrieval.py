@@ -15,7 +15,7 @@ from corrigenda.edits.encoders import text_encoder
 from corrigenda.edits.gate import Gate
 from corrigenda.errors import UnsupportedModelError, WrongModelError
 from editing import Ike, Retrieve
-from editing.gate.questions import shipped_questions
+from editing.gate.questions import held_out_questions
 from editing.memory_based.retrieval import threshold_of
 
 
@@ -89,7 +89,7 @@ def test_by_words_a_model_of_any_kind(tmp_path: Path) -> None:
     edit = editor.edit(lm, [TOWER])
     assert edit.gate is None
     torch.testing.assert_close(edit.keys, text_encoder("wordllama")([TOWER.statement]))
-    _, asked = shipped_questions(1, 0)
+    asked = held_out_questions()
     some = [one for one in asked if one.subject == asked[0].subject]
     cosines = text_encoder("wordllama")([one.prompt for one in some])
     cosines = cosines @ cosines.T
