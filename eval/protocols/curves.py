@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,32 +62,6 @@ def curve_table(points: Sequence[Point], title: str = "") -> Table:
         cells = [cell(value_at(point, key), key, intervals=False) for key in keys]
         table.add_row(str(point["t"]), *cells, *(_figure(point, key) for key in figures), str(point["n_failed"]))
     return table
-
-
-def curve_markdown(
-    curves: Mapping[str, Sequence[Point]],
-    keys: Sequence[str],
-    at: Sequence[int] = (),
-    named: Mapping[str, str] | None = None,
-) -> Iterator[str]:
-    """The lines of a Markdown table: one line for each method and T, with 95 % intervals.
-
-    Args:
-        curves: by method its points.
-        keys: the metrics, as in `curve_columns`, and the figures, as in `eval.metrics.RUN_FIGURES`.
-        at: only these T; by default all.
-        named: headings of columns, before those that metrics and figures have.
-    """
-    headings = curve_columns() | {key: figure.heading for key, figure in RUN_FIGURES.items()} | dict(named or {})
-    names = [headings.get(key, key.replace("_", " ")) for key in keys]
-    yield "| method | T | " + " | ".join(names) + " |"
-    yield "|---|---|" + "---|" * len(keys)
-    for method, points in curves.items():
-        for point in points:
-            if at and point["t"] not in at:
-                continue
-            cells = [_figure(point, key) if key in RUN_FIGURES else cell(value_at(point, key), key) for key in keys]
-            yield f"| {method} | {point['t']} | " + " | ".join(cells) + " |"
 
 
 def draw_curves(

@@ -137,10 +137,6 @@ class KnowledgeNeuronsResult(SavedResult, file="neurons"):
         )
 
 
-def _tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
 @one_thread
 def knowledge_neurons(
     lm: LanguageModel,

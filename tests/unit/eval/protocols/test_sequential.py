@@ -24,7 +24,7 @@ from eval import (
 )
 from eval.protocols import checkpoints, journal, pre_edit, sequential
 from eval.protocols.change import change_norm
-from eval.protocols.curves import curve_markdown, curve_table, draw_curve
+from eval.protocols.curves import curve_table, draw_curve
 from eval.protocols.fixed_locality import untouched
 
 PLAIN = facts(*((subject, "Rome") for subject in SUBJECTS))
@@ -263,12 +263,6 @@ def test_tables_and_pictures(tmp_path: Path) -> None:
         }
 
     curve = [at(1, 0.5), at(10, 0.25)]
-    keys = ["token_accuracy", "fixed.preservation", "perplexity_drift", "norm"]
-    assert list(curve_markdown({"a": curve}, keys, [10])) == [
-        "| method | T | reliability | fixed locality | drift | norm |",
-        "|---|---|---|---|---|---|",
-        "| a | 10 | 25.0 [15.0, 35.0] | 25.0 | 0.250 [0.150, 0.350] | 2.00 |",
-    ]
     table = curve_table(curve)
     assert [column.header for column in table.columns] == [
         *("T", "reliability", "fixed locality", "drift", "norm", "s an edit", "MB", "failed")
