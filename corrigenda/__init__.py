@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from corrigenda.data.read import read_facts as read_facts
     from corrigenda.edits.added_neurons import AddedNeuronsEdit as AddedNeuronsEdit
     from corrigenda.edits.attached import AttachedEdit as AttachedEdit
+    from corrigenda.edits.blocks import BlocksEdit as BlocksEdit
     from corrigenda.edits.codebook import CodebookEdit as CodebookEdit
     from corrigenda.edits.coefficients import CoefficientEdit as CoefficientEdit
     from corrigenda.edits.context import ContextEdit as ContextEdit

@@ -44,6 +44,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "ike": {"demonstrations": {"path": DEMONSTRATIONS}, "copies": 0, "updates": 1, "retained": 0, "form": SHORT},
     "in_context": {},
     "lora": ADAPTED,
+    "melo": {"layer": LAYER, "radius": 1.0, "steps": 3},
     "memit": CLOSED,
     "malmen": {"layers": (1, 2), "untrained": True, "refuse_norm": 1e9},
     "mend": {"layers": (1, 2), "untrained": True, "refuse_norm": 1e9},

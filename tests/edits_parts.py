@@ -11,6 +11,7 @@ from torch import Tensor
 from corrigenda import (
     AddedNeuronsEdit,
     AttachedEdit,
+    BlocksEdit,
     CodebookEdit,
     CoefficientEdit,
     ContextEdit,
@@ -93,6 +94,14 @@ def codebook(lm: LanguageModel, seed: int) -> Edit:
     return CodebookEdit.of(memory, origin(lm), *entries)
 
 
+def blocks(lm: LanguageModel, seed: int) -> Edit:
+    memory = lm.memory(1)
+    members = drawn(seed, 3, memory.d_ffn), torch.tensor([0, 1, 1]), torch.tensor([1, 0, 1])
+    clusters = drawn(seed, 2, memory.d_ffn), torch.full((2,), 1e6)  # so wide that one of them answers
+    factors = drawn(seed, 2, memory.d_ffn, 1), drawn(seed, 2, 1, memory.d_model)
+    return BlocksEdit(origin(lm), memory.layer, memory.path, *members, *clusters, *factors)
+
+
 def attached(lm: LanguageModel, seed: int) -> Edit:
     layers = []
     for layer in (1, 2):
@@ -146,6 +155,7 @@ KINDS: list[Make] = [
     set_where_predicting,
     side_memory,
     codebook,
+    blocks,
     attached,
     scoped,
     retrieval,

@@ -4,6 +4,7 @@
 from corrigenda.edits import (
     added_neurons,
     attached,
+    blocks,
     codebook,
     coefficients,
     context,
@@ -19,6 +20,7 @@ from corrigenda.edits import (
 __all__ = [
     "added_neurons",
     "attached",
+    "blocks",
     "codebook",
     "coefficients",
     "context",

@@ -1,7 +1,5 @@
 """PEFT adapters that this project puts into a model itself for a while: it trains them, and takes them out again."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -4,8 +4,6 @@ Hu et al. 2022 ("LoRA: Low-Rank Adaptation of Large Language Models"); Gangadhar
 Standard Fine-Tuning": the likelihood of the object given the prompt, with facts that are not edited among the others).
 """
 
-from __future__ import annotations
-
 import re
 from abc import abstractmethod
 from collections.abc import Sequence

@@ -19,6 +19,7 @@ from editing.registry import register
 KINDS = (
     "corrigenda.edits.added_neurons",
     "corrigenda.edits.attached",
+    "corrigenda.edits.blocks",
     "corrigenda.edits.codebook",
     "corrigenda.edits.coefficients",
     "corrigenda.edits.context",

@@ -182,11 +182,7 @@ class Grace(OneLayer):
         return book.edit(origin, (*state.members, *members), self.replace, self.widen)
 
     def _radius(self, side: SideLayer) -> float:
-        if self.radius is not None:
-            return self.radius
-        texts = self.text.sequences(side.lm)
-        keys = torch.stack([m[-1] for m in side.run([(ids, len(ids)) for ids in texts]).coefficients])
-        return self.relative_radius * float(torch.pdist(keys).median())
+        return self.relative_radius * usual_distance(side, self.text) if self.radius is None else self.radius
 
     def _add(self, side: SideLayer, book: _Book, row: Rows, fact: Fact) -> tuple[dict[str, Any], int | None]:
         """Adds one fact; returns its report and its entry. The codebook is as it was where the fact is refused."""
@@ -255,6 +251,12 @@ class Grace(OneLayer):
             loss.backward()
             optimiser.step()
         raise AssertionError("unreachable")
+
+
+def usual_distance(side: SideLayer, text: Text) -> float:
+    """The median distance between the keys of unrelated texts at a layer, each taken at the end of a sequence."""
+    rows = side.run([(ids, len(ids)) for ids in text.sequences(side.lm)])
+    return float(torch.pdist(torch.stack([m[-1] for m in rows.coefficients])).median())
 
 
 class _Book:

@@ -3,8 +3,6 @@
 Yang et al. 2026, "Fine-tuning Done Right in Model Editing": breadth first, every fact once before any is seen again.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """LoRA and AdaLoRA against PEFT by hand on the whole model, and what of a training must not be left in it."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable
