@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from editing.baselines.crispedit import CrispEdit as CrispEdit
     from editing.baselines.finetune import FineTune as FineTune
     from editing.baselines.lora import Lora as Lora
-    from editing.baselines.lora import Unedited as Unedited
+    from editing.baselines.lora import UneditedFacts as UneditedFacts
     from editing.baselines.random_update import RandomUpdate as RandomUpdate
     from editing.baselines.saved import Saved as Saved
     from editing.editor import Editor as Editor

@@ -37,7 +37,7 @@ Factors = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 @checked
-class Unedited:
+class UneditedFacts:
     """Facts that are not edited and are learned beside the edited ones, as they are.
 
     Attributes:
@@ -108,7 +108,7 @@ class Adapter:
     batch_size: AtLeastOne = 8
     lr: Positive = 1e-2
     end_token: bool = True
-    unedited: Unedited = field(default_factory=Unedited)
+    unedited: UneditedFacts = field(default_factory=UneditedFacts)
     seed: Seed = 0
 
     @note_disturbance
