@@ -16,7 +16,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from pages import DOCS, ROOT, Collected, Report, finished_rows, keeping_option, kept, making, mean
+from pages import DOCS, ROOT, Collected, Report, finished_rows, keeping_option, kept, making
+from rows import against, known
 from runs import chosen
 from words import written
 
@@ -30,8 +31,6 @@ from editing.shared.contexts import contexts
 from eval import EvalSettings, Measurement, measure
 from eval.evaluation import judged
 from eval.measurement import stored_measurements, write_measurements
-from eval.statistics.comparison import compare
-from eval.statistics.paired import holm
 
 NAME, SCRIPT = "real-models", "real_models.py"
 SETTINGS = EvalSettings(max_new_tokens=10, perplexity_windows=16)
@@ -212,7 +211,7 @@ def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
             "before": {key: known(first, "before", key) for key in first["before"]},
             "rows": {row: {key: known(one, "after", key) for key in one["after"]} for row, one in rows.items()},
             "tests": {
-                row: {"base": base, "of": against(rows[base], rows[row])}
+                row: {"base": base, "of": against(rows[base], rows[row], TESTED)}
                 for row, base in COMPARISONS.items()
                 if row in rows and base in rows
             },
@@ -232,31 +231,6 @@ def agreement(whole: Mapping[str, Any], half: Mapping[str, Any]) -> dict[str, An
         found[kind] = {"same": sum(a == b for a, b in zip(*sides, strict=True)), "n": len(sides[0])}
     every = {key: sum(one[key] for one in found.values()) for key in ("same", "n")}
     return {**found, "all": every, "peak_memory_mb": half.get("peak_memory_mb")}
-
-
-def known(row: Mapping[str, Any], state: str, key: str) -> dict[str, Any]:
-    """The mean over the facts that have a value, and how many these are."""
-    pairs = [(value, one) for value, one in zip(row[state][key], row["subjects"], strict=True) if value is not None]
-    shares = key != "perplexity_drift"
-    if not shares:  # one model, one figure
-        return {"mean": pairs[0][0], "low": None, "high": None, "n": len(pairs)}
-    return mean([value for value, _ in pairs], [one for _, one in pairs], shares=shares) | {"n": len(pairs)}
-
-
-def against(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, Any]:
-    """By metric how far a row lies above another, with the p-value of a paired test, by Holm over the row's tests."""
-    subjects = dict(enumerate(left["subjects"]))
-    found = {}
-    for key in TESTED:
-        sides = [
-            {number: (value,) for number, value in enumerate(row["after"].get(key, ())) if value is not None}
-            for row in (right, left)
-        ]
-        if (compared := compare(*sides, subjects)) is not None:
-            found[key] = {"mean": compared.difference, "p": compared.p}
-    for one, p in zip(found.values(), holm([one["p"] for one in found.values()]), strict=True):
-        one["p"] = p
-    return found
 
 
 PAGE = written(NAME, SCRIPT)

@@ -107,6 +107,21 @@ def only(holds: Callable[[Data], bool]) -> Verdict:
     return found
 
 
+def frontier(work_out: Callable[[Data], str]) -> Verdict:
+    return lambda data, model: (found := data["digest"]["shown"].get(f"{model} counterfact")) and work_out(found)
+
+
+def keeps_half(found: Data) -> str:
+    kept = found["rows"]["memit"]["answer_kept_same_subject"]
+    return verdict(0.5 - kept["high"], 0.5 - kept["low"])
+
+
+def beside_the_weights(found: Data) -> str:
+    tests = found["tests"]["scoped"]
+    keys = ("paraphrase_free_generation_strict", "answer_kept_same_subject")
+    return "holds" if all(tests[key]["p"] < 0.05 and tests[key]["mean"] > 0 for key in keys) else "open"
+
+
 def second_round(data: Data) -> bool:
     [one] = [one for one in data["digest"]["compared"] if (one["left"], one["right"]) == ("2", "1")]
     free = one["tests"]["free_generation_strict"]
@@ -168,6 +183,8 @@ FINDINGS: dict[str, Verdict] = {
     "real-models.md: products": nothing_told_apart("products"),
     "real-models.md: shipped text": nothing_told_apart("longer", gains=True),
     "leaderboard.md: both": board,
+    "frontier.md: same subject": frontier(keeps_half),
+    "frontier.md: entries": frontier(beside_the_weights),
     "rounds.md: twice": only(second_round),
     "rounds.md: layers": only(variants("token_accuracy", "1", "layers-1")),
     "rounds.md: ratio, holds": only(variants("token_accuracy", "1", "ratio-30")),

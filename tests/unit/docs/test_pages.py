@@ -11,7 +11,18 @@ import pytest
 import words
 
 SCRIPTS = (
-    *("contexts", "ffn_lens", "keys", "knowledge_base", "layers", "leaderboard", "many_facts", "neurons", "sequential"),
+    *(
+        "contexts",
+        "ffn_lens",
+        "frontier",
+        "keys",
+        "knowledge_base",
+        "layers",
+        "leaderboard",
+        "many_facts",
+        "neurons",
+        "sequential",
+    ),
     *("real_models", "rounds", "serving", "speed", "tradeoff", "tuned", "yardsticks"),
 )
 

@@ -5,13 +5,13 @@ from typing import Any
 import pages
 
 KEYS = ("free_generation_strict", "paraphrase_free_generation_strict", "preservation")
-SMALLEST, LARGER = "smollm2-135m", "qwen2.5-coder-0.5b"
-ROW = re.compile(r"^\| [^|]+ \| [^|]+ \| (\S+) \| (\S+) \| (\S+) \| [^|]+ \|$", re.MULTILINE)
+SMALLEST = "smollm2-135m"
+ROW = re.compile(r"^\| [^|]+ \| [^|]+ \| (\S+) \| (\S+) \| (\S+) \| ([^|]+) \|$", re.MULTILINE)
 
 
-def leaderboard(mode: str, editor: str, model: str = SMALLEST) -> Mapping[str, Any]:
+def leaderboard(mode: str, editor: str) -> Mapping[str, Any]:
     boards = pages.read_data("leaderboard")["figures"]["view"]["boards"]
-    [board] = [one for one in boards if (one["model"], one["data"], one["mode"]) == (model, "counterfact", mode)]
+    [board] = [one for one in boards if (one["model"], one["data"], one["mode"]) == (SMALLEST, "counterfact", mode)]
     [cells] = [row["cells"] for row in board["rows"] if row["label"] == editor]
     return {key: cells[key]["value"] for key in KEYS}
 
@@ -19,6 +19,11 @@ def leaderboard(mode: str, editor: str, model: str = SMALLEST) -> Mapping[str, A
 def knowledge_base(way: str) -> Mapping[str, Any]:
     metrics = pages.read_data("knowledge-base-figures")["figures"]["ways"][way]["metrics"]
     return {key: metrics[key]["after"] for key in KEYS}
+
+
+def frontier(row: str) -> Mapping[str, Any]:
+    found = pages.read_data("frontier")["digest"]["shown"]["qwen2.5-coder-0.5b counterfact"]["rows"][row]
+    return {key: found[key]["mean"] for key in (*KEYS[:2], "answer_kept_same_subject", "answer_kept")}
 
 
 def rounds() -> Mapping[str, Any]:
@@ -37,12 +42,12 @@ def test_the_figures_of_the_readme_are_in_the_data() -> None:
         leaderboard("batch", "grace"),
         knowledge_base("attached"),
         leaderboard("batch", "random"),
-        *(leaderboard("batch", editor, LARGER) for editor in ("scoped", "memit", "rome")),
+        *map(frontier, ("scoped", "memit")),
     ]
-    shown = [row for row in rows if row != ("---",) * 3 and row[0] != "says"]
+    shown = [row for row in rows if row[0] != "---"]
     assert len(shown) == len(figures)
     for row, values in zip(shown, figures, strict=True):
-        for cell, key in zip(row, KEYS, strict=True):
+        for cell, key in zip(row, values, strict=False):  # the first table names a page where the second has a figure
             # zsRE's locality questions rank nothing (docs/limits.md), so the README leaves them out.
             if cell != "-":
                 assert cell == f"{100 * values[key]:.0f}", (row, key)

@@ -1,0 +1,80 @@
+"""The facts of docs/frontier.md, with prompts that ask something else about their subjects."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from runs import without_generation
+
+from corrigenda import Fact
+from corrigenda.data import FactSet, read_facts
+from corrigenda.data.other_subjects import with_other_subjects
+from corrigenda.data.relations import relations, relations_of
+
+DATA = {"counterfact": ("counterfact.json", 100), "zsre": ("zsre_fresh.json", 0)}
+"""By data set its file, and how many of its facts are passed over. No setting was chosen on those that follow."""
+NEIGHBOURS = OTHERS = 5
+"""Neighbourhood prompts of a fact; prompts that ask something else about its subject."""
+
+
+def facts_of(of: str, count: int, files: Path) -> FactSet:
+    """The facts of a data set, with prompts that ask something else about their subjects.
+
+    CounterFact's ask another relation of that kind of subject in a form of ParaRel; zsRE's are its questions of other
+    relations. None of these forms is written in this project.
+    """
+    name, first = DATA[of]
+    source = read_facts(files / name, on_error="skip")
+    facts = without_generation(FactSet(of, tuple(source)[first : first + count]))
+    if of == "counterfact":
+        drawn = {fact.id: from_pararel(fact, files / "pararel") for fact in facts}
+    else:
+        source = FactSet(of, (*read_facts(files / "zsre.json", on_error="skip"), *source))
+        drawn = {fact.id: from_questions(fact, source) for fact in facts}
+    facts = FactSet(
+        of,
+        tuple(
+            replace(fact, same_subject=drawn[fact.id], neighbourhood=fact.neighbourhood[:NEIGHBOURS]) for fact in facts
+        ),
+    )
+    return with_other_subjects(facts, source, NEIGHBOURS)
+
+
+def from_pararel(fact: Fact, folder: Path) -> tuple[str, ...]:
+    """Prompts of other relations of the fact's kind of subject; first those with the same kind of answer."""
+    own, draw = relations_of(fact), random.Random(fact.id)
+    kinds, answers = {one.kind for one in own}, {one.answer for one in own}
+    barred = {fact.relation, *(one.wikidata for one in own)}
+    others = {one.wikidata: one.answer for one in relations() if one.kind in kinds and one.wikidata not in barred}
+    found = []
+    for name in sorted(others):
+        if (path := folder / f"{name}.json").is_file():
+            patterns = (text.rstrip(" .") for text in json.loads(path.read_text(encoding="utf-8"))["patterns"])
+            forms = [text.removesuffix("[Y]").strip() for text in patterns if text.endswith("[Y]") and "[X]" in text]
+            if forms:
+                found.append((others[name] not in answers, draw.random(), draw.choice(forms)))
+    return tuple(form.replace("[X]", fact.subject) for *_, form in sorted(found)[:OTHERS])
+
+
+def from_questions(fact: Fact, source: Sequence[Fact]) -> tuple[str, ...]:
+    """Questions of other relations; two forms are of one relation where some fact has both."""
+    parent: dict[str, str] = {}
+
+    def root(form: str) -> str:
+        while parent.setdefault(form, form) != form:
+            form = parent[form]
+        return form
+
+    def forms(one: Fact) -> tuple[str, ...]:
+        return (one.prompt, *(text.replace(one.subject, "{}") for text in one.paraphrases))
+
+    for first, *others in map(forms, source):
+        for other in others:
+            parent[root(first)] = root(other)
+    own = {root(form) for form in forms(fact)}
+    known = sorted({form for one in source for form in forms(one) if form.count("{}") == 1 and root(form) not in own})
+    return tuple(form.replace("{}", fact.subject) for form in random.Random(fact.id).sample(known, OTHERS))

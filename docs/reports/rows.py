@@ -1,0 +1,41 @@
+"""What reports make of rows: runs over the same facts, by metric the facts' values before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+from pages import mean
+
+from eval import METRICS
+from eval.statistics.comparison import compare
+from eval.statistics.paired import holm
+
+
+def known(row: Mapping[str, Any], state: str, key: str) -> dict[str, Any] | None:
+    """The mean over the facts that have a value, and how many these are; None where none has one."""
+    pairs = [(value, one) for value, one in zip(row[state][key], row["subjects"], strict=True) if value is not None]
+    if not pairs:
+        return None
+    if METRICS[key].one_value:
+        return {"mean": pairs[0][0], "low": None, "high": None, "n": len(pairs)}
+    shares = METRICS[key].unit == "%"
+    return mean([value for value, _ in pairs], [one for _, one in pairs], shares=shares) | {"n": len(pairs)}
+
+
+def against(left: Mapping[str, Any], right: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    """By metric how far a row lies above another, with the p-value of a paired test, by Holm over the row's tests."""
+    subjects: dict[Hashable, Hashable] = dict(enumerate(left["subjects"]))
+    found = {}
+    for key in keys:
+        above, below = (values_of(row, key) for row in (right, left))
+        if (compared := compare(above, below, subjects)) is not None:
+            found[key] = {"mean": compared.difference, "p": compared.p}
+    for one, p in zip(found.values(), holm([one["p"] for one in found.values()]), strict=True):
+        one["p"] = p
+    return found
+
+
+def values_of(row: Mapping[str, Any], key: str) -> dict[Hashable, tuple[float, ...]]:
+    """By the fact's number the values after the edit."""
+    return {number: (value,) for number, value in enumerate(row["after"].get(key, ())) if value is not None}
