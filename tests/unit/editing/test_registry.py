@@ -93,7 +93,7 @@ def test_a_name_that_no_editor_has(name: str, nearest: str) -> None:
     with pytest.raises(ValueError, match=f"editor={name}: there is no such editor") as error:
         editor_class(name)
     assert nearest in str(error.value)
-    assert "The editors are alphaedit, " in str(error.value)
+    assert "The editors are adalora, " in str(error.value)
     with pytest.raises(KeyError):
         EDITORS[name]
     assert name not in EDITORS
