@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from editing.locate_then_edit.memit import Memit as Memit
     from editing.locate_then_edit.rome import Rome as Rome
     from editing.locate_then_edit.shift import Shift as Shift
+    from editing.locate_then_edit.suit import Suit as Suit
+    from editing.locate_then_edit.suit import SwapSettings as SwapSettings
     from editing.locate_then_edit.targets import ValueSettings as ValueSettings
     from editing.locate_then_edit.ultraedit import UltraEdit as UltraEdit
     from editing.memory_based.grace import Grace as Grace

@@ -54,6 +54,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "rome": AT_SUBJECT | {"layer": LAYER, "flag_norm": 1e9},
     "scoped": {"layer": 2, "prefix_lengths": ((3, 2),), "value": VALUE, "text": TEXT},
     "shift": {"layer": LAYER},
+    "suit": CLOSED,
     "suppress": NEURONS,
     "t_patcher": {"layer": LAYER, "steps": 3, "text": TEXT},
     "ultraedit": {"layers": (1, 2), "most_per_coefficient": 1.0, "refuse_norm": 1e9},

@@ -128,6 +128,10 @@ class ClosedForm:
     def solution(self, problem: Problem) -> Solution:
         """One layer's update."""
 
+    def written_keys(self, lm: LanguageModel, layer: int, keys: Tensor) -> Tensor:
+        """What a layer's update is to answer to, given the facts' keys there, (fact, d_ffn): these themselves."""
+        return keys
+
     @property
     def keeps_history(self) -> bool:
         """Whether the keys of an update count in later ones that go on from it."""
@@ -246,7 +250,7 @@ class ClosedForm:
         for layer in layers:
             aim = layer if self.ends_only else layers[-1]
             keys, outputs = rows.measured(lm, layer, aim, self.resolved_site(lm), weights)
-            found[layer] = (keys, (targets[aim] - outputs) / len(layers))
+            found[layer] = (self.written_keys(lm, layer, keys), (targets[aim] - outputs) / len(layers))
         return found
 
     def moments(self, lm: LanguageModel) -> Mapping[int, Moment]:
@@ -329,7 +333,8 @@ class ClosedForm:
             steps = [Step(layer, share, layers[-1]) for layer, share in spread(layers, self.rule)]
         _, weights = self._contexts(lm)
         how = (self.after, self.ridge, self.alike, self.keeps_history, self.batch_size)
-        return Writing(self.name, self.solution, steps, moments, self.resolved_site(lm), weights, *how)
+        site = self.resolved_site(lm)
+        return Writing(self.name, self.solution, steps, moments, self.written_keys, site, weights, *how)
 
     def _contexts(self, lm: LanguageModel) -> tuple[list[str], Tensor]:
         """The contexts, and how much each counts in a key."""

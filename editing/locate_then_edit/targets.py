@@ -29,6 +29,7 @@ from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.products import bfloat16_products
 from corrigenda.models import positions, sites
 from corrigenda.settings.checked import AtLeastOne, NotNegative, Positive, checked
+from editing.locate_then_edit.change import Change
 from editing.locate_then_edit.prompt_run import PromptRun
 
 PASS_TOKENS = 48
@@ -81,6 +82,10 @@ class ValueSettings:
             raise SettingsError(
                 f"ValueSettings: kl_prompt={self.kl_prompt!r} must have exactly one '{{}}', for the subject"
             )
+
+    def change(self, old: Tensor, bound: Tensor) -> Change:
+        """What is solved for: by how much `old`, (fact, part, d_model), is changed, within a bound, (fact, part, 1)."""
+        return Change(old, bound, self.lr, self.weight_decay)
 
 
 @dataclass(frozen=True)
@@ -143,9 +148,7 @@ def _solved(lm: LanguageModel, run: PromptRun, layer: int, settings: ValueSettin
     every = torch.arange(len(run.prompts.fact), device=device)
     groups = _groups(lm, run, layer, site, every)
 
-    delta = torch.zeros_like(old, requires_grad=True)
-    optimiser = torch.optim.Adam([delta], lr=settings.lr)
-    bound = settings.clamp_norm_factor * _clamp_norms(run, layer, site, settings)
+    change = settings.change(old, settings.clamp_norm_factor * _clamp_norms(run, layer, site, settings))
     open_facts = torch.ones(n_facts, dtype=torch.bool, device=device)
     in_groups = open_facts.nonzero()[:, 0]
     before: dict[int, Tensor] = {}  # by fact, the KL prompt's distribution without delta
@@ -159,13 +162,11 @@ def _solved(lm: LanguageModel, run: PromptRun, layer: int, settings: ValueSettin
             # The rows of facts that are done run no more; the others, being fewer, go together in fewer passes.
             in_groups = open_facts.nonzero()[:, 0]
             groups = _groups(lm, run, layer, site, every[open_facts[run.prompts.fact]])
+        delta = change.delta()
         # The last forward only measures.
         with torch.set_grad_enabled(step < settings.steps - 1):
             nll, kl, missed = _measure(lm, groups, layer, site, delta, before)
-        # Guarded against a square root's gradient at zero, where delta starts.
-        norm = (delta.square().sum(2) + 1e-30).sqrt()
-        decay = (norm / old.square().sum(2)).sum(1)
-        loss = nll + settings.kl_factor * kl + settings.weight_decay * decay
+        loss = nll + settings.kl_factor * kl + change.penalty(delta)
         for name, value in (("loss", loss), ("nll", nll), ("kl", kl)):
             figures[name] = torch.where(open_facts, value.detach(), figures[name])
         steps[open_facts] = step + 1
@@ -176,12 +177,10 @@ def _solved(lm: LanguageModel, run: PromptRun, layer: int, settings: ValueSettin
             open_facts = open_facts & (confident < settings.confident_steps)
         if step == settings.steps - 1 or not bool(open_facts.any()):
             break
-        optimiser.zero_grad()
-        loss[open_facts].sum().backward()
-        _step(optimiser, delta, bound, open_facts)
+        change.step(loss, open_facts)
     columns = torch.stack(history, 1).tolist()
     losses = [column[:n] for column, n in zip(columns, steps.tolist(), strict=True)]
-    values = (old + delta.detach())[:, -1]
+    values = (old + change.delta().detach())[:, -1]
     return TargetValues(values, figures["loss"], figures["nll"], figures["kl"], steps, losses)
 
 
@@ -213,17 +212,6 @@ def _measure(
             reference = before.setdefault(fact, now.detach())
             kl = kl.index_add(0, group.owner[row : row + 1], (now.exp() * (now - reference)).sum()[None])
     return nll, kl, missed
-
-
-def _step(optimiser: torch.optim.Optimizer, delta: Tensor, bound: Tensor, open_facts: Tensor) -> None:
-    """A step of the optimiser, within the bound on delta's norm."""
-    held = delta.detach().clone()
-    optimiser.step()
-    with torch.no_grad():
-        norm = delta.norm(dim=2, keepdim=True)
-        delta.copy_(torch.where(norm > bound, delta * bound / norm, delta))
-        # A fact that is done keeps its delta; Adam's momentum would carry it on.
-        delta.copy_(torch.where(open_facts[:, None, None], delta, held))
 
 
 @dataclass(frozen=True)

@@ -134,6 +134,7 @@ class Writing:
         solution: one layer's update, the closed form.
         steps: the layers, ascending.
         moments: by layer, C.
+        keys: from the keys of a layer as they were measured to those that are written.
         site: whose output the targets are.
         weights: (prefix,), how much each context counts in a key.
         after: what is done to updates after they are solved for.
@@ -147,6 +148,7 @@ class Writing:
     solution: Callable[[Problem], Solution]
     steps: Sequence[Step]
     moments: Mapping[int, Moment]
+    keys: Callable[[LanguageModel, int, Tensor], Tensor]
     site: Site
     weights: Tensor
     after: AfterTreatments
@@ -168,7 +170,8 @@ class Writing:
         with ExitStack() as written:
             for step in steps:
                 layer = step.layer
-                keys[layer], outputs = task.rows.measured(lm, layer, step.aim, self.site, self.weights)
+                measured, outputs = task.rows.measured(lm, layer, step.aim, self.site, self.weights)
+                keys[layer] = self.keys(lm, layer, measured)
                 residuals = (task.targets[step.aim] - outputs) * step.share
                 moment, earlier = self.moments[layer], past.keys.get(layer)
                 if not factors:

@@ -26,6 +26,7 @@ INSERTING = [name for name in EDITORS.declared if name in NAMES and name not in 
 OF_WEIGHTS = [
     "rome",
     "memit",
+    "suit",
     "alphaedit",
     "emmet",
     "ultraedit",

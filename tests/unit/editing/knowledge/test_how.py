@@ -41,7 +41,7 @@ def bits(edit: object) -> dict[int, bytes]:
 
 
 def test_the_ways_have_names() -> None:
-    assert set(ways()) == {"memit", "alphaedit", "emmet", "rome", "scoped", "attached"}
+    assert set(ways()) == {"memit", "suit", "alphaedit", "emmet", "rome", "scoped", "attached"}
     assert how_named("alphaedit").compiler.editor == AlphaEdit()  # type: ignore[attr-defined]
     with pytest.raises(SettingsError, match=r"how=memitt: .*did you mean memit\?.*The ways are alphaedit, "):
         how_named("memitt")
