@@ -103,7 +103,8 @@ class AddedNeuronsEdit(HookedEdit):
 
     @classmethod
     def _restore(cls, origin: Origin, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> AddedNeuronsEdit:
-        return cls(origin, **settings, **{name: tensors[name] for name in _TENSORS})
+        parts: dict[str, Any] = {name: tensors[name] for name in _TENSORS}
+        return cls(origin, **settings, **parts)
 
 
 def answer(memory: FFNMemory, inputs: Tensor, keys: Tensor, ups: Tensor, biases: Tensor, values: Tensor) -> Tensor:

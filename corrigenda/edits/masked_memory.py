@@ -132,7 +132,8 @@ class MaskedMemoryEdit(RoutedEdit):
 
     @classmethod
     def _restore(cls, origin: Origin, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> MaskedMemoryEdit:
-        return cls(origin, **settings, **{name: tensors[name] for name in _TENSORS})
+        parts: dict[str, Any] = {name: tensors[name] for name in _TENSORS}
+        return cls(origin, **settings, **parts)
 
 
 def mean_coefficients(coefficients: Tensor, counted: Tensor) -> Tensor:
