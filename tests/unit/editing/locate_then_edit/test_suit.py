@@ -40,7 +40,7 @@ def build(family: str) -> LanguageModel:
 def whole(lm: LanguageModel, text: str, layer: int, add: Tensor | None = None, at: int = -1) -> tuple[Tensor, ...]:
     """Of a whole forward what enters the values, what leaves the block, and the logits; with a change of the block."""
     seen: list[Tensor] = []
-    block = lm.architecture.block(layer)
+    block: Any = lm.architecture.block(layer)
 
     def entering(_module: object, args: Any) -> None:
         seen.append(args[0][0])

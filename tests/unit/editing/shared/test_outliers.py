@@ -21,7 +21,7 @@ ELSEWHERE = Fact("the Eiffel tower", "{} is located in the city of", "London", "
 ENDS_AT_SINK = Fact("Danielle Darrieux", "{}", "the English language", "French")
 CONTEXTS = ("red green . ", "the river is in the north . ")
 
-AT_SUBJECT = ["rome", "memit", "memit_plain", "memit_blue", "memit_rounds", "pmet", "suit", "alphaedit", "emmet"]
+AT_SUBJECT = ["rome", "memit", "memit_plain", "memit_blue", "memit_rounds", "pmet", "alphaedit", "emmet"]
 AT_THE_PROMPTS_END = ["shift", "ultraedit", "mend", "malmen", "finetune", "crispedit", "lora", "grace", "wise_whitened"]
 
 
