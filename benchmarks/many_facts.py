@@ -51,7 +51,7 @@ def plain_targets(lm: LanguageModel, facts: Sequence[Fact], memit: Memit) -> Ten
 def plain_updates(lm: LanguageModel, facts: Sequence[Fact], memit: Memit, targets: Tensor) -> dict[int, Tensor]:
     """The layers' updates from the targets, with whole forwards and dense systems; for one length of contexts."""
     layers, prefixes = memit.resolved_layers(lm), contexts(lm, memit.prefix_lengths, memit.text, memit.seed)
-    moments = memit._moments(lm, layers)
+    moments = memit.moments(lm)
     deltas: dict[int, Tensor] = {}
     untouched = {layer: lm.memory(layer).values.clone() for layer in layers}
     for place, layer in enumerate(layers):

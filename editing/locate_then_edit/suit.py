@@ -15,6 +15,7 @@ from torch import Tensor
 from corrigenda import EditRefusedError, Fact, LanguageModel
 from corrigenda.data.relations import subjects
 from corrigenda.errors import UnsupportedModelError
+from corrigenda.models.alone import one_thread
 from corrigenda.settings.checked import AtLeastOne, NotNegative, Positive, ShareBelowOne, checked
 from corrigenda.system.files import cache_folder, read_kept, write_checked
 from corrigenda.system.progress import track
@@ -134,6 +135,7 @@ class Suit(Memit):
     energy: ShareBelowOne = 0.4
     value: ValueSettings = field(default_factory=SwapSettings)
 
+    @one_thread
     def prepare(self, lm: LanguageModel) -> None:
         """As in `ClosedForm`, and takes the names' keys."""
         super().prepare(lm)
@@ -154,6 +156,7 @@ class Suit(Memit):
                 )
         return layers
 
+    @one_thread
     def written_keys(self, lm: LanguageModel, layer: int, keys: Tensor) -> Tensor:
         """k', (fact, d_ffn)."""
         shared = shared_directions(self._name_keys(lm)[layer], self.energy)

@@ -114,6 +114,7 @@ def test_numbers_have_a_range_or_may_be_anything() -> None:
     assert free == layers | scales | {
         "UpdateNeurons.unwrite",
         "UpdateNeurons.write",
+        "SwapSettings.early_stop_loss",
         "ValueSettings.early_stop_loss",
     }
 
