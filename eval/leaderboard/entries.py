@@ -116,7 +116,7 @@ def collect(runs: Iterable[StoredRun]) -> tuple[dict[TableKey, list[LeaderboardE
         key = (table_key(run), str(run.summary["editor"]), _canonical(_settings(run)), "submission" in run.config)
         place = (_seed(run), str(run.summary.get("data_fingerprint", "")))
         if (older := rows.setdefault(key, {}).get(place)) is not None:
-            left_out.append(LeftOut(older[0].path, f"superseded by {run.path}"))
+            left_out.append(LeftOut(older[0].path, f"superseded by {run.path.name}"))
         rows[key][place] = (run, cases)
     tables: dict[TableKey, list[LeaderboardEntry]] = {}
     for (table, editor, settings, submitted), places in rows.items():
