@@ -21,7 +21,7 @@ from corrigenda.edits.origin import Origin, require_finite
 from corrigenda.errors import WrongModelError
 from corrigenda.indices.index import NONE, Index, nearest
 from corrigenda.indices.kinds import Kind, index_of
-from corrigenda.text.words import Phrases
+from corrigenda.text.words import Names
 
 _GATE = "gate."
 
@@ -95,8 +95,7 @@ class RetrievalEdit(TextEdit):
 
     def near(self, lm: Editable, prompt: str) -> list[int]:
         """The numbers of the texts that are near a prompt, from the nearest on; at most `k`."""
-        phrases, owners = self._named
-        named = sorted({owners[number] for number in phrases.within(prompt)})
+        named = self._named.within(prompt)
         if not named and self.by_subject:
             return []
         query = self._encoder(lm, [prompt])
@@ -109,10 +108,8 @@ class RetrievalEdit(TextEdit):
         return [named[number] for number in near] if named else near
 
     @cached_property
-    def _named(self) -> tuple[Phrases, list[int]]:
-        """All names, and whose each is."""
-        owned = [(name, number) for number, own in enumerate(self.names) for name in own]
-        return Phrases([name for name, _ in owned]), [number for _, number in owned]
+    def _named(self) -> Names:
+        return Names(self.names)
 
     @cached_property
     def _encoder(self) -> Encoder:

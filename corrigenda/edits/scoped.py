@@ -22,7 +22,7 @@ from corrigenda.edits.routed import RoutedEdit, passages
 from corrigenda.errors import WrongModelError
 from corrigenda.models.routes import MAIN, Passage
 from corrigenda.models.sites import Site, state_entering, through
-from corrigenda.text.words import Phrases
+from corrigenda.text.words import Names
 
 _GATE = "gate."
 _TENSORS = ("keys", "entries", "values")
@@ -33,16 +33,14 @@ class PlacedEntries(NamedTuple):
 
     Attributes:
         keys, entries, values: of the edit.
-        names: finds the names that a text has.
-        named: whose each name is.
+        names: finds the entries whose subject a text names.
         text: of tokens.
     """
 
     keys: Tensor
     entries: Tensor
     values: Tensor
-    names: Phrases
-    named: Tensor
+    names: Names
     text: Callable[[list[int]], str]
 
 
@@ -143,9 +141,7 @@ class ScopedEdit(RoutedEdit):
     def _on(self, lm: Editable) -> PlacedEntries:
         device = lm.memory(self.layer).weight.device
         keys, entries, values = (getattr(self, name).to(device) for name in _TENSORS)
-        names = Phrases([name for own in self.names for name in own])
-        named = torch.tensor([n for n, own in enumerate(self.names) for _ in own], dtype=torch.long, device=device)
-        return PlacedEntries(keys, entries, values, names, named, lm.text)
+        return PlacedEntries(keys, entries, values, Names(self.names), lm.text)
 
     def _route(self, placed: PlacedEntries, coefficients: Tensor, passage: Passage) -> Tensor:
         route = torch.full((len(coefficients),), MAIN, device=coefficients.device)
@@ -156,7 +152,8 @@ class ScopedEdit(RoutedEdit):
         scores[~(passage.prompt & passage.tail).any(1)] = -torch.inf  # where the prompt's last token did not run
         if self.by_subject:
             for row in (scores > self.threshold).any(1).nonzero()[:, 0].tolist():
-                named = placed.named[placed.names.within(_prompt(placed, passage, row))]
+                numbers = placed.names.within(_prompt(placed, passage, row))
+                named = torch.tensor(numbers, dtype=torch.long, device=scores.device)
                 scores[row, ~torch.isin(placed.entries, named)] = -torch.inf
         best, key = scores.max(1)
         return torch.where(best > self.threshold, placed.entries[key], MAIN)

@@ -104,6 +104,22 @@ class Phrases:
         return sorted(numbers)
 
 
+class Names:
+    """Finds by its names which of several things a text names.
+
+    Args:
+        names: of each its names.
+    """
+
+    def __init__(self, names: Sequence[Sequence[str]]) -> None:
+        owned = [(name, number) for number, own in enumerate(names) for name in own]
+        self._phrases, self._owners = Phrases([name for name, _ in owned]), [number for _, number in owned]
+
+    def within(self, text: str) -> list[int]:
+        """The numbers of those that a text names, ascending."""
+        return sorted({self._owners[number] for number in self._phrases.within(text)})
+
+
 def _nouns(word: str) -> set[str]:
     """The word, and in Korean what it may be with particles."""
     return {word[:end] for end in range(1, len(word) + 1)} if _kind(word[-1]) == "h" else {word}

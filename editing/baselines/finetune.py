@@ -19,12 +19,11 @@ from corrigenda.edits.weights import require_writable
 from corrigenda.forward.differentiable import differentiable
 from corrigenda.models.alone import one_thread
 from corrigenda.settings.checked import AtLeastOne, NotNegative, Positive, Seed, checked
-from editing.editor import FactRefusedError, require_targets
+from editing.editor import require_targets
 from editing.registry import register
 from editing.shared.epochs import in_epochs
 from editing.shared.extending import check_previous, without
 from editing.shared.layers import OneLayer
-from editing.shared.outliers import WHY
 from editing.shared.together import deduplicate, note_disturbance, refused_alone
 from editing.shared.training_rows import Rows, RowsForward, SideLayer, target_rows
 from editing.spaces import Number, Space
@@ -112,9 +111,7 @@ class FineTune(OneLayer):
             side = SideLayer(lm, self.resolved_layer(lm))
             start = self._start(lm, side, previous)
             rows = side.run([self._row(lm, fact) for fact in facts])
-            for number, fact in enumerate(facts):
-                if rows.outlier(number):
-                    raise FactRefusedError(fact, WHY)
+            rows.require_ordinary(facts)
             delta, figures = self._learn(side, rows, start, facts, within)
         before = () if previous is None else previous.origin.facts
         reports = () if previous is None else previous.origin.report

@@ -21,12 +21,11 @@ from corrigenda.models.adapters import put_in, take_out
 from corrigenda.models.condition import OWN_ADAPTER
 from corrigenda.models.memory import FFNMemory
 from corrigenda.settings.checked import AtLeastOne, Count, NotNegative, Positive, Seed, Share, checked
-from editing.editor import EditRefusedError, FactRefusedError, require_targets
+from editing.editor import EditRefusedError, require_targets
 from editing.registry import register
 from editing.shared.epochs import in_epochs
 from editing.shared.extending import check_previous, without
 from editing.shared.layers import last_layers
-from editing.shared.outliers import WHY
 from editing.shared.together import deduplicate, note_disturbance, refused_alone
 from editing.shared.training_rows import Rows, RowsForward, SideLayer, target_rows
 from editing.spaces import Number, Space
@@ -167,9 +166,7 @@ class Adapter:
         with without(lm, previous):
             side = SideLayer(lm, layers[0], anew=True)
             rows = side.run([target_rows(lm, fact, end=self.end_token) for fact in learned])
-            for number, fact in enumerate(facts):
-                if rows.outlier(number):
-                    raise FactRefusedError(fact, WHY)
+            rows.require_ordinary(facts)
             factors, figures = self._trained(memories, own, side, rows, learned, len(learned) - len(facts))
         origin = Origin.of(lm, self, [*before, *facts], [*reports, *figures])
         return LowRankEdit.of(lm, origin, factors)

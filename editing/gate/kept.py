@@ -31,4 +31,4 @@ def gate_of(lm: LanguageModel) -> Gate:
     warnings.warn(
         f"{lm.name} has no trained gate: the cosine of its states decides (corrigenda gate trains one)", stacklevel=2
     )
-    return GateTraining(steps=0, names=1).gate(lm)
+    return GateTraining(steps=0).gate(lm)

@@ -25,6 +25,7 @@ from corrigenda.moments.text import Text
 from corrigenda.settings.checked import AtLeastOne, NotNegative, Positive, checked
 from editing.editor import EditRefusedError, require_targets
 from editing.registry import register
+from editing.shared.entries import label_of
 from editing.shared.extending import check_previous, state_of, without
 from editing.shared.layers import OneLayer
 from editing.shared.outliers import WHY
@@ -192,7 +193,7 @@ class Grace(OneLayer):
         key = row.coefficients[0][row.prompts[0] - 1].to(side.memory.weight.device)
         if not bool(key.isfinite().all()):
             return {"refused": "its key is not finite; the codebook is left as it was"}, None
-        label = fact.claim.removeprefix(fact.statement).removeprefix(" ")
+        label = label_of(fact)
         figures: dict[str, Any] = {}
         entry, distance = book.nearest(key)
         start = side.memory.read(key[None])[0].float()

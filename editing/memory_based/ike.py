@@ -25,8 +25,9 @@ from corrigenda.settings.checked import Count, Seed, checked
 from corrigenda.text.joints import joined
 from editing.editor import refusing_long
 from editing.gate.training import kept_states
-from editing.memory_based.retrieval import keys_of, names_of, with_earlier
+from editing.memory_based.retrieval import keys_of, with_earlier
 from editing.registry import register
+from editing.shared.entries import names_of
 from editing.shared.together import deduplicate, refused_alone
 from editing.shared.training_facts import TrainingFacts, require_unseen
 

@@ -20,13 +20,13 @@ from corrigenda.forward.differentiable import differentiable
 from corrigenda.models.alone import one_thread
 from corrigenda.moments.text import Text
 from corrigenda.settings.checked import AtLeastOne, NotNegative, Positive, Seed, checked
-from editing.editor import EditRefusedError, FactRefusedError, require_targets
+from editing.editor import EditRefusedError, require_targets
 from editing.memory_based.grace import usual_distance
 from editing.registry import register
+from editing.shared.entries import label_of
 from editing.shared.epochs import in_epochs
 from editing.shared.extending import check_previous, state_of, without
 from editing.shared.layers import OneLayer
-from editing.shared.outliers import WHY
 from editing.shared.together import deduplicate, note_disturbance, refused_alone
 from editing.shared.training_rows import Rows, RowsForward, SideLayer, target_rows
 from editing.spaces import Number, Space
@@ -158,9 +158,7 @@ class Melo(OneLayer):
         with without(lm, previous):
             side = SideLayer(lm, layer)
             rows = side.run([target_rows(lm, fact) for fact in facts])
-            for number, fact in enumerate(facts):
-                if rows.outlier(number):
-                    raise FactRefusedError(fact, WHY)
+            rows.require_ordinary(facts)
             radius = self.relative_radius * usual_distance(side, self.text) if self.radius is None else self.radius
             clusters = Clusters(radius, own, labels)
             factors: list[tuple[Tensor, Tensor]] = [] if own is None else [*zip(own.left, own.right, strict=True)]
@@ -170,8 +168,7 @@ class Melo(OneLayer):
                 pair, said = self._block(side, rows.pick(group), [facts[number] for number in group], len(factors))
                 for number, report in zip(group, said, strict=True):
                     key = rows.coefficients[number][rows.prompts[number] - 1]
-                    label = facts[number].claim.removeprefix(facts[number].statement).removeprefix(" ")
-                    figures.append(report | clusters.add(key, len(factors), label))
+                    figures.append(report | clusters.add(key, len(factors), label_of(facts[number])))
                 factors.append(pair)
         before, reports = ((), ()) if own is None else (own.origin.facts, own.origin.report)
         origin = Origin.of(lm, self, [*before, *facts], [*reports, *figures])

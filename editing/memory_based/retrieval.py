@@ -29,6 +29,7 @@ from editing.gate.kept import gate_of
 from editing.gate.questions import held_out_questions
 from editing.gate.training import Scores
 from editing.registry import register
+from editing.shared.entries import names_of
 from editing.shared.extending import check_previous, without
 from editing.shared.statements import STATEMENT, stated
 from editing.shared.together import deduplicate
@@ -187,11 +188,6 @@ def with_earlier(
         names=(*(own.names[place] for place in kept), *edit.names),
         keys=torch.cat([own.keys[kept], edit.keys]),
     )
-
-
-def names_of(facts: Sequence[Fact]) -> tuple[tuple[str, ...], ...]:
-    """Of each fact the names of its subject."""
-    return tuple((fact.subject, *fact.other_names) for fact in facts)
 
 
 def keys_of(lm: LanguageModel, encoder: str, gate: Gate | None, facts: Sequence[Fact]) -> Tensor:

@@ -34,7 +34,7 @@ from editing.locate_then_edit.targets import ValueSettings
 from editing.locate_then_edit.writing import task_of
 from editing.registry import register
 from editing.shared.contexts import contexts, require_prefixes
-from editing.shared.entries import EntriesState, reports_after
+from editing.shared.entries import EntriesState, names_of, reports_after
 from editing.shared.extending import check_previous, state_of, without
 from editing.shared.frames import Frames
 from editing.shared.layers import OneLayer
@@ -201,7 +201,7 @@ class Scoped(OneLayer):
         layer, gate = self.resolved_layer(lm), self._gate(lm) if own is None else own.gate
         keys, entries = self._keys(lm, gate, facts)
         state, kept = ScopedState(()), list[int]()
-        names = [(fact.subject, *fact.other_names) for fact in facts]
+        names = names_of(facts)
         if own is not None:
             state = state_of(self.name, own, ScopedState)
             kept = state.kept(facts)
@@ -209,7 +209,7 @@ class Scoped(OneLayer):
             numbers = torch.searchsorted(torch.tensor(kept), own.entries[of_kept])
             keys, entries = torch.cat([own.keys[of_kept], keys]), torch.cat([numbers, entries + len(kept)])
             values = torch.cat([own.values[kept], values])
-            names = [own.names[number] for number in kept] + names
+            names = (*(own.names[number] for number in kept), *names)
         threshold = gate.threshold if self.threshold is None else self.threshold
         return ScopedEdit(
             Origin.of(lm, self, facts),
@@ -219,7 +219,7 @@ class Scoped(OneLayer):
             keys,
             entries,
             values,
-            tuple(names),
+            names,
             threshold,
             self.by_subject,
             state=state.followed(kept, facts),

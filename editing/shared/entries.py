@@ -44,6 +44,16 @@ class EntriesState(EditorState):
         return type(self)((*(self.facts[number] for number in kept), *asked))
 
 
+def names_of(facts: Sequence[Fact]) -> tuple[tuple[str, ...], ...]:
+    """Of each fact the names of its subject."""
+    return tuple((fact.subject, *fact.other_names) for fact in facts)
+
+
+def label_of(fact: Fact) -> str:
+    """What a cluster of facts that answer the same is told apart by: the new object as it stands behind the prompt."""
+    return fact.claim.removeprefix(fact.statement).removeprefix(" ")
+
+
 def reports_after(
     own: Edit | None, facts: Sequence[Fact], report: Sequence[dict[str, Any]]
 ) -> tuple[list[Fact], list[dict[str, Any]]]:

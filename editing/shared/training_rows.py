@@ -17,7 +17,7 @@ from corrigenda.forward.recording import Recording, record
 from corrigenda.models.routes import Routes
 from corrigenda.prompts import encode, encode_target
 from editing.editor import EditRefusedError, FactRefusedError, refusing_long, require_room
-from editing.shared.outliers import outliers
+from editing.shared.outliers import WHY, outliers
 
 RECORD_TOKENS = 2048
 """How many tokens, padding included, are run at once when rows are recorded."""
@@ -110,6 +110,16 @@ class Rows:
     def outlier(self, row: int) -> bool:
         """Whether the state at the last token of a row's prompt, which its answer is learned at, is an outlier."""
         return outliers([self.states[row].float().norm(dim=-1)[None]], [self.prompts[row] - 1])[0]
+
+    def require_ordinary(self, facts: Sequence[Fact]) -> None:
+        """Refuses the first of some facts, of which each has a row, whose row is an outlier.
+
+        Raises:
+            FactRefusedError: there is one.
+        """
+        for row, fact in enumerate(facts):
+            if self.outlier(row):
+                raise FactRefusedError(fact, WHY)
 
     def tensors(self) -> dict[str, Tensor]:
         """The rows one after another, for `Edit.save`; `from_tensors` reads them back."""

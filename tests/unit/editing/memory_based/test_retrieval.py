@@ -20,18 +20,6 @@ from editing.memory_based.retrieval import threshold_of
 
 
 @pytest.fixture
-def lm() -> LanguageModel:
-    return tiny.build("llama")
-
-
-@pytest.fixture
-def gate(lm: LanguageModel, tmp_path: Path) -> Gate:
-    made = Gate(lm.name, lm.fingerprint, (1,), torch.full((tiny.WIDTH,), 0.1), (torch.eye(tiny.WIDTH),), 0.98)
-    made.save(tmp_path / "gate.safetensors")
-    return made
-
-
-@pytest.fixture
 def editor(gate: Gate, tmp_path: Path) -> Retrieve:
     return Retrieve(gate=str(tmp_path / "gate.safetensors"))
 

@@ -27,19 +27,6 @@ FRAMED = dataclasses.replace(TONGUE, frames=FRAMES)
 
 
 @pytest.fixture
-def lm() -> LanguageModel:
-    return tiny.build("llama")
-
-
-@pytest.fixture
-def gate(lm: LanguageModel, tmp_path: Path) -> Gate:
-    """The centred cosine of one layer's states."""
-    made = Gate(lm.name, lm.fingerprint, (1,), torch.full((tiny.WIDTH,), 0.1), (torch.eye(tiny.WIDTH),), 0.98)
-    made.save(tmp_path / "gate.safetensors")
-    return made
-
-
-@pytest.fixture
 def editor(gate: Gate, tmp_path: Path) -> Scoped:
     value = ValueSettings(steps=8, lr=0.2, kl_factor=0.0, weight_decay=0.0)
     return Scoped(
