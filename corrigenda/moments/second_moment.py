@@ -24,10 +24,10 @@ from corrigenda.system.progress import track
 
 ROWS = 32
 """Sequences run at once."""
-KEPT = 2**30
-"""So many bytes of moments are kept in memory with a model; further ones are read again at each use."""
-HELD = 2**31
-"""So many bytes of sums are held at once; for further ones the text runs again. Three of 8,960 coefficients fit."""
+KEPT = 2**31
+"""So many bytes of moments, each with a factor, are kept in memory with a model: of those asked for last."""
+HELD = 3 * 2**29
+"""So many bytes of sums are held at once; for further ones the text runs again. Two of 8,960 coefficients fit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,13 +67,16 @@ class SecondMoment:
             matrix = self.matrix.clone()  # with 14,336 coefficients it has 1.6 GB: nothing else as large is made
             matrix.diagonal().add_(ridge)
             try:
-                self._factors[ridge] = torch.linalg.cholesky(matrix, out=matrix)
+                # By columns, which are its rows: LAPACK's order, so that neither step copies it.
+                self._factors[ridge] = torch.linalg.cholesky(matrix.mT, out=matrix.mT)
             except RuntimeError as error:
                 raise ValueError(
                     f"the second moment of layer {self.layer} (over {self.tokens} tokens, {len(matrix)} coefficients) "
                     f"is singular with the ridge {ridge:.3g}: take a ridge above 0, or more text"
                 ) from error
-        return torch.cholesky_solve(keys.double().cpu().T, self._factors[ridge]).T.to(keys)
+        factor = self._factors[ridge]
+        halfway = torch.linalg.solve_triangular(factor, keys.double().cpu().T, upper=False)
+        return torch.linalg.solve_triangular(factor.mT, halfway, upper=True).T.to(keys)
 
     def whitening(self, ridge: float = 0.0) -> Tensor:
         """W = (C + ridge)^(-1/2), symmetric: but for the ridge, coefficients m W have the second moment I.
@@ -229,7 +232,7 @@ class KeptMoments(Mapping[int, SecondMoment]):
 
 
 def kept_moment(lm: LanguageModel, path: Path, layer: int, text: Text, again: Callable[[], object]) -> SecondMoment:
-    """The moment in a file: the object of an earlier call, with the factors that it has by now, where there is room.
+    """The moment in a file: the object of an earlier call, with the factors that it has by now, if it is kept.
 
     Args:
         lm: the model.
@@ -239,18 +242,21 @@ def kept_moment(lm: LanguageModel, path: Path, layer: int, text: Text, again: Ca
         again: computes the file, where it is damaged.
     """
     changed = path.stat().st_mtime_ns
-    known = lm.kept.get(path)
-    if isinstance(known, tuple) and known[0] == changed:
+    known = lm.kept.pop(path, None)
+    if known is not None and known[0] == changed:
+        lm.kept[path] = known
         moment: SecondMoment = known[1]
         return moment
+    room = KEPT - 2 * path.stat().st_size
+    while lm.kept and sum(2 * one.matrix.nbytes for _, one in lm.kept.values()) > room:
+        del lm.kept[next(iter(lm.kept))]  # before another is read, so that both need not be in memory
     mean = read_mean(path)
     if mean is None:
         path.unlink()
         again()
         return kept_moment(lm, path, layer, text, again)
     moment = SecondMoment(*mean, layer, text)
-    others = sum(one[1].matrix.nbytes for name, one in lm.kept.items() if name != path)
-    if others + moment.matrix.nbytes <= KEPT:
+    if room >= 0:
         lm.kept[path] = (changed, moment)
     return moment
 

@@ -262,8 +262,8 @@ class ClosedForm:
         experts = {n: ExpertMoments(lm, n, text) for n in layers if lm.architecture.experts(n) is not None}
         plain = second_moments(lm, [layer for layer in layers if layer not in experts], text)
         found: Mapping[int, Moment] = {**plain, **experts} if experts else plain
-        for moment in found.values():
-            warn_of_rank(self.name, moment)
+        for layer in found:
+            warn_of_rank(self.name, found[layer])
         return found
 
     def _extended(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> ClosedFormEdit:

@@ -178,6 +178,7 @@ class Writing:
                     directions = self._name_alike(moment, keys[layer], earlier, past, task)
                 weight, known = past.weights.get(layer), past.solutions.systems.get(layer)
                 solution = self.solution(Problem(moment, keys[layer], residuals, earlier, weight, known))
+                del moment  # before the next is read: one of 8,960 coefficients has 1.3 GB with its factor
                 factors[layer] = solution.factors
                 if self.after.spares:
                     factors[layer] = self.after.of_update(factors[layer], unedited(lm, layer))

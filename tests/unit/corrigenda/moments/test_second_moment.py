@@ -151,6 +151,18 @@ def test_only_one_of_many_is_in_memory(lm: LanguageModel, monkeypatch: pytest.Mo
     assert not second_moments(lm, [], TEXT)
 
 
+def test_those_asked_for_last_are_kept(lm: LanguageModel, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = second_moments(lm, [1, 2, 3], TEXT)
+    size = max(path.stat().st_size for path in (cache / "moments").iterdir())
+    monkeypatch.setattr(module, "KEPT", 5 * size)  # two, each with a factor
+    read = noted(monkeypatch, module, "read_mean")
+    second = [found[layer] for layer in (1, 2, 1, 3)][1]
+    assert len(read) == 3
+    assert [moment.layer for _, moment in lm.kept.values()] == [1, 3]
+    assert found[2] is not second
+    assert [moment.layer for _, moment in lm.kept.values()] == [3, 2]
+
+
 # -- the sum itself
 
 
