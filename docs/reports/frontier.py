@@ -61,6 +61,8 @@ SHOWN = 60
 """About so many points of a curve are in the data."""
 Right = list[tuple[int, int]]
 """By probe its fact's number, and whether it is right."""
+ACROSS = 2
+"""Panels side by side."""
 LEFT = 0.95
 """The share of answers about the same subject that is to be kept."""
 
@@ -73,7 +75,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", default="qwen2.5-coder-0.5b", help=f"comma-separated, of {', '.join(MODELS)}")
     parser.add_argument("--data", default="", help=f"comma-separated, of {', '.join(DATA)}; by default all")
     parser.add_argument("--rows", default="", help=f"comma-separated, of {', '.join(ROWS)}; by default all")
-    parser.add_argument("--count", type=int, default=100, help="facts of each data set")
+    parser.add_argument("--count", type=int, default=100, help="facts of each data set; a page has sets of several")
     parser.add_argument("--files", type=Path, default=ROOT.parent / "shared" / "data", help="folder of the data files")
     parser.add_argument("--store", type=Path, default=ROOT / "outputs" / NAME)
     parser.add_argument("--minutes", type=float, default=None, help="stop after so long, to go on another time")
@@ -87,10 +89,11 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
     sets, runs = dict(earlier.figures["sets"]), dict(earlier.runs)
     models, data = chosen(arguments.models, MODELS, "model"), chosen(arguments.data, DATA, "data set")
     for model, of in product(models, data):
-        path = arguments.store / f"{of}.jsonl"
+        path = arguments.store / f"{of}-{arguments.count}.jsonl"
         if not path.is_file():
             write_lines(path, facts_of(of, arguments.count, arguments.files))
-        facts, place, rows = tuple(read_facts(path)), Store(arguments.store / of / model), {}
+        facts, place, rows = tuple(read_facts(path)), Store(arguments.store / path.stem / model), {}
+        name = f"{model} {of} {len(facts)}"
         for row in chosen(arguments.rows, ROWS, "row"):
             overrides = [
                 *("mode=batch", f"model={model}", f"model.dtype={MODELS[model]}", "data=facts"),
@@ -103,10 +106,10 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
             for stored in finished(store)[:1]:
                 cases = [recomputed(Fact.from_dict(record["fact"]), record) for record in stored.cases()]
                 rows[row] = row_of(cases, stored.summary["seconds_per_edit"])
-                runs[f"{model} {of}: {row}"] = how_made(stored)
+                runs[f"{name}: {row}"] = how_made(stored)
                 if row == OPEN:
                     probes = probes_of(model, cases, arguments.files)
-        sets[f"{model} {of}"] = {"model": model, "data": of, "n": len(facts), "rows": rows, "probes": probes}
+        sets[name] = {"model": model, "data": of, "n": len(facts), "rows": rows, "probes": probes}
     return Collected({"sets": sets}, runs, earlier.earlier)
 
 
@@ -151,7 +154,7 @@ def probes_of(model: str, cases: Sequence[Any], files: Path) -> dict[str, Any]:
         "open": opened,
         "seen": forms_seen(probes, trained),
         "scores": {
-            gate: [round(score, 5) for score in found]
+            gate: [round(score, 4) for score in found]
             for gate, found in scores(lm, [case.fact for case in cases], probes).items()
         },
         "threshold": gate_of(lm).threshold,
@@ -241,15 +244,18 @@ def shares(one: Mapping[str, Any], gate: str, threshold: float) -> dict[str, Any
 
 
 def draw(data: Mapping[str, Any], path: Path) -> None:
-    """The curves of all gates, a panel a set, with the rows that have no gate as points."""
+    """The curves of all gates, a panel for each set, with the rows that have no gate as points."""
     import matplotlib
 
     matplotlib.use("agg")
     from matplotlib import pyplot
 
     shown = data["digest"]["shown"]
-    figure, axes = pyplot.subplots(1, len(shown), figsize=(6 * len(shown), 5), squeeze=False, layout="constrained")
-    for axis, (name, one) in zip(axes[0], shown.items(), strict=True):
+    lines = -(-len(shown) // ACROSS)
+    figure, axes = pyplot.subplots(lines, ACROSS, figsize=(6 * ACROSS, 5 * lines), squeeze=False, layout="constrained")
+    for axis in axes.flat[len(shown) :]:
+        axis.set_axis_off()
+    for axis, (name, one) in zip(axes.flat, shown.items(), strict=False):
         for gate, found in one["gates"].items():
             xy = [(100 * point[SUBJECT_KIND], 100 * point["paraphrases"]) for point in found["points"]]
             axis.plot(*zip(*sorted(xy), strict=True), label=TITLES[gate])

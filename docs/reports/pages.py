@@ -18,6 +18,7 @@ The last two need no model: the same data give the same page. `collect` ends wit
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ from typing import Any
 from corrigenda.intervals import interval
 from corrigenda.runs.environment import machine, versions
 from corrigenda.runs.ids import code_version
-from corrigenda.system.files import write_json
+from corrigenda.system.files import write_json, write_text
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -110,7 +111,7 @@ class Report:
             command = " ".join([f"python docs/reports/{self.script}", *anywhere(given)])
             write_data(self.name, command, found, options.docs)
         if self.digest:
-            write_json(data_path(self.name, options.docs), self.digested(read_data(self.name, options.docs)))
+            write_rows(data_path(self.name, options.docs), self.digested(read_data(self.name, options.docs)))
         print(data_path(self.name, options.docs))
 
     def digested(self, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -238,8 +239,16 @@ def write_data(name: str, command: str, found: Collected, docs: Path = DOCS) -> 
     path = data_path(name, docs)
     earlier = [one for one in dict.fromkeys(found.earlier) if one != command]
     told = {"command": command, **({"earlier": earlier} if earlier else {})}
-    write_json(path, {"page": name, **told, "made": ways, "runs": runs, "figures": found.figures})
+    write_rows(path, {"page": name, **told, "made": ways, "runs": runs, "figures": found.figures})
     return path
+
+
+def write_rows(path: Path, data: Any) -> None:
+    """Writes a data file: JSON as elsewhere, but a list of numbers takes one line, and not one for each."""
+    text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
+    plain = r"(?:-?[\d.eE+-]+|true|false|null)"
+    rows = re.sub(rf"\[\n\s+({plain}(?:,\n\s+{plain})*)\n\s+\]", lambda one: f"[{' '.join(one[1].split())}]", text)
+    write_text(path, rows + "\n")
 
 
 def way_of(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -108,7 +108,14 @@ def only(holds: Callable[[Data], bool]) -> Verdict:
 
 
 def frontier(work_out: Callable[[Data], str]) -> Verdict:
-    return lambda data, model: (found := data["digest"]["shown"].get(f"{model} counterfact")) and work_out(found)
+    """Of the largest set of a model."""
+
+    def found(data: Data, model: str) -> str | None:
+        shown = data["digest"]["shown"]
+        sets = [one for n in (300, 100) if (one := shown.get(f"{model} counterfact {n}")) and "memit" in one["rows"]]
+        return work_out(sets[0]) if sets else None
+
+    return found
 
 
 def keeps_half(found: Data) -> str:
