@@ -20,6 +20,7 @@ class Number:
         high: the largest value; None for what its annotation allows.
         log: whether factors matter, and not differences.
         after_targets: whether solved targets do not depend on it, so that a trial of it alone takes them from the disk.
+        only: another setting and a value: where that setting has another value, this one is not tuned.
     """
 
     setting: str
@@ -27,6 +28,11 @@ class Number:
     high: float | None = None
     log: bool = False
     after_targets: bool = False
+    only: tuple[str, object] | None = None
+
+    def matters(self, editor: object) -> bool:
+        """Whether it is tuned of an editor, by the editor's other settings."""
+        return self.only is None or getattr(editor, self.only[0]) == self.only[1]
 
     def bounds(self, cls: type) -> tuple[float, float]:
         """The least and the largest value for a class of editors.

@@ -97,7 +97,8 @@ def axes_of(
         axes += _of_layers(space, editor, lm, traced, fixed)
     for number in space.numbers:
         start = _value(editor, number.setting)
-        if number.setting in fixed or start is None:  # null: another setting takes its place
+        # null: another setting takes its place
+        if number.setting in fixed or start is None or not number.matters(editor):
             continue
         low, high = number.bounds(type(editor))
         axes.append(

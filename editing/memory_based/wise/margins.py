@@ -104,5 +104,5 @@ def threshold_between(lowest: Tensor, far: Tensor, near: Tensor, margin: float) 
 
 
 def threshold_smallest(lowest: Tensor) -> Tensor:
-    """Epsilon as in the paper, (memory,): the smallest D of the facts, less `ROUNDING` (D has to be above epsilon)."""
+    """Epsilon from the smallest D of the facts, (memory,): less `ROUNDING`, as D has to be above epsilon."""
     return lowest * (1 - ROUNDING)

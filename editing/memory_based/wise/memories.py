@@ -175,30 +175,35 @@ class Memories:
     # -- what they make
 
     def thetas(self) -> list[Tensor]:
-        """Theta of each side memory: of the merged one, or of each shard."""
-        return [self._merged(self.shards)] if self.settings.variant == "merge" else self.shards
+        """Theta of each side memory."""
+        n = self.settings.shards_of_memory
+        return [self._merged(self.shards[first : first + n]) for first in range(0, len(self.shards), n)]
 
     @torch.no_grad()
-    def result(self, contradictions: int) -> tuple[Tensor, Tensor, WiseState]:
-        """V' - V of each side memory, (memory, d_ffn, d_model), epsilon, (memory,), and what to go on from."""
+    def result(self, contradictions: int, after_edit: Sequence[float]) -> tuple[Tensor, Tensor, WiseState]:
+        """V' - V of each side memory, (memory, d_ffn, d_model), epsilon, (memory,), and what to go on from.
+
+        Args:
+            contradictions: how many facts contradict an earlier one.
+            after_edit: D of each held fact right after its own edit.
+        """
         thetas, everything = self.thetas(), self.prompts(range(len(self.rows)))
-        lowest = torch.tensor([math.inf] * len(thetas))
         scores = torch.stack([prompt_scores(theta, everything).cpu() for theta in thetas])  # (memory, fact)
-        for place, number in enumerate(self.held):
-            shard = self.shard_of[number]
-            assert shard is not None
-            memory = 0 if self.settings.variant == "merge" else shard
-            lowest[memory] = min(float(lowest[memory]), float(scores[memory, place]))
+        shards = [shard for n in self.held if (shard := self.shard_of[n]) is not None]
+        memories = torch.tensor(shards, dtype=torch.long) // self.settings.shards_of_memory
+        none = torch.full((len(thetas),), math.inf)
+        lowest = none.scatter_reduce(0, memories, scores[memories, torch.arange(len(memories))], "amin")
         # A memory that holds no fact any more answers nothing: its smallest score is infinite.
         kinds = self.kinds()
         far = [m for kind, found in kinds.items() if kind not in NEAR for m in found]
         near = [m for kind in NEAR for m in kinds.get(kind, ())]
         high_far, high_near = (torch.tensor([high_score(theta, found) for theta in thetas]) for found in (far, near))
-        epsilons = (
-            threshold_smallest(lowest)
-            if self.settings.threshold == "smallest"
-            else threshold_between(lowest, high_far, high_near, self.settings.margin)
-        )
+        if self.settings.threshold == "between":
+            epsilons = threshold_between(lowest, high_far, high_near, self.settings.margin)
+        elif self.settings.threshold == "smallest":
+            epsilons = threshold_smallest(lowest)
+        else:
+            epsilons = threshold_smallest(none.scatter_reduce(0, memories, torch.tensor(after_edit), "amin"))
         state = WiseState(
             torch.stack(self.shards).cpu(),
             self.rows,

@@ -37,11 +37,12 @@ class ShardSettings(OneLayer, Settings):
     Attributes:
         layer: the layer; None for `depth`.
         depth: which layer `layer=None` stands for, as a share of the model's depth.
-        variant: "merge": the shards are merged into one side memory; "retrieve": each is a side memory of its own.
+        variant: "merge": the shards are merged into one side memory; "retrieve": there are several, each of one shard,
+            or, where shards are learned apart (`with_others=False`), merged of `shards` in a row, as in the paper.
         merge: how shards are merged: "ties" or "mean". By the mean every shard that is opened weakens those before it.
         keep: with ties, the share of a shard's learned entries that is kept; all of them where a shard is learned with
             the others in place.
-        shards: how many shards *merge* has.
+        shards: how many shards *merge* has, and a side memory of *retrieve* whose shards are learned apart.
         edits_per_shard: how many facts a shard takes.
         rho: the share of the entries that a shard may change.
         masks: how its entries are chosen: "disjoint": 1 / `rho` shards in a row have none in common; "independent":
@@ -91,6 +92,11 @@ class ShardSettings(OneLayer, Settings):
     def in_view(self) -> bool:
         """Whether a side memory is learned with the others in view."""
         return self.with_others and self.variant == "retrieve"
+
+    @property
+    def shards_of_memory(self) -> int:
+        """How many shards in a row are merged into a side memory."""
+        return 1 if self.in_view else self.shards
 
 
 @dataclass(frozen=True)
@@ -191,7 +197,8 @@ class RoutingSettings(Settings):
         remembered: earlier facts in each step, drawn apart from those that are replayed, for beta's term alone: they
             must stay activated. With *retrieve* as many of the other memories, where those must be activated.
         threshold: how epsilon is set: "between" the facts and the unrelated prompts (`Wise`); "smallest": the smallest
-            score of the facts.
+            score of the facts, by the memory that they are in at the end; "edits": the smallest score that a fact had
+            right after its own edit, by its shard alone, as in the paper's algorithm 1.
         margin: the smallest share of the lowest fact's score that epsilon may be (with threshold="between"); and the
             share of a fact's score that another side memory may have on it.
     """
@@ -203,7 +210,7 @@ class RoutingSettings(Settings):
     margin_scale: Positive = 1.0
     loudness: Positive = 0.25
     remembered: Count = 24
-    threshold: Literal["between", "smallest"] = "between"
+    threshold: Literal["between", "smallest", "edits"] = "between"
     margin: ShareAboveZero = 0.8
 
     def __post_init__(self) -> None:

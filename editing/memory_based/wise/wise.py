@@ -29,7 +29,16 @@ from editing.spaces import Number, Space
     "wise_whitened",
     paper="after Wang et al. 2024, WISE: Rethinking the Knowledge Memory; here this project's variant",
     aim="beside the weights: facts under many wordings, and prompts that look like them",
-    space=Space("one", (Number("margin", 0.4), Number("weight", 1.0, 30.0, log=True))),
+    space=Space(
+        "one",
+        (
+            Number("margin", 0.4, only=("threshold", "between")),
+            Number("weight", 1.0, 30.0, log=True, only=("units", "layer")),
+            # What the margins ask for grows with margin_scale, and what a step adds with lr: they go together.
+            Number("lr", 0.06, 8.0, log=True, only=("units", "absolute")),
+            Number("margin_scale", 1.0, 64.0, log=True, only=("units", "absolute")),
+        ),
+    ),
 )
 @dataclass(frozen=True)
 @checked
@@ -45,8 +54,9 @@ class Wise(WiseSettings):
 
     with the mean over the target's tokens and over the rows of each kind; D is the routing score, and L_a the margin
     loss. The gradient reaches only the shard's random subspace: a share `rho` of the entries. Of `shards` shards each
-    takes `edits_per_shard` facts; they are merged into one side memory (*merge*, by TIES), or each is a side memory of
-    its own (*retrieve*: the one with the highest score answers). The side memory answers prompts with D > epsilon.
+    takes `edits_per_shard` facts; they are merged into one side memory (*merge*, by TIES), or there are several side
+    memories (*retrieve*: the one with the highest score answers; `ShardSettings.variant`). A side memory answers
+    prompts with D > epsilon.
 
     **Every departure of ``wise_whitened`` from the paper.** Each is a setting.
 
@@ -76,24 +86,44 @@ class Wise(WiseSettings):
       lowest fact's D. Of unrelated prompts that have the form of facts (the prompts of other facts) half of that margin
       is kept clear, no more: a paraphrase and another subject's prompt can score equally high.
     - *More rows* (`prefixes`, `thinned`, `end_token`): the target is learned after random contexts and after prompts
-      with words left out, too, and the end token after it. Small models generalise less to other wordings. The paper's
-      loss is of the bare prompt; the authors' code has rows with sampled contexts, too (`prefixes` of ``wise_paper``).
+      with words left out, too, and the end token after it. Small models generalise less to other wordings.
     - *Earlier facts* (`replay`, `remembered`): some are in each step's loss, more of them in the second term of L_a.
     - *More unrelated prompts* (`unrelated_batch`, `hard_negatives`, `other_subjects`): the paper takes one an edit.
     - *Gradient descent* (`steps`, `lr`, `momentum`, `stop`, `max_norm`): with momentum, until the losses are low,
-      within a bound on the norm. The paper takes 70 plain steps, without a bound. (`max_entry` is the bound on each
-      entry that the authors' published settings have, and neither configuration.)
+      within a bound on the norm. The paper takes 70 plain steps, without a bound.
     - *The layer* (`depth`): 0.7 of the depth, where SmolLM2 tells prompts apart best (no data were kept); the paper
       finds 0.84.
 
-    In all settings the first token of a text is left out of D, and left alone by the side memory (`SideMemoryEdit` says
-    why); the paper does not speak of it. D of a prompt is the mean over its tokens, as in the authors' figures.
+    **Every departure of ``wise_paper`` from the paper.**
+
+    - *Contexts* (`prefixes`): the loss is of the bare prompt alone, as in the paper's formula. In the paper's
+      experiments ten sampled contexts stood before it, too, five of 5 tokens and five of 10, for ROME, MEMIT and GRACE
+      as for WISE (so its authors, EasyEdit's issue 329); ``editor.prefixes=10`` does that, at eleven times the rows.
+    - *Epsilon* (`threshold`): the paper's is the smallest D that a fact had right after its own edit, by the shard that
+      it was learned in (algorithm 1, line 4): ``editor.threshold=edits``. Here it is the smallest D that the facts have
+      when all is learned and merged, so that each fact is answered.
+    - *Unrelated prompts* (`unrelated`): one for each step, drawn anew; the paper has one for each edit, of zsRE's
+      locality questions. By default they are prompts and beginnings of texts that ship with the project.
+    - *The loss of a target* is the mean over its tokens, as in the authors' code; the formula has log P of the whole.
+    - *The first token* of a text is left out of D, and left alone by the side memory (`SideMemoryEdit` says why). D is
+      the mean over a prompt's other tokens. The paper does not say which tokens count; its figures have the mean.
+    - *When it is decided*: once for a text, at the end of its prompt; what is generated after it stays with the memory
+      that was chosen. The paper says nothing of generation.
+    - *Full shards*: with *merge*, facts beyond `shards` times `edits_per_shard` are refused. Shards that are not full
+      are merged, too, whenever a call ends; that changes nothing in what is learned later.
+    - *Requests* have rules, which follow below; the paper edits each fact once.
+
+    ``editor.variant=retrieve`` is the paper's WISE-Retrieve: a side memory is merged of `shards` shards, and the next
+    one begins. (Its masks are new ones, where the paper takes the first ones again.) The replay of the paper's appendix
+    is not there; `replay`, `remembered` and `with_others` do what it is for.
 
     **What the authors' code (EasyEdit) does and ``wise_paper`` does not.** It multiplies the threshold by 0.88
-    (`act_ratio`). It takes D behind the activation function f, as the mean of || f(m_t V') - f(m_t V) ||, and alpha 5,
-    beta 20 and gamma 10 are margins of that: D is larger here. It stops a fact's steps when the whole loss is at most
-    0.02 and has changed by at most 0.0001; `stop` is another rule. It takes epsilon from each fact's D right after its
-    own edit, over the target's tokens and rows with contexts, too; here D is of the bare prompts, when all is merged.
+    (`act_ratio`). It takes D behind the activation function f, as the mean of || f(m_t V') - f(m_t V) ||, over the
+    target's tokens, too, and alpha 5, beta 20 and gamma 10 are margins of that: D is larger here. It averages a margin
+    over the rows that do not meet it. It stops a fact's steps when the whole loss is at most 0.02 and has changed by at
+    most 0.0001; `stop` is another rule. Its steps have a weight decay of 1e-5, which reaches the entries outside the
+    mask. It bounds each entry (`max_entry`). Beside a merged memory the open shard is one of its own, and the larger D
+    answers (issue 480); further shards are merged with the merged memory, at 0.4 to its 0.6.
 
     Rules for requests (`corrigenda.data.requests`): a fact that was edited before is not edited again (its report says
     which it ``repeats``). One that supersedes an earlier one goes into that one's shard and takes its place: the later

@@ -2,6 +2,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from editors_parts import shipped
 
 import editing
 from corrigenda.settings.checked import Positive, Share, checked
@@ -25,12 +26,27 @@ def test_both_ends_of_each_range_are_allowed(name: str) -> None:
     editor: Any = EDITORS[name]()
     space = space_of(editor)
     assert space.layers == "none" or hasattr(editor, "layer" if space.layers == "one" else "number")
-    for number in space.numbers:
+    for number in filter(lambda number: number.matters(editor), space.numbers):
         low, high = number.bounds(type(editor))
         assert low < high
         assert low > 0 or not number.log
         for value in (low, high):
             assert changed(editor, number.setting, value) != editor
+
+
+def test_what_is_tuned_follows_from_other_settings() -> None:
+    """The margins of `wise_whitened` are calibrated; those of the paper are scaled, together with the rate."""
+
+    def tuned(editor: Any) -> dict[str, Any]:
+        return {number.setting: number for number in space_of(editor).numbers if number.matters(editor)}
+
+    assert list(tuned(editing.Wise())) == ["margin", "weight"]
+    paper = shipped("wise_paper")
+    assert list(tuned(paper)) == ["lr", "margin_scale"]
+    for name, number in tuned(paper).items():
+        low, high = number.bounds(type(paper))
+        assert low <= getattr(paper, name) <= high
+        assert changed(paper, name, low) != changed(paper, name, high)
 
 
 def test_an_annotation_says_the_range() -> None:

@@ -111,7 +111,7 @@ def test_a_side_memory_is_learned_with_the_others_in_view(family: str) -> None:
 
     def too_high(with_others: bool) -> list[float]:
         """By how much D in the other memory is more than `margin` times D in its own, of each fact."""
-        editor = wise(variant="retrieve", with_others=with_others, weight=0.3, margin=0.5)
+        editor = wise(variant="retrieve", shards=1, with_others=with_others, weight=0.3, margin=0.5)
         edit = editor.edit(lm, FACTS)
         prompts = [lm.tokens(fact.statement) for fact in FACTS]
         with lm.memory(2).capture() as seen:

@@ -47,6 +47,18 @@ def activation(m: Tensor, delta: Tensor) -> Tensor:
     return ((m @ delta).square().sum(-1) + 1e-30).sqrt().mean()
 
 
+def ti_merged(first: Tensor, second: Tensor) -> Tensor:
+    """Ti-Merge of two shards, entry by entry: the sign of the sum, and the mean of those that have it."""
+    merged = torch.zeros(first.shape)
+    for i in range(first.shape[0]):
+        for j in range(first.shape[1]):
+            pair = [float(first[i, j]), float(second[i, j])]
+            sign = math.copysign(1, sum(pair))
+            agree = [value for value in pair if value * sign > 0]
+            merged[i, j] = sum(agree) / len(agree) if agree else 0.0
+    return merged
+
+
 def test_the_paper_s_numbers() -> None:
     editor = shipped("wise_paper")
     assert (editor.alpha, editor.beta, editor.gamma) == (5.0, 20.0, 10.0)
@@ -159,13 +171,7 @@ def test_merging_and_epsilon_by_hand(lm: LanguageModel) -> None:
         mask = subspace(0.2, "independent", editor.seed, shard, theta.shape)
         assert not bool(theta[~mask].any())
         assert bool(theta.any())
-    merged = torch.zeros(first.shape)
-    for i in range(first.shape[0]):
-        for j in range(first.shape[1]):
-            pair = [float(first[i, j]), float(second[i, j])]
-            sign = math.copysign(1, sum(pair))
-            agree = [value for value in pair if value * sign > 0]
-            merged[i, j] = sum(agree) / len(agree) if agree else 0.0
+    merged = ti_merged(first, second)
     torch.testing.assert_close(edit.deltas[0], merged)
     scores = [float(activation(coefficients(lm, lm.tokens(fact.statement)), merged)) for fact in FACTS]
     # Less a rounding: only what lies above epsilon is answered, and the lowest fact is to be.
@@ -174,6 +180,30 @@ def test_merging_and_epsilon_by_hand(lm: LanguageModel) -> None:
     with edit.applied(lm):
         facts = record(lm, lm.batch([lm.tokens(fact.statement) for fact in FACTS]), [])
     assert facts.routes.decided[edit].tolist() == [0, 0, 0, 0]
+
+
+def test_retrieval_and_epsilon_of_each_edit_by_hand(lm: LanguageModel) -> None:
+    """WISE-Retrieve: each side memory is merged of k shards. Algorithm 1: epsilon is of each edit, when it is made."""
+    numbers = {"steps": 5, "lr": 0.05, "alpha": 0.05, "beta": 2.0, "gamma": 1.0, "edits_per_shard": 1}
+    edit = paper(variant="retrieve", threshold="edits", **numbers).edit(lm, FACTS)
+    shards = edit.state.shards
+    torch.testing.assert_close(edit.deltas, torch.stack([ti_merged(*shards[:2]), ti_merged(*shards[2:])]))
+    made = [
+        float(activation(coefficients(lm, lm.tokens(fact.statement)), shard))
+        for fact, shard in zip(FACTS, shards, strict=True)
+    ]
+    expected = [min(made[:2]), min(made[2:])]
+    assert edit.epsilons.tolist() == pytest.approx(expected, rel=2e-4)
+    # By the merged memories the facts' scores are others.
+    assert paper(variant="retrieve", **numbers).edit(lm, FACTS).epsilons.tolist() != pytest.approx(expected, rel=0.01)
+    # Two facts in one shard: the first one's score is what it was before the second was learned.
+    numbers["edits_per_shard"] = 2
+    first, both = (paper(threshold="edits", **numbers).edit(lm, facts) for facts in (FACTS[:1], FACTS[:2]))
+    m = coefficients(lm, lm.tokens(FACTS[0].statement))
+    before, after = (float(activation(m, one.deltas[0])) for one in (first, both))
+    second = float(activation(coefficients(lm, lm.tokens(FACTS[1].statement)), both.deltas[0]))
+    assert float(both.epsilons[0]) == pytest.approx(min(before, second), rel=2e-4)
+    assert before != pytest.approx(after, rel=0.01)
 
 
 def test_shards_that_share_entries_cannot_be_learned_in_place() -> None:
