@@ -9,10 +9,11 @@ from typing import Any, ClassVar, Literal
 
 from omegaconf import DictConfig
 
-from corrigenda import Edit, LanguageModel
+from corrigenda import Edit, LanguageModel, LowRankEdit
 from corrigenda.edits.export.gguf_adapter import ADAPTER
+from corrigenda.edits.ties import How
 from corrigenda.errors import SettingsError
-from corrigenda.settings.checked import AtLeastOne, checked
+from corrigenda.settings.checked import AtLeastOne, ShareAboveZero, checked
 from corrigenda.system.files import expanded
 from corrigenda.system.progress import counted, stage
 from jobs.shared.base import say
@@ -36,6 +37,9 @@ class ExportSettings:
         form: "model", a folder for ``from_pretrained``; "adapter", a LoRA adapter for PEFT; "gguf-adapter", one for
             llama.cpp and Ollama; or "gguf", the model's own GGUF file with the edited tensors in it.
         rank: the largest rank of a layer in a GGUF adapter; None for the edits as they are.
+        merge: how several low-rank edits are made one by TIES before anything is written, "ties_svd" or "ties"
+            (`LowRankEdit.merged`); None for edits that are stacked.
+        density: the share of each edit's entries that is kept where they are merged.
         dtype: of a GGUF adapter float32 (by default) or float16; of the edited tensors of a GGUF file float16, q8_0 or
             former (their former type); by default q8_0, or the former type where that is as fine.
     """
@@ -47,12 +51,19 @@ class ExportSettings:
     form: Literal["model", "adapter", "gguf-adapter", "gguf"] = "model"
     rank: AtLeastOne | None = None
     dtype: Literal["float32", "float16", "q8_0", "former"] | None = None
+    merge: How | None = None
+    density: ShareAboveZero = 0.5
 
     def __post_init__(self) -> None:
         if not self.to.strip():
             raise SettingsError(f"job.to={self.to!r} must name a folder, or of form=gguf a file")
-        if self.form == "adapter" and (self.edit is None or not isinstance(self.edit, str)):
-            raise SettingsError(f"job.edit={self.edit}: an adapter is made of one edit; name its folder")
+        if self.merge is not None and (not isinstance(self.edit, tuple) or len(self.edit) < 2):
+            raise SettingsError(f"job.edit={self.edit}: job.merge={self.merge} merges edits; name two folders or more")
+        if self.form == "adapter" and self.merge is None and not isinstance(self.edit, str):
+            raise SettingsError(
+                f"job.edit={self.edit}: an adapter is made of one edit; name its folder, or merge several by "
+                "job.merge=ties_svd"
+            )
         if self.form in TYPES and not self.edit:
             raise SettingsError(f"job.edit={self.edit}: name the folders of the edits that go into a GGUF file")
         if self.form != "gguf-adapter" and self.rank is not None:
@@ -71,7 +82,7 @@ class Job(StoreJob):
 
         Raises:
             FileExistsError: something is there already.
-            TypeError: the kind of edit has no such form.
+            TypeError: the kind of edit has no such form, or cannot be merged.
             ValueError: an edit is not in the weights, and so not in a model's folder; or as `Edit.to_gguf_adapter` and
                 `Edit.to_gguf` say.
         """
@@ -79,7 +90,9 @@ class Job(StoreJob):
         place = expanded(asked.to)
         if place.is_file() or (place.is_dir() and any(place.iterdir())):
             raise FileExistsError(f"job.to={asked.to}: there is something already; name a new place")
-        edits = read_edits(asked.edit)
+        edits: list[Edit] = read_edits(asked.edit)
+        if asked.merge is not None:
+            edits = [LowRankEdit.merged(edits, density=asked.density, how=asked.merge)]
         if asked.form == "adapter":
             edits[0].to_peft(place)
             say(f"adapter for {edits[0].origin.model} in {place}: PeftModel.from_pretrained(base, {str(place)!r})")

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, ClassVar
 
 from torch import Tensor
 
-from corrigenda.edits.edit import folder_for
+from corrigenda.data.requests import REPEATED_BY, SUPERSEDED_BY
+from corrigenda.edits.edit import Edit, folder_for
 from corrigenda.edits.origin import Origin, require_finite
+from corrigenda.edits.ties import How, merged_factors
 from corrigenda.edits.weights import WeightEdit, memories_of
+from corrigenda.errors import WrongModelError
 from corrigenda.models.bare import BareModel
 from corrigenda.system.files import write_tensors
 
@@ -79,6 +83,69 @@ class LowRankEdit(WeightEdit):
         left, right = self.factors[layer]
         return left @ right
 
+    @classmethod
+    def merged(
+        cls,
+        edits: Sequence[Edit],
+        density: float = 0.5,
+        weights: Sequence[float] | None = None,
+        how: How = "ties_svd",
+        rank: int | None = None,
+    ) -> LowRankEdit:
+        """Several low-rank edits as one, by TIES, as PEFT's `add_weighted_adapter` merges their adapters.
+
+        Of each change the entries of the largest magnitude are kept; at each entry the sign is elected that has the
+        larger sum; and the mean is taken over the changes that have that sign (Yadav et al. 2023). So less is left of
+        what only one edit changes than with edits that are stacked, whose sum is exact. Each layer is merged over the
+        edits that change it.
+
+        Args:
+            edits: two or more, made on the same weights.
+            density: the share of entries that is kept of each.
+            weights: of the edits; None for 1 each.
+            how: "ties_svd": of the changes A B, and what comes of it is cut to `rank`; "ties": of A and of B, each by
+                itself, which is sensible where they began alike (editors of one `seed`).
+            rank: of a layer, with "ties_svd"; None for the largest that some layer of some edit has.
+
+        Returns:
+            an edit by ``ties``, with all facts. Of the reports only stays which facts were not edited: figures are of
+            each edit alone.
+
+        Raises:
+            TypeError: one is no low-rank edit.
+            ValueError: there is nothing to merge; `density`, `weights` or `rank` do not fit; or, with "ties", the ranks
+                differ.
+            WrongModelError: one was made on other weights.
+        """
+        parts = _mergeable(edits)
+        given = [1.0] * len(parts) if weights is None else [float(weight) for weight in weights]
+        ranks = sorted({left.shape[1] for edit in parts for left, _ in edit.factors.values()})
+        if len(parts) < 2 or not ranks:
+            raise ValueError("there is nothing to merge: give two edits or more, one of which changes a layer")
+        if len(given) != len(parts):
+            raise ValueError(f"{len(given)} weights for {len(parts)} edits; give one for each")
+        if not 0 < density <= 1 or (rank is not None and rank < 1):
+            raise ValueError(f"density={density} must lie in (0, 1], and rank={rank} be at least 1")
+        if how == "ties" and (len(ranks) > 1 or rank not in (None, *ranks)):
+            raise ValueError(f"how=ties merges edits of one rank, which stays; these have {ranks}: take how=ties_svd")
+        factors = {}
+        for layer in sorted({layer for edit in parts for layer in edit.factors}):
+            pairs, shares = zip(
+                *((e.factors[layer], share) for e, share in zip(parts, given, strict=True) if layer in e.factors),
+                strict=True,
+            )
+            factors[layer] = merged_factors(pairs, shares, density, how, rank or ranks[-1])
+        settings = {"how": how, "density": density, "weights": given, "rank": rank or ranks[-1]}
+        origin = replace(
+            parts[0].origin,
+            editor="ties",
+            settings=settings | {"of": [edit.origin.editor for edit in parts]},
+            facts=tuple(fact for edit in parts for fact in edit.origin.facts),
+            report=tuple(report for edit in parts for report in _still_true(edit.origin)),
+        )
+        modules = {layer: name for edit in parts for layer, name in edit.modules.items()}
+        return cls(origin, factors, modules, parts[0].transposed, parts[0].seq2seq)
+
     def to_peft(self, folder: str | Path) -> None:
         """Writes the edit as a LoRA adapter that `peft.PeftModel.from_pretrained(base, folder)` loads.
 
@@ -142,3 +209,26 @@ class LowRankEdit(WeightEdit):
     def _restore(cls, origin: Origin, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> LowRankEdit:
         factors = {int(layer): (tensors[f"{layer}.A"], tensors[f"{layer}.B"]) for layer in settings["modules"]}
         return cls(origin, factors, settings["modules"], bool(settings["transposed"]), bool(settings.get("seq2seq")))
+
+
+def _still_true(origin: Origin) -> list[dict[str, Any]]:
+    """Of each fact what its report says of it in any edit that it becomes a part of."""
+    kept = ("refused", SUPERSEDED_BY, REPEATED_BY)
+    pairs = zip_longest(origin.facts, origin.report, fillvalue={})
+    return [{name: report[name] for name in kept if name in report} for _, report in pairs]
+
+
+def _mergeable(edits: Sequence[Edit]) -> list[LowRankEdit]:
+    """The edits, all of a kind and of a model that can be merged."""
+    found: list[LowRankEdit] = []
+    for edit in edits:
+        if not isinstance(edit, LowRankEdit):
+            raise TypeError(f"a {edit.kind} edit cannot be merged by TIES; only low_rank edits can")
+        found.append(edit)
+        first, other = found[0].origin, edit.origin
+        if other.fingerprint != first.fingerprint:
+            raise WrongModelError(
+                f"an edit of {other.model} (weights {other.fingerprint[:12]}) cannot be merged with one of "
+                f"{first.model} (weights {first.fingerprint[:12]}): make both on the same weights"
+            )
+    return found

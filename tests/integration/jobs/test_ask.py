@@ -118,12 +118,15 @@ def test_edits_on_top_of_one_another(home: Path, lm: LanguageModel) -> None:
 
 def test_export_of_an_adapter(home: Path, lm: LanguageModel) -> None:
     program.call(home, "export", "an edit=1,2", "to=adapter", "form=adapter")
-    base = load(home / "model", device="cpu").model
-    adapted = PeftModel.from_pretrained(base, str(home / "adapter")).merge_and_unload()
-    with Edit.load(home / "an edit=1,2").applied(lm):
-        expected = lm.memory(1).values.clone()
-    found = adapted.model.layers[1].mlp.down_proj.weight.T
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    # An edit that is merged with itself, all of it, is what it was.
+    program.call(home, "export", "edit=[one,one]", "merge=ties_svd", "density=1", "to=merged", "form=adapter")
+    for edit, adapter in {"an edit=1,2": "adapter", "one/edits/0000-a": "merged"}.items():
+        base = load(home / "model", device="cpu").model
+        adapted = PeftModel.from_pretrained(base, str(home / adapter)).merge_and_unload()
+        with Edit.load(home / edit).applied(lm):
+            expected = lm.memory(1).values.clone()
+        found = adapted.model.layers[1].mlp.down_proj.weight.T
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
     assert "cannot be written as a PEFT adapter" in program.call(
         home, "export", "beside", "to=other", "form=adapter", succeeds=False
     )
