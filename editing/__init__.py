@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from editing.baselines.crispedit import CrispEdit as CrispEdit
     from editing.baselines.finetune import FineTune as FineTune
     from editing.baselines.lora import Lora as Lora
-    from editing.baselines.lora import UneditedFacts as UneditedFacts
     from editing.baselines.random_update import RandomUpdate as RandomUpdate
     from editing.baselines.saved import Saved as Saved
     from editing.editor import Editor as Editor
@@ -49,5 +48,6 @@ if TYPE_CHECKING:
     from editing.registry import EDITORS as EDITORS
     from editing.registry import editor_class as editor_class
     from editing.registry import register as register
+    from editing.shared.training_facts import TrainingFacts as TrainingFacts
 
 __all__ = lazily(__name__)

@@ -14,65 +14,24 @@ import torch
 from torch import Tensor
 
 from corrigenda import Edit, Fact, LanguageModel, LowRankEdit, Origin
-from corrigenda.data import read_facts
 from corrigenda.data.requests import normalised
 from corrigenda.forward.differentiable import differentiable
 from corrigenda.models.adapters import put_in, take_out
 from corrigenda.models.condition import OWN_ADAPTER
 from corrigenda.models.memory import FFNMemory
-from corrigenda.settings.checked import AtLeastOne, Count, NotNegative, Positive, Seed, Share, checked
+from corrigenda.settings.checked import AtLeastOne, NotNegative, Positive, Seed, Share, checked
 from editing.editor import EditRefusedError, require_targets
 from editing.registry import register
 from editing.shared.epochs import in_epochs
 from editing.shared.extending import check_previous, without
 from editing.shared.layers import last_layers
 from editing.shared.together import deduplicate, note_disturbance, refused_alone
+from editing.shared.training_facts import TrainingFacts
 from editing.shared.training_rows import Rows, RowsForward, SideLayer, target_rows
 from editing.spaces import Number, Space
 
 Factors = tuple[Tensor, Tensor]
 """A, (d_ffn, rank), and B, (rank, d_model), of V <- V + A B."""
-
-
-@dataclass(frozen=True)
-@checked
-class UneditedFacts:
-    """Facts that are not edited and are learned beside the edited ones, as they are.
-
-    Attributes:
-        facts: a file of facts, of which each with an old object is learned with that; None for none. Not the facts that
-            the edit is to be measured on.
-        schema: of that file.
-        offset: how many of its facts to pass over.
-        limit: how many of its facts to read.
-    """
-
-    facts: str | None = None
-    schema: str = "auto"
-    offset: Count = 0
-    limit: AtLeastOne | None = 100
-
-    def read(self, edited: Sequence[Fact]) -> list[Fact]:
-        """The facts, each with its old object as the new one; none about a subject that is edited.
-
-        Raises:
-            EditRefusedError: there is no such fact in the file.
-        """
-        if self.facts is None:
-            return []
-        subjects = {normalised(fact.subject) for fact in edited}
-        found = read_facts(self.facts, schema=self.schema, offset=self.offset, limit=self.limit, on_error="skip")
-        kept = [
-            replace(fact, target_new=fact.target_true, target_true=None)
-            for fact in found
-            if fact.target_true is not None and normalised(fact.subject) not in subjects
-        ]
-        if not kept:
-            raise EditRefusedError(
-                f"unedited.facts={self.facts}: none of its {len(found)} facts has an old object and a subject that is "
-                "not edited; name a file of other facts"
-            )
-        return kept
 
 
 @dataclass(frozen=True)
@@ -91,7 +50,8 @@ class Adapter:
         batch_size: facts in a mini-batch.
         lr: Adam's learning rate.
         end_token: whether the end token is a part of the target.
-        unedited: facts that are learned beside the edited ones, as they are.
+        unedited: facts that are learned beside the edited ones, as they are: with their old object, and without those
+            about a subject that is edited. Not the facts that the edit is to be measured on.
         seed: for the adapter's first values, and for the shuffling.
     """
 
@@ -107,7 +67,7 @@ class Adapter:
     batch_size: AtLeastOne = 8
     lr: Positive = 1e-2
     end_token: bool = True
-    unedited: UneditedFacts = field(default_factory=UneditedFacts)
+    unedited: TrainingFacts = field(default_factory=lambda: TrainingFacts(limit=100))
     seed: Seed = 0
 
     @note_disturbance
@@ -117,7 +77,7 @@ class Adapter:
         """The adapter that makes all the facts hold.
 
         Raises:
-            EditRefusedError: a fact asks for an erasure; or the loss is not finite.
+            EditRefusedError: a fact asks for an erasure; the loss is not finite; or none of the unedited facts counts.
             IndexError: the model has no such layer.
             UnsupportedModelError: the model is a masked one; or a layer has not one matrix of values that can be
                 written.
@@ -162,7 +122,7 @@ class Adapter:
             _ = memory.values  # what cannot be written is said before anything is computed
         own = check_previous(self.name, lm, layers, previous, LowRankEdit, self.name)
         before, reports = ((), ()) if own is None else (own.origin.facts, own.origin.report)
-        learned = [*facts, *self.unedited.read([*before, *facts])]
+        learned = [*facts, *self._beside([*before, *facts])]
         with without(lm, previous):
             side = SideLayer(lm, layers[0], anew=True)
             rows = side.run([target_rows(lm, fact, end=self.end_token) for fact in learned])
@@ -170,6 +130,24 @@ class Adapter:
             factors, figures = self._trained(memories, own, side, rows, learned, len(learned) - len(facts))
         origin = Origin.of(lm, self, [*before, *facts], [*reports, *figures])
         return LowRankEdit.of(lm, origin, factors)
+
+    def _beside(self, edited: Sequence[Fact]) -> list[Fact]:
+        """The unedited facts, each with its old object as the new one; none about a subject that is edited."""
+        if self.unedited.path is None:
+            return []
+        subjects = {normalised(fact.subject) for fact in edited}
+        found = self.unedited.read(self.name, "unedited")
+        kept = [
+            replace(fact, target_new=fact.target_true, target_true=None)
+            for fact in found
+            if fact.target_true is not None and normalised(fact.subject) not in subjects
+        ]
+        if not kept:
+            raise EditRefusedError(
+                f"unedited.path={self.unedited.path}: none of its {len(found)} facts has an old object and a subject "
+                "that is not edited; name a file of other facts"
+            )
+        return kept
 
     @differentiable()
     def _trained(

@@ -1,4 +1,4 @@
-"""`TrainingFacts`: facts that an editor learns from, none of which it may be asked to edit."""
+"""`TrainingFacts`: facts that an editor learns from beside those that it edits."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from corrigenda import EditRefusedError, Fact, LanguageModel, LowRankEdit
 from corrigenda.errors import SettingsError
 from corrigenda.forward.partial import PartialForward
 from editing import AdaLora, FineTune, Lora
-from editing.baselines.lora import UneditedFacts
+from editing.shared.training_facts import TrainingFacts
 
 BEN = Fact("Big Ben", "{} stands in", "the city of Rome", "London", id="ben")
 THOMAS = Fact("Thomas", "the mother tongue of {} is", "French", "English", id="thomas")
@@ -142,20 +142,22 @@ def other_facts(tmp_path: Path) -> str:
 
 
 def test_unedited_facts_have_their_old_object(tmp_path: Path) -> None:
-    read = UneditedFacts(other_facts(tmp_path)).read([dataclasses.replace(BEN, subject="The Big Ben")])
+    edited = [dataclasses.replace(BEN, subject="The Big Ben")]
+    read = Lora(unedited=TrainingFacts(other_facts(tmp_path)))._beside(edited)
+    assert Lora()._beside(edited) == []
     assert [(fact.statement, fact.target_new) for fact in read] == [
         ("Danielle speaks", "German"),
         ("Paris is in", "France"),
     ]
     with pytest.raises(EditRefusedError, match=r"others.json: none of its 1 facts has an old object"):
-        UneditedFacts(other_facts(tmp_path), offset=1, limit=1).read([dataclasses.replace(BEN, subject="The Big Ben")])
+        Lora(unedited=TrainingFacts(other_facts(tmp_path), offset=1, limit=1))._beside(edited)
 
 
 def test_unedited_facts_are_learned_beside(tmp_path: Path) -> None:
     """They are what the model says in the end, are in no report, and do not say when it is enough."""
     lm, editor = confident(), Lora(layers=(1, 2), lr=0.02, epochs=60)
     alone = editor.edit(lm, FACTS)
-    beside = dataclasses.replace(editor, unedited=UneditedFacts(other_facts(tmp_path))).edit(lm, FACTS)
+    beside = dataclasses.replace(editor, unedited=TrainingFacts(other_facts(tmp_path))).edit(lm, FACTS)
     assert len(beside.origin.report) == len(beside.origin.facts) == 3
     answers = []
     for edit in (alone, beside):
