@@ -69,7 +69,8 @@ class TPatcher(OneLayer):
     Facts are taken one after another. A mistake is a token of the new object that the model does not predict under
     teacher forcing; each gets a neuron (`AddedNeuronsEdit`), at most `most` of a fact; where there is none, the first
     token does. With the query q that enters the FFN where the token is predicted, a neuron begins as k = q / |q|^2,
-    b = 0, so that a = q k^T + b is 1, and a value of 0. Keys, biases and values are learned together, by Adam, on
+    b = 0, so that a = q k^T + b is 1, and a value of 0. Keys, biases and values are learned together, by Adam (a value
+    only while the loss is not below `stop`), on
 
         L_edit + activation_weight L_act + memory_weight L_mem
         L_edit  -log P(new object | prompt), a token
@@ -83,14 +84,16 @@ class TPatcher(OneLayer):
 
     What departs from the authors: of a gated FFN, which they have not, k stands in the gate, and u = q / |q|^2 is not
     learned; where the layer's network has no biases, the neuron has none; values begin at zero (theirs at random, ten
-    times amplified); a fact is done when its loss is low and no remembered query has a > 0 (theirs by a validation
-    set); rates are relative; the end token is not learned.
+    times amplified) and rest while the fact is said, since they would grow without an end while keys are still learned,
+    and SiLU lets a part of them through at every token; a fact is done when its loss is low and every remembered query
+    has a <= -`margin` (theirs by a validation set); rates are relative; the end token is not learned.
 
     Attributes:
         layer: the layer; None for the last.
         most: neurons of one fact, at most.
         steps: gradient steps for a fact, at most.
-        key_lr: Adam's learning rate of keys and biases, in units of the root mean square of k at the beginning.
+        key_lr: Adam's learning rate of keys and biases, in units of the root mean square of k at the beginning. Theirs
+            is 0.01, which is 2.4 such units in SmolLM2-135M.
         lr: Adam's learning rate of values, in units of the root mean square of the FFN's output there.
         stop: the loss per token at which a fact may be done.
         activation_weight: see above.
@@ -106,8 +109,8 @@ class TPatcher(OneLayer):
     layer: int | None = None
     most: AtLeastOne = 5
     steps: AtLeastOne = 200
-    key_lr: Positive = 0.1
-    lr: Positive = 0.5
+    key_lr: Positive = 2.0
+    lr: Positive = 0.1
     stop: NotNegative = 0.05
     activation_weight: NotNegative = 1.0
     memory_weight: NotNegative = 10.0
@@ -221,10 +224,9 @@ class _Patching:
         biases = torch.zeros(len(q), device=device).requires_grad_()
         values = torch.zeros_like(q).requires_grad_()
         scale = memory.read(self.rows.coefficients[number][at.cpu()].to(device)).float().square().mean().sqrt()
-        groups = [{"params": [keys], "lr": settings.key_lr * float(keys.detach().square().mean().sqrt())}]
+        read = [keys, biases] if memory.has_key_bias else [keys]
+        groups = [{"params": read, "lr": settings.key_lr * float(keys.detach().square().mean().sqrt())}]
         groups.append({"params": [values], "lr": settings.lr * max(float(scale), 1e-6)})
-        if memory.has_key_bias:
-            groups.append({"params": [biases], "lr": settings.key_lr})
         optimiser, losses = torch.optim.Adam(groups), list[float]()
         for step in range(settings.steps + 1):
             with torch.set_grad_enabled(step < settings.steps):
@@ -235,10 +237,13 @@ class _Patching:
             losses.append(float(nll.detach()))
             if not bool(loss.isfinite()):
                 raise FactRefusedError(fact, "the loss is not finite; the neurons are left as they were")
-            if step == settings.steps or (losses[-1] < settings.stop and float(others.detach().max()) <= 0):
+            silent = float(others.detach().max()) <= -settings.margin
+            if step == settings.steps or (losses[-1] < settings.stop and silent):
                 break
             optimiser.zero_grad()
             loss.backward()
+            if losses[-1] < settings.stop:
+                values.grad = None
             optimiser.step()
         figures = {"neurons": len(q), "loss": losses[-1], "step_losses": losses, "steps": len(losses) - 1}
         figures |= {"own_activation": float(told.detach().min()), "other_activation": float(others.detach().max())}

@@ -68,19 +68,19 @@ def test_a_neuron_for_each_mistake_begins_at_its_query(family: str) -> None:
     assert edit.state.counts == (2,)
     q = queries(lm, ids + target)[[len(ids) - 1 + place for place in wrong[:2]]]
     first = q / q.square().sum(1, keepdim=True)
-    step = 0.1 * float(first.square().mean().sqrt())
+    step = 2.0 * float(first.square().mean().sqrt())
     torch.testing.assert_close((edit.keys - first).abs(), torch.full_like(first, step), rtol=1e-3, atol=1e-6)
     with lm.memory(LAST).capture() as seen:
         forward_logits(lm, lm.batch([ids + target]))
     out = seen.output[0, [len(ids) - 1 + place for place in wrong[:2]]]
-    rate = 0.5 * float(out.square().mean().sqrt())
+    rate = 0.1 * float(out.square().mean().sqrt())
     torch.testing.assert_close(edit.values.abs(), torch.full_like(first, rate), rtol=1e-3, atol=1e-5)
     if family == "llama":
         torch.testing.assert_close(edit.ups, first, rtol=1e-4, atol=1e-6)
         assert not edit.biases.any()
     else:
         assert len(edit.ups) == 0
-        torch.testing.assert_close(edit.biases.abs(), torch.full((2,), 0.1), rtol=1e-3, atol=1e-6)
+        torch.testing.assert_close(edit.biases.abs(), torch.full((2,), step), rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
@@ -127,16 +127,25 @@ def test_remembered_queries_are_kept_silent() -> None:
     """The more the memory loss counts, the less other text activates a neuron."""
     heard = []
     for weight in (0.1, 1.0, 10.0):
-        [report] = patcher(**(FEW | {"memory_weight": weight}), stop=0.0).edit(build("gpt2"), [TOWER]).origin.report
+        editor = patcher(**(FEW | {"memory_weight": weight, "key_lr": 0.1}), stop=0.0)
+        [report] = editor.edit(build("gpt2"), [TOWER]).origin.report
         heard.append(report["other_activation"])
     assert heard[0] > heard[1] > heard[2]
 
 
 def test_it_stops_when_the_fact_is_said_and_nothing_else_is_heard() -> None:
-    [report] = patcher(**FEW, stop=3.0).edit(build("gpt2"), [TOWER]).origin.report
+    [report] = patcher(**FEW, stop=3.0, margin=0.5).edit(build("gpt2"), [TOWER]).origin.report
     assert 0 < report["steps"] < 30
     assert report["loss"] < 3.0
-    assert report["other_activation"] <= 0
+    assert report["other_activation"] <= -0.5
+
+
+def test_a_value_rests_while_the_fact_is_said() -> None:
+    """Keys are still learned then; a value that went on would grow without an end."""
+    edit = patcher(steps=3, stop=1e9, margin=9.0).edit(build("llama"), [TOWER])
+    assert edit.origin.report[0]["steps"] == 3
+    assert not edit.values.any()
+    assert not torch.equal(edit.keys, edit.ups)  # both began at q / |q|^2
 
 
 def test_a_later_fact_takes_the_place_of_earlier_neurons(tmp_path: Path) -> None:
