@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -214,8 +213,8 @@ class LowRankEdit(WeightEdit):
 def _still_true(origin: Origin) -> list[dict[str, Any]]:
     """Of each fact what its report says of it in any edit that it becomes a part of."""
     kept = ("refused", SUPERSEDED_BY, REPEATED_BY)
-    pairs = zip_longest(origin.facts, origin.report, fillvalue={})
-    return [{name: report[name] for name in kept if name in report} for _, report in pairs]
+    reports = [*origin.report, *({} for _ in origin.facts[len(origin.report) :])]
+    return [{name: report[name] for name in kept if name in report} for report in reports]
 
 
 def _mergeable(edits: Sequence[Edit]) -> list[LowRankEdit]:
