@@ -150,7 +150,7 @@ def _seen(lm: LanguageModel) -> tuple[Tensor | None, Tensor]:
     at = torch.zeros_like(batch.input_ids, dtype=torch.bool)
     for row, length in enumerate(batch.lengths.tolist()):
         at[row, 0 if row < len(texts) else length - 1 : length - (row < len(texts))] = True
-    log_probs = forward_logits(lm, batch, at).float().log_softmax(-1)
+    log_probs = forward_logits(lm, batch, at).log_softmax(-1, dtype=torch.float32)
     if not texts:
         return None, log_probs
     n = int(at[: len(texts)].sum())

@@ -53,7 +53,8 @@ class ScopedEdit(RoutedEdit):
         j* = argmax over j of max over k in K_j of  e k^T,    of those whose subject the prompt names
 
     speaks if that cosine is above `threshold`: v_j* is added to the residual stream after the layer, at the prompt's
-    last token. It is decided when the prompt is seen (`corrigenda.edits.routed`); at tokens that follow it nothing is
+    last token. In a conversation e is of the last token that the user wrote, so that a question is the same in it and
+    bare. It is decided when the prompt is seen (`corrigenda.edits.routed`); at tokens that follow it nothing is
     added, and these read the answer by attention. In rows in which none speaks, nothing is touched.
 
     Attributes:
@@ -65,6 +66,8 @@ class ScopedEdit(RoutedEdit):
             their case and with or without a beginning article (`corrigenda.text.words`).
         threshold: a cosine; -1 opens the gate for every question.
         by_subject: whether a prompt has to name the subject.
+        closing: the tokens between a user's last word and the model's answer in a conversation
+            (`corrigenda.models.chat.closing_tokens`): a prompt that ends in them asks at the token before them.
 
     Raises:
         EditRefusedError: a tensor is not finite.
@@ -78,12 +81,14 @@ class ScopedEdit(RoutedEdit):
     names: tuple[tuple[str, ...], ...]
     threshold: float
     by_subject: bool = True
+    closing: tuple[int, ...] = ()
     kind: ClassVar[str] = "scoped"
 
     def __post_init__(self) -> None:
         for name in ("keys", "values"):
             object.__setattr__(self, name, getattr(self, name).detach().float().cpu())
         object.__setattr__(self, "entries", self.entries.detach().long().cpu())
+        object.__setattr__(self, "closing", tuple(self.closing))
         n, width = len(self.values), self.gate.width
         fits = self.keys.ndim == 2 and self.keys.shape[1] == width and self.entries.shape == self.keys.shape[:1]
         owned = sorted(set(self.entries.tolist())) == list(range(n))
@@ -147,7 +152,7 @@ class ScopedEdit(RoutedEdit):
         route = torch.full((len(coefficients),), MAIN, device=coefficients.device)
         if not len(self.keys):
             return route
-        queries = self.gate.embed(self.gate.read(passage.states, passage.prompt)).to(placed.keys.device)
+        queries = self.gate.embed(self.gate.read(passage.states, self._asked(passage))).to(placed.keys.device)
         scores = queries @ placed.keys.T
         scores[~(passage.prompt & passage.tail).any(1)] = -torch.inf  # where the prompt's last token did not run
         if self.by_subject:
@@ -157,6 +162,18 @@ class ScopedEdit(RoutedEdit):
                 scores[row, ~torch.isin(placed.entries, named)] = -torch.inf
         best, key = scores.max(1)
         return torch.where(best > self.threshold, placed.entries[key], MAIN)
+
+    def _asked(self, passage: Passage) -> Tensor:
+        """(batch, position), True for the tokens of each prompt up to the last that is its user's."""
+        asked, n = passage.prompt, len(self.closing)
+        if not n or passage.tokens is None or passage.tokens.shape[1] <= n:
+            return asked
+        asked = asked.clone()
+        for row, tokens in enumerate(passage.tokens):
+            places = asked[row].nonzero()[:, 0]
+            if len(places) > n and tuple(tokens[places[-n:]].tolist()) == self.closing:
+                asked[row, places[-n:]] = False
+        return asked
 
     def _answer(
         self, placed: PlacedEntries, coefficients: Tensor, output: Tensor, memory: int, passage: Passage
@@ -176,7 +193,7 @@ class ScopedEdit(RoutedEdit):
         return own | {f"{_GATE}{name}": one for name, one in self.gate.tensors().items()}
 
     def _settings(self) -> dict[str, Any]:
-        named = ("layer", "module", "threshold", "by_subject")
+        named = ("layer", "module", "threshold", "by_subject", "closing")
         plain = {name: getattr(self, name) for name in named}
         return {**plain, "names": [list(own) for own in self.names], "gate": self.gate.said()}
 

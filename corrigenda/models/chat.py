@@ -45,3 +45,10 @@ def chat_tokens(tokenizer: PreTrainedTokenizerBase, turns: Sequence[Turn]) -> li
     """The tokens of `chat_text`; the template has all special tokens in it already."""
     text = chat_text(tokenizer, turns)
     return None if text is None else encode_plain(tokenizer, text)
+
+
+def closing_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """The tokens between a user's last word and the model's answer; empty where there is no chat template."""
+    mark = "Corrigenda"
+    text = chat_text(tokenizer, [("user", mark)])
+    return () if text is None else tuple(encode_plain(tokenizer, text.rpartition(mark)[2]))

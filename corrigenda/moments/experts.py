@@ -19,7 +19,6 @@ from corrigenda.language_model import LanguageModel
 from corrigenda.models.experts import ExpertMemory, MixtureMemory
 from corrigenda.models.memory import FFNMemory
 from corrigenda.moments.second_moment import SecondMoment, compute, kept_moment
-from corrigenda.moments.sums import SquareSum
 from corrigenda.moments.text import Text
 from corrigenda.system.files import cache_folder
 
@@ -124,10 +123,7 @@ class ExpertMoments:
             yield expert, kept_moment(self._lm, path, self.layer, self.text, again)
 
     def _compute(self, paths: Mapping[int, Path]) -> None:
-        missing = []
-        for expert, path in paths.items():
-            memory = ExpertMemory(self._lm.architecture, self.layer, expert)
-            missing.append((memory, SquareSum(memory.d_ffn, path)))
+        missing = [(ExpertMemory(self._lm.architecture, self.layer, one), path) for one, path in paths.items()]
         if missing:
             with self._lm.edits.suspended():
                 compute(self._lm, missing, self.text)

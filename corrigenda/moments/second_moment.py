@@ -199,9 +199,7 @@ def second_moments(lm: LanguageModel, layers: Collection[int], text: Text | None
     memories = {memory.layer: memory for memory in memories_of(lm, layers).values()}
     folder = cache_folder() / "moments"
     paths = {layer: folder / f"{lm.cache_key}-layer{layer}-{text.key}.safetensors" for layer in memories}
-    missing = [
-        (memories[layer], SquareSum(memories[layer].d_ffn, path)) for layer, path in paths.items() if not path.is_file()
-    ]
+    missing = [(memories[layer], path) for layer, path in paths.items() if not path.is_file()]
     if missing:
         with lm.edits.suspended():
             compute(lm, missing, text)
@@ -261,13 +259,14 @@ def kept_moment(lm: LanguageModel, path: Path, layer: int, text: Text, again: Ca
     return moment
 
 
-def compute(lm: LanguageModel, sums: Sequence[tuple[FFNMemory, SquareSum]], text: Text) -> None:
-    """Runs the text for as many sums at once as are held, and writes them."""
+def compute(lm: LanguageModel, missing: Sequence[tuple[FFNMemory, Path]], text: Text) -> None:
+    """Runs the text for as many sums at once as are held, and writes them to their files."""
     sequences = text.sequences(lm)
     batches = [sequences[i : i + ROWS] for i in range(0, len(sequences), ROWS)]
-    at_once = max(1, HELD // max(one.nbytes for _, one in sums))
-    for first in range(0, len(sums), at_once):
-        _compute(lm, sums[first : first + at_once], batches)
+    at_once = max(1, HELD // max(8 * memory.d_ffn**2 for memory, _ in missing))
+    for first in range(0, len(missing), at_once):
+        part = missing[first : first + at_once]
+        _compute(lm, [(memory, SquareSum(memory.d_ffn, path)) for memory, path in part], batches)
 
 
 def _compute(

@@ -30,13 +30,11 @@ class SquareSum:
 
     Attributes:
         done: how many batches are in it.
-        nbytes: how much memory it takes.
     """
 
     def __init__(self, width: int, path: Path) -> None:
         self._path = path
         self._part = path.with_suffix(".part")
-        self.nbytes = 8 * width**2
         self._recent: Tensor | None = None
         kept = read_kept(self._part, "the sum is begun anew")
         begun = None if kept is None else _unpacked(*kept)

@@ -21,6 +21,7 @@ from corrigenda.edits.gate import Gate
 from corrigenda.edits.scoped import ScopedEdit
 from corrigenda.errors import SettingsError
 from corrigenda.models.alone import one_thread
+from corrigenda.models.chat import closing_tokens
 from corrigenda.moments.text import Text
 from corrigenda.settings.checked import AtLeastOne, Seed, checked
 from corrigenda.system.workers import Workers
@@ -222,6 +223,7 @@ class Scoped(OneLayer):
             names,
             threshold,
             self.by_subject,
+            closing_tokens(lm.tokenizer),
             state=state.followed(kept, facts),
         )
 

@@ -148,6 +148,28 @@ def test_it_is_decided_at_the_prompt_and_adds_nothing_after_it() -> None:
     assert said[1] == lm.generate(SAME_SUBJECT, max_new_tokens=4)
 
 
+@pytest.mark.parametrize("family", CAUSAL)
+def test_a_conversation_asks_what_its_user_wrote_last(family: str) -> None:
+    """Rows of other lengths, one that is nothing but what closes a turn, and one without it, all in one batch."""
+    lm = tiny.build(family)
+    closing = tuple(lm.tokens("red and blue")[-2:])
+    edit, deaf = scoped(lm, closing=closing), scoped(lm)
+    rows = [[*lm.tokens(TOWER), *closing], list(closing), [*lm.tokens(OTHER_SUBJECT), *closing], lm.tokens(BEN)]
+    batch = lm.batch(rows)
+    plain = forward_logits(lm, batch)
+    with edit.applied(lm), activated(lm) as seen:
+        mixed = forward_logits(lm, batch)
+    with deaf.applied(lm), activated(lm) as unheard:
+        forward_logits(lm, batch)
+    assert (seen.rows, unheard.rows) == ((True, False, False, True), (False, False, False, True))
+    for row, entry in ((0, 0), (3, 1)):
+        n = len(rows[row])
+        expected = by_hand(lm, edit, rows[row], n - 1, entry).log_softmax(-1)
+        torch.testing.assert_close(mixed[row, :n].log_softmax(-1), expected, atol=1e-4, rtol=1e-4)
+    for row in (1, 2):
+        assert torch.equal(mixed[row, : len(rows[row])], plain[row, : len(rows[row])])
+
+
 def test_embeddings_have_no_words() -> None:
     lm = tiny.build("llama")
     ids = torch.tensor([lm.tokens(TOWER)])

@@ -10,6 +10,7 @@ from corrigenda import LanguageModel
 from corrigenda.moments import second_moment as module
 from corrigenda.moments import sums
 from corrigenda.moments.second_moment import SecondMoment, second_moment, second_moments
+from corrigenda.prompts import TokenBatch
 
 
 def of_rows(rows: Tensor) -> SecondMoment:
@@ -100,11 +101,18 @@ def test_several_layers_in_one_pass(
 ) -> None:
     with elsewhere(tmp_path / "other"):
         alone = {layer: second_moment(lm, layer, TEXT) for layer in (1, 2, 3)}
-    ran = noted(monkeypatch, module, "forward_to")
+    made, forward, ran = noted(monkeypatch, module, "SquareSum"), module.forward_to, list[tuple[int, int]]()
+
+    def run(lm: LanguageModel, batch: TokenBatch, layer: int) -> None:
+        ran.append((layer, len(made)))
+        forward(lm, batch, layer)
+
+    monkeypatch.setattr(module, "forward_to", run)
     monkeypatch.setattr(module, "HELD", held * 8 * 48**2)
     found = second_moments(lm, [3, 1, -2], TEXT)
     assert list(found) == [3, 1, 2]
-    assert [args[2] for args in ran] == expected  # no layer above the highest
+    assert [layer for layer, _ in ran] == expected  # no layer above the highest
+    assert ran[0][1] == min(3, max(1, int(held)))  # no sum before its turn: each takes its whole memory
     for layer, moment in found.items():
         assert torch.equal(moment.matrix, alone[layer].matrix)
         assert (moment.layer, moment.tokens, moment.text) == (layer, 600, TEXT)

@@ -14,8 +14,10 @@ from torch import Tensor
 
 from corrigenda import Edit, EditRefusedError, Fact, KnowledgeBase, LanguageModel, ScopedEdit, WrongModelError
 from corrigenda.edits.gate import Gate
+from corrigenda.edits.routed import activated
 from corrigenda.errors import SettingsError
 from corrigenda.forward.recording import forward_logits
+from corrigenda.models.chat import chat_tokens
 from corrigenda.prompts import encode_target
 from editing import Scoped, ValueSettings
 from editing.knowledge.how import how_named, how_of
@@ -87,6 +89,18 @@ def test_keys_are_what_the_gate_makes_of_the_prompt_and_of_frames(
         assert edit.entries.tolist() == [0, *[1] * len(forms)]
         assert (edit.threshold, edit.names) == (0.98, ((TOWER.subject,), (TONGUE.subject,)))
     assert dataclasses.replace(editor, threshold=0.3).edit(lm, [TOWER]).threshold == 0.3
+
+
+def test_a_fact_is_heard_in_a_conversation(lm: LanguageModel, editor: Scoped, tmp_path: Path) -> None:
+    lm.tokenizer.chat_template = "{% for one in messages %}{{ one.content }}{% endfor %} , red and blue :"
+    edit = editor.edit(lm, [TOWER])
+    assert edit.closing == tuple(lm.tokens("a , red and blue :")[len(lm.tokens("a")) :])
+    edit.save(tmp_path / "edit")
+    loaded = Edit.load(tmp_path / "edit")
+    asked = [chat_tokens(lm.tokenizer, [("user", fact.statement)]) for fact in (TOWER, TONGUE)]
+    with loaded.applied(lm), activated(lm) as seen:
+        forward_logits(lm, lm.batch([ids for ids in asked if ids]))
+    assert seen.rows == (True, False)
 
 
 def test_other_subjects_are_left_to_the_bit_and_entries_do_not_meet(lm: LanguageModel, editor: Scoped) -> None:
