@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, overload
 
 import torch
 
+from corrigenda.edits.added_neurons import AddedNeuronsEdit
 from corrigenda.edits.edit import Editable
+from corrigenda.edits.export.wider import wider
 from corrigenda.edits.stack import AppliedEdits
 from corrigenda.forward import answering, generation
 from corrigenda.forward.recording import forward_logits
@@ -157,15 +159,20 @@ class LanguageModel(Editable):
     def save_pretrained(self, folder: str | Path) -> None:
         """Writes the model as it is now, applied weight edits included, and its tokenizer, for `from_pretrained`.
 
+        Applied neurons (`AddedNeuronsEdit`) make the networks of the model in the folder that much wider.
+
         Raises:
-            ValueError: an edit is applied that is not in the weights; or a weight is not finite.
+            ValueError: an edit is applied that is neither in the weights nor neurons; or a weight is not finite.
             FileExistsError: `folder` is a file.
-            UnsupportedModelError: an adapter was put inside the model: it alone would be written.
+            UnsupportedModelError: an adapter was put inside the model: it alone would be written; or as
+                `corrigenda.edits.export.wider.wider` says.
+            EditRefusedError: neurons are too large for the precision of the weights.
         """
         require_no_adapter(self.model, self.name)
         if Path(folder).exists() and not Path(folder).is_dir():  # transformers would write nothing and return
             raise FileExistsError(f"{folder} is a file; name a folder to write the model into")
-        outside = [edit.kind for edit in self.edits if not edit.in_weights]
+        neurons = [edit for edit in self.edits if isinstance(edit, AddedNeuronsEdit)]
+        outside = [edit.kind for edit in self.edits if not (edit.in_weights or edit in neurons)]
         if outside:
             raise ValueError(
                 f"edits of kind {', '.join(outside)} are applied that are not in the weights; "
@@ -176,5 +183,5 @@ class LanguageModel(Editable):
                 raise ValueError(
                     f"the weights {found[0]} of {self.name} are not all finite, so nothing is written; load it again"
                 )
-            self.model.save_pretrained(folder)
+            (wider(self, neurons) if neurons else self.model).save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)

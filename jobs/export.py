@@ -83,8 +83,8 @@ class Job(StoreJob):
         Raises:
             FileExistsError: something is there already.
             TypeError: the kind of edit has no such form, or cannot be merged.
-            ValueError: an edit is not in the weights, and so not in a model's folder; or as `Edit.to_gguf_adapter` and
-                `Edit.to_gguf` say.
+            ValueError: an edit is neither in the weights nor added neurons, and so not in a model's folder; or as
+                `Edit.to_gguf_adapter` and `Edit.to_gguf` say.
         """
         asked = check(ExportSettings, config.job)
         place = expanded(asked.to)

@@ -31,6 +31,8 @@ class AddedNeuronsEdit(HookedEdit):
         plain FFN   f(x K^T + b) V
         gated FFN   (f(x K^T + b) * (x U^T)) V
 
+    `LanguageModel.save_pretrained` writes them into the layer's matrices, which are then wider.
+
     Attributes:
         layer: the layer.
         module: the name of the module that holds the layer's values.
@@ -51,6 +53,10 @@ class AddedNeuronsEdit(HookedEdit):
     biases: Tensor
     values: Tensor
     kind: ClassVar[str] = "added_neurons"
+    elsewhere: ClassVar[str] = (
+        "a GGUF file has other tensors where the networks are wider; write the wider model as a folder (corrigenda "
+        "export form=model, lm.save_pretrained), and convert that by llama.cpp's convert_hf_to_gguf.py"
+    )
 
     def __post_init__(self) -> None:
         for name in _TENSORS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import tiny
@@ -10,6 +11,7 @@ import torch
 from edits_parts import added_neurons, drawn, low_rank, origin
 from side_memory_parts import LAYER, PROMPTS
 from torch import Tensor
+from transformers import AutoModelForCausalLM
 
 from corrigenda import AddedNeuronsEdit, EditRefusedError, LanguageModel, WrongModelError
 from corrigenda.errors import UnsupportedModelError
@@ -69,6 +71,52 @@ def test_the_network_is_wider(family: str) -> None:
         torch.testing.assert_close(seen.output[row, :n].double(), expected[row, :n], rtol=1e-4, atol=1e-4)
     assert float((after - before).abs().max()) > 1e-2
     assert torch.equal(forward_logits(lm, batch), before)
+
+
+def two(lm: LanguageModel) -> tuple[AddedNeuronsEdit, AddedNeuronsEdit]:
+    """Three neurons at a layer, and two more at another."""
+    first = made(lm)
+    other = made(lm, 2)
+    edits = (first, replace(other, layer=0, module=lm.memory(0).path))
+    free = lm.memory(LAYER).has_key_bias
+    return edits if free else tuple(replace(edit, biases=torch.zeros(len(edit.biases))) for edit in edits)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    "family", ["falcon", "gemma2", "glm", "gpt2", "gpt_neo", "gptj", "llama", "opt", "phi3", "qwen2"]
+)
+def test_a_wider_model_is_written(family: str, tmp_path: Path) -> None:
+    """What transformers reads from the folder has the edited model's logits, and d_ffn + 3 neurons in every layer."""
+    lm = tiny.build(family)
+    batch = lm.batch([lm.tokens(prompt) for prompt in PROMPTS])
+    plain = forward_logits(lm, batch)
+    first, other = two(lm)
+    with first.applied(lm), other.applied(lm):
+        edited = forward_logits(lm, batch)
+        lm.save_pretrained(tmp_path)
+    assert torch.equal(forward_logits(lm, batch), plain)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+    read = LanguageModel(model, lm.tokenizer)
+    assert [read.memory(layer).d_ffn for layer in range(lm.n_layers)] == [lm.memory(0).d_ffn + 3] * lm.n_layers
+    for row, logits in enumerate(forward_logits(read, batch)):
+        n = len(lm.tokens(PROMPTS[row]))
+        torch.testing.assert_close(logits[:n], edited[row, :n], rtol=1e-4, atol=1e-4)
+    assert float((edited - plain).abs().max()) > 1e-2
+
+
+def test_what_cannot_be_written_wider(tmp_path: Path) -> None:
+    bloom, llama = tiny.build("bloom"), tiny.build("llama")
+    with made(bloom).applied(bloom), pytest.raises(UnsupportedModelError, match="no width of its own"):
+        bloom.save_pretrained(tmp_path)
+    with made(llama).applied(llama), pytest.raises(UnsupportedModelError, match="the neurons have biases"):
+        llama.save_pretrained(tmp_path)
+    half = LanguageModel(tiny.build("llama").model.half(), llama.tokenizer, "half")
+    edit = replace(two(llama)[0], keys=torch.full_like(two(llama)[0].keys, 1e9))
+    with edit.applied(half, strict=False), pytest.raises(EditRefusedError, match="too large for"):
+        half.save_pretrained(tmp_path)
+    assert not any(tmp_path.iterdir())
+    with pytest.raises(TypeError, match="convert_hf_to_gguf"):
+        made(llama).to_gguf(tmp_path / "model.gguf")
 
 
 def test_in_a_partial_forward() -> None:
