@@ -77,6 +77,13 @@ class Job(job.Job):
 
     settings: ClassVar[type[LocateSettings]] = LocateSettings
     """What ``config.job`` has to be."""
+    what: ClassVar[str] = "fact"
+    """What a result is about."""
+
+    def facts(self, config: DictConfig) -> tuple[Sequence[Any], str]:
+        """What is asked about, in order, and its fingerprint."""
+        found = read_data(config.data)
+        return found, found.fingerprint
 
     def locators(self, config: DictConfig) -> Mapping[str, Any]:
         """The locators, by the names that their results get."""
@@ -101,16 +108,16 @@ class Job(job.Job):
         asked = check(self.settings, config.job)
         locators = self.locators(config)
         with folder.held():
-            facts = read_data(config.data)
+            facts, fingerprint = self.facts(config)
             lm = load_model(config)
             if folder.config is None:
                 begin(config, folder)
-            folder.identify(model_fingerprint=lm.fingerprint, data_fingerprint=facts.fingerprint)
+            folder.identify(model_fingerprint=lm.fingerprint, data_fingerprint=fingerprint)
             read, workers = self.load(config), workers_of(config)
             found = survey(lm, facts, locators, read, folder, asked.facts, asked.answer, asked.picture, workers)
-            for what, ids in (("does not know", found.unknown), ("could not be asked about", found.failed)):
+            for why, ids in (("does not know", found.unknown), ("could not be asked about", found.failed)):
                 if ids:
-                    say(f"{lm.name} {what} {counted(len(ids), 'fact')}, passed over: {', '.join(ids)}")
+                    say(f"{lm.name} {why} {counted(len(ids), self.what)}, passed over: {', '.join(ids)}")
             summary, tables = self.together(config, folder, found.results)
             folder.finish(found.summary() | summary)
         printer = Console()

@@ -8,6 +8,9 @@ if TYPE_CHECKING:
     from locate.average import average as average
     from locate.flow.knockout import AttentionKnockout as AttentionKnockout
     from locate.flow.knockout import attention_knockout as attention_knockout
+    from locate.flow.relation import RelationDecoding as RelationDecoding
+    from locate.flow.relation import linear_relation as linear_relation
+    from locate.flow.relation_results import LinearRelation as LinearRelation
     from locate.flow.results import AttentionKnockoutResult as AttentionKnockoutResult
     from locate.lens.backward import BackwardLens as BackwardLens
     from locate.lens.backward import BackwardLensResult as BackwardLensResult

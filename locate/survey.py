@@ -66,7 +66,7 @@ def survey(
 
     Args:
         lm: the model.
-        facts: the facts, in order.
+        facts: the facts, in order; or what else has an id and a statement, as the facts of a relation.
         locators: what to run on each fact, by name.
         load: reads a result that an earlier part of the run saved.
         folder: where results go (``results/``, ``pictures/``, a line each in ``cases.jsonl``), and where those of an

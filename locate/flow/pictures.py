@@ -1,7 +1,8 @@
 """The pictures of flow; they are given figures and know no result, so that results can draw themselves."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -67,3 +68,66 @@ def ranks_by_layer(path: str | Path, ranks: Mapping[str, Tensor], token: str, ra
             other = axes.twinx()
             other.plot(range(depth), (100 * rates).tolist(), color="gray", linestyle="dotted")
             other.set_ylabel("attributes rate of the subject (%, dotted)")
+
+
+def relation_by_layer(
+    path: str | Path,
+    layers: Sequence[int],
+    at_beta: Tensor,
+    best: Tensor,
+    chosen: int,
+    figures: Mapping[str, tuple[float, float | None, float | None]],
+    title: str,
+) -> None:
+    """The held-out faithfulness of a relation's map by layer, and beside it the figures on the tests.
+
+    Args:
+        path: where to; the suffix says in which format.
+        layers: which.
+        at_beta: the share with the beta that was chosen, (layer,).
+        best: with the best beta of each layer, (layer,).
+        chosen: the layer that was chosen.
+        figures: by label a share, and the interval's bounds or None.
+        title: what stands above.
+
+    Raises:
+        ValueError: the suffix is none of PNG, PDF and SVG.
+    """
+    with chart(path, plot_text(title, 80), height=4.5) as axes:
+        axes.plot(layers, (100 * best).tolist(), color="silver", label="training samples, held out: best beta")
+        axes.plot(layers, (100 * at_beta).tolist(), color="black", label="at the beta chosen")
+        axes.axvline(chosen, color="gray", linewidth=0.8)
+        for number, (label, (share, low, high)) in enumerate(figures.items()):
+            place = layers[-1] + 2 + number
+            axes.scatter([place], [100 * share], color=f"C{number}", marker="osx+dv^"[number % 7], label=label)
+            if low is not None and high is not None:
+                axes.plot([place, place], [100 * low, 100 * high], color=f"C{number}", linewidth=0.8)
+        ticks_at_layers(axes, layers)
+        axes.set_ylim(-3, 103)
+        axes.set_xlabel("layer that the subject's state enters")
+        axes.set_ylabel("share (%)")
+
+
+def relations_side_by_side(path: str | Path, figures: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> None:
+    """Shares of relations, a relation a row and a mark a figure; that of faithfulness with its interval.
+
+    Args:
+        path: where to; the suffix says in which format.
+        figures: by relation, by figure, its ``share`` and the interval's ``low`` and ``high``.
+        names: which figures.
+
+    Raises:
+        ValueError: the suffix is none of PNG, PDF and SVG.
+    """
+    with chart(path, "linear relations", height=1.6 + 0.28 * len(figures)) as axes:
+        for number, name in enumerate(names):
+            rows = [(place, each[name]) for place, each in enumerate(figures.values()) if name in each]
+            where = [100 * each["share"] for _, each in rows]
+            axes.scatter(where, [place for place, _ in rows], marker="osx+dv^"[number % 7], label=name, s=24)
+            if name == "faithfulness":
+                for place, each in rows:
+                    if each["low"] is not None:
+                        axes.plot([100 * each["low"], 100 * each["high"]], [place, place], color=f"C{number}")
+        axes.set_yticks(range(len(figures)), [plot_text(name, 40) for name in figures])
+        axes.invert_yaxis()
+        axes.set_xlabel("share (%)")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from golden.made import FACTS, editor, model
+from relation_parts import known
 from safetensors.torch import load_file
 
 import locate
@@ -13,6 +14,7 @@ from corrigenda import LanguageModel
 from corrigenda.moments.text import Text
 from locate.flow.attributes import attribute_flow
 from locate.flow.function import decode_early, transplant
+from locate.flow.relation_results import RelationSurvey
 from locate.lens.aggregation import aggregation
 from locate.lens.agreement import agreement
 from locate.lens.early_exit import EarlyExitSettings, early_exit
@@ -53,6 +55,11 @@ def neurons(lm: LanguageModel, **settings: Any) -> list[Any]:
     return [locate.Neurons(steps=4, **settings).find(lm, fact) for fact in FACTS[:2]]
 
 
+def related(lm: LanguageModel, template: str = "the language of {} is", name: str = "tongue") -> locate.LinearRelation:
+    facts = known(lm, template, name=name)
+    return locate.linear_relation(lm, facts, samples=4, layers=(1, 2), ranks=(1, 4, 16))
+
+
 def triggers(lm: LanguageModel) -> Any:
     return trigger_examples(lm, TEXT, t=3)
 
@@ -78,6 +85,8 @@ RESULTS: Mapping[str, Callable[[LanguageModel], Any]] = {
     "trace_average": lambda lm: locate.average([locate.causal_trace(lm, fact, "top") for fact in FACTS[:2]]),
     "knockout": lambda lm: knocked(lm)[0],
     "knockout_average": lambda lm: locate.average(knocked(lm)),
+    "relation": related,
+    "relations": lambda lm: RelationSurvey.of([related(lm), related(lm, "the tongue of {} is", "speech")]),
     "attributes": lambda lm: attribute_flow(lm, FACT, ["London England tower river"], "top", k=5),
     "decode_early": lambda lm: decode_early(lm, PROMPT, {"true": "Paris", "new": "Rome"}),
     "transplant_add": lambda lm: transplant(lm, PROMPT, OTHER.statement, "Rome"),

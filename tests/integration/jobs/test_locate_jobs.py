@@ -5,9 +5,11 @@ import program
 import pytest
 import tiny
 import torch
+from relation_parts import known
 from run_parts import SMALL_EDITOR, SUBJECTS, cut_short, make_home, own_data, record, summary_in
 
 from locate import BackwardLensResult, CausalTraceResult
+from locate.flow.relation_results import LinearRelation, RelationSurvey
 from locate.flow.results import AverageKnockout
 from locate.neurons.refine import NeuronsResult
 from locate.tracing.average import AverageTrace
@@ -99,3 +101,29 @@ def test_knockout_and_backward_jobs(home: Path) -> None:
         BackwardLensResult.load(place).target
         == json.loads((home / "facts.jsonl").read_text().splitlines()[0])["target_new"]
     )
+
+
+def test_relation_job_and_its_resumption(home: Path) -> None:
+    lm = tiny.build("llama")
+    for name in ("tongue", "speech"):
+        facts = known(lm, name=name)
+        content = {"name": name, "prompt_templates": [facts[0].prompt]}
+        content["samples"] = [{"subject": fact.subject, "object": fact.target_true} for fact in facts]
+        (home / "relations").mkdir(exist_ok=True)
+        (home / "relations" / f"{name}.json").write_text(json.dumps(content))
+    one = {"name": "alone", "prompt_templates": ["{} is"], "samples": [{"subject": "Paris", "object": "red"}]}
+    (home / "relations" / "alone.json").write_text(json.dumps(one))
+    small = ["job=relation", "job.samples=relations", "job.locator.samples=4", "job.locator.layers=[1,2]"]
+    out = run(home, *small, "hydra.run.dir=related")
+    folder = home / "related"
+    assert "could not be asked about 1 relation, passed over: alone" in out
+    summary = summary_in(folder)
+    assert (summary["n_located"], summary["together"]["n_relations"]) == (2, 2)
+    assert RelationSurvey.load(folder / "together").summary()["means"] == summary["together"]["means"]
+    assert (folder / "together.png").stat().st_size > 1000
+    assert LinearRelation.load(folder / "results" / "0002-tongue").relation == "tongue"
+    cut_short(folder, 2)
+    run(home, "resume=related")
+    assert summary_in(folder)["together"] == summary["together"]
+    misspelt = program.call(home, *own_data(home), *small, "job.relations=[tonge]", succeeds=False)
+    assert "there is no relation 'tonge'; did you mean tongue" in misspelt
