@@ -58,6 +58,6 @@ class EntrySolver:
             found["position"] = "last"
         if editor.prefixes is None:
             found["contexts"] = contexts(lm, editor.prefix_lengths, editor.text, editor.seed)
-        if editor.frames.number:
+        if editor.frames.most:
             found["frames"] = editor.frames.key
         return found

@@ -340,4 +340,4 @@ class ClosedForm:
         """The contexts, and how much each counts in a key."""
         found = contexts(lm, self.prefix_lengths, self.text, self.seed, self.prefixes)
         others = [number for _, number in self.prefix_lengths] if self.prefixes is None else [len(found) - 1]
-        return found, group_weights([1, *filter(None, (*others, self.frames.number))])
+        return found, group_weights([1, *filter(None, (*others, self.frames.most))])

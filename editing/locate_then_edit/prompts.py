@@ -174,7 +174,7 @@ def build_prompts(
     at_start = []
     at_subject = position == "subject"
     for number, fact in enumerate(facts):
-        every = wordings(fact, prefixes, frames)
+        every = wordings(fact, prefixes, frames, lm.tokenizer)
         at_start.append(at_subject and _at_start(lm, fact))
         later = [one for one in every if not (at_subject and _left_out(lm, one, len(prefixes)))]
         rows += [_rewriting(lm, one, number, position) for one in later or every]

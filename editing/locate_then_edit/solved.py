@@ -117,7 +117,7 @@ class Solving:
             the layers has to report, with ``"solved": "kept"`` where it was taken from the disk.
         """
         state = f"{lm.cache_key} {lm.edits.content_hash()} {lm.dtype}" if self.keep else ""
-        entries = [[{n: self._entry(state, fact, n) for n in layers} for fact in batch.facts] for batch in batches]
+        entries = [[{n: self._entry(lm, state, fact, n) for n in layers} for fact in batch.facts] for batch in batches]
         found = [
             [{n: read(path) if self.keep else None for n, path in paths.items()} for paths in facts]
             for facts in entries
@@ -148,7 +148,7 @@ class Solving:
         found = self.workers.each(lm, work, todo, _named, passed=(EditRefusedError,))
         yield from found if self.note is None else track(found, told, bar=False, total=len(todo))
 
-    def _entry(self, state: str, fact: Fact, layer: int) -> Path:
+    def _entry(self, lm: LanguageModel, state: str, fact: Fact, layer: int) -> Path:
         asked: dict[str, Any] = {
             "format": FORMAT,
             "model": state,
@@ -158,7 +158,7 @@ class Solving:
             "site": self.site,
             "layer": layer,
         }
-        if forms := self.frames.of(fact):
+        if forms := self.frames.with_chat(fact, lm.tokenizer):
             asked["frames"] = forms
         if self.position != "subject":
             asked["position"] = self.position

@@ -86,7 +86,8 @@ class Scoped(OneLayer):
             (`Fact.other_names`).
         prefix_lengths: pairs (tokens, number) of texts before the prompt (`editing.shared.contexts`).
         prefixes: texts to use instead; the first should be "" (the bare prompt).
-        frames: other forms of the facts: v is solved over them, too, and each is a key of the entry beside its prompt.
+        frames: other forms of the facts: v is solved over them, too, and each is a key of the entry beside its prompt;
+            but not that of a conversation (`frames.chat`), in which a question has the key that it has bare.
         value: how v is solved for. It is not done when its loss is low, but when the new object has been the most
             likely answer for `confident_steps` steps: it then carries further. Nothing is to be kept on another prompt
             (`kl_factor`): the gate keeps it.
@@ -289,7 +290,7 @@ class Scoped(OneLayer):
 
     def _weights(self, lm: LanguageModel) -> Tensor:
         """How much each context counts in a mean over them: as much as any other."""
-        return group_weights([1] * (len(self._prefixes(lm)) + self.frames.number))
+        return group_weights([1] * (len(self._prefixes(lm)) + self.frames.most))
 
     def _keys(self, lm: LanguageModel, gate: Gate, facts: Sequence[Fact]) -> tuple[Tensor, Tensor]:
         """The keys, (key, width), and whose each is, (key,)."""

@@ -11,8 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from transformers import PreTrainedTokenizerBase
+
 from corrigenda import Fact
 from corrigenda.data.relations import relations, relations_in, relations_of
+from corrigenda.errors import SettingsError
+from corrigenda.models.chat import chat_text
 from corrigenda.settings.checked import Count, checked
 
 
@@ -27,10 +31,12 @@ class Frames:
     Attributes:
         number: so many for a fact at most; 0 for none.
         file: relations and their forms, in the layout of corrigenda/data/relations.txt; None for those that ship.
+        chat: whether the prompt as a user's turn of a conversation, in the model's chat template, is one besides these.
     """
 
     number: Count = 0
     file: str | None = None
+    chat: bool = False
 
     def of(self, fact: Fact) -> tuple[str, ...]:
         """A fact's frames, each with one ``{}`` for the subject.
@@ -46,11 +52,30 @@ class Frames:
         found = dict.fromkeys(form for form in (*fact.frames, *forms) if form != fact.prompt)
         return tuple(found)[: self.number]
 
+    def with_chat(self, fact: Fact, tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
+        """The same, after the prompt as a user's turn where that is asked for.
+
+        Raises:
+            SettingsError: the file cannot be used; or the tokenizer has no chat template.
+        """
+        if not self.chat:
+            return self.of(fact)
+        turn = chat_text(tokenizer, [("user", fact.prompt)])
+        if turn is None:
+            raise SettingsError("frames.chat=true: the model's tokenizer has no chat template; leave it out")
+        return (turn, *self.of(fact))
+
+    @property
+    def most(self) -> int:
+        """How many a fact has at most."""
+        return self.number + self.chat
+
     @property
     def key(self) -> str:
         """A name for what is kept on disk: equal for equal settings and relations."""
         known = relations() if self.file is None else relations_in(self.file)
-        return f"{self.number}-{hashlib.sha256(repr(known).encode()).hexdigest()[:16]}"
+        chat = "chat-" if self.chat else ""
+        return f"{chat}{self.number}-{hashlib.sha256(repr(known).encode()).hexdigest()[:16]}"
 
 
 NO_FRAMES = Frames()
@@ -70,13 +95,13 @@ class Wording(NamedTuple):
     fact: Fact
 
 
-def wordings(fact: Fact, prefixes: Sequence[str], frames: Frames) -> list[Wording]:
+def wordings(fact: Fact, prefixes: Sequence[str], frames: Frames, tokenizer: PreTrainedTokenizerBase) -> list[Wording]:
     """The fact's prompt behind each prefix, then each of its frames: the first behind the first prefix, and so on.
 
     Where there are more frames than prefixes these are gone through again.
     """
     own = [Wording(place, prefix, fact) for place, prefix in enumerate(prefixes)]
-    asked = (dataclasses.replace(fact, prompt=frame) for frame in frames.of(fact))
+    asked = (dataclasses.replace(fact, prompt=frame) for frame in frames.with_chat(fact, tokenizer))
     return own + [
         Wording(len(prefixes) + number, prefixes[number % len(prefixes)], one) for number, one in enumerate(asked)
     ]

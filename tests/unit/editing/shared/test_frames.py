@@ -28,6 +28,7 @@ TOWER = Fact(
     frames=("in the city with {} is the capital of", "the country with {} is"),
 )
 PREFIXES = ("", "red green . ")
+CHAT = "{% for one in messages %}{{ one.role }} : {{ one.content }} .{% endfor %} assistant :"
 
 
 def test_own_frames_first_then_forms_of_the_relation() -> None:
@@ -75,7 +76,7 @@ def test_a_file_of_relations(tmp_path: Path) -> None:
 
 def test_each_frame_stands_behind_a_prefix_in_turn() -> None:
     fact = dataclasses.replace(BORN, frames=tuple(f"{word} {{}} is" for word in "abc"))
-    found = wordings(fact, PREFIXES, Frames(3))
+    found = wordings(fact, PREFIXES, Frames(3), tiny.build("gpt2").tokenizer)
     assert [(one.place, one.prefix + one.fact.statement) for one in found] == [
         (0, "Ada was born in"),
         (1, "red green . Ada was born in"),
@@ -83,6 +84,27 @@ def test_each_frame_stands_behind_a_prefix_in_turn() -> None:
         (3, "red green . b Ada is"),
         (4, "c Ada is"),
     ]
+
+
+def test_a_conversation_is_a_frame(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The first one; it counts in a mean key as any other."""
+    stand_ins.without_text(monkeypatch, tmp_path)
+    lm = tiny.build("llama")
+    frames = Frames(1, chat=True)
+    with pytest.raises(SettingsError, match=r"frames\.chat=true: the model's tokenizer has no chat template"):
+        frames.with_chat(BORN, lm.tokenizer)
+    lm.tokenizer.chat_template = CHAT
+    bare = frames.of(BORN)
+    assert frames.with_chat(BORN, lm.tokenizer) == (f"user : {BORN.prompt} . assistant :", *bare)
+    assert Frames(1).with_chat(BORN, lm.tokenizer) == bare
+    assert (frames.most, Frames(chat=True).of(BORN)) == (2, ())
+    assert frames.key != Frames(1).key
+    value = ValueSettings(steps=3)
+    said = Memit(layers=(1,), prefixes=PREFIXES, frames=Frames(chat=True), value=value)
+    own = dataclasses.replace(TOWER, frames=(f"user : {TOWER.prompt} . assistant :",))
+    written = Memit(layers=(1,), prefixes=PREFIXES, frames=Frames(1), value=value)
+    found = [editor.edit(lm, [fact]) for editor, fact in ((said, TOWER), (written, own))]
+    assert torch.equal(found[0].delta(1), found[1].delta(1))
 
 
 def test_rows_and_keys_over_frames(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -144,8 +166,11 @@ def test_edits_over_frames(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 def test_what_is_kept_on_disk_goes_by_the_frames() -> None:
     settings = ValueSettings()
     plain, framed = (Solving(PREFIXES, settings, "block", True, frames=Frames(n)) for n in (0, 2))
-    assert plain._entry("m", BORN, 1) != framed._entry("m", BORN, 1)
-    assert plain._entry("m", BORN, 1) == Solving(PREFIXES, settings, "block", True)._entry("m", BORN, 1)
+    lm = tiny.build("gpt2")
+    lm.tokenizer.chat_template = CHAT
+    in_chat = Solving(PREFIXES, settings, "block", True, frames=Frames(chat=True))
+    assert len({one._entry(lm, "m", BORN, 1) for one in (plain, framed, in_chat)}) == 3
+    assert plain._entry(lm, "m", BORN, 1) == Solving(PREFIXES, settings, "block", True)._entry(lm, "m", BORN, 1)
     lm = tiny.build("llama")
     without, with_frames = (EntrySolver(Memit(prefixes=PREFIXES, frames=Frames(n))).settings(lm) for n in (0, 2))
     assert without != with_frames
