@@ -7,6 +7,7 @@ from moments_parts import TEXT, elsewhere, noted
 from torch import Tensor
 
 from corrigenda import LanguageModel
+from corrigenda.forward.recording import forward_to
 from corrigenda.moments import second_moment as module
 from corrigenda.moments import sums
 from corrigenda.moments.second_moment import SecondMoment, second_moment, second_moments
@@ -101,11 +102,11 @@ def test_several_layers_in_one_pass(
 ) -> None:
     with elsewhere(tmp_path / "other"):
         alone = {layer: second_moment(lm, layer, TEXT) for layer in (1, 2, 3)}
-    made, forward, ran = noted(monkeypatch, module, "SquareSum"), module.forward_to, list[tuple[int, int]]()
+    made, ran = noted(monkeypatch, module, "SquareSum"), list[tuple[int, int]]()
 
     def run(lm: LanguageModel, batch: TokenBatch, layer: int) -> None:
         ran.append((layer, len(made)))
-        forward(lm, batch, layer)
+        forward_to(lm, batch, layer)
 
     monkeypatch.setattr(module, "forward_to", run)
     monkeypatch.setattr(module, "HELD", held * 8 * 48**2)
