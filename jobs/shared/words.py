@@ -26,7 +26,10 @@ OWN: Mapping[str, Mapping[str, Literal["text", "path", "other"]]] = {
         **dict.fromkeys(("max_tokens", "kept_tokens", "timeout", "retries", "parallel"), "other"),
         **dict.fromkeys((f"accept.{rule}" for rule in ("efficacy", "paraphrases", "preservation", "bleed")), "other"),
     },
-    "export": {"edit": "path", "to": "path", "form": "other", "rank": "other", "dtype": "other"},
+    "export": {
+        **{"edit": "path", "to": "path"},
+        **dict.fromkeys(("form", "rank", "dtype", "merge", "density"), "other"),
+    },
     "studio": {"list": "path", "folder": "path", "host": "text", "port": "other", "open": "other"},
 }
 """By job its own settings, the one that needs no name first. Texts and paths are put into quotes; a path may be in
