@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from corrigenda.edits.coefficients import CoefficientEdit as CoefficientEdit
     from corrigenda.edits.context import ContextEdit as ContextEdit
     from corrigenda.edits.edit import Edit as Edit
+    from corrigenda.edits.hopfield import HopfieldEdit as HopfieldEdit
     from corrigenda.edits.low_rank import LowRankEdit as LowRankEdit
     from corrigenda.edits.masked_memory import MaskedMemoryEdit as MaskedMemoryEdit
     from corrigenda.edits.origin import Origin as Origin

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from editing.locate_then_edit.targets import ValueSettings as ValueSettings
     from editing.locate_then_edit.ultraedit import UltraEdit as UltraEdit
     from editing.memory_based.grace import Grace as Grace
+    from editing.memory_based.horen import Horen as Horen
     from editing.memory_based.ike import Ike as Ike
     from editing.memory_based.melo import Melo as Melo
     from editing.memory_based.memoir import Memoir as Memoir

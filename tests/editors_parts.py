@@ -41,6 +41,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "erase_neurons": NEURONS,
     "finetune": TUNED,
     "grace": {"layer": LAYER, "radius": 1.0, "steps": 3},
+    "horen": {"layer": LAYER, "steps": 3, "threshold": 0.999},
     "ike": {"demonstrations": {"path": DEMONSTRATIONS}, "copies": 0, "updates": 1, "retained": 0, "form": SHORT},
     "in_context": {},
     "lora": ADAPTED,

@@ -17,6 +17,7 @@ from corrigenda import (
     ContextEdit,
     Edit,
     Fact,
+    HopfieldEdit,
     LanguageModel,
     LowRankEdit,
     MaskedMemoryEdit,
@@ -102,6 +103,13 @@ def blocks(lm: LanguageModel, seed: int) -> Edit:
     return BlocksEdit(origin(lm), memory.layer, memory.path, *members, *clusters, *factors)
 
 
+def hopfield(lm: LanguageModel, seed: int) -> Edit:
+    memory = lm.memory(1)
+    keys = torch.nn.functional.normalize(drawn(seed, 2, memory.d_ffn), dim=1)
+    entries = keys, drawn(seed, 2, memory.d_model)
+    return HopfieldEdit(origin(lm), memory.layer, memory.path, *entries, 0.1, 20.0, -1.0, 0.5, "onwards")  # always met
+
+
 def attached(lm: LanguageModel, seed: int) -> Edit:
     layers = []
     for layer in (1, 2):
@@ -156,6 +164,7 @@ KINDS: list[Make] = [
     side_memory,
     codebook,
     blocks,
+    hopfield,
     attached,
     scoped,
     retrieval,

@@ -24,6 +24,7 @@ KINDS = (
     "corrigenda.edits.coefficients",
     "corrigenda.edits.context",
     "corrigenda.edits.experts",
+    "corrigenda.edits.hopfield",
     "corrigenda.edits.low_rank",
     "corrigenda.edits.retrieval",
     "corrigenda.edits.masked_memory",

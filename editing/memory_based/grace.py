@@ -232,26 +232,42 @@ class Grace(OneLayer):
             book.radii[entry] = others
         return figures, book.append(key, value, radius, label)
 
-    @differentiable()
     def _learn(self, forward: RowsForward, side: SideLayer, start: Tensor) -> tuple[Tensor, list[float]]:
-        """The best value, and the losses before each step and at the end; the last is not finite if that stopped it."""
-        old = side.memory.read(forward.coefficients).float()
-        value = start.clone().requires_grad_()
-        at = replaced(self.replace, forward.prompt, forward.tail)[..., None]
-        optimiser = torch.optim.Adam([value], lr=self.lr * max(float(start.square().mean().sqrt()), 1e-6))
-        best, losses = start.clone(), list[float]()
-        for step in range(self.steps + 1):
-            with torch.set_grad_enabled(step < self.steps):
-                loss = forward.nll(torch.where(at, value - old, 0))[0]
-            losses.append(float(loss.detach()))
-            if losses[-1] == min(losses):
-                best = value.detach().clone()
-            if not self.stop <= losses[-1] < math.inf or step == self.steps:
-                return best, losses
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-        raise AssertionError("unreachable")
+        return learn_value(forward, side, start, self.replace, self.steps, self.lr, self.stop)
+
+
+@differentiable()
+def learn_value(
+    forward: RowsForward, side: SideLayer, start: Tensor, replace: Replace, steps: int, lr: float, stop: float
+) -> tuple[Tensor, list[float]]:
+    """The best value, and the losses before each step and at the end; the last is not finite if that stopped it.
+
+    Args:
+        forward: of one row.
+        side: the layer.
+        start: where the value begins, (d_model,).
+        replace: at which tokens it takes the place of the FFN's output.
+        steps: gradient steps, at most.
+        lr: Adam's learning rate, in units of the root mean square of `start`.
+        stop: the loss per token at which it is done.
+    """
+    old = side.memory.read(forward.coefficients).float()
+    value = start.clone().requires_grad_()
+    at = replaced(replace, forward.prompt, forward.tail)[..., None]
+    optimiser = torch.optim.Adam([value], lr=lr * max(float(start.square().mean().sqrt()), 1e-6))
+    best, losses = start.clone(), list[float]()
+    for step in range(steps + 1):
+        with torch.set_grad_enabled(step < steps):
+            loss = forward.nll(torch.where(at, value - old, 0))[0]
+        losses.append(float(loss.detach()))
+        if losses[-1] == min(losses):
+            best = value.detach().clone()
+        if not stop <= losses[-1] < math.inf or step == steps:
+            return best, losses
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    raise AssertionError("unreachable")
 
 
 def usual_distance(side: SideLayer, text: Text) -> float:

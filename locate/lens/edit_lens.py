@@ -29,6 +29,7 @@ from corrigenda.edits.added_neurons import AddedNeuronsEdit
 from corrigenda.edits.attached import AttachedEdit
 from corrigenda.edits.codebook import CodebookEdit
 from corrigenda.edits.experts import ExpertsEdit
+from corrigenda.edits.hopfield import HopfieldEdit
 from corrigenda.edits.masked_memory import MaskedMemoryEdit
 from corrigenda.edits.scoped import ScopedEdit
 from corrigenda.edits.side_memory import SideMemoryEdit
@@ -262,7 +263,7 @@ def updates(lm: LanguageModel, edit: Edit) -> list[Update]:
         return [Update(edit.layer, number, None, delta) for number, delta in enumerate(masked)]
     if isinstance(edit, SideMemoryEdit):
         return [Update(edit.layer, number, None, delta) for number, delta in enumerate(edit.deltas)]
-    if isinstance(edit, CodebookEdit):
+    if isinstance(edit, (CodebookEdit, HopfieldEdit)):
         keys = torch.nn.functional.normalize(edit.keys, dim=1)
         return [
             Update(edit.layer, number, key[:, None], value[None])

@@ -38,7 +38,7 @@ OF_WEIGHTS = [
     "adalora",
 ]
 WISE = [name for name in EDITORS.declared if name.startswith("wise")]
-CAUSAL = [*OF_WEIGHTS, "shift", "grace", "wise_whitened", "memoir", "t_patcher"]
+CAUSAL = [*OF_WEIGHTS, "shift", "grace", "wise_whitened", "memoir", "t_patcher", "horen"]
 
 
 def build(family: str = "llama") -> LanguageModel:
@@ -306,7 +306,7 @@ def test_a_layer_that_is_not_there(name: str) -> None:
             call()
 
 
-@pytest.mark.parametrize("name", ["rome", *OF_WEIGHTS[5:], "grace", "wise_whitened", "memoir", "t_patcher"])
+@pytest.mark.parametrize("name", ["rome", *OF_WEIGHTS[5:], "grace", "wise_whitened", "memoir", "t_patcher", "horen"])
 def test_what_is_not_finite_is_refused_with_its_fact(name: str) -> None:
     lm, chosen = build(), editor(name)
     prepare(chosen, lm)

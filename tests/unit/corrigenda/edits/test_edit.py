@@ -18,6 +18,7 @@ from edits_parts import (
     attached,
     blocks,
     codebook,
+    hopfield,
     low_rank,
     origin,
     same,
@@ -216,7 +217,9 @@ def test_describe(lm: LanguageModel) -> None:
     assert lines[-1] == "  and 2 more"
 
 
-@pytest.mark.parametrize("make", [codebook, blocks, attached, scoped, side_memory], ids=lambda make: make.__name__)
+@pytest.mark.parametrize(
+    "make", [codebook, blocks, hopfield, attached, scoped, side_memory], ids=lambda make: make.__name__
+)
 def test_edits_beside_the_weights_that_differ_in_a_number_have_another_hash(make: Make, lm: LanguageModel) -> None:
     one, other = make(lm, 1), make(lm, 2)
     assert one._settings() == other._settings()

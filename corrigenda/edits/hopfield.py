@@ -1,0 +1,135 @@
+"""`HopfieldEdit`: learned FFN outputs for prompts that one step of a Hopfield network brings near a stored key.
+
+Fang, Xie and Ran 2026, "HoReN: Normalized Hopfield Retrieval for Large-Scale Sequential Model Editing".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from corrigenda.edits.codebook import Replace, replaced
+from corrigenda.edits.edit import Editable
+from corrigenda.edits.masked_memory import mean_coefficients
+from corrigenda.edits.origin import Origin, require_finite
+from corrigenda.edits.routed import RoutedEdit
+from corrigenda.errors import WrongModelError
+from corrigenda.models.routes import MAIN, Passage
+
+
+class PlacedEntries(NamedTuple):
+    """Keys and values on the model's device."""
+
+    keys: Tensor
+    values: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class HopfieldEdit(RoutedEdit):
+    """A codebook beside the values of one layer, asked by direction.
+
+    The query q of a prompt is the direction of its mean coefficients over the last `part` of its tokens. With unit keys
+    K, one damped step of a modern Hopfield network and then the nearest key:
+
+        q' = (1 - alpha) q + alpha softmax(beta q K^T) K,  of length 1
+        j* = argmax q' K^T, and value j* stands in for the FFN's output if q' k_j* >= threshold; else nothing changes
+
+    Decided when the prompt is seen, for all that follows it (`corrigenda.edits.routed`).
+
+    Attributes:
+        keys: K, (entry, d_ffn), in float32 on the CPU, each of length 1.
+        values: (entry, d_model).
+        alpha: how far the query is drawn towards what is recalled, 0 to 1.
+        beta: the inverse temperature.
+        threshold: the cosine from which on an entry answers.
+        part: the share of the prompt's tokens, from its end, that the query is made of; at least one token.
+        replace: at which tokens the value stands (`CodebookEdit`).
+
+    Raises:
+        EditRefusedError: a tensor is not finite.
+        ValueError: shapes do not fit one another, keys are not of length 1, or a setting is out of its range.
+    """
+
+    keys: Tensor
+    values: Tensor
+    alpha: float
+    beta: float
+    threshold: float
+    part: float
+    replace: Replace
+    kind: ClassVar[str] = "hopfield"
+
+    def __post_init__(self) -> None:
+        for name in ("keys", "values"):
+            object.__setattr__(self, name, getattr(self, name).detach().float().cpu())
+        if self.keys.ndim != 2 or self.values.ndim != 2 or not 0 < len(self.values) == len(self.keys):
+            raise ValueError(f"entries with keys {tuple(self.keys.shape)} and values {tuple(self.values.shape)}")
+        require_finite(self.kind, self._tensors())
+        if bool(((self.keys.norm(dim=1) - 1).abs() > 1e-3).any()):
+            raise ValueError("the keys of a hopfield edit must be of length 1")
+        if not (0 <= self.alpha <= 1 and 0 < self.beta < math.inf and -1 <= self.threshold <= 1 and 0 < self.part <= 1):
+            raise ValueError(
+                f"alpha={self.alpha!r} must lie in 0 to 1, beta={self.beta!r} be positive, "
+                f"threshold={self.threshold!r} be a cosine, part={self.part!r} a share above 0"
+            )
+        if self.replace not in get_args(Replace):
+            raise ValueError(f"replace={self.replace!r} must be one of {', '.join(get_args(Replace))}")
+
+    @property
+    def _width(self) -> int:
+        return self.keys.shape[1]
+
+    def _check(self, lm: Any) -> None:
+        super()._check(lm)
+        mine, d_model = self.values.shape[1], lm.memory(self.layer).d_model
+        if mine != d_model:
+            raise WrongModelError(f"layer {self.layer}: the values have {mine} numbers, {lm.name}'s {d_model}")
+
+    def _on(self, lm: Editable) -> PlacedEntries:
+        device = lm.memory(self.layer).weight.device
+        return PlacedEntries(self.keys.to(device), self.values.to(device))
+
+    def _route(self, placed: PlacedEntries, coefficients: Tensor, passage: Passage) -> Tensor:
+        lengths = passage.prompt.sum(1, keepdim=True)
+        counted = passage.prompt & (passage.place > lengths * (1 - self.part))
+        q = direction(coefficients, counted)
+        recalled = (self.beta * q @ placed.keys.T).softmax(1) @ placed.keys
+        drawn = functional.normalize((1 - self.alpha) * q + self.alpha * recalled, dim=1)
+        cosine, entry = (drawn @ placed.keys.T).max(1)
+        return torch.where((lengths[:, 0] > 0) & (cosine >= self.threshold), entry, MAIN)
+
+    def _answer(
+        self, placed: PlacedEntries, coefficients: Tensor, output: Tensor, memory: int, passage: Passage
+    ) -> Tensor:
+        at = replaced(self.replace, passage.prompt, passage.tail)
+        return torch.where(at[..., None], placed.values[memory].to(output.dtype), output)
+
+    def _summary(self) -> str:
+        return f"layer {self.layer}, {len(self.keys)} entries, asked at a cosine of {self.threshold:g} and above"
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {"keys": self.keys, "values": self.values}
+
+    def _settings(self) -> dict[str, Any]:
+        names = ("layer", "module", "alpha", "beta", "threshold", "part", "replace")
+        return {name: getattr(self, name) for name in names}
+
+    @classmethod
+    def _restore(cls, origin: Origin, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> HopfieldEdit:
+        return cls(origin, keys=tensors["keys"], values=tensors["values"], **settings)
+
+
+def direction(coefficients: Tensor, counted: Tensor) -> Tensor:
+    """The direction of each row's mean coefficients over the counted positions: (batch, d_ffn), of length 1.
+
+    Args:
+        coefficients: (batch, position, d_ffn).
+        counted: (batch, position).
+    """
+    return functional.normalize(mean_coefficients(coefficients, counted), dim=1)
