@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from corrigenda.edits.codebook import CodebookEdit as CodebookEdit
     from corrigenda.edits.coefficients import CoefficientEdit as CoefficientEdit
     from corrigenda.edits.context import ContextEdit as ContextEdit
+    from corrigenda.edits.counterfactual import CounterfactualEdit as CounterfactualEdit
     from corrigenda.edits.edit import Edit as Edit
     from corrigenda.edits.hopfield import HopfieldEdit as HopfieldEdit
     from corrigenda.edits.low_rank import LowRankEdit as LowRankEdit

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from editing.memory_based.memoir import Memoir as Memoir
     from editing.memory_based.retrieval import Retrieve as Retrieve
     from editing.memory_based.scoped import Scoped as Scoped
+    from editing.memory_based.serac import Serac as Serac
     from editing.memory_based.t_patcher import TPatcher as TPatcher
     from editing.memory_based.wise.unrelated import Unrelated as Unrelated
     from editing.memory_based.wise.wise import Wise as Wise

@@ -10,7 +10,7 @@ from rich.table import Table
 from corrigenda.settings.checked import checked
 from corrigenda.system.files import expanded
 from editing.learned.hypernetwork import kept_network
-from editing.learned.learned import Learned
+from editing.learned.trained import Trained
 from editing.learned.training import HypernetworkTraining
 from jobs.shared.base import choices, load_model, say, wide_console
 from jobs.shared.data import read_data
@@ -51,8 +51,10 @@ class Job(StoreJob):
         """
         asked = check(TrainSettings, config.job)
         editor = instantiate_editor(config.editor)
-        if not isinstance(editor, Learned):
-            raise ValueError(f"editor={choices()['editor']} has no network to train: take editor=mend or editor=malmen")
+        if not isinstance(editor, Trained):
+            raise ValueError(
+                f"editor={choices()['editor']} has no network to train: take editor=mend, editor=malmen or editor=serac"
+            )
         facts = list(read_data(config.data))
         lm = load_model(config)
         try:

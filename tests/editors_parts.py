@@ -54,6 +54,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "retrieval": {},
     "rome": AT_SUBJECT | {"layer": LAYER, "flag_norm": 1e9},
     "scoped": {"layer": 2, "prefix_lengths": ((3, 2),), "value": VALUE, "text": TEXT},
+    "serac": {"layers": (1, 2), "untrained": True},
     "shift": {"layer": LAYER},
     "suit": CLOSED,
     "suppress": NEURONS,

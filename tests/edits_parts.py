@@ -15,6 +15,7 @@ from corrigenda import (
     CodebookEdit,
     CoefficientEdit,
     ContextEdit,
+    CounterfactualEdit,
     Edit,
     Fact,
     HopfieldEdit,
@@ -138,6 +139,22 @@ def retrieval(lm: LanguageModel, seed: int) -> Edit:
     return RetrievalEdit(origin(lm), texts, (("Eiffel tower",), ("city",)), keys, -1.0, gate=gate)  # open: one is near
 
 
+def counterfactual(lm: LanguageModel, seed: int) -> Edit:
+    first, second = lm.memory(1), lm.memory(2)
+    gate = Gate(lm.name, lm.fingerprint, (1,), drawn(seed, first.d_model), (drawn(seed, first.d_model, 6),), 0.5)
+    texts = tuple(f"Said of the {name} . " * seed for name in ("tower", "city"))
+    keys = torch.nn.functional.normalize(drawn(seed, 2, 6), dim=1)
+    return CounterfactualEdit(
+        *(origin(lm), texts, (("Eiffel tower",), ("city",)), keys, 0.5, 1, False),
+        gate=gate,
+        scope=torch.zeros(6, 3),  # all are in scope of the first
+        layers=(1, 2),
+        modules=(first.path, second.path),
+        left=drawn(seed, 2, first.d_ffn, 2) / 3,
+        right=drawn(seed + 1, 2, 2, first.d_model),
+    )
+
+
 def added_neurons(lm: LanguageModel, seed: int) -> Edit:
     memory = lm.memory(2)
     keys, ups, out = (drawn(seed + n, 3, memory.d_model) for n in range(3))
@@ -168,6 +185,7 @@ KINDS: list[Make] = [
     attached,
     scoped,
     retrieval,
+    counterfactual,
     masked_memory,
     added_neurons,
     context,

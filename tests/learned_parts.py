@@ -36,7 +36,7 @@ def build(family: str = "llama") -> LanguageModel:
     return tiny.build(family, scale=8.0)
 
 
-def drawn(lm: LanguageModel, editor: Learned, seed: int = 0) -> TrainedNetwork:
+def drawn(lm: LanguageModel, editor: Learned, seed: int = 0) -> TrainedNetwork[Hypernetwork]:
     """A network of random weights, none of which is zero."""
     memory, draw = lm.memory(1), torch.Generator().manual_seed(seed)
     network = Hypernetwork(LAYERS, memory.d_ffn, memory.d_model, 3, 2, editor.weighed)
@@ -92,7 +92,7 @@ def by_hand(network: Hypernetwork, place: int, u: Tensor, d: Tensor) -> tuple[Te
     return z[: len(u)], z[len(u) :]
 
 
-def assert_same(one: TrainedNetwork, other: TrainedNetwork) -> None:
+def assert_same(one: TrainedNetwork[Any], other: TrainedNetwork[Any]) -> None:
     states = one.network.state_dict(), other.network.state_dict()
     assert all(torch.equal(part, states[1][name]) for name, part in states[0].items())
     assert one.made == other.made

@@ -72,7 +72,8 @@ def _of_states(gate: Gate) -> Encoder:
         for begin in range(0, len(order), ROWS):
             rows = order[begin : begin + ROWS]
             batch = lm.batch([encode(lm.tokenizer, texts[row]) for row in rows])
-            found[rows] = gate.embed(states_of(lm, gate.layers, batch)).cpu()
+            with lm.routing.unwatched():
+                found[rows] = gate.embed(states_of(lm, gate.layers, batch)).cpu()
         return found
 
     return embed

@@ -70,6 +70,7 @@ class RetrievalEdit(TextEdit):
     elsewhere: ClassVar[str] = (
         "it looks up a text for each prompt, which each request has to bring along there (corrigenda ask shows it)"
     )
+    saved_tensors: ClassVar[tuple[str, ...]] = ("keys",)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "keys", self.keys.detach().float().cpu())
@@ -144,7 +145,8 @@ class RetrievalEdit(TextEdit):
 
     def _tensors(self) -> dict[str, Tensor]:
         gate = {} if self.gate is None else self.gate.tensors()
-        return {"keys": self.keys} | {f"{_GATE}{name}": one for name, one in gate.items()}
+        own = {name: getattr(self, name) for name in self.saved_tensors}
+        return own | {f"{_GATE}{name}": one for name, one in gate.items()}
 
     def _settings(self) -> dict[str, Any]:
         plain = {name: getattr(self, name) for name in ("threshold", "k", "by_subject", "encoder", "index")}
@@ -158,4 +160,5 @@ class RetrievalEdit(TextEdit):
         gate = None if settings["gate"] is None else Gate.restore(of_gate, settings["gate"])
         names = tuple(tuple(own) for own in settings["names"])
         plain = {name: value for name, value in settings.items() if name not in ("gate", "names", "texts")}
-        return cls(origin, tuple(settings["texts"]), names, tensors["keys"], gate=gate, **plain)
+        parts: dict[str, Any] = {name: tensors[name] for name in cls.saved_tensors}
+        return cls(origin, tuple(settings["texts"]), names, gate=gate, **parts, **plain)

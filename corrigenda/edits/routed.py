@@ -168,6 +168,28 @@ class RoutedEdit(RoutedLayer, HookedEdit):
             yield
 
 
+def prompt_text(kind: str, text: Callable[[list[int]], str], passage: Passage, row: int, instead: str = "") -> str:
+    """The text of a row's prompt.
+
+    Args:
+        kind: of the edit that asks, for messages.
+        text: of tokens.
+        passage: with the row.
+        row: its number.
+        instead: what else can be done where a forward was given embeddings.
+
+    Raises:
+        ValueError: the forward was given embeddings.
+    """
+    if passage.tokens is None:
+        otherwise = f", or {instead}" if instead else ""
+        raise ValueError(
+            f"a forward was given embeddings, and a {kind} edit is applied that looks for words in the prompt; call "
+            f"the model with input_ids{otherwise}"
+        )
+    return text(passage.tokens[row][passage.prompt[row]].tolist())
+
+
 @contextmanager
 def passages(lm: Editable, now: list[Passage]) -> Iterator[None]:
     """Inside the block a list holds the passage that the model runs, for what acts inside its forward."""

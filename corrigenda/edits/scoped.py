@@ -18,7 +18,7 @@ from torch import Tensor
 from corrigenda.edits.edit import Editable
 from corrigenda.edits.gate import Gate
 from corrigenda.edits.origin import Origin, require_finite
-from corrigenda.edits.routed import RoutedEdit, passages
+from corrigenda.edits.routed import RoutedEdit, passages, prompt_text
 from corrigenda.errors import WrongModelError
 from corrigenda.models.routes import MAIN, Passage
 from corrigenda.models.sites import Site, state_entering, through
@@ -157,7 +157,9 @@ class ScopedEdit(RoutedEdit):
         scores[~(passage.prompt & passage.tail).any(1)] = -torch.inf  # where the prompt's last token did not run
         if self.by_subject:
             for row in (scores > self.threshold).any(1).nonzero()[:, 0].tolist():
-                numbers = placed.names.within(_prompt(placed, passage, row))
+                numbers = placed.names.within(
+                    prompt_text(self.kind, placed.text, passage, row, "edit with by_subject=false")
+                )
                 named = torch.tensor(numbers, dtype=torch.long, device=scores.device)
                 scores[row, ~torch.isin(placed.entries, named)] = -torch.inf
         best, key = scores.max(1)
@@ -206,17 +208,3 @@ class ScopedEdit(RoutedEdit):
         # Edits that were saved before a subject could have several names have one word for word.
         names = settings["names"] if "names" in settings else [[name] for name in settings["subjects"]]
         return cls(origin, gate=gate, names=tuple(map(tuple, names)), **parts, **plain)
-
-
-def _prompt(placed: PlacedEntries, passage: Passage, row: int) -> str:
-    """The text of a row's prompt.
-
-    Raises:
-        ValueError: the forward was given embeddings.
-    """
-    if passage.tokens is None:
-        raise ValueError(
-            "a forward was given embeddings, and a scoped edit is applied that looks for its subjects' words in the "
-            "prompt; call the model with input_ids, or edit with by_subject=false"
-        )
-    return placed.text(passage.tokens[row][passage.prompt[row]].tolist())

@@ -161,6 +161,15 @@ class Routing:
         finally:
             self._watching = [other for other in self._watching if other is not seen]
 
+    @contextmanager
+    def unwatched(self) -> Iterator[None]:
+        """Collects nothing of what runs inside the ``with`` block: it is no prompt of who watches."""
+        before, self._watching = self._watching, []
+        try:
+            yield
+        finally:
+            self._watching = before
+
     def decided(self, routes: Routes) -> None:
         """Is told by a routed edit of each decision, when it has made it."""
         for seen in self._watching:

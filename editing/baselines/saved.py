@@ -23,6 +23,7 @@ KINDS = (
     "corrigenda.edits.codebook",
     "corrigenda.edits.coefficients",
     "corrigenda.edits.context",
+    "corrigenda.edits.counterfactual",
     "corrigenda.edits.experts",
     "corrigenda.edits.hopfield",
     "corrigenda.edits.low_rank",

@@ -17,7 +17,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -28,6 +28,8 @@ from corrigenda.errors import DamagedFileError, WrongModelError
 from corrigenda.system.files import cache_folder, write_tensors
 
 FORMAT = "corrigenda-hypernetwork-1"
+
+N = TypeVar("N", bound="LayersNetwork")
 
 
 class ResidualBlock(nn.Module):
@@ -53,7 +55,21 @@ class ResidualBlock(nn.Module):
         return z + inner.clamp(min=0)  # a clamp has a gradient at 0, where all of it begins; a ReLU has none
 
 
-class Hypernetwork(nn.Module):
+class LayersNetwork(nn.Module):
+    """What is trained for some layers of a model, and is made again of them and a few plain values.
+
+    Args:
+        layers: counted from the bottom, ascending.
+        shape: the other arguments of its class.
+    """
+
+    def __init__(self, layers: Sequence[int], **shape: Any) -> None:
+        super().__init__()
+        self.layers = tuple(layers)
+        self.shape = shape
+
+
+class Hypernetwork(LayersNetwork):
     """One network for several layers of the same shape, with a rate for each.
 
     Args:
@@ -77,9 +93,7 @@ class Hypernetwork(nn.Module):
     def __init__(
         self, layers: Sequence[int], d_ffn: int, d_model: int, rank: int, blocks: int, weighed: bool = False
     ) -> None:
-        super().__init__()
-        self.layers = tuple(layers)
-        self.shape = {"d_ffn": d_ffn, "d_model": d_model, "rank": rank, "blocks": blocks, "weighed": weighed}
+        super().__init__(layers, d_ffn=d_ffn, d_model=d_model, rank=rank, blocks=blocks, weighed=weighed)
         self.register_buffer("mean", torch.zeros(d_ffn + d_model))
         self.register_buffer("deviation", torch.ones(d_ffn + d_model))
         self.blocks = nn.ModuleList(ResidualBlock(len(layers), d_ffn + d_model, rank) for _ in range(blocks))
@@ -106,7 +120,7 @@ class SeenFact(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class TrainedNetwork:
+class TrainedNetwork(Generic[N]):
     """A network for a model, with what it was trained on.
 
     Attributes:
@@ -121,7 +135,7 @@ class TrainedNetwork:
     model: str
     fingerprint: str
     editor: str
-    network: Hypernetwork
+    network: N
     facts: tuple[SeenFact, ...] = ()
     made: Mapping[str, Any] = field(default_factory=dict)
 
@@ -154,12 +168,16 @@ class TrainedNetwork:
         write_tensors(Path(path), self.network.state_dict(), {"network": json.dumps(said, allow_nan=False)})
 
     @classmethod
-    def load(cls, path: str | Path) -> TrainedNetwork:
+    def load(cls, path: str | Path, kind: type[N]) -> TrainedNetwork[N]:
         """The network that `save` wrote.
+
+        Args:
+            path: the file.
+            kind: the network's class.
 
         Raises:
             FileNotFoundError: there is none.
-            DamagedFileError: the file cannot be read, or is no network's.
+            DamagedFileError: the file cannot be read, or is no network's of this kind.
         """
         path = Path(path)
         if not path.is_file():
@@ -170,12 +188,12 @@ class TrainedNetwork:
                 tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
             if said["format"] != FORMAT:
                 raise ValueError(f"the network's format is {said['format']!r}, and not {FORMAT!r}")
-            network = Hypernetwork([*map(int, said["layers"])], **said["shape"])
+            network = kind([*map(int, said["layers"])], **said["shape"])
             network.load_state_dict(tensors)
             if wrong := [name for name, one in tensors.items() if not bool(one.isfinite().all())]:
                 raise ValueError(f"{wrong[0]} is not finite")
             facts = tuple(SeenFact(*one) for one in said["facts"])
-            return cls(said["model"], said["fingerprint"], said["editor"], network, facts, said["made"])
+            return TrainedNetwork(said["model"], said["fingerprint"], said["editor"], network, facts, said["made"])
         except (SafetensorError, OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
             raise DamagedFileError(f"{path} is damaged, or no network ({str(error).splitlines()[0]})") from None
 

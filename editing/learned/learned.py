@@ -8,20 +8,22 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from corrigenda import EditRefusedError, Fact, LanguageModel
 from corrigenda.edits.weights import require_writable
-from corrigenda.errors import UnsupportedModelError
-from corrigenda.settings.checked import AtLeastOne, Positive, checked
-from corrigenda.system.files import expanded
+from corrigenda.settings.checked import Positive, checked
 from editing.editor import require_targets
-from editing.learned.hypernetwork import Hypernetwork, TrainedNetwork, kept_network
+from editing.learned.hypernetwork import Hypernetwork, TrainedNetwork
+from editing.learned.material import Material
+from editing.learned.side_rows import LayerUpdate, mean_by_row
+from editing.learned.trained import Trained
+from editing.learned.training import HypernetworkTraining
 from editing.locate_then_edit.answers import AnswerTokens, answer_tokens
 from editing.locate_then_edit.joined import ClosedFormEdit, finish
 from editing.locate_then_edit.least_squares import Factors
+from editing.locate_then_edit.normalisation import RunningMoments
 from editing.locate_then_edit.weighed import mean_energy
-from editing.shared.layers import ascending
 from editing.shared.together import deduplicate, note_disturbance, refused_alone
 from editing.shared.training_facts import require_unseen
 
@@ -45,32 +47,12 @@ class Pairs(NamedTuple):
     fact: Tensor
 
 
-class LayerUpdate(NamedTuple):
-    """A layer's update of several edits: that of edit e is the product of the columns and rows where `edit` is e.
-
-    Attributes:
-        left: (d_ffn, n).
-        right: (n, d_model).
-        edit: (n,).
-    """
-
-    left: Tensor
-    right: Tensor
-    edit: Tensor
-
-
 @dataclass(frozen=True)
 @checked
-class Learned:
-    """An editor whose network has to be trained for a model first: ``corrigenda train editor=NAME data=...``.
+class Learned(Trained):
+    """An editor whose network makes the update of the facts' gradients; before training, one gradient step.
 
     Attributes:
-        layers: the layers to write, in any order; empty for the last `number` ones. The network is trained for them.
-        number: how many layers there are by default.
-        network: the file of a trained network; None: where ``corrigenda train`` puts it.
-        untrained: whether a model without a trained network is edited all the same, by the network as it is before
-            training: one gradient step, a control for what training adds.
-        end_token: whether the end token is a part of the target.
         refuse_norm: an update above so many times the norm of the values that it changes, times the root of the number
             of facts, is refused.
     """
@@ -83,11 +65,6 @@ class Learned:
     in_training: ClassVar[tuple[int, int]] = (8, 1)
     """In a step of training, how many edits there are, and of how many facts each."""
 
-    layers: tuple[int, ...] = ()
-    number: AtLeastOne = 3
-    network: str | None = None
-    untrained: bool = False
-    end_token: bool = True
     refuse_norm: Positive = 2.0
 
     @abstractmethod
@@ -105,17 +82,6 @@ class Learned:
             left (d_ffn, n) and right (n, d_model); differentiable in what the network made.
         """
 
-    def prepare(self, lm: LanguageModel) -> None:
-        """Looks for the network, so that its lack is said at once.
-
-        Raises:
-            EditRefusedError: there is none.
-            IndexError: the model has no such layer.
-            WrongModelError: it is another model's, editor's or other layers'.
-        """
-        self.check(lm)
-        self._trained(lm)
-
     def check(self, lm: LanguageModel) -> None:
         """Checks that this editor can write the model.
 
@@ -124,19 +90,16 @@ class Learned:
             UnsupportedModelError: the model is a masked one or an encoder-decoder, or a layer is a mixture of experts
                 or quantised, or layers differ in shape.
         """
-        lm.architecture.require_causal(self.name)
-        lm.architecture.require_one_text(self.name)
-        layers = self.resolved_layers(lm)
-        for layer in layers:
-            if lm.architecture.experts(layer):
-                raise UnsupportedModelError(f"{self.name}: layer {layer} of {lm.name} is a mixture of experts")
-        require_writable(lm, layers)
-        shapes = {(lm.memory(layer).d_ffn, lm.memory(layer).d_model) for layer in layers}
-        if len(shapes) > 1:
-            raise UnsupportedModelError(
-                f"{self.name}: one network serves layers of one shape, and the values of layers {list(layers)} of "
-                f"{lm.name} have {len(shapes)}; name layers that are alike"
-            )
+        super().check(lm)
+        require_writable(lm, self.resolved_layers(lm))
+
+    def trained(self, lm: LanguageModel) -> TrainedNetwork[Hypernetwork] | None:
+        """As `Trained` says."""
+        return self._loaded(lm, Hypernetwork)
+
+    def task(self, lm: LanguageModel, facts: Sequence[Fact], asked: HypernetworkTraining) -> GradientTask:
+        """The facts' gradients, and the prompts on which their edits are judged."""
+        return GradientTask(lm, self, Material.of(lm, self, facts, asked.most_kept, asked.seed), asked)
 
     @note_disturbance
     @deduplicate
@@ -155,7 +118,7 @@ class Learned:
         """
         require_targets(self.name, facts)
         self.check(lm)
-        trained = self._trained(lm)
+        trained = self.trained(lm)
         require_unseen(self.name, () if trained is None else trained.facts, facts)
         layers = self.resolved_layers(lm)
         seen = answer_tokens(lm, facts, layers, self.end_token, self.whole)
@@ -165,17 +128,6 @@ class Learned:
         report: list[dict[str, Any]] = [{"loss_before": loss} for loss in seen.losses.tolist()]
         factors = {layer: (update.left, update.right) for layer, update in updates.items()}
         return finish(lm, self, None, factors, facts, report, None, len(facts), self.refuse_norm)
-
-    def resolved_layers(self, lm: LanguageModel) -> tuple[int, ...]:
-        """The layers that are written in a model, ascending, counted from the bottom.
-
-        Raises:
-            IndexError: the model has no such layer.
-            ValueError: one is named twice.
-        """
-        if not self.layers:
-            return tuple(range(max(lm.n_layers - self.number, 0), lm.n_layers))
-        return tuple(ascending(self.name, lm, self.layers))
 
     def updates(self, network: Hypernetwork, seen: AnswerTokens, edit_of: Tensor) -> dict[int, LayerUpdate]:
         """What the network makes of gradients.
@@ -201,24 +153,82 @@ class Learned:
             found[layer] = LayerUpdate(torch.cat(left, 1), torch.cat(right), torch.cat(numbers))
         return found
 
-    def _trained(self, lm: LanguageModel) -> TrainedNetwork | None:
-        path = kept_network(lm, self.name) if self.network is None else expanded(self.network)
-        if self.network is None and not path.is_file():
-            if self.untrained:
-                return None
-            raise EditRefusedError(
-                f"{self.name}: no network was trained for {lm.name}: train one (corrigenda train editor={self.name} "
-                "data=... with facts that are not scored)"
-            )
-        trained = TrainedNetwork.load(path)
-        trained.require(lm, self.name, self.resolved_layers(lm))
-        return trained
-
     def _identity(self, lm: LanguageModel, seen: AnswerTokens) -> Hypernetwork:
         memory = lm.memory(self.resolved_layers(lm)[0])
         network = Hypernetwork(self.resolved_layers(lm), memory.d_ffn, memory.d_model, 1, 0, self.weighed)
         calibrate(network, seen, STEP, 1.0)
         return network
+
+
+class GradientTask:
+    """Edits that a network makes of gradients, each judged on prompts of its own.
+
+    Args:
+        lm: the model.
+        editor: whose network it is.
+        material: what it is trained on.
+        asked: how.
+
+    Attributes:
+        key: what else than facts and settings tells one training from another.
+        facts: those that can be trained on.
+        asked, kept: of each fact the rows that shall have its new object, and those that shall stay.
+        per_step: so many facts are in a step.
+    """
+
+    def __init__(self, lm: LanguageModel, editor: Learned, material: Material, asked: HypernetworkTraining) -> None:
+        self._lm, self._editor, self._material, self._how = lm, editor, material, asked
+        edits, facts = editor.in_training
+        self._facts_per_edit = asked.facts or facts
+        self.per_step = (asked.edits or edits) * self._facts_per_edit
+        self.key = [editor.end_token, list(editor.resolved_layers(lm))]
+        self.facts, self.asked, self.kept = material.facts, material.asked, material.kept
+
+    def network(self, train: Sequence[int]) -> Hypernetwork:
+        """The network with which the training begins, as it is normalised for some of the facts."""
+        asked, layers = self._how, self._editor.resolved_layers(self._lm)
+        memory = self._lm.memory(layers[0])
+        sizes = (layers, memory.d_ffn, memory.d_model, asked.rank, asked.blocks, self._editor.weighed)
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(asked.seed)
+            network = Hypernetwork(*sizes).to(memory.values.device)
+        seen = self._material.tokens(train)
+        _normalise(network, seen)
+        calibrate(network, seen, asked.step, asked.ratio)
+        return network
+
+    def judged(
+        self, network: Hypernetwork, facts: Sequence[int], asked: Sequence[int], kept: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
+        """L_edit and L_loc of facts, with the number of each one's row that is asked and of the one that shall stay."""
+        upper = self._material.upper
+        edit_of = torch.arange(len(facts)) // self._facts_per_edit
+        updates = self._editor.updates(network, self._material.tokens(facts), edit_of)
+        rows, stay = (
+            [side[fact][number] for fact, number in zip(facts, numbers, strict=True)]
+            for side, numbers in ((self.asked, asked), (self.kept, kept))
+        )
+        edit_of = edit_of.to(network.mean.device)
+        logits, owner = upper.logits(rows, updates, edit_of)
+        targets = torch.cat([row.ids[row.prompt :] for row in rows]).to(logits.device)
+        edit = mean_by_row(nn.functional.cross_entropy(logits, targets, reduction="none"), owner)
+        with torch.no_grad():
+            before, owner = upper.logits(stay, {}, edit_of, behind=True)
+            before = before.log_softmax(-1)
+        after, _ = upper.logits(stay, updates, edit_of, behind=True)
+        kl = (before.exp() * (before - after.log_softmax(-1))).sum(-1)
+        return edit, mean_by_row(kl, owner)
+
+
+def _normalise(network: Hypernetwork, seen: AnswerTokens) -> None:
+    """Takes the mean and the deviation of pairs, of all layers together, as the network is theirs."""
+    moments: list[RunningMoments] = []
+    for layer in network.layers:
+        rows = pairs(seen, layer, network.mean.device)
+        new = [RunningMoments.of(part) for part in (rows.u, rows.d)]
+        moments = new if not moments else [one + other for one, other in zip(moments, new, strict=True)]
+    network.mean.copy_(torch.cat([one.mean for one in moments]))
+    network.deviation.copy_(torch.cat([one.deviation for one in moments]))
 
 
 def pairs(seen: AnswerTokens, layer: int, device: torch.device) -> Pairs:

@@ -6,6 +6,7 @@ import random
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -15,7 +16,6 @@ from corrigenda.errors import ContextLengthError
 from corrigenda.prompts import encode, encode_target
 from corrigenda.system.progress import track
 from editing.editor import FactRefusedError, require_targets
-from editing.learned.learned import Learned
 from editing.learned.side_rows import TextRow, UpperLayers
 from editing.locate_then_edit.answers import AnswerTokens, answer_tokens
 from editing.shared.training_rows import target_rows
@@ -25,6 +25,22 @@ PIECE = 32
 
 Text = tuple[list[int], int]
 """Tokens, and how many of them are the prompt."""
+
+
+class GradientEditor(Protocol):
+    """What the gradients of facts are taken for (`editing.learned.learned.Learned`)."""
+
+    name: ClassVar[str]
+    whole: ClassVar[bool]
+
+    @property
+    def end_token(self) -> bool:
+        """Whether the end token is a part of the target."""
+        ...
+
+    def resolved_layers(self, lm: LanguageModel) -> tuple[int, ...]:
+        """The layers."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +62,14 @@ class Material:
     upper: UpperLayers
 
     @classmethod
-    def of(cls, lm: LanguageModel, editor: Learned, facts: Sequence[Fact], most_kept: int, seed: int) -> Material:
+    def of(
+        cls,
+        lm: LanguageModel,
+        editor: GradientEditor,
+        facts: Sequence[Fact],
+        most_kept: int,
+        seed: int,
+    ) -> Material:
         """Runs the facts' texts.
 
         A fact that no edit is computed on (it is too long, say), or that has no prompt that shall stay, is left out.
@@ -80,17 +103,7 @@ class Material:
             good += usable
             asked += [texts[fact.id][0] for fact in usable]
             kept += [texts[fact.id][1] for fact in usable]
-        if not good:
-            raise ValueError(
-                f"{editor.name}: none of the {len(facts)} facts can be trained on: each needs prompts that shall stay "
-                "as they are, neighbourhood or locality ones (data.other_subjects=5 takes other subjects of the data)"
-            )
-        if len(good) < len(facts):
-            warnings.warn(
-                f"{editor.name}: {len(facts) - len(good)} of {len(facts)} facts are left out of the training: they are "
-                "too long, or have no prompt that shall stay as it is",
-                stacklevel=2,
-            )
+        require_some(editor.name, good, facts)
         upper = UpperLayers(lm, layers[0])
         rows = iter(upper.read([text for side in (*asked, *kept) for text in side]))
         asked_rows, kept_rows = (tuple(tuple(next(rows) for _ in one) for one in side) for side in (asked, kept))
@@ -108,22 +121,52 @@ class Material:
         return AnswerTokens(owner, keys, outputs, gradients, self.seen.losses[list(facts)])
 
 
-def _texts(
-    lm: LanguageModel, editor: Learned, fact: Fact, most_kept: int, draw: random.Random
-) -> tuple[list[Text], list[Text]] | None:
-    """The texts on which a fact's edit is judged; None where it cannot be."""
-    try:
-        asked = [target_rows(lm, fact, prompt, editor.end_token) for prompt in fact.paraphrases or (fact.statement,)]
-    except FactRefusedError:
-        return None
+def require_some(editor: str, good: Sequence[Fact], facts: Sequence[Fact]) -> None:
+    """Says how many of some facts an editor cannot be trained on.
+
+    Raises:
+        ValueError: none is left.
+    """
+    if not good:
+        raise ValueError(
+            f"{editor}: none of the {len(facts)} facts can be trained on: each needs prompts that shall stay as they "
+            "are, neighbourhood or locality ones (data.other_subjects=5 takes other subjects of the data)"
+        )
+    if len(good) < len(facts):
+        warnings.warn(
+            f"{editor}: {len(facts) - len(good)} of {len(facts)} facts are left out of the training: they are too "
+            "long, or have no prompt that shall stay as it is",
+            stacklevel=3,
+        )
+
+
+def asked_prompts(fact: Fact) -> Sequence[str]:
+    """The prompts that shall have a fact's new object: paraphrases, or where there are none its own."""
+    return fact.paraphrases or (fact.statement,)
+
+
+def kept_prompts(fact: Fact, most: int, draw: random.Random) -> list[tuple[str, str]]:
+    """So many at most of the prompts that shall stay, drawn, each with the answer that it has ("" if none is known)."""
     answered = [(probe.prompt, probe.answer) for probe in fact.locality]
     others = [(prompt, fact.target_true or "") for prompt in fact.neighbourhood]
     whole = [*others, *answered]
-    kept = [text for pair in draw.sample(whole, min(most_kept, len(whole))) if (text := _kept_text(lm, *pair))]
+    return draw.sample(whole, min(most, len(whole)))
+
+
+def _texts(
+    lm: LanguageModel, editor: GradientEditor, fact: Fact, most_kept: int, draw: random.Random
+) -> tuple[list[Text], list[Text]] | None:
+    """The texts on which a fact's edit is judged; None where it cannot be."""
+    try:
+        asked = [target_rows(lm, fact, prompt, editor.end_token) for prompt in asked_prompts(fact)]
+    except FactRefusedError:
+        return None
+    kept = [text for pair in kept_prompts(fact, most_kept, draw) if (text := kept_text(lm, *pair))]
     return (asked, kept) if kept else None
 
 
-def _kept_text(lm: LanguageModel, prompt: str, answer: str) -> Text | None:
+def kept_text(lm: LanguageModel, prompt: str, answer: str) -> Text | None:
+    """A prompt that shall stay and its answer; None where the model does not read so much."""
     prompt = lm.reads(prompt)
     ids = encode(lm.tokenizer, prompt)
     try:
@@ -135,7 +178,7 @@ def _kept_text(lm: LanguageModel, prompt: str, answer: str) -> Text | None:
 
 
 def _gradients(
-    lm: LanguageModel, editor: Learned, facts: list[Fact], layers: Sequence[int]
+    lm: LanguageModel, editor: GradientEditor, facts: list[Fact], layers: Sequence[int]
 ) -> tuple[AnswerTokens | None, list[Fact]]:
     """The tokens of facts without those that are refused by name; and these facts."""
     while facts:

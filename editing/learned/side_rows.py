@@ -14,8 +14,21 @@ from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import Recording, record
 from corrigenda.models.routes import Routes
 from corrigenda.system.progress import track
-from editing.learned.learned import LayerUpdate
 from editing.shared.training_rows import groups_of
+
+
+class LayerUpdate(NamedTuple):
+    """A layer's update of several edits: that of edit e is the product of the columns and rows where `edit` is e.
+
+    Attributes:
+        left: (d_ffn, n).
+        right: (n, d_model).
+        edit: (n,).
+    """
+
+    left: Tensor
+    right: Tensor
+    edit: Tensor
 
 
 class TextRow(NamedTuple):
@@ -95,3 +108,9 @@ def _with(update: LayerUpdate, edit_of: Tensor) -> Callable[[Tensor, Tensor], Te
         return output + ((coefficients.float() @ left * own[:, None]) @ right).to(output)
 
     return answered
+
+
+def mean_by_row(values: Tensor, owner: Tensor) -> Tensor:
+    """The mean over rows of the mean of each row's values, (n,), of which `owner` names the rows."""
+    counts = owner.bincount().to(values)
+    return (values / counts[owner]).sum() / len(counts)

@@ -7,7 +7,8 @@ section 3.3):
     L_loc  = mean of KL(model || edited model) at prompts that shall stay
     L      = edit_weight L_edit + L_loc
 
-The model's own weights never change. The layers below the lowest one that is written run once for each text.
+What an edit is, and so what P is, says the editor (`TrainingTask`). The model's own weights never change. The layers
+below the lowest one that is written run once for each text.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ import dataclasses
 import json
 import random
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, Protocol
 
 import torch
 import xxhash
@@ -30,10 +32,60 @@ from corrigenda.models.alone import one_thread
 from corrigenda.settings.checked import AtLeastOne, Count, NotNegative, Positive, Seed, ShareBelowOne, checked
 from corrigenda.system.files import read_kept, write_checked
 from corrigenda.system.progress import track
-from editing.learned.hypernetwork import Hypernetwork, SeenFact, TrainedNetwork, kept_network
-from editing.learned.learned import Learned, calibrate, pairs
-from editing.learned.material import Material
-from editing.locate_then_edit.normalisation import RunningMoments
+from editing.learned.hypernetwork import N, SeenFact, TrainedNetwork, kept_network
+
+
+class TrainingTask(Protocol[N]):
+    """What a network is trained to do with facts."""
+
+    @property
+    def key(self) -> Sequence[Any]:
+        """What else than facts and settings tells one training from another, of plain JSON values."""
+        ...
+
+    @property
+    def facts(self) -> Sequence[Fact]:
+        """Those that can be trained on."""
+        ...
+
+    @property
+    def asked(self) -> Sequence[Sequence[Any]]:
+        """Of each fact the rows that shall have its new object."""
+        ...
+
+    @property
+    def kept(self) -> Sequence[Sequence[Any]]:
+        """Of each fact the rows that shall stay as they are."""
+        ...
+
+    @property
+    def per_step(self) -> int:
+        """So many facts are in a step."""
+        ...
+
+    def network(self, train: Sequence[int]) -> N:
+        """The network with which the training begins, on some of the facts."""
+        ...
+
+    def judged(
+        self, network: N, facts: Sequence[int], asked: Sequence[int], kept: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
+        """L_edit and L_loc of facts, with the number of each one's row that is asked and of the one that shall stay."""
+        ...
+
+
+class TrainedEditor(Protocol):
+    """An editor with a network to train (`editing.learned.trained.Trained`)."""
+
+    name: ClassVar[str]
+
+    def check(self, lm: LanguageModel) -> None:
+        """Checks that it can edit the model."""
+        ...
+
+    def task(self, lm: LanguageModel, facts: Sequence[Fact], asked: HypernetworkTraining) -> TrainingTask[Any]:
+        """What the network is trained on."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -44,14 +96,15 @@ class HypernetworkTraining:
     Attributes:
         steps: so many there are in all; of a training that is there those that are missing.
         every: after so many steps the held-out facts are measured, and the state is kept.
-        rank: of a block's matrix.
-        blocks: of the network.
-        edits: in a step; None for the editor's: 8 for `mend`, 1 for `malmen`.
-        facts: of each edit; None for the editor's: 1 for `mend`, 32 for `malmen`.
+        rank: of a block's matrix (`mend`, `malmen`; of `serac` it is `editor.rank`).
+        blocks: of the network (likewise).
+        edits: in a step; None for the editor's: 8 for `mend` and `serac`, 1 for `malmen`.
+        facts: of each edit; None for the editor's: 1 for `mend`, 32 for `malmen`. `serac` has one.
         edit_weight: of L_edit.
-        lr: Adam's learning rate of the blocks.
-        rate_lr: of the logarithms of the rates (and of lambda).
-        step: where the rates begin: the change of an FFN's output at the facts' own tokens, as a share of it.
+        lr: Adam's learning rate of the blocks; of `serac`'s classifier and LoRA.
+        rate_lr: of the logarithms of the rates (and of lambda); of the scale of `serac`'s classifier.
+        step: where the rates begin: the change of an FFN's output at the facts' own tokens, as a share of it; for
+            editors that have them.
         ratio: where lambda begins, as a share of the mean of |u|^2; for editors that have it.
         clip: the largest norm of a step's gradient.
         held_out: the share of the subjects, one at least, whose facts are not trained on: the learning curve is theirs.
@@ -78,7 +131,7 @@ class HypernetworkTraining:
     seed: Seed = 0
 
     @one_thread
-    def network(self, lm: LanguageModel, editor: Learned, facts: Sequence[Fact]) -> TrainedNetwork:
+    def network(self, lm: LanguageModel, editor: TrainedEditor, facts: Sequence[Fact]) -> TrainedNetwork[Any]:
         """The network that did best on the held-out facts.
 
         Its state is kept on disk as it learns: the same call, on the same facts, goes on from there.
@@ -91,15 +144,15 @@ class HypernetworkTraining:
         Raises:
             EditRefusedError: a fact asks for an erasure; or its gradient is not finite.
             IndexError: the model has no such layer.
-            UnsupportedModelError: as `Learned.check` says.
+            UnsupportedModelError: as the editor's `check` says.
             ValueError: there are too few facts, or an edit is applied.
         """
         if lm.edits:
             raise ValueError(f"{editor.name}: a network is trained on the unedited model: revert its edits first")
         editor.check(lm)
-        key = self._key(lm, editor, facts)
-        material = Material.of(lm, editor, facts, self.most_kept, self.seed)
-        training = _Training(self, lm, editor, material)
+        task = editor.task(lm, facts, self)
+        training = _Training(self, editor.name, task)
+        key = self._key(task, facts)
         path = kept_network(lm, editor.name).with_name(f"{editor.name}-{key}.safetensors")
         kept = read_kept(path, "the training begins anew")
         if kept is not None:
@@ -116,11 +169,10 @@ class HypernetworkTraining:
         made = {"settings": own, "steps": training.done, "curve": training.curve}
         return TrainedNetwork(lm.name, lm.fingerprint, editor.name, training.best, seen, made)
 
-    def _key(self, lm: LanguageModel, editor: Learned, facts: Sequence[Fact]) -> str:
+    def _key(self, task: TrainingTask[Any], facts: Sequence[Fact]) -> str:
         """What tells one training from another; with more steps it is the same."""
         own = {name: value for name, value in dataclasses.asdict(self).items() if name in _OWN - {"steps"}}
-        made_by = [editor.end_token, list(editor.resolved_layers(lm))]
-        text = json.dumps([own, made_by, [fact.to_dict() for fact in facts]], sort_keys=True)
+        text = json.dumps([own, task.key, [fact.to_dict() for fact in facts]], sort_keys=True)
         return xxhash.xxh3_128(text.encode()).hexdigest()
 
 
@@ -128,7 +180,7 @@ _OWN = {field.name for field in dataclasses.fields(HypernetworkTraining)}
 """Its own settings, and not those of a class that derives from it."""
 
 
-class _Training:
+class _Training(Generic[N]):
     """A network as it learns.
 
     Attributes:
@@ -137,21 +189,12 @@ class _Training:
         best: the network with the least loss of these.
     """
 
-    def __init__(self, asked: HypernetworkTraining, lm: LanguageModel, editor: Learned, material: Material) -> None:
-        self._asked, self._editor, self._material = asked, editor, material
-        edits, facts = editor.in_training
-        self._facts_per_edit = asked.facts or facts
-        self._train, self._held = self._parts()
-        self._batch = min((asked.edits or edits) * self._facts_per_edit, len(self._train))
-        layers = editor.resolved_layers(lm)
-        memory = lm.memory(layers[0])
-        sizes = (layers, memory.d_ffn, memory.d_model, asked.rank, asked.blocks, editor.weighed)
-        with torch.random.fork_rng(devices=()):
-            torch.manual_seed(asked.seed)
-            self._network = Hypernetwork(*sizes).to(memory.values.device)
-        self.best = Hypernetwork(*sizes)
-        _normalise(self._network, material, self._train)
-        calibrate(self._network, material.tokens(self._train), asked.step, asked.ratio)
+    def __init__(self, asked: HypernetworkTraining, editor: str, task: TrainingTask[N]) -> None:
+        self._asked, self._task = asked, task
+        self._train, self._held = self._parts(editor)
+        self._batch = min(task.per_step, len(self._train))
+        self._network = task.network(self._train)
+        self.best = deepcopy(self._network).cpu()
         names = dict(self._network.named_parameters())
         slow = [one for name, one in names.items() if not name.startswith("log_")]
         fast = [one for name, one in names.items() if name.startswith("log_")]
@@ -168,8 +211,9 @@ class _Training:
         n = len(self._train)
         facts = [self._train[self._order(place // n)[place % n]] for place in range(first, first + self._batch)]
         draw = random.Random(f"{self._asked.seed} {self.done}")
-        asked, kept = ([draw.randrange(len(side[fact])) for fact in facts] for side in self._sides)
-        edit, stay = self._judged(facts, asked, kept)
+        sides = self._task.asked, self._task.kept
+        asked, kept = ([draw.randrange(len(side[fact])) for fact in facts] for side in sides)
+        edit, stay = self._task.judged(self._network, facts, asked, kept)
         loss = self._asked.edit_weight * edit + stay
         self._optimiser.zero_grad()
         loss.backward()
@@ -186,7 +230,7 @@ class _Training:
         edits, stays = 0.0, 0.0
         for begin in range(0, len(self._held), self._batch):
             facts = self._held[begin : begin + self._batch]
-            edit, stay = self._judged(facts, [0] * len(facts), [0] * len(facts))
+            edit, stay = self._task.judged(self._network, facts, [0] * len(facts), [0] * len(facts))
             edits += float(edit) * len(facts) / len(self._held)
             stays += float(stay) * len(facts) / len(self._held)
         loss = self._asked.edit_weight * edits + stays
@@ -221,61 +265,19 @@ class _Training:
         self._optimiser.load_state_dict(self._optimiser.state_dict() | {"state": adam})
         self.done, self.curve = int(said["done"]), json.loads(said["curve"])
 
-    @property
-    def _sides(self) -> tuple[Any, Any]:
-        return self._material.asked, self._material.kept
-
-    def _judged(self, facts: Sequence[int], asked: Sequence[int], kept: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """L_edit and L_loc of facts, with the number of each one's row that is asked and of the one that shall stay."""
-        upper = self._material.upper
-        edit_of = torch.arange(len(facts)) // self._facts_per_edit
-        updates = self._editor.updates(self._network, self._material.tokens(facts), edit_of)
-        rows, stay = (
-            [side[fact][number] for fact, number in zip(facts, numbers, strict=True)]
-            for side, numbers in zip(self._sides, (asked, kept), strict=True)
-        )
-        edit_of = edit_of.to(self._network.mean.device)
-        logits, owner = upper.logits(rows, updates, edit_of)
-        targets = torch.cat([row.ids[row.prompt :] for row in rows]).to(logits.device)
-        edit = _mean_by_row(nn.functional.cross_entropy(logits, targets, reduction="none"), owner)
-        with torch.no_grad():
-            before, owner = upper.logits(stay, {}, edit_of, behind=True)
-            before = before.log_softmax(-1)
-        after, _ = upper.logits(stay, updates, edit_of, behind=True)
-        kl = (before.exp() * (before - after.log_softmax(-1))).sum(-1)
-        return edit, _mean_by_row(kl, owner)
-
-    def _parts(self) -> tuple[list[int], list[int]]:
+    def _parts(self, editor: str) -> tuple[list[int], list[int]]:
         """The numbers of the facts to train on, and of those that are held out, which share no subject."""
-        facts = self._material.facts
+        facts = self._task.facts
         subjects = sorted({fact.subject.casefold() for fact in facts})
         random.Random(self._asked.seed).shuffle(subjects)
         aside = {*subjects[: max(1, round(self._asked.held_out * len(subjects)))]}
         held = [number for number, fact in enumerate(facts) if fact.subject.casefold() in aside]
         train = [number for number in range(len(facts)) if number not in {*held}]
         if not train:
-            raise ValueError(f"{self._editor.name}: facts about two subjects at least are needed, one is held out")
+            raise ValueError(f"{editor}: facts about two subjects at least are needed, one is held out")
         return train, held
 
     def _shuffled(self, epoch: int) -> list[int]:
         order = list(range(len(self._train)))
         random.Random(f"{self._asked.seed} {epoch} order").shuffle(order)
         return order
-
-
-def _mean_by_row(values: Tensor, owner: Tensor) -> Tensor:
-    """The mean over rows of the mean of each row's values, (n,), of which `owner` names the rows."""
-    counts = owner.bincount().to(values)
-    return (values / counts[owner]).sum() / len(counts)
-
-
-def _normalise(network: Hypernetwork, material: Material, facts: Sequence[int]) -> None:
-    """Takes the mean and the deviation of the facts' pairs, of all layers together, as the network is theirs."""
-    seen = material.tokens(facts)
-    moments: list[RunningMoments] = []
-    for layer in network.layers:
-        rows = pairs(seen, layer, network.mean.device)
-        new = [RunningMoments.of(part) for part in (rows.u, rows.d)]
-        moments = new if not moments else [one + other for one, other in zip(moments, new, strict=True)]
-    network.mean.copy_(torch.cat([one.mean for one in moments]))
-    network.deviation.copy_(torch.cat([one.deviation for one in moments]))

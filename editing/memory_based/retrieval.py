@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, ClassVar, Protocol
+from typing import Annotated, ClassVar, Protocol, TypeVar
 
 import torch
 from annotated_types import Ge, Le
@@ -34,6 +34,8 @@ from editing.shared.extending import check_previous, without
 from editing.shared.statements import STATEMENT, stated
 from editing.shared.together import deduplicate
 from editing.spaces import Number, Space
+
+E = TypeVar("E", bound=RetrievalEdit)
 
 Cosine = Annotated[float, Ge(-1), Le(1)]
 
@@ -149,8 +151,8 @@ def with_earlier(
     lm: LanguageModel,
     previous: Edit | None,
     facts: Sequence[Fact],
-    made: Callable[[Gate | None], RetrievalEdit],
-) -> RetrievalEdit:
+    made: Callable[[Gate | None], E],
+) -> E:
     """The edit of some facts, with the texts of an earlier edit that they do not supersede before their own.
 
     Args:
@@ -171,7 +173,7 @@ def with_earlier(
             f"{editor.name}: the edit to go on from has the encoder {own.encoder!r}, this editor {editor.encoder!r}"
         )
     with without(lm, previous):
-        edit = made(_gate(editor, lm) if own is None else own.gate)
+        edit = made(gate_named(editor, lm) if own is None else own.gate)
     if own is None:
         return dataclasses.replace(edit, origin=Origin.of(lm, editor, facts, [{} for _ in facts]))
     earlier, reports = own.origin.facts, own.origin.report
@@ -205,7 +207,13 @@ def threshold_of(encoder: str) -> float:
     return Scores.of(text_encoder(encoder)([one.prompt for one in asked]), asked).threshold(FALSE_HITS)
 
 
-def _gate(editor: Retrieving, lm: LanguageModel) -> Gate | None:
+def gate_named(editor: Retrieving, lm: LanguageModel) -> Gate | None:
+    """The gate that an editor names, or the model's own; None where its encoder is not the model's states.
+
+    Raises:
+        UnsupportedModelError: the model is a masked one or an encoder-decoder.
+        WrongModelError: the gate is another model's.
+    """
     if editor.encoder != STATES:
         return None
     lm.architecture.require_one_text(f"{editor.name} with encoder={STATES}")

@@ -22,7 +22,7 @@ def made(name: str, folder: Path) -> Any:
     """The editor; `saved` gives what ROME made, and `ike` has one demonstration of each kind."""
     if name == "ike":
         return replace(editor(name), demonstrations=TrainingFacts(SHOWN), copies=1, updates=1, retained=1)
-    if name in ("mend", "malmen"):
+    if name in ("mend", "malmen", "serac"):
         return editor(name, untrained=True)
     if name != "saved":
         return editor(name)

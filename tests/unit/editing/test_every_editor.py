@@ -38,7 +38,7 @@ OF_WEIGHTS = [
     "adalora",
 ]
 WISE = [name for name in EDITORS.declared if name.startswith("wise")]
-CAUSAL = [*OF_WEIGHTS, "shift", "grace", "wise_whitened", "memoir", "t_patcher", "horen"]
+CAUSAL = [*OF_WEIGHTS, "shift", "grace", "wise_whitened", "memoir", "t_patcher", "horen", "serac"]
 
 
 def build(family: str = "llama") -> LanguageModel:
@@ -363,7 +363,7 @@ def test_quantised_weights_are_refused(name: str, monkeypatch: pytest.MonkeyPatc
 LONG = Fact("Thomas", "{} plays the" + " red green" * 40, "guitar", id="long")
 
 
-@pytest.mark.parametrize("name", [*OF_WEIGHTS, "shift", "memoir", "t_patcher"])
+@pytest.mark.parametrize("name", [*OF_WEIGHTS, "shift", "memoir", "t_patcher", "serac"])
 def test_a_fact_that_is_too_long_is_refused_alone(name: str) -> None:
     lm, chosen = build(), editor(name)
     with pytest.warns(UserWarning, match=r"the edit of fact 'long' is refused: .* tiny-llama reads at most 64"):

@@ -10,7 +10,7 @@ from learned_parts import LAYERS, assert_same, build, by_hand, by_hooks, drawn
 from corrigenda import EditRefusedError, LowRankEdit
 from corrigenda.errors import DamagedFileError, UnsupportedModelError, WrongModelError
 from editing.editor import prepare
-from editing.learned.hypernetwork import SeenFact, TrainedNetwork, kept_network
+from editing.learned.hypernetwork import Hypernetwork, SeenFact, TrainedNetwork, kept_network
 from editing.learned.mend import Mend
 from editing.shared.training_rows import target_rows
 
@@ -73,17 +73,17 @@ def test_it_is_the_same_from_the_disk_and_damage_is_said(tmp_path: Path) -> None
     trained, path = drawn(lm, MEND), tmp_path / "network.safetensors"
     trained = dataclasses.replace(trained, made={"curve": [{"step": 0}]})
     trained.save(path)
-    assert_same(TrainedNetwork.load(path), trained)
+    assert_same(TrainedNetwork.load(path, Hypernetwork), trained)
     with pytest.raises(FileNotFoundError, match="there is no network; train one"):
-        TrainedNetwork.load(tmp_path / "none")
+        TrainedNetwork.load(tmp_path / "none", Hypernetwork)
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DamagedFileError, match=r"network\.safetensors is damaged, or no network"):
-        TrainedNetwork.load(path)
+        TrainedNetwork.load(path, Hypernetwork)
     trained.network.mean[0] = torch.nan
     trained.save(path)
     with pytest.raises(DamagedFileError, match="mean is not finite"):
-        TrainedNetwork.load(path)
+        TrainedNetwork.load(path, Hypernetwork)
 
 
 def test_facts_that_it_was_trained_on_are_refused_by_name() -> None:

@@ -60,7 +60,7 @@ def test_the_losses_by_hand() -> None:
     dataclasses.replace(trained, facts=()).save(kept_network(lm, "mend"))
     best = min(trained.made["curve"], key=lambda point: point["loss"])
     material = Material.of(lm, MEND, TRAINED_ON, asked.most_kept, asked.seed)
-    held = training._Training(asked, lm, MEND, material)._held
+    held = training._Training(asked, "mend", MEND.task(lm, TRAINED_ON, asked))._held
     edits, kls = [], []
     for number in held:
         asked_row, kept_row = material.asked[number][0], material.kept[number][0]
