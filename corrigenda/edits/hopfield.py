@@ -23,7 +23,7 @@ from corrigenda.errors import WrongModelError
 from corrigenda.models.routes import MAIN, Passage
 
 
-class PlacedEntries(NamedTuple):
+class PlacedPatterns(NamedTuple):
     """Keys and values on the model's device."""
 
     keys: Tensor
@@ -91,11 +91,11 @@ class HopfieldEdit(RoutedEdit):
         if mine != d_model:
             raise WrongModelError(f"layer {self.layer}: the values have {mine} numbers, {lm.name}'s {d_model}")
 
-    def _on(self, lm: Editable) -> PlacedEntries:
+    def _on(self, lm: Editable) -> PlacedPatterns:
         device = lm.memory(self.layer).weight.device
-        return PlacedEntries(self.keys.to(device), self.values.to(device))
+        return PlacedPatterns(self.keys.to(device), self.values.to(device))
 
-    def _route(self, placed: PlacedEntries, coefficients: Tensor, passage: Passage) -> Tensor:
+    def _route(self, placed: PlacedPatterns, coefficients: Tensor, passage: Passage) -> Tensor:
         lengths = passage.prompt.sum(1, keepdim=True)
         counted = passage.prompt & (passage.place > lengths * (1 - self.part))
         q = direction(coefficients, counted)
@@ -105,7 +105,7 @@ class HopfieldEdit(RoutedEdit):
         return torch.where((lengths[:, 0] > 0) & (cosine >= self.threshold), entry, MAIN)
 
     def _answer(
-        self, placed: PlacedEntries, coefficients: Tensor, output: Tensor, memory: int, passage: Passage
+        self, placed: PlacedPatterns, coefficients: Tensor, output: Tensor, memory: int, passage: Passage
     ) -> Tensor:
         at = replaced(self.replace, passage.prompt, passage.tail)
         return torch.where(at[..., None], placed.values[memory].to(output.dtype), output)
