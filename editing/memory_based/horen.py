@@ -134,8 +134,18 @@ class Horen(OneLayer):
         if own is not None:
             parts = torch.cat([own.keys[kept], parts[0]]), torch.cat([own.values[kept], parts[1]])
         origin = Origin.of(lm, self, *reports_after(own, facts, [report for _, report in learned]))
-        settings = self.alpha, self.beta, self.threshold, self.part, self.replace
-        return HopfieldEdit(origin, layer, lm.memory(layer).path, *parts, *settings, state=state.followed(kept, facts))
+        return HopfieldEdit(
+            origin,
+            layer,
+            lm.memory(layer).path,
+            *parts,
+            alpha=self.alpha,
+            beta=self.beta,
+            threshold=self.threshold,
+            part=self.part,
+            replace=self.replace,
+            state=state.followed(kept, facts),
+        )
 
     def _rows(self, side: SideLayer, facts: Sequence[Fact]) -> list[Rows]:
         """Of each fact its prompt, target and end token.

@@ -81,7 +81,7 @@ def _layer(lm: BareModel, edits: Sequence[AddedNeuronsEdit], layer: int, zeros: 
         if is_quantised(module):
             raise UnsupportedModelError(f"{lm.name} is quantised; load it unquantised to write it with wider networks")
         across = stores_transposed(module) != (path == family.values)
-        weight, bias = module.weight.detach(), getattr(module, "bias", None)
+        weight, bias = module.get_parameter("weight").detach(), getattr(module, "bias", None)
         own = (weight.T if across else weight).chunk(len(names))
         matrix = torch.cat([rows(part, name) for part, (name, _) in zip(own, names, strict=True)])
         found[f"{family.blocks}.{layer}.{path}.weight"] = (matrix.T if across else matrix).contiguous()

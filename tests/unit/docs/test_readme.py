@@ -22,7 +22,7 @@ def knowledge_base(way: str) -> Mapping[str, Any]:
 
 
 def frontier(row: str) -> Mapping[str, Any]:
-    found = pages.read_data("frontier")["digest"]["shown"]["qwen2.5-coder-0.5b counterfact 100"]["rows"][row]
+    found = pages.read_data("frontier")["digest"]["shown"]["qwen2.5-coder-0.5b counterfact 300"]["rows"][row]
     return {key: found[key]["mean"] for key in (*KEYS[:2], "answer_kept_same_subject", "answer_kept")}
 
 
