@@ -118,10 +118,12 @@ class Serac(Trained):
         """
         return self._extended(lm, previous, facts)
 
+    @one_thread
     def trained(self, lm: LanguageModel) -> TrainedNetwork[CounterfactualNetwork] | None:
         """As `Trained` says."""
         return self._loaded(lm, CounterfactualNetwork)
 
+    @one_thread
     def task(self, lm: LanguageModel, facts: Sequence[Fact], asked: HypernetworkTraining) -> CounterfactualTask:
         """Statements, and prompts that are in their scope or not."""
         require_targets(self.name, facts)
