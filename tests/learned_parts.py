@@ -2,12 +2,14 @@
 
 from typing import Any
 
+import pytest
 import tiny
 import torch
 from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.facts import Probe
+from editing.learned import training
 from editing.learned.hypernetwork import Hypernetwork, TrainedNetwork
 from editing.learned.learned import Learned
 from editing.shared.training_rows import target_rows
@@ -96,3 +98,17 @@ def assert_same(one: TrainedNetwork[Any], other: TrainedNetwork[Any]) -> None:
     states = one.network.state_dict(), other.network.state_dict()
     assert all(torch.equal(part, states[1][name]) for name, part in states[0].items())
     assert one.made == other.made
+
+
+def cut_after(steps: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Interrupts trainings while the list that it returns, to which each step adds its number, has so many entries."""
+    learn, learned = training._Training.learn, list[int]()
+
+    def cut(self: Any) -> None:
+        if len(learned) == steps:
+            raise KeyboardInterrupt
+        learned.append(self.done)
+        learn(self)
+
+    monkeypatch.setattr(training._Training, "learn", cut)
+    return learned

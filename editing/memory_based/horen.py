@@ -25,7 +25,6 @@ from editing.registry import register
 from editing.shared.entries import EntriesState, reports_after
 from editing.shared.extending import check_previous, state_of, without
 from editing.shared.layers import OneLayer
-from editing.shared.outliers import WHY
 from editing.shared.together import deduplicate, note_disturbance, refused_alone
 from editing.shared.training_rows import Rows, RowsForward, SideLayer, target_rows
 from editing.spaces import Number, Space
@@ -154,13 +153,9 @@ class Horen(OneLayer):
             FactRefusedError: the state at the prompt's last token is an outlier or not finite, or see `target_rows`.
         """
         whole = side.run([target_rows(side.lm, fact) for fact in facts])
-        rows = [whole.pick([number]) for number in range(len(facts))]
-        for fact, row in zip(facts, rows, strict=True):
-            if not bool(row.coefficients[0].isfinite().all()):
-                raise FactRefusedError(fact, "its coefficients are not finite")
-            if row.outlier(0):
-                raise FactRefusedError(fact, WHY)
-        return rows
+        whole.require_finite(facts)
+        whole.require_ordinary(facts)
+        return [whole.pick([number]) for number in range(len(facts))]
 
     def _learn(self, side: SideLayer, row: Rows, fact: Fact) -> tuple[Tensor, dict[str, Any]]:
         """The value of a fact, (d_model,), on the CPU, and its report."""

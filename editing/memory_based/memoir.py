@@ -27,7 +27,6 @@ from editing.shared.contexts import contexts
 from editing.shared.entries import EntriesState, reports_after
 from editing.shared.extending import check_previous, state_of, without
 from editing.shared.layers import OneLayer
-from editing.shared.outliers import WHY
 from editing.shared.together import deduplicate, note_disturbance, refused_alone
 from editing.shared.training_rows import Rows, RowsForward, SideLayer, target_rows
 from editing.spaces import Number, Space
@@ -170,13 +169,10 @@ class Memoir(OneLayer):
         prompts = [[put_before(lm.tokenizer, text, fact.statement) for text in texts] for fact in facts]
         asked = [target_rows(lm, fact, one, end=False) for fact, of in zip(facts, prompts, strict=True) for one in of]
         whole, each = side.run(asked), len(texts)
-        rows = [whole.pick(range(number * each, (number + 1) * each)) for number in range(len(facts))]
-        for fact, row in zip(facts, rows, strict=True):
-            if row.outlier(0):
-                raise FactRefusedError(fact, WHY)
-            if not bool(row.coefficients[0].isfinite().all()):
-                raise FactRefusedError(fact, "its coefficients are not finite")
-        return rows
+        alone = whole.pick(range(0, len(whole), each))
+        alone.require_ordinary(facts)
+        alone.require_finite(facts)
+        return [whole.pick(range(number * each, (number + 1) * each)) for number in range(len(facts))]
 
     def _background(self, side: SideLayer) -> Tensor:
         """b, (d_ffn,): the mean over texts of their mean coefficients."""

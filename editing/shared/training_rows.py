@@ -121,6 +121,16 @@ class Rows:
             if self.outlier(row):
                 raise FactRefusedError(fact, WHY)
 
+    def require_finite(self, facts: Sequence[Fact]) -> None:
+        """Refuses the first of some facts, of which each has a row, whose row has no numbers.
+
+        Raises:
+            FactRefusedError: there is one.
+        """
+        for coefficients, fact in zip(self.coefficients, facts, strict=True):
+            if not bool(coefficients.isfinite().all()):
+                raise FactRefusedError(fact, "its coefficients are not finite")
+
     def tensors(self) -> dict[str, Tensor]:
         """The rows one after another, for `Edit.save`; `from_tensors` reads them back."""
         if not self.ids:

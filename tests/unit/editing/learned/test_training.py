@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from editors_parts import FACTS, bits, same_bits
-from learned_parts import LAYERS, TRAINED_ON, assert_same, build, drawn
+from learned_parts import LAYERS, TRAINED_ON, assert_same, build, cut_after, drawn
 from torch import Tensor
 
 from corrigenda import LanguageModel
@@ -98,15 +98,7 @@ def test_cut_short_it_goes_on_to_the_same_bits(monkeypatch: pytest.MonkeyPatch, 
     lm = build()
     whole = HypernetworkTraining(**SMALL).network(lm, MEND, TRAINED_ON)
     monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "another"))
-    learn, learned = training._Training.learn, list[int]()
-
-    def cut(self: Any) -> None:
-        if len(learned) == 5:
-            raise KeyboardInterrupt
-        learned.append(self.done)
-        learn(self)
-
-    monkeypatch.setattr(training._Training, "learn", cut)
+    learned = cut_after(5, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         HypernetworkTraining(**SMALL).network(lm, MEND, TRAINED_ON)
     learned.insert(0, -1)  # from here on it is never cut

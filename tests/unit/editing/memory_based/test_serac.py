@@ -8,7 +8,7 @@ import pytest
 import tiny
 import torch
 from editors_parts import FACTS, TOWER, bits, same_bits
-from learned_parts import TRAINED_ON, assert_same
+from learned_parts import TRAINED_ON, assert_same, cut_after
 from torch import Tensor
 
 from corrigenda import EditRefusedError, LanguageModel, LowRankEdit, Origin
@@ -135,15 +135,7 @@ def test_cut_short_it_goes_on_to_the_same_bits(
 ) -> None:
     whole = trained(lm, editor)
     monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "another"))
-    learn, learned = training._Training.learn, list[int]()
-
-    def cut(self: Any) -> None:
-        if len(learned) == 5:
-            raise KeyboardInterrupt
-        learned.append(self.done)
-        learn(self)
-
-    monkeypatch.setattr(training._Training, "learn", cut)
+    learned = cut_after(5, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         trained(lm, editor)
     learned.insert(0, -1)  # from here on it is never cut
