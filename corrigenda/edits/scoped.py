@@ -26,6 +26,8 @@ from corrigenda.text.words import Names
 
 _GATE = "gate."
 _TENSORS = ("keys", "entries", "values")
+FILLER = frozenset(" \t\n\"'`*_.:…-–—)]”’»")
+"""What may stand behind a question's last word and asks nothing: 'Complete this: "The tower is in the ..."'."""
 
 
 class PlacedEntries(NamedTuple):
@@ -54,8 +56,9 @@ class ScopedEdit(RoutedEdit):
 
     speaks if that cosine is above `threshold`: v_j* is added to the residual stream after the layer, at the prompt's
     last token. In a conversation e is of the last token that the user wrote, so that a question is the same in it and
-    bare. It is decided when the prompt is seen (`corrigenda.edits.routed`); at tokens that follow it nothing is
-    added, and these read the answer by attention. In rows in which none speaks, nothing is touched.
+    bare; where a prompt ends in `FILLER`, the last token before it is tried, too. It is decided when the prompt is seen
+    (`corrigenda.edits.routed`); at tokens that follow it nothing is added, and these read the answer by attention. In
+    rows in which none speaks, nothing is touched.
 
     Attributes:
         gate: says whether two prompts ask the same. It reads what enters layers up to this one.
@@ -152,8 +155,11 @@ class ScopedEdit(RoutedEdit):
         route = torch.full((len(coefficients),), MAIN, device=coefficients.device)
         if not len(self.keys):
             return route
-        queries = self.gate.embed(self.gate.read(passage.states, self._asked(passage))).to(placed.keys.device)
-        scores = queries @ placed.keys.T
+        asked = self._asked(passage)
+        scores = self._cosines(placed, passage, asked)
+        worded = self._worded(placed, passage, asked)
+        if worded is not asked:
+            scores = torch.maximum(scores, self._cosines(placed, passage, worded))
         scores[~(passage.prompt & passage.tail).any(1)] = -torch.inf  # where the prompt's last token did not run
         if self.by_subject:
             for row in (scores > self.threshold).any(1).nonzero()[:, 0].tolist():
@@ -164,6 +170,25 @@ class ScopedEdit(RoutedEdit):
                 scores[row, ~torch.isin(placed.entries, named)] = -torch.inf
         best, key = scores.max(1)
         return torch.where(best > self.threshold, placed.entries[key], MAIN)
+
+    def _cosines(self, placed: PlacedEntries, passage: Passage, asked: Tensor) -> Tensor:
+        """(batch, key), of what each row asks at the last token that is True."""
+        return self.gate.embed(self.gate.read(passage.states, asked)).to(placed.keys.device) @ placed.keys.T
+
+    def _worded(self, placed: PlacedEntries, passage: Passage, asked: Tensor) -> Tensor:
+        """`asked` without the `FILLER` at the end of each row; itself where there is none."""
+        if passage.tokens is None:
+            return asked
+        worded = asked
+        for row, tokens in enumerate(passage.tokens):
+            places = asked[row].nonzero()[:, 0].tolist()
+            n = len(places)
+            while n and (text := placed.text(tokens[places[n - 1 : n]].tolist())) and FILLER.issuperset(text):
+                n -= 1
+            if 0 < n < len(places):
+                worded = asked.clone() if worded is asked else worded
+                worded[row, places[n:]] = False
+        return worded
 
     def _asked(self, passage: Passage) -> Tensor:
         """(batch, position), True for the tokens of each prompt up to the last that is its user's."""

@@ -170,6 +170,27 @@ def test_a_conversation_asks_what_its_user_wrote_last(family: str) -> None:
         assert torch.equal(mixed[row, : len(rows[row])], plain[row, : len(rows[row])])
 
 
+@pytest.mark.parametrize("family", CAUSAL)
+def test_what_stands_behind_the_last_word_and_asks_nothing(family: str) -> None:
+    """In a conversation and bare, beside rows of other lengths; a row of such tokens alone is heard as it is."""
+    lm = tiny.build(family)
+    closing, filler = tuple(lm.tokens("red and blue")[-2:]), lm.tokens("a .")[len(lm.tokens("a")) :]
+    edit = scoped(lm, closing=closing)
+    asked = [lm.tokens(prompt) for prompt in (TOWER, TOWER, SAME_SUBJECT, OTHER_SUBJECT, TOWER)]
+    ends = [filler, [*filler, *filler, *closing], filler, filler, lm.tokens("a red")[len(lm.tokens("a")) :]]
+    rows = [ids + end for ids, end in zip(asked, ends, strict=True)] + [filler]
+    plain = forward_logits(lm, lm.batch(rows))
+    with edit.applied(lm), activated(lm) as seen:
+        mixed = forward_logits(lm, lm.batch(rows))
+    assert seen.rows == (True, True, False, False, False, False)
+    for row, ids in enumerate(rows):
+        if seen.rows[row]:
+            expected = by_hand(lm, edit, ids, len(ids) - 1, 0).log_softmax(-1)
+            torch.testing.assert_close(mixed[row, : len(ids)].log_softmax(-1), expected, atol=1e-4, rtol=1e-4)
+        else:
+            assert torch.equal(mixed[row, : len(ids)], plain[row, : len(ids)])
+
+
 def test_embeddings_have_no_words() -> None:
     lm = tiny.build("llama")
     ids = torch.tensor([lm.tokens(TOWER)])
