@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
-from corrigenda.errors import CorrigendaError
+from corrigenda.errors import CorrigendaError, UnsupportedModelError
 from corrigenda.facts import as_fact
 from corrigenda.forward import answering
 from corrigenda.forward.recording import forward_logits
@@ -19,6 +20,9 @@ from corrigenda.text.display import quoted
 Answer = str | Sequence[int] | None
 """Which answer counts: its text or its tokens; None and "top" as in `ask`."""
 
+
+Part = Literal["subject", "relation"]
+"""Of a prompt's words: the subject's, or all others."""
 
 SPACES = ("▁", "Ġ", " ")
 """What tokenizers call a space that is a token of its own."""
@@ -125,6 +129,34 @@ def ask(lm: LanguageModel, fact: Fact, answer: Answer = None) -> Question:
         answer_ids=tuple(given),
         predicting=tuple(range(place, place + len(given))),
     )
+
+
+def last_of_relation(lm: LanguageModel, question: Question) -> int:
+    """The relation's last token: the prompt's last, which stands after the subject (Liu et al. 2024, RETS).
+
+    Raises:
+        UnsupportedModelError: the model is a masked one.
+        ValueError: the prompt ends with its subject.
+    """
+    require_relations(lm)
+    if question.subject[1] == question.n_prompt:
+        raise ValueError(
+            f"the prompt {quoted(question.prompt)} ends with its subject, and no token of the relation stands after "
+            "it; ask for the subject, or take a prompt that goes on after it"
+        )
+    return question.n_prompt - 1
+
+
+def require_relations(lm: LanguageModel) -> None:
+    """Refuses a model whose prompts do not end where it answers.
+
+    Raises:
+        UnsupportedModelError: the model is a masked one.
+    """
+    if not lm.architecture.family.causal:
+        raise UnsupportedModelError(
+            f"tracing a relation is for causal models, and {lm.name} is a masked one: trace its subject"
+        )
 
 
 def require_numbers(lm: LanguageModel, question: Question, found: Iterable[Tensor]) -> None:

@@ -73,7 +73,9 @@ def solve(lm: LanguageModel, facts: Sequence[Fact], rome: Rome = ROME) -> tuple[
     assert rome.layer is not None
     assert rome.prefixes is not None
     layer = rome.layer
-    prompts = build_prompts(lm, facts, rome.prefixes, rome.value.kl_prompt, rome.value.kl_position)
+    prompts = build_prompts(
+        lm, facts, rome.prefixes, rome.value.kl_prompt, rome.value.kl_position, position=rome.position
+    )
     run = run_prompts(lm, prompts, [layer])
     rewrites = Rewrites(prompts, mean_keys(run, layer), bare_keys(run, layer), old_values(run, layer))
     return rewrites, solve_target_values(lm, run, layer, rome.value)
@@ -113,6 +115,8 @@ def plain(lm: LanguageModel, fact: Fact, rome: Rome) -> tuple[Tensor, Tensor]:
             handle.remove()
 
     def at(prompt: str) -> int:
+        if rome.position == "relation":
+            return len(lm.tokenizer(prompt)["input_ids"]) - 1
         return len(lm.tokenizer(prompt[: prompt.rindex(fact.subject) + len(fact.subject)])["input_ids"]) - 1
 
     assert fact.target_new is not None

@@ -99,6 +99,11 @@ def ways() -> tuple[str, ...]:
 
 def _solver(editor: Any) -> EntrySolver:
     if isinstance(editor, Rome):
+        if editor.position != "subject":
+            raise SettingsError(
+                f"editor=rome: position={editor.position} is for edits, and a list keeps keys at the subject's last "
+                "token; take position=subject"
+            )
         shared = ("prefix_lengths", "prefixes", "frames", "value", "text", "seed")
         own = {name: getattr(editor, name) for name in shared}
         layers = () if editor.layer is None else (editor.layer,)

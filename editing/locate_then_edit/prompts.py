@@ -1,6 +1,6 @@
 """The prompts that an update is computed on, in all their contexts.
 
-Editors that write at the subject's last token (ROME and its descendants) all start here.
+Editors that write at one token of the prompt (ROME and its descendants) all start here.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.prompts import TokenBatch, encode, encode_target, put_before, slot_in, subject_span
+from corrigenda.text.display import quoted
 from editing.editor import EditRefusedError, FactRefusedError, refusing_long, require_room
 from editing.shared.frames import NO_FRAMES, Frames, Wording, wordings
 from editing.shared.outliers import WHY, outliers, state_norms
 
-Position = Literal["subject", "last"]
-"""Where an update acts: at the subject's last token, or at the prompt's."""
+Position = Literal["subject", "relation", "last"]
+"""Where an update acts: at the subject's last token; at the relation's, which is the prompt's last and stands after the
+subject; or at the prompt's last whatever it is, behind a gate."""
 
 MOST_LOGITS = 2**30
 """So many logits are computed at once at most: 4 GiB in float32."""
@@ -37,7 +39,7 @@ class Prompts:
         fact: (row,), which fact a row belongs to.
         prefix: (row,), which prefix stands before its statement; those of frames have numbers of their own, above all
             prefixes' (`editing.shared.frames.wordings`); -1 for the rows about what is to be kept.
-        subject: (row,), the position of the subject's last token; or of the prompt's, where an update acts there.
+        subject: (row,), where the update acts: at the subject's last token, or at the prompt's (`Position`).
         predicts: (row, position), where the target's tokens are predicted, or the distribution is to be kept.
         targets: (n,), those tokens, in the order of `predicts`; -1 where the distribution is to be kept.
         rewriting: (row,), False for the rows about what is to be kept.
@@ -146,7 +148,7 @@ def build_prompts(
     facts: Sequence[Fact],
     prefixes: Sequence[str],
     kept_prompt: str,
-    kept_position: Position,
+    kept_position: Literal["subject", "last"],
     frames: Frames = NO_FRAMES,
     position: Position = "subject",
 ) -> Prompts:
@@ -157,10 +159,10 @@ def build_prompts(
         facts: the facts; each needs a `target_new`.
         prefixes: the texts that stand before the statements; the first is empty.
         kept_prompt: the prompt whose continuation is to stay as it is, with one ``{}``.
-        kept_position: where it is to stay: at the subject's last token, or at the prompt's.
+        kept_position: where it is to stay: at the subject's last token, or at the prompt's. Where the update acts at
+            the relation's, always at the prompt's.
         frames: the facts' other forms.
-        position: where the update acts. At the prompt's last token no prompt is to be kept: what acts there is behind a
-            gate, which sees to it.
+        position: where the update acts. Behind a gate ("last") no prompt is to be kept: the gate sees to it.
 
     A subject that ends at the very first token is left out without a prefix, where there are others: the first
     position's activations are unlike any other's in most models (attention sinks), so a key taken there stands for
@@ -168,7 +170,8 @@ def build_prompts(
     ROME", Yang et al. 2024). Such an edit then holds wherever something precedes the subject.
 
     Raises:
-        EditRefusedError: a fact is longer than an edit is computed on, or the targets of all have too many tokens.
+        EditRefusedError: a fact is longer than an edit is computed on; or it has no token of the relation after its
+            subject, and the update is to act there; or the targets of all have too many tokens.
     """
     rows: list[_Row] = []
     at_start = []
@@ -179,8 +182,8 @@ def build_prompts(
         later = [one for one in every if not (at_subject and _left_out(lm, one, len(prefixes)))]
         rows += [_rewriting(lm, one, number, position) for one in later or every]
     n_rewriting = len(rows)
-    if position == "subject":
-        rows += [_kept(lm, fact, number, kept_prompt, kept_position) for number, fact in enumerate(facts)]
+    if position != "last":
+        rows += [_kept(lm, fact, number, kept_prompt, kept_position, position) for number, fact in enumerate(facts)]
     _require_memory(lm, facts, sum(len(row.targets) for row in rows))
     batch = lm.batch([row.ids for row in rows])
     predicts = torch.zeros(batch.input_ids.shape, dtype=torch.bool)
@@ -235,18 +238,30 @@ def _rewriting(lm: LanguageModel, wording: Wording, number: int, position: Posit
         target = encode_target(lm.tokenizer, prompt, fact.target_new, fact.joint)
     require_room(lm, fact, len(ids) + len(target) - 1)
     end = len(ids)
-    if position == "subject":
-        end = subject_span(lm.tokenizer, prompt, fact.subject, slot_in(prompt, fact.prompt, fact.subject))[1]
+    if position != "last":
+        subject = subject_span(lm.tokenizer, prompt, fact.subject, slot_in(prompt, fact.prompt, fact.subject))[1]
+        if position == "subject":
+            end = subject
+        elif subject == end:
+            raise FactRefusedError(
+                fact,
+                f"the prompt {quoted(fact.statement)} ends with its subject, and no token of the relation stands after "
+                "it; take position=subject, or a prompt that goes on after the subject",
+            )
     return _Row(ids + target[:-1], number, wording.place, end - 1, len(ids) - 1, target)
 
 
-def _kept(lm: LanguageModel, fact: Fact, number: int, prompt: str, position: Position) -> _Row:
-    """The prompt about the fact's subject whose continuation is to stay."""
+def _kept(
+    lm: LanguageModel, fact: Fact, number: int, prompt: str, kept: Literal["subject", "last"], position: Position
+) -> _Row:
+    """The prompt about the fact's subject whose continuation is to stay, and where the update acts on it."""
     text = lm.reads(prompt.replace("{}", fact.subject))
     end = subject_span(lm.tokenizer, text, fact.subject, slot_in(text, prompt, fact.subject))[1]
     ids = encode(lm.tokenizer, text)
     require_room(lm, fact, len(ids))
-    if position == "subject":
+    if position == "relation":
+        end = len(ids)
+    elif kept == "subject":
         ids = ids[:end]
     return _Row(ids, number, -1, end - 1, len(ids) - 1, [-1])
 

@@ -57,7 +57,7 @@ class ValueSettings:
         kl_factor: weight of the KL divergence on `kl_prompt`.
         kl_prompt: a prompt about the subject that asks for no fact, with one ``{}``.
         kl_position: where on it the KL is taken: at the subject's last token, as the authors' code does, or at the
-            prompt's last token.
+            prompt's last token. With an editor's position=relation it is always the latter.
         early_stop_loss: a fact whose loss falls below this is done; below 0, none is.
         confident_steps: a fact whose target's tokens have been the most likely ones in every context for so many
             forwards, one after another, is done (the idea of ENCORE, Gupta et al. 2025); None for no such rule.

@@ -38,10 +38,16 @@ def locate_layers(config: DictConfig, folder: Path, lm: LanguageModel, facts: Se
     """Sets the editor's ``layer``, or ``layers``, where it is "auto"; said, and kept for when the run goes on.
 
     Raises:
-        ValueError: the model knows none of the facts, or has fewer layers than are asked for.
+        ValueError: the model knows none of the facts, or has fewer layers than are asked for; or the editor acts at
+            the relation.
     """
     for field in ("layer", "layers"):
         if config.editor.get(field) == "auto":
+            if config.editor.get("position") == "relation":
+                raise ValueError(
+                    f"editor.{field}=auto finds layers at the subject's last token: with editor.position=relation name "
+                    "a layer, or leave it out for the default"
+                )
             config.editor[field] = _located(field, config.job.auto_layer, folder, lm, facts)
 
 

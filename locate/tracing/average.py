@@ -36,6 +36,7 @@ class AverageTrace(SavedResult, file="average"):
         effects: the AIE, (role, layer); NaN for a role that no fact has.
         low: the intervals' lower bounds, (role, layer); NaN where there is none.
         high: the upper bounds, (role, layer).
+        hidden: what the noise hid, "subject" or "relation".
     """
 
     site: str
@@ -50,6 +51,7 @@ class AverageTrace(SavedResult, file="average"):
     effects: Tensor
     low: Tensor
     high: Tensor
+    hidden: str = "subject"
 
     def layer_scores(self) -> Tensor:
         """The AIE at the last subject token, (layer,): where, by tracing, a fact is read out of the subject."""
@@ -77,7 +79,10 @@ class AverageTrace(SavedResult, file="average"):
         """A table for a terminal: for each role where the effect is largest."""
         effect, low, high = self.total_effect
         bounds = "" if low is None or high is None else f" [{100 * low:.1f}, {100 * high:.1f}]"
-        title = f"restored {self.site}, {counted(self.n_facts, 'fact')}: total effect {100 * effect:.1f} %{bounds}"
+        title = (
+            f"{self.hidden} hidden, restored {self.site}, {counted(self.n_facts, 'fact')}: "
+            f"total effect {100 * effect:.1f} %{bounds}"
+        )
         table = Table("tokens", "facts", "peak layer", "AIE there (%)", "95 % interval", title=title)
         for role, peak in self.summary()["peaks"].items():
             inside = "" if peak["low"] is None else f"{100 * peak['low']:.1f} to {100 * peak['high']:.1f}"
@@ -99,7 +104,8 @@ class AverageTrace(SavedResult, file="average"):
             },
             emphasised=("last subject token", "last token"),
             window=self.window,
-            title=f"{NAMES[self.site]}, {counted(self.n_facts, 'fact')}; total effect {100 * effect:.1f} %{bounds}",
+            title=f"{self.hidden} hidden, {NAMES[self.site]}, {counted(self.n_facts, 'fact')}; "
+            f"total effect {100 * effect:.1f} %{bounds}",
         )
 
 
@@ -109,11 +115,11 @@ def average_traces(traces: Sequence[CausalTraceResult]) -> AverageTrace:
     Raises:
         ValueError: there is no trace, or they differ in what was restored, in the method or in the model's depth.
     """
-    kinds = {(t.site, t.window, t.method, t.severed, t.scores.shape[0]) for t in traces}
+    kinds = {(t.site, t.window, t.method, t.severed, t.hidden, t.scores.shape[0]) for t in traces}
     if len(kinds) != 1:
         raise ValueError(
-            f"an average needs traces of one kind, got {len(kinds)} kinds (site, window, method, severed, layers): "
-            f"{sorted(map(str, kinds))}"
+            f"an average needs traces of one kind, got {len(kinds)} kinds (site, window, method, severed, hidden, "
+            f"layers): {sorted(map(str, kinds))}"
         )
     subjects = [trace.fact.subject for trace in traces]
     by_role = torch.stack([trace.by_role() for trace in traces])  # (fact, role, layer)
@@ -129,7 +135,7 @@ def average_traces(traces: Sequence[CausalTraceResult]) -> AverageTrace:
             low[role, layer], high[role, layer] = bounds or (math.nan, math.nan)
     totals = [trace.total_effect for trace in traces]
     bounds = interval([totals], subjects)
-    site, window, method, severed, _ = kinds.pop()
+    site, window, method, severed, hidden, _ = kinds.pop()
     return AverageTrace(
         site=site,
         window=window,
@@ -143,4 +149,5 @@ def average_traces(traces: Sequence[CausalTraceResult]) -> AverageTrace:
         effects=effects,
         low=low,
         high=high,
+        hidden=hidden,
     )

@@ -1,8 +1,8 @@
 """Causal tracing: which states carry a fact from the subject to the answer.
 
-Meng, Bau, Andonian and Belinkov 2022, "Locating and Editing Factual Associations in GPT", section 2. The subject is
-hidden by noise on its embeddings; then, one state at a time, what the model would have computed without the noise is
-put back, and how far the answer's probability recovers says how much that state carries.
+Meng, Bau, Andonian and Belinkov 2022, "Locating and Editing Factual Associations in GPT", section 2. The subject
+(or the relation) is hidden by noise on its embeddings; then, one state at a time, what the model would have computed
+without the noise is put back, and how far the answer's probability recovers says how much that state carries.
 
 What is restored at layer l and position p changes only the layers above and the positions from p on. Everything else
 is taken from one recorded run of the clean prompt and its noisy versions (`corrigenda.forward.partial`), many cells at
@@ -27,7 +27,7 @@ from corrigenda.forward.recording import Recording, forward_logits, record
 from corrigenda.models.alone import one_thread
 from corrigenda.models.sites import Site
 from corrigenda.settings.checked import AtLeastOne, checked
-from locate.question import Question, ask, require_numbers
+from locate.question import Part, Question, ask, last_of_relation, require_numbers, require_relations
 from locate.tracing.noise import Noise, added_to_embeddings
 from locate.tracing.trace import CausalTraceResult
 from locate.windows import around
@@ -52,7 +52,8 @@ class CausalTrace:
         window: how many layers a window has, w: layers [l - w // 2, l + ceil(w / 2)) around layer l, clipped at the
             ends of the model. A window of 1 is the layer alone. Block outputs are always restored singly, since
             everything above a restored state follows from it.
-        noise: what hides the subject.
+        noise: what hides it.
+        hidden: what is hidden: the subject, or the relation: all words of the prompt but the subject's.
         method: "exact", a forward for each cell; or "attribution", one forward and one backward for the whole grid:
             the effect to first order, (restored - corrupted state) . dP/d(state), at the corrupted run (Nanda 2023,
             "Attribution Patching").
@@ -65,6 +66,7 @@ class CausalTrace:
     site: Restored = "block"
     window: AtLeastOne = 10
     noise: Noise = field(default_factory=Noise)
+    hidden: Part = "subject"
     method: Literal["exact", "attribution"] = "exact"
     severed: Literal["ffn", "attention"] | None = None
     max_tokens: AtLeastOne = 4096
@@ -81,13 +83,14 @@ class CausalTrace:
 
         Args:
             lm: the model, with whatever edits are applied.
-            fact: its statement is the prompt; its subject is hidden.
+            fact: its statement is the prompt.
             answer: as in `locate.question.ask`.
 
         Raises:
             UnknownFactError: the model's answer is not the fact's true object.
             ContextLengthError: the prompt is longer than the model reads.
-            ValueError: the model gives no numbers.
+            ValueError: the model gives no numbers; or the prompt ends with its subject, and the relation is to be
+                hidden.
 
         A window of more layers than the model has is cut to all of them, with a warning; the trace says its window.
         """
@@ -96,7 +99,7 @@ class CausalTrace:
             return replace(self, window=lm.n_layers).find(lm, fact, answer)
         question = ask(lm, fact, answer)
         sigma = self.noise.level(lm)
-        runs = _Runs(lm, question, self, self.noise.draw(sigma, _length(question.subject), _width(lm)))
+        runs = _Runs(lm, question, self, sigma)
         scores = runs.exact() if self.method == "exact" else runs.attributed()
         require_numbers(lm, question, [scores, torch.tensor([runs.p_clean, runs.p_corrupted])])
         return CausalTraceResult(
@@ -115,6 +118,7 @@ class CausalTrace:
             p_clean=runs.p_clean,
             p_corrupted=runs.p_corrupted,
             scores=scores,
+            hidden=self.hidden,
         )
 
     @one_thread
@@ -123,27 +127,38 @@ class CausalTrace:
     ) -> Tensor:
         """The indirect effects at the subject's last token alone, (layer,): that column of `find`'s exact grid.
 
-        It costs about as much less as the prompt has tokens.
-
-        Args:
-            lm: as in `find`, and so are the others.
-            fact: the fact.
-            answer: which answer counts.
-            layers: around which layers states are restored; by default all.
+        It costs about as much less as the prompt has tokens. States are restored around `layers`, by default all; the
+        other arguments are those of `find`.
 
         Raises:
             ValueError: the method is not exact; and what `find` raises.
         """
+        return self._columns(lm, fact, ("subject",), answer, layers)[0]
+
+    @one_thread
+    def at_last_tokens(
+        self, lm: LanguageModel, fact: Fact, answer: str | None = None, layers: Sequence[int] | None = None
+    ) -> Tensor:
+        """The same at the subject's and at the relation's last token, (2, layer).
+
+        Raises:
+            ValueError: as in `at_last_subject`; or the prompt ends with its subject.
+        """
+        return self._columns(lm, fact, ("subject", "relation"), answer, layers)
+
+    def _columns(
+        self, lm: LanguageModel, fact: Fact, of: Sequence[Part], answer: str | None, layers: Sequence[int] | None
+    ) -> Tensor:
+        """The indirect effects at some last tokens, (token, layer)."""
         if self.method != "exact":
-            raise ValueError(f"CausalTrace.at_last_subject: method={self.method!r} gives the whole grid: use find")
+            raise ValueError(f"CausalTrace: method={self.method!r} gives the whole grid, not some tokens: use find")
         self.check(lm)
         settings = replace(self, window=min(self.window, lm.n_layers))
         question = ask(lm, fact, answer)
-        noise = self.noise.draw(self.noise.level(lm), _length(question.subject), _width(lm))
-        runs = _Runs(lm, question, settings, noise)
-        last = question.subject[1] - 1
-        chosen = range(lm.n_layers) if layers is None else layers
-        scores = runs.exact(chosen, last)[list(chosen), last]
+        at = [last_of_relation(lm, question) if one == "relation" else question.subject[1] - 1 for one in of]
+        runs = _Runs(lm, question, settings, self.noise.level(lm))
+        chosen = list(range(lm.n_layers) if layers is None else layers)
+        scores = runs.exact(chosen, at)[chosen][:, at].T
         require_numbers(lm, question, [scores, torch.tensor([runs.p_clean, runs.p_corrupted])])
         return scores - runs.p_corrupted
 
@@ -151,9 +166,11 @@ class CausalTrace:
         """Says, by a warning, whether the window does not fit a model; `find` then takes the largest that does.
 
         Raises:
-            UnsupportedModelError: the model is an encoder-decoder.
+            UnsupportedModelError: the model is an encoder-decoder; or no causal one, and the relation is to be hidden.
         """
         lm.architecture.require_one_text("causal tracing")
+        if self.hidden == "relation":
+            require_relations(lm)
         if self.site != "block" and self.window > lm.n_layers:
             warnings.warn(
                 f"a window of {self.window} layers does not fit {lm.name}, which has {lm.n_layers}: it is traced with "
@@ -177,11 +194,11 @@ def causal_trace(lm: LanguageModel, fact: Fact, answer: str | None = None, **set
 class _Runs:
     """The recorded clean run (row 0) and corrupted runs (the other rows) of one prompt, and the cells on top."""
 
-    def __init__(self, lm: LanguageModel, question: Question, settings: CausalTrace, noise: Tensor) -> None:
+    def __init__(self, lm: LanguageModel, question: Question, settings: CausalTrace, sigma: float) -> None:
         self.lm, self.question, self.settings = lm, question, settings
+        self.first, noise = settings.noise.hiding(lm, question, settings.hidden, sigma)
         self.samples = len(noise)
         self.depth = lm.n_layers
-        begin = question.subject[0]
         noise = torch.cat([torch.zeros_like(noise[:1]), noise])
         batch = lm.batch([question.ids] * len(noise))
         self.at = question.at(len(noise), batch.lengths.device)
@@ -189,7 +206,7 @@ class _Runs:
         if settings.method == "exact":
             kept.discard("block")  # the recording has it, as what enters the next block
         with ExitStack() as stack:
-            stack.enter_context(added_to_embeddings(lm, noise, begin))
+            stack.enter_context(added_to_embeddings(lm, noise, self.first))
             seen = {
                 (site, layer): stack.enter_context(intervene(lm, Site(site, layer), Read()))
                 for site in kept
@@ -206,17 +223,17 @@ class _Runs:
     # -- the exact grid
 
     @torch.no_grad()
-    def exact(self, layers: Sequence[int] | None = None, only: int | None = None) -> Tensor:
+    def exact(self, layers: Sequence[int] | None = None, only: Sequence[int] = ()) -> Tensor:
         """P(answer) with each state restored, averaged over the noise: (layer, position).
 
         Args:
             layers: those that states are restored around; None for all.
-            only: the one position where states are restored; None for all of the prompt.
+            only: the positions where states are restored; none named: all of the prompt.
         """
         scores = torch.full((self.depth, self.question.n_prompt), self.p_corrupted)
-        # Before the subject a causal model has nothing to restore: there the corrupted run is the clean one.
-        first = self.question.subject[0] if self.lm.architecture.family.causal else 0
-        groups = self._groups(first) if only is None else [range(only, only + 1)]
+        # Before what is hidden a causal model has nothing to restore: there the corrupted run is the clean one.
+        first = self.first if self.lm.architecture.family.causal else 0
+        groups = [range(one, one + 1) for one in only if one >= first] if only else self._groups(first)
         for layer in range(self.depth) if layers is None else layers:
             if self.settings.site == "block" and layer == self.depth - 1:
                 self._last_block(scores)
@@ -240,8 +257,8 @@ class _Runs:
         device = self.batch.lengths.device
         start = torch.tensor(group, device=device).repeat_interleave(self.samples)
         rows = torch.arange(1, self.samples + 1, device=device).repeat(len(group))
-        # The subject's first token, restored, is clean in all layers above: it is read off the clean run's cache.
-        known = (start == self.question.subject[0]) & self._first_is_clean
+        # The first hidden token, restored, is clean in all layers above: it is read off the clean run's cache.
+        known = (start == self.first) & self._first_is_clean
         run_from = start + known.long()
         partial = PartialForward(self.lm, self.recording, begin, run_from, rows.masked_fill(known, 0))
         here = partial.local(start)
@@ -268,13 +285,13 @@ class _Runs:
 
     @property
     def _first_is_clean(self) -> bool:
-        """Whether restoring the subject's first token leaves it clean all the way up.
+        """Whether restoring the first hidden token leaves it clean all the way up.
 
-        It does where it sees nothing but what stands before the subject, which was never corrupted, and itself. And it
-        takes a cache to start behind it.
+        It does where it sees nothing but what stands before it, which was never corrupted, and itself. And it takes a
+        cache to start behind it.
         """
         plain = self.settings.site == "block" and self.settings.severed is None and self.recording.cache is not None
-        return plain and self.lm.architecture.family.causal and self.question.subject[0] < self.question.n_prompt - 1
+        return plain and self.lm.architecture.family.causal and self.first < self.question.n_prompt - 1
 
     def _put(self, site: Restored, layer: int, at: Tensor, value: Tensor) -> AbstractContextManager[Reading]:
         return intervene(self.lm, Site(site, layer), Replace(value), at)
@@ -289,7 +306,7 @@ class _Runs:
         def length(position: int) -> int:
             if not self.lm.architecture.family.causal:
                 return width
-            return width - position - (position == self.question.subject[0] and self._first_is_clean)
+            return width - position - (position == self.first and self._first_is_clean)
 
         best: dict[int, tuple[float, list[range]]] = {end: (0, [])}
         for begin in reversed(range(first, end)):
@@ -313,7 +330,7 @@ class _Runs:
         site = self.settings.site
         nudges = []
         with ExitStack() as stack:
-            stack.enter_context(added_to_embeddings(self.lm, self.noise[1:], self.question.subject[0]))
+            stack.enter_context(added_to_embeddings(self.lm, self.noise[1:], self.first))
             for layer in range(self.depth):
                 corrupted = self.outputs[site, layer][1:]
                 nudges.append(torch.zeros_like(corrupted, requires_grad=True))
@@ -330,11 +347,3 @@ class _Runs:
         single = torch.stack(effects)
         windows = [single[list(self.settings.layers(layer, self.depth))].sum(0) for layer in range(self.depth)]
         return self.p_corrupted + torch.stack(windows)
-
-
-def _length(span: tuple[int, int]) -> int:
-    return span[1] - span[0]
-
-
-def _width(lm: LanguageModel) -> int:
-    return int(lm.model.get_input_embeddings().embedding_dim)

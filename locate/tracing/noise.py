@@ -1,4 +1,4 @@
-"""The noise that hides a subject from the model."""
+"""The noise that hides a subject, or a relation, from the model."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -14,8 +14,9 @@ from corrigenda.data import read_facts
 from corrigenda.forward.interventions import Apply, Reading, intervene
 from corrigenda.models.alone import one_thread
 from corrigenda.models.sites import Site
-from corrigenda.prompts import encode_plain
+from corrigenda.prompts import encode_plain, specials_before
 from corrigenda.settings.checked import AtLeastOne, NotNegative, Seed, checked
+from locate.question import Part, Question, last_of_relation
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,25 @@ class Noise:
         if self.recipe == "rome":
             return torch.from_numpy(np.random.RandomState(self.seed).randn(*shape)).float() * sigma
         return torch.randn(shape, generator=torch.Generator().manual_seed(self.seed)) * sigma
+
+    def hiding(self, lm: LanguageModel, question: Question, part: Part, sigma: float) -> tuple[int, Tensor]:
+        """What hides the subject of a prompt, or its relation: all words but the subject's.
+
+        Returns:
+            the first token that is hidden; and the draws from there on, (samples, n_tokens, d_model), 0 at what is not.
+
+        Raises:
+            ValueError: the relation is to be hidden, and the prompt ends with its subject.
+        """
+        (begin, end), width = question.subject, int(lm.model.get_input_embeddings().embedding_dim)
+        if part == "subject":
+            return begin, self.draw(sigma, end - begin, width)
+        last, opening = last_of_relation(lm, question), specials_before(lm.tokenizer, question.prompt)
+        if opening == begin:
+            return end, self.draw(sigma, last + 1 - end, width)
+        draws = self.draw(sigma, last + 1 - opening, width)
+        draws[:, begin - opening : end - opening] = 0
+        return opening, draws
 
 
 @torch.no_grad()

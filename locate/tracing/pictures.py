@@ -27,6 +27,7 @@ def heat_map(
     answer: str,
     p_clean: float,
     p_corrupted: float,
+    hidden: str = "subject",
     remarks: str = "",
 ) -> None:
     """The heat map that readers of Meng et al. 2022 know: tokens down (the subject's starred), layers across.
@@ -41,6 +42,7 @@ def heat_map(
         answer: whose probability it is.
         p_clean: P(answer) of the clean run.
         p_corrupted: of the corrupted runs.
+        hidden: what the noise hid.
         remarks: what the title adds.
 
     Raises:
@@ -64,7 +66,7 @@ def heat_map(
     ticks_at_layers(axes, range(n_layers))
     what = NAMES[site] + (f" of {window} layers" if window > 1 else "")
     axes.set_xlabel(f"{what}{' (its centre)' if window > 1 else ''}")
-    axes.set_title(f"Restoring {OUTPUTS[site]} after the subject was hidden{remarks}", fontsize="medium", loc="left")
+    axes.set_title(f"Restoring {OUTPUTS[site]} after the {hidden} was hidden{remarks}", fontsize="medium", loc="left")
     bar = figure.colorbar(image, ax=axes)
     bar.ax.set_title(f"P({plot_text(answer, 24)})", fontsize="small", loc="left")
     # Where the clean and the corrupted run lie on the scale.

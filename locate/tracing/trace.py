@@ -43,6 +43,7 @@ class CausalTraceResult(SavedResult, file="trace"):
         p_clean: P(answer) of the clean run.
         p_corrupted: of the corrupted runs, their mean.
         scores: P(answer) with the state restored, the mean over the noise, (layer, position).
+        hidden: what the noise hid, "subject" or "relation".
     """
 
     fact: Fact
@@ -60,6 +61,7 @@ class CausalTraceResult(SavedResult, file="trace"):
     p_clean: float
     p_corrupted: float
     scores: Tensor
+    hidden: str = "subject"
 
     @property
     def total_effect(self) -> float:
@@ -148,5 +150,6 @@ class CausalTraceResult(SavedResult, file="trace"):
             answer=self.answer,
             p_clean=self.p_clean,
             p_corrupted=self.p_corrupted,
+            hidden=self.hidden,
             remarks=remarks,
         )

@@ -56,3 +56,5 @@ def test_a_run_that_goes_on_keeps_its_layers(tmp_path: Path) -> None:
 def test_a_model_that_knows_nothing_gives_no_layer(lm: LanguageModel, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"editor\.layers=auto: .* knows none of the 0 facts; name a layer"):
         locate_layers(settings(layers="auto"), tmp_path, lm, [])
+    with pytest.raises(ValueError, match=r"with editor\.position=relation name a layer"):
+        locate_layers(settings(layer="auto", position="relation"), tmp_path, lm, [])

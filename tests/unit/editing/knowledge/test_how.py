@@ -53,6 +53,8 @@ def test_the_ways_have_names() -> None:
         how_of(Memit(after=AfterTreatments(norm_anchor=True)))
     with pytest.raises(SettingsError, match="rule=replay"):
         how_of(Memit(rule="replay"))
+    with pytest.raises(SettingsError, match="position=relation"):
+        how_of(Rome(position="relation"))
 
 
 @pytest.mark.parametrize("editor", EDITORS, ids=lambda editor: f"{editor.name}-{len(editor.layers)}")

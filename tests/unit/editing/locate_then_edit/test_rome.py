@@ -113,6 +113,34 @@ def test_edited_model_puts_out_the_value_at_the_subject(family: str) -> None:
     assert difference(seen.output[0, at], values.values[0]) < 1e-3
 
 
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2"])
+def test_at_the_relation_key_and_value_are_those_of_its_last_token(family: str) -> None:
+    lm = build(family)
+    rome = dataclasses.replace(ROME, position="relation", value=dataclasses.replace(SETTINGS, kl_factor=3.0))
+    key, value = plain(lm, FACTS[1], rome)
+    rewrites, values = solve(lm, FACTS[1:2], rome)
+    assert difference(rewrites.mean_keys[0], key) < 1e-3
+    assert difference(values.values[0], value) < 1e-3
+    alone = dataclasses.replace(rome, prefixes=("",))
+    _, values = solve(lm, FACTS[1:2], alone)
+    edit = alone.edit(lm, FACTS[1:2])
+    with edit.applied(lm), lm.memory(LAYER).capture() as seen, torch.no_grad():
+        lm.model(input_ids=torch.tensor([lm.tokens(FACTS[1].statement)]))
+    assert difference(seen.output[0, -1], values.values[0]) < 1e-3
+    subject = dataclasses.replace(alone, position="subject").edit(lm, FACTS[1:2])
+    assert difference(edit.delta(LAYER).flatten(), subject.delta(LAYER).flatten()) > 0.1
+
+
+def test_at_the_relation_a_prompt_that_ends_with_its_subject_is_refused(lm: LanguageModel) -> None:
+    rome = dataclasses.replace(ROME, position="relation")
+    ends = Fact("Danielle Darrieux", "the mother tongue of {}", "Italy", "French")
+    with pytest.raises(EditRefusedError, match="'the mother tongue of Danielle Darrieux' ends with its subject"):
+        rome.edit(lm, [ends])
+    with pytest.warns(UserWarning, match="take position=subject"):
+        both = rome.edit(lm, [FACTS[0], ends])
+    torch.testing.assert_close(both.delta(LAYER), rome.edit(lm, FACTS[:1]).delta(LAYER))
+
+
 @pytest.mark.parametrize("number", [1, 3])
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_update_is_the_smallest_in_the_metric_of_the_second_moment(family: str, number: int, moment: Patch) -> None:

@@ -5,6 +5,7 @@ import warnings
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -38,9 +39,12 @@ def brute_force(lm: LanguageModel, fact: Fact, settings: CausalTrace, answer: li
     n, depth = len(prompt), len(lm.architecture.blocks)
     subject = lm.tokenizer(fact.subject, add_special_tokens=False)["input_ids"]
     begin = next(i for i in range(n) if prompt[i : i + len(subject)] == subject)
+    hidden = [place for place in range(n) if (begin <= place < begin + len(subject)) == (settings.hidden == "subject")]
     ids = torch.tensor([prompt + answer[:-1]])
-    shape = (settings.noise.samples, len(subject), lm.model.get_input_embeddings().embedding_dim)
-    draws = torch.randn(shape, generator=torch.Generator().manual_seed(settings.noise.seed)) * settings.noise.sigma
+    shape = (settings.noise.samples, hidden[-1] + 1 - hidden[0], lm.model.get_input_embeddings().embedding_dim)
+    drawn = torch.randn(shape, generator=torch.Generator().manual_seed(settings.noise.seed)) * settings.noise.sigma
+    draws = torch.zeros(len(drawn), n, shape[2])
+    draws[:, hidden] = drawn[:, [place - hidden[0] for place in hidden]]
 
     def run(noise: Tensor | None, changes: dict[tuple[str, int], list[tuple[int, Tensor]]], keep: list[str]):
         kept: dict[tuple[str, int], Tensor] = {}
@@ -49,7 +53,7 @@ def brute_force(lm: LanguageModel, fact: Fact, settings: CausalTrace, answer: li
 
                 def corrupt(_module, _args, output):
                     output = output.clone()
-                    output[:, begin : begin + len(subject)] += noise
+                    output[:, :n] += noise
                     return output
 
                 stack.callback(lm.model.get_input_embeddings().register_forward_hook(corrupt).remove)
@@ -105,6 +109,32 @@ def test_the_last_subject_token_alone_is_a_column_of_the_grid(site: str) -> None
     assert float(alone.abs().max()) > 1e-5  # there is something to compare
     with pytest.raises(ValueError, match="use find"):
         replace(settings, method="attribution").at_last_subject(lm, FACT, "top")
+
+
+@pytest.mark.parametrize("prompt", ["the mother tongue of {} is the", "{} was with the red king in the"])
+@pytest.mark.parametrize("site", ["ffn", "attention", "block"])
+def test_the_relation_is_hidden(site: Literal["ffn", "attention", "block"], prompt: str) -> None:
+    lm = tiny.build("llama")
+    fact = replace(FACT, prompt=prompt)
+    settings = CausalTrace(site=site, window=2, noise=NOISE, hidden="relation")
+    trace = settings.find(lm, fact, "top")
+    assert torch.allclose(trace.scores, brute_force(lm, fact, settings, list(trace.answer_ids)), atol=1e-6)
+    assert float(trace.indirect_effects[:, -1].abs().max()) > 1e-5
+    assert (trace.hidden, average([trace]).hidden) == ("relation", "relation")
+    expected = trace.indirect_effects[:, [trace.subject[1] - 1, -1]].T
+    assert torch.allclose(settings.at_last_tokens(lm, fact, "top"), expected, atol=1e-6)
+    assert torch.allclose(settings.at_last_tokens(lm, fact, "top", layers=[2, 0]), expected[:, [2, 0]], atol=1e-6)
+
+
+def test_a_prompt_that_ends_with_its_subject_has_no_relation_after_it() -> None:
+    lm, fact = tiny.build("llama"), replace(FACT, prompt="the mother tongue of {}")
+    message = "'the mother tongue of Danielle Darrieux' ends with its subject, and no token of the relation"
+    with pytest.raises(ValueError, match=message):
+        causal_trace(lm, fact, "top", noise=NOISE, hidden="relation")
+    with pytest.raises(ValueError, match=message):
+        CausalTrace(noise=NOISE).at_last_tokens(lm, fact, "top")
+    with pytest.raises(ValueError, match="is a masked one: trace its subject"):
+        causal_trace(tiny.build("bert"), FACT, "top", noise=NOISE, hidden="relation")
 
 
 def test_the_corrupted_run_of_an_answer_of_several_tokens() -> None:
@@ -293,6 +323,8 @@ def test_what_cannot_be_averaged() -> None:
         average([])
     with pytest.raises(ValueError, match="one kind, got 2"):
         average([made_up(torch.zeros(2, 3), (0, 1)), made_up(torch.zeros(2, 3), (0, 1), site="block")])
+    with pytest.raises(ValueError, match="one kind, got 2"):
+        average([made_up(torch.zeros(2, 3), (0, 1)), replace(made_up(torch.zeros(2, 3), (0, 1)), hidden="relation")])
 
 
 def test_a_damaged_file(tmp_path: Path) -> None:
