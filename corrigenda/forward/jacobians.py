@@ -13,8 +13,8 @@ from corrigenda.forward.recording import Recording, stopping
 from corrigenda.models.bare import BareModel
 from corrigenda.models.sites import Site
 
-ROWS = 256
-"""Rows of a Jacobian that one backward computes."""
+ROWS = 128
+"""Rows of a Jacobian that one backward computes. Of more the gradients of keys are so large that malloc maps each."""
 
 
 @differentiable()
