@@ -148,6 +148,11 @@ class Edit(ABC):
         """The layers that the edit acts on; none for a kind that has no layers."""
         return ()
 
+    @property
+    def n_numbers(self) -> int:
+        """How many numbers it consists of: of a low-rank edit those of its factors, not of the matrices they change."""
+        return sum(tensor.numel() for tensor in self._tensors().values())
+
     @contextmanager
     def applied(self, lm: Model, strict: bool = True) -> Iterator[Model]:
         """The model with the edit applied, inside a ``with`` block; other threads wait until it ends."""
