@@ -167,14 +167,21 @@ class RelationSurvey(SavedResult, file="relations"):
         """
         if not results:
             raise ValueError("no relation was measured, and of none there is no mean")
-        shares = {result.relation: result.shares() for result in results}
-        names = dict.fromkeys(name for each in shares.values() for name in each)
+        return cls.of_figures({result.relation: result.summary() for result in results})
+
+    @classmethod
+    def of_figures(cls, figures: Mapping[str, Mapping[str, Any]]) -> "RelationSurvey":
+        """Puts together what `LinearRelation.summary` said of relations, by name."""
+        shares: dict[str, dict[str, float]] = {
+            relation: {name: one["share"] for name, one in each.items() if isinstance(one, Mapping)}
+            for relation, each in figures.items()
+        }
         means = {}
-        for name in names:
+        for name in dict.fromkeys(name for each in shares.values() for name in each):
             having = [relation for relation, each in shares.items() if name in each]
-            means[name] = _share([shares[relation][name][0] for relation in having], having)
-        pairs = [(each["accuracy"][0], each["faithfulness"][0]) for each in shares.values()]
-        return cls({result.relation: result.summary() for result in results}, means, _correlation(pairs))
+            means[name] = _share([shares[relation][name] for relation in having], having)
+        pairs = [(each["accuracy"], each["faithfulness"]) for each in shares.values()]
+        return cls(figures, means, _correlation(pairs))
 
     def summary(self) -> dict[str, Any]:
         """The means, and whether faithfulness and accuracy go together."""
