@@ -19,6 +19,7 @@ SCRIPTS = (
         "knowledge_base",
         "layers",
         "leaderboard",
+        "lists",
         "many_facts",
         "neurons",
         "sequential",
