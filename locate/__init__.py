@@ -6,6 +6,11 @@ from corrigenda.system.lazy import lazily
 
 if TYPE_CHECKING:
     from locate.average import average as average
+    from locate.circuits.circuit import Circuits as Circuits
+    from locate.circuits.circuit import circuit_change as circuit_change
+    from locate.circuits.circuit import knowledge_circuit as knowledge_circuit
+    from locate.circuits.results import Circuit as Circuit
+    from locate.circuits.results import CircuitChange as CircuitChange
     from locate.flow.knockout import AttentionKnockout as AttentionKnockout
     from locate.flow.knockout import attention_knockout as attention_knockout
     from locate.flow.relation import RelationDecoding as RelationDecoding

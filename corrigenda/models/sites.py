@@ -322,13 +322,22 @@ def skipped(blocks: Iterable[nn.Module], tuples: bool) -> Iterator[None]:
     """
     with ExitStack() as stack:
         for block in blocks:
-            previous = block.__dict__.get("forward")  # accelerate, for one, has put its own there
-            block.forward = _HandOn(tuples)
-            if previous is None:
-                stack.callback(block.__delattr__, "forward")
-            else:
-                stack.callback(setattr, block, "forward", previous)
+            stack.enter_context(running(block, _HandOn(tuples)))
         yield
+
+
+@contextmanager
+def running(block: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+    """Inside the ``with`` block something else runs where a block's forward would."""
+    previous = block.__dict__.get("forward")  # accelerate, for one, has put its own there
+    try:
+        block.forward = forward
+        yield
+    finally:
+        if previous is None:
+            block.__dict__.pop("forward", None)
+        else:
+            block.forward = previous
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Golden values of the locators: the summary of what each finds, and the file that it is saved in."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ from relation_parts import known
 from safetensors.torch import load_file
 
 import locate
-from corrigenda import LanguageModel
+from corrigenda import Fact, LanguageModel
 from corrigenda.moments.text import Text
+from locate.circuits.results import CircuitSurvey
 from locate.flow.attributes import attribute_flow
 from locate.flow.function import decode_early, transplant
 from locate.flow.relation_results import RelationSurvey
@@ -30,6 +32,11 @@ FAMILIES = ("llama", "gpt2")
 FACT, OTHER = FACTS[:2]
 PROMPT = FACT.statement
 TEXT = Text(tokens=256, length=16)
+COUNTERFACTUALS = [
+    Fact(subject, each.prompt, None, city)
+    for each, subjects in ((FACT, ("the red tower", "the blue tower")), (OTHER, ("Big Ben", "green violin")))
+    for subject, city in zip(subjects, ("Berlin", "London"), strict=True)
+]
 NEURONS = [(1, 3), (2, 5)]
 
 
@@ -60,6 +67,19 @@ def related(lm: LanguageModel, template: str = "the language of {} is", name: st
     return locate.linear_relation(lm, facts, samples=4, layers=(1, 2), ranks=(1, 4, 16))
 
 
+def circuit(lm: LanguageModel, number: int = 0, **settings: Any) -> locate.Circuit:
+    return locate.knowledge_circuit(
+        lm, FACTS[number], "Paris", COUNTERFACTUALS, **({"steps": 2, "exact": 2} | settings)
+    )
+
+
+def circuit_change(lm: LanguageModel) -> locate.CircuitChange:
+    says = lm.generate(PROMPT, max_new_tokens=1).split()[-1]
+    fact = replace(FACT, target_true=says, target_new="piano")
+    edit = editor("rome").edit(lm, [fact])
+    return locate.circuit_change(lm, fact, edit, COUNTERFACTUALS, steps=1, exact=0)
+
+
 def triggers(lm: LanguageModel) -> Any:
     return trigger_examples(lm, TEXT, t=3)
 
@@ -87,6 +107,11 @@ RESULTS: Mapping[str, Callable[[LanguageModel], Any]] = {
     "knockout_average": lambda lm: locate.average(knocked(lm)),
     "relation": related,
     "relations": lambda lm: RelationSurvey.of([related(lm), related(lm, "the tongue of {} is", "speech")]),
+    "circuit": circuit,
+    "circuits": lambda lm: CircuitSurvey.of([circuit(lm), circuit(lm, 1)]),
+    "circuit_eap": lambda lm: circuit(lm, method="eap", ablation="zero", metric="log_probability", ranking="signed"),
+    "circuit_activations": lambda lm: circuit(lm, method="eap_ig_activations", ablation="mean"),
+    "circuit_change": circuit_change,
     "attributes": lambda lm: attribute_flow(lm, FACT, ["London England tower river"], "top", k=5),
     "decode_early": lambda lm: decode_early(lm, PROMPT, {"true": "Paris", "new": "Rome"}),
     "transplant_add": lambda lm: transplant(lm, PROMPT, OTHER.statement, "Rome"),

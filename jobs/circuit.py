@@ -1,0 +1,57 @@
+"""``job=circuit``: the circuits of facts, how faithful they are, and the mean over facts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from omegaconf import DictConfig
+from rich.console import RenderableType
+
+from corrigenda import Fact, LanguageModel
+from corrigenda.runs.folder import RunFolder
+from jobs import survey
+from jobs.shared.registry import register
+from jobs.shared.settings import instantiate
+from locate.circuits.circuit import Circuits
+from locate.circuits.results import Circuit, CircuitSurvey
+
+
+@dataclass(frozen=True)
+class _Among:
+    """A locator that looks for counterfactuals among the data's facts first."""
+
+    locator: Circuits
+    others: Sequence[Fact]
+
+    def check(self, lm: LanguageModel) -> None:
+        self.locator.check(lm)
+
+    def find(self, lm: LanguageModel, fact: Fact, answer: str | None = None) -> Circuit:
+        return self.locator.find(lm, fact, answer, self.others)
+
+
+@register(
+    "circuit",
+    survey.SurveySettings,
+    aim="circuits of facts: which edges between heads, FFNs, embedding and logits carry them (Hanna et al. 2024)",
+    parts={"_target_": "jobs.circuit.Job", "locator": Circuits()},
+)
+class Job(survey.Job):
+    """Scores the edges of facts' circuits: a result and a picture each, and the faithfulness over facts."""
+
+    def locators(self, config: DictConfig) -> Mapping[str, Any]:
+        """The locator, with the facts of the data."""
+        facts, _ = self.facts(config)
+        return {str(config.job.name): _Among(instantiate(config.job.locator), facts)}
+
+    def together(
+        self, config: DictConfig, folder: RunFolder, results: Mapping[str, Sequence[Any]]
+    ) -> tuple[dict[str, Any], list[RenderableType]]:
+        """The faithfulness over facts, with intervals over subjects."""
+        [found] = results.values()
+        if not found:
+            return {}, []
+        mean = CircuitSurvey.of(found)
+        mean.save(folder.path / "together")
+        mean.plot(folder.path / f"together{config.job.picture}")
+        return {"together": mean.summary()}, [mean.table()]

@@ -1,0 +1,1 @@
+"""Knowledge circuits: which edges between heads, FFNs, embedding and logits carry a fact."""

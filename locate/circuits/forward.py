@@ -1,0 +1,316 @@
+"""Forwards of a decoder in which every reader of the residual stream has an input of its own.
+
+A layer is run as it is, in three calls: on all readers' inputs up to where attention is computed, from which each head
+takes the query, key and value of its own inputs; on nothing, with what the heads then give, for what attention adds;
+and on the FFN's input with attention taken away, for what the FFN adds. So norms before or after a part, factors,
+biases and gates are the model's own. A head's part of what attention adds goes through a norm behind it with the scale
+that the whole had: with it a norm is linear. What belongs to no source (a bias behind the heads) is a constant of the
+stream.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import eager_mask
+
+from corrigenda import LanguageModel
+from corrigenda.errors import UnsupportedModelError
+from corrigenda.forward.recording import forward_logits, forward_to
+from corrigenda.models.families import name_of
+from corrigenda.models.matrices import stores_transposed
+from corrigenda.models.sites import leaving, running, state_entering
+from locate.circuits.graph import Graph
+
+Attend = Callable[..., tuple[Tensor, None]]
+NAME = "corrigenda_circuits"
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}
+"""By precision, how far (total variation) the probabilities of the parts' sum may be from a plain forward's."""
+_attend: ContextVar[Attend] = ContextVar(NAME)
+
+
+def _attention(module: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, None]:
+    return _attend.get()(module, *args, **kwargs)
+
+
+AttentionInterface.register(NAME, _attention)
+AttentionMaskInterface.register(NAME, eager_mask)
+
+
+class Stream:
+    """What has been written to the residual stream in a forward of n rows.
+
+    Attributes:
+        total: (n, position, d_model).
+        n_known: how many sources have been written.
+        constants: what was written that belongs to no source, (n, position, d_model); not counted where nobody asks.
+        history: the same behind each layer's attention that ran.
+    """
+
+    def __init__(self, known: Tensor, constants: Tensor | None, n_sources: int | None) -> None:
+        self.n_known = known.shape[1]
+        self.total = known.sum(1)
+        self.constants = torch.zeros_like(known[:, 0])
+        if constants is not None:
+            self.constants = self.constants + constants
+            self.total = self.total + constants
+        self.history: list[Tensor] = []
+        self._kept: Tensor | None = None
+        if n_sources is not None:
+            self._kept = known.new_zeros(len(known), n_sources, *known.shape[2:])
+            self._kept[:, : self.n_known] = known
+
+    @property
+    def kept(self) -> Tensor:
+        """What each source wrote, (n, source, position, d_model), where somebody asks; zeros of later ones."""
+        assert self._kept is not None
+        return self._kept
+
+    @property
+    def keeps(self) -> bool:
+        """Whether somebody asks."""
+        return self._kept is not None
+
+    def add(self, n: int, whole: Tensor, parts: Tensor | None = None) -> None:
+        """Writes what n sources give together, and, where somebody asks, one by one: (n rows, n, position, d_model)."""
+        self.total = self.total + whole
+        if self._kept is not None:
+            if parts is not None:
+                self.constants = self.constants + whole - parts.sum(1)
+                self.history.append(self.constants)
+            self._kept[:, self.n_known : self.n_known + n] = whole[:, None] if parts is None else parts
+        self.n_known += n
+
+
+Inputs = Callable[[Stream, slice], Tensor]
+"""From the stream and some readers' numbers to these readers' inputs, (n, reader, position, d_model); with a 1 for the
+readers where all have the same."""
+
+
+def whole(stream: Stream, readers: slice) -> Tensor:
+    """Every reader reads the whole stream: a plain forward."""
+    return stream.total[:, None]
+
+
+class _ReachedError(Exception):
+    """Ends a call of a block where its attention is computed, with what that is given."""
+
+
+class SplitForward:
+    """Forwards of a model after one prompt.
+
+    Args:
+        lm: a causal model.
+        graph: its graph (`graph_of`).
+        ids: the prompt's tokens; other sources, but the positions, may be given to `run`.
+    """
+
+    def __init__(self, lm: LanguageModel, graph: Graph, ids: list[int]) -> None:
+        self._lm, self._graph = lm, graph
+        self._batch = lm.batch([ids])
+        outputs: list[Any] = []
+        with leaving(lm.architecture.block(0), outputs.append):
+            forward_to(lm, self._batch, 0)
+        self._tuple = isinstance(outputs[0], tuple)
+
+    def run(
+        self,
+        inputs: Inputs = whole,
+        known: Tensor | None = None,
+        constants: Tensor | None = None,
+        keep: bool = False,
+    ) -> tuple[Tensor, Stream]:
+        """Runs the prompt, in as many rows as `known` has.
+
+        Args:
+            inputs: what readers read.
+            known: what the first sources write, (n, source, position, d_model): the layers below are not run. None for
+                one row, in which the tokens' embeddings are known.
+            constants: what belongs to no source in what is known, (n or 1, position, d_model).
+            keep: whether the sources' outputs are kept.
+
+        Returns:
+            the logits after the last token, (n, vocabulary), and the stream.
+        """
+        lm, blocks, found = self._lm, self._lm.architecture.blocks, list[Stream]()
+        n_sources = self._graph.n_sources if keep else None
+
+        def run_layer(layer: int, original: Callable[..., Any], hidden_states: Tensor, *args: Any, **more: Any) -> Any:
+            state = hidden_states
+            if layer == 0:
+                found.append(Stream(state[:, None] if known is None else known, constants, n_sources))
+            self._layer(layer, found[0], inputs, lambda rows: original(rows, *args, **more))
+            if layer + 1 == lm.n_layers:
+                state = inputs(found[0], self._graph.reads_ffn(lm.n_layers))[:, 0]
+            return (state, None) if self._tuple else state
+
+        with ExitStack() as stack:
+            stack.enter_context(lm.alone)
+            stack.enter_context(_own_attention(lm))
+            for layer, block in enumerate(blocks):
+                stack.enter_context(running(block, partial(run_layer, layer, block.forward)))
+            stack.enter_context(state_entering(lm.architecture.head, lambda state: state[:, -1:]))
+            mask = self._batch.attention_mask
+            logits = lm.model(input_ids=self._batch.input_ids, attention_mask=mask, use_cache=False).logits[:, -1]
+        return logits, found[0]
+
+    def _layer(self, layer: int, stream: Stream, inputs: Inputs, block: Callable[[Tensor], Any]) -> None:
+        """Runs what of a layer is not known."""
+        graph = self._graph
+        heads, ffn = stream.n_known <= graph.first_head(layer), stream.n_known <= graph.ffn(layer)
+        reads_ffn = graph.reads_ffn(layer)
+        before = inputs(stream, reads_ffn) if graph.parallel and heads else None
+        if heads:
+            self._add_heads(layer, stream, inputs(stream, graph.reads_attention(layer)), block)
+        if ffn:
+            entering = inputs(stream, reads_ffn) if before is None else before
+            stream.add(1, self._ffn(layer, entering[:, 0], block))
+
+    def _add_heads(self, layer: int, stream: Stream, inputs: Tensor, block: Callable[[Tensor], Any]) -> None:
+        n, n_readers = inputs.shape[:2]
+        try:
+            with _attending(_stop):
+                block(inputs.flatten(0, 1))
+            raise UnsupportedModelError(
+                f"{name_of(self._lm.model)}: its attention is not computed where transformers lets others compute it, "
+                "so that queries, keys and values cannot be taken apart by head"
+            )
+        except _ReachedError as reached:
+            module, query, key, value, *rest, options = reached.args
+        eager = sys.modules[type(module).__module__].eager_attention_forward  # type: ignore[attr-defined]
+        plain = partial(eager, module)
+        parts = [each.unflatten(0, (n, n_readers)) for each in (query, key, value)]
+        if n_readers == 1:
+            results = plain(*(each[:, 0] for each in parts), *rest, **options)[0]
+        else:
+            results = _apart(plain, *parts, *rest, **options)
+        outputs: list[Tensor] = []
+        with (
+            _attending(lambda *_args, **_options: (results, None)),
+            leaving(self._lm.architecture.attention_output(layer), outputs.append),
+            leaving(self._lm.architecture.whole_ffn(layer), _zeros),
+        ):
+            added = _state(block(torch.zeros_like(inputs[:, 0])))
+        parts_of_heads = self._by_head(layer, results, outputs[0], added) if stream.keeps else None
+        stream.add(self._graph.n_heads, added, parts_of_heads)
+
+    def _by_head(self, layer: int, results: Tensor, output: Tensor, added: Tensor) -> Tensor:
+        """What each head adds, (n, head, position, d_model), of its results, (n, position, head, head size)."""
+        module = self._lm.architecture.attention_output(layer)
+        weight: Tensor = module.weight if stores_transposed(module) else module.weight.T
+        by_head = torch.einsum("nphw,hwd->nhpd", results, weight.unflatten(0, (results.shape[2], -1)))
+        output = output.reshape(added.shape)
+        if torch.equal(output, added):
+            return by_head
+        return by_head * torch.where(output == 0, 1, added / torch.where(output == 0, 1, output))[:, None]
+
+    def _ffn(self, layer: int, entering: Tensor, block: Callable[[Tensor], Any]) -> Tensor:
+        """What the FFN adds at states, (n, position, d_model)."""
+        with _attending(_nothing), leaving(self._lm.architecture.attention(layer), _zeros):
+            return _state(block(entering)) - entering
+
+
+def graph_of(lm: LanguageModel, ids: list[int]) -> Graph:
+    """The graph of a model.
+
+    Args:
+        lm: a causal model.
+        ids: the tokens of any prompt, by which it is looked at.
+
+    Raises:
+        UnsupportedModelError: the model is an encoder or an encoder-decoder, has layers of unlike numbers of heads, or
+            an edit that is routed by the prompt; or what a layer adds is not what its attention and its FFN add.
+    """
+    what = "a circuit"
+    lm.architecture.require_one_text(what)
+    lm.architecture.require_causal(what)
+    if lm.routing.active:
+        raise UnsupportedModelError(f"{what} needs weights that do not depend on the prompt; revert the routed edits")
+    heads = {lm.architecture.n_heads(layer) for layer in range(lm.n_layers)}
+    if len(heads) > 1:
+        raise UnsupportedModelError(f"{name_of(lm.model)}: its layers have unlike numbers of heads, {sorted(heads)}")
+    batch, seen = lm.batch([ids]), list[Tensor]()
+    with lm.alone, leaving(lm.architecture.whole_ffn(0), lambda output: seen.append(_state(output).clone())):
+        forward_to(lm, batch, 0)
+        with leaving(lm.architecture.attention(0), _zeros):
+            forward_to(lm, batch, 0)
+    graph = Graph(lm.n_layers, heads.pop(), parallel=torch.equal(*seen))
+    with torch.no_grad():
+        logits = SplitForward(lm, graph, ids).run()[0].float().softmax(-1)
+        wanted = forward_logits(lm, batch, batch.lengths - 1).float().softmax(-1)
+    apart = float((logits - wanted).abs().sum() / 2)
+    if not apart <= TOLERANCE.get(lm.dtype, 5e-2):
+        raise UnsupportedModelError(
+            f"{name_of(lm.model)}: what its layers add is not the sum of what their attention and their FFN add (the "
+            f"probabilities are off by {apart:.2g}), so that it has no graph of edges; or it gives no numbers"
+        )
+    return graph
+
+
+@contextmanager
+def _own_attention(lm: LanguageModel) -> Iterator[None]:
+    """Inside the block the model's attention is computed by `_attend`."""
+    config = lm.model.config
+    before = config._attn_implementation
+    try:
+        config._attn_implementation = NAME
+        yield
+    finally:
+        config._attn_implementation = before
+
+
+@contextmanager
+def _attending(function: Attend) -> Iterator[None]:
+    token = _attend.set(function)
+    try:
+        yield
+    finally:
+        _attend.reset(token)
+
+
+def _stop(*args: Any, **options: Any) -> tuple[Tensor, None]:
+    raise _ReachedError(*args, options)
+
+
+def _nothing(_module: Any, query: Tensor, _key: Tensor, value: Tensor, *_: Any, **_options: Any) -> tuple[Tensor, None]:
+    rows, heads, positions, _width = query.shape
+    return value.new_zeros(rows, positions, heads, value.shape[-1]), None
+
+
+def _apart(plain: Any, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **options: Any) -> Tensor:
+    """Attention in which each head has the query, key and value of its own inputs.
+
+    Args:
+        plain: the model's, of query, key and value.
+        query: (n, reader, head, position, width), of all readers of a layer: all heads' q, then k, then v.
+        key: (n, reader, key-value head, position, width).
+        value: likewise.
+        rest: what else `plain` takes.
+        options: likewise.
+
+    Returns:
+        the heads' results, (n, position, head, width).
+    """
+    n_heads, shared = query.shape[2], query.shape[2] // key.shape[2]
+    head = torch.arange(n_heads, device=query.device)
+    query = query[:, head, head]
+    key, value = (each[:, part * n_heads + head, head // shared] for part, each in ((1, key), (2, value)))
+    # A group's heads have a key each, and the model computes with one a group: so in turn with each one's.
+    turns = [plain(query, key[:, i::shared], value[:, i::shared], *rest, **options)[0] for i in range(shared)]
+    return torch.stack([turn[:, :, i::shared] for i, turn in enumerate(turns)], 3).flatten(2, 3)
+
+
+def _state(output: Any) -> Tensor:
+    state: Tensor = output[0] if isinstance(output, tuple) else output
+    return state
+
+
+def _zeros(output: Any) -> Any:
+    nothing = torch.zeros_like(_state(output))
+    return (nothing, *output[1:]) if isinstance(output, tuple) else nothing

@@ -1,0 +1,301 @@
+"""What circuits give: of a fact (`Circuit`), without and with an edit (`CircuitChange`), of facts (`CircuitSurvey`)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+from torch import Tensor
+
+from corrigenda import Fact
+from corrigenda.intervals import interval
+from locate.circuits.faithfulness import areas
+from locate.circuits.graph import Graph
+from locate.saving import SavedResult
+
+LISTED, DRAWN = 10, 60
+"""So many edges are listed, and drawn."""
+SHOWN = 0.01
+"""The share of edges that two circuits are compared by."""
+Bounded = tuple[float, float | None, float | None]
+"""A mean, and the bounds of its 95 % interval; none of one subject."""
+
+
+@dataclass(frozen=True, eq=False)
+class Circuit(SavedResult, file="circuit"):
+    """The scores of all edges for one fact, and how much circuits of the best ones do of what the model does.
+
+    Attributes:
+        fact: the fact.
+        prompt: its prompt, as the model read it.
+        other: the fact whose subject stands in the counterfactual; None where there is none.
+        counterfactual: the counterfactual prompt.
+        objects: the tokens that are told apart, the fact's and the counterfactual's.
+        method: by which edges were scored.
+        steps: of its integral.
+        metric: m.
+        ablation: what stood for ablated sources.
+        ranking: whether edges were ranked by the amount of their scores or with their sign.
+        graph: the model's.
+        scores: of each edge, (edge,), in units of m: by how much m falls without the edge.
+        exact_edges: the edges whose exact scores were taken, the first of the ranking, (n,).
+        exact: these, (n,).
+        shares: of all edges that circuits had.
+        by: by what their edges were ranked (`locate.circuits.faithfulness.BY`).
+        values: m of the circuits, (by, share).
+        ends: m with no edge and with all, (2,).
+    """
+
+    fact: Fact
+    prompt: str
+    other: Fact | None
+    counterfactual: str
+    objects: tuple[str, str]
+    method: str
+    steps: int
+    metric: str
+    ablation: str
+    ranking: str
+    graph: Graph
+    scores: Tensor
+    exact_edges: Tensor
+    exact: Tensor
+    shares: tuple[float, ...]
+    by: tuple[str, ...]
+    values: Tensor
+    ends: Tensor
+
+    @property
+    def order(self) -> Tensor:
+        """The edges by the ranking, the first first, (edge,)."""
+        ranked = self.scores.abs() if self.ranking == "absolute" else self.scores
+        return ranked.argsort(descending=True, stable=True)
+
+    @property
+    def faithfulness(self) -> Tensor:
+        """F of the circuits, (by, share)."""
+        none, everything = self.ends.tolist()
+        return (self.values - none) / (everything - none)
+
+    def areas(self) -> dict[str, tuple[float, float]]:
+        """By what ranked the edges: CPR and CMD."""
+        return {by: areas(self.shares, curve) for by, curve in zip(self.by, self.faithfulness.tolist(), strict=True)}
+
+    def read_by(self) -> Tensor:
+        """The sum of scores over each reader's incoming edges, (reader,): its score as a node."""
+        return self.scores.new_zeros(self.graph.n_readers).index_add(0, self.graph.edges[:, 0], self.scores)
+
+    def written_by(self) -> Tensor:
+        """The sum over each source's outgoing edges, (source,)."""
+        return self.scores.new_zeros(self.graph.n_sources).index_add(0, self.graph.edges[:, 1], self.scores)
+
+    def top(self, n: int = LISTED) -> list[tuple[str, str, float]]:
+        """The source, the reader and the score of the first n edges of the ranking."""
+        return [(*self.edge(edge), float(self.scores[edge])) for edge in self.order[:n].tolist()]
+
+    def edge(self, number: int) -> tuple[str, str]:
+        """The names of an edge's source and reader."""
+        reader, source = self.graph.edges[number].tolist()
+        return self.graph.sources[source], self.graph.readers[reader]
+
+    def curves(self) -> dict[str, list[Bounded]]:
+        """Faithfulness by what ranked the edges, for a picture."""
+        return {by: [(f, None, None) for f in row] for by, row in zip(self.by, self.faithfulness.tolist(), strict=True)}
+
+    def panel(self, more: str = "") -> tuple[str, list[int], Tensor]:
+        """The first edges for a picture, with a title."""
+        return f"{self.prompt} → {self.objects[0]}{more}", self.order[:DRAWN].tolist(), self.scores
+
+    def summary(self) -> dict[str, Any]:
+        """The figures in plain values."""
+        none, everything = self.ends.tolist()
+        return {
+            "prompt": self.prompt,
+            "counterfactual": self.counterfactual,
+            "objects": list(self.objects),
+            "n_edges": self.graph.n_edges,
+            "metric_with_all": everything,
+            "metric_with_none": none,
+            "cpr": {by: cpr for by, (cpr, _) in self.areas().items()},
+            "cmd": {by: cmd for by, (_, cmd) in self.areas().items()},
+            "faithfulness": dict(zip(map(str, self.shares), self.faithfulness[0].tolist(), strict=True)),
+            "top": [list(each) for each in self.top()],
+        }
+
+    def table(self) -> Table:
+        """A table for a terminal: the first edges, with their exact scores where they were taken."""
+        (cpr, cmd), exact = (
+            self.areas()["score"],
+            dict(zip(self.exact_edges.tolist(), self.exact.tolist(), strict=True)),
+        )
+        title = f"{escape(self.prompt)} {escape(self.objects[0])} (against {escape(self.counterfactual)})"
+        table = Table("source", "reader", "score", "exact", title=title)
+        for edge in self.order[:LISTED].tolist():
+            checked = f"{exact[edge]:.3f}" if edge in exact else ""
+            table.add_row(*self.edge(edge), f"{float(self.scores[edge]):.3f}", checked)
+        table.caption = f"{self.graph.n_edges} edges; CPR {cpr:.3f}, CMD {cmd:.3f}"
+        return table
+
+    def plot(self, path: str | Path) -> None:
+        """Draws the first edges between layers, and faithfulness by the share of edges, as PNG, PDF or SVG."""
+        from locate.circuits.pictures import circuit_picture
+
+        circuit_picture(path, self.graph, [self.panel()], self.shares, self.curves())
+
+
+@dataclass(frozen=True, eq=False)
+class CircuitChange(SavedResult, file="circuit_change"):
+    """Which edges say the old object before an edit, and which the new one with it.
+
+    Attributes:
+        before: of the true object, without the edit.
+        after: of the new object, with it; its last circuits are of the edges that were first before.
+    """
+
+    before: Circuit
+    after: Circuit
+
+    @property
+    def overlap(self) -> float:
+        """Of the first edges (`SHOWN` of all), those that are first both times, over those that are once or twice."""
+        n = max(1, round(SHOWN * self.before.graph.n_edges))
+        one, two = (set(each.order[:n].tolist()) for each in (self.before, self.after))
+        return len(one & two) / len(one | two)
+
+    @property
+    def gains(self) -> Tensor:
+        """By how much each edge's share of the sum of all scores' amounts rose, (edge,)."""
+        one, two = (each.scores.abs() / each.scores.abs().sum() for each in (self.before, self.after))
+        return two - one
+
+    def summary(self) -> dict[str, Any]:
+        """The figures in plain values."""
+        taken = self.gains.argsort(descending=True, stable=True)[:LISTED].tolist()
+        return {
+            "overlap": self.overlap,
+            "taken_over": [[*self.after.edge(edge), float(self.gains[edge])] for edge in taken],
+            "before": self.before.summary(),
+            "after": self.after.summary(),
+        }
+
+    def table(self) -> Table:
+        """A table for a terminal: the edges that gained most."""
+        (cpr, _), (old, _) = self.after.areas()["score"], self.after.areas()["before"]
+        old_object, new_object = (escape(each.objects[0]) for each in (self.before, self.after))
+        table = Table("source", "reader", f"score for {old_object}", f"for {new_object}, edited", "gain (%)")
+        for edge in self.gains.argsort(descending=True, stable=True)[:LISTED].tolist():
+            scores = (f"{float(each.scores[edge]):.3f}" for each in (self.before, self.after))
+            table.add_row(*self.after.edge(edge), *scores, f"{100 * float(self.gains[edge]):.2f}")
+        table.caption = (
+            f"{100 * self.overlap:.0f} % of the first {100 * SHOWN:g} % of edges in common; with the edit CPR "
+            f"{cpr:.3f}, by the ranking of before {old:.3f}"
+        )
+        return table
+
+    def plot(self, path: str | Path) -> None:
+        """Draws both circuits, and faithfulness with the edit, as PNG, PDF or SVG."""
+        from locate.circuits.pictures import circuit_picture
+
+        panels = [self.before.panel(), self.after.panel(" (edited)")]
+        circuit_picture(path, self.after.graph, panels, self.after.shares, self.after.curves())
+
+
+@dataclass(frozen=True, eq=False)
+class CircuitSurvey(SavedResult, file="circuits"):
+    """The faithfulness of circuits over facts: of means of m, as published; 95 % intervals over subjects.
+
+    Attributes:
+        n_facts: how many facts.
+        shares: of edges.
+        faithfulness: by what ranked the edges, f at each share.
+        cpr: likewise the area under f.
+        cmd: likewise the area of |1 - f|.
+        shared: the mean, over pairs of facts, of the first edges (`SHOWN`) that two circuits have in common, over those
+            that one or both have; None of one fact.
+    """
+
+    n_facts: int
+    shares: tuple[float, ...]
+    faithfulness: Mapping[str, tuple[Bounded, ...]]
+    cpr: Mapping[str, Bounded]
+    cmd: Mapping[str, Bounded]
+    shared: float | None
+
+    @classmethod
+    def of(cls, circuits: Sequence[Circuit]) -> "CircuitSurvey":
+        """Puts circuits of one model together.
+
+        Raises:
+            ValueError: there is none, or their circuits are of unlike sizes or rankings.
+        """
+        if not circuits:
+            raise ValueError("no circuit was found, and of none there is no mean")
+        shares, by = circuits[0].shares, circuits[0].by
+        if any((each.shares, each.by) != (shares, by) for each in circuits):
+            raise ValueError("these circuits are of unlike sizes or rankings; put together those of one run")
+        groups = [each.fact.subject for each in circuits]
+        none, everything = ([float(each.ends[end]) for each in circuits] for end in (0, 1))
+        curves, cpr, cmd = {}, {}, {}
+        for row, name in enumerate(by):
+            columns = [[float(each.values[row, place]) for each in circuits] for place in range(len(shares))]
+            curves[name] = tuple(_bounded([column, none, everything], groups, _ratio) for column in columns)
+            whole = [*columns, none, everything]
+            cpr[name] = _bounded(whole, groups, lambda *means: areas(shares, _ratios(means))[0])
+            cmd[name] = _bounded(whole, groups, lambda *means: areas(shares, _ratios(means))[1])
+        return cls(len(circuits), shares, curves, cpr, cmd, _shared(circuits))
+
+    def summary(self) -> dict[str, Any]:
+        """The figures in plain values."""
+        return {
+            "n_facts": self.n_facts,
+            "cpr": {name: _named(each) for name, each in self.cpr.items()},
+            "cmd": {name: _named(each) for name, each in self.cmd.items()},
+            "faithfulness": {
+                name: {str(share): _named(each) for share, each in zip(self.shares, curve, strict=True)}
+                for name, curve in self.faithfulness.items()
+            },
+            "shared": self.shared,
+        }
+
+    def table(self) -> Table:
+        """A table for a terminal: faithfulness by size, CPR and CMD."""
+        table = Table("edges ranked by", *(f"{100 * share:g} %" for share in self.shares), "CPR", "CMD")
+        for name, curve in self.faithfulness.items():
+            areas_of = (f"{self.cpr[name][0]:.3f}", f"{self.cmd[name][0]:.3f}")
+            table.add_row(name, *(f"{mean:.2f}" for mean, _, _ in curve), *areas_of)
+        table.caption = f"faithfulness of circuits, over {self.n_facts} facts"
+        return table
+
+    def plot(self, path: str | Path) -> None:
+        """Draws faithfulness by the share of edges, with intervals, as PNG, PDF or SVG."""
+        from locate.circuits.pictures import faithfulness_picture
+
+        faithfulness_picture(path, f"circuits of {self.n_facts} facts", self.shares, self.faithfulness)
+
+
+def _ratio(kept: Any, none: Any, everything: Any) -> Any:
+    return (kept - none) / (everything - none)
+
+
+def _ratios(means: Sequence[Any]) -> list[Any]:
+    *columns, none, everything = means
+    return [_ratio(column, none, everything) for column in columns]
+
+
+def _bounded(columns: Sequence[Sequence[float]], groups: Sequence[str], combine: Any) -> Bounded:
+    mean = float(combine(*(sum(column) / len(column) for column in columns)))
+    bounds = interval(columns, groups, combine)
+    return (mean, None, None) if bounds is None else (mean, *bounds)
+
+
+def _named(value: Bounded) -> dict[str, float | None]:
+    return dict(zip(("mean", "low", "high"), value, strict=True))
+
+
+def _shared(circuits: Sequence[Circuit]) -> float | None:
+    n = max(1, round(SHOWN * circuits[0].graph.n_edges))
+    first = [set(each.order[:n].tolist()) for each in circuits]
+    pairs = [(one, two) for place, one in enumerate(first) for two in first[:place]]
+    return sum(len(one & two) / len(one | two) for one, two in pairs) / len(pairs) if pairs else None

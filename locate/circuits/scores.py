@@ -1,0 +1,200 @@
+"""Scores of edges: by how much a metric m of the logits falls when an edge is ablated.
+
+For an edge from source s to reader r, with z_s what the source writes, z'_s what is put in its place, x_r what the
+reader reads and m higher where the model says the object:
+
+    eap                   sum over positions of (z_s - z'_s) . dm/dx_r, at the prompt (Syed et al. 2023)
+    eap_ig                with the mean gradient at z'_0 + (k / n)(z_0 - z'_0), k = 1 .. n, z_0 the embedding (Hanna et
+                          al. 2024, "Have Faith in Faithfulness")
+    eap_ig_activations    with the mean gradient where what the source's own module writes is z' + (k / n)(z - z')
+    exact                 m(all) - m(all but the edge), by a forward of its own
+
+The first three take m to be linear in x_r. Their signs are those of the authors, whose metric is a loss.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from corrigenda import LanguageModel
+from corrigenda.forward.differentiable import differentiable
+from locate.circuits.forward import SplitForward, Stream
+from locate.circuits.graph import Graph
+
+Method = Literal["eap", "eap_ig", "eap_ig_activations"]
+MAX_TOKENS = 4096
+"""So many tokens, counted at each reader of a layer, run at once without gradients; a quarter of that with them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ablation:
+    """A prompt, and what stands for its sources where they are ablated.
+
+    Attributes:
+        graph: the model's.
+        forward: of the prompt.
+        metric: from the logits after the prompt, (n, vocabulary), to m, (n,).
+        clean: what each source writes in the prompt, (source, position, d_model).
+        constants: what belongs to no source before the first layer and behind each layer's attention, (1 + layer,
+            position, d_model).
+        ablated: what is put in the place of what each source writes, (source, position, d_model).
+    """
+
+    graph: Graph
+    forward: SplitForward
+    metric: Callable[[Tensor], Tensor]
+    clean: Tensor
+    constants: Tensor
+    ablated: Tensor
+
+    def values(self, kept: Tensor, known: int = 1) -> Tensor:
+        """M of circuits, (circuit,), in real forwards: what is not kept is read as `ablated` has it.
+
+        Args:
+            kept: which edges each circuit keeps, (circuit, edge).
+            known: of how many of the first sources all edges are kept, and all those between them.
+        """
+        per_row = 3 * self.graph.n_heads * self.clean.shape[1]
+        found = []
+        for some in kept.split(max(1, MAX_TOKENS // per_row)):
+            reads = _Patched(self.graph, self.graph.kept(some).to(self.clean), self.ablated)
+            rows = self.clean[None, :known].expand(len(some), -1, -1, -1)
+            found.append(self.metric(self.forward.run(reads, rows, self._constants(known), keep=True)[0]))
+        return torch.cat(found)
+
+    def gradients(self, known: Tensor) -> Tensor:
+        """The mean over rows of dm/dx_r at each reader, (reader, position, d_model); zeros at those that do not run.
+
+        Args:
+            known: what the first sources write in each row, (n, source, position, d_model).
+        """
+        positions = known.shape[2]
+        found = known.new_zeros(self.graph.n_readers, *known.shape[2:])
+        per_row = 3 * self.graph.n_heads * positions
+        for some in known.split(max(1, MAX_TOKENS // 4 // per_row)):
+            reads = _Watched()
+            with differentiable():
+                rows = some.detach().requires_grad_()
+                logits, _ = self.forward.run(reads, rows, self._constants(known.shape[1]))
+                gradients = torch.autograd.grad(self.metric(logits).sum(), [inputs for _, inputs in reads.seen])
+            for (readers, _), gradient in zip(reads.seen, gradients, strict=True):
+                found[readers] += gradient.sum(0) / len(known)
+        return found
+
+    def _constants(self, known: int) -> Tensor:
+        """What belongs to no source in what the first `known` sources, the embedding and layers, write."""
+        layers = sum(known > self.graph.first_head(layer) for layer in range(self.graph.n_layers))
+        return self.constants[layers]
+
+
+def ablation(
+    lm: LanguageModel, graph: Graph, ids: Sequence[int], metric: Callable[[Tensor], Tensor], ablated: Tensor
+) -> Ablation:
+    """Runs a prompt once, for what its edges carry.
+
+    Args:
+        lm: a causal model.
+        graph: its graph.
+        ids: the prompt's tokens.
+        metric: as in `Ablation`.
+        ablated: likewise; or zeros, (1, 1, 1).
+    """
+    forward = SplitForward(lm, graph, list(ids))
+    with torch.no_grad():
+        _, stream = forward.run(keep=True)
+    clean = stream.kept[0]
+    constants = torch.cat([torch.zeros_like(clean[:1]), *stream.history])
+    return Ablation(graph, forward, metric, clean, constants, ablated.expand(clean.shape))
+
+
+def written(lm: LanguageModel, graph: Graph, ids: Sequence[int]) -> Tensor:
+    """What each source writes after a prompt, (source, position, d_model)."""
+    with torch.no_grad():
+        return SplitForward(lm, graph, list(ids)).run(keep=True)[1].kept[0]
+
+
+def attribute(task: Ablation, method: Method, steps: int) -> Tensor:
+    """The scores of all edges, (edge,), to first order.
+
+    Args:
+        task: the prompt.
+        method: see above.
+        steps: n.
+    """
+    graph = task.graph
+    difference = (task.clean - task.ablated).flatten(1)
+    if method == "eap":
+        return _products(task.gradients(task.clean[None, :1]), difference)[graph.exists]
+    scores = difference.new_zeros(graph.n_readers, graph.n_sources)
+    parts = [slice(0, 1)]
+    if method == "eap_ig_activations":
+        for layer in range(graph.n_layers):
+            parts += [slice(graph.first_head(layer), graph.ffn(layer)), slice(graph.ffn(layer), graph.ffn(layer) + 1)]
+    for part in parts:
+        gradients = task.gradients(_interpolated(task, part, steps))
+        chosen = part if method == "eap_ig_activations" else slice(None)
+        scores[:, chosen] = _products(gradients, difference[chosen])
+    return scores[graph.exists]
+
+
+@torch.no_grad()
+def exact(task: Ablation, edges: Sequence[int]) -> Tensor:
+    """The exact scores of some edges, (n,): m(all) - m(all but the edge), a forward each."""
+    graph = task.graph
+    found = task.clean.new_zeros(len(edges))
+    # Layers below an edge's reader are as in the prompt.
+    starts = torch.tensor([graph.first_head(layer) for layer in range(graph.n_layers + 1)])
+    readers = graph.edges[list(edges), 0] // (3 * graph.n_heads + 1)
+    for layer in readers.unique().tolist():
+        places = (readers == layer).nonzero()[:, 0]
+        kept = torch.ones(len(places) + 1, graph.n_edges, dtype=torch.bool)
+        kept[torch.arange(len(places)), torch.tensor(list(edges))[places]] = False
+        *without, everything = task.values(kept, int(starts[layer])).unbind()
+        found[places] = everything - torch.stack(without)
+    return found
+
+
+def _interpolated(task: Ablation, part: slice, steps: int) -> Tensor:
+    """What is known where some sources write what lies between, (step, source, position, d_model)."""
+    graph, end = task.graph, part.stop
+    if graph.parallel and end > 1:  # the FFN beside heads does not read them
+        end = -(-(end - 1) // (graph.n_heads + 1)) * (graph.n_heads + 1) + 1
+    rows = task.clean[None, :end].repeat(steps, 1, 1, 1)
+    share = (torch.arange(1, steps + 1, device=rows.device) / steps).to(rows)[:, None, None, None]
+    rows[:, part] = task.ablated[part] + share * (task.clean - task.ablated)[part]
+    return rows
+
+
+def _products(gradients: Tensor, difference: Tensor) -> Tensor:
+    """(reader, source) of (reader, position, d_model) and (source, position * d_model)."""
+    return gradients.flatten(1) @ difference.T
+
+
+class _Watched:
+    """Readers read the whole stream, and what each reads can be asked for a gradient."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[slice, Tensor]] = []
+
+    def __call__(self, stream: Stream, readers: slice) -> Tensor:
+        inputs = stream.total[:, None].expand(-1, readers.stop - readers.start, -1, -1).clone()
+        self.seen.append((readers, inputs))
+        return inputs
+
+
+@dataclass(frozen=True, eq=False)
+class _Patched:
+    """Readers read what the kept edges carry, and of the others what is put in their place."""
+
+    graph: Graph
+    kept: Tensor
+    ablated: Tensor
+
+    def __call__(self, stream: Stream, readers: slice) -> Tensor:
+        n = int(self.graph.counts[readers.start])
+        kept = self.kept[:, readers, :n]
+        carried = kept @ stream.kept[:, :n].flatten(2) + (1 - kept) @ self.ablated[:n].flatten(1)
+        return carried.unflatten(2, self.ablated.shape[1:]) + stream.constants[:, None]

@@ -1,0 +1,148 @@
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+
+from corrigenda import Edit, Fact, LanguageModel, Origin, ValueEdit
+from corrigenda.errors import UnsupportedModelError
+from corrigenda.forward.recording import forward_logits
+from corrigenda.prompts import encode
+from locate import Circuit, CircuitChange, Circuits, circuit_change, knowledge_circuit
+from locate.circuits.faithfulness import areas
+from locate.circuits.results import CircuitSurvey
+from locate.question import UnknownFactError
+
+FORM = "the {} tower is located in the city of"
+FACT = Fact("Eiffel", FORM, target_new="Rome", target_true="Paris")
+BERLIN, LONDON, PARIS = (
+    Fact(name, FORM, None, city) for name, city in [("red", "Berlin"), ("Big", "London"), ("a", "Paris")]
+)
+
+
+@pytest.fixture(scope="module")
+def lm() -> LanguageModel:
+    return tiny.build("llama")
+
+
+def found(lm: LanguageModel, fact: Fact = FACT, others: Any = (BERLIN, LONDON), **settings: Any) -> Circuit:
+    return knowledge_circuit(lm, fact, "Paris", others, **({"steps": 2, "exact": 2} | settings))
+
+
+def logit_difference(lm: LanguageModel, prompt: str, other: str) -> float:
+    batch = lm.batch([encode(lm.tokenizer, prompt)])
+    with torch.no_grad():
+        logits = forward_logits(lm, batch, batch.lengths - 1)[0]
+    one, two = (encode(lm.tokenizer, name)[0] for name in ("Paris", other))
+    return float(logits[one] - logits[two])
+
+
+def test_the_metric_is_that_of_the_prompt_and_of_the_counterfactual(lm: LanguageModel) -> None:
+    circuit = found(lm)
+    assert circuit.counterfactual == FORM.format("red")
+    assert circuit.objects == ("Paris", "Berlin")
+    wanted = [logit_difference(lm, FORM.format(name), "Berlin") for name in ("red", "Eiffel")]
+    assert circuit.ends.tolist() == pytest.approx(wanted, abs=1e-4)
+    assert circuit.values[:, -1].tolist() == pytest.approx([wanted[1]] * 3, abs=1e-4)
+
+
+def test_the_exact_scores_of_the_first_edges_stand_beside_theirs(lm: LanguageModel) -> None:
+    circuit = found(lm)
+    assert circuit.exact_edges.tolist() == circuit.order[:2].tolist()
+    assert (circuit.exact - circuit.scores[circuit.exact_edges]).abs().max() < 0.5 * circuit.exact.abs().max()
+
+
+def test_a_circuit_is_saved_and_drawn(lm: LanguageModel, tmp_path: Path) -> None:
+    circuit = found(lm)
+    circuit.save(tmp_path)
+    again = Circuit.load(tmp_path)
+    assert (again.summary(), again.graph, again.other) == (circuit.summary(), circuit.graph, BERLIN)
+    assert torch.equal(again.scores, circuit.scores)
+    again.plot(tmp_path / "circuit.png")
+    assert (tmp_path / "circuit.png").stat().st_size > 10_000
+    assert again.table().row_count == 10
+    assert float(again.read_by().sum()) == pytest.approx(float(again.written_by().sum()), abs=1e-4)
+
+
+def test_cpr_and_cmd_by_hand() -> None:
+    """F is 0 at 0, 0.5 at half of the edges and 1 at all of them, or 2 at half of them."""
+    assert areas((0.5, 1.0), [0.5, 1.0]) == pytest.approx((0.5, 0.5))
+    assert areas((0.5, 1.0), [2.0, 1.0]) == pytest.approx((0.5 * 1 + 0.5 * 1.5, 0.5 * 1 + 0.5 * 0.5))
+
+
+@pytest.mark.parametrize("ablation", ["mean", "zero"])
+def test_other_ablations_end_elsewhere(lm: LanguageModel, ablation: str) -> None:
+    """With the mean over the two others a circuit of no edge says what it says; with all it is the prompt's."""
+    plain, other = found(lm), found(lm, ablation=ablation)
+    assert float(other.ends[1]) == pytest.approx(float(plain.ends[1]), abs=1e-4)
+    assert float(other.ends[0]) != pytest.approx(float(plain.ends[0]), abs=1e-3)
+
+
+def test_a_log_probability_with_zeros_needs_no_counterfactual(lm: LanguageModel) -> None:
+    circuit = found(lm, others=(), ablation="zero", metric="log_probability")
+    assert (circuit.other, circuit.counterfactual) == (None, "")
+
+
+@pytest.mark.parametrize(
+    ("others", "settings", "said"),
+    [
+        (replace(BERLIN, subject="Big Ben"), {}, "take a subject of as many tokens"),
+        (PARIS, {}, "begins as 'Paris' does"),
+        (Fact("red", FORM, "Rome"), {}, "has no true object"),
+        ((PARIS,), {}, "there is no counterfactual"),
+        ((BERLIN,), {"ablation": "mean"}, "a mean is over two or more"),
+        ((), {"method": "acdc"}, "method='acdc'"),
+        ((), {"steps": 0}, "steps=0"),
+    ],
+)
+def test_what_does_not_fit_is_said(lm: LanguageModel, others: Any, settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        found(lm, others=others, **settings)
+
+
+def test_models_without_a_graph_and_facts_that_are_not_known_are_refused(lm: LanguageModel) -> None:
+    with pytest.raises(UnsupportedModelError, match="masked"):
+        found(tiny.build("bert"))
+    with pytest.raises(UnknownFactError):
+        Circuits().find(lm, FACT, None, (BERLIN,))
+
+
+def test_many_facts_have_the_faithfulness_of_their_mean_metric(lm: LanguageModel, tmp_path: Path) -> None:
+    circuits = [found(lm), found(lm, replace(FACT, subject="north"))]
+    survey = CircuitSurvey.of(circuits)
+    none, everything = torch.stack([each.ends for each in circuits]).mean(0).tolist()
+    mean = float(torch.stack([each.values[0, 3] for each in circuits]).mean())
+    assert survey.faithfulness["score"][3][0] == pytest.approx((mean - none) / (everything - none), abs=1e-4)
+    survey.save(tmp_path)
+    assert CircuitSurvey.load(tmp_path).summary() == survey.summary()
+    survey.plot(tmp_path / "survey.svg")
+    with pytest.raises(ValueError, match="no circuit"):
+        CircuitSurvey.of([])
+
+
+def known(lm: LanguageModel) -> tuple[Fact, Edit]:
+    """A fact that the model says, with an edit of its weights."""
+    batch = lm.batch([encode(lm.tokenizer, FACT.statement)])
+    with torch.no_grad():
+        says = lm.text([int(forward_logits(lm, batch, batch.lengths - 1)[0].argmax())])
+    fact = replace(FACT, target_true=says, target_new="piano")
+    change = torch.randn(lm.memory(1).values.shape, generator=torch.Generator().manual_seed(0))
+    return fact, ValueEdit.of(lm, Origin(lm.name, lm.fingerprint, "drawn", {}, (fact,)), {1: change})
+
+
+def test_an_edit_changes_which_edges_count(lm: LanguageModel, tmp_path: Path) -> None:
+    fact, edit = known(lm)
+    change = circuit_change(lm, fact, edit, (BERLIN, LONDON), steps=1, exact=0)
+    assert change.before.objects[0] == fact.target_true
+    assert change.after.objects == ("piano", change.before.objects[1])
+    assert change.after.by[-1] == "before"
+    assert 0 <= change.overlap < 1
+    assert float(change.gains.sum()) == pytest.approx(0, abs=1e-4)
+    change.save(tmp_path)
+    assert CircuitChange.load(tmp_path).summary() == change.summary()
+    change.plot(tmp_path / "change.png")
+    assert change.table().row_count == 10
+    with pytest.raises(ValueError, match="needs its true and its new object"):
+        circuit_change(lm, replace(fact, target_true=None), edit)
