@@ -58,10 +58,10 @@ def find_contrasts(lm: LanguageModel, fact: Fact, question: Question, others: It
     Raises:
         ValueError: the counterfactual that is given does not fit.
     """
+    found: dict[str, Contrast] = {}
     if isinstance(others, Fact):
-        found = {"": _contrast(lm, fact, question, others)}
+        found[""] = _contrast(lm, fact, question, others)
     else:
-        found = {}
         for other in chain(others, embedded_facts()):
             relations, subject = (fact.relation, other.relation), other.subject.casefold()
             same = fact.prompt == other.prompt if None in relations else fact.relation == other.relation

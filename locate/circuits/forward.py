@@ -24,9 +24,9 @@ from corrigenda import LanguageModel
 from corrigenda.errors import UnsupportedModelError
 from corrigenda.forward.recording import forward_logits, forward_to
 from corrigenda.models.families import name_of
-from corrigenda.models.matrices import stores_transposed
 from corrigenda.models.sites import leaving, running, state_entering
 from locate.circuits.graph import Graph
+from locate.lens.parts import rows_of
 
 Attend = Callable[..., tuple[Tensor, None]]
 NAME = "corrigenda_circuits"
@@ -183,7 +183,7 @@ class SplitForward:
             )
         except _ReachedError as reached:
             module, query, key, value, *rest, options = reached.args
-        eager = sys.modules[type(module).__module__].eager_attention_forward  # type: ignore[attr-defined]
+        eager = sys.modules[type(module).__module__].eager_attention_forward
         plain = partial(eager, module)
         parts = [each.unflatten(0, (n, n_readers)) for each in (query, key, value)]
         if n_readers == 1:
@@ -202,8 +202,7 @@ class SplitForward:
 
     def _by_head(self, layer: int, results: Tensor, output: Tensor, added: Tensor) -> Tensor:
         """What each head adds, (n, head, position, d_model), of its results, (n, position, head, head size)."""
-        module = self._lm.architecture.attention_output(layer)
-        weight: Tensor = module.weight if stores_transposed(module) else module.weight.T
+        weight = rows_of(self._lm.architecture.attention_output(layer))
         by_head = torch.einsum("nphw,hwd->nhpd", results, weight.unflatten(0, (results.shape[2], -1)))
         output = output.reshape(added.shape)
         if torch.equal(output, added):

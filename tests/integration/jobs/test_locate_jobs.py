@@ -9,6 +9,7 @@ from relation_parts import known
 from run_parts import SMALL_EDITOR, SUBJECTS, cut_short, make_home, own_data, record, summary_in
 
 from locate import BackwardLensResult, CausalTraceResult
+from locate.circuits.results import Circuit, CircuitSurvey
 from locate.flow.relation_results import LinearRelation, RelationSurvey
 from locate.flow.results import AverageKnockout
 from locate.neurons.refine import NeuronsResult
@@ -127,3 +128,21 @@ def test_relation_job_and_its_resumption(home: Path) -> None:
     assert summary_in(folder)["together"] == summary["together"]
     misspelt = program.call(home, *own_data(home), *small, "job.relations=[tonge]", succeeds=False)
     assert "there is no relation 'tonge'; did you mean tongue" in misspelt
+
+
+def test_circuit_job_looks_for_counterfactuals_in_its_data(home: Path) -> None:
+    form = "the {} tower is located in the city of"
+    facts = [
+        {"subject": name, "prompt": form, "target_new": "Rome", "target_true": "Berlin"} for name in ("red", "blue")
+    ]
+    facts.append({"subject": "Big", "prompt": form, "target_new": "Rome", "target_true": "London"})
+    (home / "towers.jsonl").write_text("".join(json.dumps(fact) + "\n" for fact in facts))
+    small = ["job=circuit", "job.locator.method=eap", "job.locator.exact=1", "job.answer=Paris"]
+    run(home, *small, f"data.path={home / 'towers.jsonl'}", "job.facts=2", "hydra.run.dir=circuits")
+    folder = home / "circuits"
+    summary = summary_in(folder)
+    assert summary["together"]["n_facts"] == 2
+    assert CircuitSurvey.load(folder / "together").summary() == summary["together"]
+    first, _ = sorted((folder / "results").iterdir())
+    assert Circuit.load(first).counterfactual in {form.format(name) for name in ("blue", "Big")}
+    assert (folder / "together.png").stat().st_size > 1000
