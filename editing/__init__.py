@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from editing.memory_based.grace import Grace as Grace
     from editing.memory_based.horen import Horen as Horen
     from editing.memory_based.ike import Ike as Ike
+    from editing.memory_based.lre import Lre as Lre
     from editing.memory_based.melo import Melo as Melo
     from editing.memory_based.memoir import Memoir as Memoir
     from editing.memory_based.retrieval import Retrieve as Retrieve

@@ -29,6 +29,7 @@ AT_SUBJECT: dict[str, Any] = {"prefix_lengths": ((3, 2),), "value": VALUE, "text
 CLOSED: dict[str, Any] = AT_SUBJECT | {"layers": (1, 2), "most_per_coefficient": 1.0, "alike": 1.0}
 TUNED: dict[str, Any] = {"layer": LAYER, "steps": 3, "epochs": 2, "batch_size": 1}
 DEMONSTRATIONS = str(Path(__file__).parent / "data_files" / "demonstrations.jsonl")
+RELATIONS = str(Path(__file__).parent / "data_files" / "relations")
 SHORT = "{fact} {prompt}"
 ADAPTED: dict[str, Any] = {"layers": (1, 2), "steps": 3, "epochs": 2, "batch_size": 1}
 NEURONS: dict[str, Any] = {"find": None, "neurons": ((LAYER, 3), (2, 5))}
@@ -45,6 +46,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "ike": {"demonstrations": {"path": DEMONSTRATIONS}, "copies": 0, "updates": 1, "retained": 0, "form": SHORT},
     "in_context": {},
     "lora": ADAPTED,
+    "lre": {"layer": LAYER, "samples": RELATIONS, "jacobians": 2, "rank": 8},
     "melo": {"layer": LAYER, "radius": 1.0, "steps": 3},
     "memit": CLOSED,
     "malmen": {"layers": (1, 2), "untrained": True, "refuse_norm": 1e9},

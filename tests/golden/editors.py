@@ -14,16 +14,19 @@ from corrigenda.data import FactSet
 from editing import EDITORS
 from editing.shared.training_facts import TrainingFacts
 
-SHOWN = str(Path(__file__).parents[1] / "data_files" / "demonstrations.jsonl")
+GIVEN = Path(__file__).parents[1] / "data_files"
+SHOWN = str(GIVEN / "demonstrations.jsonl")
 FAMILIES = ("llama", "gpt2", "mixtral")  # gated; with biases and transposed matrices; a mixture of experts
 
 
 def made(name: str, folder: Path) -> Any:
-    """The editor; `saved` gives what ROME made, and `ike` has one demonstration of each kind."""
+    """The editor; `saved` gives what ROME made, `ike` has one demonstration of each kind, `lre` its relations."""
     if name == "ike":
         return replace(editor(name), demonstrations=TrainingFacts(SHOWN), copies=1, updates=1, retained=1)
     if name in ("mend", "malmen", "serac"):
         return editor(name, untrained=True)
+    if name == "lre":
+        return editor(name, samples=str(GIVEN / "relations"), jacobians=2)
     if name != "saved":
         return editor(name)
     for number, facts in enumerate((FACTS[:2], FACTS[2:])):

@@ -5,8 +5,7 @@ import warnings
 import pytest
 import tiny
 import torch
-from relation_parts import states
-from torch import Tensor
+from relation_parts import jacobian, plain, states
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.forward.jacobians import last_state_jacobians
@@ -19,41 +18,6 @@ FACTS = [
     Fact("Rome", "the tongue of {} is the", None, "German"),
 ]
 OTHERS = [[*FACTS[:i], *FACTS[i + 1 :]] for i in range(3)]
-
-
-def plain(
-    lm: LanguageModel, ids: list[int], layer: int, position: int, s: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """What enters a layer at a position, the last state, and the logits; with `s` in that place where it is given."""
-    seen = {}
-
-    def enter(_: object, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-        state = args[0] if args else kwargs["hidden_states"]
-        seen["s"] = state[0, position]
-        if s is not None:
-            state = state.index_put((torch.tensor(0), torch.tensor(position)), s)
-        return ((state, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": state})
-
-    def leave(_: object, __: object, output: object) -> None:
-        seen["o"] = (output[0] if isinstance(output, tuple) else output)[0, -1]
-
-    blocks = lm.architecture.blocks
-    hooks = [
-        blocks[layer].register_forward_pre_hook(enter, with_kwargs=True),
-        blocks[-1].register_forward_hook(leave),
-    ]
-    try:
-        logits = lm.model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1]
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return seen["s"], seen["o"], logits
-
-
-def jacobian(lm: LanguageModel, ids: list[int], layer: int, position: int) -> Tensor:
-    with torch.no_grad():
-        s = plain(lm, ids, layer, position, None)[0]
-    return torch.autograd.functional.jacobian(lambda s: plain(lm, ids, layer, position, s)[1], s)
 
 
 @pytest.mark.parametrize("family", [*tiny.DECODERS, *tiny.MIXTURES])
