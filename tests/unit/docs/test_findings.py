@@ -171,6 +171,16 @@ def board(data: Data, model: str) -> str | None:
     return None
 
 
+def at_the_relation(key: str) -> Callable[[Data, Data], str]:
+    """An edit at the relation's last token has more of it than one at the subject's."""
+
+    def found(figures: Data, digest: Data) -> str:
+        difference = digest["table"][key]["difference"]
+        return verdict(difference["low"], difference["high"])
+
+    return found
+
+
 FINDINGS: dict[str, Verdict] = {
     "localization.md: tracing": of_model(depth),
     "localization.md: third": of_model(lowest_third),
@@ -198,6 +208,8 @@ FINDINGS: dict[str, Verdict] = {
     "rounds.md: ratio, drift": only(variants("perplexity_drift", "1", "ratio-30")),
     "tradeoff.md: widen": only(widened),
     "contexts.md: five": only(few_contexts),
+    "entity-relation.md: same subject": of_model(at_the_relation("answer_kept_same_subject")),
+    "entity-relation.md: bleed": of_model(at_the_relation("bleed")),
 }
 """By page and a word of the finding, in the order of the table."""
 

@@ -13,6 +13,7 @@ import words
 SCRIPTS = (
     *(
         "contexts",
+        "entity_relation",
         "ffn_lens",
         "frontier",
         "keys",
