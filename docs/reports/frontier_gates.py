@@ -71,7 +71,7 @@ def forms_seen(probes: Sequence[AskedProbe], trained: Sequence[Fact]) -> list[bo
 def _of_gate(make: Callable[[LanguageModel], Gate]) -> Callable[[LanguageModel, Sequence[AskedProbe]], Tensor]:
     def embed(lm: LanguageModel, probes: Sequence[AskedProbe]) -> Tensor:
         gate = make(lm)
-        return gate.embed(kept_states(lm, gate.layers, [probe.prompt for probe in probes]))
+        return gate.embed(kept_states(lm, gate.layers, [lm.tokens(probe.prompt) for probe in probes]))
 
     return embed
 

@@ -7,6 +7,18 @@ from dataclasses import dataclass
 
 from corrigenda.data.relations import Relation, relations, relations_of, relations_to_learn, subjects
 from corrigenda.facts import SLOT, Fact
+from corrigenda.language_model import LanguageModel
+from corrigenda.models.chat import chat_tokens, closing_tokens
+
+OPENINGS = (
+    'Complete this sentence: "',
+    "Please finish the sentence.\n",
+    "Fill in the missing word: ",
+    "I have a question. ",
+    "In a few words: ",
+    "Question: ",
+)
+"""What a person may put before a prompt; it changes nothing of what is asked."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +74,21 @@ def questions_of(facts: Iterable[Fact]) -> Iterator[AskedPrompt]:
         frames = (frame.replace(SLOT, fact.subject) for frame in fact.frames)
         for text in (fact.statement, *fact.paraphrases, *frames):
             yield AskedPrompt(label, _form(text, fact.subject), fact.subject, text)
+
+
+def opened(lm: LanguageModel, questions: Iterable[AskedPrompt], seed: int) -> list[list[int]]:
+    """The tokens of prompts behind an opening; half of them in a conversation, with or without one, if there are such.
+
+    They end with the prompt's last token.
+    """
+    draw, closing = random.Random(seed), closing_tokens(lm.tokenizer)
+    found = []
+    for one in questions:
+        in_chat = bool(closing) and draw.random() < 0.5
+        text = draw.choice(("", *OPENINGS) if in_chat else OPENINGS) + one.prompt
+        turn = chat_tokens(lm.tokenizer, [("user", text)]) if in_chat else None
+        found.append(lm.tokens(text) if turn is None else turn[: -len(closing)])
+    return found
 
 
 def _form(text: str, subject: str) -> str:

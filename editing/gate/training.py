@@ -8,12 +8,14 @@ Contrastive Learning", eq. 2): with z of length 1 and P(i) the prompts of a batc
     L = mean over i of  -1/|P(i)| sum over p in P(i) of  log( exp(z_i z_p / t) / sum over a != i of exp(z_i z_a / t) )
 
 A batch has prompts of many relations, in several forms each; the names recur, so that the hardest of the others are of
-the same subject and another relation. The threshold is the cosine that the share `false_hits` of such pairs reaches, in
-forms and about names that were set aside.
+the same subject and another relation. Each prompt is there twice, bare and behind words that ask for an answer
+(`editing.gate.questions.opened`); a batch has one of the two. The threshold is the cosine that the share `false_hits`
+of such pairs reaches, in forms and about names that were set aside.
 """
 
 from __future__ import annotations
 
+import json
 import random
 from collections import defaultdict
 from collections.abc import Collection, Sequence
@@ -33,7 +35,7 @@ from corrigenda.language_model import LanguageModel
 from corrigenda.settings.checked import AtLeastOne, Count, Positive, Seed, ShareAboveZero, ShareBelowOne, checked
 from corrigenda.system.files import cache_folder, read_kept, write_checked
 from corrigenda.system.progress import track
-from editing.gate.questions import AskedPrompt, held_out_questions, questions_of, shipped_questions
+from editing.gate.questions import AskedPrompt, held_out_questions, opened, questions_of, shipped_questions
 
 PIECE = 256
 """So many prompts are run before their states are written down."""
@@ -103,8 +105,12 @@ class GateTraining:
         """
         layers, asked = self._layers(lm), list(questions_of(facts))
         shipped = shipped_questions(self.names, self.seed) if self.steps else held_out_questions(0)
-        train, own = [*shipped, *asked], frozenset(one.relation for one in asked)
-        states = kept_states(lm, layers, [one.prompt for one in train])
+        train, own = shipped + asked, frozenset(one.relation for one in asked)
+        tokens = [lm.tokens(one.prompt) for one in train]
+        if self.steps:
+            tokens += opened(lm, train, self.seed)
+            train *= 2
+        states = kept_states(lm, layers, tokens)
         mean, whitening = whitened(states, self.components)
         x = torch.einsum("nld,ldk->nlk", states - mean, whitening).flatten(1)
         maps = self.learned(x, train, own, "Training the gate") if self.steps else ()
@@ -129,7 +135,7 @@ class GateTraining:
         if gate.model != lm.name:
             raise WrongModelError(f"the gate is {gate.model}'s, and not one of {lm.name} in another precision")
         aside = held_out_questions()
-        states = kept_states(lm, gate.layers, [one.prompt for one in aside])
+        states = kept_states(lm, gate.layers, [lm.tokens(one.prompt) for one in aside])
         scores = Scores.of(gate.embed(states), aside)
         made = {**gate.made, "pairs": [len(scores.same), len(scores.other)], "recall": scores.shares()}
         threshold = scores.threshold(self.false_hits)
@@ -279,29 +285,28 @@ def number_of(names: Sequence[str]) -> Tensor:
     return torch.tensor([numbers[name] for name in names])
 
 
-def kept_states(lm: LanguageModel, layers: Collection[int], prompts: Sequence[str]) -> Tensor:
-    """The states of prompts, (n, len(layers), d_model), kept on disk piece by piece: what was run is not run again."""
+def kept_states(lm: LanguageModel, layers: Collection[int], tokens: Sequence[Sequence[int]]) -> Tensor:
+    """The states at the last of some tokens, (n, len(layers), d_model); what was run is on disk, and not run again."""
     layers = tuple(layers)
-    order = sorted(range(len(prompts)), key=lambda number: len(prompts[number]))
+    order = sorted(range(len(tokens)), key=lambda number: len(tokens[number]))
     folder = cache_folder() / "gates" / lm.cache_key
     found: Tensor | None = None
     for begin in track(range(0, len(order), PIECE), f"Reading {len(order)} questions"):
         rows = order[begin : begin + PIECE]
-        piece = _kept_piece(lm, layers, [prompts[row] for row in rows], folder)
+        piece = _kept_piece(lm, layers, [tokens[row] for row in rows], folder)
         if found is None:
-            found = torch.empty(len(prompts), *piece.shape[1:])
+            found = torch.empty(len(tokens), *piece.shape[1:])
         found[rows] = piece
     assert found is not None
     return found
 
 
-def _kept_piece(lm: LanguageModel, layers: tuple[int, ...], prompts: Sequence[str], folder: Path) -> Tensor:
-    key = xxhash.xxh3_128("\0".join((*map(str, layers), *prompts)).encode()).hexdigest()
+def _kept_piece(lm: LanguageModel, layers: tuple[int, ...], tokens: Sequence[Sequence[int]], folder: Path) -> Tensor:
+    key = xxhash.xxh3_128(json.dumps([layers, list(map(list, tokens))]).encode()).hexdigest()
     path = folder / f"{key}.safetensors"
     kept = read_kept(path, "its prompts are run again")
     if kept is not None:
         return kept[0]["states"]
-    tokens = [lm.tokens(prompt) for prompt in prompts]
     batches = (lm.batch(tokens[begin : begin + ROWS]) for begin in range(0, len(tokens), ROWS))
     states = torch.cat([states_of(lm, layers, batch).cpu() for batch in batches])
     write_checked(path, {"states": states}, {})

@@ -158,7 +158,8 @@ class Ike:
             shown, queries = self._claims, text_encoder(self.encoder)([fact.claim for fact in facts])
         else:
             with lm.edits.suspended():  # what is kept on disk is of the unedited model
-                shown = gate.embed(kept_states(lm, gate.layers, [fact.statement for fact in self._usable]))
+                tokens = [lm.tokens(fact.statement) for fact in self._usable]
+                shown = gate.embed(kept_states(lm, gate.layers, tokens))
                 queries = keys_of(lm, self.encoder, gate, facts)
         found = nearest(queries, shown, self._number)
         return tuple(

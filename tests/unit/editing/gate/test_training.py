@@ -17,7 +17,7 @@ from corrigenda.edits.gate import Gate
 from corrigenda.errors import SettingsError, WrongModelError
 from editing.gate import training
 from editing.gate.kept import gate_of, kept_gate
-from editing.gate.questions import AskedPrompt, held_out_questions, questions_of, shipped_questions
+from editing.gate.questions import AskedPrompt, held_out_questions, opened, questions_of, shipped_questions
 from editing.gate.training import SHARES, Batches, GateTraining, Scores, info_nce, kept_states, whitened
 
 
@@ -48,6 +48,22 @@ def test_a_facts_prompts_are_of_the_relation_that_is_known_or_of_its_own() -> No
     assert [one.relation for one in found] == ["P19", "P19", own.id]
     assert [one.form for one in found] == ["{} was born in", "{} is from", "Whom does {} love?"]
     assert [one.prompt for one in found] == ["Ann was born in", "It rained. Ann is from", "Whom does Ann love?"]
+
+
+def test_half_of_the_prompts_behind_an_opening_are_in_a_conversation() -> None:
+    """As many prompts, and each the end of what is read; without a template all are bare."""
+    lm = tiny.build("llama")
+    asked = [AskedPrompt("r", "{} is in", "Rome", "Rome is in the city")] * 200
+    own = lm.tokens("Rome is in the city")[-4:]
+    for template, turns in (("{% for m in messages %}red {{ m['content'] }} blue {% endfor %}", True), (None, False)):
+        lm.tokenizer.chat_template = template
+        found = opened(lm, asked, 0)
+        assert all(tokens[-4:] == own and len(tokens) > len(own) for tokens in found)
+        begun = sum(tokens[: len(lm.tokens("red"))] == lm.tokens("red") for tokens in found)
+        assert 80 < begun < 120 if turns else begun == 0
+        assert len({len(tokens) for tokens in found}) > 2  # several openings
+    assert opened(lm, asked, 0) == found
+    assert opened(lm, asked, 1) != found
 
 
 def test_the_loss_by_brute_force() -> None:
@@ -165,10 +181,10 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_states_are_read_once(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "PIECE", 2)
-    prompts = ["Rome", "the city of Paris is", "the river", "Berlin"]
+    prompts = [lm.tokens(prompt) for prompt in ("Rome", "the city of Paris is", "the river", "Berlin")]
     found = kept_states(lm, (1, 2), prompts)
     gate = Gate(lm.name, lm.fingerprint, (1, 2), torch.zeros(2 * found.shape[2]), (torch.eye(2 * found.shape[2]),), 0)
-    alone = torch.cat([gate.of_prompts(lm, lm.batch([lm.tokens(prompt)])) for prompt in prompts])
+    alone = torch.cat([gate.of_prompts(lm, lm.batch([prompt])) for prompt in prompts])
     torch.testing.assert_close(gate.embed(found), alone, atol=1e-5, rtol=0)
 
     def never(*_: object) -> Tensor:
@@ -207,7 +223,7 @@ def test_the_command_trains_on_facts_too_and_writes_the_file(lm: LanguageModel, 
     )
     gate = Gate.load(tmp_path / "gate.safetensors")
     assert gate.made["facts"] == 1
-    assert gate.made["prompts"] == len(shipped_questions(1, 0)) + 2
+    assert gate.made["prompts"] == 2 * (len(shipped_questions(1, 0)) + 2)
     assert f"threshold {gate.threshold:.3f}" in said
     assert "none of the forms and names was seen in training" in said
     said = call(tmp_path, "gate", *model, "job.maps=gate.safetensors", "job.false_hits=0.5", "job.to=again.safetensors")
