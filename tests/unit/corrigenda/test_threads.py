@@ -89,7 +89,7 @@ def test_other_threads_wait_for_the_end_of_the_block() -> None:
     assert edited != alone
 
 
-LIGHT = {"check", "resolved_layer", "resolved_layers", "projection", "sequences"}
+LIGHT = {"check", "hiding", "resolved_layer", "resolved_layers", "projection", "sequences"}
 """Of what takes a model: what runs no forward, or only from inside what holds the lock."""
 
 
