@@ -59,7 +59,7 @@ class Lre(OneLayer):
         samples: a file of one relation's samples, or a folder of such files (docs/locating.md); None for the facts that
             ship.
         jacobians: over how many samples W is the mean, and o' at most. The paper's is 8.
-        rank: r, of the inverse.
+        rank: r, of the inverse. Of a higher one delta s is longer, and says the object less (docs/methods.md).
         margin: how sure an entry is before it speaks (`corrigenda.knowledge.attached.Attached`).
     """
 
@@ -69,7 +69,7 @@ class Lre(OneLayer):
     layer: int | None = None
     samples: str | None = None
     jacobians: AtLeastOne = 8
-    rank: AtLeastOne = 128
+    rank: AtLeastOne = 32
     margin: ShareBelowOne = 0.5
 
     @one_thread
