@@ -61,8 +61,7 @@ class Circuits:
         Raises:
             UnsupportedModelError: the model has no graph of edges (`locate.circuits.forward.graph_of`).
         """
-        lm.architecture.require_one_text("a circuit")
-        lm.architecture.require_causal("a circuit")
+        graph_of(lm, [lm.pad_id] * 3)
 
     @one_thread
     def find(self, lm: LanguageModel, fact: Fact, answer: Answer = None, others: Iterable[Fact] | Fact = ()) -> Circuit:
@@ -90,7 +89,6 @@ class Circuits:
         others: Iterable[Fact] | Fact,
         more_rankings: Mapping[str, Tensor],
     ) -> Circuit:
-        self.check(lm)
         question = ask(lm, as_fact("a circuit", fact), answer)
         contrasts = find_contrasts(lm, fact, question, others)
         alone = self.ablation == "zero" and self.metric == "log_probability"
