@@ -147,7 +147,7 @@ class Rome(OneLayer):
 
         Raises:
             EditRefusedError: a fact asks for an erasure; or its prompt ends with its subject, where the relation's last
-            token is edited; or every update was refused by the guards.
+                token is edited; or every update was refused by the guards.
             IndexError: the model has no such layer.
         """
         require_targets("ROME", facts)
