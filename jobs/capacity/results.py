@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from corrigenda.intervals import LEVEL, RESAMPLES, interval
+from corrigenda.system.progress import counted
 from locate.pictures import chart, plot_text
 from locate.saving import SavedResult
 
@@ -153,6 +154,8 @@ class Capacity(SavedResult, file="capacity"):
         knee, most = self.knee(way), self.curves[way][-1].count
         if knee is None:
             return "nothing is held at the smallest count, so there is no knee"
+        if math.isinf(knee[1]):
+            return f"no knee up to {counted(most, 'fact')}"
         at, low, high = (f"{one:.0f}" if math.isfinite(one) else f"more than {most}" for one in knee)
         return f"knee at {at} facts ({low} to {high})"
 

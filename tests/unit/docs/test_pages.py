@@ -12,6 +12,7 @@ import words
 
 SCRIPTS = (
     *(
+        "capacity",
         "contexts",
         "entity_relation",
         "ffn_lens",

@@ -127,7 +127,7 @@ def test_figures_by_hand(tmp_path: Path) -> None:
     assert ways["stays"]["knee"] == {"facts": None, "low": None, "high": None}
     assert ways["stays"]["points"][1]["bits_per_fact"] == 5
     assert "falls: knee at 8 facts (8 to 8)" in str(BY_HAND.table().caption)
-    assert "stays: knee at more than 4 facts" in str(BY_HAND.table().caption)
+    assert "stays: no knee up to 4 facts" in str(BY_HAND.table().caption)
     BY_HAND.save(tmp_path)
     assert Capacity.load(tmp_path).curves == BY_HAND.curves
     BY_HAND.plot(tmp_path / "capacity.svg")

@@ -1,0 +1,88 @@
+"""docs/capacity.md: how many bits edits hold, over made facts, by the number of facts in one edit.
+
+    python docs/reports/capacity.py collect [--model smollm2-135m] [--at-least 4] [--ways rome,memit:16]
+    python docs/reports/capacity.py page
+
+Each edit that is finished is kept in the work folder, and the first command goes on where it was stopped. Ways that it
+does not name stay as the data file has them. `pages.py` says more of the steps.
+"""
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pages import ROOT, Collected, Report, beside, keeping_option, kept, made, making, model_by_model, of_each_model
+from words import written
+
+from corrigenda import load
+from corrigenda.data.biographies import candidates
+from corrigenda.runs.folder import RunFolder
+from jobs.capacity.job import CapacitySettings, way_named
+from jobs.capacity.measuring import measure_capacity
+from jobs.capacity.results import PRETRAINING, Capacity, Point
+
+NAME = "capacity"
+SCRIPT = "capacity.py"
+USES = ("jobs.capacity.measuring", "editing.Rome", "editing.Memit", "editing.FineTune", "editing.knowledge.how")
+"""What the figures are made with: the code version of all of them is of the files of these."""
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """The first step's options."""
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--ways", default="rome:16,memit,attached,finetune", help="names; with :N, up to N facts")
+    parser.add_argument("--counts", default="1,4,16,64", help="facts in one edit, ascending")
+    parser.add_argument("--at-least", type=int, default=4, help="facts that are edited for each count")
+    parser.add_argument("--work", type=Path, default=ROOT / "outputs" / "capacity")
+    keeping_option(parser)
+
+
+def collect(arguments: argparse.Namespace) -> Collected:
+    """The points of each way, beside those of the ways that the data file has."""
+    lm = load(arguments.model)
+    earlier = kept(NAME, arguments)
+    figures = dict(earlier.figures["models"].get(lm.name, {})) if earlier else {}
+    ways, runs = dict(figures.get("ways", {})), {}
+    for part in arguments.ways.split(","):
+        name, _, most = part.partition(":")
+        counts = tuple(n for n in map(int, arguments.counts.split(",")) if not most or n <= int(most))
+        asked = CapacitySettings((name,), counts, arguments.at_least)
+        folder = arguments.work / lm.fingerprint[:8] / name
+        with making(folder, USES):
+            way = {name: way_named(name, asked.seed)}
+            found = measure_capacity(lm, asked.facts(), candidates(), way, counts, asked.at_least, RunFolder(folder))
+        ways[name] = [asdict(point) for point in found.curves[name]]
+        runs[name] = made(folder)
+        figures = {"d_ffn": found.d_ffn, "candidates": dict(found.candidates), "ways": ways}
+    if earlier:
+        runs = {run.partition(": ")[2]: how for run, how in earlier.runs.items() if run.startswith(lm.name)} | runs
+    return beside(NAME, lm.name, figures, runs, arguments)
+
+
+def result(model: str, figures: Mapping[str, Any]) -> Capacity:
+    """The figures of a model as the job has them."""
+    curves = {way: tuple(Point(**point) for point in points) for way, points in figures["ways"].items()}
+    return Capacity(model, figures["d_ffn"], figures["candidates"], curves)
+
+
+def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """The means, intervals and knees."""
+    found = result("", figures)
+    words = {way: found.knee_in_words(way) for way in found.curves}
+    return {"summary": found.summary()["ways"], "knees": words, "pretraining": PRETRAINING}
+
+
+def draw(data: Mapping[str, Any], path: Path) -> None:
+    """The picture of the first model."""
+    [(model, figures), *_] = data["figures"]["models"].items()
+    result(model, figures).plot(path)
+
+
+PAGE = written(NAME, SCRIPT, model_by_model)
+TITLE = (__doc__ or "").splitlines()[0]
+REPORT = Report(NAME, SCRIPT, TITLE, options, collect, PAGE, of_each_model(digest), {"capacity.png": draw})
+
+if __name__ == "__main__":
+    REPORT.main()
