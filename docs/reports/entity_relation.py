@@ -164,7 +164,7 @@ def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
     """Means over facts with intervals: of the effects by layer, of the edits' figures, and of their differences."""
     traces, edits = figures["traces"], [{**one["found"], "name": one["subject"]} for one in figures["edits"]]
     subjects = [one["subject"] for one in traces]
-    curves = [
+    curves: list[dict[str, Any]] = [
         {
             "hidden": hidden,
             "site": site,
