@@ -1,7 +1,6 @@
 """``job=circuit``: the circuits of facts, how faithful they are, and the mean over facts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from omegaconf import DictConfig
@@ -16,12 +15,11 @@ from locate.circuits.circuit import Circuits
 from locate.circuits.results import Circuit, CircuitSurvey
 
 
-@dataclass(frozen=True)
 class _Among:
     """A locator that looks for counterfactuals among the data's facts first."""
 
-    locator: Circuits
-    others: Sequence[Fact]
+    def __init__(self, locator: Circuits, others: Sequence[Fact]) -> None:
+        self.locator, self.others = locator, others
 
     def check(self, lm: LanguageModel) -> None:
         self.locator.check(lm)
