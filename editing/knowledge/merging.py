@@ -2,8 +2,9 @@
 
 By its closed form an editor merges them into the weights. MEMIT's is that of `corrigenda.knowledge.folding` (V = A^-1
 B, A = lambda C + sum k k^T); AlphaEdit's is the same in the null space, EMMET's and ROME's meet the entries exactly.
-All entries of a layer are solved for at once, in the order of the facts' ids, with keys and targets of the unedited
-model: so the edit depends on the list alone. `Scoped` puts them beside the weights, each by itself.
+All entries of a layer are solved for at once, in the order of the facts' ids. One layer is written with keys and values
+of the unedited model; several are written from the bottom, each measured anew, as the editor itself does it. So the
+edit depends on the list alone. `Scoped` puts them beside the weights, each by itself.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,19 +45,24 @@ class ClosedFormMerge:
         by_layer: dict[int, list[Entry]] = {}
         for entry in entries:
             by_layer.setdefault(entry.layer, []).append(entry)
+        columns = {
+            layer: residuals_of(
+                [entry.key for entry in found], [entry.value for entry in found], unedited(lm, layer).double().cpu()
+            )
+            for layer, found in sorted(by_layer.items())
+        }
+        for layer, found in list(by_layer.items())[:1]:
+            most, advice = self.editor.most_per_coefficient, self.editor.when_crowded
+            warn_of_load(self.editor.name, len(found), len(unedited(lm, layer)), most, advice)
+        if len(by_layer) > 1:
+            return self.editor.merged(lm, facts, {layer: residuals for layer, (_, residuals) in columns.items()})
         moments: Mapping[int, Moment] = self.editor.moments(lm) if by_layer else {}
         report: list[dict[str, Any]] = [{"alike": []} for _ in facts]
         factors = dict[int, Factors]()
-        for layer, found in sorted(by_layer.items()):
-            values = unedited(lm, layer)
-            columns = [entry.key for entry in found], [entry.value for entry in found]
-            keys, residuals = residuals_of(*columns, values.double().cpu())
-            if not factors:
-                most, advice = self.editor.most_per_coefficient, self.editor.when_crowded
-                warn_of_load(self.editor.name, len(found), len(values), most, advice)
-                self._name_alike(moments[layer], facts, keys, report)
+        for layer, (keys, residuals) in columns.items():
+            self._name_alike(moments[layer], facts, keys, report)
             solution = self.editor.solution(Problem(moments[layer], keys.float(), residuals, None, None))
-            factors[layer] = self.editor.after.of_update(solution.factors, values)
+            factors[layer] = self.editor.after.of_update(solution.factors, unedited(lm, layer))
         n = len(facts)
         return finish(lm, self.editor, None, factors, facts, report, None, n, self.editor.refuse_norm)
 

@@ -222,9 +222,9 @@ class ClosedForm:
     def keys_and_residuals(self, lm: LanguageModel, facts: Sequence[Fact]) -> dict[int, tuple[Tensor, Tensor]]:
         """Keys and residuals of the facts in each layer, where no layer sees what another writes.
 
-        For a knowledge base, which keeps what was solved for each fact on the unedited model: several layers take equal
-        shares, since none is measured anew after the one below it was written, and there are no further `rounds`. It is
-        silent: the base says how far it is.
+        For a knowledge base, which keeps what was solved for each fact on the unedited model: of several layers each
+        has an equal share (`merged` writes what is left when those below are written), and there are no further
+        `rounds`. It is silent: the base says how far it is.
 
         Args:
             lm: the model, as it is.
@@ -252,6 +252,32 @@ class ClosedForm:
             keys, outputs = rows.measured(lm, layer, aim, self.resolved_site(lm), weights)
             found[layer] = (self.written_keys(lm, layer, keys), (targets[aim] - outputs) / len(layers))
         return found
+
+    def merged(self, lm: LanguageModel, facts: Sequence[Fact], residuals: Mapping[int, Tensor]) -> ClosedFormEdit:
+        """The edit of facts that a knowledge base keeps, in several layers: as `edit` makes it of their targets.
+
+        Keys and residuals are measured anew before each layer, with all lower ones written.
+
+        Args:
+            lm: the unedited model.
+            facts: the facts.
+            residuals: by layer what `keys_and_residuals` gave, (fact, d_model): with what comes out of the unedited
+                model they say the targets.
+
+        Raises:
+            EditRefusedError: the update of a layer is out of all proportion.
+            ValueError: C is singular, and there is no ridge.
+        """
+        layers, moments = self.resolved_layers(lm), self.moments(lm)
+        batches, site, (_, weights) = self._batches(lm, facts), self.resolved_site(lm), self._contexts(lm)
+        rows = SubjectRows(lm, [batch.prompts for batch in batches])
+        targets = {
+            aim: rows.measured(lm, aim, aim, site, weights)[1] + len(layers) * residuals[aim].float()
+            for aim in self._aims(layers)
+        }
+        task = task_of(self.name, lm, batches, targets, [{"alike": []} for _ in facts])
+        factors, _ = self._writing(lm, layers, moments).written(lm, task, KeyHistory())
+        return finish(lm, self, None, factors, facts, task.report, None, len(facts), self.refuse_norm)
 
     def moments(self, lm: LanguageModel) -> Mapping[int, Moment]:
         """C of the layers that are written, by layer; kept on disk."""

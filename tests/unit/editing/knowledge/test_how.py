@@ -99,6 +99,30 @@ def test_memit_is_the_algebra_of_the_base(lm: LanguageModel, tmp_path: Path) -> 
     assert torch.allclose(edit.delta(1), folded.delta(1), rtol=1e-3, atol=1e-5 * float(folded.delta(1).norm()))
 
 
+@pytest.mark.parametrize(
+    "editor",
+    [
+        Memit(**SMALL, layers=(1, 2)),
+        Memit(**SMALL, layers=(0, 1, 2), ends_only=True),
+        Memit(**SMALL, layers=(0, 1, 2), rule="root"),
+        AlphaEdit(**SMALL, layers=(1, 2), energy=0.5),
+    ],
+    ids=["memit", "ends", "root", "alphaedit"],
+)
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_several_layers_are_written_as_the_editor_writes_them(family: str, tmp_path: Path, editor: Memit) -> None:
+    """Each with what is left when those below are written: the edit of the list is the editor's own."""
+    lm = tiny.build(family)
+    way = how_of(editor)
+    with KnowledgeBase.open(tmp_path / "facts.kb") as kb:
+        kb.insert(FACTS, lm, way.solver)
+        edit = kb.compile(lm, way.compiler)
+    own = editor.edit(lm, FACTS)
+    assert set(edit.changed) == set(own.changed)
+    for layer in own.changed:
+        assert torch.allclose(edit.delta(layer), own.delta(layer), rtol=0, atol=2e-3 * float(own.delta(layer).norm()))
+
+
 def test_an_entry_is_what_the_editor_solves(lm: LanguageModel) -> None:
     [entry] = how_of(EDITORS[2]).solver(lm, FACTS[:1])
     edit = EDITORS[2].edit(lm, FACTS[:1])
