@@ -98,7 +98,7 @@ def whole(stream: Stream, readers: slice) -> Tensor:
     return stream.total[:, None]
 
 
-class ReachedError(Exception):
+class _ReachedError(Exception):
     """Ends a call of a block where its attention is computed, with what that is given."""
 
 
@@ -181,7 +181,7 @@ class SplitForward:
                 f"{name_of(self._lm.model)}: its attention is not computed where transformers lets others compute it, "
                 "so that queries, keys and values cannot be taken apart by head"
             )
-        except ReachedError as reached:
+        except _ReachedError as reached:
             module, query, key, value, *rest, options = reached.args
         eager = sys.modules[type(module).__module__].eager_attention_forward
         plain = partial(eager, module)
@@ -274,7 +274,7 @@ def _attending(function: Attend) -> Iterator[None]:
 
 
 def _stop(*args: Any, **options: Any) -> tuple[Tensor, None]:
-    raise ReachedError(*args, options)
+    raise _ReachedError(*args, options)
 
 
 def _nothing(_module: Any, query: Tensor, _key: Tensor, value: Tensor, *_: Any, **_options: Any) -> tuple[Tensor, None]:
