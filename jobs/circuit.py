@@ -4,10 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from omegaconf import DictConfig
-from rich.console import RenderableType
 
 from corrigenda import Fact, LanguageModel
-from corrigenda.runs.folder import RunFolder
 from jobs import survey
 from jobs.shared.registry import register
 from jobs.shared.settings import instantiate
@@ -42,14 +40,6 @@ class Job(survey.Job):
         facts, _ = self.facts(config)
         return {str(config.job.name): _Among(instantiate(config.job.locator), facts)}
 
-    def together(
-        self, config: DictConfig, folder: RunFolder, results: Mapping[str, Sequence[Any]]
-    ) -> tuple[dict[str, Any], list[RenderableType]]:
+    def mean(self, results: Sequence[Any]) -> Any:
         """The faithfulness over facts, with intervals over subjects."""
-        [found] = results.values()
-        if not found:
-            return {}, []
-        mean = CircuitSurvey.of(found)
-        mean.save(folder.path / "together")
-        mean.plot(folder.path / f"together{config.job.picture}")
-        return {"together": mean.summary()}, [mean.table()]
+        return CircuitSurvey.of(results)

@@ -1,15 +1,13 @@
 """``job=relation``: the affine maps of relations, and what they come to together."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from omegaconf import DictConfig
-from rich.console import RenderableType
 
 from corrigenda.data import FactSet
 from corrigenda.data.relation_facts import group_by_relation, read_relations
-from corrigenda.runs.folder import RunFolder
 from corrigenda.settings.checked import Count, checked
 from jobs import survey
 from jobs.shared.data import read_data
@@ -56,14 +54,6 @@ class Job(survey.Job):
         found = group_by_relation(read, asked.relations)
         return found, FactSet(read.name, tuple(fact for relation in found for fact in relation.facts)).fingerprint
 
-    def together(
-        self, config: DictConfig, folder: RunFolder, results: Mapping[str, Sequence[Any]]
-    ) -> tuple[dict[str, Any], list[RenderableType]]:
+    def mean(self, results: Sequence[Any]) -> Any:
         """The means over relations, and whether faithfulness goes with the model's accuracy."""
-        [found] = results.values()
-        if not found:
-            return {}, []
-        mean = RelationSurvey.of(found)
-        mean.save(folder.path / "together")
-        mean.plot(folder.path / f"together{config.job.picture}")
-        return {"together": mean.summary()}, [mean.table()]
+        return RelationSurvey.of(results)

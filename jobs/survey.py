@@ -79,6 +79,8 @@ class Job(job.Job):
     """What ``config.job`` has to be."""
     what: ClassVar[str] = "fact"
     """What a result is about."""
+    mean_name: ClassVar[str] = "together"
+    """What `mean` is called, as a file and in `summary.json`."""
 
     def facts(self, config: DictConfig) -> tuple[Sequence[Any], str]:
         """What is asked about, in order, and its fingerprint."""
@@ -97,11 +99,21 @@ class Job(job.Job):
             raise ValueError(f"job.result has no value, and {cls.__qualname__} names no class of results (result)")
         return result.load
 
+    def mean(self, results: Sequence[Any]) -> Any:
+        """One result made of those of the one locator, of which there are some; None for nothing."""
+        return None
+
     def together(
         self, config: DictConfig, folder: RunFolder, results: Mapping[str, Sequence[Any]]
     ) -> tuple[dict[str, Any], list[RenderableType]]:
         """What the results come to together, for `summary.json` and for the terminal; its pictures are written."""
-        return {}, []
+        found, name = next(iter(results.values())), self.mean_name
+        mean = self.mean(found) if found else None
+        if mean is None:
+            return {}, []
+        mean.save(folder.path / name)
+        mean.plot(folder.path / f"{name}{config.job.picture}")
+        return {name: mean.summary()}, [mean.table()]
 
     def run(self, config: DictConfig, folder: RunFolder) -> None:
         """Runs the locators, or goes on with it."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -175,32 +176,21 @@ class ScopedEdit(RoutedEdit):
         """(batch, key), of what each row asks at the last token that is True."""
         return self.gate.embed(self.gate.read(passage.states, asked)).to(placed.keys.device) @ placed.keys.T
 
-    def _worded(self, placed: PlacedEntries, passage: Passage, asked: Tensor) -> Tensor:
-        """`asked` without the `FILLER` at the end of each row; itself where there is none."""
-        if passage.tokens is None:
-            return asked
-        worded = asked
-        for row, tokens in enumerate(passage.tokens):
-            places = asked[row].nonzero()[:, 0].tolist()
-            n = len(places)
-            while n and (text := placed.text(tokens[places[n - 1 : n]].tolist())) and FILLER.issuperset(text):
-                n -= 1
-            if 0 < n < len(places):
-                worded = asked.clone() if worded is asked else worded
-                worded[row, places[n:]] = False
-        return worded
-
     def _asked(self, passage: Passage) -> Tensor:
         """(batch, position), True for the tokens of each prompt up to the last that is its user's."""
-        asked, n = passage.prompt, len(self.closing)
-        if not n or passage.tokens is None or passage.tokens.shape[1] <= n:
-            return asked
-        asked = asked.clone()
-        for row, tokens in enumerate(passage.tokens):
-            places = asked[row].nonzero()[:, 0]
-            if len(places) > n and tuple(tokens[places[-n:]].tolist()) == self.closing:
-                asked[row, places[-n:]] = False
-        return asked
+        if not self.closing:
+            return passage.prompt
+        n = len(self.closing)
+        return _without(passage, passage.prompt, lambda ids: n if tuple(ids[-n:]) == self.closing else 0)
+
+    def _worded(self, placed: PlacedEntries, passage: Passage, asked: Tensor) -> Tensor:
+        """`asked` without the `FILLER` at the end of each row; itself where there is none."""
+
+        def filler(ids: list[int]) -> int:
+            texts = (placed.text([token]) for token in reversed(ids))
+            return sum(1 for _ in takewhile(lambda text: text and FILLER.issuperset(text), texts))
+
+        return _without(passage, asked, filler)
 
     def _answer(
         self, placed: PlacedEntries, coefficients: Tensor, output: Tensor, memory: int, passage: Passage
@@ -233,3 +223,17 @@ class ScopedEdit(RoutedEdit):
         # Edits that were saved before a subject could have several names have one word for word.
         names = settings["names"] if "names" in settings else [[name] for name in settings["subjects"]]
         return cls(origin, gate=gate, names=tuple(map(tuple, names)), **parts, **plain)
+
+
+def _without(passage: Passage, asked: Tensor, ends: Callable[[list[int]], int]) -> Tensor:
+    """`asked` without as many of each row's last tokens as `ends` says; itself where that is none, or all, of each."""
+    if passage.tokens is None:
+        return asked
+    left = asked
+    for row, tokens in enumerate(passage.tokens):
+        places = asked[row].nonzero()[:, 0]
+        n = ends(tokens[places].tolist())
+        if 0 < n < len(places):
+            left = asked.clone() if left is asked else left
+            left[row, places[-n:]] = False
+    return left

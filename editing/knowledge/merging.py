@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from corrigenda import Fact, LanguageModel, ScopedEdit
@@ -45,24 +46,18 @@ class ClosedFormMerge:
         by_layer: dict[int, list[Entry]] = {}
         for entry in entries:
             by_layer.setdefault(entry.layer, []).append(entry)
-        columns = {
-            layer: residuals_of(
-                [entry.key for entry in found], [entry.value for entry in found], unedited(lm, layer).double().cpu()
-            )
-            for layer, found in sorted(by_layer.items())
-        }
-        for layer, found in list(by_layer.items())[:1]:
-            most, advice = self.editor.most_per_coefficient, self.editor.when_crowded
-            warn_of_load(self.editor.name, len(found), len(unedited(lm, layer)), most, advice)
         if len(by_layer) > 1:
-            return self.editor.merged(lm, facts, {layer: residuals for layer, (_, residuals) in columns.items()})
+            return self.editor.merged(lm, facts, lambda layer: _residuals(lm, by_layer[layer])[1])
         moments: Mapping[int, Moment] = self.editor.moments(lm) if by_layer else {}
         report: list[dict[str, Any]] = [{"alike": []} for _ in facts]
         factors = dict[int, Factors]()
-        for layer, (keys, residuals) in columns.items():
+        for layer, found in by_layer.items():
+            keys, residuals = _residuals(lm, found)
+            values, most, advice = unedited(lm, layer), self.editor.most_per_coefficient, self.editor.when_crowded
+            warn_of_load(self.editor.name, len(found), len(values), most, advice)
             self._name_alike(moments[layer], facts, keys, report)
             solution = self.editor.solution(Problem(moments[layer], keys.float(), residuals, None, None))
-            factors[layer] = self.editor.after.of_update(solution.factors, unedited(lm, layer))
+            factors[layer] = self.editor.after.of_update(solution.factors, values)
         n = len(facts)
         return finish(lm, self.editor, None, factors, facts, report, None, n, self.editor.refuse_norm)
 
@@ -89,8 +84,12 @@ class ScopedMerge:
     def __call__(self, lm: LanguageModel, facts: Sequence[Fact], entries: Sequence[Entry]) -> ScopedEdit:
         """The edit; the keys of its gate are taken of the facts' prompts."""
         asked = {fact.id: fact for fact in facts}
-        untouched = unedited(lm, self.editor.resolved_layer(lm)).double().cpu()
-        values = untouched.new_zeros(0, untouched.shape[1])
-        if entries:
-            values = residuals_of([entry.key for entry in entries], [entry.value for entry in entries], untouched)[1]
+        width = lm.memory(self.editor.resolved_layer(lm)).d_model
+        values = _residuals(lm, entries)[1] if entries else torch.zeros(0, width, dtype=torch.float64)
         return self.editor.attach(lm, [asked[entry.fact] for entry in entries], values, None)
+
+
+def _residuals(lm: LanguageModel, entries: Sequence[Entry]) -> tuple[Tensor, Tensor]:
+    """The keys of one layer's entries, and by how much what the unedited model answers to them is to change."""
+    untouched = unedited(lm, entries[0].layer).double().cpu()
+    return residuals_of([entry.key for entry in entries], [entry.value for entry in entries], untouched)

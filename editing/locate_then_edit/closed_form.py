@@ -6,7 +6,7 @@ which are solved for (`solved`); and the writing of the layers (`writing`), in w
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -253,7 +253,7 @@ class ClosedForm:
             found[layer] = (self.written_keys(lm, layer, keys), (targets[aim] - outputs) / len(layers))
         return found
 
-    def merged(self, lm: LanguageModel, facts: Sequence[Fact], residuals: Mapping[int, Tensor]) -> ClosedFormEdit:
+    def merged(self, lm: LanguageModel, facts: Sequence[Fact], residuals: Callable[[int], Tensor]) -> ClosedFormEdit:
         """The edit of facts that a knowledge base keeps, in several layers: as `edit` makes it of their targets.
 
         Keys and residuals are measured anew before each layer, with all lower ones written.
@@ -261,18 +261,19 @@ class ClosedForm:
         Args:
             lm: the unedited model.
             facts: the facts.
-            residuals: by layer what `keys_and_residuals` gave, (fact, d_model): with what comes out of the unedited
-                model they say the targets.
+            residuals: what `keys_and_residuals` gave for a layer, (fact, d_model): with what comes out of the unedited
+                model they say its targets.
 
         Raises:
             EditRefusedError: the update of a layer is out of all proportion.
             ValueError: C is singular, and there is no ridge.
         """
         layers, moments = self.resolved_layers(lm), self.moments(lm)
+        warn_of_load(self.name, len(facts), lm.memory(layers[0]).width, self.most_per_coefficient, self.when_crowded)
         batches, site, (_, weights) = self._batches(lm, facts), self.resolved_site(lm), self._contexts(lm)
         rows = SubjectRows(lm, [batch.prompts for batch in batches])
         targets = {
-            aim: rows.measured(lm, aim, aim, site, weights)[1] + len(layers) * residuals[aim].float()
+            aim: rows.measured(lm, aim, aim, site, weights)[1] + len(layers) * residuals(aim).float()
             for aim in self._aims(layers)
         }
         task = task_of(self.name, lm, batches, targets, [{"alike": []} for _ in facts])

@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from rich.markup import escape
@@ -160,9 +162,7 @@ class CircuitChange(SavedResult, file="circuit_change"):
     @property
     def overlap(self) -> float:
         """Of the first edges (`SHOWN` of all), those that are first both times, over those that are once or twice."""
-        n = max(1, round(SHOWN * self.before.graph.n_edges))
-        one, two = (set(each.order[:n].tolist()) for each in (self.before, self.after))
-        return len(one & two) / len(one | two)
+        return _in_common(_first(self.before), _first(self.after))
 
     @property
     def gains(self) -> Tensor:
@@ -295,7 +295,14 @@ def _named(value: Bounded) -> dict[str, float | None]:
 
 
 def _shared(circuits: Sequence[Circuit]) -> float | None:
-    n = max(1, round(SHOWN * circuits[0].graph.n_edges))
-    first = [set(each.order[:n].tolist()) for each in circuits]
-    pairs = [(one, two) for place, one in enumerate(first) for two in first[:place]]
-    return sum(len(one & two) / len(one | two) for one, two in pairs) / len(pairs) if pairs else None
+    pairs = [_in_common(*pair) for pair in combinations(map(_first, circuits), 2)]
+    return fmean(pairs) if pairs else None
+
+
+def _first(circuit: Circuit) -> set[int]:
+    """The first edges of a circuit's ranking, `SHOWN` of all."""
+    return set(circuit.order[: max(1, round(SHOWN * circuit.graph.n_edges))].tolist())
+
+
+def _in_common(one: set[int], two: set[int]) -> float:
+    return len(one & two) / len(one | two)
