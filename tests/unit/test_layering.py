@@ -35,7 +35,7 @@ FLOORS: list[set[str]] = [
     {"edits"},
     {"language_model", "runs"},
     {"disturbance"},
-    {"knowledge", "linear_relations", "loading", "moments"},
+    {"dictionaries", "knowledge", "linear_relations", "loading", "moments"},
     {"__init__"},
     {"__main__"},
 ]

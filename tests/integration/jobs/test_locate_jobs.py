@@ -8,8 +8,10 @@ import torch
 from relation_parts import known
 from run_parts import SMALL_EDITOR, SUBJECTS, cut_short, make_home, own_data, record, summary_in
 
+from corrigenda.dictionaries.layouts import read_dictionary
 from locate import BackwardLensResult, CausalTraceResult
 from locate.circuits.results import Circuit, CircuitSurvey
+from locate.features.facts import FactFeatures
 from locate.flow.relation_results import LinearRelation, RelationSurvey
 from locate.flow.results import AverageKnockout
 from locate.neurons.refine import NeuronsResult
@@ -146,3 +148,31 @@ def test_circuit_job_looks_for_counterfactuals_in_its_data(home: Path) -> None:
     first, _ = sorted((folder / "results").iterdir())
     assert Circuit.load(first).counterfactual in {form.format(name) for name in ("blue", "Big")}
     assert (folder / "together.png").stat().st_size > 1000
+
+
+def test_dictionary_and_features_jobs(home: Path) -> None:
+    small = ["job=dictionary", "job.layer=1", "job.features=48", "job.k=4", "job.tokens=1000", "job.shipped=640"]
+    small += ["job.sampled=0", "job.length=16", "job.held_out=8", "job.batch=64", "job.buffer=256"]
+    run(home, *small, "job.control=true", "hydra.run.dir=dictionary")
+    folder = home / "dictionary"
+    summary = summary_in(folder)
+    assert {"model", "random"} <= set(summary)
+    assert summary["model"]["n_features"] == 48
+    assert summary["model"]["explained"] != summary["random"]["explained"]
+    assert (folder / "random.png").stat().st_size > 1000
+    one = read_dictionary(folder / "model", layer=1)
+    for file in (*(folder / "model").glob("*.*"), folder / "summary.json"):
+        if file.is_file():
+            file.unlink()
+    run(home, "resume=dictionary")
+    assert summary_in(folder)["model"] == summary["model"]
+    assert read_dictionary(folder / "model", layer=1).fingerprint == one.fingerprint
+    read = ["job=dictionary", "job.dictionary=dictionary/model", "job.layer=1", *small[5:9]]
+    run(home, *read, "hydra.run.dir=read")
+    assert summary_in(home / "read")["model"]["explained"] == pytest.approx(summary["model"]["explained"])
+    asked = ["job=features", "job.locator.dictionary=dictionary/model/layers.1.mlp", "job.locator.tokens=640"]
+    out = run(home, *asked, "hydra.run.dir=features")
+    assert "does not know 1 fact" in out
+    first, _ = sorted((home / "features" / "results").iterdir())
+    assert len(FactFeatures.load(first).fires("end")) <= 4
+    assert "names no dictionary" in program.call(home, *own_data(home), "job=features", succeeds=False)

@@ -1,0 +1,167 @@
+"""`FeatureDictionary`: an FFN's output as a bias and a few of many directions.
+
+For x, the output of a layer's FFN (a sparse autoencoder) or its input (a transcoder):
+
+    m = act(E (x - c) + e),   y = m D + b + S x
+
+y stands for the FFN's output. Rows of E read *features*, m are their activations, rows of D what each adds. act is
+ReLU; where `k` is given then the k largest alone (TopK: Gao et al. 2024, "Scaling and evaluating sparse autoencoders"),
+where `threshold` is what passes it (JumpReLU: Rajamanoharan et al. 2024). c is b where `centred`, else 0. S x is the
+skip connection of transcoders (Paulo et al. 2025, "Transcoders Beat Sparse Autoencoders for Interpretability").
+"""
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import xxhash
+from torch import Tensor
+from torch.nn.functional import embedding_bag, linear
+
+from corrigenda.errors import UnsupportedModelError, WrongModelError
+from corrigenda.models.bare import BareModel
+from corrigenda.system.files import bytes_of
+
+FIRST = 1
+"""The first position of a text whose states count: those at position 0 are unlike all others, whatever the token is
+(Xiao et al. 2024, "Efficient Streaming Language Models with Attention Sinks")."""
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureDictionary:
+    """A dictionary of features of one layer's FFN.
+
+    Attributes:
+        layer: counted from the bottom.
+        encoder: E, (n_features, d_in).
+        encoder_bias: e, (n_features,).
+        decoder: D, (n_features, d_out).
+        decoder_bias: b, (d_out,).
+        k: of TopK; None for all that are above 0, or pass their threshold.
+        threshold: of JumpReLU, (n_features,); None for none.
+        skip: S, (d_out, d_in); None for none.
+        reads: the FFN's output or its input.
+        centred: whether b is taken from x first.
+        after_norm: whether the FFN's output is that behind a norm of the block's own, where there is one (Gemma 2).
+        name: what messages call it.
+    """
+
+    layer: int
+    encoder: Tensor
+    encoder_bias: Tensor
+    decoder: Tensor
+    decoder_bias: Tensor
+    k: int | None = None
+    threshold: Tensor | None = None
+    skip: Tensor | None = None
+    reads: Literal["input", "output"] = "output"
+    centred: bool = False
+    after_norm: bool = False
+    name: str = "dictionary"
+
+    @property
+    def n_features(self) -> int:
+        """The number of features."""
+        return self.encoder.shape[0]
+
+    def scores(self, x: Tensor) -> Tensor:
+        """What TopK and thresholds choose by: ReLU(E (x - c) + e), (..., d_in) -> (..., n_features)."""
+        x = x.to(self.encoder)
+        return linear(x - self.decoder_bias if self.centred else x, self.encoder, self.encoder_bias).relu()
+
+    def encode(self, x: Tensor) -> Tensor:
+        """The activations m, (..., d_in) -> (..., n_features), zeros where a feature does not fire."""
+        scores = self.scores(x)
+        if self.threshold is not None:
+            return scores * (scores > self.threshold)
+        if self.k is None:
+            return scores
+        largest, places = scores.topk(self.k, sorted=False)
+        return torch.zeros_like(scores).scatter(-1, places, largest)
+
+    def decode(self, activations: Tensor, x: Tensor | None = None) -> Tensor:
+        """Y, (..., d_out), of activations (..., n_features), and of x (..., d_in) where there is a skip connection."""
+        return self.finish(activations.to(self.decoder) @ self.decoder, x)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Y of x, (..., d_in) -> (..., d_out), in the precision of x; of D only the rows that count are read."""
+        if self.k is None:
+            return self.decode(self.encode(x), x).to(x)
+        largest, places = self.scores(x.reshape(-1, x.shape[-1])).topk(self.k, sorted=False)
+        return self.finish(self.weigh(largest, places).view(*x.shape[:-1], -1), x).to(x)
+
+    def weigh(self, activations: Tensor, places: Tensor) -> Tensor:
+        """M D of chosen features, (n, d_out), with their activations and their numbers, (n, k)."""
+        summed: Tensor = embedding_bag(places, self.decoder, per_sample_weights=activations, mode="sum")
+        return summed
+
+    def finish(self, summed: Tensor, x: Tensor | None) -> Tensor:
+        """M D with what is added to it: b, and S x where there is a skip connection."""
+        y = summed + self.decoder_bias
+        if self.skip is None:
+            return y
+        if x is None:
+            raise ValueError(f"{self.name} has a skip connection: decode needs the FFN's input, too")
+        return y + linear(x.to(self.skip), self.skip)
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """A hash of what it computes."""
+        digest = xxhash.xxh3_128(f"{self.layer} {self.k} {self.reads} {self.centred}".encode())
+        for one in (self.encoder, self.encoder_bias, self.decoder, self.decoder_bias, self.threshold, self.skip):
+            digest.update(b"none" if one is None else bytes_of(one))
+        return digest.hexdigest()
+
+    def require(self, lm: BareModel) -> None:
+        """Checks that it fits a model.
+
+        Raises:
+            UnsupportedModelError: the layer is a mixture of experts, or the model an encoder or an encoder-decoder.
+            WrongModelError: the model has no such layer, or another width.
+        """
+        require_place(lm, self.layer, self.name)
+        width = lm.memory(self.layer).d_model
+        if (self.encoder.shape[1], self.decoder.shape[1]) != (width, width):
+            raise WrongModelError(
+                f"{self.name}: it takes {self.encoder.shape[1]} numbers to {self.decoder.shape[1]}, and layer "
+                f"{self.layer} of {lm.name} is {width} wide: name a dictionary of this model"
+            )
+        if self.after_norm and not lm.architecture.adds_plainly:
+            raise UnsupportedModelError(
+                f"{self.name}: it is of what {lm.name} makes of its FFN's output before it is added (a norm, a scale), "
+                "and only dictionaries of the FFN's own output are read; name one of the module mlp"
+            )
+
+    @contextmanager
+    def spliced(self, lm: BareModel) -> Iterator[None]:
+        """Inside the block y stands in the place of the FFN's output, at all positions of a text but the first."""
+
+        def change(given: Tensor, output: Tensor) -> Tensor:
+            read = given if self.reads == "input" else output
+            return torch.cat([output[:, :FIRST], self(read[:, FIRST:]).to(output)], 1)
+
+        self.require(lm)
+        with lm.memory(self.layer).respond(change):
+            yield
+
+
+def require_place(lm: BareModel, layer: int, name: str) -> None:
+    """Checks that a dictionary can be of a layer of a model.
+
+    Raises:
+        UnsupportedModelError: the layer is a mixture of experts, or the model an encoder or an encoder-decoder.
+        WrongModelError: the model has no such layer.
+    """
+    if not lm.architecture.goes_on:
+        raise UnsupportedModelError(
+            f"{name}: {lm.name} is an encoder or an encoder-decoder; dictionaries are of causal language models"
+        )
+    if not 0 <= layer < lm.n_layers:
+        raise WrongModelError(
+            f"{name}: it is of layer {layer}, and {lm.name} has layers 0 to {lm.n_layers - 1}: name one of these"
+        )
+    if lm.architecture.experts(layer):
+        raise UnsupportedModelError(f"{name}: layer {layer} of {lm.name} is a mixture of experts; name another layer")

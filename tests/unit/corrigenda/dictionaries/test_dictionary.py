@@ -1,0 +1,95 @@
+import math
+
+import pytest
+import tiny
+import torch
+
+from corrigenda.dictionaries.dictionary import FeatureDictionary
+from corrigenda.errors import UnsupportedModelError, WrongModelError
+from corrigenda.forward.recording import forward_logits
+
+ENCODER = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 1.0]])
+DECODER = torch.tensor([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]])
+BIAS, SHIFT = torch.tensor([0.0, -1.0, 0.5]), torch.tensor([1.0, 1.0])
+
+
+def made(**more):  # type: ignore[no-untyped-def]
+    return FeatureDictionary(0, ENCODER, BIAS, DECODER, SHIFT, **more)
+
+
+def test_each_kind_by_hand() -> None:
+    x = torch.tensor([2.0, 4.0])  # scores 2, 3, 2.5
+    assert made().encode(x).tolist() == [2.0, 3.0, 2.5]
+    assert made(k=1).encode(x).tolist() == [0.0, 3.0, 0.0]
+    assert made(threshold=torch.tensor([2.0, 0.0, 2.4])).encode(x).tolist() == [0.0, 3.0, 2.5]
+    assert made(centred=True).encode(x).tolist() == [1.0, 2.0, 2.5]
+    assert made(k=2).encode(-x).tolist() == [0.0, 0.0, 0.0]  # what is below 0 never fires
+    assert made()(x).tolist() == [2.0 + 2.5 + 1, 6.0 + 2.5 + 1]
+    assert made(k=1)(x).tolist() == [1.0, 7.0]
+    skip = torch.tensor([[0.0, 1.0], [10.0, 0.0]])
+    crossing = made(k=1, skip=skip, reads="input")
+    assert crossing(x).tolist() == [1.0 + 4.0, 7.0 + 20.0]
+    assert crossing.decode(crossing.encode(x), x).tolist() == crossing(x).tolist()
+    with pytest.raises(ValueError, match="needs the FFN's input"):
+        crossing.decode(crossing.encode(x))
+
+
+def test_only_chosen_rows_are_the_whole_product() -> None:
+    draw = torch.Generator().manual_seed(0)
+    parts = [torch.randn(size, generator=draw) for size in ((20, 6), (20,), (20, 6), (6,))]
+    one, x = FeatureDictionary(0, *parts, k=3, centred=True), torch.randn(4, 5, 6, generator=draw)
+    assert (one.encode(x) > 0).sum(-1).max() == 3
+    assert torch.allclose(one(x), one.encode(x) @ parts[2] + parts[3], atol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2"])
+def test_a_dictionary_of_the_unit_vectors_changes_nothing(family: str) -> None:
+    lm = tiny.build(family)
+    eye = torch.eye(tiny.WIDTH)
+    whole, none = torch.cat([eye, -eye]), torch.zeros(2 * tiny.WIDTH)
+    batch = lm.batch([lm.tokens("the capital of France is"), lm.tokens("a river in")])
+    plain = forward_logits(lm, batch, batch.lengths - 1)
+    same = FeatureDictionary(1, whole, none, whole, none[: tiny.WIDTH])
+    with same.spliced(lm):
+        assert torch.allclose(forward_logits(lm, batch, batch.lengths - 1), plain, atol=1e-5)
+    with FeatureDictionary(1, whole, none, 0 * whole, none[: tiny.WIDTH]).spliced(lm):
+        assert not torch.allclose(forward_logits(lm, batch, batch.lengths - 1), plain, atol=1e-3)
+    assert torch.equal(forward_logits(lm, batch, batch.lengths - 1), plain)
+
+
+def test_the_input_is_what_the_keys_read() -> None:
+    lm = tiny.build("gpt2")
+    memory, seen = lm.memory(1), []
+    eye, none = torch.eye(tiny.WIDTH), torch.zeros(tiny.WIDTH)
+    batch = lm.batch([lm.tokens("the capital of France is")])
+    same = FeatureDictionary(1, eye, none, 0 * eye, none, skip=eye, reads="input")
+    with same.spliced(lm), memory.through(seen.append):  # opened later, it sees what was put in
+        forward_logits(lm, batch, batch.lengths - 1)
+    with memory.respond(lambda x, _: seen.append(x)):
+        forward_logits(lm, batch, batch.lengths - 1)
+    assert torch.allclose(seen[0][:, 1:], seen[1][:, 1:], atol=1e-6)
+    assert not torch.allclose(seen[0][:, 0], seen[1][:, 0], atol=1e-3)  # the first position stays as it is
+
+
+def test_what_does_not_fit_a_model_is_refused_in_a_line() -> None:
+    lm, wide = tiny.build("llama"), torch.zeros(3, tiny.WIDTH)
+    none = torch.zeros(tiny.WIDTH)
+    with pytest.raises(WrongModelError, match=r"takes 2 numbers to 2, and layer 0 of tiny-llama is 32 wide: name"):
+        made().require(lm)
+    with pytest.raises(WrongModelError, match=r"of layer 9, and tiny-llama has layers 0 to 3"):
+        FeatureDictionary(9, wide, BIAS, wide, none).require(lm)
+    with pytest.raises(UnsupportedModelError, match=r"layer 2 of tiny-mixtral is a mixture of experts"):
+        FeatureDictionary(2, wide, BIAS, wide, none).require(tiny.build("mixtral"))
+    with pytest.raises(UnsupportedModelError, match="encoder"):
+        FeatureDictionary(2, wide, BIAS, wide, none).require(tiny.build("bert"))
+    behind = FeatureDictionary(2, wide, BIAS, wide, none, after_norm=True)
+    behind.require(lm)
+    with pytest.raises(UnsupportedModelError, match="FFN's own output"):
+        behind.require(tiny.build("gemma2"))
+
+
+def test_fingerprints_tell_dictionaries_apart() -> None:
+    kinds = [made(), made(k=1), made(centred=True), made(threshold=BIAS), made(skip=torch.eye(2))]
+    assert len({each.fingerprint for each in kinds}) == len(kinds)
+    assert made().fingerprint == made().fingerprint
+    assert math.isfinite(float(made()(torch.ones(2)).sum()))

@@ -1,0 +1,113 @@
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+
+from corrigenda import LanguageModel
+from corrigenda.dictionaries.dictionary import FeatureDictionary
+from corrigenda.errors import SettingsError, UnsupportedModelError
+from locate.features import training
+from locate.features.training import DictionaryTraining, auxk
+
+SMALL: dict[str, Any] = {"layer": 1, "features": 48, "k": 4, "shipped": 640, "sampled": 0, "length": 16, "held_out": 4}
+SMALL |= {"batch": 64, "buffer": 256, "tokens": 2000, "every": 2, "lr": 3e-3, "dead_after": 300}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def lm() -> LanguageModel:
+    return tiny.build("llama")
+
+
+@pytest.mark.parametrize("more", [{}, {"reads": "input"}, {"multi_topk": True}], ids=["sae", "transcoder", "multi"])
+def test_the_loss_goes_down_and_rows_are_unit(lm: LanguageModel, more: dict[str, Any]) -> None:
+    asked = DictionaryTraining(**SMALL | more)
+    one, curve = asked.train(lm, asked.texts(lm)[0])
+    assert [point["tokens"] for point in curve] == [192.0 * n for n in range(1, 12)]
+    assert curve[-1]["unexplained"] < 0.8 * curve[0]["unexplained"]
+    assert torch.allclose(one.decoder.norm(dim=1), torch.ones(48), atol=1e-6)
+    assert (one.reads, one.centred) == (asked.reads, asked.reads == "output")
+    assert (one.skip is not None) == (asked.reads == "input")
+
+
+def test_killed_and_gone_on_with_is_as_if_never_killed(
+    lm: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = DictionaryTraining(**SMALL)
+    texts, held = asked.texts(lm)
+    assert (len(texts), len(held)) == (36, 4)
+    whole, curve = asked.train(lm, texts)
+    assert curve[-1]["dead"] > 0  # so that the count of silent tokens has to be kept, too
+    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "another"))
+    steps: list[int] = []
+    step = training._Training._step
+
+    def killed(self: Any, x: torch.Tensor, y: torch.Tensor) -> dict[str, float]:
+        steps.append(len(x))
+        if len(steps) == 20:
+            raise KeyboardInterrupt
+        return step(self, x, y)
+
+    monkeypatch.setattr(training._Training, "_step", killed)
+    with pytest.raises(KeyboardInterrupt):
+        asked.train(lm, texts)
+    again, gone_on = asked.train(lm, texts)
+    assert len(steps) == 20 + 15  # 33 in all, of which the 18 of the six buffers that were kept are not made again
+    assert again.fingerprint == whole.fingerprint
+    assert gone_on == curve
+    longer, _ = dataclasses.replace(asked, tokens=2400).train(lm, texts)
+    assert len(steps) == 35 + 6
+    assert longer.fingerprint != whole.fingerprint
+
+
+def test_the_gradient_has_nothing_that_changes_a_rows_length(
+    lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[torch.Tensor] = []
+    adam = torch.optim.Adam.step
+
+    def looked_at(self: Any) -> None:
+        rows = self.param_groups[0]["params"][2]
+        found.append((rows.grad * rows).sum(1).abs().max())
+        assert rows.grad.abs().max() > 0
+        adam(self)
+
+    monkeypatch.setattr(torch.optim.Adam, "step", looked_at)
+    asked = DictionaryTraining(**SMALL | {"tokens": 500})
+    asked.train(lm, asked.texts(lm)[0])
+    assert max(found) < 1e-6
+
+
+def test_auxk_by_hand() -> None:
+    decoder = torch.eye(4)
+    one = FeatureDictionary(0, decoder, torch.zeros(4), decoder, torch.full((4,), 9.0), k=1)
+    scores, error = torch.tensor([[5.0, 2.0, 3.0, 4.0]]), torch.tensor([[0.0, 1.0, 1.0, 1.0]])
+    none, one_dead = torch.tensor([False] * 4), torch.tensor([False, True, False, False])
+    three = torch.tensor([False, True, True, True])
+    assert float(auxk(one, scores, none, error)) == 0
+    assert float(auxk(one, scores, one_dead, error)) == 0.5 * ((1 - 2) ** 2 + 1 + 1)  # d / 2 = 2, of which one is there
+    assert float(auxk(one, scores, three, error)) == 1 + (1 - 3) ** 2 + (1 - 4) ** 2  # two of three, without the bias
+
+
+def test_what_cannot_be_trained_is_said_in_a_line(lm: LanguageModel) -> None:
+    with pytest.raises(SettingsError, match=r"job.buffer=100 must be 164 or more"):
+        DictionaryTraining(**SMALL | {"buffer": 100, "batch": 100, "length": 64, "shipped": 64})
+    with pytest.raises(SettingsError, match=r"job.length=2 must be 3 or more"):
+        DictionaryTraining(length=2)
+    with pytest.raises(SettingsError, match=r"job.held_out=40 must be below 40"):
+        DictionaryTraining(**SMALL | {"held_out": 40}).texts(lm)
+    asked = DictionaryTraining(**SMALL)
+    texts, _ = asked.texts(lm)
+    with pytest.raises(SettingsError, match=r"job.features=3 must be"):
+        dataclasses.replace(asked, features=3).train(lm, texts)
+    with pytest.raises(IndexError, match=r"layer 7: the model has 4 layers"):
+        dataclasses.replace(asked, layer=7).train(lm, texts)
+    with pytest.raises(UnsupportedModelError, match="mixture of experts"):
+        dataclasses.replace(asked, layer=2).train(tiny.build("mixtral"), texts)
