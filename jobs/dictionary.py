@@ -70,8 +70,9 @@ def _figures(asked: DictionarySettings, lm: LanguageModel, of: LanguageModel, pl
     if any(place.glob("*.json")):
         return DictionaryFigures.load(place)
     texts, held = asked.texts(lm)
+    curve: list[dict[str, float]] = []
     if asked.dictionary is not None and of is lm:
-        one, curve = read_dictionary(asked.dictionary, asked.layer), []
+        one = read_dictionary(asked.dictionary, asked.layer)
     else:
         trained, curve = asked.train(of, texts)
         one = read_dictionary(write_dictionary(trained, place))

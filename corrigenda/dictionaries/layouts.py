@@ -27,7 +27,11 @@ HOOK = re.compile(r"(?:^|\.)(?:layers|h)\.(\d+)\.mlp$")
 BLOCK = re.compile(r"blocks\.(\d+)\.(.+)")
 """A hook point in TransformerLens's names."""
 INPUTS, OUTPUTS = ("mlp.hook_in", "ln2.hook_normalized"), ("hook_mlp_out", "mlp.hook_out", "ln2_post.hook_normalized")
-PLAIN = {"normalize_activations": (None, "none"), "reshape_activations": (None, "none"), "hook_head_index": (None,)}
+PLAIN: dict[str, tuple[Any, ...]] = {
+    "normalize_activations": (None, "none"),
+    "reshape_activations": (None, "none"),
+    "hook_head_index": (None,),
+}
 PLAIN |= {"finetuning_scaling_factor": (None, False), "activation": (None, "topk")}
 PLAIN |= dict.fromkeys(("embed_skip", "gram_lookup", "signed"), (None, False))
 """By setting, the values with which a dictionary is what `FeatureDictionary` computes."""

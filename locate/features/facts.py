@@ -266,7 +266,7 @@ def describe(
         contexts: of each; 0 for none.
         tokens: of the text.
     """
-    scores = read_static(lm, one.decoder[list(numbers)].to(lm.device)) if numbers else []
+    scores = read_static(lm, one.decoder[list(numbers)].to(lm.device))
     found = _contexts(lm, one, Text("shipped", tokens), contexts) if contexts else None
     described = []
     for number, row in zip(numbers, scores, strict=True):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -157,15 +157,16 @@ def _losses(
     def ablate(output: Tensor) -> Tensor:
         return torch.cat([output[:, :FIRST], mean.to(output).expand_as(output[:, FIRST:])], 1)
 
-    sums, n = [0.0, 0.0, 0.0], 0
+    memory, sums, n = lm.memory(one.layer), [0.0, 0.0, 0.0], 0
     for some in track([*batches(texts, AT_ONCE)], f"Losses with {one.name}"):
         batch = lm.batch(some)
         at = torch.zeros_like(batch.input_ids, dtype=torch.bool)
         at[:, FIRST:-1] = True
         wanted = batch.input_ids[:, FIRST + 1 :].flatten()
 
-        for place, inside in enumerate((nullcontext(), one.spliced(lm), lm.memory(one.layer).through(ablate))):
-            with inside:
+        ways: tuple[AbstractContextManager[None], ...] = (nullcontext(), one.spliced(lm), memory.through(ablate))
+        for place, way in enumerate(ways):
+            with way:
                 logits = forward_logits(lm, batch, at).float()
             sums[place] += float(cross_entropy(logits, wanted, reduction="sum"))
         n += len(wanted)

@@ -18,7 +18,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import xxhash
@@ -182,9 +182,10 @@ class _Training:
         self.curve: list[dict[str, float]] = []
         self._order = lru_cache(maxsize=2)(self._shuffled)
 
-    def dictionary(self) -> FeatureDictionary:
-        """As it is now; a view of what learns."""
-        asked, parts = self._asked, {name: one.detach() for name, one in self._parts.items()}
+    def dictionary(self, learns: bool = False) -> FeatureDictionary:
+        """As it is now, of the same memory; with gradients while it learns."""
+        asked = self._asked
+        parts: dict[str, Any] = {name: one if learns else one.detach() for name, one in self._parts.items()}
         return FeatureDictionary(
             self._layer, **parts, k=asked.k, reads=asked.reads, centred=asked.reads == "output", name="the dictionary"
         )
@@ -204,7 +205,7 @@ class _Training:
     @differentiable()
     def _step(self, x: Tensor, y: Tensor) -> dict[str, float]:
         asked = self._asked
-        one = dataclasses.replace(self.dictionary(), **self._parts)
+        one = self.dictionary(learns=True)
         scores = one.scores(x)
         variance = (y - y.mean(0)).square().sum()
 
