@@ -4,7 +4,7 @@ Yao et al. 2024, "Knowledge Circuits in Pretrained Transformers"; `locate.circui
 `locate.circuits.faithfulness` name the sources of what is computed.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -16,12 +16,12 @@ from corrigenda.facts import as_fact
 from corrigenda.models.alone import one_thread
 from corrigenda.settings.checked import AtLeastOne, Count, Seed, checked
 from locate.circuits.counterfactual import Contrast, bare, find_contrasts
-from locate.circuits.faithfulness import BY, SHARES, metric_by_size, rankings
+from locate.circuits.faithfulness import SHARES, Control, metric_by_size, rankings
 from locate.circuits.forward import graph_of
 from locate.circuits.graph import Graph
 from locate.circuits.results import Circuit, CircuitChange
 from locate.circuits.scores import Method, ablation, attribute, exact, written
-from locate.question import Answer, ask, require_numbers
+from locate.question import Answer, Question, ask, require_numbers
 
 LEAST = 1e-6
 """By less the metric with all edges and with none must not differ."""
@@ -40,7 +40,9 @@ class Circuits:
         metric: the logit of the object less that of the counterfactual's object, or the object's log-probability.
         ranking: whether circuits keep the edges of the largest scores by amount, or with their sign.
         exact: of so many edges, the first of the ranking, the exact score is taken, too.
-        seed: of the random ranking.
+        edges: and of these, each named by its source and its reader (`Graph.sources`, `Graph.readers`).
+        controls: what edges are ranked by for comparison (`locate.circuits.faithfulness`).
+        seed: of the random ranking, and of the order of equals.
 
     Raises:
         SettingsError: a setting is not what it has to be.
@@ -53,6 +55,8 @@ class Circuits:
     metric: Literal["logit_difference", "log_probability"] = "logit_difference"
     ranking: Literal["absolute", "signed"] = "absolute"
     exact: Count = 10
+    edges: tuple[tuple[str, str], ...] = ()
+    controls: tuple[Control, ...] = ("random", "activation")
     seed: Seed = 0
 
     def check(self, lm: LanguageModel) -> None:
@@ -60,8 +64,9 @@ class Circuits:
 
         Raises:
             UnsupportedModelError: the model has no graph of edges (`locate.circuits.forward.graph_of`).
+            ValueError: an edge that is named is none of it.
         """
-        graph_of(lm, [lm.pad_id] * 3)
+        self._named(graph_of(lm, lm.tokens("The Eiffel Tower is located in the city of")))
 
     @one_thread
     def find(self, lm: LanguageModel, fact: Fact, answer: Answer = None, others: Iterable[Fact] | Fact = ()) -> Circuit:
@@ -79,18 +84,32 @@ class Circuits:
             ValueError: there is no counterfactual, the given one does not fit, or the metric is the same with all edges
                 and with none.
         """
-        return self._found(lm, fact, answer, others, {})
+        return self._found(lm, fact, answer, others, None)
+
+    @one_thread
+    def after(
+        self, lm: LanguageModel, before: Circuit, answer: Answer, others: Iterable[Fact] | Fact = ()
+    ) -> CircuitChange:
+        """With an edit applied: the circuit of another answer, against the same counterfactual.
+
+        Circuits are also made of the edges that were first before.
+
+        Args:
+            lm: the model, with the edit.
+            before: the circuit without it.
+            answer: as in `locate.question.ask`.
+            others: with ablation="mean" the facts over whose prompts the mean is; as in `find`.
+
+        Raises:
+            ValueError: as `find` says.
+        """
+        return CircuitChange(before, self._found(lm, before.fact, answer, others, before))
 
     def _found(
-        self,
-        lm: LanguageModel,
-        fact: Fact,
-        answer: Answer,
-        others: Iterable[Fact] | Fact,
-        more_rankings: Mapping[str, Tensor],
+        self, lm: LanguageModel, fact: Fact, answer: Answer, others: Iterable[Fact] | Fact, before: Circuit | None
     ) -> Circuit:
         question = ask(lm, as_fact("a circuit", fact), answer)
-        contrasts = find_contrasts(lm, fact, question, others)
+        contrasts = self._contrasts(lm, fact, question, others, before)
         alone = self.ablation == "zero" and self.metric == "log_probability"
         if not contrasts and not alone:
             first, end = question.subject
@@ -100,17 +119,20 @@ class Circuits:
             )
         contrast = contrasts[0] if contrasts else bare(fact, question)
         graph = graph_of(lm, list(contrast.ids))
+        named = self._named(graph)
         task = ablation(lm, graph, contrast.ids, self._metric(contrast), self._ablated(lm, graph, contrasts))
         scores = attribute(task, self.method, self.steps)
         require_numbers(lm, question, [scores])
-        orders = rankings(task, scores, self.ranking == "absolute", self.seed)
-        values, ends = metric_by_size(task, [*orders, *more_rankings.values()])
+        orders = rankings(task, scores, self.ranking == "absolute", self.controls, self.seed)
+        if before is not None:
+            orders["before"] = before.order
+        values, ends = metric_by_size(task, list(orders.values()))
         if abs(float(ends.diff())) < LEAST:
             raise ValueError(
                 f"{self.metric} is {float(ends[1]):.6g} after {question.prompt!r} with all edges and with none: "
                 "there is nothing to be faithful to; take another counterfactual or ablation"
             )
-        top = orders[0][: self.exact]
+        checked = list(dict.fromkeys([*orders["score"][: self.exact].tolist(), *named]))
         return Circuit(
             fact=fact,
             prompt=question.prompt,
@@ -124,13 +146,29 @@ class Circuits:
             ranking=self.ranking,
             graph=graph,
             scores=scores.float().cpu(),
-            exact_edges=top,
-            exact=exact(task, top.tolist()).float().cpu(),
+            exact_edges=torch.tensor(checked, dtype=torch.long),
+            exact=exact(task, checked).float().cpu(),
             shares=SHARES,
-            by=(*BY, *more_rankings),
+            by=tuple(orders),
             values=values.float(),
             ends=ends.float(),
         )
+
+    def _contrasts(
+        self, lm: LanguageModel, fact: Fact, question: Question, others: Iterable[Fact] | Fact, before: Circuit | None
+    ) -> list[Contrast]:
+        """The counterfactuals, that of the circuit before an edit first."""
+        if before is None:
+            return find_contrasts(lm, fact, question, others)
+        if before.other is None:
+            return []
+        first = find_contrasts(lm, fact, question, before.other)
+        if self.ablation != "mean":
+            return first
+        return first + [each for each in find_contrasts(lm, fact, question, others) if each.fact != before.other]
+
+    def _named(self, graph: Graph) -> list[int]:
+        return [graph.number(source, reader) for source, reader in self.edges]
 
     def _metric(self, contrast: Contrast) -> Callable[[Tensor], Tensor]:
         if self.metric == "log_probability":
@@ -183,6 +221,4 @@ def circuit_change(
     locator = Circuits(**settings)
     before = locator.find(lm, fact, None, others)
     with edit.applied(lm):
-        given = others if before.other is None else before.other
-        after = locator._found(lm, fact, fact.target_new, given, {"before": before.order})
-    return CircuitChange(before, after)
+        return locator.after(lm, before, fact.target_new, others)

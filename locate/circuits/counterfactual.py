@@ -44,7 +44,8 @@ def find_contrasts(lm: LanguageModel, fact: Fact, question: Question, others: It
     """The counterfactuals of a fact among others, then the facts that ship; those that the model knows come first.
 
     A counterfactual is of the same relation, where both name one, or asked in the same form. Its subject has as many
-    tokens, at the same place, and its object begins otherwise.
+    tokens, at the same place, and its object begins otherwise. Of those that are known alike, the ones about the fact's
+    new object come last: with an edit to it they tell nothing apart.
 
     Args:
         lm: a causal model.
@@ -78,7 +79,7 @@ def find_contrasts(lm: LanguageModel, fact: Fact, question: Question, others: It
     with torch.no_grad():
         said = forward_logits(lm, batch, batch.lengths - 1).argmax(-1).tolist()
     told = [replace(each, known=each.other_object == token) for each, token in zip(contrasts, said, strict=True)]
-    return sorted(told, key=lambda each: not each.known)
+    return sorted(told, key=lambda each: (not each.known, each.fact.target_true == fact.target_new))
 
 
 def bare(fact: Fact, question: Question) -> Contrast:

@@ -22,7 +22,7 @@ from transformers.masking_utils import eager_mask
 
 from corrigenda import LanguageModel
 from corrigenda.errors import UnsupportedModelError
-from corrigenda.forward.recording import forward_logits, forward_to
+from corrigenda.forward.recording import ReachedError, forward_logits, forward_to
 from corrigenda.models.families import name_of
 from corrigenda.models.sites import leaving, running, state_entering
 from locate.circuits.graph import Graph
@@ -49,57 +49,41 @@ class Stream:
     Attributes:
         total: (n, position, d_model).
         n_known: how many sources have been written.
-        constants: what was written that belongs to no source, (n, position, d_model); not counted where nobody asks.
+        constants: what was written that belongs to no source, (n, position, d_model); counted where sources are kept.
         history: the same behind each layer's attention that ran.
+        keeps: whether what each source writes is kept.
+        kept: that, (n, source, position, d_model); zeros of later ones.
     """
 
-    def __init__(self, known: Tensor, constants: Tensor | None, n_sources: int | None) -> None:
+    def __init__(self, known: Tensor, constants: Tensor | float, n_sources: int) -> None:
         self.n_known = known.shape[1]
-        self.total = known.sum(1)
-        self.constants = torch.zeros_like(known[:, 0])
-        if constants is not None:
-            self.constants = self.constants + constants
-            self.total = self.total + constants
+        self.total = known.sum(1) + constants
+        self.constants = torch.zeros_like(known[:, 0]) + constants
         self.history: list[Tensor] = []
-        self._kept: Tensor | None = None
-        if n_sources is not None:
-            self._kept = known.new_zeros(len(known), n_sources, *known.shape[2:])
-            self._kept[:, : self.n_known] = known
-
-    @property
-    def kept(self) -> Tensor:
-        """What each source wrote, (n, source, position, d_model), where somebody asks; zeros of later ones."""
-        assert self._kept is not None
-        return self._kept
-
-    @property
-    def keeps(self) -> bool:
-        """Whether somebody asks."""
-        return self._kept is not None
+        self.keeps = n_sources > 0
+        self.kept = known.new_zeros(len(known), n_sources, *known.shape[2:])
+        if self.keeps:
+            self.kept[:, : self.n_known] = known
 
     def add(self, n: int, whole: Tensor, parts: Tensor | None = None) -> None:
-        """Writes what n sources give together, and, where somebody asks, one by one: (n rows, n, position, d_model)."""
+        """Writes what n sources give together, and, where they are kept, one by one: (n rows, n, position, d_model)."""
         self.total = self.total + whole
-        if self._kept is not None:
+        if self.keeps:
             if parts is not None:
                 self.constants = self.constants + whole - parts.sum(1)
                 self.history.append(self.constants)
-            self._kept[:, self.n_known : self.n_known + n] = whole[:, None] if parts is None else parts
+            self.kept[:, self.n_known : self.n_known + n] = whole[:, None] if parts is None else parts
         self.n_known += n
 
 
-Inputs = Callable[[Stream, slice], Tensor]
-"""From the stream and some readers' numbers to these readers' inputs, (n, reader, position, d_model); with a 1 for the
-readers where all have the same."""
+Inputs = Callable[[Stream, slice], tuple[Tensor, Tensor | None]]
+"""From the stream and some readers' numbers to the states that these read, (m, position, d_model), and which of them
+each one reads, (n, reader); None where the readers of a row read its one state, as a single reader does."""
 
 
-def whole(stream: Stream, readers: slice) -> Tensor:
+def whole(stream: Stream, readers: slice) -> tuple[Tensor, Tensor | None]:
     """Every reader reads the whole stream: a plain forward."""
-    return stream.total[:, None]
-
-
-class _ReachedError(Exception):
-    """Ends a call of a block where its attention is computed, with what that is given."""
+    return stream.total, None
 
 
 class SplitForward:
@@ -123,7 +107,7 @@ class SplitForward:
         self,
         inputs: Inputs = whole,
         known: Tensor | None = None,
-        constants: Tensor | None = None,
+        constants: Tensor | float = 0.0,
         keep: bool = False,
     ) -> tuple[Tensor, Stream]:
         """Runs the prompt, in as many rows as `known` has.
@@ -139,7 +123,7 @@ class SplitForward:
             the logits after the last token, (n, vocabulary), and the stream.
         """
         lm, blocks, found = self._lm, self._lm.architecture.blocks, list[Stream]()
-        n_sources = self._graph.n_sources if keep else None
+        n_sources = self._graph.n_sources if keep else 0
 
         def run_layer(layer: int, original: Callable[..., Any], hidden_states: Tensor, *args: Any, **more: Any) -> Any:
             state = hidden_states
@@ -147,7 +131,7 @@ class SplitForward:
                 found.append(Stream(state[:, None] if known is None else known, constants, n_sources))
             self._layer(layer, found[0], inputs, lambda rows: original(rows, *args, **more))
             if layer + 1 == lm.n_layers:
-                state = inputs(found[0], self._graph.reads_ffn(lm.n_layers))[:, 0]
+                state, _ = inputs(found[0], self._graph.reads_ffn(lm.n_layers))
             return (state, None) if self._tuple else state
 
         with ExitStack() as stack:
@@ -164,39 +148,37 @@ class SplitForward:
         """Runs what of a layer is not known."""
         graph = self._graph
         heads, ffn = stream.n_known <= graph.first_head(layer), stream.n_known <= graph.ffn(layer)
-        reads_ffn = graph.reads_ffn(layer)
-        before = inputs(stream, reads_ffn) if graph.parallel and heads else None
+        entering = inputs(stream, graph.reads_ffn(layer))[0] if graph.parallel and heads else None
         if heads:
-            self._add_heads(layer, stream, inputs(stream, graph.reads_attention(layer)), block)
+            self._add_heads(layer, stream, *inputs(stream, graph.reads_attention(layer)), block)
         if ffn:
-            entering = inputs(stream, reads_ffn) if before is None else before
-            stream.add(1, self._ffn(layer, entering[:, 0], block))
+            entering = inputs(stream, graph.reads_ffn(layer))[0] if entering is None else entering
+            stream.add(1, self._ffn(layer, entering, block))
 
-    def _add_heads(self, layer: int, stream: Stream, inputs: Tensor, block: Callable[[Tensor], Any]) -> None:
-        n, n_readers = inputs.shape[:2]
+    def _add_heads(
+        self, layer: int, stream: Stream, states: Tensor, which: Tensor | None, block: Callable[[Tensor], Any]
+    ) -> None:
         try:
             with _attending(_stop):
-                block(inputs.flatten(0, 1))
+                block(states)
             raise UnsupportedModelError(
                 f"{name_of(self._lm.model)}: its attention is not computed where transformers lets others compute it, "
                 "so that queries, keys and values cannot be taken apart by head"
             )
-        except _ReachedError as reached:
+        except ReachedError as reached:
             module, query, key, value, *rest, options = reached.args
-        eager = sys.modules[type(module).__module__].eager_attention_forward
-        plain = partial(eager, module)
-        parts = [each.unflatten(0, (n, n_readers)) for each in (query, key, value)]
-        if n_readers == 1:
-            results = plain(*(each[:, 0] for each in parts), *rest, **options)[0]
+        plain = partial(sys.modules[type(module).__module__].eager_attention_forward, module)
+        if which is None:
+            results = plain(query, key, value, *rest, **options)[0]
         else:
-            results = _apart(plain, *parts, *rest, **options)
+            results = _apart(plain, which, query, key, value, *rest, **options)
         outputs: list[Tensor] = []
         with (
             _attending(lambda *_args, **_options: (results, None)),
             leaving(self._lm.architecture.attention_output(layer), outputs.append),
             leaving(self._lm.architecture.whole_ffn(layer), _zeros),
         ):
-            added = _state(block(torch.zeros_like(inputs[:, 0])))
+            added = _state(block(torch.zeros_like(stream.total)))
         parts_of_heads = self._by_head(layer, results, outputs[0], added) if stream.keeps else None
         stream.add(self._graph.n_heads, added, parts_of_heads)
 
@@ -220,7 +202,7 @@ def graph_of(lm: LanguageModel, ids: list[int]) -> Graph:
 
     Args:
         lm: a causal model.
-        ids: the tokens of any prompt, by which it is looked at.
+        ids: the tokens of any prompt, by which it is looked at; not of padding, whose embedding may be zero.
 
     Raises:
         UnsupportedModelError: the model is an encoder or an encoder-decoder, has layers of unlike numbers of heads, or
@@ -274,7 +256,7 @@ def _attending(function: Attend) -> Iterator[None]:
 
 
 def _stop(*args: Any, **options: Any) -> tuple[Tensor, None]:
-    raise _ReachedError(*args, options)
+    raise ReachedError(*args, options)  # with what attention is given
 
 
 def _nothing(_module: Any, query: Tensor, _key: Tensor, value: Tensor, *_: Any, **_options: Any) -> tuple[Tensor, None]:
@@ -282,13 +264,14 @@ def _nothing(_module: Any, query: Tensor, _key: Tensor, value: Tensor, *_: Any, 
     return value.new_zeros(rows, positions, heads, value.shape[-1]), None
 
 
-def _apart(plain: Any, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **options: Any) -> Tensor:
+def _apart(plain: Any, which: Tensor, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **options: Any) -> Tensor:
     """Attention in which each head has the query, key and value of its own inputs.
 
     Args:
         plain: the model's, of query, key and value.
-        query: (n, reader, head, position, width), of all readers of a layer: all heads' q, then k, then v.
-        key: (n, reader, key-value head, position, width).
+        which: which state each reader reads, (n, reader): all heads' q, then k, then v.
+        query: (state, head, position, width).
+        key: (state, key-value head, position, width).
         value: likewise.
         rest: what else `plain` takes.
         options: likewise.
@@ -296,10 +279,10 @@ def _apart(plain: Any, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **
     Returns:
         the heads' results, (n, position, head, width).
     """
-    n_heads, shared = query.shape[2], query.shape[2] // key.shape[2]
+    n_heads, shared = query.shape[1], query.shape[1] // key.shape[1]
     head = torch.arange(n_heads, device=query.device)
-    query = query[:, head, head]
-    key, value = (each[:, part * n_heads + head, head // shared] for part, each in ((1, key), (2, value)))
+    of_query, of_key, of_value = which.unflatten(1, (3, n_heads)).unbind(1)
+    query, key, value = query[of_query, head], key[of_key, head // shared], value[of_value, head // shared]
     # A group's heads have a key each, and the model computes with one a group: so in turn with each one's.
     turns = [plain(query, key[:, i::shared], value[:, i::shared], *rest, **options)[0] for i in range(shared)]
     return torch.stack([turn[:, :, i::shared] for i, turn in enumerate(turns)], 3).flatten(2, 3)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from locate.circuits.faithfulness import Bounded
 from locate.circuits.graph import Graph
 from locate.pictures import chart, checked, plot_text, save
 
@@ -13,8 +14,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from torch import Tensor
 
-Bounded = tuple[float, float | None, float | None]
-"""A mean, and the bounds of its 95 % interval; none of one subject."""
 STYLES = {"score": "C0-", "random": "C7:", "activation": "C1--", "before": "C3-."}
 LABELS = {"score": "the scores", "random": "chance", "activation": "activation", "before": "the scores before the edit"}
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from corrigenda import Fact
 from corrigenda.intervals import interval
-from locate.circuits.faithfulness import areas
+from locate.circuits.faithfulness import Bounded, areas
 from locate.circuits.graph import Graph
 from locate.saving import SavedResult
 
@@ -21,8 +21,6 @@ LISTED, DRAWN = 10, 60
 """So many edges are listed, and drawn."""
 SHOWN = 0.01
 """The share of edges that two circuits are compared by."""
-Bounded = tuple[float, float | None, float | None]
-"""A mean, and the bounds of its 95 % interval; none of one subject."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,10 +40,10 @@ class Circuit(SavedResult, file="circuit"):
         ranking: whether edges were ranked by the amount of their scores or with their sign.
         graph: the model's.
         scores: of each edge, (edge,), in units of m: by how much m falls without the edge.
-        exact_edges: the edges whose exact scores were taken, the first of the ranking, (n,).
+        exact_edges: the edges whose exact scores were taken, the first of the ranking and those that were named, (n,).
         exact: these, (n,).
         shares: of all edges that circuits had.
-        by: by what their edges were ranked (`locate.circuits.faithfulness.BY`).
+        by: by what their edges were ranked: score, controls (`locate.circuits.faithfulness`), before (an edit).
         values: m of the circuits, (by, share).
         ends: m with no edge and with all, (2,).
     """
@@ -97,6 +95,10 @@ class Circuit(SavedResult, file="circuit"):
         """The source, the reader and the score of the first n edges of the ranking."""
         return [(*self.edge(edge), float(self.scores[edge])) for edge in self.order[:n].tolist()]
 
+    def by_number(self) -> dict[int, float]:
+        """By edge the exact scores that were taken."""
+        return dict(zip(self.exact_edges.tolist(), self.exact.tolist(), strict=True))
+
     def edge(self, number: int) -> tuple[str, str]:
         """The names of an edge's source and reader."""
         reader, source = self.graph.edges[number].tolist()
@@ -124,17 +126,15 @@ class Circuit(SavedResult, file="circuit"):
             "cmd": {by: cmd for by, (_, cmd) in self.areas().items()},
             "faithfulness": dict(zip(map(str, self.shares), self.faithfulness[0].tolist(), strict=True)),
             "top": [list(each) for each in self.top()],
+            "exact": [[*self.edge(edge), score] for edge, score in self.by_number().items()],
         }
 
     def table(self) -> Table:
-        """A table for a terminal: the first edges, with their exact scores where they were taken."""
-        (cpr, cmd), exact = (
-            self.areas()["score"],
-            dict(zip(self.exact_edges.tolist(), self.exact.tolist(), strict=True)),
-        )
+        """A table for a terminal: the first edges, and those whose exact scores were taken."""
+        (cpr, cmd), exact = self.areas()["score"], self.by_number()
         title = f"{escape(self.prompt)} {escape(self.objects[0])} (against {escape(self.counterfactual)})"
         table = Table("source", "reader", "score", "exact", title=title)
-        for edge in self.order[:LISTED].tolist():
+        for edge in dict.fromkeys([*self.order[:LISTED].tolist(), *exact]):
             checked = f"{exact[edge]:.3f}" if edge in exact else ""
             table.add_row(*self.edge(edge), f"{float(self.scores[edge]):.3f}", checked)
         table.caption = f"{self.graph.n_edges} edges; CPR {cpr:.3f}, CMD {cmd:.3f}"
@@ -170,12 +170,16 @@ class CircuitChange(SavedResult, file="circuit_change"):
         one, two = (each.scores.abs() / each.scores.abs().sum() for each in (self.before, self.after))
         return two - one
 
+    def taken_over(self) -> list[int]:
+        """The edges that gained most, `LISTED` of them."""
+        first: list[int] = self.gains.argsort(descending=True, stable=True)[:LISTED].tolist()
+        return first
+
     def summary(self) -> dict[str, Any]:
         """The figures in plain values."""
-        taken = self.gains.argsort(descending=True, stable=True)[:LISTED].tolist()
         return {
             "overlap": self.overlap,
-            "taken_over": [[*self.after.edge(edge), float(self.gains[edge])] for edge in taken],
+            "taken_over": [[*self.after.edge(edge), float(self.gains[edge])] for edge in self.taken_over()],
             "before": self.before.summary(),
             "after": self.after.summary(),
         }
@@ -185,7 +189,7 @@ class CircuitChange(SavedResult, file="circuit_change"):
         (cpr, _), (old, _) = self.after.areas()["score"], self.after.areas()["before"]
         old_object, new_object = (escape(each.objects[0]) for each in (self.before, self.after))
         table = Table("source", "reader", f"score for {old_object}", f"for {new_object}, edited", "gain (%)")
-        for edge in self.gains.argsort(descending=True, stable=True)[:LISTED].tolist():
+        for edge in self.taken_over():
             scores = (f"{float(each.scores[edge]):.3f}" for each in (self.before, self.after))
             table.add_row(*self.after.edge(edge), *scores, f"{100 * float(self.gains[edge]):.2f}")
         table.caption = (

@@ -62,7 +62,7 @@ class Ablation:
         for some in kept.split(max(1, MAX_TOKENS // per_row)):
             reads = _Patched(self.graph, self.graph.kept(some).to(self.clean), self.ablated)
             rows = self.clean[None, :known].expand(len(some), -1, -1, -1)
-            found.append(self.metric(self.forward.run(reads, rows, self._constants(known), keep=True)[0]))
+            found.append(self.metric(self.forward.run(reads, rows, self.constants_after(known), keep=True)[0]))
         return torch.cat(found)
 
     def gradients(self, known: Tensor) -> Tensor:
@@ -78,14 +78,14 @@ class Ablation:
             reads = _Watched()
             with differentiable():
                 rows = some.detach().requires_grad_()
-                logits, _ = self.forward.run(reads, rows, self._constants(known.shape[1]))
+                logits, _ = self.forward.run(reads, rows, self.constants_after(known.shape[1]))
                 gradients = torch.autograd.grad(self.metric(logits).sum(), [inputs for _, inputs in reads.seen])
             for (readers, _), gradient in zip(reads.seen, gradients, strict=True):
-                found[readers] += gradient.sum(0) / len(known)
+                found[readers] += gradient.unflatten(0, (len(some), -1)).sum(0) / len(known)
         return found
 
-    def _constants(self, known: int) -> Tensor:
-        """What belongs to no source in what the first `known` sources, the embedding and layers, write."""
+    def constants_after(self, known: int) -> Tensor:
+        """What belongs to no source in what the first `known` sources write, (position, d_model)."""
         layers = sum(known > self.graph.first_head(layer) for layer in range(self.graph.n_layers))
         return self.constants[layers]
 
@@ -179,10 +179,11 @@ class _Watched:
     def __init__(self) -> None:
         self.seen: list[tuple[slice, Tensor]] = []
 
-    def __call__(self, stream: Stream, readers: slice) -> Tensor:
-        inputs = stream.total[:, None].expand(-1, readers.stop - readers.start, -1, -1).clone()
-        self.seen.append((readers, inputs))
-        return inputs
+    def __call__(self, stream: Stream, readers: slice) -> tuple[Tensor, Tensor | None]:
+        n = readers.stop - readers.start
+        states = stream.total.repeat_interleave(n, 0)
+        self.seen.append((readers, states))
+        return states, torch.arange(len(states), device=states.device).view(-1, n) if n > 1 else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,8 +194,13 @@ class _Patched:
     kept: Tensor
     ablated: Tensor
 
-    def __call__(self, stream: Stream, readers: slice) -> Tensor:
+    def __call__(self, stream: Stream, readers: slice) -> tuple[Tensor, Tensor | None]:
         n = int(self.graph.counts[readers.start])
-        kept = self.kept[:, readers, :n]
-        carried = kept @ stream.kept[:, :n].flatten(2) + (1 - kept) @ self.ablated[:n].flatten(1)
-        return carried.unflatten(2, self.ablated.shape[1:]) + stream.constants[:, None]
+        states, which, n_states = [], [], 0
+        for row, kept in enumerate(self.kept[:, readers, :n]):
+            alike, number = kept.unique(dim=0, return_inverse=True)  # readers of the same edges read the same
+            carried = alike @ stream.kept[row, :n].flatten(1) + (1 - alike) @ self.ablated[:n].flatten(1)
+            states.append(carried.unflatten(1, self.ablated.shape[1:]) + stream.constants[row])
+            which.append(n_states + number)
+            n_states += len(alike)
+        return torch.cat(states), torch.stack(which) if len(kept) > 1 else None

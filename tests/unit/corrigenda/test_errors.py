@@ -4,7 +4,7 @@ from pathlib import Path
 from corrigenda import errors
 
 ROOT = Path(__file__).parents[3]
-OWN = {"ReachedError", "_ReachedError"}
+OWN = {"ReachedError"}
 """Raised and caught inside, never seen."""
 
 

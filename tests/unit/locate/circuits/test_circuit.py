@@ -11,7 +11,6 @@ from corrigenda.errors import UnsupportedModelError
 from corrigenda.forward.recording import forward_logits
 from corrigenda.prompts import encode
 from locate import Circuit, CircuitChange, Circuits, circuit_change, knowledge_circuit
-from locate.circuits.faithfulness import areas
 from locate.circuits.results import CircuitSurvey
 from locate.question import UnknownFactError
 
@@ -27,8 +26,10 @@ def lm() -> LanguageModel:
     return tiny.build("llama")
 
 
-def found(lm: LanguageModel, fact: Fact = FACT, others: Any = (BERLIN, LONDON), **settings: Any) -> Circuit:
-    return knowledge_circuit(lm, fact, "Paris", others, **({"steps": 2, "exact": 2} | settings))
+def found(
+    lm: LanguageModel, fact: Fact = FACT, others: Any = (BERLIN, LONDON), answer: str = "Paris", **settings: Any
+) -> Circuit:
+    return knowledge_circuit(lm, fact, answer, others, **({"steps": 2, "exact": 2} | settings))
 
 
 def logit_difference(lm: LanguageModel, prompt: str, other: str) -> float:
@@ -54,6 +55,19 @@ def test_the_exact_scores_of_the_first_edges_stand_beside_theirs(lm: LanguageMod
     assert (circuit.exact - circuit.scores[circuit.exact_edges]).abs().max() < 0.5 * circuit.exact.abs().max()
 
 
+def test_exact_scores_of_edges_that_are_named(lm: LanguageModel) -> None:
+    pair = ("embedding", "0.head 1.v")
+    circuit = found(lm, exact=0, edges=[pair], controls=["random"])
+    [edge] = circuit.exact_edges.tolist()
+    assert circuit.edge(edge) == pair
+    assert circuit.by == ("score", "random")
+    assert circuit.summary()["exact"] == [[*pair, float(circuit.exact)]]
+    assert circuit.table().row_count == 11 - (edge in circuit.order[:10])
+    Circuits(edges=(("0.head 1", "0.ffn"),)).check(lm)
+    with pytest.raises(ValueError, match=r"there is no source '9\.ffn'"):
+        Circuits(edges=(("9.ffn", "logits"),)).check(lm)
+
+
 def test_a_circuit_is_saved_and_drawn(lm: LanguageModel, tmp_path: Path) -> None:
     circuit = found(lm)
     circuit.save(tmp_path)
@@ -64,12 +78,6 @@ def test_a_circuit_is_saved_and_drawn(lm: LanguageModel, tmp_path: Path) -> None
     assert (tmp_path / "circuit.png").stat().st_size > 10_000
     assert again.table().row_count == 10
     assert float(again.read_by().sum()) == pytest.approx(float(again.written_by().sum()), abs=1e-4)
-
-
-def test_cpr_and_cmd_by_hand() -> None:
-    """F is 0 at 0, 0.5 at half of the edges and 1 at all of them, or 2 at half of them."""
-    assert areas((0.5, 1.0), [0.5, 1.0]) == pytest.approx((0.5, 0.5))
-    assert areas((0.5, 1.0), [2.0, 1.0]) == pytest.approx((0.5 * 1 + 0.5 * 1.5, 0.5 * 1 + 0.5 * 0.5))
 
 
 @pytest.mark.parametrize("ablation", ["mean", "zero"])
@@ -124,6 +132,12 @@ def test_many_facts_have_the_faithfulness_of_their_mean_metric(lm: LanguageModel
         CircuitSurvey.of([])
 
 
+def test_counterfactuals_about_the_new_object_come_last(lm: LanguageModel) -> None:
+    """With an edit to it the two objects would be one."""
+    assert found(lm, replace(FACT, target_new="Berlin")).other == LONDON
+    assert found(lm, replace(FACT, target_new="London")).other == BERLIN
+
+
 def known(lm: LanguageModel) -> tuple[Fact, Edit]:
     """A fact that the model says, with an edit of its weights."""
     batch = lm.batch([encode(lm.tokenizer, FACT.statement)])
@@ -148,3 +162,13 @@ def test_an_edit_changes_which_edges_count(lm: LanguageModel, tmp_path: Path) ->
     assert change.table().row_count == 10
     with pytest.raises(ValueError, match="needs its true and its new object"):
         circuit_change(lm, replace(fact, target_true=None), edit)
+
+
+def test_with_an_edit_the_counterfactual_and_the_mean_stay(lm: LanguageModel) -> None:
+    fact, edit = known(lm)
+    change = circuit_change(lm, fact, edit, (BERLIN, LONDON), ablation="mean", method="eap", exact=0, controls=())
+    assert change.before.other == change.after.other == BERLIN
+    assert (change.before.by, change.after.by) == (("score",), ("score", "before"))
+    with edit.applied(lm):
+        alone = found(lm, replace(fact, target_true=None), (BERLIN, LONDON), answer="piano", ablation="mean")
+    assert change.after.ends.tolist() == pytest.approx(alone.ends.tolist(), abs=1e-5)
