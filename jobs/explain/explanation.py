@@ -148,7 +148,7 @@ def html_path(path: str | Path) -> Path:
 def explain(
     lm: LanguageModel, fact: Fact, editor: Editor | Edit, settings: ExplainSettings | None = None
 ) -> Explanation:
-    """Looks at one fact before and after an edit: the lens, tracing, neurons, sub-updates, attribution, answers.
+    """Looks at one fact before and after an edit: lens, tracing, neurons, sub-updates, attribution, circuit, answers.
 
     What cannot be computed (of a mixture of experts, of an encoder, of an edit that changes no values) is absent, and
     says why. So is all that comes after an edit that was refused. The model is, bit for bit, what it was.
@@ -268,7 +268,8 @@ class _Explaining:
         part = PARTS[name]
 
         def find(edited: bool) -> Found:
-            asked = PageContext(self.lm, self.fact, self.settings, edited)
+            before = self.sides["before"][name].results if edited else ()
+            asked = PageContext(self.lm, self.fact, self.settings, edited, before)
             results = part.find(asked)
             return Found(results, tuple(part.grids(asked, results)))
 

@@ -19,12 +19,14 @@ class PageContext:
         fact: the fact.
         settings: how far the parts go.
         edited: whether the edit is applied.
+        before: with it, what the same part found without; empty where it could find nothing.
     """
 
     lm: LanguageModel
     fact: Fact
     settings: ExplainSettings
     edited: bool
+    before: tuple[Any, ...] = ()
 
     @property
     def answer(self) -> str:

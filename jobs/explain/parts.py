@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from jobs.explain.circuits import circuit_grids, find_circuit
 from jobs.explain.grids import Field, Grid, cells, fill, from_the_last, with_scores
 from jobs.explain.part import PageContext, PagePart
 from locate import (
@@ -295,6 +296,13 @@ PARTS: Mapping[str, PagePart] = {
         "less that of the old one's; where there is one of them, or both begin alike, to that of the one token.",
         _attribution,
         _attribution_grids,
+    ),
+    "circuit": PagePart(
+        "Circuit",
+        "By how much the answer's logit, less that of a counterfactual's object, falls when an edge is ablated: sums "
+        "over each source's edges (EAP-IG). Without the edit the answer is the old object, with it the new one.",
+        find_circuit,
+        circuit_grids,
     ),
 }
 """The parts by name, in the order of the page; what the edit wrote and the prompts' answers have files of their own."""

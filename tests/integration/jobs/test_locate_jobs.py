@@ -10,7 +10,7 @@ from run_parts import SMALL_EDITOR, SUBJECTS, cut_short, make_home, own_data, re
 
 from corrigenda.dictionaries.layouts import read_dictionary
 from locate import BackwardLensResult, CausalTraceResult
-from locate.circuits.results import Circuit, CircuitSurvey
+from locate.circuits.results import Circuit, CircuitChange, CircuitSurvey
 from locate.features.facts import FactFeatures
 from locate.flow.relation_results import LinearRelation, RelationSurvey
 from locate.flow.results import AverageKnockout
@@ -148,6 +148,16 @@ def test_circuit_job_looks_for_counterfactuals_in_its_data(home: Path) -> None:
     first, _ = sorted((folder / "results").iterdir())
     assert Circuit.load(first).counterfactual in {form.format(name) for name in ("blue", "Big")}
     assert (folder / "together.png").stat().st_size > 1000
+    # Before and after an edit, and the exact score of an edge that is named.
+    more = ["job.change=true", "job.locator.edges=[[0.head 1,0.ffn]]", "job.locator.controls=[]", *SMALL_EDITOR]
+    run(home, *small, *more, f"data.path={home / 'towers.jsonl'}", "job.facts=1", "hydra.run.dir=changed")
+    [place] = (home / "changed" / "results").iterdir()
+    change = CircuitChange.load(place)
+    assert (change.before.objects[0], change.after.objects[0]) == ("Paris", "Rome")
+    assert change.before.edge(int(change.before.exact_edges[-1])) == ("0.head 1", "0.ffn")
+    summary = summary_in(home / "changed")
+    assert set(summary["together"]["cpr"]) == {"score", "before"}
+    assert summary["overlap"]["mean"] == change.overlap
 
 
 def test_dictionary_and_features_jobs(home: Path) -> None:

@@ -14,7 +14,17 @@ from eval import EvalSettings, evaluate
 from jobs import ExplainSettings, Explanation, explain
 from jobs.explain.grids import Field, Grid
 from jobs.explain.parts import too_few_steps
-from locate import Noise, causal_trace, edit_lens, knowledge_neurons, logit_attribution, logit_lens, sub_updates
+from locate import (
+    Circuits,
+    Noise,
+    causal_trace,
+    edit_lens,
+    knowledge_circuit,
+    knowledge_neurons,
+    logit_attribution,
+    logit_lens,
+    sub_updates,
+)
 
 FACT = Fact(
     "Eiffel tower",
@@ -152,6 +162,27 @@ def test_sums_that_cannot_be_right_are_said_to_be_wrong(lm: LanguageModel) -> No
     assert too_few_steps(replace(found, attributions=sums, probability=0.7)) == ""
 
 
+def test_the_circuit_and_what_the_edit_took_over(lm: LanguageModel) -> None:
+    """Of a fact whose relation ships; another one has no counterfactual, and its page says so."""
+    fact, edit = replace(FACT, relation="landmark_city"), Toy().edit(lm, [FACT])
+    parts = explain(lm, fact, edit, replace(SETTINGS, trace_sites=("block",))).to_dict()["parts"]["circuit"]
+    before = knowledge_circuit(lm, fact, "Paris", exact=0, controls=())
+    with edit.applied(lm):
+        change = Circuits(exact=0, controls=()).after(lm, before, "Rome")
+    [first], [second, taken] = (parts[side]["grids"] for side in ("before", "after"))
+    for grid, circuit in ((first, before), (second, change.after)):
+        assert near(field(grid, "its edges give").flip(0).flatten(), circuit.written_by()[1:])
+        assert repr(circuit.counterfactual) in grid["note"]
+    source, reader = before.edge(int(before.scores.abs().argmax()))
+    [largest] = [one["values"] for one in first["fields"] if one["name"] == "the largest"]
+    layer, part = source.split(".")
+    told = largest[3 - int(layer)][first["columns"].index(part.replace("ffn", "FFN"))]
+    assert told[0].startswith(f"to {reader}: ")
+    assert list(taken["rows"]) == [" to ".join(change.after.edge(edge)) for edge in change.taken_over()]
+    scores = torch.stack([before.scores, change.after.scores])[:, change.taken_over()]
+    assert near(field(taken, "score"), scores.T)
+
+
 def test_what_the_edit_wrote(lm: LanguageModel, found: Explanation) -> None:
     [grid] = data_of(found.html())["written"]["grids"]
     reading = edit_lens(lm, Toy().edit(lm, [FACT]), words=4)
@@ -224,6 +255,7 @@ def test_what_cannot_be_computed_says_why(lm: LanguageModel) -> None:
     assert "changes neither values nor coefficients" in beside.written.absent
     assert beside.after["lens"].grids[0].columns[:5] == ("the", "tower", "is", "in", "Rome")
     assert "Not here: a context edit changes neither values" in beside.html()
+    assert "there is no counterfactual of 'the Eiffel tower is in'" in beside.before["circuit"].absent
 
     experts = tiny.build("mixtral")
     context = ContextEdit(Origin(experts.name, experts.fingerprint, "in_context"), "in Rome . ")
