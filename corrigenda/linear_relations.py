@@ -24,7 +24,7 @@ from corrigenda.forward.recording import Recording
 from corrigenda.forward.shared import record_shared
 from corrigenda.language_model import LanguageModel
 from corrigenda.models.sites import Site
-from corrigenda.prompts import encode, encode_target, slot_in, subject_span
+from corrigenda.prompts import encode, encode_target, filled_span
 from corrigenda.system.progress import track
 from corrigenda.text.joints import joined
 
@@ -111,7 +111,7 @@ def _asked(lm: LanguageModel, fact: Fact, examples: Sequence[Fact]) -> tuple[lis
     before = "".join(f"{joined(each.statement, str(each.target_true), each.joint)}\n" for each in examples)
     prompt = lm.reads(before + fact.statement)
     ids = encode(lm.tokenizer, prompt)
-    span = subject_span(lm.tokenizer, prompt, fact.subject, slot_in(prompt, fact.prompt, fact.subject))
+    span = filled_span(lm.tokenizer, prompt, fact.prompt, fact.subject)
     target = encode_target(lm.tokenizer, prompt, str(fact.target_true), fact.joint)
     spaces = next((n for n, token in enumerate(target) if str(lm.tokenizer.decode([token])).strip()), 0)
     return [*ids, *target[:spaces]], span[1] - 1, target[spaces]

@@ -215,6 +215,11 @@ def put_before(tokenizer: PreTrainedTokenizerBase, text: str, prompt: str) -> st
     return text + prompt
 
 
+def filled_span(tokenizer: PreTrainedTokenizerBase, text: str, template: str, subject: str) -> tuple[int, int]:
+    """The subject's tokens, as `subject_span` gives them, in a text that ends with a template, filled."""
+    return subject_span(tokenizer, text, subject, slot_in(text, template, subject))
+
+
 def slot_in(text: str, template: str, subject: str) -> int:
     """Where, in characters, the ``{}`` of a template lies in a text that ends with the template, filled."""
     return len(text) - len(template.replace("{}", subject)) + template.index("{}")

@@ -33,13 +33,11 @@ class CircuitSettings(survey.SurveySettings):
     change: bool = False
 
 
-@dataclass(frozen=True)
 class _Among:
     """A locator that looks for counterfactuals among the data's facts first; with an editor for the change."""
 
-    locator: Circuits
-    others: Sequence[Fact]
-    editor: Editor | None
+    def __init__(self, locator: Circuits, others: Sequence[Fact], editor: Editor | None) -> None:
+        self.locator, self.others, self.editor = locator, others, editor
 
     def check(self, lm: LanguageModel) -> None:
         self.locator.check(lm)

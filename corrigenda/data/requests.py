@@ -52,8 +52,10 @@ class Request:
 
     def same_thing(self, other: Request) -> bool:
         """Whether both are about the same thing, whatever they ask for."""
-        if self.subject != other.subject:
-            return False
+        return self.subject == other.subject and self.same_relation(other)
+
+    def same_relation(self, other: Request) -> bool:
+        """Whether both ask the same of a subject: the same relation where both name one, else by the same prompt."""
         if self.relation is not None and other.relation is not None:
             return self.relation == other.relation
         return self.prompt == other.prompt

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
-from corrigenda.prompts import TokenBatch, encode, encode_target, put_before, slot_in, subject_span
+from corrigenda.prompts import TokenBatch, encode, encode_target, filled_span, put_before, subject_span
 from corrigenda.text.display import quoted
 from editing.editor import EditRefusedError, FactRefusedError, refusing_long, require_room
 from editing.shared.frames import NO_FRAMES, Frames, Wording, wordings
@@ -239,7 +239,7 @@ def _rewriting(lm: LanguageModel, wording: Wording, number: int, position: Posit
     require_room(lm, fact, len(ids) + len(target) - 1)
     end = len(ids)
     if position != "last":
-        subject = subject_span(lm.tokenizer, prompt, fact.subject, slot_in(prompt, fact.prompt, fact.subject))[1]
+        subject = filled_span(lm.tokenizer, prompt, fact.prompt, fact.subject)[1]
         if position == "subject":
             end = subject
         elif subject == end:
@@ -256,7 +256,7 @@ def _kept(
 ) -> _Row:
     """The prompt about the fact's subject whose continuation is to stay, and where the update acts on it."""
     text = lm.reads(prompt.replace("{}", fact.subject))
-    end = subject_span(lm.tokenizer, text, fact.subject, slot_in(text, prompt, fact.subject))[1]
+    end = filled_span(lm.tokenizer, text, prompt, fact.subject)[1]
     ids = encode(lm.tokenizer, text)
     require_room(lm, fact, len(ids))
     if position == "relation":

@@ -15,7 +15,7 @@ from torch import Tensor
 from corrigenda import EditRefusedError, Fact, LanguageModel, Origin
 from corrigenda.data.embedded import embedded_facts
 from corrigenda.data.relation_facts import read_relations
-from corrigenda.data.requests import normalised
+from corrigenda.data.requests import Request, normalised
 from corrigenda.edits.attached import AttachedEdit
 from corrigenda.errors import SettingsError
 from corrigenda.forward.recording import forward_to
@@ -23,7 +23,7 @@ from corrigenda.knowledge.attached import Attached
 from corrigenda.knowledge.entries import Entry
 from corrigenda.linear_relations import affine_maps, low_rank_inverses, read_samples
 from corrigenda.models.alone import one_thread
-from corrigenda.prompts import slot_in, subject_span
+from corrigenda.prompts import filled_span
 from corrigenda.settings.checked import AtLeastOne, ShareBelowOne, checked
 from editing.editor import FactRefusedError, require_targets
 from editing.registry import register
@@ -90,7 +90,7 @@ class Lre(OneLayer):
         require_targets(self.name, facts)
         layer = self._require(lm)
         given: Iterable[Fact] = embedded_facts() if self.samples is None else read_relations(self.samples)
-        known = [*facts, *given]
+        known = [(Request.of(each), each) for each in (*facts, *given)]
         samples = [_samples_of(fact, known) for fact in facts]
         for fact, mine in zip(facts, samples, strict=True):
             self._require_samples(fact, mine)
@@ -159,14 +159,12 @@ class Lre(OneLayer):
         return found
 
 
-def _samples_of(fact: Fact, known: Sequence[Fact]) -> list[Fact]:
+def _samples_of(fact: Fact, known: Sequence[tuple[Request, Fact]]) -> list[Fact]:
     """The facts of a fact's relation that have a true object: of each other subject the first."""
-    found: dict[str, Fact] = {}
-    for each in known:
-        named = fact.relation is not None and each.relation is not None
-        same = each.relation == fact.relation if named else each.prompt == fact.prompt
-        if same and each.target_true is not None and normalised(each.subject) != normalised(fact.subject):
-            found.setdefault(normalised(each.subject), each)
+    asked, found = Request.of(fact), dict[str, Fact]()
+    for request, each in known:
+        if request.same_relation(asked) and request.subject != asked.subject and each.target_true is not None:
+            found.setdefault(request.subject, each)
     return list(found.values())
 
 
@@ -191,7 +189,7 @@ def _keys(lm: LanguageModel, layer: int, facts: Sequence[Fact]) -> Tensor:
     at = []
     for fact in facts:
         prompt = lm.reads(fact.statement)
-        at.append(subject_span(lm.tokenizer, prompt, fact.subject, slot_in(prompt, fact.prompt, fact.subject))[1] - 1)
+        at.append(filled_span(lm.tokenizer, prompt, fact.prompt, fact.subject)[1] - 1)
     batch = lm.batch([lm.tokens(fact.statement) for fact in facts])
     with lm.memory(layer).capture() as seen:
         forward_to(lm, batch, layer)

@@ -9,8 +9,9 @@ import torch
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.data.embedded import embedded_facts
+from corrigenda.data.requests import Request
 from corrigenda.forward.recording import forward_logits
-from corrigenda.prompts import encode, encode_target, slot_in, subject_span
+from corrigenda.prompts import encode, encode_target, filled_span
 from locate.question import Question
 
 MOST = 16
@@ -43,7 +44,7 @@ class Contrast:
 def find_contrasts(lm: LanguageModel, fact: Fact, question: Question, others: Iterable[Fact] | Fact) -> list[Contrast]:
     """The counterfactuals of a fact among others, then the facts that ship; those that the model knows come first.
 
-    A counterfactual is of the same relation, where both name one, or asked in the same form. Its subject has as many
+    A counterfactual is of the same relation (`Request.same_relation`). Its subject has as many
     tokens, at the same place, and its object begins otherwise. Of those that are known alike, the ones about the fact's
     new object come last: with an edit to it they tell nothing apart.
 
@@ -63,13 +64,13 @@ def find_contrasts(lm: LanguageModel, fact: Fact, question: Question, others: It
     if isinstance(others, Fact):
         found[""] = _contrast(lm, fact, question, others)
     else:
+        asked = Request.of(fact)
         for other in chain(others, embedded_facts()):
-            relations, subject = (fact.relation, other.relation), other.subject.casefold()
-            same = fact.prompt == other.prompt if None in relations else fact.relation == other.relation
-            if not same or subject == fact.subject.casefold() or subject in found:
+            request = Request.of(other)
+            if not request.same_relation(asked) or request.subject in (asked.subject, *found):
                 continue
             with suppress(ValueError):
-                found[subject] = _contrast(lm, fact, question, other)
+                found[request.subject] = _contrast(lm, fact, question, other)
             if len(found) == MOST:
                 break
     contrasts = list(found.values())
@@ -91,7 +92,7 @@ def bare(fact: Fact, question: Question) -> Contrast:
 def _contrast(lm: LanguageModel, fact: Fact, question: Question, other: Fact) -> Contrast:
     prompt = lm.reads(fact.prompt.replace("{}", other.subject))
     ids, other_ids = list(question.ids[: question.n_prompt]), encode(lm.tokenizer, prompt)
-    span = subject_span(lm.tokenizer, prompt, other.subject, slot_in(prompt, fact.prompt, other.subject))
+    span = filled_span(lm.tokenizer, prompt, fact.prompt, other.subject)
     if len(ids) != len(other_ids) or span != question.subject:
         raise ValueError(
             f"the counterfactual {prompt!r} has {len(other_ids)} tokens with its subject at {list(span)}, and "

@@ -1,5 +1,6 @@
 import random
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -114,3 +115,12 @@ def test_what_an_edit_of_several_reports() -> None:
         {"contradicts": "2", "repeats": "3"},
     ]
     assert [left_out(report) for report in reports] == [True, False, True, True, False]
+
+
+def test_the_relation_counts_where_both_name_one_else_the_prompt() -> None:
+    asked = Request.of(Fact("Paris", "{} is in", None, "France", relation="Country"))
+    same = Fact("Rome", "{}  IS in", None, "Italy")
+    assert asked.same_relation(Request.of(same))
+    assert not asked.same_relation(Request.of(replace(same, relation="continent")))
+    assert asked.same_relation(Request.of(Fact("Rome", "{} lies in", None, "Italy", relation="country")))
+    assert not asked.same_relation(Request.of(Fact("Rome", "{} lies in", None, "Italy")))
