@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from editing.memory_based.wise.wise import Wise as Wise
     from editing.neurons.erase import EraseNeurons as EraseNeurons
     from editing.neurons.erase import erase_relation as erase_relation
+    from editing.neurons.feature import FeatureSteering as FeatureSteering
     from editing.neurons.scale import Enhance as Enhance
     from editing.neurons.scale import Suppress as Suppress
     from editing.neurons.steer import steer as steer

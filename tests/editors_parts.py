@@ -30,6 +30,7 @@ CLOSED: dict[str, Any] = AT_SUBJECT | {"layers": (1, 2), "most_per_coefficient":
 TUNED: dict[str, Any] = {"layer": LAYER, "steps": 3, "epochs": 2, "batch_size": 1}
 DEMONSTRATIONS = str(Path(__file__).parent / "data_files" / "demonstrations.jsonl")
 RELATIONS = str(Path(__file__).parent / "data_files" / "relations")
+DICTIONARY = str(Path(__file__).parent / "data_files" / "dictionary" / "layers.1.mlp")
 SHORT = "{fact} {prompt}"
 ADAPTED: dict[str, Any] = {"layers": (1, 2), "steps": 3, "epochs": 2, "batch_size": 1}
 NEURONS: dict[str, Any] = {"find": None, "neurons": ((LAYER, 3), (2, 5))}
@@ -40,6 +41,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "emmet": CLOSED | {"layers": (LAYER,)},
     "enhance": NEURONS,
     "erase_neurons": NEURONS,
+    "feature": {"dictionary": DICTIONARY, "strength": 4.0},
     "finetune": TUNED,
     "grace": {"layer": LAYER, "radius": 1.0, "steps": 3},
     "horen": {"layer": LAYER, "steps": 3, "threshold": 0.999},

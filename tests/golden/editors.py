@@ -20,13 +20,15 @@ FAMILIES = ("llama", "gpt2", "mixtral")  # gated; with biases and transposed mat
 
 
 def made(name: str, folder: Path) -> Any:
-    """The editor; `saved` gives what ROME made, `ike` has one demonstration of each kind, `lre` its relations."""
+    """The editor; `saved` gives what ROME made, `ike`, `lre` and `feature` have files."""
     if name == "ike":
         return replace(editor(name), demonstrations=TrainingFacts(SHOWN), copies=1, updates=1, retained=1)
     if name in ("mend", "malmen", "serac"):
         return editor(name, untrained=True)
     if name == "lre":
         return editor(name, samples=str(GIVEN / "relations"), jacobians=2)
+    if name == "feature":
+        return editor(name, dictionary=str(GIVEN / "dictionary" / "layers.1.mlp"))
     if name != "saved":
         return editor(name)
     for number, facts in enumerate((FACTS[:2], FACTS[2:])):

@@ -6,14 +6,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from golden.made import FACTS, editor, model
 from relation_parts import known
 from safetensors.torch import load_file
 
 import locate
 from corrigenda import Fact, LanguageModel
+from corrigenda.dictionaries.dictionary import FeatureDictionary
 from corrigenda.moments.text import Text
 from locate.circuits.results import CircuitSurvey
+from locate.features.facts import FactFeatures, fact_features
+from locate.features.figures import DictionaryFigures, measure_dictionary
+from locate.features.training import DictionaryTraining
 from locate.flow.attributes import attribute_flow
 from locate.flow.function import decode_early, transplant
 from locate.flow.relation_results import RelationSurvey
@@ -80,6 +85,24 @@ def circuit_change(lm: LanguageModel) -> locate.CircuitChange:
     return locate.circuit_change(lm, fact, edit, COUNTERFACTUALS, steps=1, exact=0)
 
 
+def dictionary(lm: LanguageModel) -> FeatureDictionary:
+    draw = torch.Generator().manual_seed(0)
+    encoder, decoder = (torch.randn(48, lm.memory(1).d_model, generator=draw) for _ in range(2))
+    return FeatureDictionary(1, encoder, torch.zeros(48), decoder, torch.zeros(lm.memory(1).d_model), k=4)
+
+
+def trained(lm: LanguageModel) -> DictionaryFigures:
+    asked = DictionaryTraining(1, "input", 48, 4, 192, 512, 0, length=16, held_out=4, batch=64, buffer=256)
+    texts, held = asked.texts(lm)
+    found, curve = replace(asked, multi_topk=True).train(lm, texts)
+    return measure_dictionary(lm, found, held, curve)
+
+
+def features(lm: LanguageModel) -> FactFeatures:
+    edit = editor("rome").edit(lm, [FACT])
+    return fact_features(lm, dictionary(lm), FACT, "top", edit, top=3, words=3, contexts=2, tokens=256)
+
+
 def triggers(lm: LanguageModel) -> Any:
     return trigger_examples(lm, TEXT, t=3)
 
@@ -112,6 +135,9 @@ RESULTS: Mapping[str, Callable[[LanguageModel], Any]] = {
     "circuit_eap": lambda lm: circuit(lm, method="eap", ablation="zero", metric="log_probability", ranking="signed"),
     "circuit_activations": lambda lm: circuit(lm, method="eap_ig_activations", ablation="mean"),
     "circuit_change": circuit_change,
+    "dictionary": lambda lm: measure_dictionary(lm, dictionary(lm), TEXT.sequences(lm)),
+    "dictionary_trained": trained,
+    "features": features,
     "attributes": lambda lm: attribute_flow(lm, FACT, ["London England tower river"], "top", k=5),
     "decode_early": lambda lm: decode_early(lm, PROMPT, {"true": "Paris", "new": "Rome"}),
     "transplant_add": lambda lm: transplant(lm, PROMPT, OTHER.statement, "Rome"),
