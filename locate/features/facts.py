@@ -20,7 +20,7 @@ from corrigenda.facts import as_fact
 from corrigenda.models.alone import one_thread
 from corrigenda.moments.text import Text
 from corrigenda.settings.checked import AtLeastOne, Count, checked
-from corrigenda.system.files import cache_folder, expanded, read_kept, write_checked
+from corrigenda.system.files import cache_folder, read_kept, write_checked
 from corrigenda.system.progress import track
 from locate.features.states import batches, ffn_states
 from locate.lens.largest import Largest
@@ -145,7 +145,6 @@ class Features:
     Attributes:
         dictionary: its folder, or a hub's id (`corrigenda.dictionaries.layouts.read_dictionary`).
         layer: of the FFN, where the folder has several.
-        edit: the folder of a saved edit, whose features stand beside those of the model without it.
         top: so many features of each place are described.
         words: that a feature promotes.
         contexts: of each feature, from the text that ships; 0 for none, which takes no pass over it.
@@ -158,43 +157,40 @@ class Features:
     result: ClassVar = FactFeatures
     dictionary: str | None = None
     layer: int | None = None
-    edit: str | None = None
     top: AtLeastOne = 10
     words: AtLeastOne = 8
     contexts: Count = 3
     tokens: AtLeastOne = 65_536
 
     def check(self, lm: LanguageModel) -> None:
-        """Says whether the dictionary fits a model, and reads the edit.
+        """Says whether the dictionary fits a model.
 
         Raises:
             SettingsError: no dictionary is named.
             ValueError: as `read_dictionary` and `FeatureDictionary.require` say.
         """
         self._dictionary().require(lm)
-        if self.edit is not None:
-            Edit.load(expanded(self.edit))
 
     @one_thread
-    def find(self, lm: LanguageModel, fact: Fact, answer: Answer = None) -> FactFeatures:
+    def find(self, lm: LanguageModel, fact: Fact, answer: Answer = None, edit: Edit | None = None) -> FactFeatures:
         """Looks for the features of one fact.
 
         Args:
             lm: a causal model.
             fact: the fact; its statement is the prompt.
             answer: as in `locate.question.ask`.
+            edit: whose features stand beside those of the model without it.
 
         Raises:
             UnknownFactError: the model's answer is not the fact's true object.
             ValueError: as `check` says, or the model gives no finite numbers.
         """
-        edit = None if self.edit is None else Edit.load(expanded(self.edit))
         return self.of(lm, self._dictionary(), fact, answer, edit)
 
     def of(
         self, lm: LanguageModel, one: FeatureDictionary, fact: Fact, answer: Answer = None, edit: Edit | None = None
     ) -> FactFeatures:
-        """As `find`, of a dictionary and an edit that there are."""
+        """As `find`, of a dictionary that there is."""
         one.require(lm)
         question = ask(lm, as_fact("features", fact), answer)
         before, error = _activations(lm, one, question)

@@ -18,6 +18,7 @@ from corrigenda.moments.text import Text
 from locate.circuits.results import CircuitSurvey
 from locate.features.facts import FactFeatures, fact_features
 from locate.features.figures import DictionaryFigures, measure_dictionary
+from locate.features.over_facts import FeatureSurvey
 from locate.features.training import DictionaryTraining
 from locate.flow.attributes import attribute_flow
 from locate.flow.function import decode_early, transplant
@@ -98,9 +99,9 @@ def trained(lm: LanguageModel) -> DictionaryFigures:
     return measure_dictionary(lm, found, held, curve)
 
 
-def features(lm: LanguageModel) -> FactFeatures:
-    edit = editor("rome").edit(lm, [FACT])
-    return fact_features(lm, dictionary(lm), FACT, "top", edit, top=3, words=3, contexts=2, tokens=256)
+def features(lm: LanguageModel, fact: Fact = FACT) -> FactFeatures:
+    edit = editor("rome").edit(lm, [fact])
+    return fact_features(lm, dictionary(lm), fact, "top", edit, top=3, words=3, contexts=2, tokens=256)
 
 
 def triggers(lm: LanguageModel) -> Any:
@@ -138,6 +139,7 @@ RESULTS: Mapping[str, Callable[[LanguageModel], Any]] = {
     "dictionary": lambda lm: measure_dictionary(lm, dictionary(lm), TEXT.sequences(lm)),
     "dictionary_trained": trained,
     "features": features,
+    "features_together": lambda lm: FeatureSurvey.of([features(lm), features(lm, OTHER)]),
     "attributes": lambda lm: attribute_flow(lm, FACT, ["London England tower river"], "top", k=5),
     "decode_early": lambda lm: decode_early(lm, PROMPT, {"true": "Paris", "new": "Rome"}),
     "transplant_add": lambda lm: transplant(lm, PROMPT, OTHER.statement, "Rome"),

@@ -26,7 +26,7 @@ ONE_OF_A_KIND = (
     *("logit_lens", "logit_attribution", "early_exit", "backward", "edit_lens_rome", "saturation", "triggers"),
     *("sensitivity", "agreement", "aggregation", "sub_updates", "values", "knowledge_neurons_gradient", "neurons"),
     *("neuron_counts", "scaling_check", "relation", "relations", "circuit", "circuits", "circuit_change"),
-    *("dictionary", "features"),
+    *("dictionary", "features", "features_together"),
 )
 
 

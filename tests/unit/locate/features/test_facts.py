@@ -12,6 +12,7 @@ from corrigenda.dictionaries.layouts import write_dictionary
 from corrigenda.errors import SettingsError, WrongModelError
 from corrigenda.moments.text import Text
 from locate.features.facts import FactFeatures, Features, fact_features
+from locate.features.over_facts import FeatureSurvey
 from locate.features.states import ffn_states
 from locate.lens.words import read_static
 
@@ -92,7 +93,7 @@ def test_kept_shown_and_drawn(lm: LanguageModel, tmp_path: Path) -> None:
 
 
 def test_the_locator_reads_its_dictionary(lm: LanguageModel, tmp_path: Path) -> None:
-    place = write_dictionary(ONE, tmp_path)
+    write_dictionary(ONE, tmp_path)
     locator = Features(str(tmp_path), layer=1, **SMALL)
     locator.check(lm)
     assert locator.find(lm, FACT).fires("end") == fact_features(lm, ONE, FACT, **SMALL).fires("end")
@@ -100,5 +101,38 @@ def test_the_locator_reads_its_dictionary(lm: LanguageModel, tmp_path: Path) -> 
         Features().check(lm)
     with pytest.raises(WrongModelError, match="has layers 0 to 3"):
         fact_features(lm, dataclasses.replace(ONE, layer=4), FACT)
-    with pytest.raises(FileNotFoundError, match="nowhere"):
-        Features(str(place), edit=str(tmp_path / "nowhere")).check(lm)
+
+
+def test_facts_together_by_hand(lm: LanguageModel, tmp_path: Path) -> None:
+    one = fact_features(lm, ONE, FACT, **SMALL)
+    rows = torch.zeros(4, 2, 6)
+    for fact, place, numbers in (
+        (0, 0, (1,)),
+        (0, 1, (1, 2)),
+        (1, 1, (2, 3)),
+        (2, 1, (2, 4)),
+        (3, 0, (5,)),
+        (3, 1, (5,)),
+    ):
+        rows[fact, place, list(numbers)] = 1.0
+    first, second = (
+        dataclasses.replace(one, before=rows[n], after=rows[n + 2], error=torch.tensor([0.5, 0.25 * (n + 1)]))
+        for n in range(2)
+    )
+    found = FeatureSurvey.of([first, second])
+    assert [(each.number, each.facts, each.added) for each in found.shared[1]] == [
+        (4, 0, 1),
+        (5, 0, 1),
+        (2, 2, 0),
+        (1, 1, 0),
+        (3, 1, 0),
+    ]
+    assert [mean.mean for mean in found.errors] == [0.5, pytest.approx(0.375)]
+    assert [mean.mean for mean in found.kept] == [0, pytest.approx((1 / 3 + 0) / 2)]
+    found.save(tmp_path)
+    assert FeatureSurvey.load(tmp_path).summary() == found.summary()
+    found.plot(tmp_path / "together.png")
+    assert found.table().row_count == 7
+    plain = FeatureSurvey.of([dataclasses.replace(each, after=None) for each in (first, second)])
+    assert plain.kept == ()
+    assert [(each.number, each.facts, each.added) for each in plain.shared[1]] == [(2, 2, 0), (1, 1, 0), (3, 1, 0)]
