@@ -13,8 +13,10 @@ from torch import Tensor
 
 from corrigenda import Fact
 from corrigenda.intervals import interval
+from corrigenda.system.progress import counted
 from locate.circuits.faithfulness import Bounded, areas
 from locate.circuits.graph import Graph
+from locate.circuits.pictures import circuit_picture, faithfulness_picture
 from locate.saving import SavedResult
 
 LISTED, DRAWN = 10, 60
@@ -142,8 +144,6 @@ class Circuit(SavedResult, file="circuit"):
 
     def plot(self, path: str | Path) -> None:
         """Draws the first edges between layers, and faithfulness by the share of edges, as PNG, PDF or SVG."""
-        from locate.circuits.pictures import circuit_picture
-
         circuit_picture(path, self.graph, [self.panel()], self.shares, self.curves())
 
 
@@ -200,8 +200,6 @@ class CircuitChange(SavedResult, file="circuit_change"):
 
     def plot(self, path: str | Path) -> None:
         """Draws both circuits, and faithfulness with the edit, as PNG, PDF or SVG."""
-        from locate.circuits.pictures import circuit_picture
-
         panels = [self.before.panel(), self.after.panel(" (edited)")]
         circuit_picture(path, self.after.graph, panels, self.after.shares, self.after.curves())
 
@@ -244,11 +242,14 @@ class CircuitSurvey(SavedResult, file="circuits"):
         curves, cpr, cmd = {}, {}, {}
         for row, name in enumerate(by):
             columns = [[float(each.values[row, place]) for each in circuits] for place in range(len(shares))]
-            curves[name] = tuple(_bounded([column, none, everything], groups, _ratio) for column in columns)
+            curves[name] = tuple(
+                _bounded([column, none, everything], groups, lambda *means: _ratios(*means)[0]) for column in columns
+            )
             whole = [*columns, none, everything]
-            cpr[name] = _bounded(whole, groups, lambda *means: areas(shares, _ratios(means))[0])
-            cmd[name] = _bounded(whole, groups, lambda *means: areas(shares, _ratios(means))[1])
-        return cls(len(circuits), shares, curves, cpr, cmd, _shared(circuits))
+            cpr[name] = _bounded(whole, groups, lambda *means: areas(shares, _ratios(*means))[0])
+            cmd[name] = _bounded(whole, groups, lambda *means: areas(shares, _ratios(*means))[1])
+        shared = [_in_common(*pair) for pair in combinations(map(_first, circuits), 2)]
+        return cls(len(circuits), shares, curves, cpr, cmd, fmean(shared) if shared else None)
 
     def summary(self) -> dict[str, Any]:
         """The figures in plain values."""
@@ -265,27 +266,22 @@ class CircuitSurvey(SavedResult, file="circuits"):
 
     def table(self) -> Table:
         """A table for a terminal: faithfulness by size, CPR and CMD."""
-        table = Table("edges ranked by", *(f"{100 * share:g} %" for share in self.shares), "CPR", "CMD")
-        for name, curve in self.faithfulness.items():
-            areas_of = (f"{self.cpr[name][0]:.3f}", f"{self.cmd[name][0]:.3f}")
-            table.add_row(name, *(f"{mean:.2f}" for mean, _, _ in curve), *areas_of)
-        table.caption = f"faithfulness of circuits, over {self.n_facts} facts"
+        table = Table("edges kept", *self.faithfulness, title="faithfulness of circuits, by what ranked their edges")
+        for place, share in enumerate(self.shares):
+            table.add_row(f"{100 * share:g} %", *(f"{curve[place][0]:.2f}" for curve in self.faithfulness.values()))
+        for name, areas_of in (("CPR", self.cpr), ("CMD", self.cmd)):
+            table.add_row(name, *(f"{areas_of[by][0]:.3f}" for by in self.faithfulness))
+        table.caption = f"over {counted(self.n_facts, 'fact')}"
         return table
 
     def plot(self, path: str | Path) -> None:
         """Draws faithfulness by the share of edges, with intervals, as PNG, PDF or SVG."""
-        from locate.circuits.pictures import faithfulness_picture
-
-        faithfulness_picture(path, f"circuits of {self.n_facts} facts", self.shares, self.faithfulness)
+        faithfulness_picture(path, f"circuits of {counted(self.n_facts, 'fact')}", self.shares, self.faithfulness)
 
 
-def _ratio(kept: Any, none: Any, everything: Any) -> Any:
-    return (kept - none) / (everything - none)
-
-
-def _ratios(means: Sequence[Any]) -> list[Any]:
-    *columns, none, everything = means
-    return [_ratio(column, none, everything) for column in columns]
+def _ratios(*means: Any) -> list[Any]:
+    *kept, none, everything = means
+    return [(each - none) / (everything - none) for each in kept]
 
 
 def _bounded(columns: Sequence[Sequence[float]], groups: Sequence[str], combine: Any) -> Bounded:
@@ -296,11 +292,6 @@ def _bounded(columns: Sequence[Sequence[float]], groups: Sequence[str], combine:
 
 def _named(value: Bounded) -> dict[str, float | None]:
     return dict(zip(("mean", "low", "high"), value, strict=True))
-
-
-def _shared(circuits: Sequence[Circuit]) -> float | None:
-    pairs = [_in_common(*pair) for pair in combinations(map(_first, circuits), 2)]
-    return fmean(pairs) if pairs else None
 
 
 def _first(circuit: Circuit) -> set[int]:
