@@ -209,7 +209,9 @@ def _sparsify(read: _Read) -> FeatureDictionary:
     encoder = read.take("encoder.weight", None, None)
     n, width = encoder.shape
     layer, _, _ = _hooked(read, Path(read.place).name, named=True)
-    transcode = read.said.get("transcode", False) is True
+    transcode, skips = (read.said.get(name, False) is True for name in ("transcode", "skip_connection"))
+    if skips and not transcode:
+        raise read.refuse("a skip connection without transcode=true is not read: what it skips is not said")
     return FeatureDictionary(
         layer=layer,
         encoder=encoder,
@@ -217,7 +219,7 @@ def _sparsify(read: _Read) -> FeatureDictionary:
         decoder=read.take("W_dec", n, width),
         decoder_bias=read.take("b_dec", width),
         k=read.number("k", n),
-        skip=read.take("W_skip", width, width) if read.said.get("skip_connection") is True else None,
+        skip=read.take("W_skip", width, width) if skips else None,
         reads="input" if transcode else "output",
         centred=not transcode,
         name=read.place,

@@ -133,6 +133,8 @@ def test_what_is_no_dictionary_of_sparsify(tmp_path: Path) -> None:
         read_dictionary(tmp_path, layer=5)
     with pytest.raises(ValueError, match="activation='groupmax' is not read"):
         read_dictionary(sparsify(tmp_path, name="layers.4.mlp", activation="groupmax"))
+    with pytest.raises(ValueError, match="skip connection without transcode=true"):
+        read_dictionary(sparsify(tmp_path, name="layers.5.mlp", skip_connection=True))
     with pytest.raises(DamagedFileError, match=r"b_dec has the shape .5,., not .4."):
         read_dictionary(sparsify(tmp_path, {"b_dec": torch.zeros(5)}, name="layers.6.mlp"))
     with pytest.raises(DamagedFileError, match="W_dec is not finite"):

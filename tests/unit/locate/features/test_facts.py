@@ -72,14 +72,23 @@ def test_an_edit_adds_and_removes_features(lm: LanguageModel) -> None:
     key, before = seen.coefficients[0, -1], seen.output[0, -1]
     wanted = torch.zeros(tiny.WIDTH)
     wanted[3] = 50.0
-    edit = ValueEdit.of(
-        lm, Origin(lm.name, lm.fingerprint, "test", {}), {1: torch.outer(key, wanted - before) / key.square().sum()}
+    edit, halfway = (
+        ValueEdit.of(
+            lm, Origin(lm.name, lm.fingerprint, "test", {}), {1: torch.outer(key, change) / key.square().sum()}
+        )
+        for change in (wanted - before, wanted)
     )
     found = fact_features(lm, dataclasses.replace(ONE, k=1), FACT, edit=edit, **SMALL)
     [(added, activation)] = found.added("end")
     assert (added, activation) == (3, pytest.approx(50.0, abs=1e-3))
     assert found.removed("end") == found.fires("end")
     assert 3 in {feature.number for feature in found.described}
+    found = fact_features(lm, ONE, FACT, edit=halfway, **SMALL)
+    assert found.after is not None
+    now, was = ({*each[1].nonzero()[:, 0].tolist()} for each in (found.after, found.before))
+    assert len(now & was) > 1  # what fires both times is neither
+    assert {number for number, _ in found.added("end")} == now - was
+    assert {number for number, _ in found.removed("end")} == was - now
     assert not lm.edits
 
 
