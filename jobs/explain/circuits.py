@@ -41,8 +41,8 @@ def _sources(circuit: Circuit) -> Grid:
     (cpr, cmd), numbers = circuit.areas()["score"], torch.arange(1, graph.n_sources).view(graph.n_layers, -1)
     return Grid(
         title=f"{circuit.objects[0]!r} against {circuit.objects[1]!r}",
-        note=f"The logit's difference is {everything:.3f}, and {none:.3f} after {circuit.counterfactual!r}. Of the "
-        f"{graph.n_edges} edges 1 % make {100 * shares[0.01]:.0f} % of that, 10 % make {100 * shares[0.1]:.0f} % (CPR "
+        note=f"The logit's difference is {everything:.3f}, and {none:.3f} after {circuit.counterfactual!r}. "
+        f"Faithfulness is {shares[0.01]:.2f} with 1 % of the {graph.n_edges} edges, {shares[0.1]:.2f} with 10 % (CPR "
         f"{cpr:.3f}, CMD {cmd:.3f}). The embedding's edges give {float(written[0]):+.3f}: {'; '.join(edges(0))}.",
         row="layer",
         column="source",
@@ -59,7 +59,6 @@ def _sources(circuit: Circuit) -> Grid:
 
 def _taken_over(change: CircuitChange) -> Grid:
     sides, edges = (change.before, change.after), change.taken_over()
-    shares = [each.scores.abs() / each.scores.abs().sum() for each in sides]
     return Grid(
         title="the edges that gained most by the edit",
         note=f"Of the first edges of both circuits {100 * change.overlap:.0f} % are the same. The share is that of the "
@@ -70,7 +69,7 @@ def _taken_over(change: CircuitChange) -> Grid:
         columns=("before", "with the edit"),
         fields=(
             Field("score", "number", [[float(each.scores[edge]) for each in sides] for edge in edges], colours=True),
-            Field("share", "share", [[float(each[edge]) for each in shares] for edge in edges]),
+            Field("share", "share", [[float(each.weights[edge]) for each in sides] for edge in edges]),
         ),
         shown="score",
     )

@@ -32,26 +32,23 @@ Bounded = tuple[float, float | None, float | None]
 
 
 @torch.no_grad()
-def metric_by_size(task: Ablation, orders: Sequence[Tensor], shares: Sequence[float] = SHARES) -> tuple[Tensor, Tensor]:
-    """M of circuits of growing size, in real forwards.
+def metric_by_size(task: Ablation, orders: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """M of circuits of the sizes `SHARES`, in real forwards.
 
     Args:
         task: the prompt.
         orders: rankings of all edges, (edge,) each, the first kept first.
-        shares: which shares of all edges are kept, in rising order.
 
     Returns:
         m of the circuits, (order, share), and of no edge and of all edges, (2,).
     """
     n = task.graph.n_edges
-    sizes = torch.tensor([size for share in shares if (size := round(share * n)) < n])
-    kept = torch.zeros(len(orders), len(sizes), n, dtype=torch.bool)
-    for number, order in enumerate(orders):
-        kept[number] = torch.empty_like(order).scatter(0, order, torch.arange(n)) < sizes[:, None]
+    sizes = torch.tensor([size for share in SHARES if (size := round(share * n)) < n])
+    kept = torch.stack([order.argsort() < sizes[:, None] for order in orders])  # the place of each edge in the order
     ends = torch.stack([torch.zeros(n, dtype=torch.bool), torch.ones(n, dtype=torch.bool)])
     found = task.values(torch.cat([ends, kept.flatten(0, 1)])).cpu()
     by_size = found[2:].view(len(orders), -1)
-    whole = found[1].expand(len(orders), len(shares) - len(sizes))  # all edges are the same ones in any order
+    whole = found[1].expand(len(orders), len(SHARES) - len(sizes))  # all edges are the same ones in any order
     return torch.cat([by_size, whole], 1), found[:2]
 
 

@@ -85,6 +85,11 @@ class Circuit(SavedResult, file="circuit"):
         """By what ranked the edges: CPR and CMD."""
         return {by: areas(self.shares, curve) for by, curve in zip(self.by, self.faithfulness.tolist(), strict=True)}
 
+    @property
+    def weights(self) -> Tensor:
+        """The share of each edge in the sum of all scores' amounts, (edge,)."""
+        return self.scores.abs() / self.scores.abs().sum()
+
     def read_by(self) -> Tensor:
         """The sum of scores over each reader's incoming edges, (reader,): its score as a node."""
         return self.scores.new_zeros(self.graph.n_readers).index_add(0, self.graph.edges[:, 0], self.scores)
@@ -167,8 +172,7 @@ class CircuitChange(SavedResult, file="circuit_change"):
     @property
     def gains(self) -> Tensor:
         """By how much each edge's share of the sum of all scores' amounts rose, (edge,)."""
-        one, two = (each.scores.abs() / each.scores.abs().sum() for each in (self.before, self.after))
-        return two - one
+        return self.after.weights - self.before.weights
 
     def taken_over(self) -> list[int]:
         """The edges that gained most, `LISTED` of them."""
