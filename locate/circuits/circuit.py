@@ -218,7 +218,7 @@ def circuit_change(
     """
     if fact.target_true is None or fact.target_new is None:
         raise ValueError(f"circuit_change: the fact {fact.id!r} needs its true and its new object")
-    locator = Circuits(**settings)
+    locator, others = Circuits(**settings), others if isinstance(others, Fact) else list(others)
     before = locator.find(lm, fact, None, others)
     with edit.applied(lm):
         return locator.after(lm, before, fact.target_new, others)
