@@ -25,7 +25,7 @@ from corrigenda.system.progress import track
 from locate.features.states import batches, ffn_states
 from locate.lens.largest import Largest
 from locate.lens.words import read_static, top
-from locate.pictures import chart, plot_text
+from locate.pictures import chart, plot_text, token_label
 from locate.question import Answer, Question, ask, require_numbers
 from locate.saving import SavedResult
 
@@ -114,7 +114,7 @@ class FactFeatures(SavedResult, file="features"):
             for number in dict.fromkeys(n for n, _ in (*self.fires(place), *self.added(place))):
                 one = described.get(number, Feature(number, (), ()))
                 after = "" if self.after is None else f"{float(self.after[row, number]):.2f}"
-                said = escape(", ".join(map(repr, one.words[:5]))), escape(" | ".join(one.contexts[:1]))
+                said = escape(", ".join(map(repr, one.words[:5]))), escape(" ".join("".join(one.contexts[:1]).split()))
                 table.add_row(place, str(number), f"{float(self.before[row, number]):.2f}", after, *said)
         errors = ", ".join(
             f"{100 * each:.0f} % at the {p}" for p, each in zip(PLACES, self.error.tolist(), strict=True)
@@ -127,11 +127,12 @@ class FactFeatures(SavedResult, file="features"):
         numbers = [*dict.fromkeys(n for n, _ in (*self.fires("end"), *self.added("end")))]
         words = {each.number: each.words for each in self.described}
         sides = {"unedited": self.before} | ({} if self.after is None else {"edited": self.after})
-        with chart(path, plot_text(self.prompt, 80), height=1.5 + 0.25 * len(numbers)) as axes:
+        legend = None if self.after is None else "small"
+        with chart(path, plot_text(self.prompt, 80), height=1.5 + 0.25 * len(numbers), legend=legend) as axes:
             for shift, (label, one) in enumerate(sides.items()):
                 places = [place + 0.4 * shift for place in range(len(numbers))]
                 axes.barh(places, one[PLACES.index("end"), numbers].tolist(), 0.4, label=label)
-            names = [plot_text(f"{n} {' '.join(words.get(n, ())[:3])}", 40) for n in numbers]
+            names = [" ".join([str(n), *(token_label(word, 12) for word in words.get(n, ())[:3])]) for n in numbers]
             axes.set_yticks(range(len(numbers)), names)
             axes.invert_yaxis()
             axes.set_xlabel(f"activation at the prompt's end, layer {self.layer}")

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from locate.features.facts import PLACES, FactFeatures
 from locate.lens.by_layer import Mean, mean_of
-from locate.pictures import chart, plot_text
+from locate.pictures import chart, token_label
 from locate.saving import SavedResult
 
 LISTED = 10
@@ -101,7 +101,7 @@ class FeatureSurvey(SavedResult, file="features_together"):
             if self.kept:
                 places = [place + 0.4 for place in range(len(rows))]
                 axes.barh(places, [each.added for each in rows], 0.4, label="added by the fact's edit")
-            names = [plot_text(f"{each.number} {' '.join(each.words[:3])}", 40) for each in rows]
+            names = [" ".join([str(each.number), *(token_label(word, 12) for word in each.words[:3])]) for each in rows]
             axes.set_yticks(range(len(rows)), names)
             axes.invert_yaxis()
             axes.set_xlabel("facts")

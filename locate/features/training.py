@@ -56,7 +56,7 @@ class DictionaryTraining:
         length: of a text, in tokens.
         held_out: texts of those that ship that are not learned from: figures are taken over them.
         batch: tokens in a step.
-        buffer: tokens that are shuffled together.
+        buffer: tokens that are shuffled together, or up to a text's more; those beyond a whole batch are left out.
         every: buffers after which the state is kept.
         lr: Adam's; None for 2e-4 / sqrt(features / 2^14), as sparsify has it.
         auxk: alpha.
@@ -91,9 +91,8 @@ class DictionaryTraining:
     def __post_init__(self) -> None:
         if self.length <= FIRST + 1:
             raise SettingsError(f"{self.group}.length={self.length} must be {FIRST + 2} or more")
-        if self.buffer < self.batch + self.length:
-            least = self.batch + self.length
-            raise SettingsError(f"{self.group}.buffer={self.buffer} must be {least} or more: a batch and a text")
+        if self.buffer < self.batch:
+            raise SettingsError(f"{self.group}.buffer={self.buffer} must be {self.group}.batch={self.batch} or more")
 
     def texts(self, lm: LanguageModel) -> tuple[Sequences, Sequences]:
         """The texts to learn from, and those that are held out.
@@ -178,7 +177,7 @@ class _Training:
         rate = 2e-4 / (n / 2**14) ** 0.5 if asked.lr is None else asked.lr
         self._optimiser = torch.optim.Adam(self._parts.values(), lr=rate, eps=6.25e-10)
         self._silent = torch.zeros(n, dtype=torch.long, device=lm.device)
-        self.done, self.rows = 0, asked.buffer // (asked.length - FIRST)
+        self.done, self.rows = 0, -(-asked.buffer // (asked.length - FIRST))
         self.curve: list[dict[str, float]] = []
         self._order = lru_cache(maxsize=2)(self._shuffled)
 
