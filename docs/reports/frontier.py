@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from frontier_gates import TITLES, AskedProbe, forms_seen, scores
-from frontier_probes import DATA, facts_of
+from frontier_probes import ASIDE, DATA, facts_of
 from pages import ROOT, Collected, Report, keeping_option, kept, mean
 from rows import against, known
 from runs import chosen, finished, how_made, relative, run, write_lines
@@ -44,6 +44,23 @@ ROWS: dict[str, tuple[str, tuple[str, ...]]] = {
     OPEN: ("the same, its gate open wherever the subject is named", ("editor=scoped", "editor.threshold=-1")),
 }
 """By name, what it is, and the settings of its run."""
+FRAMES = ("editor=memit", "editor.frames.number=6")
+STEPS = ("editor.value.steps=30", "editor.value.lr=0.1", "editor.value.confident_steps=null")
+REPLAY = "editor.rule=replay"
+TRIED: dict[str, tuple[str, tuple[str, ...]]] = {
+    "memit": ROWS["memit"],
+    "frames": ("`memit`, solved over six other ways to ask, too", FRAMES),
+    "frames_steps": ("the same, 30 smaller steps and no early end", (*FRAMES, *STEPS)),
+    "replay": ("forward replay", ("editor=memit", REPLAY)),
+    "replay_wide": (
+        "forward replay over six other ways, 30 smaller steps, |delta| up to 1.5 |h|",
+        (*FRAMES, *STEPS, REPLAY, "editor.value.clamp_norm_factor=1.5"),
+    ),
+    "ratio": ("`memit`, the text three times as heavy", ("editor=memit", "editor.ratio=30")),
+    "suit": ("`suit`", ("editor=suit",)),
+    "alphaedit": ("`alphaedit`", ("editor=alphaedit",)),
+}
+"""The same of what was tried in the weights, on facts set aside."""
 KINDS = ("prompt", "paraphrases", "neighbourhood", "locality", SUBJECT_KIND, RUNNING_KIND)
 SETTINGS = (
     "eval=side_effects",
@@ -74,7 +91,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     """The first step's options."""
     parser.add_argument("--models", default="qwen2.5-coder-0.5b", help=f"comma-separated, of {', '.join(MODELS)}")
     parser.add_argument("--data", default="", help=f"comma-separated, of {', '.join(DATA)}; by default all")
-    parser.add_argument("--rows", default="", help=f"comma-separated, of {', '.join(ROWS)}; by default all")
+    parser.add_argument("--rows", default="", help=f"comma-separated, of {', '.join(ROWS | TRIED)}; by default all")
     parser.add_argument("--count", type=int, default=100, help="facts of each data set; a page has sets of several")
     parser.add_argument("--files", type=Path, default=ROOT.parent / "shared" / "data", help="folder of the data files")
     parser.add_argument("--store", type=Path, default=ROOT / "outputs" / NAME)
@@ -93,11 +110,11 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
         if not path.is_file():
             write_lines(path, facts_of(of, arguments.count, arguments.files))
         facts, place, rows = tuple(read_facts(path)), Store(arguments.store / path.stem / model), {}
-        name = f"{model} {of} {len(facts)}"
-        for row in chosen(arguments.rows, ROWS, "row"):
+        name, probes, known_rows = f"{model} {of} {len(facts)}", None, TRIED if of == ASIDE else ROWS
+        for row in chosen(arguments.rows, known_rows, "row"):
             overrides = [
                 *("mode=batch", f"model={model}", f"model.dtype={MODELS[model]}", "data=facts"),
-                *(f"data.path={relative(path)}", f"data.limit={len(facts)}", *ROWS[row][1], *SETTINGS),
+                *(f"data.path={relative(path)}", f"data.limit={len(facts)}", *known_rows[row][1], *SETTINGS),
                 f"store={relative(place.root / row)}",
             ]
             store = Store(place.root / row)
@@ -182,10 +199,10 @@ def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
             "tests": {
                 row: against(base, values, TESTED) for row, values in one["rows"].items() if base and row != "memit"
             },
-            "gates": {gate: curve(one, gate) for gate in one["probes"]["scores"]},
-            "oracle": oracle(one),
+            "gates": {gate: curve(one, gate) for gate in (one["probes"] or {"scores": ()})["scores"]},
+            "oracle": oracle(one) if one["probes"] else None,
         }
-    return {"shown": found, "what": {row: what for row, (what, _) in ROWS.items()}, "titles": TITLES}
+    return {"shown": found, "what": {row: what for row, (what, _) in (ROWS | TRIED).items()}, "titles": TITLES}
 
 
 def right_at(one: Mapping[str, Any], gate: str, threshold: float, kind: str, seen: bool | None = None) -> Right:
@@ -250,7 +267,7 @@ def draw(data: Mapping[str, Any], path: Path) -> None:
     matplotlib.use("agg")
     from matplotlib import pyplot
 
-    shown = data["digest"]["shown"]
+    shown = {name: one for name, one in data["digest"]["shown"].items() if one["gates"]}
     lines = -(-len(shown) // ACROSS)
     figure, axes = pyplot.subplots(lines, ACROSS, figsize=(6 * ACROSS, 5 * lines), squeeze=False, layout="constrained")
     for axis in axes.flat[len(shown) :]:

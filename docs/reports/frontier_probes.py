@@ -15,8 +15,10 @@ from corrigenda.data import FactSet, read_facts
 from corrigenda.data.other_subjects import with_other_subjects
 from corrigenda.data.relations import relations, relations_of
 
-DATA = {"counterfact": ("counterfact.json", 100), "zsre": ("zsre_fresh.json", 0)}
-"""By data set its file, and how many of its facts are passed over. No setting was chosen on those that follow."""
+ASIDE = "aside"
+DATA = {"counterfact": ("counterfact.json", 100), "zsre": ("zsre_fresh.json", 0), ASIDE: ("counterfact.json", 1400)}
+"""By data set its file, and how many of its facts are passed over. No setting was chosen on those that follow, but on
+those that are set aside."""
 NEIGHBOURS = OTHERS = 5
 """Neighbourhood prompts of a fact; prompts that ask something else about its subject."""
 
@@ -30,7 +32,7 @@ def facts_of(of: str, count: int, files: Path) -> FactSet:
     name, first = DATA[of]
     source = read_facts(files / name, on_error="skip")
     facts = without_generation(FactSet(of, tuple(source)[first : first + count]))
-    if of == "counterfact":
+    if of != "zsre":
         drawn = {fact.id: from_pararel(fact, files / "pararel") for fact in facts}
     else:
         source = FactSet(of, (*read_facts(files / "zsre.json", on_error="skip"), *source))
