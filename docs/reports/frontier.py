@@ -50,13 +50,13 @@ REPLAY = "editor.rule=replay"
 TRIED: dict[str, tuple[str, tuple[str, ...]]] = {
     "memit": ROWS["memit"],
     "frames": ("`memit`, solved over six other ways to ask, too", FRAMES),
-    "frames_steps": ("the same, 30 smaller steps and no early end", (*FRAMES, *STEPS)),
+    "frames_steps": ("the same, *steps*", (*FRAMES, *STEPS)),
     "replay": ("forward replay", ("editor=memit", REPLAY)),
     "replay_wide": (
-        "forward replay over six other ways, 30 smaller steps, |delta| up to 1.5 |h|",
+        "forward replay over six other ways, *steps*, changes of up to 1.5 times the state",
         (*FRAMES, *STEPS, REPLAY, "editor.value.clamp_norm_factor=1.5"),
     ),
-    "ratio": ("`memit`, the text three times as heavy", ("editor=memit", "editor.ratio=30")),
+    "ratio": ("`memit`, *heavier text*", ("editor=memit", "editor.ratio=30")),
     "suit": ("`suit`", ("editor=suit",)),
     "alphaedit": ("`alphaedit`", ("editor=alphaedit",)),
 }
