@@ -14,6 +14,7 @@ from corrigenda import Fact
 from corrigenda.data import FactSet, read_facts
 from corrigenda.data.other_subjects import with_other_subjects
 from corrigenda.data.relations import relations, relations_of
+from editing.gate.questions import alike
 
 ASIDE = "aside"
 DATA = {"counterfact": ("counterfact.json", 100), "zsre": ("zsre_fresh.json", 0), ASIDE: ("counterfact.json", 1400)}
@@ -64,19 +65,11 @@ def from_pararel(fact: Fact, folder: Path) -> tuple[str, ...]:
 
 def from_questions(fact: Fact, source: Sequence[Fact]) -> tuple[str, ...]:
     """Questions of other relations; two forms are of one relation where some fact has both."""
-    parent: dict[str, str] = {}
-
-    def root(form: str) -> str:
-        while parent.setdefault(form, form) != form:
-            form = parent[form]
-        return form
 
     def forms(one: Fact) -> tuple[str, ...]:
         return (one.prompt, *(text.replace(one.subject, "{}") for text in one.paraphrases))
 
-    for first, *others in map(forms, source):
-        for other in others:
-            parent[root(first)] = root(other)
-    own = {root(form) for form in forms(fact)}
-    known = sorted({form for one in source for form in forms(one) if form.count("{}") == 1 and root(form) not in own})
+    same = alike(map(forms, source))
+    own = {same[form] for form in forms(fact)}
+    known = sorted({form for one in source for form in forms(one) if form.count("{}") == 1 and same[form] not in own})
     return tuple(form.replace("{}", fact.subject) for form in random.Random(fact.id).sample(known, OTHERS))

@@ -2,7 +2,7 @@
 
 import random
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from corrigenda.data.relations import Relation, relations, relations_of, relations_to_learn, subjects
@@ -66,14 +66,40 @@ def questions_of(facts: Iterable[Fact]) -> Iterator[AskedPrompt]:
     """The prompts, the paraphrases and the frames of facts.
 
     A fact is of one of the shipped relations where `relations_of` knows it, else of the relation that it names, else
-    of one of its own.
+    of that which all facts have whose forms are joined with its own: forms of one fact ask the same.
     """
-    for fact in facts:
+    facts = list(facts)
+    texts = [
+        (fact.statement, *fact.paraphrases, *(frame.replace(SLOT, fact.subject) for frame in fact.frames))
+        for fact in facts
+    ]
+    forms = [[_form(text, fact.subject) for text in of] for fact, of in zip(facts, texts, strict=True)]
+    joined = alike(forms)
+    for fact, of, asked in zip(facts, texts, forms, strict=True):
         own = relations_of(fact)
-        label = own[0].wikidata or f"{own[0].kind}: {own[0].name}" if own else fact.relation or fact.id
-        frames = (frame.replace(SLOT, fact.subject) for frame in fact.frames)
-        for text in (fact.statement, *fact.paraphrases, *frames):
-            yield AskedPrompt(label, _form(text, fact.subject), fact.subject, text)
+        label = own[0].wikidata or f"{own[0].kind}: {own[0].name}" if own else fact.relation or joined[asked[0]]
+        for text, form in zip(of, asked, strict=True):
+            yield AskedPrompt(label, form, fact.subject, text)
+
+
+def alike(forms: Iterable[Sequence[str]]) -> dict[str, str]:
+    """By form, one form that stands for all that ask the same.
+
+    Args:
+        forms: of each fact those that ask the same; two forms are alike where a chain of facts joins them.
+    """
+    stands: dict[str, str] = {}
+
+    def root(form: str) -> str:
+        while stands.setdefault(form, form) != form:
+            form = stands[form]
+        return form
+
+    for first, *others in forms:
+        one = root(first)
+        for other in others:
+            stands[root(other)] = one
+    return {form: root(form) for form in stands}
 
 
 def opened(lm: LanguageModel, questions: Iterable[AskedPrompt], seed: int) -> list[list[int]]:

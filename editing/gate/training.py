@@ -61,7 +61,7 @@ class GateTraining:
         width: how many numbers stand for a prompt.
         names: about so many names each shipped form is asked in training.
         steps: batches; 0 for no training.
-        relations: in a batch; half of them, as far as there are so many, are those of the facts that are given.
+        relations: in a batch; half of them, as far as there are so many, are those that the given facts name.
         forms: of each.
         temperature: t.
         lr: of AdamW, going down to 0.
@@ -79,7 +79,7 @@ class GateTraining:
     hidden: AtLeastOne = 512
     width: AtLeastOne = 128
     names: AtLeastOne = 2
-    steps: Count = 400
+    steps: Count = 800
     relations: AtLeastOne = 96
     forms: AtLeastOne = 6
     temperature: Positive = 0.07
@@ -105,12 +105,16 @@ class GateTraining:
         """
         layers, asked = self._layers(lm), list(questions_of(facts))
         shipped = shipped_questions(self.names, self.seed) if self.steps else held_out_questions(0)
-        train, own = shipped + asked, frozenset(one.relation for one in asked)
+        train = shipped + asked
+        own = frozenset(one.relation for one in questions_of([fact for fact in facts if fact.relation]))
         tokens = [lm.tokens(one.prompt) for one in train]
+        # Apart, so that other facts leave what was read of the shipped questions as it is on disk.
+        parts = [tokens[: len(shipped)], tokens[len(shipped) :]]
         if self.steps:
-            tokens += opened(lm, train, self.seed)
+            behind = opened(lm, train, self.seed)
+            parts += [behind[: len(shipped)], behind[len(shipped) :]]
             train *= 2
-        states = kept_states(lm, layers, tokens)
+        states = torch.cat([kept_states(lm, layers, part) for part in parts if part])
         mean, whitening = whitened(states, self.components)
         x = torch.einsum("nld,ldk->nlk", states - mean, whitening).flatten(1)
         maps = self.learned(x, train, own, "Training the gate") if self.steps else ()

@@ -45,9 +45,17 @@ def test_a_facts_prompts_are_of_the_relation_that_is_known_or_of_its_own() -> No
     known = Fact("Ann", "{} was born in", "Rome", "Paris", relation="P19", paraphrases=("It rained. Ann is from",))
     own = Fact("Ann", "Whom does {} love?", "Bob")
     found = list(questions_of([known, own]))
-    assert [one.relation for one in found] == ["P19", "P19", own.id]
+    assert [one.relation for one in found] == ["P19", "P19", "Whom does {} love?"]
     assert [one.form for one in found] == ["{} was born in", "{} is from", "Whom does {} love?"]
     assert [one.prompt for one in found] == ["Ann was born in", "It rained. Ann is from", "Whom does Ann love?"]
+
+
+def test_facts_without_a_relation_are_of_one_where_a_chain_of_them_joins_their_forms() -> None:
+    ann = Fact("Ann", "Whom does {} love?", "Bob", paraphrases=("It rained. Who is loved by Ann?",))
+    eve = Fact("Eve", "Who is {}'s love?", "Tom", paraphrases=("Who is loved by Eve?",))
+    zoe = Fact("Zoe", "Where does {} live?", "Rome")
+    found = [one.relation for one in questions_of([ann, zoe, eve])]
+    assert found[0] == found[1] == found[3] == found[4] != found[2]
 
 
 def test_half_of_the_prompts_behind_an_opening_are_in_a_conversation() -> None:
@@ -219,7 +227,7 @@ def test_the_command_trains_on_facts_too_and_writes_the_file(lm: LanguageModel, 
     settings = [f"job.{name}={value}" for name, value in SMALL.items()]
     model = ["model=own", f"model.name={tmp_path / 'model'}"]
     said = call(
-        tmp_path, "gate", *model, *settings, "job.facts=[facts.json]", "job.offset=1", "job.to=gate.safetensors"
+        tmp_path, "gate", *model, *settings, "job.facts=['facts.json[1:]']", "job.to=gate.safetensors"
     )
     gate = Gate.load(tmp_path / "gate.safetensors")
     assert gate.made["facts"] == 1
