@@ -32,6 +32,7 @@ from editing.gate.kept import gate_of
 from eval.leaderboard.recompute import recomputed
 from eval.measurement import Measurement
 from eval.records import RUNNING_KIND, SUBJECT_KIND
+from jobs.gate import part_of
 
 NAME, SCRIPT = "frontier", "frontier.py"
 MODELS = {"qwen2.5-coder-0.5b": "bfloat16", "smollm2-135m": "float32"}
@@ -72,8 +73,8 @@ SAID = ("free_generation_strict", "paraphrase_free_generation_strict")
 KEPT = ("answer_kept", f"answer_kept_{SUBJECT_KIND}", f"answer_kept_{RUNNING_KIND}", "bleed", f"bleed_{SUBJECT_KIND}")
 KEYS = (*SAID, *KEPT, "preservation", "neighbourhood_kl", "perplexity_drift", "native_consistency")
 TESTED = (*SAID, *KEPT)
-TRAINED = ("counterfact.json", 1000, 400)
-"""What the gates were trained on besides the shipped relations: a file, so many passed over, so many taken."""
+TRAINED = ("counterfact.json[1000:1400]", "zsre.json[:241]", "zsre.json[242:400]")
+"""What the gates were trained on besides the shipped relations."""
 SHOWN = 60
 """About so many points of a curve are in the data."""
 Right = list[tuple[int, int]]
@@ -162,8 +163,8 @@ def probes_of(model: str, cases: Sequence[Any], files: Path) -> dict[str, Any]:
                 said = kind in ("prompt", "paraphrases")
                 shut.append(bool(old.strict) if said else True)
                 opened.append(bool(new.strict) if said else old.content_word == new.content_word)
-    lm, (name, first, count) = load(model, dtype=MODELS[model]), TRAINED
-    trained = read_facts(files / name, offset=first, limit=count)
+    lm = load(model, dtype=MODELS[model])
+    trained = [fact for part in TRAINED for fact in part_of(str(files / part))]
     return {
         "fact": [probe.fact for probe in probes],
         "kind": kinds,

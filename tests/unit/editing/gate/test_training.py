@@ -226,9 +226,7 @@ def test_the_command_trains_on_facts_too_and_writes_the_file(lm: LanguageModel, 
     (tmp_path / "facts.json").write_text(json.dumps([record | {"subject": "Eve", "paraphrases": []}, record]))
     settings = [f"job.{name}={value}" for name, value in SMALL.items()]
     model = ["model=own", f"model.name={tmp_path / 'model'}"]
-    said = call(
-        tmp_path, "gate", *model, *settings, "job.facts=['facts.json[1:]']", "job.to=gate.safetensors"
-    )
+    said = call(tmp_path, "gate", *model, *settings, "job.facts=['facts.json[1:]']", "job.to=gate.safetensors")
     gate = Gate.load(tmp_path / "gate.safetensors")
     assert gate.made["facts"] == 1
     assert gate.made["prompts"] == 2 * (len(shipped_questions(1, 0)) + 2)
