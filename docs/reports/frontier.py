@@ -50,11 +50,11 @@ STEPS = ("editor.value.steps=30", "editor.value.lr=0.1", "editor.value.confident
 REPLAY = "editor.rule=replay"
 TRIED: dict[str, tuple[str, tuple[str, ...]]] = {
     "memit": ROWS["memit"],
-    "frames": ("`memit`, solved over six other ways to ask, too", FRAMES),
-    "frames_steps": ("the same, *steps*", (*FRAMES, *STEPS)),
+    "frames": ("`memit` over six other ways to ask, too", FRAMES),
+    "frames_steps": ("`memit` over six other ways to ask, too, *steps*", (*FRAMES, *STEPS)),
     "replay": ("forward replay", ("editor=memit", REPLAY)),
     "replay_wide": (
-        "forward replay over six other ways, *steps*, changes of up to 1.5 times the state",
+        "forward replay over them, *steps*, changes of up to 1.5 times the state",
         (*FRAMES, *STEPS, REPLAY, "editor.value.clamp_norm_factor=1.5"),
     ),
     "ratio": ("`memit`, *heavier text*", ("editor=memit", "editor.ratio=30")),
