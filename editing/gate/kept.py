@@ -1,5 +1,6 @@
 """Where a model's gate is kept: one that was trained here, or one that comes with the project."""
 
+import logging
 import warnings
 from importlib.resources import files
 from pathlib import Path
@@ -8,6 +9,8 @@ from corrigenda.edits.gate import Gate
 from corrigenda.language_model import LanguageModel
 from corrigenda.system.files import cache_folder
 from editing.gate.training import GateTraining
+
+logger = logging.getLogger(__name__)
 
 
 def kept_gate(lm: LanguageModel) -> Path:
@@ -24,6 +27,7 @@ def gate_of(lm: LanguageModel) -> Gate:
         DamagedFileError: the file of the one that was trained is damaged.
     """
     if (path := kept_gate(lm)).is_file():
+        logger.info("%s: the gate that was trained here is taken, %s", lm.name, path)
         return Gate.load(path)
     with_us = Path(str(files("corrigenda.data") / "gates" / f"{lm.fingerprint}.safetensors"))
     if with_us.is_file():

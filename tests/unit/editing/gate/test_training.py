@@ -209,7 +209,10 @@ def test_states_are_read_once(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
 SMALL: dict[str, Any] = {"names": 1, "steps": 3, "components": 8, "hidden": 8, "width": 4, "relations": 20}
 
 
-def test_a_models_gate_is_the_one_that_was_trained_or_an_untrained_one(lm: LanguageModel) -> None:
+def test_a_models_gate_is_the_one_that_was_trained_or_an_untrained_one(
+    lm: LanguageModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "editing.gate.kept")
     with pytest.warns(UserWarning, match=f"{lm.name} has no trained gate"):
         plain = gate_of(lm)
     assert (len(plain.maps), plain.made["prompts"]) == (1, len(held_out_questions()))
@@ -217,7 +220,9 @@ def test_a_models_gate_is_the_one_that_was_trained_or_an_untrained_one(lm: Langu
     assert set(trained.made["recall"]) == {"1%", "5%", "10%"}
     assert trained.width == 4
     trained.save(kept_gate(lm))
+    assert caplog.messages == []
     assert gate_of(lm).said() == trained.said()
+    assert caplog.messages == [f"{lm.name}: the gate that was trained here is taken, {kept_gate(lm)}"]
     again = GateTraining(**SMALL).gate(lm)
     assert all(torch.equal(one, other) for one, other in zip(again.maps, trained.maps, strict=True))
 
