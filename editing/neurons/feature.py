@@ -62,6 +62,7 @@ class FeatureSteering:
     strength: NotNegative = 1.0
     positions: ScaledAt = "all"
 
+    @one_thread
     def prepare(self, lm: LanguageModel) -> None:
         """Looks for the dictionary, so that its lack is said at once.
 

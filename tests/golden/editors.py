@@ -14,6 +14,8 @@ from corrigenda.data import FactSet
 from editing import EDITORS
 from editing.shared.training_facts import TrainingFacts
 
+ROOT = Path(__file__).parents[2]
+
 GIVEN = Path(__file__).parents[1] / "data_files"
 SHOWN = str(GIVEN / "demonstrations.jsonl")
 FAMILIES = ("llama", "gpt2", "mixtral")  # gated; with biases and transposed matrices; a mixture of experts
@@ -46,7 +48,7 @@ def values(name: str, folder: Path) -> dict[str, Any]:
         try:
             found[family] = effect(lm, chosen.edit(lm, FACTS[:2]), folder / family)
         except (EditRefusedError, UnsupportedModelError) as error:
-            found[family] = {"refused": str(error)}
+            found[family] = {"refused": str(error).replace(f"{ROOT}/", "")}
     lm = model()
     # The tiny model's held-out windows all begin alike (<unk>), which cannot be read behind a context of 32 tokens.
     measured = replace(SCORES, perplexity_windows=0) if name in ("in_context", "ike") else SCORES
