@@ -67,6 +67,10 @@ class FeatureDictionary:
         """The number of features."""
         return self.encoder.shape[0]
 
+    def read_of(self, given: Tensor, output: Tensor) -> Tensor:
+        """Which of an FFN's input and its output is x."""
+        return given if self.reads == "input" else output
+
     def scores(self, x: Tensor) -> Tensor:
         """What TopK and thresholds choose by: ReLU(E (x - c) + e), (..., d_in) -> (..., n_features)."""
         x = x.to(self.encoder)
@@ -140,7 +144,7 @@ class FeatureDictionary:
         """Inside the block y stands in the place of the FFN's output, at all positions of a text but the first."""
 
         def change(given: Tensor, output: Tensor) -> Tensor:
-            read = given if self.reads == "input" else output
+            read = self.read_of(given, output)
             return torch.cat([output[:, :FIRST], self(read[:, FIRST:]).to(output)], 1)
 
         self.require(lm)

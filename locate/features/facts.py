@@ -231,7 +231,7 @@ def _activations(lm: LanguageModel, one: FeatureDictionary, question: Question) 
     """The activations at `PLACES`, and the error there."""
     places = [question.subject[1] - 1, question.n_prompt - 1]
     given, output = (each[0, places].float() for each in ffn_states(lm, one.layer, lm.batch([list(question.ids)])))
-    read = given if one.reads == "input" else output
+    read = one.read_of(given, output)
     require_numbers(lm, question, [read, output])
     return one.encode(read).cpu(), ((output - one(read)).norm(dim=1) / output.norm(dim=1)).cpu()
 
@@ -298,7 +298,7 @@ def _contexts(lm: LanguageModel, one: FeatureDictionary, text: Text, t: int) -> 
         begin = 0
         for some in track([*batches(sequences)], f"Where features fire in {text.tokens:,} tokens"):
             given, output = ffn_states(lm, one.layer, lm.batch(some))
-            states = (given if one.reads == "input" else output)[:, FIRST:].flatten(0, 1).float()
+            states = one.read_of(given, output)[:, FIRST:].flatten(0, 1).float()
             largest.add(one.encode(states), numbers[begin : begin + len(some), FIRST:].flatten())
             begin += len(some)
     prefixes = largest.prefixes.masked_fill(largest.coefficients <= 0, -1).cpu()

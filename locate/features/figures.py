@@ -133,7 +133,7 @@ def measure_dictionary(
     mean, firing = torch.zeros(one.decoder.shape[1], dtype=torch.float64), torch.zeros(one.n_features)
     for some in track([*batches(texts)], f"Measuring {one.name}"):
         given, output = (each[:, FIRST:].flatten(0, 1).float() for each in ffn_states(lm, one.layer, lm.batch(some)))
-        read = given if one.reads == "input" else output
+        read = one.read_of(given, output)
         n += len(output)
         error += float((output - one(read)).double().square().sum())
         squares += float(output.double().square().sum())
