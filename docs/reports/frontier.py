@@ -40,6 +40,7 @@ MODELS = {"qwen2.5-coder-0.5b": "bfloat16", "smollm2-135m": "float32"}
 OPEN = "open"
 ROWS: dict[str, tuple[str, tuple[str, ...]]] = {
     "memit": ("`memit`", ("editor=memit",)),
+    "memit_general": ("`memit_general`", ("editor=memit_general",)),
     "grace_wide": ("`grace_wide`", ("editor=grace_wide",)),
     "scoped": ("`scoped`", ("editor=scoped",)),
     OPEN: ("the same, its gate open wherever the subject is named", ("editor=scoped", "editor.threshold=-1")),
@@ -110,8 +111,10 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
         path = arguments.store / f"{of}-{arguments.count}.jsonl"
         if not path.is_file():
             write_lines(path, facts_of(of, arguments.count, arguments.files))
-        facts, place, rows = tuple(read_facts(path)), Store(arguments.store / path.stem / model), {}
-        name, probes, known_rows = f"{model} {of} {len(facts)}", None, TRIED if of == ASIDE else ROWS
+        facts, place = tuple(read_facts(path)), Store(arguments.store / path.stem / model)
+        name, known_rows = f"{model} {of} {len(facts)}", TRIED if of == ASIDE else ROWS
+        rows, probes = (sets.get(name, {}).get(key) for key in ("rows", "probes"))
+        rows = dict(rows or {})
         for row in chosen(arguments.rows, known_rows, "row"):
             overrides = [
                 *("mode=batch", f"model={model}", f"model.dtype={MODELS[model]}", "data=facts"),

@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from runs import without_generation
@@ -48,19 +49,31 @@ def facts_of(of: str, count: int, files: Path) -> FactSet:
 
 
 def from_pararel(fact: Fact, folder: Path) -> tuple[str, ...]:
-    """Prompts of other relations of the fact's kind of subject; first those with the same kind of answer."""
+    """Prompts of other relations of the fact's kind of subject; first those with the same kind of answer.
+
+    A relation that shares a form with the fact's own is none of them: where "{} is located in" may ask for either, the
+    fact's answer is right.
+    """
     own, draw = relations_of(fact), random.Random(fact.id)
     kinds, answers = {one.kind for one in own}, {one.answer for one in own}
-    barred = {fact.relation, *(one.wikidata for one in own)}
+    barred = {name for name in (fact.relation, *(one.wikidata for one in own)) if name}
     others = {one.wikidata: one.answer for one in relations() if one.kind in kinds and one.wikidata not in barred}
+    asked = {fact.prompt, *chain.from_iterable(forms_of(name, folder) for name in barred)}
     found = []
     for name in sorted(others):
-        if (path := folder / f"{name}.json").is_file():
-            patterns = (text.rstrip(" .") for text in json.loads(path.read_text(encoding="utf-8"))["patterns"])
-            forms = [text.removesuffix("[Y]").strip() for text in patterns if text.endswith("[Y]") and "[X]" in text]
-            if forms:
-                found.append((others[name] not in answers, draw.random(), draw.choice(forms)))
-    return tuple(form.replace("[X]", fact.subject) for *_, form in sorted(found)[:OTHERS])
+        forms = forms_of(name, folder)
+        if forms and not asked.intersection(forms):
+            found.append((others[name] not in answers, draw.random(), draw.choice(forms)))
+    return tuple(form.replace("{}", fact.subject) for *_, form in sorted(found)[:OTHERS])
+
+
+def forms_of(relation: str, folder: Path) -> list[str]:
+    """ParaRel's forms of a relation that end where the object stands, with ``{}`` for the subject."""
+    if not (path := folder / f"{relation}.json").is_file():
+        return []
+    patterns = (text.rstrip(" .") for text in json.loads(path.read_text(encoding="utf-8"))["patterns"])
+    ending = (text.removesuffix("[Y]").strip() for text in patterns if text.endswith("[Y]"))
+    return [text.replace("[X]", "{}") for text in ending if text.count("[X]") == 1]
 
 
 def from_questions(fact: Fact, source: Sequence[Fact]) -> tuple[str, ...]:

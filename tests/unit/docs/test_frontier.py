@@ -94,6 +94,17 @@ def test_other_relations_in_the_words_of_pararel(tmp_path: Path) -> None:
     assert sorted(frontier_probes.from_pararel(fact, tmp_path)) == ["Ada P20 in", "Ada P27 in"]
 
 
+def test_a_relation_that_shares_a_form_asks_the_same(tmp_path: Path) -> None:
+    for name, form in (("P19", "was born in"), ("P20", "died in"), ("P27", "comes from")):
+        patterns = [f"[X] {form} [Y].", *(["[X] is from [Y]."] if name != "P20" else [])]
+        (tmp_path / f"{name}.json").write_text(json.dumps({"patterns": patterns}))
+    fact = Fact("Ada", "{} was born in", "Rome", "London", relation="P19", id="1")
+    assert frontier_probes.from_pararel(fact, tmp_path) == ("Ada died in",)
+    (tmp_path / "P27.json").write_text(json.dumps({"patterns": ["[X] was born in [Y]."]}))  # the fact's own words
+    (tmp_path / "P19.json").unlink()
+    assert frontier_probes.from_pararel(fact, tmp_path) == ("Ada died in",)
+
+
 def test_gates_score_a_probe_by_its_own_fact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path))
     lm = tiny.build("llama")
