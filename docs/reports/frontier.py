@@ -26,13 +26,12 @@ from runs import chosen, finished, how_made, relative, run, write_lines
 from words import written
 
 from corrigenda import Fact, load
-from corrigenda.data import read_facts
+from corrigenda.data import read_facts, read_part
 from corrigenda.runs.store import Store
 from editing.gate.kept import gate_of
 from eval.leaderboard.recompute import recomputed
 from eval.measurement import Measurement
 from eval.records import RUNNING_KIND, SUBJECT_KIND
-from jobs.gate import part_of
 
 NAME, SCRIPT = "frontier", "frontier.py"
 MODELS = {"qwen2.5-coder-0.5b": "bfloat16", "smollm2-135m": "float32"}
@@ -164,7 +163,7 @@ def probes_of(model: str, cases: Sequence[Any], files: Path) -> dict[str, Any]:
                 shut.append(bool(old.strict) if said else True)
                 opened.append(bool(new.strict) if said else old.content_word == new.content_word)
     lm = load(model, dtype=MODELS[model])
-    trained = [fact for part in TRAINED for fact in part_of(str(files / part))]
+    trained = [fact for part in TRAINED for fact in read_part(str(files / part))]
     return {
         "fact": [probe.fact for probe in probes],
         "kind": kinds,
