@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from corrigenda.data.read import read_facts
-from corrigenda.data.requests import select_active
+from corrigenda.data.requests import active_facts
 from corrigenda.edits.edit import Edit
 from corrigenda.errors import KnowledgeBaseError
 from corrigenda.facts import Fact, as_fact, as_facts
@@ -109,8 +109,7 @@ class KnowledgeBase:
     @property
     def active(self) -> tuple[Fact, ...]:
         """The facts that are the last word on what they are about, in order."""
-        facts = self.facts
-        return tuple(facts[number] for number in select_active(facts).active)
+        return active_facts(self.facts)
 
     def find(self, subject: str | None = None, text: str | None = None) -> tuple[Fact, ...]:
         """Facts in order.
@@ -151,7 +150,7 @@ class KnowledgeBase:
             seen.add(fact.id)
         with self._database.reading() as connection:  # before the time of a solve is spent
             self._facts.require_new(connection, [fact.id for fact in facts])
-        solved = solve_facts(lm, solver, [facts[number] for number in select_active(facts).active])
+        solved = solve_facts(lm, solver, active_facts(facts))
         with self._database.changing() as connection:
             reports = [self._facts.add(connection, fact) for fact in facts]
             self._entries.write(connection, solved)
@@ -274,8 +273,7 @@ class KnowledgeBase:
         """
         with self._database.reading() as connection:
             solved = self._entries.solved_on(connection, lm.fingerprint, settings)
-        of = self.facts if facts is None else facts
-        active = [of[number] for number in select_active(of).active]
+        active = active_facts(self.facts if facts is None else facts)
         return tuple(fact for fact in active if solved.get(fact.id) != request_hash(fact))
 
     def solve(
