@@ -13,12 +13,12 @@ deleted one had never been.
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from corrigenda.data.plain import write_facts
 from corrigenda.data.read import read_facts
 from corrigenda.data.requests import active_facts
 from corrigenda.edits.edit import Edit
@@ -31,7 +31,7 @@ from corrigenda.knowledge.stored_facts import StoredFacts
 from corrigenda.knowledge.vectors import WIDTH
 from corrigenda.language_model import LanguageModel
 from corrigenda.settings.checked import AtLeastOne, Share, check_value
-from corrigenda.system.files import expanded, write_text
+from corrigenda.system.files import expanded
 from corrigenda.system.progress import counted, track
 
 
@@ -232,8 +232,7 @@ class KnowledgeBase:
             how many.
         """
         facts = self.facts
-        lines = [json.dumps(fact.to_dict(), ensure_ascii=False, allow_nan=False) + "\n" for fact in facts]
-        write_text(Path(path), "".join(lines))
+        write_facts(Path(path), facts)
         return len(facts)
 
     def import_(self, path: str | Path, schema: str = "plain") -> list[dict[str, str]]:

@@ -22,11 +22,11 @@ from frontier_gates import TITLES, AskedProbe, forms_seen, scores
 from frontier_probes import ASIDE, DATA, facts_of
 from pages import ROOT, Collected, Report, keeping_option, kept, mean
 from rows import against, known
-from runs import chosen, finished, how_made, relative, run, write_lines
+from runs import chosen, finished, how_made, relative, run
 from words import written
 
 from corrigenda import Fact, load
-from corrigenda.data import read_facts, read_part
+from corrigenda.data import read_facts, read_part, write_facts
 from corrigenda.runs.store import Store
 from editing.gate.kept import gate_of
 from eval.leaderboard.recompute import recomputed
@@ -108,7 +108,7 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
     for model, of in product(models, data):
         path = arguments.store / f"{of}-{arguments.count}.jsonl"
         if not path.is_file():
-            write_lines(path, facts_of(of, arguments.count, arguments.files))
+            write_facts(path, facts_of(of, arguments.count, arguments.files))
         facts, place, rows = tuple(read_facts(path)), Store(arguments.store / path.stem / model), {}
         name, probes, known_rows = f"{model} {of} {len(facts)}", None, TRIED if of == ASIDE else ROWS
         for row in chosen(arguments.rows, known_rows, "row"):

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 from omegaconf import DictConfig
 
 from corrigenda import Edit, Fact, KnowledgeBase, LanguageModel, WrongModelError
+from corrigenda.data import write_facts
 from corrigenda.data.requests import active_facts
 from corrigenda.edits.weights import WeightEdit
 from corrigenda.errors import SettingsError, UnsupportedModelError
@@ -269,8 +270,7 @@ class Build:
             if edit.in_weights:
                 with edit.applied(self.lm):
                     self.lm.save_pretrained(new / "model")
-            lines = [json.dumps(fact.to_dict(), ensure_ascii=False) + "\n" for fact in self.facts]
-            write_text(new / "facts.jsonl", "".join(lines))
+            write_facts(new / "facts.jsonl", self.facts)
             write_json(new / "report.json", report)
             write_text(new / "report.html", page(report))
 
