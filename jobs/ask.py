@@ -1,6 +1,5 @@
 """``job=ask``: what the model says to a prompt, without and with an edit, side by side."""
 
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from corrigenda.edits.edit import all_applied
 from corrigenda.errors import SettingsError
 from corrigenda.settings.checked import AtLeastOne, checked
 from corrigenda.text.display import printable
@@ -56,9 +56,7 @@ class Job(StoreJob):
             for prompt, answer in zip(prompts, before, strict=True):
                 printer.print(Text(printable(f"{prompt}{answer}", lines=True)), soft_wrap=True)
             return
-        with ExitStack() as applied:
-            for edit in edits:
-                applied.enter_context(edit.applied(lm))
+        with all_applied(edits, lm):
             after = lm.generate(prompts, asked.max_new_tokens)
         table = Table("prompt", "before", "after", title=Text(lm.name), title_justify="left", show_lines=True)
         for row in zip(prompts, before, after, strict=True):

@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -10,6 +9,7 @@ from typing import Any, ClassVar, Literal
 from omegaconf import DictConfig
 
 from corrigenda import Edit, LanguageModel, LowRankEdit
+from corrigenda.edits.edit import all_applied
 from corrigenda.edits.export.gguf_adapter import ADAPTER
 from corrigenda.edits.ties import How
 from corrigenda.errors import SettingsError
@@ -105,9 +105,7 @@ class Job(StoreJob):
 
 
 def _write_model(place: Path, lm: LanguageModel, edits: Sequence[Edit]) -> None:
-    with ExitStack() as applied:
-        for edit in edits:
-            applied.enter_context(edit.applied(lm))
+    with all_applied(edits, lm):
         lm.save_pretrained(place)
     edited = f"with {counted(len(edits), 'edit')}" if edits else "without an edit"
     say(f"{lm.name} {edited} in {place}: load({str(place)!r}) or from_pretrained({str(place)!r})")

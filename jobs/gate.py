@@ -1,14 +1,12 @@
 """``job=gate``: trains the gate of a model, by which entries beside its weights know their question."""
 
-import re
 from dataclasses import dataclass
 
 from omegaconf import DictConfig
 from rich.table import Table
 
-from corrigenda.data import FactSet, read_facts
+from corrigenda.data import read_part
 from corrigenda.edits.gate import Gate
-from corrigenda.errors import SettingsError
 from corrigenda.settings.checked import checked
 from corrigenda.system.files import expanded
 from editing.gate.kept import kept_gate
@@ -17,9 +15,6 @@ from jobs.shared.base import load_model, say, wide_console
 from jobs.shared.job import StoreJob
 from jobs.shared.registry import register
 from jobs.shared.settings import check
-
-PART = re.compile(r"(.+?)(?:\[(\d*):(\d*)\])?")
-"""A file, and which of its facts."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +46,7 @@ class Job(StoreJob):
             ValueError: a file of facts cannot be read, or the model has no such layer.
         """
         asked = check(GateSettings, config.job)
-        facts = [fact for part in asked.facts for fact in part_of(part)]
+        facts = [fact for part in asked.facts for fact in read_part(part)]
         lm = load_model(config)
         gate = asked.gate(lm, facts) if asked.maps is None else asked.tried(lm, Gate.load(expanded(asked.maps)))
         place = kept_gate(lm) if asked.to is None else expanded(asked.to)
@@ -63,18 +58,3 @@ class Job(StoreJob):
         same, other = gate.made["pairs"]
         say(f"{same} pairs ask the same, {other} do not; none of the forms and names was seen in training")
         say(f"gate of {lm.name} in {place}: layers {gate.layers}, threshold {gate.threshold:.3f}")
-
-
-def part_of(part: str) -> FactSet:
-    """The facts of a file, or of a part of it: ``facts.json[1000:1400]``; bad records are passed over, and said.
-
-    Raises:
-        ValueError: the part has no fact, or the file cannot be read.
-    """
-    found = PART.fullmatch(part)
-    if found is None:
-        raise SettingsError("job.facts names an empty file: give the path of a file of facts")
-    path, begin, end = found[1], int(found[2] or 0), int(found[3]) if found[3] else None
-    if end is not None and end <= begin:
-        raise SettingsError(f"job.facts={part}: the part is empty; its end is to be above its beginning")
-    return read_facts(path, offset=begin, limit=None if end is None else end - begin, on_error="skip")

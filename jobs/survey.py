@@ -11,6 +11,7 @@ give it a name, and the class that reads its results where the locator does not:
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,6 +19,7 @@ from hydra.utils import get_class
 from omegaconf import DictConfig
 from rich.console import Console, RenderableType
 
+from corrigenda import Fact, LanguageModel
 from corrigenda.errors import SettingsError
 from corrigenda.runs.folder import RunFolder
 from corrigenda.settings.checked import AtLeastOne, checked
@@ -26,7 +28,7 @@ from jobs.shared import job
 from jobs.shared.base import begin, load_model, say
 from jobs.shared.data import read_data
 from jobs.shared.registry import register
-from jobs.shared.settings import check, instantiate, workers_of
+from jobs.shared.settings import check, instantiate, instantiate_editor, workers_of
 from locate.survey import survey
 
 
@@ -64,6 +66,43 @@ class SurveySettings(LocateSettings):
     """
 
     result: str | None = None
+
+
+@dataclass(frozen=True)
+@checked
+class ChangeSettings(SurveySettings):
+    """``job=circuit`` and ``job=features``.
+
+    Attributes:
+        change: whether each fact is edited, too, by what ``editor=`` names, and looked at again.
+    """
+
+    change: bool = False
+
+
+@dataclass(frozen=True)
+class _Changing:
+    """A locator that looks at a fact by a job's own way, which may look again after an edit."""
+
+    locator: Any
+    find: Callable[[LanguageModel, Fact, str | None], Any]
+
+    def check(self, lm: LanguageModel) -> None:
+        self.locator.check(lm)
+
+
+def changing(config: DictConfig, find: Callable[..., Any], *more: Any) -> Mapping[str, Any]:
+    """The locator of a job with `ChangeSettings`, by the name that its results get.
+
+    Args:
+        config: of the run.
+        find: looks at a fact, by (locator, editor, *more, lm, fact, answer), the editor None where nothing is changed.
+            A function of a module.
+        more: what it needs.
+    """
+    locator = instantiate(config.job.locator)
+    editor = instantiate_editor(config.editor) if check(ChangeSettings, config.job).change else None
+    return {str(config.job.name): _Changing(locator, partial(find, locator, editor, *more))}
 
 
 @register(

@@ -1,9 +1,12 @@
 """Corrigenda's own schema: the fields of `Fact` as JSON, what `Fact.to_dict` writes."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from corrigenda.data.fields import Record
 from corrigenda.facts import Fact
+from corrigenda.system.files import write_text
 
 
 def parse(record: Record) -> Fact:
@@ -15,6 +18,11 @@ def parse(record: Record) -> Fact:
         FactError: an unknown field, a missing one, or one that `Fact` refuses.
     """
     return Fact.from_dict({name: _without_nulls(value) for name, value in record.items() if value is not None})
+
+
+def write_facts(path: Path, facts: Iterable[Fact]) -> None:
+    """Writes facts as JSON Lines, which `read_facts` reads."""
+    write_text(path, "".join(json.dumps(fact.to_dict(), ensure_ascii=False) + "\n" for fact in facts))
 
 
 def _without_nulls(value: object) -> object:

@@ -1,6 +1,7 @@
 """`read_facts`: from a source of records to a checked set of facts."""
 
 import logging
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,6 +16,9 @@ from corrigenda.errors import FactError, RecordError
 from corrigenda.facts import Fact
 
 logger = logging.getLogger(__name__)
+
+_PART = re.compile(r"(.*?)(?:\[(\d*):(\d*)\])?", re.DOTALL)
+"""A file, and which of its facts."""
 
 
 def read_facts(
@@ -81,6 +85,20 @@ def read_facts(
     _report(opened.label, len(facts), skipped, unread)
     _refuse_offset_past_end(opened.label, offset, len(facts))
     return FactSet(opened.name, tuple(facts[offset:]), tuple(skipped))
+
+
+def read_part(part: str) -> FactSet:
+    """The facts of a file, or of a part of it: ``facts.json[1000:1400]``; bad records are passed over, and said.
+
+    Raises:
+        ValueError: the part has no fact, or as `read_facts` says.
+    """
+    found = _PART.fullmatch(part)
+    assert found is not None
+    path, begin, end = found[1], int(found[2] or 0), int(found[3]) if found[3] else None
+    if end is not None and end <= begin:
+        raise ValueError(f"{part}: the part is empty; its end is to be above its beginning")
+    return read_facts(path, offset=begin, limit=None if end is None else end - begin, on_error="skip")
 
 
 def good_facts(source: str | Path, schema: str, split: str, config: str | None) -> Iterator[Fact]:

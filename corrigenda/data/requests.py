@@ -152,6 +152,11 @@ def select_active(facts: Sequence[Fact]) -> ActiveRequests:
     return ActiveRequests(active, overwritten, repeated, words)
 
 
+def active_facts(facts: Sequence[Fact]) -> tuple[Fact, ...]:
+    """The facts that are the last word on what they are about, in order."""
+    return tuple(facts[number] for number in select_active(facts).active)
+
+
 SUPERSEDED_BY, REPEATED_BY = "superseded_by", "repeated_by"
 """In the report of a fact that an edit of several facts leaves out: the id of the one that stands in its place."""
 

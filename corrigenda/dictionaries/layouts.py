@@ -16,7 +16,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from corrigenda.dictionaries.dictionary import FeatureDictionary
-from corrigenda.errors import DamagedFileError
+from corrigenda.errors import DamagedFileError, SettingsError
+from corrigenda.models.bare import BareModel
 from corrigenda.system.files import expanded, write_json, write_tensors
 from corrigenda.system.hub import why_unreachable
 from corrigenda.system.plain_data import read_json
@@ -107,6 +108,22 @@ def read_dictionary(source: str | Path, layer: int | None = None) -> FeatureDict
     found = (_sparsify if weights.name == SPARSIFY else _saelens)(read)
     if tensors:
         raise read.refuse(f"it has tensors that are not read ({', '.join(sorted(tensors))})")
+    return found
+
+
+def dictionary_for(lm: BareModel, what: str, source: str | Path | None, layer: int | None) -> FeatureDictionary:
+    """As `read_dictionary`, of settings (`what`, for the message), and of a model that it has to fit.
+
+    Raises:
+        SettingsError: the settings name none.
+        ValueError: as `read_dictionary` and `FeatureDictionary.require` say.
+    """
+    if source is None:
+        raise SettingsError(
+            f"{what}: dictionary=None names no dictionary; give the folder of one (corrigenda dictionary makes it)"
+        )
+    found = read_dictionary(source, layer)
+    found.require(lm)
     return found
 
 

@@ -8,8 +8,8 @@ import json
 import logging
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
@@ -327,6 +327,15 @@ class Edit(ABC):
     @classmethod
     @abstractmethod
     def _restore(cls, origin: Origin, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Edit: ...
+
+
+@contextmanager
+def all_applied(edits: Iterable[Edit], lm: Model) -> Iterator[Model]:
+    """The model with edits applied, one on top of the other, inside a ``with`` block."""
+    with ExitStack() as stack:
+        for edit in edits:
+            stack.enter_context(edit.applied(lm))
+        yield lm
 
 
 def folder_for(folder: str | Path, what: str) -> Path:

@@ -13,14 +13,14 @@ deleted one had never been.
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from corrigenda.data.plain import write_facts
 from corrigenda.data.read import read_facts
-from corrigenda.data.requests import select_active
+from corrigenda.data.requests import active_facts
 from corrigenda.edits.edit import Edit
 from corrigenda.errors import KnowledgeBaseError
 from corrigenda.facts import Fact, as_fact, as_facts
@@ -31,7 +31,7 @@ from corrigenda.knowledge.stored_facts import StoredFacts
 from corrigenda.knowledge.vectors import WIDTH
 from corrigenda.language_model import LanguageModel
 from corrigenda.settings.checked import AtLeastOne, Share, check_value
-from corrigenda.system.files import expanded, write_text
+from corrigenda.system.files import expanded
 from corrigenda.system.progress import counted, track
 
 
@@ -109,8 +109,7 @@ class KnowledgeBase:
     @property
     def active(self) -> tuple[Fact, ...]:
         """The facts that are the last word on what they are about, in order."""
-        facts = self.facts
-        return tuple(facts[number] for number in select_active(facts).active)
+        return active_facts(self.facts)
 
     def find(self, subject: str | None = None, text: str | None = None) -> tuple[Fact, ...]:
         """Facts in order.
@@ -151,7 +150,7 @@ class KnowledgeBase:
             seen.add(fact.id)
         with self._database.reading() as connection:  # before the time of a solve is spent
             self._facts.require_new(connection, [fact.id for fact in facts])
-        solved = solve_facts(lm, solver, [facts[number] for number in select_active(facts).active])
+        solved = solve_facts(lm, solver, active_facts(facts))
         with self._database.changing() as connection:
             reports = [self._facts.add(connection, fact) for fact in facts]
             self._entries.write(connection, solved)
@@ -233,8 +232,7 @@ class KnowledgeBase:
             how many.
         """
         facts = self.facts
-        lines = [json.dumps(fact.to_dict(), ensure_ascii=False, allow_nan=False) + "\n" for fact in facts]
-        write_text(Path(path), "".join(lines))
+        write_facts(Path(path), facts)
         return len(facts)
 
     def import_(self, path: str | Path, schema: str = "plain") -> list[dict[str, str]]:
@@ -274,8 +272,7 @@ class KnowledgeBase:
         """
         with self._database.reading() as connection:
             solved = self._entries.solved_on(connection, lm.fingerprint, settings)
-        of = self.facts if facts is None else facts
-        active = [of[number] for number in select_active(of).active]
+        active = active_facts(self.facts if facts is None else facts)
         return tuple(fact for fact in active if solved.get(fact.id) != request_hash(fact))
 
     def solve(

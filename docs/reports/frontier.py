@@ -22,17 +22,16 @@ from frontier_gates import TITLES, AskedProbe, forms_seen, scores
 from frontier_probes import ASIDE, DATA, facts_of
 from pages import ROOT, Collected, Report, keeping_option, kept, mean
 from rows import against, known
-from runs import chosen, finished, how_made, relative, run, write_lines
+from runs import chosen, finished, how_made, relative, run
 from words import written
 
 from corrigenda import Fact, load
-from corrigenda.data import read_facts
+from corrigenda.data import read_facts, read_part, write_facts
 from corrigenda.runs.store import Store
 from editing.gate.kept import gate_of
 from eval.leaderboard.recompute import recomputed
 from eval.measurement import Measurement
 from eval.records import RUNNING_KIND, SUBJECT_KIND
-from jobs.gate import part_of
 
 NAME, SCRIPT = "frontier", "frontier.py"
 MODELS = {"qwen2.5-coder-0.5b": "bfloat16", "smollm2-135m": "float32"}
@@ -110,7 +109,7 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
     for model, of in product(models, data):
         path = arguments.store / f"{of}-{arguments.count}.jsonl"
         if not path.is_file():
-            write_lines(path, facts_of(of, arguments.count, arguments.files))
+            write_facts(path, facts_of(of, arguments.count, arguments.files))
         facts, place = tuple(read_facts(path)), Store(arguments.store / path.stem / model)
         name, known_rows = f"{model} {of} {len(facts)}", TRIED if of == ASIDE else ROWS
         rows, probes = (sets.get(name, {}).get(key) for key in ("rows", "probes"))
@@ -167,7 +166,7 @@ def probes_of(model: str, cases: Sequence[Any], files: Path) -> dict[str, Any]:
                 shut.append(bool(old.strict) if said else True)
                 opened.append(bool(new.strict) if said else old.content_word == new.content_word)
     lm = load(model, dtype=MODELS[model])
-    trained = [fact for part in TRAINED for fact in part_of(str(files / part))]
+    trained = [fact for part in TRAINED for fact in read_part(str(files / part))]
     return {
         "fact": [probe.fact for probe in probes],
         "kind": kinds,

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from pages import ROOT, Collected, Report, keeping_option, kept, made, making
-from runs import relative, write_lines
+from runs import relative
 from words import written
 
-from corrigenda.data import read_facts
+from corrigenda.data import read_facts, write_facts
 
 NAME, SCRIPT = "lists", "lists.py"
 WAYS: Mapping[str, str] = {"scoped": "job.how=scoped", "memit": "editor=memit"}
@@ -64,7 +64,7 @@ def collect(arguments: argparse.Namespace) -> Collected:
     listed = arguments.work / "facts.jsonl"
     if not listed.is_file():
         facts = list(read_facts(arguments.facts))
-        write_lines(
+        write_facts(
             listed,
             [
                 replace(fact, neighbourhood=fact.neighbourhood[:NEIGHBOURS], generation=())

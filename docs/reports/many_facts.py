@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 from many_facts_methods import DATA, FEW_STEPS, METHODS
 from many_facts_page import NAME, SCRIPT, digest, nothing, page
 from pages import ROOT, Collected, Report, data_path, keeping_option, kept
-from runs import chosen, how_made, read_json, run, without_generation, write_lines, write_others
+from runs import chosen, how_made, read_json, run, without_generation, write_others
 
 from corrigenda import load
-from corrigenda.data import FactSet, read_facts
+from corrigenda.data import FactSet, read_facts, write_facts
 from corrigenda.runs.store import Store, StoredRun
 from corrigenda.system.files import write_json
 from editing import EDITORS
@@ -114,7 +114,7 @@ def tasks(arguments: argparse.Namespace) -> list[Task]:
         t = min(arguments.t, (len(facts) - FIXED) // arguments.batch * arguments.batch)
         if t < 1:
             raise SystemExit(f"{arguments.files / DATA[data][0]} has {len(facts)} facts: too few for a batch")
-        paths = write_facts(facts, data, t, arguments.store / "facts")
+        paths = write_files(facts, data, t, arguments.store / "facts")
         for order in (None, *range(1, arguments.orders)):
             n = t if order is None else min(arguments.order_t, t)
             for name in known:
@@ -124,14 +124,14 @@ def tasks(arguments: argparse.Namespace) -> list[Task]:
     return found
 
 
-def write_facts(facts: FactSet, data: str, t: int, folder: Path) -> dict[str, Path]:
+def write_files(facts: FactSet, data: str, t: int, folder: Path) -> dict[str, Path]:
     """Writes the facts to edit, the fixed locality set, and others for the editors that learn from some."""
     plain = without_generation(facts)
     edited, fixed, others = plain[:t], plain[t : t + FIXED], plain[t + FIXED : t + FIXED + OTHERS]
     paths = {"facts": folder / f"{data}.jsonl", "fixed": folder / f"{data}-after-{t}.jsonl"}
     # The same text whatever T is: a run of other orders is of the first of these facts.
     for path, some in ((paths["facts"], plain), (paths["fixed"], fixed)):
-        write_lines(path, some)
+        write_facts(path, some)
     return paths | {"others": write_others(others, [*edited, *fixed], edited, folder / f"{data}-others-{t}.jsonl")}
 
 

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from many_facts import BATCH, FIXED, OTHERS, TUNING, asked, points_of, write_facts
+from many_facts import BATCH, FIXED, OTHERS, TUNING, asked, points_of, write_files
 from many_facts_methods import DATA
 from many_facts_page import NAME, after
 from pages import ROOT
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     part = tuple(facts)[options.first : options.first + options.count + FIXED + OTHERS]
     if len(part) < options.count:
         raise SystemExit(f"{DATA[FILE][0]} has {len(facts)} facts, and none to tune on after the first {options.first}")
-    paths = write_facts(FactSet(FILE, part), FILE, options.count, options.store / "facts")
+    paths = write_files(FactSet(FILE, part), FILE, options.count, options.store / "facts")
     deadline = time.monotonic() + 60 * options.minutes if options.minutes else None
     found: dict[str, Any] = {}
     scored = 0

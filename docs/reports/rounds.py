@@ -19,10 +19,10 @@ from many_facts import facts_at, points_of
 from many_facts_methods import DATA, TOGETHER
 from many_facts_page import paired, unsaid
 from pages import ROOT, Collected, Report, keeping_option, kept
-from runs import chosen, finished, how_made, picked, run, without_generation, write_lines
+from runs import chosen, finished, how_made, picked, run, without_generation
 from words import written
 
-from corrigenda.data import read_facts
+from corrigenda.data import read_facts, write_facts
 from corrigenda.runs.store import Store
 from eval import METRICS
 from eval.protocols.curves import value_at
@@ -121,7 +121,7 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
         raise SystemExit(f"the data file differs in {', '.join(other)}: give --anew to write it again")
     store = arguments.store.resolve()
     written = store / "facts.jsonl"
-    write_lines(written, without_generation(facts))
+    write_facts(written, without_generation(facts))
     variants: dict[str, Any] = {}
     runs = {}
     for name in chosen(arguments.variants, VARIANTS, "variant"):

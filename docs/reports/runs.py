@@ -14,9 +14,8 @@ from typing import Any
 from pages import ROOT, UNKNOWN, Made, add_note, made, noting, numbers_in
 
 from corrigenda import Fact
-from corrigenda.data import FactSet
+from corrigenda.data import FactSet, write_facts
 from corrigenda.runs.store import Store, StoredRun
-from corrigenda.system.files import write_text
 
 LIKE = "rome"
 """The random edits are as large as those of this editor. Its edits are kept, so that they are not made twice."""
@@ -131,11 +130,6 @@ def without_generation(facts: FactSet) -> FactSet:
     return FactSet(facts.name, tuple(replace(fact, generation=()) for fact in facts))
 
 
-def write_lines(path: Path, facts: Iterable[Fact]) -> None:
-    """Writes facts as `data=facts` reads them."""
-    write_text(path, "".join(json.dumps(fact.to_dict(), ensure_ascii=False) + "\n" for fact in facts))
-
-
 def write_others(others: Iterable[Fact], scored: Sequence[Fact], edited: Iterable[Fact], path: Path) -> Path:
     """Writes facts that are neither edited nor scored to a file, if there are any.
 
@@ -153,7 +147,7 @@ def write_others(others: Iterable[Fact], scored: Sequence[Fact], edited: Iterabl
         locality = tuple(probe for probe in fact.locality if apart(probe.prompt))
         found.append(replace(fact, neighbourhood=tuple(filter(apart, fact.neighbourhood)), locality=locality))
     if found:
-        write_lines(path, found)
+        write_facts(path, found)
     return path
 
 

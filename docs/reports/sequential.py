@@ -16,7 +16,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import NormalDist, fmean
@@ -30,6 +30,7 @@ from words import written
 
 from corrigenda import Fact, LanguageModel, load
 from corrigenda.data import FactSet, read_facts
+from corrigenda.edits.edit import all_applied
 from corrigenda.runs.environment import machine
 from corrigenda.runs.folder import RunFolder
 from corrigenda.system.files import write_json
@@ -211,9 +212,7 @@ def same_form(lm: LanguageModel, sequence: SequentialRun, facts: Sequence[Fact],
         return
     asked = own_prompts(facts)
     before = measure(lm, asked, replace(SETTINGS, perplexity_windows=0))
-    with ExitStack() as stack:
-        for edit in sequence.edits:
-            stack.enter_context(edit.applied(lm))
+    with all_applied(sequence.edits, lm):
         after = measure(lm, asked, replace(SETTINGS, perplexity_windows=0, generate=False), before)
     found = Evaluation(tuple(map(judged, asked, before, after))).metrics
     kept = {key: found[key] for key in SAME_FORM_METRICS if key in found}

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
-from corrigenda.prompts import TokenBatch, encode, encode_target, filled_span, put_before, subject_span
+from corrigenda.prompts import TokenBatch, encode, encode_target, filled_span, put_before
 from corrigenda.text.display import quoted
 from editing.editor import EditRefusedError, FactRefusedError, refusing_long, require_room
 from editing.shared.frames import NO_FRAMES, Frames, Wording, wordings
@@ -219,7 +219,7 @@ class _Row(NamedTuple):
 
 def _at_start(lm: LanguageModel, fact: Fact) -> bool:
     """Whether the subject ends at the very first token of the bare prompt."""
-    return subject_span(lm.tokenizer, fact.statement, fact.subject, fact.prompt.index("{}"))[1] == 1
+    return filled_span(lm.tokenizer, fact.statement, fact.prompt, fact.subject)[1] == 1
 
 
 def _left_out(lm: LanguageModel, wording: Wording, n_prefixes: int) -> bool:

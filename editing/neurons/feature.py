@@ -14,9 +14,8 @@ from torch.nn.functional import normalize
 
 from corrigenda import CoefficientEdit, Fact, LanguageModel, Origin
 from corrigenda.dictionaries.dictionary import FIRST, FeatureDictionary
-from corrigenda.dictionaries.layouts import read_dictionary
+from corrigenda.dictionaries.layouts import dictionary_for
 from corrigenda.edits.coefficients import ScaledAt
-from corrigenda.errors import SettingsError
 from corrigenda.forward.gradients import OutputGradients, output_gradients
 from corrigenda.models.alone import one_thread
 from corrigenda.prompts import encode_target
@@ -68,8 +67,7 @@ class FeatureSteering:
 
         Raises:
             IndexError: it has no such feature.
-            SettingsError: none is named.
-            ValueError: as `read_dictionary` and `FeatureDictionary.require` say.
+            ValueError: as `dictionary_for` says.
         """
         self._read(lm)
 
@@ -97,12 +95,7 @@ class FeatureSteering:
         return CoefficientEdit(Origin.of(lm, self, facts, report), scales, self.positions, "add")
 
     def _read(self, lm: LanguageModel) -> FeatureDictionary:
-        if self.dictionary is None:
-            raise SettingsError(
-                f"{self.name}: dictionary=None names no dictionary; give the folder of one (corrigenda dictionary)"
-            )
-        one = read_dictionary(self.dictionary, self.layer)
-        one.require(lm)
+        one = dictionary_for(lm, self.name, self.dictionary, self.layer)
         if self.feature is not None and self.feature >= one.n_features:
             raise IndexError(f"{self.name}: feature={self.feature}: {one.name} has features 0 to {one.n_features - 1}")
         return one

@@ -1,9 +1,8 @@
 """Measures the edits of a checkpoint again, from the disk: for what was not measured when they were made."""
 
-from contextlib import ExitStack
-
 from corrigenda import Edit, LanguageModel
 from corrigenda.data.requests import select_active
+from corrigenda.edits.edit import all_applied
 from corrigenda.runs.folder import RunFolder
 from eval.evaluation import Case, Evaluation, judged
 from eval.measure import measure
@@ -48,9 +47,7 @@ def measure_kept(lm: LanguageModel, folder: RunFolder, t: int, settings: EvalSet
     found: list[Case] = []
     for number in pre_edit.chunks:
         facts, before = pre_edit.facts(number), pre_edit.chunk(number)
-        with ExitStack() as applied:
-            for edit in edits:
-                applied.enter_context(edit.applied(lm))
+        with all_applied(edits, lm):
             after = measure(lm, facts, settings, before)
         for fact, old, new in zip(facts, before, after, strict=True):
             found.append(judged(fact, old, new, error=errors[fact.id]))

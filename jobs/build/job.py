@@ -20,7 +20,8 @@ from typing import Any, ClassVar
 from omegaconf import DictConfig
 
 from corrigenda import Edit, Fact, KnowledgeBase, LanguageModel, WrongModelError
-from corrigenda.data.requests import select_active
+from corrigenda.data import write_facts
+from corrigenda.data.requests import active_facts
 from corrigenda.edits.weights import WeightEdit
 from corrigenda.errors import SettingsError, UnsupportedModelError
 from corrigenda.system.files import expanded, write_json, write_text
@@ -96,7 +97,7 @@ class Job(StoreJob):
         if config.data.on_error != "raise":
             raise ValueError(f"data.on_error={config.data.on_error}: a list is built whole or not at all; leave it out")
         facts, way, settings = tuple(read_data(config.data)), way_of(config), instantiate(config.eval)
-        require_targets("job=build", [facts[number] for number in select_active(facts).active])
+        require_targets("job=build", active_facts(facts))
         folder = BuildFolder(asked.folder)
         folder.require_own(config.data.path)
         if asked.dry:
@@ -146,7 +147,7 @@ def _say_plan(folder: BuildFolder, lm: LanguageModel, facts: Sequence[Fact], way
     """Says what a build will do; nothing is written."""
     before = folder.facts
     plan = Plan.between(before, facts)
-    to_solve = tuple(facts[number] for number in select_active(facts).active)
+    to_solve = active_facts(facts)
     if folder.base.is_file():
         with KnowledgeBase.open(folder.base, create=False) as kb:
             _require_same_weights(folder, kb, lm)
@@ -217,7 +218,7 @@ class Build:
         begin = time.perf_counter()
         scratch = self._verification_folder(edit)
         unedited = Unedited(self.lm, self.settings, self.folder.before if self.before is None else self.before)
-        verified = verify(self.lm, edit, self._in_force(), self.settings, scratch, unedited)
+        verified = verify(self.lm, edit, active_facts(self.facts), self.settings, scratch, unedited)
         seconds["verify"] = time.perf_counter() - begin
         by_id = {fact.id: dict(said) for fact, said in zip(edit.origin.facts, edit.origin.report, strict=False)}
         said = [by_id.get(one.case.fact.id, {}) for one in verified]
@@ -227,12 +228,9 @@ class Build:
         self._write(edit, report)
         shutil.rmtree(scratch.path, ignore_errors=True)
         if self.before is None:
-            unedited.forget_others(self._in_force())
+            unedited.forget_others(active_facts(self.facts))
         self._say(report)
         return rules
-
-    def _in_force(self) -> list[Fact]:
-        return [self.facts[number] for number in select_active(self.facts).active]
 
     def _verification_folder(self, edit: Edit) -> RunFolder:
         """Where the facts that are verified are written down: by the edit, the facts and how they are asked."""
@@ -240,7 +238,7 @@ class Build:
             asked = {
                 "edit": self.lm.edits.content_hash(),
                 "settings": asdict(self.settings),
-                "facts": [fact.to_dict() for fact in self._in_force()],
+                "facts": [fact.to_dict() for fact in active_facts(self.facts)],
             }
         name = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
         for other in self.folder.path.glob(".verification-*"):
@@ -272,8 +270,7 @@ class Build:
             if edit.in_weights:
                 with edit.applied(self.lm):
                     self.lm.save_pretrained(new / "model")
-            lines = [json.dumps(fact.to_dict(), ensure_ascii=False) + "\n" for fact in self.facts]
-            write_text(new / "facts.jsonl", "".join(lines))
+            write_facts(new / "facts.jsonl", self.facts)
             write_json(new / "report.json", report)
             write_text(new / "report.html", page(report))
 

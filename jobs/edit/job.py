@@ -4,7 +4,6 @@ import dataclasses
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.data import FactSet
+from corrigenda.edits.edit import all_applied
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.ids import code_version, files_named, run_id, targets
 from corrigenda.runs.records import CRASHED, records_in
@@ -198,9 +198,7 @@ def _edit(
     }
     crashes = run.evaluation.crashes
     if harness is not None and sequence is None and not crashes:  # a sequence runs them at its checkpoints
-        with ExitStack() as applied, stage("Running the tasks of the evaluation harness"):
-            for edit in run.edits:
-                applied.enter_context(edit.applied(lm))
+        with stage("Running the tasks of the evaluation harness"), all_applied(run.edits, lm):
             summary["harness"] = harness.before_and_after(lm)
     if sequence is not None:
         draw_curve(sequence.curve, folder.path / "curve.png", editor.name)

@@ -5,6 +5,7 @@ hold that result's own figures: nothing is computed here.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -126,12 +127,7 @@ def _neuron_grids(asked: PageContext, found: Sequence[KnowledgeNeuronsResult]) -
     coarse = set(one.neurons())
     said = [read_static(lm, lm.memory(layer).values[row]) for layer, row in zip(one.layers, which, strict=True)]
 
-    def beside(sums: Any, values: Callable[[int, int], Any]) -> list[Any]:
-        """Cells with something for the whole layer in the first column."""
-        rows = fill(len(one.layers), k, values)
-        return from_the_last([[whole, *row] for whole, row in zip(sums, rows, strict=True)])
-
-    nothing = [None] * len(one.layers)
+    beside, nothing = partial(_beside, k), [None] * len(one.layers)
     fields = (
         Field("attribution", "signed_share", beside(one.by_layer().tolist(), lambda i, j: float(best[i, j])), True),
         Field("neuron", "text", beside(["all"] * len(one.layers), lambda i, j: str(int(which[i, j])))),
@@ -177,12 +173,7 @@ def _sub_updates(asked: PageContext) -> tuple[SubUpdatesResult, ...]:
 def _sub_update_grids(asked: PageContext, found: Sequence[SubUpdatesResult]) -> list[Grid]:
     [one] = found
     depth, k = one.dominant.shape
-
-    def beside(whole: Any, values: Callable[[int, int], Any]) -> list[Any]:
-        rows = fill(depth, k, values)
-        return from_the_last([[first, *row] for first, row in zip(whole, rows, strict=True)])
-
-    nothing = [None] * depth
+    beside, nothing = partial(_beside, k), [None] * depth
     shown = [[words.texts[0] for words in row] for row in one.promoted]
     fields = (
         Field(
@@ -253,6 +244,12 @@ def _attribution_grids(asked: PageContext, found: Sequence[LogitAttributionResul
             ),
         )
     ]
+
+
+def _beside(k: int, whole: Sequence[Any], values: Callable[[int, int], Any]) -> list[Any]:
+    """Cells of k columns for each layer, with something for the whole layer before them."""
+    rows = fill(len(whole), k, values)
+    return from_the_last([[first, *row] for first, row in zip(whole, rows, strict=True)])
 
 
 def _layers(depth: int) -> tuple[str, ...]:

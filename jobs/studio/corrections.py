@@ -1,16 +1,14 @@
 """`Corrections`: the list that a studio works on, which lies on the disk at every moment as ``job=build`` reads it."""
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import RLock
 
 from corrigenda import Fact
-from corrigenda.data import FactSet, read_facts
+from corrigenda.data import FactSet, read_facts, write_facts
 from corrigenda.errors import SettingsError
 from corrigenda.facts import SLOT
-from corrigenda.system.files import write_text
 from corrigenda.system.progress import counted
 
 
@@ -141,8 +139,7 @@ class Corrections:
     def _change(self, change: Callable[[list[Fact]], list[Fact]]) -> None:
         with self._lock:
             facts = FactSet(self.path.name, tuple(change(list(self.facts)))).facts
-            lines = (json.dumps(fact.to_dict(), ensure_ascii=False) for fact in facts)
-            write_text(self.path, "".join(f"{line}\n" for line in lines))
+            write_facts(self.path, facts)
             self._facts, self._seen = facts, self.seen
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from corrigenda import Edit, Fact, LanguageModel
-from corrigenda.data.requests import select_active
+from corrigenda.data.requests import active_facts
 from corrigenda.errors import CorrigendaError
 from corrigenda.knowledge.plan import Plan
 from corrigenda.runs.folder import RunFolder
@@ -149,8 +149,7 @@ class Session:
     @property
     def active(self) -> tuple[Fact, ...]:
         """The corrections of the list that another one does not supersede or repeat."""
-        facts = self.corrections.facts
-        return tuple(facts[number] for number in select_active(facts).active)
+        return active_facts(self.corrections.facts)
 
     def prepare(self, name: str) -> None:
         """Lets an editor compute what all its edits share, so that the first is quick; what is wrong, that one says."""

@@ -1,6 +1,5 @@
 """The trials of ``job=tune``: settings are tried until the budget is spent, and the best ones are written."""
 
-import json
 import logging
 import shlex
 import shutil
@@ -14,10 +13,10 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from corrigenda import EditRefusedError, LanguageModel
-from corrigenda.data import FactSet, read_facts
+from corrigenda.data import FactSet, read_facts, write_facts
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.records import CRASHED
-from corrigenda.system.files import write_json, write_text
+from corrigenda.system.files import write_json
 from corrigenda.system.plain_data import read_json
 from corrigenda.system.progress import counted
 from editing import prepare
@@ -73,8 +72,7 @@ class Tuning:
         Raises:
             ValueError: no trial has figures.
         """
-        lines = [json.dumps(fact.to_dict(), ensure_ascii=False) + "\n" for fact in self.facts]
-        write_text(self.folder.path / FACTS, "".join(lines))
+        write_facts(self.folder.path / FACTS, self.facts)
         say(f"tuning on {counted(len(self.facts), 'fact')}: {', '.join(fact.id for fact in self.facts)}")
         traced = self._traced()
         editor = instantiate(self.config.editor)

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from corrigenda import Fact
-from corrigenda.data.requests import select_active
+from corrigenda.data.requests import active_facts
 from corrigenda.errors import LockedError, SettingsError
 from corrigenda.knowledge.plan import Plan
 from corrigenda.runs.folder import RunFolder, read_object
@@ -66,7 +66,7 @@ class Job(StoreJob):
         if config.data.on_error != "raise":
             raise ValueError(f"data.on_error={config.data.on_error}: a list is verified whole; leave it out")
         facts = tuple(read_data({**config.data, "path": asked.list}))
-        require_targets("job=verify", [facts[number] for number in select_active(facts).active])
+        require_targets("job=verify", active_facts(facts))
         try:
             with locked(asked.place / ".lock"):
                 report = _verify(asked, accept, facts, bool(config.force))
@@ -97,7 +97,7 @@ def _require_measured(accept: AcceptSettings, asked: VerifySettings) -> None:
 def _verify(asked: VerifySettings, accept: AcceptSettings, facts: Sequence[Fact], anew: bool) -> dict[str, Any]:
     """Asks and writes; the folder is held."""
     last, begin = _last(asked.place, "folder"), time.perf_counter()
-    active = [facts[number] for number in select_active(facts).active]
+    active = active_facts(facts)
     questions, scratch = asked.questions(active), list[Path]()
     before, said_before = _before(asked, questions, scratch, anew)
     answers = _answers(Served(asked.server()), questions, asked, scratch, anew)

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from corrigenda import Edit, Fact, LanguageModel
 from corrigenda.dictionaries.dictionary import FIRST, FeatureDictionary
-from corrigenda.dictionaries.layouts import read_dictionary
-from corrigenda.errors import SettingsError
+from corrigenda.dictionaries.layouts import dictionary_for
 from corrigenda.facts import as_fact
 from corrigenda.models.alone import one_thread
 from corrigenda.moments.text import Text
@@ -167,10 +166,9 @@ class Features:
         """Says whether the dictionary fits a model.
 
         Raises:
-            SettingsError: no dictionary is named.
-            ValueError: as `read_dictionary` and `FeatureDictionary.require` say.
+            ValueError: as `dictionary_for` says.
         """
-        self._dictionary().require(lm)
+        self._dictionary(lm)
 
     @one_thread
     def find(self, lm: LanguageModel, fact: Fact, answer: Answer = None, edit: Edit | None = None) -> FactFeatures:
@@ -186,7 +184,7 @@ class Features:
             UnknownFactError: the model's answer is not the fact's true object.
             ValueError: as `check` says, or the model gives no finite numbers.
         """
-        return self.of(lm, self._dictionary(), fact, answer, edit)
+        return self.of(lm, self._dictionary(lm), fact, answer, edit)
 
     def of(
         self, lm: LanguageModel, one: FeatureDictionary, fact: Fact, answer: Answer = None, edit: Edit | None = None
@@ -205,12 +203,8 @@ class Features:
         name = Path(one.name).name
         return FactFeatures(fact, question.prompt, question.answer, name, one.layer, before, error, after, described)
 
-    def _dictionary(self) -> FeatureDictionary:
-        if self.dictionary is None:
-            raise SettingsError(
-                "Features: dictionary=None names no dictionary; give the folder of one (corrigenda dictionary makes it)"
-            )
-        return read_dictionary(self.dictionary, self.layer)
+    def _dictionary(self, lm: LanguageModel) -> FeatureDictionary:
+        return dictionary_for(lm, "Features", self.dictionary, self.layer)
 
 
 @one_thread

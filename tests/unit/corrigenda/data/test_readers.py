@@ -8,7 +8,7 @@ import pytest
 from composed import composed
 from readers_parts import CASES, COUNTERFACT, PLAIN, RECORDS, Json, changed, plain_records, shared, write
 
-from corrigenda.data import SCHEMAS, FactSet, read_facts
+from corrigenda.data import SCHEMAS, FactSet, read_facts, write_facts
 from corrigenda.data.probes import answers_in, group_name, probe
 from corrigenda.errors import FactError, RecordError
 from corrigenda.facts import Fact, Probe
@@ -259,6 +259,9 @@ def test_fingerprint_depends_on_the_facts_alone(path: Path) -> None:
     assert probed["locality"] == [{"prompt": "Mars has", "answer": "two", "aliases": []}]
     assert probed.keys() == {"id", "subject", "prompt", "target_new", "locality"}
     assert read_facts(write(path, *(fact.to_dict() for fact in facts))).fingerprint == facts.fingerprint
+    write_facts(path.with_suffix(".jsonl"), one)
+    assert path.with_suffix(".jsonl").read_text(encoding="utf-8").startswith('{"subject": "Kärdla", ')
+    assert read_facts(path.with_suffix(".jsonl")).fingerprint == one.fingerprint
 
 
 # -- the public files

@@ -8,6 +8,7 @@ from corrigenda import Fact
 from corrigenda.data.requests import (
     ActiveRequests,
     Request,
+    active_facts,
     history,
     left_out,
     normalised,
@@ -52,6 +53,7 @@ def test_the_rule(name: str) -> None:
     assert history(facts) == [{} if one == "-" else {words[one[0]]: int(one[1:])} for one in said.split()]
     places = [tuple(place for place, fate in enumerate(fates) if fate == kind) for kind in "aor"]
     assert select_active(facts) == ActiveRequests(*places)
+    assert active_facts(facts) == tuple(facts[number] for number in places[0])
 
 
 def test_refused_requests_are_no_predecessors() -> None:

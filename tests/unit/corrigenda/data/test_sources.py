@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 import time
 from collections.abc import Callable
@@ -9,7 +10,7 @@ import pytest
 from malformed_parts import one_line
 from readers_parts import COUNTERFACT, KNOWN, PLAIN, RECORDS, Json, changed, plain_records, write, write_repository
 
-from corrigenda.data import SCHEMAS, FactSet, read_facts, repository
+from corrigenda.data import SCHEMAS, FactSet, read_facts, read_part, repository
 from corrigenda.errors import RecordError
 from corrigenda.facts import Fact
 
@@ -45,6 +46,19 @@ def test_path_as_text_and_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (tmp_path / "mine.json").write_text(json.dumps([PLAIN]))
     monkeypatch.setenv("HOME", str(tmp_path))
     assert read_facts(str(tmp_path / "mine.json")) == read_facts("~/mine.json")
+
+
+def test_a_part_of_a_file_of_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    records = [{"subject": name, "prompt": "{} loves", "target_new": "Bob"} for name in ("Ann", "Eve", "Zoe", "")]
+    Path("facts[1].json").write_text(json.dumps(records))
+    for part, names in (("", "Ann Eve Zoe"), ("[1:]", "Eve Zoe"), ("[:1]", "Ann"), ("[1:2]", "Eve")):
+        assert [fact.subject for fact in read_part(f"facts[1].json{part}")] == names.split(), part
+    for part in ("[2:2]", "[3:1]"):
+        with pytest.raises(ValueError, match=re.escape(f"facts[1].json{part}: the part is empty")):
+            read_part(f"facts[1].json{part}")
+    with pytest.raises(ValueError, match="source must name a file"):
+        read_part("[1:2]")
 
 
 def test_folder_bad_record_is_named(tmp_path: Path) -> None:

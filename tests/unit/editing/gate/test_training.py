@@ -1,6 +1,5 @@
 import json
 import math
-import re
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from editing.gate import training
 from editing.gate.kept import gate_of, kept_gate
 from editing.gate.questions import AskedPrompt, held_out_questions, opened, questions_of, shipped_questions
 from editing.gate.training import SHARES, Batches, GateTraining, Scores, info_nce, kept_states, whitened
-from jobs.gate import part_of
 
 
 def test_every_form_is_asked_about_several_names_of_its_kind() -> None:
@@ -243,17 +241,6 @@ def test_the_command_trains_on_facts_too_and_writes_the_file(lm: LanguageModel, 
     again = Gate.load(tmp_path / "again.safetensors")
     assert all(torch.equal(one, other) for one, other in zip(again.maps, gate.maps, strict=True))
     assert again.threshold < gate.threshold
-
-
-def test_a_part_of_a_file_of_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    records = [{"subject": name, "prompt": "{} loves", "target_new": "Bob"} for name in ("Ann", "Eve", "Zoe", "")]
-    Path("facts[1].json").write_text(json.dumps(records))
-    for part, names in (("", "Ann Eve Zoe"), ("[1:]", "Eve Zoe"), ("[:1]", "Ann"), ("[1:2]", "Eve")):
-        assert [fact.subject for fact in part_of(f"facts[1].json{part}")] == names.split(), part
-    for part in ("[2:2]", "[3:1]"):
-        with pytest.raises(SettingsError, match=re.escape(f"job.facts=facts[1].json{part}: the part is empty")):
-            part_of(f"facts[1].json{part}")
 
 
 def test_a_gate_serves_the_same_model_in_another_precision(lm: LanguageModel) -> None:
