@@ -179,11 +179,11 @@ class _Watched:
     def __init__(self) -> None:
         self.seen: list[tuple[slice, Tensor]] = []
 
-    def __call__(self, stream: Stream, readers: slice) -> tuple[Tensor, Tensor | None]:
+    def __call__(self, stream: Stream, readers: slice) -> tuple[Tensor, Tensor]:
         n = readers.stop - readers.start
         states = stream.total.repeat_interleave(n, 0)
         self.seen.append((readers, states))
-        return states, torch.arange(len(states), device=states.device).view(-1, n) if n > 1 else None
+        return states, torch.arange(len(states), device=states.device).view(-1, n)
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +194,7 @@ class _Patched:
     kept: Tensor
     ablated: Tensor
 
-    def __call__(self, stream: Stream, readers: slice) -> tuple[Tensor, Tensor | None]:
+    def __call__(self, stream: Stream, readers: slice) -> tuple[Tensor, Tensor]:
         n = int(self.graph.counts[readers.start])
         states, which, n_states = [], [], 0
         for row, kept in enumerate(self.kept[:, readers, :n]):
@@ -203,4 +203,4 @@ class _Patched:
             states.append(carried.unflatten(1, self.ablated.shape[1:]) + stream.constants[row])
             which.append(n_states + number)
             n_states += len(alike)
-        return torch.cat(states), torch.stack(which) if len(kept) > 1 else None
+        return torch.cat(states), torch.stack(which)
