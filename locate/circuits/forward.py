@@ -33,17 +33,17 @@ class _Exchange(DynamicCache):
     """A cache that keeps nothing, in which rows get the keys and values of others.
 
     Attributes:
-        due: whether the next rows are thirds: for queries, keys and values. All then have the second's keys and the
-            third's values.
+        sources: for the next attention, whose keys and whose values each row gets, (2, row).
     """
 
-    due = False
+    sources: Tensor | None = None
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **_options: Any) -> tuple[Tensor, Tensor]:
-        if not self.due:
+        if self.sources is None:
             return key_states, value_states
-        self.due = False
-        return torch.cat([key_states.chunk(3)[1]] * 3), torch.cat([value_states.chunk(3)[2]] * 3)
+        of_key, of_value = self.sources
+        self.sources = None
+        return key_states[of_key], value_states[of_value]
 
 
 class Stream:
@@ -195,13 +195,15 @@ class SplitForward:
         read, row = which.unflatten(1, (3, n_heads)).transpose(1, 2).flatten(0, 1).unique(dim=0, return_inverse=True)
 
         def stop(results: Tensor) -> None:
-            found.append(results)
+            if self._cache.sources is None:  # keys and values came through the cache
+                found.append(results)
             raise ReachedError
 
-        self._cache.due = True
+        used, place = read[:, 1:].T.unique(return_inverse=True)  # the rows behind the heads' are for these alone
+        self._cache.sources = len(read) + torch.cat([place, place.new_zeros(2, len(used))], 1)
         with suppress(ReachedError), through(self._lm.architecture, Site("heads", layer), stop):
-            block(states[read.T.flatten()])
-        if self._cache.due or not found:
+            block(states[torch.cat([read[:, 0], used])])
+        if not found:
             raise UnsupportedModelError(
                 f"{name_of(self._lm.model)}: its attention does not keep keys and values in the usual cache, so that "
                 "it cannot be taken apart by head"
