@@ -15,7 +15,7 @@ from corrigenda import Edit, Fact, LanguageModel
 from corrigenda.facts import as_fact
 from corrigenda.models.alone import one_thread
 from corrigenda.settings.checked import AtLeastOne, Count, Seed, checked
-from locate.circuits.counterfactual import Contrast, bare, find_contrasts
+from locate.circuits.counterfactual import Contrast, find_contrasts
 from locate.circuits.faithfulness import SHARES, Control, metric_by_size, rankings
 from locate.circuits.forward import graph_of
 from locate.circuits.graph import Graph
@@ -110,14 +110,15 @@ class Circuits:
     ) -> Circuit:
         question = ask(lm, as_fact("a circuit", fact), answer)
         contrasts = self._contrasts(lm, fact, question, others, before)
-        alone = self.ablation == "zero" and self.metric == "log_probability"
-        if not contrasts and not alone:
-            first, end = question.subject
+        if not contrasts and (self.ablation, self.metric) != ("zero", "log_probability"):
+            begin, end = question.subject
             raise ValueError(
                 f"there is no counterfactual of {question.prompt!r}: no fact of its relation with another object has a "
-                f"subject of {end - first} tokens; name one, or take ablation=zero with metric=log_probability"
+                f"subject of {end - begin} tokens; name one, or take ablation=zero with metric=log_probability"
             )
-        contrast = contrasts[0] if contrasts else bare(fact, question)
+        first = question.answer_ids[0]
+        alone = Contrast(fact, "", question.ids[: question.n_prompt], (), first, first)
+        contrast = contrasts[0] if contrasts else alone
         graph = graph_of(lm, list(contrast.ids))
         named = self._named(graph)
         task = ablation(lm, graph, contrast.ids, self._metric(contrast), self._ablated(lm, graph, contrasts))
@@ -190,7 +191,6 @@ class Circuits:
         return torch.stack([written(lm, graph, each.other_ids) for each in alike]).mean(0)
 
 
-@one_thread
 def knowledge_circuit(
     lm: LanguageModel, fact: Fact, answer: Answer = None, others: Iterable[Fact] | Fact = (), **settings: Any
 ) -> Circuit:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 
 import torch
@@ -29,7 +29,6 @@ class Contrast:
         other_ids: those of the other one, as many.
         object: the token by which the model goes on if it says the fact's object.
         other_object: if it says the other's.
-        known: whether the model says it after the other prompt.
     """
 
     fact: Fact
@@ -38,7 +37,6 @@ class Contrast:
     other_ids: tuple[int, ...]
     object: int
     other_object: int
-    known: bool = False
 
 
 def find_contrasts(lm: LanguageModel, fact: Fact, question: Question, others: Iterable[Fact] | Fact) -> list[Contrast]:
@@ -79,14 +77,11 @@ def find_contrasts(lm: LanguageModel, fact: Fact, question: Question, others: It
     batch = lm.batch([each.other_ids for each in contrasts])
     with torch.no_grad():
         said = forward_logits(lm, batch, batch.lengths - 1).argmax(-1).tolist()
-    told = [replace(each, known=each.other_object == token) for each, token in zip(contrasts, said, strict=True)]
-    return sorted(told, key=lambda each: (not each.known, each.fact.target_true == fact.target_new))
 
+    def last(pair: tuple[Contrast, int]) -> tuple[bool, bool]:
+        return pair[0].other_object != pair[1], pair[0].fact.target_true == fact.target_new
 
-def bare(fact: Fact, question: Question) -> Contrast:
-    """What is asked, without a counterfactual."""
-    first = question.answer_ids[0]
-    return Contrast(fact, "", question.ids[: question.n_prompt], (), first, first)
+    return [each for each, _ in sorted(zip(contrasts, said, strict=True), key=last)]
 
 
 def _contrast(lm: LanguageModel, fact: Fact, question: Question, other: Fact) -> Contrast:

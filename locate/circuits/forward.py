@@ -1,46 +1,49 @@
 """Forwards of a decoder in which every reader of the residual stream has an input of its own.
 
-A layer is run as it is, in three calls: on all readers' inputs up to where attention is computed, from which each head
-takes the query, key and value of its own inputs; on nothing, with what the heads then give, for what attention adds;
-and on the FFN's input with attention taken away, for what the FFN adds. So norms before or after a part, factors,
-biases and gates are the model's own. A head's part of what attention adds goes through a norm behind it with the scale
-that the whole had: with it a norm is linear. What belongs to no source (a bias behind the heads) is a constant of the
-stream.
+A layer is run as it is, in three calls: on the readers' inputs up to the attention's output matrix, where each head's
+result is taken; on nothing, with these results, for what attention adds; and on the FFN's input with attention taken
+away, for what the FFN adds. In the first a head is a row, whose keys and values come from two other rows: they go
+through a cache that exchanges them. So all of attention, norms before or after a part, factors, biases and gates are
+the model's own. A head's part of what attention adds goes through a norm behind it with the scale that the whole had:
+with it a norm is linear. What belongs to no source (a bias behind the heads) is a constant of the stream.
 """
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import eager_mask
+from transformers import DynamicCache
 
 from corrigenda import LanguageModel
 from corrigenda.errors import UnsupportedModelError
-from corrigenda.forward.recording import ReachedError, forward_logits, forward_to
+from corrigenda.forward.recording import ReachedError, forward_logits, forward_to, watching
 from corrigenda.models.families import name_of
-from corrigenda.models.sites import leaving, running, state_entering
+from corrigenda.models.sites import Site, leaving, running, state_entering, through
 from locate.circuits.graph import Graph
 from locate.lens.parts import rows_of
 
-Attend = Callable[..., tuple[Tensor, None]]
-NAME = "corrigenda_circuits"
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}
 """By precision, how far (total variation) the probabilities of the parts' sum may be from a plain forward's."""
-_attend: ContextVar[Attend] = ContextVar(NAME)
 
 
-def _attention(module: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, None]:
-    return _attend.get()(module, *args, **kwargs)
+class _Exchange(DynamicCache):
+    """A cache that keeps nothing, in which rows get the keys and values of others.
 
+    Attributes:
+        sources: for the next attention, whose keys and whose values each row gets, (2, row).
+    """
 
-AttentionInterface.register(NAME, _attention)
-AttentionMaskInterface.register(NAME, eager_mask)
+    sources: Tensor | None = None
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **_options: Any) -> tuple[Tensor, Tensor]:
+        if self.sources is None:
+            return key_states, value_states
+        of_key, of_value = self.sources
+        self.sources = None
+        return key_states[of_key], value_states[of_value]
 
 
 class Stream:
@@ -76,14 +79,15 @@ class Stream:
         self.n_known += n
 
 
-Inputs = Callable[[Stream, slice], tuple[Tensor, Tensor | None]]
+Inputs = Callable[[Stream, slice], tuple[Tensor, Tensor]]
 """From the stream and some readers' numbers to the states that these read, (m, position, d_model), and which of them
-each one reads, (n, reader); None where the readers of a row read its one state, as a single reader does."""
+each one reads, (n, reader). A single reader reads as many, in order."""
 
 
-def whole(stream: Stream, readers: slice) -> tuple[Tensor, Tensor | None]:
+def whole(stream: Stream, readers: slice) -> tuple[Tensor, Tensor]:
     """Every reader reads the whole stream: a plain forward."""
-    return stream.total, None
+    rows = torch.arange(len(stream.total), device=stream.total.device)
+    return stream.total, rows[:, None].expand(-1, readers.stop - readers.start)
 
 
 class SplitForward:
@@ -98,10 +102,10 @@ class SplitForward:
     def __init__(self, lm: LanguageModel, graph: Graph, ids: list[int]) -> None:
         self._lm, self._graph = lm, graph
         self._batch = lm.batch([ids])
-        outputs: list[Any] = []
-        with leaving(lm.architecture.block(0), outputs.append):
+        self._cache = _Exchange()
+        with watching(lm, ()) as watched:
             forward_to(lm, self._batch, 0)
-        self._tuple = isinstance(outputs[0], tuple)
+        self._tuple = watched.tuples
 
     def run(
         self,
@@ -126,22 +130,27 @@ class SplitForward:
         n_sources = self._graph.n_sources if keep else 0
 
         def run_layer(layer: int, original: Callable[..., Any], hidden_states: Tensor, *args: Any, **more: Any) -> Any:
-            state = hidden_states
+            state, alibi = hidden_states, more.get("alibi")
+
+            def block(rows: Tensor) -> Any:
+                # BLOOM has rows and heads in one dimension there, which does not go out to many rows by itself.
+                own = {} if alibi is None else {"alibi": torch.cat([alibi] * len(rows))}
+                return original(rows, *args, **more | own)
+
             if layer == 0:
                 found.append(Stream(state[:, None] if known is None else known, constants, n_sources))
-            self._layer(layer, found[0], inputs, lambda rows: original(rows, *args, **more))
+            self._layer(layer, found[0], inputs, block)
             if layer + 1 == lm.n_layers:
                 state, _ = inputs(found[0], self._graph.reads_ffn(lm.n_layers))
             return (state, None) if self._tuple else state
 
         with ExitStack() as stack:
             stack.enter_context(lm.alone)
-            stack.enter_context(_own_attention(lm))
             for layer, block in enumerate(blocks):
                 stack.enter_context(running(block, partial(run_layer, layer, block.forward)))
             stack.enter_context(state_entering(lm.architecture.head, lambda state: state[:, -1:]))
-            mask = self._batch.attention_mask
-            logits = lm.model(input_ids=self._batch.input_ids, attention_mask=mask, use_cache=False).logits[:, -1]
+            given = {"input_ids": self._batch.input_ids, "attention_mask": self._batch.attention_mask}
+            logits = lm.model(**given, past_key_values=self._cache, use_cache=True).logits[:, -1]
         return logits, found[0]
 
     def _layer(self, layer: int, stream: Stream, inputs: Inputs, block: Callable[[Tensor], Any]) -> None:
@@ -156,31 +165,50 @@ class SplitForward:
             stream.add(1, self._ffn(layer, entering, block))
 
     def _add_heads(
-        self, layer: int, stream: Stream, states: Tensor, which: Tensor | None, block: Callable[[Tensor], Any]
+        self, layer: int, stream: Stream, states: Tensor, which: Tensor, block: Callable[[Tensor], Any]
     ) -> None:
-        try:
-            with _attending(_stop):
-                block(states)
-            raise UnsupportedModelError(
-                f"{name_of(self._lm.model)}: its attention is not computed where transformers lets others compute it, "
-                "so that queries, keys and values cannot be taken apart by head"
-            )
-        except ReachedError as reached:
-            module, query, key, value, *rest, options = reached.args
-        plain = partial(sys.modules[type(module).__module__].eager_attention_forward, module)
-        if which is None:
-            results = plain(query, key, value, *rest, **options)[0]
-        else:
-            results = _apart(plain, which, query, key, value, *rest, **options)
-        outputs: list[Tensor] = []
+        results, architecture, outputs = (
+            self._results(layer, states, which, block),
+            self._lm.architecture,
+            list[Tensor](),
+        )
         with (
-            _attending(lambda *_args, **_options: (results, None)),
-            leaving(self._lm.architecture.attention_output(layer), outputs.append),
-            leaving(self._lm.architecture.whole_ffn(layer), _zeros),
+            through(architecture, Site("heads", layer), lambda _: results),
+            leaving(architecture.attention_output(layer), outputs.append),
+            leaving(architecture.whole_ffn(layer), _zeros),
         ):
             added = _state(block(torch.zeros_like(stream.total)))
         parts_of_heads = self._by_head(layer, results, outputs[0], added) if stream.keeps else None
         stream.add(self._graph.n_heads, added, parts_of_heads)
+
+    def _results(self, layer: int, states: Tensor, which: Tensor, block: Callable[[Tensor], Any]) -> Tensor:
+        """The heads' results, (n, position, head, head size), each with the query, key and value of its own inputs.
+
+        Args:
+            layer: which.
+            states: (m, position, d_model).
+            which: of them each reader reads, (n, reader): all heads' q, then k, then v.
+            block: runs the layer.
+        """
+        n_heads, found = self._graph.n_heads, list[Tensor]()
+        # Of heads that read the same states one row is run, with all heads in it.
+        read, row = which.unflatten(1, (3, n_heads)).transpose(1, 2).flatten(0, 1).unique(dim=0, return_inverse=True)
+
+        def stop(results: Tensor) -> None:
+            if self._cache.sources is None:  # keys and values came through the cache
+                found.append(results)
+            raise ReachedError
+
+        used, place = read[:, 1:].T.unique(return_inverse=True)  # the rows behind the heads' are for these alone
+        self._cache.sources = len(read) + torch.cat([place, place.new_zeros(2, len(used))], 1)
+        with suppress(ReachedError), through(self._lm.architecture, Site("heads", layer), stop):
+            block(states[torch.cat([read[:, 0], used])])
+        if not found:
+            raise UnsupportedModelError(
+                f"{name_of(self._lm.model)}: its attention does not keep keys and values in the usual cache, so that "
+                "it cannot be taken apart by head"
+            )
+        return found[0][row.view(-1, n_heads), :, torch.arange(n_heads, device=row.device)].transpose(1, 2)
 
     def _by_head(self, layer: int, results: Tensor, output: Tensor, added: Tensor) -> Tensor:
         """What each head adds, (n, head, position, d_model), of its results, (n, position, head, head size)."""
@@ -193,7 +221,7 @@ class SplitForward:
 
     def _ffn(self, layer: int, entering: Tensor, block: Callable[[Tensor], Any]) -> Tensor:
         """What the FFN adds at states, (n, position, d_model)."""
-        with _attending(_nothing), leaving(self._lm.architecture.attention(layer), _zeros):
+        with leaving(self._lm.architecture.attention(layer), _zeros):
             return _state(block(entering)) - entering
 
 
@@ -205,23 +233,20 @@ def graph_of(lm: LanguageModel, ids: list[int]) -> Graph:
         ids: the tokens of any prompt, by which it is looked at; not of padding, whose embedding may be zero.
 
     Raises:
-        UnsupportedModelError: the model is an encoder or an encoder-decoder, has layers of unlike numbers of heads, or
-            an edit that is routed by the prompt; or what a layer adds is not what its attention and its FFN add.
+        UnsupportedModelError: the model is an encoder or an encoder-decoder, keeps no keys and values in a cache, or
+            has an edit that is routed by the prompt; or what a layer adds is not what its attention and its FFN add.
     """
     what = "a circuit"
     lm.architecture.require_one_text(what)
     lm.architecture.require_causal(what)
     if lm.routing.active:
         raise UnsupportedModelError(f"{what} needs weights that do not depend on the prompt; revert the routed edits")
-    heads = {lm.architecture.n_heads(layer) for layer in range(lm.n_layers)}
-    if len(heads) > 1:
-        raise UnsupportedModelError(f"{name_of(lm.model)}: its layers have unlike numbers of heads, {sorted(heads)}")
     batch, seen = lm.batch([ids]), list[Tensor]()
     with lm.alone, leaving(lm.architecture.whole_ffn(0), lambda output: seen.append(_state(output).clone())):
         forward_to(lm, batch, 0)
         with leaving(lm.architecture.attention(0), _zeros):
             forward_to(lm, batch, 0)
-    graph = Graph(lm.n_layers, heads.pop(), parallel=torch.equal(*seen))
+    graph = Graph(lm.n_layers, lm.architecture.n_heads(0), parallel=torch.equal(*seen))
     with torch.no_grad():
         logits = SplitForward(lm, graph, ids).run()[0].float().softmax(-1)
         wanted = forward_logits(lm, batch, batch.lengths - 1).float().softmax(-1)
@@ -232,60 +257,6 @@ def graph_of(lm: LanguageModel, ids: list[int]) -> Graph:
             f"probabilities are off by {apart:.2g}), so that it has no graph of edges; or it gives no numbers"
         )
     return graph
-
-
-@contextmanager
-def _own_attention(lm: LanguageModel) -> Iterator[None]:
-    """Inside the block the model's attention is computed by `_attend`."""
-    config = lm.model.config
-    before = config._attn_implementation
-    try:
-        config._attn_implementation = NAME
-        yield
-    finally:
-        config._attn_implementation = before
-
-
-@contextmanager
-def _attending(function: Attend) -> Iterator[None]:
-    token = _attend.set(function)
-    try:
-        yield
-    finally:
-        _attend.reset(token)
-
-
-def _stop(*args: Any, **options: Any) -> tuple[Tensor, None]:
-    raise ReachedError(*args, options)  # with what attention is given
-
-
-def _nothing(_module: Any, query: Tensor, _key: Tensor, value: Tensor, *_: Any, **_options: Any) -> tuple[Tensor, None]:
-    rows, heads, positions, _width = query.shape
-    return value.new_zeros(rows, positions, heads, value.shape[-1]), None
-
-
-def _apart(plain: Any, which: Tensor, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **options: Any) -> Tensor:
-    """Attention in which each head has the query, key and value of its own inputs.
-
-    Args:
-        plain: the model's, of query, key and value.
-        which: which state each reader reads, (n, reader): all heads' q, then k, then v.
-        query: (state, head, position, width).
-        key: (state, key-value head, position, width).
-        value: likewise.
-        rest: what else `plain` takes.
-        options: likewise.
-
-    Returns:
-        the heads' results, (n, position, head, width).
-    """
-    n_heads, shared = query.shape[1], query.shape[1] // key.shape[1]
-    head = torch.arange(n_heads, device=query.device)
-    of_query, of_key, of_value = which.unflatten(1, (3, n_heads)).unbind(1)
-    query, key, value = query[of_query, head], key[of_key, head // shared], value[of_value, head // shared]
-    # A group's heads have a key each, and the model computes with one a group: so in turn with each one's.
-    turns = [plain(query, key[:, i::shared], value[:, i::shared], *rest, **options)[0] for i in range(shared)]
-    return torch.stack([turn[:, :, i::shared] for i, turn in enumerate(turns)], 3).flatten(2, 3)
 
 
 def _state(output: Any) -> Tensor:

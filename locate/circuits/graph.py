@@ -36,7 +36,7 @@ class Graph:
     @property
     def n_sources(self) -> int:
         """How many sources there are."""
-        return 1 + self.n_layers * (self.n_heads + 1)
+        return self.first_head(self.n_layers)
 
     @property
     def n_readers(self) -> int:
@@ -63,18 +63,17 @@ class Graph:
 
     def reads_ffn(self, layer: int) -> slice:
         """The number of a layer's FFN among the readers; in that of the layer behind the last: of the logits."""
-        place = layer * (3 * self.n_heads + 1) + (3 * self.n_heads if layer < self.n_layers else 0)
-        return slice(place, place + 1)
+        behind = min(self.reads_attention(layer).stop + 1, self.n_readers)
+        return slice(behind - 1, behind)
 
     @cached_property
     def counts(self) -> Tensor:
         """How many sources, counted from the first, each reader reads, (reader,)."""
-        found = torch.zeros(self.n_readers, dtype=torch.long)
+        found: list[int] = []
         for layer in range(self.n_layers):
-            found[self.reads_attention(layer)] = self.first_head(layer)
-            found[self.reads_ffn(layer)] = self.first_head(layer) if self.parallel else self.ffn(layer)
-        found[-1] = self.n_sources
-        return found
+            first = self.first_head(layer)
+            found += [first] * 3 * self.n_heads + [first if self.parallel else self.ffn(layer)]
+        return torch.tensor([*found, self.n_sources])
 
     @cached_property
     def exists(self) -> Tensor:

@@ -87,10 +87,8 @@ def _edges(axes: Axes, graph: Graph, edges: Sequence[int], scores: Tensor) -> No
 
 
 def _source_place(graph: Graph, source: int) -> tuple[int, int]:
-    if source == 0:
-        return -1, graph.n_heads + 1
-    layer, part = divmod(source - 1, graph.n_heads + 1)
-    return layer, part
+    layer, part = divmod(source - 1, graph.n_heads + 1)  # the embedding stands before layer 0
+    return layer, part if source else graph.n_heads + 1
 
 
 def _reader_place(graph: Graph, reader: int) -> tuple[int, int]:

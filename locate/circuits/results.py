@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import torch
 from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
@@ -242,10 +243,10 @@ class CircuitSurvey(SavedResult, file="circuits"):
         if any((each.shares, each.by) != (shares, by) for each in circuits):
             raise ValueError("these circuits are of unlike sizes or rankings; put together those of one run")
         groups = [each.fact.subject for each in circuits]
-        none, everything = ([float(each.ends[end]) for each in circuits] for end in (0, 1))
+        none, everything = torch.stack([each.ends for each in circuits], 1).tolist()
         curves, cpr, cmd = {}, {}, {}
         for row, name in enumerate(by):
-            columns = [[float(each.values[row, place]) for each in circuits] for place in range(len(shares))]
+            columns = torch.stack([each.values[row] for each in circuits], 1).tolist()
             curves[name] = tuple(
                 _bounded([column, none, everything], groups, lambda *means: _ratios(*means)[0]) for column in columns
             )

@@ -57,9 +57,8 @@ class Ablation:
             kept: which edges each circuit keeps, (circuit, edge).
             known: of how many of the first sources all edges are kept, and all those between them.
         """
-        per_row = 3 * self.graph.n_heads * self.clean.shape[1]
         found = []
-        for some in kept.split(max(1, MAX_TOKENS // per_row)):
+        for some in kept.split(self._rows(MAX_TOKENS)):
             reads = _Patched(self.graph, self.graph.kept(some).to(self.clean), self.ablated)
             rows = self.clean[None, :known].expand(len(some), -1, -1, -1)
             found.append(self.metric(self.forward.run(reads, rows, self.constants_after(known), keep=True)[0]))
@@ -71,10 +70,8 @@ class Ablation:
         Args:
             known: what the first sources write in each row, (n, source, position, d_model).
         """
-        positions = known.shape[2]
         found = known.new_zeros(self.graph.n_readers, *known.shape[2:])
-        per_row = 3 * self.graph.n_heads * positions
-        for some in known.split(max(1, MAX_TOKENS // 4 // per_row)):
+        for some in known.split(self._rows(MAX_TOKENS // 4)):
             reads = _Watched()
             with differentiable():
                 rows = some.detach().requires_grad_()
@@ -83,6 +80,9 @@ class Ablation:
             for (readers, _), gradient in zip(reads.seen, gradients, strict=True):
                 found[readers] += gradient.unflatten(0, (len(some), -1)).sum(0) / len(known)
         return found
+
+    def _rows(self, tokens: int) -> int:
+        return max(1, tokens // (3 * self.graph.n_heads * self.clean.shape[1]))
 
     def constants_after(self, known: int) -> Tensor:
         """What belongs to no source in what the first `known` sources write, (position, d_model)."""
@@ -124,36 +124,30 @@ def attribute(task: Ablation, method: Method, steps: int) -> Tensor:
         method: see above.
         steps: n.
     """
-    graph = task.graph
+    graph, embedding = task.graph, slice(0, 1)
     difference = (task.clean - task.ablated).flatten(1)
-    if method == "eap":
-        return _products(task.gradients(task.clean[None, :1]), difference)[graph.exists]
-    scores = difference.new_zeros(graph.n_readers, graph.n_sources)
-    parts = [slice(0, 1)]
-    if method == "eap_ig_activations":
-        for layer in range(graph.n_layers):
-            parts += [slice(graph.first_head(layer), graph.ffn(layer)), slice(graph.ffn(layer), graph.ffn(layer) + 1)]
-    for part in parts:
-        gradients = task.gradients(_interpolated(task, part, steps))
-        chosen = part if method == "eap_ig_activations" else slice(None)
-        scores[:, chosen] = _products(gradients, difference[chosen])
-    return scores[graph.exists]
+    if method != "eap_ig_activations":
+        known = task.clean[None, :1] if method == "eap" else _interpolated(task, embedding, steps)
+        return (task.gradients(known).flatten(1) @ difference.T)[graph.exists]
+    parts = [embedding]
+    for layer in range(graph.n_layers):
+        parts += [slice(graph.first_head(layer), graph.ffn(layer)), slice(graph.ffn(layer), graph.ffn(layer) + 1)]
+    gradients = (task.gradients(_interpolated(task, part, steps)).flatten(1) for part in parts)
+    return torch.cat([each @ difference[part].T for each, part in zip(gradients, parts, strict=True)], 1)[graph.exists]
 
 
 @torch.no_grad()
 def exact(task: Ablation, edges: Sequence[int]) -> Tensor:
     """The exact scores of some edges, (n,): m(all) - m(all but the edge), a forward each."""
-    graph = task.graph
-    found = task.clean.new_zeros(len(edges))
-    # Layers below an edge's reader are as in the prompt.
-    starts = torch.tensor([graph.first_head(layer) for layer in range(graph.n_layers + 1)])
-    readers = graph.edges[list(edges), 0] // (3 * graph.n_heads + 1)
-    for layer in readers.unique().tolist():
-        places = (readers == layer).nonzero()[:, 0]
-        kept = torch.ones(len(places) + 1, graph.n_edges, dtype=torch.bool)
-        kept[torch.arange(len(places)), torch.tensor(list(edges))[places]] = False
-        *without, everything = task.values(kept, int(starts[layer])).unbind()
-        found[places] = everything - torch.stack(without)
+    graph, chosen = task.graph, torch.tensor(edges, dtype=torch.long)
+    found = task.clean.new_zeros(len(chosen))
+    layers = graph.edges[chosen, 0] // (3 * graph.n_heads + 1)
+    for layer in layers.unique().tolist():  # the layers below are as in the prompt
+        among = layers == layer
+        kept = torch.ones(int(among.sum()) + 1, graph.n_edges, dtype=torch.bool)
+        kept[:-1].scatter_(1, chosen[among, None], False)
+        values = task.values(kept, graph.first_head(layer))
+        found[among] = values[-1] - values[:-1]
     return found
 
 
@@ -168,22 +162,17 @@ def _interpolated(task: Ablation, part: slice, steps: int) -> Tensor:
     return rows
 
 
-def _products(gradients: Tensor, difference: Tensor) -> Tensor:
-    """(reader, source) of (reader, position, d_model) and (source, position * d_model)."""
-    return gradients.flatten(1) @ difference.T
-
-
 class _Watched:
     """Readers read the whole stream, and what each reads can be asked for a gradient."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[slice, Tensor]] = []
 
-    def __call__(self, stream: Stream, readers: slice) -> tuple[Tensor, Tensor | None]:
+    def __call__(self, stream: Stream, readers: slice) -> tuple[Tensor, Tensor]:
         n = readers.stop - readers.start
         states = stream.total.repeat_interleave(n, 0)
         self.seen.append((readers, states))
-        return states, torch.arange(len(states), device=states.device).view(-1, n) if n > 1 else None
+        return states, torch.arange(len(states), device=states.device).view(-1, n)
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +183,7 @@ class _Patched:
     kept: Tensor
     ablated: Tensor
 
-    def __call__(self, stream: Stream, readers: slice) -> tuple[Tensor, Tensor | None]:
+    def __call__(self, stream: Stream, readers: slice) -> tuple[Tensor, Tensor]:
         n = int(self.graph.counts[readers.start])
         states, which, n_states = [], [], 0
         for row, kept in enumerate(self.kept[:, readers, :n]):
@@ -203,4 +192,4 @@ class _Patched:
             states.append(carried.unflatten(1, self.ablated.shape[1:]) + stream.constants[row])
             which.append(n_states + number)
             n_states += len(alike)
-        return torch.cat(states), torch.stack(which) if len(kept) > 1 else None
+        return torch.cat(states), torch.stack(which)

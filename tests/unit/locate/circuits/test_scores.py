@@ -1,4 +1,7 @@
 import functools
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 import tiny
@@ -11,9 +14,15 @@ from corrigenda.forward.recording import forward_logits
 from locate.circuits.forward import graph_of
 from locate.circuits.scores import Ablation, ablation, attribute, exact, written
 
+NORMS = {
+    "llama": ("input_layernorm", "post_attention_layernorm"),
+    "bloom": ("input_layernorm", "post_attention_layernorm"),
+    "falcon": ("input_layernorm",),
+    "gpt_neo": ("ln_1", "ln_2"),
+    "gptj": ("ln_1",),
+}
+"""What stands before attention and the FFN; one norm where these stand side by side."""
 PROMPT, OTHER = [5, 9, 14, 22, 31, 8], [5, 9, 17, 25, 31, 8]
-REFUSED = ["bloom", "falcon", "gpt_neo", "gptj"]
-FAMILIES = [each for each in [*tiny.DECODERS, *tiny.MIXTURES] if each not in REFUSED]
 
 
 def metric(logits: Tensor) -> Tensor:
@@ -96,6 +105,85 @@ def test_exact_scores_are_those_by_brute_force() -> None:
         assert score == pytest.approx(everything - without, abs=2e-5), (edge, source, reader)
 
 
+class ByHooks:
+    """A model with plain hooks: what sources write, and m where a reader reads something else of one source."""
+
+    def __init__(self, family: str) -> None:
+        self.lm, self.family = tiny.build(family), family
+        self.norms = [[getattr(block, name) for name in NORMS[family]] for block in self.lm.architecture.blocks]
+
+    def written(self, ids: list[int]) -> dict[str, Tensor]:
+        parts, found = self.lm.architecture, dict[str, Tensor]()
+        hooks = [parts.block(0).register_forward_pre_hook(lambda _m, args: found.update(embedding=args[0]))]
+        for layer in range(4):
+
+            def heads(module: torch.nn.Module, args: tuple[Tensor], layer: int = layer) -> None:
+                for head, (z, columns) in enumerate(zip(args[0].split(8, -1), module.weight.split(8, 1), strict=True)):
+                    found[f"{layer}.head {head}"] = z @ columns.T
+
+            def ffn(_module: torch.nn.Module, _args: Any, output: Tensor, layer: int = layer) -> None:
+                found[f"{layer}.ffn"] = output.clone()
+
+            hooks += [parts.attention_output(layer).register_forward_pre_hook(heads)]
+            hooks += [parts.values(layer).register_forward_hook(ffn)]
+        self.metric(ids, hooks)
+        return found
+
+    def metric(self, ids: list[int], hooks: list[Any]) -> float:
+        try:
+            return plain(self.lm, ids)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def without(self, reader: str, change: Tensor) -> tuple[float, list[str]]:
+        """M where a reader reads so much more; and all readers that then do: heads may share a key and a value."""
+        if reader == "logits":
+            hook = self.lm.architecture.final_norm.register_forward_pre_hook(lambda _m, args: (args[0] + change,))
+            return self.metric(PROMPT, [hook]), [reader]
+        layer, _, part = reader.partition(".")
+        block, norm, readers = self.lm.architecture.block(int(layer)), self.norms[int(layer)][0], [reader]
+        if part == "ffn":
+            module, columns, norm = self.lm.architecture.keys(int(layer)), slice(None), self.norms[int(layer)][-1]
+        else:
+            head, kind = int(part[5]), "qkv".index(part[-1])
+            if self.family in ("gptj", "gpt_neo"):
+                around = block.attn if self.family == "gptj" else block.attn.attention
+                module, columns = getattr(around, f"{part[-1]}_proj"), slice(8 * head, 8 * head + 8)
+            else:  # one matrix: of BLOOM by head, of Falcon all queries and the one key and value of all heads
+                place = 3 * head + kind if self.family == "bloom" else (head, 4, 5)[kind]
+                module, columns = block.self_attention.query_key_value, slice(8 * place, 8 * place + 8)
+                if self.family == "falcon" and kind:
+                    readers = [f"{layer}.head {each}.{part[-1]}" for each in range(4)]
+        read: list[Tensor] = []
+
+        def changed(_module: torch.nn.Module, _args: Any, output: Tensor) -> Tensor:
+            output = output.clone()
+            output[..., columns] = module.forward(norm.forward(read[0] + change))[..., columns]
+            return output
+
+        hooks = [norm.register_forward_pre_hook(lambda _m, args: read.append(args[0]))]
+        return self.metric(PROMPT, [*hooks, module.register_forward_hook(changed)]), readers
+
+
+@pytest.mark.parametrize("family", ["bloom", "falcon", "gpt_neo", "gptj"])
+def test_exact_scores_are_those_by_plain_hooks(family: str) -> None:
+    """Each fifth edge; of Falcon's keys and values, which its heads share, those of all heads together."""
+    by_hooks = ByHooks(family)
+    task, written_there, instead = task_of(by_hooks.lm), by_hooks.written(PROMPT), by_hooks.written(OTHER)
+    for source, output in written_there.items():
+        assert torch.allclose(task.clean[task.graph.sources.index(source)], output, atol=1e-5)
+    graph, edges, everything = task.graph, range(0, task.graph.n_edges, 5), plain(by_hooks.lm, PROMPT)
+    for edge, score in zip(edges, exact(task, edges).tolist(), strict=True):
+        reader, source = graph.readers[graph.edges[edge, 0]], graph.sources[graph.edges[edge, 1]]
+        without, readers = by_hooks.without(reader, instead[source] - written_there[source])
+        if len(readers) > 1:
+            kept = torch.ones(1, graph.n_edges, dtype=torch.bool)
+            kept[0, [graph.number(source, each) for each in readers]] = False
+            score = everything - float(task.values(kept))
+        assert score == pytest.approx(everything - without, abs=2e-5), (edge, source, reader)
+
+
 @pytest.mark.parametrize("method", ["eap", "eap_ig", "eap_ig_activations"])
 def test_equal_inputs_give_zero(method: str) -> None:
     lm, task = llama()
@@ -104,18 +192,20 @@ def test_equal_inputs_give_zero(method: str) -> None:
     assert exact(same, [0, 100, 478]).abs().max() < 1e-6
 
 
-def test_edges_into_a_node_sum_to_its_score() -> None:
+@pytest.mark.parametrize("family", NORMS)
+def test_edges_into_a_node_sum_to_its_score(family: str) -> None:
     """(x - x') . dm/dx, x what a norm is given, from plain hooks: before attention (all q, k, v), FFN and logits."""
-    lm, task = llama()
+    lm = tiny.build(family)
+    task = task_of(lm)
     scores = task.graph.kept(torch.ones(1, task.graph.n_edges, dtype=torch.bool))[0].to(task.clean)
     scores[task.graph.exists] = attribute(task, "eap", 1)
     by_reader = scores.sum(1)
     for layer in range(4):
-        block = lm.model.model.layers[layer]
-        attention, ffn = node_score(lm, block.input_layernorm), node_score(lm, block.post_attention_layernorm)
-        assert float(by_reader[task.graph.reads_attention(layer)].sum()) == pytest.approx(attention, abs=1e-5)
-        assert float(by_reader[task.graph.reads_ffn(layer)].sum()) == pytest.approx(ffn, abs=1e-5)
-    assert float(by_reader[-1]) == pytest.approx(node_score(lm, lm.model.model.norm), abs=1e-5)
+        attention, ffn = (by_reader[each(layer)].sum() for each in (task.graph.reads_attention, task.graph.reads_ffn))
+        norms = [getattr(lm.architecture.block(layer), name) for name in NORMS[family]]
+        found = [attention, ffn] if len(norms) == 2 else [attention + ffn]
+        assert torch.stack(found).tolist() == pytest.approx([node_score(lm, norm) for norm in norms], abs=1e-5)
+    assert float(by_reader[-1]) == pytest.approx(node_score(lm, lm.architecture.final_norm), abs=1e-5)
 
 
 def node_score(lm: LanguageModel, norm: torch.nn.Module) -> float:
@@ -135,7 +225,7 @@ def node_score(lm: LanguageModel, norm: torch.nn.Module) -> float:
     return float(((seen[0] - seen[1]).detach() * gradient).sum())
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*tiny.DECODERS, *tiny.MIXTURES])
 def test_in_every_family_all_edges_give_the_prompt_and_none_the_counterfactual(family: str) -> None:
     """And to first order a small ablation is what the gradients say, for all edges."""
     lm = tiny.build(family)
@@ -152,15 +242,17 @@ def test_in_every_family_all_edges_give_the_prompt_and_none_the_counterfactual(f
     assert not any("forward" in vars(block) for block in lm.architecture.blocks)
 
 
-def test_integrated_scores_of_the_embedding_sum_to_the_difference_of_the_metric() -> None:
+@pytest.mark.parametrize("family", NORMS)
+def test_integrated_scores_of_the_embedding_sum_to_the_difference_of_the_metric(family: str) -> None:
     """Integrated gradients are complete: over the embedding's edges, m after the prompt less m after the other one."""
-    lm, task = llama()
+    lm = tiny.build(family)
+    task = task_of(lm)
     of_embedding = task.graph.edges[:, 1] == 0
     total = float(attribute(task, "eap_ig", 200)[of_embedding].sum())
     assert total == pytest.approx(plain(lm, PROMPT) - plain(lm, OTHER), abs=5e-3)
 
 
-@pytest.mark.parametrize("family", ["llama", "phi"])
+@pytest.mark.parametrize("family", [*NORMS, "phi"])
 def test_integrated_scores_of_a_module_sum_to_what_patching_it_does(family: str) -> None:
     """Also where attention and the FFN stand side by side."""
     lm = tiny.build(family)
@@ -177,7 +269,12 @@ def test_integrated_scores_of_a_module_sum_to_what_patching_it_does(family: str)
         )
 
 
-@pytest.mark.parametrize("family", REFUSED)
-def test_attention_that_cannot_be_taken_apart_is_refused(family: str) -> None:
+def test_attention_that_keeps_nothing_in_the_cache_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = tiny.build("llama")
+    monkeypatch.setattr(lm.model, "forward", partial(without_cache, lm.model.forward))
     with pytest.raises(UnsupportedModelError, match="cannot be taken apart by head"):
-        graph_of(tiny.build(family), PROMPT)
+        graph_of(lm, PROMPT)
+
+
+def without_cache(forward: Callable[..., Any], **given: Any) -> Any:
+    return forward(**given | {"past_key_values": None, "use_cache": False})
