@@ -37,21 +37,21 @@ NAME, SCRIPT = "frontier", "frontier.py"
 MODELS = {"qwen2.5-coder-0.5b": "bfloat16", "smollm2-135m": "float32"}
 """The models, and the precision of their runs."""
 OPEN = "open"
+FRAMES = ("editor=memit", "editor.frames.number=6")
+STEPS = ("editor.value.steps=30", "editor.value.lr=0.1", "editor.value.confident_steps=null")
 ROWS: dict[str, tuple[str, tuple[str, ...]]] = {
     "memit": ("`memit`", ("editor=memit",)),
-    "memit_general": ("`memit_general`", ("editor=memit_general",)),
+    "frames_steps": ("`memit` over six other ways to ask, too, *steps*", (*FRAMES, *STEPS)),
     "grace_wide": ("`grace_wide`", ("editor=grace_wide",)),
     "scoped": ("`scoped`", ("editor=scoped",)),
     OPEN: ("the same, its gate open wherever the subject is named", ("editor=scoped", "editor.threshold=-1")),
 }
 """By name, what it is, and the settings of its run."""
-FRAMES = ("editor=memit", "editor.frames.number=6")
-STEPS = ("editor.value.steps=30", "editor.value.lr=0.1", "editor.value.confident_steps=null")
 REPLAY = "editor.rule=replay"
 TRIED: dict[str, tuple[str, tuple[str, ...]]] = {
     "memit": ROWS["memit"],
     "frames": ("`memit` over six other ways to ask, too", FRAMES),
-    "frames_steps": ("`memit` over six other ways to ask, too, *steps*", (*FRAMES, *STEPS)),
+    "frames_steps": ROWS["frames_steps"],
     "replay": ("forward replay", ("editor=memit", REPLAY)),
     "replay_wide": (
         "forward replay over them, *steps*, changes of up to 1.5 times the state",
@@ -281,9 +281,9 @@ def draw(data: Mapping[str, Any], path: Path) -> None:
             axis.plot(*zip(*sorted(xy), strict=True), label=TITLES[gate])
         for row in ("memit", "grace_wide"):
             if row in one["rows"]:
-                of = one["rows"][row]
-                x, y = (100 * of[key]["mean"] for key in (f"answer_kept_{SUBJECT_KIND}", SAID[1]))
-                axis.plot(x, y, "o", label=row)
+                of = [one["rows"][row][key] for key in (f"answer_kept_{SUBJECT_KIND}", SAID[1])]
+                if all(of):
+                    axis.plot(*(100 * value["mean"] for value in of), "o", label=row)
         axis.set(title=name, xlabel="answers kept about the same subject, %", ylabel="says it on paraphrases, %")
         axis.axvline(100 * LEFT, color="grey", lw=0.5)
         axis.legend(fontsize=7, loc="lower left")

@@ -108,11 +108,12 @@ def only(holds: Callable[[Data], bool]) -> Verdict:
 
 
 def frontier(work_out: Callable[[Data], str]) -> Verdict:
-    """Of the largest set of a model."""
+    """Of a model's largest set in which `memit` was asked other questions about the subject."""
 
     def found(data: Data, model: str) -> str | None:
         shown = data["digest"]["shown"]
         sets = [one for n in (300, 100) if (one := shown.get(f"{model} counterfact {n}")) and "memit" in one["rows"]]
+        sets = [one for one in sets if one["rows"]["memit"]["answer_kept_same_subject"]]
         return work_out(sets[0]) if sets else None
 
     return found

@@ -23,7 +23,8 @@ def knowledge_base(way: str) -> Mapping[str, Any]:
 
 def frontier(row: str) -> Mapping[str, Any]:
     found = pages.read_data("frontier")["digest"]["shown"]["qwen2.5-coder-0.5b counterfact 300"]["rows"][row]
-    return {key: found[key]["mean"] for key in (*KEYS[:2], "answer_kept_same_subject", "answer_kept")}
+    keys = (*KEYS[:2], "answer_kept_same_subject", "answer_kept")
+    return {key: found[key] and found[key]["mean"] for key in keys}
 
 
 def rounds() -> Mapping[str, Any]:
@@ -48,10 +49,10 @@ def test_the_figures_of_the_readme_are_in_the_data() -> None:
     assert len(shown) == len(figures)
     for row, values in zip(shown, figures, strict=True):
         for cell, key in zip(row, values, strict=False):  # the first table names a page where the second has a figure
-            # zsRE's locality questions rank nothing (docs/limits.md), so the README leaves them out.
+            # zsRE's locality questions rank nothing (docs/limits.md), and not every row was asked about the same subject.
             if cell != "-":
                 assert cell == f"{100 * values[key]:.0f}", (row, key)
-    assert [cell for row in shown for cell in row].count("-") == 1
+    assert [cell for row in shown for cell in row].count("-") == 2
 
 
 def test_the_yardsticks_of_the_readme_are_in_the_data() -> None:
