@@ -107,14 +107,13 @@ def only(holds: Callable[[Data], bool]) -> Verdict:
     return found
 
 
-def frontier(work_out: Callable[[Data], str]) -> Verdict:
-    """Of a model's largest set in which `memit` was asked other questions about the subject."""
+def frontier(key: str, work_out: Callable[[Data], str]) -> Verdict:
+    """Of a model's first set in which `memit` has a figure."""
 
     def found(data: Data, model: str) -> str | None:
         shown = data["digest"]["shown"]
-        sets = [one for n in (300, 100) if (one := shown.get(f"{model} counterfact {n}")) and "memit" in one["rows"]]
-        sets = [one for one in sets if one["rows"]["memit"]["answer_kept_same_subject"]]
-        return work_out(sets[0]) if sets else None
+        sets = (shown.get(f"{model} {name}") for name in ("counterfact 300", "counterfact 100", "zsre 100"))
+        return next((work_out(one) for one in sets if one and one["rows"].get("memit", {}).get(key)), None)
 
     return found
 
@@ -126,7 +125,7 @@ def keeps_half(found: Data) -> str:
 
 def beside_the_weights(found: Data) -> str:
     tests = found["tests"]["scoped"]
-    keys = ("paraphrase_free_generation_strict", "answer_kept_same_subject")
+    keys = ("paraphrase_free_generation_strict", "answer_kept")
     return "holds" if all(tests[key]["p"] < 0.05 and tests[key]["mean"] > 0 for key in keys) else "open"
 
 
@@ -201,8 +200,8 @@ FINDINGS: dict[str, Verdict] = {
     "real-models.md: products": nothing_told_apart("products"),
     "real-models.md: shipped text": nothing_told_apart("longer", gains=True),
     "leaderboard.md: both": board,
-    "frontier.md: same subject": frontier(keeps_half),
-    "frontier.md: entries": frontier(beside_the_weights),
+    "frontier.md: same subject": frontier("answer_kept_same_subject", keeps_half),
+    "frontier.md: entries": frontier("answer_kept", beside_the_weights),
     "rounds.md: twice": only(second_round),
     "rounds.md: layers": only(variants("token_accuracy", "1", "layers-1")),
     "rounds.md: ratio, holds": only(variants("token_accuracy", "1", "ratio-30")),
