@@ -191,6 +191,7 @@ class Circuits:
         return torch.stack([written(lm, graph, each.other_ids) for each in alike]).mean(0)
 
 
+@one_thread
 def knowledge_circuit(
     lm: LanguageModel, fact: Fact, answer: Answer = None, others: Iterable[Fact] | Fact = (), **settings: Any
 ) -> Circuit:
