@@ -22,7 +22,8 @@ def parse(record: Record) -> Fact:
 
 def write_facts(path: Path, facts: Iterable[Fact]) -> None:
     """Writes facts as JSON Lines, which `read_facts` reads."""
-    write_text(path, "".join(json.dumps(fact.to_dict(), ensure_ascii=False) + "\n" for fact in facts))
+    lines = (json.dumps(fact.to_dict(), ensure_ascii=False, allow_nan=False) + "\n" for fact in facts)
+    write_text(path, "".join(lines))
 
 
 def _without_nulls(value: object) -> object:

@@ -112,8 +112,8 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
             write_facts(path, facts_of(of, arguments.count, arguments.files))
         facts, place = tuple(read_facts(path)), Store(arguments.store / path.stem / model)
         name, known_rows = f"{model} {of} {len(facts)}", TRIED if of == ASIDE else ROWS
-        rows, probes = (sets.get(name, {}).get(key) for key in ("rows", "probes"))
-        rows = dict(rows or {})
+        there_is = sets.get(name, {"rows": {}, "probes": None})
+        rows, probes = dict(there_is["rows"]), there_is["probes"]
         for row in chosen(arguments.rows, known_rows, "row"):
             overrides = [
                 *("mode=batch", f"model={model}", f"model.dtype={MODELS[model]}", "data=facts"),
