@@ -8,19 +8,20 @@ the model's own. A head's part of what attention adds goes through a norm behind
 with it a norm is linear. What belongs to no source (a bias behind the heads) is a constant of the stream.
 """
 
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import DynamicCache
 
 from corrigenda import LanguageModel
 from corrigenda.errors import UnsupportedModelError
 from corrigenda.forward.recording import ReachedError, forward_logits, forward_to, watching
 from corrigenda.models.families import name_of
+from corrigenda.models.matrices import in_out, is_matrix
 from corrigenda.models.sites import Site, leaving, running, state_entering, through
 from locate.circuits.graph import Graph
 from locate.lens.parts import rows_of
@@ -106,6 +107,12 @@ class SplitForward:
         with watching(lm, ()) as watched:
             forward_to(lm, self._batch, 0)
         self._tuple = watched.tuples
+        parts, attention, around_heads = lm.architecture, [], []
+        for layer in range(lm.n_layers):
+            attention.append(_matrices(parts.attention(layer)))
+            output, ffn = parts.attention_output(layer), parts.ffn(layer) or parts.whole_ffn(layer)
+            around_heads.append([each for each in attention[-1] if each is not output] + _matrices(ffn))
+        self._attention, self._around_heads = attention, around_heads
 
     def run(
         self,
@@ -173,6 +180,7 @@ class SplitForward:
             list[Tensor](),
         )
         with (
+            _idle(self._around_heads[layer]),
             through(architecture, Site("heads", layer), lambda _: results),
             leaving(architecture.attention_output(layer), outputs.append),
             leaving(architecture.whole_ffn(layer), _zeros),
@@ -221,7 +229,7 @@ class SplitForward:
 
     def _ffn(self, layer: int, entering: Tensor, block: Callable[[Tensor], Any]) -> Tensor:
         """What the FFN adds at states, (n, position, d_model)."""
-        with leaving(self._lm.architecture.attention(layer), _zeros):
+        with _idle(self._attention[layer]), leaving(self._lm.architecture.attention(layer), _zeros):
             return _state(block(entering)) - entering
 
 
@@ -262,6 +270,21 @@ def graph_of(lm: LanguageModel, ids: list[int]) -> Graph:
 def _state(output: Any) -> Tensor:
     state: Tensor = output[0] if isinstance(output, tuple) else output
     return state
+
+
+def _matrices(module: nn.Module) -> list[nn.Module]:
+    """The matrices of a module."""
+    return [part for part in module.modules() if is_matrix(part)]
+
+
+@contextmanager
+def _idle(matrices: Iterable[nn.Module]) -> Iterator[None]:
+    """Inside the ``with`` block matrices answer with zeros: their products would not be looked at."""
+    with ExitStack() as stack:
+        for matrix in matrices:
+            width = in_out(matrix)[1]
+            stack.enter_context(running(matrix, lambda x, width=width: x.new_zeros(*x.shape[:-1], width)))
+        yield
 
 
 def _zeros(output: Any) -> Any:

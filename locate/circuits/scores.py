@@ -185,11 +185,12 @@ class _Patched:
 
     def __call__(self, stream: Stream, readers: slice) -> tuple[Tensor, Tensor]:
         n = int(self.graph.counts[readers.start])
-        states, which, n_states = [], [], 0
+        ablated, states, which, n_states = self.ablated[:n], [], [], 0
+        without = ablated.sum(0)
         for row, kept in enumerate(self.kept[:, readers, :n]):
             alike, number = kept.unique(dim=0, return_inverse=True)  # readers of the same edges read the same
-            carried = alike @ stream.kept[row, :n].flatten(1) + (1 - alike) @ self.ablated[:n].flatten(1)
-            states.append(carried.unflatten(1, self.ablated.shape[1:]) + stream.constants[row])
+            carried = (alike @ (stream.kept[row, :n] - ablated).flatten(1)).unflatten(1, without.shape)
+            states.append(carried + (without + stream.constants[row]))
             which.append(n_states + number)
             n_states += len(alike)
         return torch.cat(states), torch.stack(which)
