@@ -19,7 +19,7 @@ from corrigenda import ContextEdit, Edit, LanguageModel, Origin
 from corrigenda.edits.coefficients import CoefficientEdit
 from corrigenda.edits.side_memory import SideMemoryEdit, routing_score
 from eval import EvalSettings
-from eval.lm_eval.harness import Harness
+from eval.lm_eval.harness import Harness, paired
 from eval.scoring.probabilities import score
 
 pytest.importorskip("lm_eval", reason="needs the package lm_eval (the extra harness)")
@@ -256,3 +256,42 @@ def without_lm_eval(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_the_package() -> None:
     with pytest.raises(ImportError, match="the extra 'harness', or pip install 'lm_eval>="):
         Harness(["arc_easy"])
+
+
+def accuracy(lm: LanguageModel, before: str = "") -> float:
+    right = 0
+    for number, (question, choices) in enumerate(zip(QUESTIONS, CHOICES, strict=True)):
+        values = [log_prob(lm, question, choice, before) for choice in choices]
+        right += values.index(max(values)) == number % 2
+    return right / len(QUESTIONS)
+
+
+@pytest.mark.parametrize("name", ["low_rank", "coefficient", "context"])
+def test_choices_before_and_after(lm: LanguageModel, folder: Path, name: str) -> None:
+    before = accuracy(lm)
+    edit = EDITS[name](lm)
+    with edit.applied(lm):
+        after = accuracy(lm, lm.edits.before(""))
+        found = Harness(["own_choice"], folder=folder, own_only=True).before_and_after(lm)
+    assert found == {"own_choice": {"acc": {"before": pytest.approx(before), "after": pytest.approx(after)}}}
+    if name != "context":
+        assert before != after  # so the edit is seen
+
+
+def test_answers_before_and_after(lm: LanguageModel, folder: Path) -> None:
+    with random_update(lm, 0.6).applied(lm):
+        same = [lm.generate(q, 2) for q in QUESTIONS]
+        found = Harness(["own_answer"], folder=folder, own_only=True).before_and_after(lm)
+    right = sum(lm.generate(q, 2) == said for q, said in zip(QUESTIONS, same, strict=True))
+    assert right < len(QUESTIONS)
+    assert found["own_answer"]["exact_match"] == {"before": 1.0, "after": pytest.approx(right / len(QUESTIONS))}
+
+
+def test_limit_and_known_before(lm: LanguageModel, folder: Path) -> None:
+    harness = Harness(["own_choice", "own_answer"], folder=folder, own_only=True, limit=2)
+    scores = harness.run(lm)
+    assert scores.keys() == {"own_choice", "own_answer"}
+    assert scores["own_choice"]["acc"] in (0.0, 0.5, 1.0)
+    unedited = harness.before_and_after(lm)
+    assert unedited["own_choice"]["acc"] == {"before": None, "after": scores["own_choice"]["acc"]}
+    assert paired({"own_choice": {"acc": 0.25}}, scores)["own_choice"]["acc"]["before"] == 0.25
