@@ -21,6 +21,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -29,13 +30,17 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from corrigenda import Fact
 from corrigenda.intervals import interval
 from corrigenda.runs.environment import machine, versions
+from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.ids import code_version
 from corrigenda.system.files import write_json, write_text
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
+OUTPUTS, FILES = ROOT / "outputs", ROOT.parent / "shared" / "data"
+"""Where runs are kept, and where the files of facts lie."""
 MADE = "made.json"
 TIMES = ("begun", "ended", "load")
 UNKNOWN = "unknown"
@@ -68,9 +73,9 @@ class Report:
     Attributes:
         name: of the page and of its data, docs/NAME.md and docs/data/NAME.json.
         script: the command's file in docs/reports.
-        title: what the command is for, in a line.
+        title: what the command is for, in its first line.
         options: adds the first step's options.
-        collect: the first step, from the options to what it found; None where it is not finished.
+        collect: the first step, from the options to what it found; None, or `NotFinished`, where it is not finished.
         page: writes the page from the data into a folder, and returns the files.
         digest: the statistics that the page shows, from the figures; JSON values.
         pictures: by file name in docs/figures, what draws it from the data to a path.
@@ -78,7 +83,7 @@ class Report:
 
     name: str
     script: str
-    title: str
+    title: str | None
     options: Callable[[argparse.ArgumentParser], None]
     collect: Callable[[argparse.Namespace], Collected | None]
     page: Callable[[Mapping[str, Any], Path], list[Path]]
@@ -87,7 +92,7 @@ class Report:
 
     def main(self, arguments: list[str] | None = None) -> None:
         """The command line of all steps."""
-        parser = argparse.ArgumentParser(description=self.title)
+        parser = argparse.ArgumentParser(description=(self.title or "").partition("\n")[0])
         steps = parser.add_subparsers(dest="step", required=True)
         told = {"collect": f"make docs/data/{self.name}.json from runs; goes on where it stopped"}
         told["page"] = f"make docs/{self.name}.md from docs/data/{self.name}.json"
@@ -104,7 +109,10 @@ class Report:
             return
         if options.step == "collect":
             given = sys.argv[1:] if arguments is None else arguments
-            found = self.collect(options)
+            try:
+                found = self.collect(options)
+            except NotFinished:
+                found = None
             if found is None:
                 print("not finished yet; give the same command again to go on")
                 sys.exit(3)
@@ -126,6 +134,65 @@ class Report:
         for name, draw in self.pictures.items():
             draw(data, pictures / name)
         return [*pages, *(pictures / name for name in self.pictures)]
+
+
+# -- the first step's options, and its time
+
+COMMON: Mapping[str, dict[str, Any]] = {
+    "--model": {"default": "smollm2-135m"},
+    "--files": {"type": Path, "default": FILES, "help": "folder of the data files"},
+    "--minutes": {"type": float, "help": "stop after so long, to go on another time"},
+    "--write": {"action": "store_true", "help": "run nothing, write what there is"},
+    "--anew": {"action": "store_true", "help": "keep nothing of the data file that there is"},
+    "overrides": {"nargs": "*", "help": "of the configuration, for all runs, e.g. eval.max_new_tokens=10"},
+}
+"""Options that several commands have; with --anew see `kept`."""
+
+
+def asking(*common: str, **own: Any) -> Callable[[argparse.ArgumentParser], None]:
+    """What adds options to a first step.
+
+    Args:
+        common: of `COMMON`.
+        own: by name the default, alone or with what help says. Its type is the option's; False is for a flag.
+    """
+
+    def add(parser: argparse.ArgumentParser) -> None:
+        for name in common:
+            parser.add_argument(name, **COMMON[name])
+        for name, told in own.items():
+            default, told = told if isinstance(told, tuple) else (told, None)
+            given = {"action": "store_true"} if default is False else {"default": default, "type": type(default)}
+            if isinstance(default, Path):
+                given["type"] = Path
+            parser.add_argument(f"--{name.replace('_', '-')}", help=told, **given)
+
+    return add
+
+
+def keeping_option(parser: argparse.ArgumentParser) -> None:
+    """Adds the option of a first step that begins with what its data file has (`kept`)."""
+    asking("--anew")(parser)
+
+
+def of(known: Iterable[str]) -> tuple[str, str]:
+    """An option that takes some of these names."""
+    return "", f"comma-separated, of {', '.join(known)}; by default all"
+
+
+class NotFinished(Exception):
+    """The time was up before all was done; what is done is kept."""
+
+
+def deadline_of(arguments: argparse.Namespace) -> float | None:
+    """When the time of --minutes is up, by the monotonic clock; None without a limit."""
+    return None if arguments.minutes is None else time.monotonic() + 60 * arguments.minutes
+
+
+def go_on(deadline: float | None) -> None:
+    """Raises `NotFinished` where the time is up."""
+    if deadline is not None and time.monotonic() > deadline:
+        raise NotFinished
 
 
 def anywhere(given: Sequence[str]) -> list[str]:
@@ -155,6 +222,47 @@ def making(folder: Path, uses: Iterable[str] = ()) -> Iterator[None]:
         write_json(folder / MADE, [*earlier, note])
         last.callback(write_json, folder / MADE, [*earlier, note])
         yield
+
+
+def once(path: Path, find: Callable[[], Any], uses: Iterable[str] = (), deadline: float | None = None) -> Any:
+    """What is found, from a file where it is there, else found and kept there, with how it was made in its folder.
+
+    Raises:
+        NotFinished: it is not there, and the time is up.
+    """
+    if not path.is_file():
+        go_on(deadline)
+        print(path.parent, file=sys.stderr)
+        with making(path.parent, uses):
+            write_json(path, find())
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def records(
+    folder: Path,
+    facts: Iterable[Fact],
+    find: Callable[[Fact], Mapping[str, Any]],
+    uses: Iterable[str] = (),
+    deadline: float | None = None,
+) -> Iterator[Mapping[str, Any]]:
+    """What is found of each fact, from a folder of records where it is there, else found and kept there.
+
+    Raises:
+        NotFinished: one is not there, and the time is up.
+    """
+    kept_in = RunFolder(folder)
+    there = {record["id"]: record for record in kept_in.cases()}
+    with ExitStack() as noted:
+        begun = False
+        for fact in facts:
+            if fact.id not in there:
+                go_on(deadline)
+                if not begun:  # nothing is noted where all are there
+                    begun = True
+                    noted.enter_context(making(folder, uses))
+                there[fact.id] = find(fact)
+                kept_in.append(there[fact.id])
+            yield there[fact.id]
 
 
 @contextmanager
@@ -281,11 +389,6 @@ def numbers_in(ranges: str, n: int = sys.maxsize) -> list[int]:
             raise SystemExit(f"--facts {part}: write FIRST-LAST, of the {n} facts of the file")
         found += range(int(first), int(last) + 1)
     return found
-
-
-def keeping_option(parser: argparse.ArgumentParser) -> None:
-    """Adds the option of a first step that begins with what its data file has (`kept`)."""
-    parser.add_argument("--anew", action="store_true", help="keep nothing of the data file that there is")
 
 
 def kept(name: str, arguments: argparse.Namespace) -> Collected | None:

@@ -31,9 +31,14 @@ def against(left: Mapping[str, Any], right: Mapping[str, Any], keys: Sequence[st
         above, below = (values_of(row, key) for row in (right, left))
         if (compared := compare(above, below, subjects)) is not None:
             found[key] = {"mean": compared.difference, "p": compared.p}
-    for one, p in zip(found.values(), holm([one["p"] for one in found.values()]), strict=True):
-        one["p"] = p
+    corrected([*found.values()])
     return found
+
+
+def corrected(tests: Sequence[dict[str, Any]], to: str = "p") -> None:
+    """Writes into each of a table's tests its "p" corrected for all of them (Holm)."""
+    for one, p in zip(tests, holm([one["p"] for one in tests]), strict=True):
+        one[to] = p
 
 
 def values_of(row: Mapping[str, Any], key: str) -> dict[Hashable, tuple[float, ...]]:
