@@ -13,14 +13,14 @@ forgets it.
 """
 
 import argparse
-import time
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from many_facts_methods import DATA, FEW_STEPS, METHODS
 from many_facts_page import NAME, SCRIPT, digest, nothing, page
-from pages import ROOT, Collected, Report, data_path, keeping_option, kept
+from pages import OUTPUTS, Collected, Report, asking, data_path, deadline_of, kept, some_of
 from runs import chosen, how_made, read_json, run, without_generation, write_others
 
 from corrigenda import load
@@ -61,27 +61,19 @@ class Task(NamedTuple):
         return f"{self.data} {self.method}" + ("" if self.order is None else f" order {self.order}")
 
 
-# -- the first step
-
-
-def options(parser: argparse.ArgumentParser) -> None:
-    """The first step's options."""
-    parser.add_argument("--t", type=int, default=CHECKPOINTS[-1], help="facts; as many as a file has, if it has fewer")
-    parser.add_argument("--batch", type=int, default=BATCH, help="facts edited in one call")
-    parser.add_argument("--scored", type=int, default=SCORED, help="the most facts scored at a checkpoint")
-    parser.add_argument("--checkpoints", default=",".join(map(str, CHECKPOINTS)))
-    parser.add_argument("--orders", type=int, default=3, help="how many orders, the file's among them")
-    parser.add_argument("--order-t", type=int, default=300, help="facts of the other orders")
-    parser.add_argument("--data", default="", help=f"comma-separated, of {', '.join(DATA)}; by default all")
-    parser.add_argument("--methods", default="", help=f"comma-separated, of {', '.join(METHODS)}; by default all")
-    parser.add_argument("--model", default="smollm2-135m", help="its name in conf/model")
-    parser.add_argument("--files", type=Path, default=ROOT.parent / "shared" / "data", help="folder of the data files")
-    parser.add_argument("--store", type=Path, default=ROOT / "outputs" / NAME)
-    parser.add_argument("--minutes", type=float, default=None, help="stop after so long, to go on another time")
-    parser.add_argument("--write", action="store_true", help="run nothing, write what there is")
-    parser.add_argument("--lacking", action="store_true", help="run nothing that the data file has already")
-    keeping_option(parser)
-    parser.add_argument("overrides", nargs="*", help="of the configuration, for all runs, e.g. eval.max_new_tokens=10")
+options = asking(
+    *("--model", "--files", "--minutes", "--write", "--anew", "overrides"),
+    t=(CHECKPOINTS[-1], "facts; as many as a file has, if it has fewer"),
+    batch=(BATCH, "facts edited in one call"),
+    scored=(SCORED, "the most facts scored at a checkpoint"),
+    checkpoints=",".join(map(str, CHECKPOINTS)),
+    orders=(3, "how many orders, the file's among them"),
+    order_t=(300, "facts of the other orders"),
+    data=some_of(DATA),
+    methods=some_of(METHODS),
+    store=OUTPUTS / NAME,
+    lacking=(False, "run nothing that the data file has already"),
+)
 
 
 def collect(arguments: argparse.Namespace) -> Collected | None:
@@ -96,7 +88,7 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
         there = earlier.figures["data"] if earlier and arguments.lacking else {}
         open_tasks = [task for task in found if not ended(task, store) and not has(there, task)]
         print(f"{len(open_tasks)} sequences are left", flush=True)
-        deadline = time.monotonic() + 60 * arguments.minutes if arguments.minutes else None
+        deadline = deadline_of(arguments)
         if not all(run([*task.overrides, *size_of(task, found, store)], store, deadline) for task in open_tasks):
             return None
     return gathered(found, arguments, earlier)
@@ -247,7 +239,7 @@ def curve_of(task: Task, store: Store, given: dict[str, StoredRun]) -> dict[str,
         stored = max(of_limit, key=lambda one: len(points_of(one.path)))
         for point in points_of(stored.path):
             if (t := str(point["t"])) not in found["limits"]:
-                found["points"] = sorted([*found["points"], point], key=lambda one: int(one["t"]))
+                found["points"] = sorted([*found["points"], point], key=itemgetter("t"))
                 found["facts"][t] = facts_at(stored, point["t"], DATA[task.data][1])
                 found["limits"][t] = limit
                 given[f"{task.name} to {limit}"] = stored
@@ -273,10 +265,9 @@ def added(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
             better = [t for t, limit in other["limits"].items() if limit <= one["limits"].get(t, limit)]
             points = [point for point in one["points"] if str(point["t"]) not in better]
             points += [point for point in other["points"] if str(point["t"]) in better]
-            merged = {"points": sorted(points, key=lambda point: int(point["t"]))}
-            for key in ("facts", "limits"):
-                merged[key] = one[key] | {t: other[key][t] for t in better}
-            together[data][method] = merged | {"orders": one["orders"] | other["orders"]}
+            merged = {key: one[key] | {t: other[key][t] for t in better} for key in ("facts", "limits")}
+            merged |= {"points": sorted(points, key=itemgetter("t")), "orders": one["orders"] | other["orders"]}
+            together[data][method] = merged
     return together
 
 
@@ -296,7 +287,7 @@ def facts_at(stored: StoredRun, t: int, key: str) -> dict[str, Any]:
     }
 
 
-REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, page, digest)
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, page, digest)
 
 if __name__ == "__main__":
     REPORT.main()

@@ -17,15 +17,15 @@ drift.
 
 import argparse
 import itertools
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from many_facts import BATCH, FIXED, OTHERS, TUNING, asked, points_of, write_files
 from many_facts_methods import DATA
-from many_facts_page import NAME, after
-from pages import ROOT
+from many_facts_page import NAME
+from pages import OUTPUTS, asking, deadline_of, some_of
+from rows import after_at
 from runs import chosen, run
 
 from corrigenda.data import FactSet, read_facts
@@ -56,15 +56,14 @@ GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the trials and prints the best."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--methods", default="", help=f"comma-separated, of {', '.join(GRIDS)}; by default all")
-    parser.add_argument("--first", type=int, default=FIRST, help="facts of the file before those that are tuned on")
-    parser.add_argument("--count", type=int, default=COUNT, help="how many facts are tuned on")
-    parser.add_argument("--batch", type=int, default=BATCH, help="facts edited in one call")
-    parser.add_argument("--model", default="smollm2-135m", help="its name in conf/model")
-    parser.add_argument("--files", type=Path, default=ROOT.parent / "shared" / "data", help="folder of the data files")
-    parser.add_argument("--store", type=Path, default=ROOT / "outputs" / NAME)
-    parser.add_argument("--minutes", type=float, default=None, help="stop after so long, to go on another time")
-    parser.add_argument("overrides", nargs="*", help="of the configuration, for all runs")
+    asking(
+        *("--model", "--files", "--minutes", "overrides"),
+        methods=some_of(GRIDS),
+        first=(FIRST, "facts of the file before those that are tuned on"),
+        count=(COUNT, "how many facts are tuned on"),
+        batch=(BATCH, "facts edited in one call"),
+        store=OUTPUTS / NAME,
+    )(parser)
     options = parser.parse_args(arguments)
     store = options.store.resolve()
     options.checkpoints, options.scored, options.store = str(options.count), options.count, store / "tuning"
@@ -73,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if len(part) < options.count:
         raise SystemExit(f"{DATA[FILE][0]} has {len(facts)} facts, and none to tune on after the first {options.first}")
     paths = write_files(FactSet(FILE, part), FILE, options.count, options.store / "facts")
-    deadline = time.monotonic() + 60 * options.minutes if options.minutes else None
+    deadline = deadline_of(options)
     found: dict[str, Any] = {}
     scored = 0
     for name in chosen(options.methods, GRIDS, "method"):
@@ -113,7 +112,7 @@ def figures_of(point: Mapping[str, Any] | None) -> dict[str, float]:
     """What a trial is judged by; what could not be computed is absent, and all is where the run failed."""
     if point is None:
         return {}
-    values = {key: after(point, key) for key in (DATA[FILE][1], "perplexity_drift")}
+    values = {key: after_at(point, key) for key in (DATA[FILE][1], "perplexity_drift")}
     return {key: value for key, value in values.items() if value is not None}
 
 

@@ -75,7 +75,8 @@ class Report:
         script: the command's file in docs/reports.
         title: what the command is for, in its first line.
         options: adds the first step's options.
-        collect: the first step, from the options to what it found; None, or `NotFinished`, where it is not finished.
+        collect: the first step, from the options to what it found; None where it is not,
+            as with `NotFinishedError`.
         page: writes the page from the data into a folder, and returns the files.
         digest: the statistics that the page shows, from the figures; JSON values.
         pictures: by file name in docs/figures, what draws it from the data to a path.
@@ -111,7 +112,7 @@ class Report:
             given = sys.argv[1:] if arguments is None else arguments
             try:
                 found = self.collect(options)
-            except NotFinished:
+            except NotFinishedError:
                 found = None
             if found is None:
                 print("not finished yet; give the same command again to go on")
@@ -175,12 +176,12 @@ def keeping_option(parser: argparse.ArgumentParser) -> None:
     asking("--anew")(parser)
 
 
-def of(known: Iterable[str]) -> tuple[str, str]:
+def some_of(known: Iterable[str]) -> tuple[str, str]:
     """An option that takes some of these names."""
     return "", f"comma-separated, of {', '.join(known)}; by default all"
 
 
-class NotFinished(Exception):
+class NotFinishedError(Exception):
     """The time was up before all was done; what is done is kept."""
 
 
@@ -190,9 +191,9 @@ def deadline_of(arguments: argparse.Namespace) -> float | None:
 
 
 def go_on(deadline: float | None) -> None:
-    """Raises `NotFinished` where the time is up."""
+    """Raises `NotFinishedError` where the time is up."""
     if deadline is not None and time.monotonic() > deadline:
-        raise NotFinished
+        raise NotFinishedError
 
 
 def anywhere(given: Sequence[str]) -> list[str]:
@@ -228,7 +229,7 @@ def once(path: Path, find: Callable[[], Any], uses: Iterable[str] = (), deadline
     """What is found, from a file where it is there, else found and kept there, with how it was made in its folder.
 
     Raises:
-        NotFinished: it is not there, and the time is up.
+        NotFinishedError: it is not there, and the time is up.
     """
     if not path.is_file():
         go_on(deadline)
@@ -248,7 +249,7 @@ def records(
     """What is found of each fact, from a folder of records where it is there, else found and kept there.
 
     Raises:
-        NotFinished: one is not there, and the time is up.
+        NotFinishedError: one is not there, and the time is up.
     """
     kept_in = RunFolder(folder)
     there = {record["id"]: record for record in kept_in.cases()}

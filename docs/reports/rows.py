@@ -8,6 +8,7 @@ from typing import Any
 from pages import mean
 
 from eval import METRICS
+from eval.protocols.curves import value_at
 from eval.statistics.comparison import compare
 from eval.statistics.paired import holm
 
@@ -21,6 +22,12 @@ def known(row: Mapping[str, Any], state: str, key: str) -> dict[str, Any] | None
         return {"mean": pairs[0][0], "low": None, "high": None, "n": len(pairs)}
     shares = METRICS[key].unit == "%"
     return mean([value for value, _ in pairs], [one for _, one in pairs], shares=shares) | {"n": len(pairs)}
+
+
+def after_at(point: Mapping[str, Any], key: str) -> float | None:
+    """A metric of a curve's point after the edits; None where it was not measured."""
+    value = value_at(point, key)
+    return None if value is None else value["after"]
 
 
 def against(left: Mapping[str, Any], right: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:

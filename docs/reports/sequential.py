@@ -22,7 +22,8 @@ from pathlib import Path
 from statistics import NormalDist, fmean
 from typing import Any
 
-from pages import ROOT, Collected, Made, Report, made, making, read_data
+from pages import FILES, OUTPUTS, Collected, Made, Report, asking, deadline_of, made, making, read_data, some_of
+from rows import after_at, corrected
 from runs import chosen, read_json, without_generation, write_others
 from tradeoff_memories import configured
 from transformers.utils import logging as transformers_logging
@@ -44,18 +45,15 @@ from eval.protocols.curves import draw_curves, value_at
 from eval.protocols.fixed_locality import own_prompts
 from eval.protocols.journal import lines_of
 from eval.protocols.settings import Regime
-from eval.statistics.paired import PERMUTATIONS, holm, paired_test
+from eval.statistics.paired import PERMUTATIONS, paired_test
 
-NAME = "sequential"
-SCRIPT = "sequential.py"
-SHARED = ROOT.parent / "shared" / "data"
+NAME, SCRIPT = "sequential", "sequential.py"
 SAME_FORM, DONE = "same_form.json", "done.json"
 SAME_FORM_METRICS = ("preservation", "blank_answers", "locality_kl")
 SETTINGS = EvalSettings(max_new_tokens=20)
 FIXED, EMBEDDED = 50, 20
 """Facts of the fixed locality set: from the file's end, which no run edits; and that ship, whose answers it knows."""
 USES = ("eval.protocols.sequential", "eval.measure", *map("editing.{}".format, ("Rome", "FineTune", "Wise", "Grace")))
-"""What the figures are made with: their code version is of the files of these."""
 FRESH, UNTOUCHED = "_fresh", 450
 """How names of files end whose facts nothing was chosen on; of the file beside it so many were edited or tuned on."""
 
@@ -113,19 +111,13 @@ COMPARED = {
 """What methods that went equally far are compared in, fact by fact."""
 
 
-# -- the first step
-
-
-def options(parser: argparse.ArgumentParser) -> None:
-    """The first step's options."""
-    parser.add_argument("--t", type=int, default=300, help="edits")
-    parser.add_argument("--data", default="zsre", help="zsre, zsre_fresh or counterfact")
-    parser.add_argument("--methods", default="", help=f"comma-separated, of {', '.join(METHODS)}; by default all")
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--write", action="store_true", help="run nothing, write what there is")
-    parser.add_argument("--upto", type=int, default=0, help="stop (to go on later) when so many edits are scored")
-    parser.add_argument("--minutes", type=float, default=1e9, help="stop (to go on later) after so long")
-    parser.add_argument("--work", type=Path, default=ROOT / "outputs" / "sequential")
+options = asking(
+    *("--model", "--minutes", "--write"),
+    t=(300, "edits"),
+    data=("zsre", "zsre, zsre_fresh or counterfact"),
+    methods=some_of(METHODS),
+    work=OUTPUTS / NAME,
+)
 
 
 def collect(arguments: argparse.Namespace) -> Collected:
@@ -134,7 +126,7 @@ def collect(arguments: argparse.Namespace) -> Collected:
         return gathered(arguments.work, arguments.model)
     warnings.simplefilter("ignore")  # a damaged model makes every editor warn at every fact; the figures show it
     transformers_logging.disable_progress_bar()
-    deadline = time.monotonic() + 60 * arguments.minutes
+    deadline = deadline_of(arguments)
     methods = chosen(arguments.methods, METHODS, "method")
     lm = load(arguments.model)
     facts, between, fixed = read(arguments.data, arguments.t)
@@ -144,20 +136,17 @@ def collect(arguments: argparse.Namespace) -> Collected:
     strange = [fact for fact in fixed[arguments.data] if fact.subject not in edited]
     unrelated = Unrelated(facts=str(others) if others.is_file() else None)
 
-    def stop(points: Sequence[Mapping[str, Any]]) -> bool:
-        return time.monotonic() > deadline or any(point["t"] == arguments.upto for point in points)
+    def stop() -> bool:
+        return deadline is not None and time.monotonic() > deadline
 
     for name in methods:
         editor = METHODS[name].editor or configured(name, unrelated, len(facts), settings_chosen(name))
         folder = work / name
         place = RunFolder(folder)
-        idle = (folder / DONE).is_file() or stop(lines_of(folder, "point"))
         # Two of these commands at once would write one into the other.
-        with place.held(), nullcontext() if idle else making(folder, USES):
-            sequence = run(
-                EditRun(lm, facts, editor, SETTINGS, place, before=work / "before"), METHODS[name].regime, fixed, stop
-            )
-            same_form(lm, sequence, strange, folder / SAME_FORM)
+        with place.held(), nullcontext() if (folder / DONE).is_file() or stop() else making(folder, USES):
+            edits = EditRun(lm, facts, editor, SETTINGS, place, before=work / "before")
+            same_form(lm, run(edits, METHODS[name].regime, fixed, stop), strange, folder / SAME_FORM)
     return gathered(arguments.work, arguments.model)
 
 
@@ -175,7 +164,7 @@ def read(data: str, t: int) -> tuple[FactSet, FactSet, dict[str, list[Fact]]]:
     Facts that nothing was chosen on are all edited; what is beside them comes from the file that they belong to.
     """
     fresh = data.endswith(FRESH)
-    files = [SHARED / f"{name}.json" for name in (data, data.removesuffix(FRESH))]
+    files = [FILES / f"{name}.json" for name in (data, data.removesuffix(FRESH))]
     facts, rest = (without_generation(read_facts(path, on_error="skip")) for path in files)
     first, end = UNTOUCHED if fresh else t, len(rest) - FIXED
     if t > (most := len(facts) if fresh else end):
@@ -184,9 +173,7 @@ def read(data: str, t: int) -> tuple[FactSet, FactSet, dict[str, list[Fact]]]:
     return facts[:t], rest[first:end], {data: list(rest[end:]), "embedded": embedded}
 
 
-def run(
-    edits: EditRun, regime: Regime, fixed: Mapping[str, Sequence[Fact]], stop: Callable[[Sequence[Any]], bool]
-) -> SequentialRun:
+def run(edits: EditRun, regime: Regime, fixed: Mapping[str, Sequence[Fact]], stop: Callable[[], bool]) -> SequentialRun:
     """One method's sequence, to its end or until it is stopped; one that another editor began is not gone on with."""
     folder, editor = edits.folder.path, edits.editor
     settings = json.loads(json.dumps(asdict(editor)))  # type: ignore[call-overload]
@@ -194,7 +181,7 @@ def run(
         raise SystemExit(f"{folder} was begun with other settings of {editor.name}; move it away to begin again")
     write_json(noted, settings)
     how = SequentialSettings(regime=regime, after_each="probabilities", keep_edits=True)
-    sequence = SequentialRun(edits, how, fixed, lambda: stop(sequence.curve))
+    sequence = SequentialRun(edits, how, fixed, stop)
     if not (done := folder / DONE).is_file():
         prepare(editor, edits.lm)
         if sequence.go():
@@ -269,8 +256,7 @@ def paired(work: Path, data: str) -> dict[str, Any]:
             p = paired_test(*sides, groups=[ours[id_]["fact"]["subject"] for id_ in both])
             difference = fmean(sides[0]) - fmean(sides[1])
             found.append({"method": key, "metric": metric, "n": len(both), "difference": difference, "p": p})
-    for row, corrected in zip(found, holm([row["p"] for row in found]), strict=True):
-        row["holm"] = corrected
+    corrected(found, to="holm")
     return {"against": AGAINST, "rows": found} if found else {}
 
 
@@ -320,8 +306,7 @@ def approximated(row: Mapping[str, Any]) -> dict[str, float | None]:
 
 def after(point: Mapping[str, Any], key: str) -> float:
     """A figure of a point; NaN where it was not measured."""
-    value = value_at(point, key)
-    return math.nan if value is None or value["after"] is None else float(value["after"])
+    return math.nan if (value := after_at(point, key)) is None else value
 
 
 def shown(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -341,7 +326,7 @@ def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
     return [*written(NAME, SCRIPT, shown)(data, docs), *pictures]
 
 
-REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, page, digest)
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, page, digest)
 
 if __name__ == "__main__":
     REPORT.main()
