@@ -13,14 +13,13 @@ import argparse
 import dataclasses
 import gzip
 import json
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from leaderboard_page import NAME, findings, not_run, plain, prepared
 from leaderboard_tables import DATA, MODELS, PARTS, TABLE, Part
-from pages import ROOT, Collected, Made, Report, keeping_option, kept
+from pages import FILES, OUTPUTS, ROOT, Collected, Made, Report, asking, deadline_of, kept, some_of
 from runs import LIKE, chosen, how_made, read_json, relative, run
 from words import provenance, rendered
 
@@ -39,22 +38,16 @@ Table = tuple[Mapping[str, Any], Any]
 """A table of the page, and its cases."""
 
 
-# -- the first step
-
-
-def options(parser: argparse.ArgumentParser) -> None:
-    """The first step's options."""
-    parser.add_argument("--facts", type=int, default=None, help="facts of each table; by default what `PARTS` says")
-    parser.add_argument("--models", default="", help=f"of {', '.join(MODELS)}; all by default")
-    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data", help="folder of the data files")
-    parser.add_argument("--store", type=Path, default=ROOT / "outputs" / "leaderboard")
-    parser.add_argument("--modes", default="single,batch", help="of single, batch")
-    parser.add_argument("--sets", default=",".join(DATA), help="of the data sets")
-    parser.add_argument("--only", default="", help="configurations, e.g. rome,finetune; all by default")
-    parser.add_argument("--minutes", type=float, default=None, help="stop after so long, to go on another time")
-    parser.add_argument("--write", action="store_true", help="run nothing, write what there is")
-    keeping_option(parser)
-    parser.add_argument("overrides", nargs="*", help="of the configuration, for all runs, e.g. eval.max_new_tokens=20")
+options = asking(
+    *("--minutes", "--write", "--anew", "overrides"),
+    facts=(0, "facts of each table; by default what `PARTS` says"),
+    models=some_of(MODELS),
+    data=(FILES, "folder of the data files"),
+    store=OUTPUTS / NAME,
+    modes="single,batch",
+    sets=some_of(DATA),
+    only=("", "configurations, e.g. rome,finetune; all by default"),
+)
 
 
 def collect(arguments: argparse.Namespace) -> Collected | None:
@@ -62,7 +55,7 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
     if missing := not_in_table():
         print(f"not in TABLE, and their declarations give no reason (unranked): {', '.join(missing)}")
     store = Store(arguments.store)
-    deadline = time.monotonic() + 60 * arguments.minutes if arguments.minutes else None
+    deadline = deadline_of(arguments)
     if not arguments.write:
         asked = jobs(arguments)
         write_facts(arguments)
@@ -219,7 +212,7 @@ def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
     return paths
 
 
-REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, page)
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, page)
 
 if __name__ == "__main__":
     REPORT.main()

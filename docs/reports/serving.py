@@ -9,17 +9,18 @@ goes on with the others. It needs llama.cpp (the package xllamacpp).
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import serving_edits as edits
 import serving_llama as llama
-from pages import ROOT, Collected, Report, finished_rows, keeping_option, kept, making, mean
+from pages import FILES, OUTPUTS, Collected, Report, asking, finished_rows, kept, mean, once, some_of
+from rows import mean_known
 from runs import chosen
 from words import written
 
-from corrigenda.system.files import write_json
 from eval.metrics.answers_kept import content_word
 from eval.metrics.free_generation import matches_leniently, matches_strictly
 
@@ -56,37 +57,34 @@ WHAT = {
 }
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    """The first step's options."""
-    rows = {row: None for rows in GROUPS.values() for row in rows}
-    parser.add_argument("--groups", default="", help=f"comma-separated, of {', '.join(GROUPS)}; by default all")
-    parser.add_argument("--rows", default="", help=f"comma-separated, of {', '.join(rows)}; by default all")
-    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data" / "counterfact.json")
-    parser.add_argument("--work", type=Path, default=ROOT / "outputs" / NAME)
-    keeping_option(parser)
+options = asking(
+    "--anew",
+    groups=some_of(GROUPS),
+    rows=some_of(dict.fromkeys(row for rows in GROUPS.values() for row in rows)),
+    data=FILES / "counterfact.json",
+    work=OUTPUTS / NAME,
+)
 
 
 def collect(arguments: argparse.Namespace) -> Collected:
     """Makes and asks what is not done yet, and reads all that is."""
-    earlier, wanted = kept(NAME, arguments), {**ANSWERED, **COSTS}
-    rows = chosen(arguments.rows, wanted, "row")
+    rows, given = chosen(arguments.rows, {**ANSWERED, **COSTS}, "row"), (arguments.work, arguments.data)
+
+    def find(group: str, row: str) -> dict[str, Any]:
+        return COSTS[row](group, *given) if row in COSTS else {"answers": ANSWERED[row](group, *given)}
+
     for group in chosen(arguments.groups, GROUPS, "group"):
         for row in (one for one in GROUPS[group] if one in rows):
-            folder = arguments.work / group / row
-            if not (folder / "values.json").is_file():
-                print(f"{group}: {row}", flush=True)
-                with making(folder, USES):
-                    found = wanted[row](group, arguments.work, arguments.data)
-                    write_json(folder / "values.json", found if row in COSTS else {"answers": found})
-    groups = {} if earlier is None else dict(earlier.figures["groups"])
-    runs = {} if earlier is None else dict(earlier.runs)
+            once(arguments.work / group / row / "values.json", partial(find, group, row), USES)
+    earlier = kept(NAME, arguments) or Collected({"groups": {}}, {})
+    groups, runs = dict(earlier.figures["groups"]), dict(earlier.runs)
     for group, row, values, how in finished_rows(arguments.work):
-        took = seconds_of(arguments.work / group)
+        took = sum(float(one.read_text()) for one in (arguments.work / group).glob("edits/*/seconds.json"))
         one = groups.setdefault(group, {"rows": {}, "facts": facts_in(group, arguments), "editing": took})
         one["rows"][row] = values
         runs[f"{group}: {row}"] = how
     figures = {"data": arguments.data.name, "first": edits.FIRST + 1, "model": edits.MODEL, "groups": groups}
-    return Collected(figures, runs, () if earlier is None else earlier.earlier)
+    return Collected(figures, runs, earlier.earlier)
 
 
 def facts_in(group: str, arguments: argparse.Namespace) -> list[list[dict[str, object]]]:
@@ -94,11 +92,6 @@ def facts_in(group: str, arguments: argparse.Namespace) -> list[list[dict[str, o
     if group == "none":
         return [edits.facts_json([fact]) for fact in edits.facts_of(arguments.data)]
     return [edits.facts_json(facts) for facts in edits.groups_facts(group, arguments.work, arguments.data)]
-
-
-def seconds_of(folder: Path) -> float:
-    """How long the edits of a group took."""
-    return sum(float(one.read_text()) for one in folder.glob("edits/*/seconds.json"))
 
 
 # -- the statistics
@@ -170,10 +163,9 @@ def native(groups: Mapping[str, Any]) -> dict[str, int]:
     return {"facts": len(known), "paraphrases": sum(map(len, known)), "said": sum(map(sum, known))}
 
 
-def over(values: Sequence[Sequence[bool]], subjects: Sequence[str]) -> dict[str, float | None]:
+def over(values: Sequence[Sequence[bool]], subjects: Sequence[str]) -> dict[str, Any] | None:
     """The mean over facts of the share of each one's prompts."""
-    pairs = [(sum(one) / len(one), subject) for one, subject in zip(values, subjects, strict=True) if one]
-    return mean([value for value, _ in pairs], [subject for _, subject in pairs], shares=True)
+    return mean_known([fmean(one) if one else None for one in values], subjects, shares=True)
 
 
 def holds(fact: Mapping[str, Any], answer: str) -> bool:
@@ -194,8 +186,7 @@ def stays(fact: Mapping[str, Any], before: Sequence[str], after: Sequence[str]) 
 
 def same(some: Any, others: Any) -> float:
     """The share of answers that are the same, word for word."""
-    pairs = [*zip(flat(some), flat(others), strict=True)]
-    return sum(one == other for one, other in pairs) / len(pairs)
+    return fmean(map(str.__eq__, flat(some), flat(others)))
 
 
 def flat(answers: Any) -> list[str]:
@@ -215,7 +206,7 @@ def erased(groups: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 PAGE = written(NAME, SCRIPT, timed=True)
-REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, PAGE, digest)
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, PAGE, digest)
 
 if __name__ == "__main__":
     REPORT.main()

@@ -16,17 +16,15 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pages import ROOT, Collected, Report, keeping_option, kept, made, making
+from pages import OUTPUTS, ROOT, Collected, Report, asking, kept, made, once, some_of
+from runs import chosen
 from words import written
 
-from corrigenda.system.files import write_json
-
-NAME = "speed"
-SCRIPT = "speed.py"
-RESULT = "result.json"
+NAME, SCRIPT = "speed", "speed.py"
 
 
 @dataclass(frozen=True)
@@ -53,36 +51,29 @@ RUNS: dict[str, Run] = {
 """All of them; a file of benchmarks/ that none of these names makes a test fail."""
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--facts", default="embedded", help="the facts that are edited, as `data.path` takes them")
-    parser.add_argument("--only", default=",".join(RUNS), help="some of the benchmarks, divided by commas")
-    parser.add_argument("--store", type=Path, default=ROOT / "outputs" / NAME)
-    keeping_option(parser)
+options = asking(
+    "--anew",
+    facts=("embedded", "the facts that are edited, as `data.path` takes them"),
+    only=some_of(RUNS),
+    store=OUTPUTS / NAME,
+)
 
 
 def collect(arguments: argparse.Namespace) -> Collected | None:
     """The results of all benchmarks; None while some are still to be run."""
-    asked = [name.strip() for name in arguments.only.split(",")]
-    if unknown := [name for name in asked if name not in RUNS]:
-        raise SystemExit(f"--only {', '.join(unknown)}: there is no such benchmark; there are {', '.join(RUNS)}")
-    for name in asked:
-        folder = arguments.store / name.replace(" ", "_")
-        if arguments.anew:
-            shutil.rmtree(folder, ignore_errors=True)
-        if not (folder / RESULT).is_file():
-            print(f"== {name}", file=sys.stderr)
-            with making(folder):
-                result = run(RUNS[name], arguments.facts)
-            write_json(folder / RESULT, result)
-    folders = {name: arguments.store / name.replace(" ", "_") for name in RUNS}
-    done = {name: folder for name, folder in folders.items() if (folder / RESULT).is_file()}
+    asked = chosen(arguments.only, RUNS, "benchmark")
+    paths = {name: arguments.store / name.replace(" ", "_") / "result.json" for name in RUNS}
+    for name in asked if arguments.anew else ():
+        shutil.rmtree(paths[name].parent, ignore_errors=True)
     earlier = kept(NAME, arguments) or Collected({}, {})
-    found = {name: json.loads((folder / RESULT).read_text(encoding="utf-8")) for name, folder in done.items()}
-    runs = {name: made(folder) for name, folder in done.items()}
-    figures, notes = {**earlier.figures, **found}, {**earlier.runs, **runs}
+    figures, runs = dict(earlier.figures), dict(earlier.runs)
+    for name, path in paths.items():
+        if name in asked or path.is_file():
+            figures[name] = once(path, partial(run, RUNS[name], arguments.facts))
+            runs[name] = made(path.parent)
     if not figures.keys() >= RUNS.keys():
         return None
-    return Collected({name: figures[name] for name in RUNS}, {name: notes[name] for name in RUNS}, earlier.earlier)
+    return Collected({name: figures[name] for name in RUNS}, {name: runs[name] for name in RUNS}, earlier.earlier)
 
 
 def run(benchmark: Run, facts: str) -> dict[str, Any]:
@@ -267,9 +258,8 @@ def held(parts: Mapping[str, Mapping[str, float]], editor: str) -> str:
     return f"{max(most) / 1024:.1f}" if most else ""
 
 
-REPORT = Report(
-    NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, written(NAME, SCRIPT, shown, timed=True)
-)
+PAGE = written(NAME, SCRIPT, shown, timed=True)
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, PAGE)
 
 if __name__ == "__main__":
     REPORT.main()

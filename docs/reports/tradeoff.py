@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pages import ROOT, Collected, Report, keeping_option, kept, mean
+from pages import FILES, OUTPUTS, Collected, Report, asking, kept, mean, some_of
 from runs import at_edge, chosen
 from tradeoff_memories import EDITS, FORCED, FREE, KINDS, SETTINGS, Part, Shared, objective
 from words import written
@@ -29,9 +29,7 @@ from corrigenda.data import read_facts
 from editing import Unrelated
 from editing.configuration import preset_values
 
-NAME = "tradeoff"
-SCRIPT = "tradeoff.py"
-SHARED = ROOT.parent / "shared" / "data"
+NAME, SCRIPT = "tradeoff", "tradeoff.py"
 COMPARED = ("grace_wide", "wise_whitened")
 """The two whose paraphrases are compared."""
 LIMITS = (5, 15, 30, 60, 100)
@@ -63,17 +61,16 @@ SCALES["grace"] = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)
 by."""
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    """The first step's options."""
-    keeping_option(parser)
-    parser.add_argument("--editors", default="", help=f"comma-separated, of {', '.join(GRIDS)}; by default all")
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--facts", type=Path, default=SHARED / "zsre.json", help="facts to tune on, and unrelated ones")
-    parser.add_argument("--fresh", type=Path, default=SHARED / "zsre_fresh.json", help="facts of the curves")
-    parser.add_argument("--offset", type=int, default=400, help="facts of --facts before those that are tuned on")
-    parser.add_argument("--count", type=int, default=25, help="how many are tuned on; after them: other subjects")
-    parser.add_argument("--t", type=int, default=100, help="facts of --fresh that are edited; after them: the same")
-    parser.add_argument("--work", type=Path, default=ROOT / "outputs" / "tradeoff")
+options = asking(
+    *("--model", "--anew"),
+    editors=some_of(GRIDS),
+    facts=(FILES / "zsre.json", "facts to tune on, and unrelated ones"),
+    fresh=(FILES / "zsre_fresh.json", "facts of the curves"),
+    offset=(400, "facts of --facts before those that are tuned on"),
+    count=(25, "how many are tuned on; after them: other subjects"),
+    t=(100, "facts of --fresh that are edited; after them: the same"),
+    work=OUTPUTS / NAME,
+)
 
 
 def collect(arguments: argparse.Namespace) -> Collected:
@@ -183,9 +180,9 @@ def draw(data: Mapping[str, Any], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-TITLE = (__doc__ or "").splitlines()[0]
-PICTURES = {f"{NAME}.png": draw}
-REPORT = Report(NAME, SCRIPT, TITLE, options, collect, written(NAME, SCRIPT, shown), digest, PICTURES)
+REPORT = Report(
+    *(NAME, SCRIPT, __doc__, options, collect, written(NAME, SCRIPT, shown), digest), pictures={f"{NAME}.png": draw}
+)
 
 if __name__ == "__main__":
     REPORT.main()
