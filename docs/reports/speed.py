@@ -15,10 +15,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pages import OUTPUTS, ROOT, Collected, Report, asking, kept, made, once, some_of
 from runs import chosen
@@ -27,8 +26,7 @@ from words import written
 NAME, SCRIPT = "speed", "speed.py"
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     """A run of a benchmark: its file in benchmarks/, its options, and whether it asks for facts."""
 
     file: str
@@ -88,158 +86,14 @@ def run(benchmark: Run, facts: str) -> dict[str, Any]:
     return result
 
 
-# -- the second step
-
-
-@dataclass(frozen=True)
-class Row:
-    """A figure of the page.
-
-    Attributes:
-        what: is measured.
-        run: a name of `RUNS`.
-        key: of the figure; of several, one inside another.
-        plain, ours: the keys of the two times, in seconds.
-        aim: what the figure was to reach.
-        most: whether the aim is the most that it may be, not the least.
-        figures: of all runs.
-    """
-
-    what: str
-    run: str
-    key: str
-    plain: str = ""
-    ours: str = ""
-    aim: float | None = None
-    most: bool = False
-    figures: Mapping[str, Any] = field(default_factory=dict)
-
-    def of(self, key: str) -> float:
-        """The figure of a key."""
-        found: Any = self.figures[self.run]
-        for part in key.split("."):
-            found = found[part]
-        return float(found)
-
-    @property
-    def value(self) -> float:
-        """The figure."""
-        return self.of(self.key)
-
-    def seconds(self, way: str) -> str:
-        """The time of the plain way, or of ours; empty where there is none."""
-        key = getattr(self, way)
-        return f"{self.of(key):.2f}" if key else ""
-
-    @property
-    def missed(self) -> bool:
-        """Whether the aim was not reached."""
-        return self.aim is not None and (self.value > self.aim if self.most else self.value < self.aim)
-
-    @property
-    def aim_text(self) -> str:
-        """The aim's cell."""
-        return "" if self.aim is None else f"{'at most ' if self.most else ''}{self.aim:,g}"
-
-
-ROME = "ROME: k\\* and v\\* of one fact (median)"
-RATIOS = (
-    Row(ROME, "rome", "ratio", "plain_seconds_per_fact", "ours_seconds_per_fact"),
-    Row(
-        "ROME: a fact of a batch of 8",
-        "rome",
-        "ratio_batch",
-        "plain_seconds_per_fact",
-        "ours_seconds_per_fact_batch",
-        8,
-    ),
-    Row(
-        "MEMIT: a fact, all steps in both ways",
-        "many_facts",
-        "ratio",
-        "plain_seconds_per_fact",
-        "ours_seconds_per_fact",
-        8,
-    ),
-    Row(
-        "MEMIT: a fact, ours as it ships (a solve stops early)",
-        "many_facts",
-        "ratio_with_early_stop",
-        "plain_seconds_per_fact",
-        "seconds_per_fact",
-    ),
-    Row(
-        "WISE (`wise_whitened`): a fact (median)", "wise", "ratio", "plain_seconds_per_fact", "ours_seconds_per_fact", 2
-    ),
-    Row("causal tracing: all cells of a prompt, exact (median)", "causal_trace", "ratio", aim=5),
-    Row("causal tracing to first order, against the exact plain one", "causal_trace", "attribution_ratio"),
-    Row("knowledge neurons of a prompt", "knowledge_neurons", "ratio", "plain_seconds", "ours_seconds", 10),
-    Row(
-        "knockout around all layers", "ffn_lens", "knockout.ratio", "knockout.plain_seconds", "knockout.ours_seconds", 4
-    ),
-    Row(
-        "trigger examples of all keys, against a forward over the same text",
-        "ffn_lens",
-        "ratio",
-        "plain_seconds",
-        "ours_seconds",
-        0.6,
-    ),
-    *(
-        Row(
-            f"scoring a fact by itself, {dtype} (0.5 billion parameters; median)",
-            "evaluate",
-            f"{dtype}.ratio",
-            f"{dtype}.plain_seconds_per_fact",
-            f"{dtype}.ours_seconds_per_fact",
-        )
-        for dtype in ("float32", "bfloat16")
-    ),
-    Row("knowledge base: 300 entries into one system", "knowledge_base", "fold_300_ratio"),
-)
-FIGURES = (
-    Row("MEMIT as it ships: seconds a fact", "many_facts", "seconds_per_fact", aim=2, most=True),
-    Row(
-        "one more fact: extending an edit of all / an edit of it alone",
-        "many_facts",
-        "one_more_ratio",
-        aim=2,
-        most=True,
-    ),
-    Row("memory over the model and the second moments, MB", "many_facts", "memory_over_model_mb", aim=1024, most=True),
-    Row("UltraEdit: facts a second", "many_facts", "ultraedit_facts_per_second", aim=5),
-    Row("generation with a side memory applied / without", "wise", "generation_ratio", aim=1.05, most=True),
-    Row(
-        "a logit over all heads, FFNs and neurons, in forwards", "ffn_lens", "attribution.in_forwards", aim=3, most=True
-    ),
-    Row("all values in words, seconds", "ffn_lens", "values.seconds", aim=60, most=True),
-    Row("scoring a fact, in times of the plain way", "evaluate", "float32.in_plain_forwards", aim=1.3, most=True),
-    Row(
-        "scoring a fact in bfloat16, in times of the plain way in float32",
-        "evaluate",
-        "bfloat16.in_float32_forwards",
-        aim=0.65,
-        most=True,
-    ),
-    Row("knowledge base: entries a second inserted without solving", "knowledge_base", "entries_per_second"),
-    Row("knowledge base: opening the full one and finding a fact, seconds", "knowledge_base", "open_seconds"),
-)
-
-
 def shown(data: Mapping[str, Any]) -> dict[str, Any]:
     """What the template shows."""
     figures = data["figures"]
-    ratios, measured = (
-        [replace(row, figures=figures) for row in rows if row.run in figures] for rows in (RATIOS, FIGURES)
-    )
     names = {"rome": "rome", "many": "many_facts", "trace": "causal_trace", "neurons": "knowledge_neurons"}
     names |= {"wise": "wise", "lens": "ffn_lens", "base": "knowledge_base", "sizes": "sizes"}
     return {
         **{name: figures[run] for name, run in names.items()},
         "scoring": figures.get("evaluate"),
-        "ratios": ratios,
-        "measured": measured,
-        "missed": [row.what for row in (*ratios, *measured) if row.missed],
         "models": {**figures["sizes"]["sizes"], **figures["sizes of 8 billion"]["sizes"]},
         "edited": edited,
         "held": held,
