@@ -13,7 +13,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pages import OUTPUTS, Collected, Report, asking, beside, kept, made, making, model_by_model, of_each_model
+from options import OUTPUTS, asking
+from pages import Collected, Report, beside, kept, made, making, model_by_model, of_each_model
 from words import written
 
 from corrigenda import load

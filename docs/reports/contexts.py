@@ -16,23 +16,12 @@ from statistics import fmean
 from typing import Any
 
 from layers import edited
-from pages import (
-    FILES,
-    OUTPUTS,
-    Collected,
-    Made,
-    Report,
-    asking,
-    deadline_of,
-    made,
-    mean,
-    records,
-    some_of,
-    way_of,
-)
+from options import FILES, OUTPUTS, asking, deadline_of, some_of
+from pages import Collected, Made, Report, made, mean, way_of
 from rows import corrected
 from runs import chosen, without_generation
 from words import written
+from work import records
 
 from corrigenda import Fact, load
 from corrigenda.data import read_facts

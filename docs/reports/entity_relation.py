@@ -21,21 +21,10 @@ from typing import Any, Literal, get_args
 from drawn import band
 from layers import edited
 from matplotlib.figure import Figure
-from pages import (
-    FILES,
-    OUTPUTS,
-    Collected,
-    Report,
-    asking,
-    beside,
-    deadline_of,
-    made,
-    mean,
-    model_by_model,
-    of_each_model,
-    records,
-)
+from options import FILES, OUTPUTS, asking, deadline_of
+from pages import Collected, Report, beside, made, mean, model_by_model, of_each_model
 from words import written
+from work import records
 
 from corrigenda import Fact, LanguageModel, load
 from corrigenda.data import read_facts

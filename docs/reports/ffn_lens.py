@@ -22,8 +22,10 @@ from typing import Any
 import torch
 from ffn_lens_findings import MOST_DRIFT, PAPER_ALONE, digest, summary
 from ffn_lens_pictures import PICTURES
-from pages import FILES, OUTPUTS, Collected, Report, asking, beside, made, model_by_model, of_each_model, once, records
+from options import FILES, OUTPUTS, asking
+from pages import Collected, Report, beside, made, model_by_model, of_each_model
 from words import written
+from work import once, records
 
 from corrigenda import Fact, LanguageModel, load
 from corrigenda.data.read import read_facts

@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 from drawn import band
-from pages import OUTPUTS, Collected, Report, asking, made, making, mean
+from options import OUTPUTS, asking
+from pages import Collected, Report, made, making, mean
 from torch import Tensor
 from words import written
 

@@ -23,10 +23,12 @@ from statistics import median
 from typing import Any, get_args
 
 import torch
-from pages import FILES, OUTPUTS, ROOT, Collected, Report, asking, deadline_of, go_on, made, making, once
+from options import FILES, OUTPUTS, ROOT, asking, deadline_of, go_on
+from pages import Collected, Report, made, making
 from runs import without_generation
 from torch import Tensor
 from words import written
+from work import once
 
 from corrigenda import Fact, KnowledgeBase, LanguageModel, load
 from corrigenda.data import read_facts

@@ -23,21 +23,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from pages import (
-    FILES,
-    OUTPUTS,
-    Collected,
-    Report,
-    asking,
-    beside,
-    deadline_of,
-    made,
-    model_by_model,
-    of_each_model,
-    records,
-)
+from options import FILES, OUTPUTS, asking, deadline_of
+from pages import Collected, Report, beside, made, model_by_model, of_each_model
 from runs import without_generation
 from words import written
+from work import records
 
 from corrigenda import Fact, LanguageModel, load
 from corrigenda.data import read_facts

@@ -19,7 +19,8 @@ from typing import Any
 
 from leaderboard_page import NAME, findings, not_run, plain, prepared
 from leaderboard_tables import DATA, MODELS, PARTS, TABLE, Part
-from pages import FILES, OUTPUTS, ROOT, Collected, Made, Report, asking, deadline_of, kept, some_of
+from options import FILES, OUTPUTS, ROOT, asking, deadline_of, some_of
+from pages import Collected, Made, Report, kept
 from runs import LIKE, chosen, how_made, read_json, relative, run
 from words import provenance, rendered
 

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 
 from many_facts_methods import DATA, FEW_STEPS, METHODS
 from many_facts_page import NAME, SCRIPT, digest, nothing, page
-from pages import OUTPUTS, Collected, Report, asking, data_path, deadline_of, kept, some_of
+from options import OUTPUTS, asking, deadline_of, some_of
+from pages import Collected, Report, data_path, kept
 from runs import chosen, how_made, read_json, run, without_generation, write_others
 
 from corrigenda import load

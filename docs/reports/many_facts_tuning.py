@@ -24,7 +24,7 @@ from typing import Any
 from many_facts import BATCH, FIXED, OTHERS, TUNING, asked, points_of, write_files
 from many_facts_methods import DATA
 from many_facts_page import NAME
-from pages import OUTPUTS, asking, deadline_of, some_of
+from options import OUTPUTS, asking, deadline_of, some_of
 from rows import after_at
 from runs import chosen, run
 

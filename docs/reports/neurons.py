@@ -26,21 +26,10 @@ from typing import Any, NamedTuple
 
 import torch
 from neurons_findings import digest, draw_layers
-from pages import (
-    FILES,
-    OUTPUTS,
-    Collected,
-    Report,
-    asking,
-    beside,
-    deadline_of,
-    made,
-    model_by_model,
-    of_each_model,
-    once,
-    records,
-)
+from options import FILES, OUTPUTS, asking, deadline_of
+from pages import Collected, Report, beside, made, model_by_model, of_each_model
 from words import written
+from work import once, records
 
 from corrigenda import Fact, LanguageModel, load
 from editing import Enhance, Suppress, UpdateNeurons

@@ -21,7 +21,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -30,22 +29,22 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from corrigenda import Fact
+from options import ROOT, NotFinishedError, asking
+
 from corrigenda.intervals import interval
 from corrigenda.runs.environment import machine, versions
-from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.ids import code_version
 from corrigenda.system.files import write_json, write_text
 
-ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-OUTPUTS, FILES = ROOT / "outputs", ROOT.parent / "shared" / "data"
-"""Where runs are kept, and where the files of facts lie."""
 MADE = "made.json"
 TIMES = ("begun", "ended", "load")
 UNKNOWN = "unknown"
 HERE = ("--docs", "--files", "--store", "--minutes")
 """Options that say where things lie on one machine, or how long one call may take; each takes a value."""
+
+keeping_option = asking("--anew")
+"""Adds the option of a first step that begins with what its data file has (`kept`)."""
 
 Made = list[dict[str, Any]]
 """How a run was made: an entry for each time that a command worked on it."""
@@ -137,65 +136,6 @@ class Report:
         return [*pages, *(pictures / name for name in self.pictures)]
 
 
-# -- the first step's options, and its time
-
-COMMON: Mapping[str, dict[str, Any]] = {
-    "--model": {"default": "smollm2-135m"},
-    "--files": {"type": Path, "default": FILES, "help": "folder of the data files"},
-    "--minutes": {"type": float, "help": "stop after so long, to go on another time"},
-    "--write": {"action": "store_true", "help": "run nothing, write what there is"},
-    "--anew": {"action": "store_true", "help": "keep nothing of the data file that there is"},
-    "overrides": {"nargs": "*", "help": "of the configuration, for all runs, e.g. eval.max_new_tokens=10"},
-}
-"""Options that several commands have; with --anew see `kept`."""
-
-
-def asking(*common: str, **own: Any) -> Callable[[argparse.ArgumentParser], None]:
-    """What adds options to a first step.
-
-    Args:
-        common: of `COMMON`.
-        own: by name the default, alone or with what help says. Its type is the option's; False is for a flag.
-    """
-
-    def add(parser: argparse.ArgumentParser) -> None:
-        for name in common:
-            parser.add_argument(name, **COMMON[name])
-        for name, told in own.items():
-            default, told = told if isinstance(told, tuple) else (told, None)
-            given = {"action": "store_true"} if default is False else {"default": default, "type": type(default)}
-            if isinstance(default, Path):
-                given["type"] = Path
-            parser.add_argument(f"--{name.replace('_', '-')}", help=told, **given)
-
-    return add
-
-
-def keeping_option(parser: argparse.ArgumentParser) -> None:
-    """Adds the option of a first step that begins with what its data file has (`kept`)."""
-    asking("--anew")(parser)
-
-
-def some_of(known: Iterable[str]) -> tuple[str, str]:
-    """An option that takes some of these names."""
-    return "", f"comma-separated, of {', '.join(known)}; by default all"
-
-
-class NotFinishedError(Exception):
-    """The time was up before all was done; what is done is kept."""
-
-
-def deadline_of(arguments: argparse.Namespace) -> float | None:
-    """When the time of --minutes is up, by the monotonic clock; None without a limit."""
-    return None if arguments.minutes is None else time.monotonic() + 60 * arguments.minutes
-
-
-def go_on(deadline: float | None) -> None:
-    """Raises `NotFinishedError` where the time is up."""
-    if deadline is not None and time.monotonic() > deadline:
-        raise NotFinishedError
-
-
 def anywhere(given: Sequence[str]) -> list[str]:
     """A command's arguments without those that hold for one machine or one call alone (`HERE`), and without folders."""
     found: list[str] = []
@@ -223,47 +163,6 @@ def making(folder: Path, uses: Iterable[str] = ()) -> Iterator[None]:
         write_json(folder / MADE, [*earlier, note])
         last.callback(write_json, folder / MADE, [*earlier, note])
         yield
-
-
-def once(path: Path, find: Callable[[], Any], uses: Iterable[str] = (), deadline: float | None = None) -> Any:
-    """What is found, from a file where it is there, else found and kept there, with how it was made in its folder.
-
-    Raises:
-        NotFinishedError: it is not there, and the time is up.
-    """
-    if not path.is_file():
-        go_on(deadline)
-        print(path.parent, file=sys.stderr)
-        with making(path.parent, uses):
-            write_json(path, find())
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
-def records(
-    folder: Path,
-    facts: Iterable[Fact],
-    find: Callable[[Fact], Mapping[str, Any]],
-    uses: Iterable[str] = (),
-    deadline: float | None = None,
-) -> Iterator[Mapping[str, Any]]:
-    """What is found of each fact, from a folder of records where it is there, else found and kept there.
-
-    Raises:
-        NotFinishedError: one is not there, and the time is up.
-    """
-    kept_in = RunFolder(folder)
-    there = {record["id"]: record for record in kept_in.cases()}
-    with ExitStack() as noted:
-        begun = False
-        for fact in facts:
-            if fact.id not in there:
-                go_on(deadline)
-                if not begun:  # nothing is noted where all are there
-                    begun = True
-                    noted.enter_context(making(folder, uses))
-                there[fact.id] = find(fact)
-                kept_in.append(there[fact.id])
-            yield there[fact.id]
 
 
 @contextmanager
@@ -294,13 +193,6 @@ def made(folder: Path) -> Made:
     """What `making` noted; nothing where a run is older than that."""
     path = folder / MADE
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
-
-
-def finished_rows(work: Path) -> Iterator[tuple[str, str, Any, Made]]:
-    """Of the finished rows in a work folder, GROUP/ROW/values.json: group, row, values, and what `making` noted."""
-    for path in sorted(work.glob("*/*/values.json")):
-        group, row = path.parts[-3:-1]
-        yield group, row, json.loads(path.read_text(encoding="utf-8")), made(path.parent)
 
 
 def commit() -> str:

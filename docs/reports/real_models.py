@@ -16,10 +16,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from pages import DOCS, FILES, OUTPUTS, Collected, Report, asking, finished_rows, kept, once, some_of
+from options import FILES, OUTPUTS, asking, some_of
+from pages import DOCS, Collected, Report, kept
 from rows import against, by_key, known
 from runs import chosen
 from words import written
+from work import finished_rows, once
 
 from corrigenda import Fact, LanguageModel, load
 from corrigenda.data import read_facts

@@ -18,21 +18,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pages import (
-    FILES,
-    OUTPUTS,
-    Collected,
-    NotFinishedError,
-    Report,
-    asking,
-    beside,
-    deadline_of,
-    made,
-    model_by_model,
-    of_each_model,
-    once,
-)
+from options import FILES, OUTPUTS, NotFinishedError, asking, deadline_of
+from pages import Collected, Report, beside, made, model_by_model, of_each_model
 from words import written
+from work import once
 
 from corrigenda import load
 from corrigenda.data.relation_facts import group_by_relation, read_relations

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from many_facts import facts_at, points_of
 from many_facts_methods import DATA, TOGETHER
 from many_facts_page import paired, unsaid
-from pages import OUTPUTS, Collected, Report, asking, deadline_of, kept, some_of
+from options import OUTPUTS, asking, deadline_of, some_of
+from pages import Collected, Report, kept
 from rows import after_at, corrected
 from runs import chosen, finished, how_made, picked, run, without_generation
 from words import written

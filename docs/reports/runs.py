@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pages import ROOT, UNKNOWN, Made, add_note, made, noting, numbers_in
+from options import ROOT
+from pages import UNKNOWN, Made, add_note, made, noting, numbers_in
 
 from corrigenda import Fact
 from corrigenda.data import FactSet, write_facts

@@ -22,7 +22,8 @@ from pathlib import Path
 from statistics import NormalDist, fmean
 from typing import Any
 
-from pages import FILES, OUTPUTS, Collected, Made, Report, asking, deadline_of, made, making, read_data, some_of
+from options import FILES, OUTPUTS, asking, deadline_of, some_of
+from pages import Collected, Made, Report, made, making, read_data
 from rows import after_at, corrected
 from runs import chosen, read_json, without_generation, write_others
 from tradeoff_memories import configured

@@ -16,10 +16,12 @@ from typing import Any
 
 import serving_edits as edits
 import serving_llama as llama
-from pages import FILES, OUTPUTS, Collected, Report, asking, finished_rows, kept, mean, once, some_of
+from options import FILES, OUTPUTS, asking, some_of
+from pages import Collected, Report, kept, mean
 from rows import mean_known
 from runs import chosen
 from words import written
+from work import finished_rows, once
 
 from eval.metrics.answers_kept import content_word
 from eval.metrics.free_generation import matches_leniently, matches_strictly

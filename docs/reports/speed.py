@@ -19,9 +19,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pages import OUTPUTS, ROOT, Collected, Report, asking, kept, made, once, some_of
+from options import OUTPUTS, ROOT, asking, some_of
+from pages import Collected, Report, kept, made
 from runs import chosen
 from words import written
+from work import once
 
 NAME, SCRIPT = "speed", "speed.py"
 

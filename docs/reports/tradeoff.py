@@ -19,7 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pages import FILES, OUTPUTS, Collected, Report, asking, kept, mean, some_of
+from options import FILES, OUTPUTS, asking, some_of
+from pages import Collected, Report, kept, mean
 from runs import at_edge, chosen
 from tradeoff_memories import EDITS, FORCED, FREE, KINDS, SETTINGS, Part, Shared, objective
 from words import written

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pages import FILES, OUTPUTS, Collected, Report, asking, deadline_of
+from options import FILES, OUTPUTS, asking, deadline_of
+from pages import Collected, Report
 from runs import finished, how_made, run
 from words import written
 

@@ -15,10 +15,12 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pages import OUTPUTS, Collected, Report, asking, kept, made, once, read_data
+from options import OUTPUTS, asking
+from pages import Collected, Report, kept, made, read_data
 from rows import by_key, mean_known
 from runs import picked
 from words import written
+from work import once
 
 from corrigenda import Fact, LanguageModel, load
 from corrigenda.data import FactSet, read_facts
