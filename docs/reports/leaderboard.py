@@ -13,14 +13,14 @@ import argparse
 import dataclasses
 import gzip
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from leaderboard_page import NAME, findings, not_run, plain, prepared
 from leaderboard_tables import DATA, MODELS, PARTS, TABLE, Part
 from options import FILES, OUTPUTS, ROOT, asking, deadline_of, some_of
-from pages import Collected, Made, Report, kept
+from pages import Collected, Report, kept
 from runs import LIKE, chosen, how_made, read_json, relative, run
 from words import provenance, rendered
 
@@ -34,10 +34,6 @@ from eval.leaderboard.table import MODES
 from eval.leaderboard.views import CasesView, cases_view, leaderboard_view
 
 SCRIPT = "leaderboard.py"
-
-Table = tuple[Mapping[str, Any], Any]
-"""A table of the page, and its cases."""
-
 
 options = asking(
     *("--minutes", "--write", "--anew", "overrides"),
@@ -70,39 +66,17 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
         for row in board.rows
         for stored in (row.entry.runs if row.entry else ())
     }
-    tables = list(zip(view["boards"], cases_view(found), strict=True))
-    earlier = kept(NAME, arguments)
-    if earlier:
-        tables, runs = with_kept(tables, runs, earlier, read_cases(cases_path(arguments.docs)))
-    tables.sort(key=lambda table: place(table[0]))
-    view["boards"] = [board for board, _ in tables]
-    write_cases([cases for _, cases in tables], arguments.docs)
+    tables = {place(board): (board, own) for board, own in zip(view["boards"], cases_view(found), strict=True)}
+    if earlier := kept(NAME, arguments):  # its tables of which the store has no run
+        boards = earlier.figures["view"]["boards"]
+        for board, own in zip(boards, read_cases(cases_path(arguments.docs)), strict=True):
+            if place(board) not in tables:
+                tables[place(board)] = board, own
+                runs |= {run: how for run, how in earlier.runs.items() if run.startswith(run_of(board))}
+    ordered = [tables[key] for key in sorted(tables)]
+    view["boards"] = [board for board, _ in ordered]
+    write_cases([cases for _, cases in ordered], arguments.docs)
     return Collected({"view": view}, runs, earlier.earlier if earlier else ())
-
-
-def with_kept(
-    tables: Sequence[Table], runs: Mapping[str, Made], earlier: Collected, cases: CasesView
-) -> tuple[list[Table], dict[str, Made]]:
-    """The tables of the store, and of the data file those that the store has no run of.
-
-    Args:
-        tables: of the store.
-        runs: how their runs were made.
-        earlier: the data file.
-        cases: of its tables.
-
-    Returns:
-        the tables, as they are ordered; and how the runs of all were made.
-    """
-    there = {place(board) for board, _ in tables}
-    others = [
-        (board, own)
-        for board, own in zip(earlier.figures["view"]["boards"], cases, strict=True)
-        if place(board) not in there
-    ]
-    names = tuple(run_of(board) for board, _ in others)
-    theirs = {run: how for run, how in earlier.runs.items() if run.startswith(names)}
-    return [*tables, *others], {**runs, **theirs}
 
 
 def place(board: Mapping[str, Any]) -> tuple[int, str, str, int]:
@@ -153,11 +127,9 @@ def jobs(arguments: argparse.Namespace) -> list[list[str]]:
 
 
 def facts_file(part: Part, arguments: argparse.Namespace) -> Path:
-    """Where the facts of a table lie."""
-    file = DATA[part.data]
-    if part.neighbours is None:
-        return Path(arguments.data / file)
-    return Path(arguments.store / "facts" / str(part.neighbours) / file)
+    """Where the facts of a table lie: those with a part of the neighbourhood prompts are the store's."""
+    folder = arguments.data if part.neighbours is None else arguments.store / "facts" / str(part.neighbours)
+    return Path(folder / DATA[part.data])
 
 
 def write_facts(arguments: argparse.Namespace) -> None:
