@@ -162,12 +162,14 @@ def sequence_of(task: Task, store: Store) -> list[StoredRun]:
 
     Finished ones are last, and then the newest.
     """
-    found = []
-    for stored in store.runs():
-        data = stored.config["data"] if (store.root / task.method) in stored.path.parents and stored.config else {}
-        if data and (data["path"], data.get("order")) == (str(task.path), task.order) and data["limit"] <= task.t:
-            found.append(stored)
-    return sorted(found, key=lambda stored: stored.state == "finished")
+
+    def is_of(stored: StoredRun) -> bool:
+        data = (stored.config or {}).get("data") if (store.root / task.method) in stored.path.parents else None
+        return (
+            bool(data) and (data["path"], data.get("order")) == (str(task.path), task.order) and data["limit"] <= task.t
+        )
+
+    return sorted(filter(is_of, store.runs()), key=lambda stored: stored.state == "finished")
 
 
 def ended(task: Task, store: Store) -> StoredRun | None:
@@ -204,28 +206,30 @@ def gathered(found: Sequence[Task], arguments: argparse.Namespace, earlier: Coll
     data: dict[str, dict[str, Any]] = {}
     given: dict[str, StoredRun] = {}
     for task in found:
-        curve = curve_of(task, store, given)
-        if curve["points"] and task.order is None:
-            data.setdefault(task.data, {})[task.method] = curve
-        elif curve["points"]:
+        if (curve := curve_of(task, store, given))["points"]:
             method = data.setdefault(task.data, {}).setdefault(task.method, nothing())
-            method["orders"][str(task.order)] = curve["points"]
+            if task.order is None:
+                method |= {**curve, "orders": method["orders"]}
+            else:
+                method["orders"][str(task.order)] = curve["points"]
     if not data:
         raise SystemExit(f"{arguments.store} has no sequence with a point yet")
     lm = load(str(list(given.values())[-1].config["model"]["name"]))
     shape = {"model": lm.name, "d_ffn": lm.memory(0).d_ffn, "batch": arguments.batch, "scored": arguments.scored}
-    runs = {name: how_made(stored) for name, stored in given.items()}
-    if earlier:
-        if other := [f"{key} {earlier.figures[key]}" for key in shape if earlier.figures[key] != shape[key]]:
-            path = data_path(NAME, arguments.docs)
-            raise SystemExit(f"{path} is of {', '.join(other)}: give --anew to write it again without that")
-        data, runs = added(earlier.figures["data"], data), {**earlier.runs, **runs}
+    earlier = earlier or Collected({**shape, "data": {}}, {})
+    if other := [f"{key} {earlier.figures[key]}" for key in shape if earlier.figures[key] != shape[key]]:
+        path = data_path(NAME, arguments.docs)
+        raise SystemExit(f"{path} is of {', '.join(other)}: give --anew to write it again without that")
     # Other orders are told beside the file's own, or not at all.
-    data = {name: {m: one for m, one in methods.items() if one["points"]} for name, methods in data.items()}
+    data = {
+        name: {method: one for method, one in methods.items() if one["points"]}
+        for name, methods in added(earlier.figures["data"], data).items()
+    }
     figures = {**shape, "not_run": sorted(set(METHODS).difference(*data.values())), "data": data}
     if (tuning := arguments.store / TUNING).is_file():
         figures["tuning"] = read_json(tuning)
-    return Collected(figures, runs, earlier.earlier if earlier else ())
+    runs = {**earlier.runs, **{name: how_made(stored) for name, stored in given.items()}}
+    return Collected(figures, runs, earlier.earlier)
 
 
 def curve_of(task: Task, store: Store, given: dict[str, StoredRun]) -> dict[str, Any]:
@@ -280,11 +284,10 @@ def points_of(folder: Path) -> list[dict[str, Any]]:
 def facts_at(stored: StoredRun, t: int, key: str) -> dict[str, Any]:
     """What methods are compared by at T: of each scored fact its subject, and the columns of the metric."""
     cases = [Case.from_dict(record) for record in lines_of(stored.path, "scored", t)]
-    figures = [(case.fact, METRICS[key].figures(case.after.values)) for case in cases]
-    known = [(fact, values) for fact, values in figures if values is not None]
+    known = {case.fact: values for case in cases if (values := METRICS[key].figures(case.after.values)) is not None}
     return {
-        "subjects": {fact.id: fact.subject for fact, _ in known},
-        "columns": {fact.id: list(values) for fact, values in known},
+        "subjects": {fact.id: fact.subject for fact in known},
+        "columns": {fact.id: list(values) for fact, values in known.items()},
     }
 
 

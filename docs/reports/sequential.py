@@ -17,10 +17,11 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
+from operator import itemgetter
 from pathlib import Path
 from statistics import NormalDist, fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from options import FILES, OUTPUTS, asking, deadline_of, some_of
 from pages import Collected, Made, Report, made, making, read_data
@@ -59,8 +60,7 @@ FRESH, UNTOUCHED = "_fresh", 450
 """How names of files end whose facts nothing was chosen on; of the file beside it so many were edited or tuned on."""
 
 
-@dataclass(frozen=True)
-class Method:
+class Method(NamedTuple):
     """A line of the report: its name, how its edits come together, and its editor, if docs/tradeoff.md chose none."""
 
     name: str
@@ -93,24 +93,8 @@ TITLES = {
     "windows_activated": "windows answered",
 }
 """Of the picture's panels."""
-COLUMNS = {
-    EDITS: "edits, free",
-    "token_accuracy": "forced",
-    PARAPHRASES: "paraphrases, free",
-    "paraphrase_token_accuracy": "forced",
-    KNOWN: "known answers kept",
-    "windows_activated": "windows answered",
-    "perplexity_drift": "drift",
-}
-"""Of the table of how each method ended. Locality of zsRE is in the data and not here: the page says why."""
-COMPARED = {
-    "token_accuracy": "edits, forced",
-    EDITS: "edits, free",
-    "paraphrase_token_accuracy": "paraphrases, forced",
-    PARAPHRASES: "paraphrases, free",
-}
+COMPARED = ("token_accuracy", EDITS, "paraphrase_token_accuracy", PARAPHRASES)
 """What methods that went equally far are compared in, fact by fact."""
-
 
 options = asking(
     *("--model", "--minutes", "--write"),
@@ -196,7 +180,7 @@ def same_form(lm: LanguageModel, sequence: SequentialRun, facts: Sequence[Fact],
     Measured like all locality prompts, of the edits where the sequence stands, and written to a file.
     """
     t = sequence.done
-    if not t or _same_form_at(path) == t:
+    if not t or (path.is_file() and read_json(path)["t"] == t):
         return
     asked = own_prompts(facts)
     before = measure(lm, asked, replace(SETTINGS, perplexity_windows=0))
@@ -205,12 +189,6 @@ def same_form(lm: LanguageModel, sequence: SequentialRun, facts: Sequence[Fact],
     found = Evaluation(tuple(map(judged, asked, before, after))).metrics
     kept = {key: found[key] for key in SAME_FORM_METRICS if key in found}
     write_json(path, {"t": t, "n": len(facts), "metrics": kept})
-
-
-def _same_form_at(path: Path) -> int | None:
-    """The T of what `same_form` wrote; None where there is nothing, or by an earlier version's rule."""
-    found = read_json(path) if path.is_file() else {}
-    return int(found["t"]) if "metrics" in found else None
 
 
 def gathered(work: Path, model: str) -> Collected:
@@ -228,10 +206,9 @@ def gathered(work: Path, model: str) -> Collected:
             curves = {folder: points for folder in folders if (points := lines_of(folder, "point"))}
             if curves:
                 furthest = max(curves, key=lambda folder: int(curves[folder][-1]["t"]))
-                methods[method.name] = curves[furthest]
-                runs[f"{data} {key}"] = made(furthest)
-            if asked := [folder / SAME_FORM for folder in folders if _same_form_at(folder / SAME_FORM) is not None]:
-                same[key] = max(map(read_json, asked), key=lambda row: int(row["t"]))
+                methods[method.name], runs[f"{data} {key}"] = curves[furthest], made(furthest)
+            if asked := [read_json(path) for folder in folders if (path := folder / SAME_FORM).is_file()]:
+                same[key] = max(asked, key=itemgetter("t"))
         if methods:
             figures[data] = {"methods": methods, "same_form": same, "paired": paired(work, data)}
     return Collected({"model": model, "data": figures}, runs)
@@ -272,8 +249,7 @@ def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
     blank = {kind: [after(point, "blank_answers") for point in points] for kind, points in asked.items()}
     return {
         **{"sets": sets, "first": first, "names": {key: method.name for key, method in METHODS.items()}},
-        **{"heads": COLUMNS, "compared": COMPARED, "against": AGAINST, "fixed": FIXED, "embedded": EMBEDDED},
-        **{"edits": EDITS, "paraphrases": PARAPHRASES},
+        **{"against": AGAINST, "fixed": FIXED, "embedded": EMBEDDED, "edits": EDITS, "paraphrases": PARAPHRASES},
         "ran": [key for key in METHODS if any(key in one["ran"] for one in sets.values())],
         "blank": {kind: next((one for one in each if not math.isnan(one)), None) for kind, each in blank.items()},
     }
