@@ -51,7 +51,6 @@ USES = (
     "eval.steering",
     "corrigenda.data.word_lists",
 )
-"""What the figures are made with: their code version is of the files of these."""
 SOURCES = ("subject", "relation", "last")
 OPENINGS = ("{} is", "{} was", "{} is known for", "{} is located in", "The history of {}", "Everyone knows that {}")
 """What the model goes on from, when it is asked for its own words about a subject."""
