@@ -37,17 +37,9 @@ SETTINGS = EvalSettings(max_new_tokens=10, perplexity_windows=0)
 USES = ("editing.Rome", "eval.evaluation", "eval.measure")
 
 KEYS = (
-    "efficacy_success",
-    "paraphrase_success",
-    "neighbourhood_success",
-    "efficacy_magnitude",
-    "paraphrase_magnitude",
-    "neighbourhood_magnitude",
-    "token_accuracy",
-    "paraphrase_token_accuracy",
-    "free_generation_strict",
-    "paraphrase_free_generation_strict",
-    "neighbourhood_kl",
+    *("efficacy_success", "paraphrase_success", "neighbourhood_success", "efficacy_magnitude"),
+    *("paraphrase_magnitude", "neighbourhood_magnitude", "token_accuracy", "paraphrase_token_accuracy"),
+    *("free_generation_strict", "paraphrase_free_generation_strict", "neighbourhood_kl"),
 )
 SECONDS = "seconds"
 

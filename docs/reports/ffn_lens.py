@@ -42,14 +42,8 @@ from locate.lens.words import UnknownTokenError, token_id
 
 NAME, SCRIPT = "ffn-lens", "ffn_lens.py"
 USES = (
-    "jobs.lens",
-    "locate.flow.knockout",
-    "locate.flow.attributes",
-    "locate.lens.early_exit",
-    "locate.lens.promoters",
-    "editing.neurons.steer",
-    "eval.steering",
-    "corrigenda.data.word_lists",
+    *("jobs.lens", "locate.flow.knockout", "locate.flow.attributes", "locate.lens.early_exit"),
+    *("locate.lens.promoters", "editing.neurons.steer", "eval.steering", "corrigenda.data.word_lists"),
 )
 SOURCES = ("subject", "relation", "last")
 OPENINGS = ("{} is", "{} was", "{} is known for", "{} is located in", "The history of {}", "Everyone knows that {}")

@@ -62,9 +62,7 @@ SHOWN = tuple(COLUMNS)
 KEYS = (*SHOWN, "efficacy_success", "paraphrase_success")
 """What the data have."""
 USES = (
-    "editing.knowledge.how",
-    "eval.verification.verify",
-    "corrigenda.knowledge.retrieval",
+    *("editing.knowledge.how", "eval.verification.verify", "corrigenda.knowledge.retrieval"),
     "corrigenda.knowledge.attached",
 )
 LAYER, QUERIES, TIMES = 6, 512, 5

@@ -42,10 +42,7 @@ from locate.question import Question, ask
 
 NAME, SCRIPT = "neurons", "neurons.py"
 USES = (
-    "locate.neurons.locator",
-    "locate.neurons.suppression",
-    "editing.UpdateNeurons",
-    "editing.Suppress",
+    *("locate.neurons.locator", "locate.neurons.suppression", "editing.UpdateNeurons", "editing.Suppress"),
     "eval.scoring.probabilities",
 )
 DRAWS = 5

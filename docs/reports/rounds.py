@@ -32,13 +32,8 @@ SCORED = 100
 SETTINGS = ("eval.max_new_tokens=20",)
 """As on docs/many_facts.md."""
 KEYS = (
-    "token_accuracy",
-    "paraphrase_token_accuracy",
-    "free_generation_strict",
-    "paraphrase_free_generation_strict",
-    "preservation",
-    "locality_kl",
-    "perplexity_drift",
+    *("token_accuracy", "paraphrase_token_accuracy", "free_generation_strict", "paraphrase_free_generation_strict"),
+    *("preservation", "locality_kl", "perplexity_drift"),
 )
 TESTED = ("free_generation_strict", "paraphrase_free_generation_strict", "paraphrase_token_accuracy")
 """What variants are compared by."""

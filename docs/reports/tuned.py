@@ -29,15 +29,8 @@ from jobs.tune.page import draw
 
 NAME, SCRIPT = "tuned", "tuned.py"
 KEYS = (
-    "score",
-    "preservation",
-    "efficacy_success",
-    "paraphrase_success",
-    "neighbourhood_success",
-    "token_accuracy",
-    "free_generation_strict",
-    "paraphrase_free_generation_strict",
-    "perplexity_drift",
+    *("score", "preservation", "efficacy_success", "paraphrase_success", "neighbourhood_success", "token_accuracy"),
+    *("free_generation_strict", "paraphrase_free_generation_strict", "perplexity_drift"),
 )
 EVALUATION = ("eval.max_new_tokens=10",)
 SHIPPED, TUNED = "as shipped", "tuned"
