@@ -1,10 +1,6 @@
 """docs/capacity.md: how many bits edits hold, over made facts, by the number of facts in one edit.
 
-    python docs/reports/capacity.py collect [--model smollm2-135m] [--at-least 4] [--ways rome,memit:16]
-    python docs/reports/capacity.py page
-
-Each edit that is finished is kept in the work folder, and the first command goes on where it was stopped. Ways that it
-does not name stay as the data file has them. `pages.py` says more of the steps.
+Ways that --ways does not name stay as the data file has them.
 """
 
 import argparse

@@ -1,12 +1,4 @@
-"""docs/contexts.md: how many contexts, and how many steps, ROME needs.
-
-    python docs/reports/contexts.py collect [--facts 200] [--minutes 30] [--write]
-    python docs/reports/contexts.py page
-
-Each fact is edited alone by every variant, one after another. What is finished is kept in the work folder, in one
-folder of records for each variant, and the first command goes on where it was stopped. `pages.py` says more of the
-steps.
-"""
+"""docs/contexts.md: how many contexts, and how many steps, ROME needs. Each fact is edited alone by every variant."""
 
 import argparse
 from collections.abc import Mapping, Sequence

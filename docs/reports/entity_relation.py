@@ -1,13 +1,8 @@
 """docs/entity-relation.md: where are entity and relation read, and which edit bleeds where?
 
 FFN and attention windows restored at the subject's and at the relation's last token, when the one or the other is
-hidden ("Relation Also Knows", Liu et al. 2024); and ROME at both tokens, each fact edited alone.
-
-    python docs/reports/entity_relation.py collect [--traced 20] [--facts 20] [--minutes 5]
-    python docs/reports/entity_relation.py page
-
-What is finished is kept in the work folder, and the first command goes on where it was stopped; `pages.py` says more
-of the steps. Facts whose prompt ends with its subject are passed over: no token of the relation stands after it.
+hidden ("Relation Also Knows", Liu et al. 2024); and ROME at both tokens, each fact edited alone. Facts whose prompt
+ends with its subject are passed over: no token of the relation stands after it.
 """
 
 import argparse

@@ -1,14 +1,8 @@
 """docs/ffn-lens.md: what of the papers on FFN memories replicates in a gated model.
 
 Key-value memories (Geva et al. 2021), sub-updates, early exit and steering (Geva et al. 2022), and the recall of facts
-(Geva et al. 2023), measured on one model, beside what the papers report of theirs.
-
-    python docs/reports/ffn_lens.py collect [--tokens 65536] [--facts 40] [--parts facts,steering,...]
-    python docs/reports/ffn_lens.py page
-
-Each part is kept in the work folder when it is finished (facts one by one), and the first command goes on where it was
-stopped; `--parts` makes some of them, in this order. The page says of a model what its parts say; `pages.py` says more
-of the steps, and `ffn_lens_findings.py` what the figures say.
+(Geva et al. 2023), beside what the papers report of their models. `--parts` makes some of the parts, in this order;
+the page says of a model what its parts say.
 """
 
 import argparse

@@ -1,11 +1,8 @@
 """docs/layers.md: in which layers a subject has a key of its own.
 
-    python docs/reports/keys.py collect [--facts 60] [--layers 0,3,6]
-    python docs/reports/keys.py page
-
 An update V + a (C^-1 k*)^T of ROME acts on a key k by k^T C^-1 k* / k*^T C^-1 k* of what it does to its own. That share
 is worked out at every layer for the subject in paraphrases and for every token of the neighbourhood prompts. Nothing is
-edited. `pages.py` says more of the steps.
+edited.
 """
 
 import argparse

@@ -1,13 +1,7 @@
 """docs/knowledge-base-figures.md: what the knowledge base does and costs, measured.
 
 The ways to put a list to use, by a build's verification; unfolding every model family; answering with a part of the
-entries; and the timings of benchmarks/knowledge_base.py.
-
-    python docs/reports/knowledge_base.py collect [--facts 50] [--minutes 60]
-    python docs/reports/knowledge_base.py page
-
-What is finished is kept in the work folder, and the first command goes on where it was stopped. It writes the data
-when all is done; `pages.py` says more of the two steps. The facts are CounterFact's from record 1,700 on: nothing was
+entries; and the timings of benchmarks/knowledge_base.py. The facts are CounterFact's from record 1,700 on: nothing was
 tuned or chosen on them (the view of attached entries was chosen on 1,500 to 1,699).
 """
 

@@ -2,12 +2,6 @@
 
 ROME at every layer on the same facts, each edited alone from the clean model; beside it, causal tracing of the first
 facts that the model knows ("Does Localization Inform Editing?", Hase et al. 2023).
-
-    python docs/reports/layers.py collect [--facts 20] [--traced 24] [--contexts 5] [--minutes 8]
-    python docs/reports/layers.py page
-
-What is finished is kept in the work folder, and the first command goes on where it was stopped. It writes the data
-when all layers and traces are done; `pages.py` says more of the steps.
 """
 
 import argparse

@@ -1,12 +1,7 @@
 """docs/leaderboard.md, .html and .csv: editors on CounterFact and zsRE, a table for each model, data set and mode.
 
-    python docs/reports/leaderboard.py collect [--models qwen2.5-coder-0.5b] [--minutes 8] [--store outputs/leaderboard]
-    python docs/reports/leaderboard.py page
-
-or `make leaderboard`, which does both. Each run is an ordinary run of run.py in the store. What is finished is not done
-again, and what was cut short goes on. So the first command can be stopped and given again (with --minutes it stops by
-itself). It writes the data when all runs are done; with --write, of what there is. Whole tables of the data file (a
-model, a data set and a mode) that the store has no run of are kept; --anew forgets them.
+`make leaderboard` does both steps. Each run is an ordinary run of run.py in the store. Whole tables of the data file
+that the store has no run of are kept.
 """
 
 import argparse

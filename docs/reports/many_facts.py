@@ -1,15 +1,9 @@
 """docs/many_facts.md: hundreds of facts in one model: which editor, for how many?
 
-    python docs/reports/many_facts.py collect [--t 1000] [--methods memit,rome] [--data counterfact] [--minutes 60]
-    python docs/reports/many_facts.py page
-
 Facts are edited in batches, one batch after another, by the sequential protocol. Each method's sequence is an ordinary
-run of run.py, in a process of its own, in a store. What is finished is not done again, and what was cut short goes on:
-the first command can be stopped and given again. It writes the data when all is done; with --write, of what there is.
-What the data file has and the store has not is kept, with the settings that were chosen, so that a method or an order
-can be added where the store of the others is gone (with --lacking nothing is run again that the file has); --anew
-forgets it.
-`pages.py` says more of the two steps.
+run of run.py, in a process of its own, in a store. What the data file has and the store has not is kept, with the
+settings that were chosen, so that a method or an order can be added where the store of the others is gone (with
+--lacking nothing is run again that the file has).
 """
 
 import argparse

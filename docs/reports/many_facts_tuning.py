@@ -6,9 +6,8 @@ The trials on the page were made with `--count 100 --methods memit,alphaedit,ult
 `job.sequential.scored=50`: half of the facts, which takes half of the time.
 
 Each trial is an ordinary run of run.py on the CounterFact facts 1,001 to 1,200, in batches as on the page, in a store
-of its own. What is finished is not done again, and what was cut short goes on: the command can be stopped and given
-again. At the end it prints each method's trials, and writes them with the best one's settings to tuning.json in the
-store, where `many_facts.py collect` takes them for its runs and the page. No default is changed by that.
+of its own; the command can be stopped and given again. It writes each method's trials, with the best one's settings, to
+tuning.json in the store, where `many_facts.py collect` takes them for its runs and the page. No default is changed.
 
 Each method has `TRIALS` trials, all combinations of its grid. The best is the one with the highest score of those whose
 perplexity drift is at most `MOST_DRIFT`, since the score can reward a wrecked model; where none is, that of the least

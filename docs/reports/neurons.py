@@ -4,12 +4,6 @@ The two effects of Dai et al. 2022 (section 4.3) on facts of PARAREL that the mo
 lowers the right answer's probability, and enhancing them raises it, more than the same with as many random neurons, or
 with the most active ones, of the same layers. It also compares locators, updates values, and says in which layers the
 neurons lie.
-
-    python docs/reports/neurons.py collect [--facts 60] [--data ../shared/data/pararel] [--minutes 8]
-    python docs/reports/neurons.py page
-
-What is finished is kept in the work folder, and the first command goes on where it was stopped. It writes the data
-when all the facts are done; `pages.py` says more of the steps.
 """
 
 import argparse

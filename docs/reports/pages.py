@@ -4,7 +4,9 @@
     python docs/reports/NAME.py digest          the statistics in docs/data/PAGE.json anew, from its figures
     python docs/reports/NAME.py page            docs/data/PAGE.json -> docs/PAGE.md and its pictures, in seconds
 
-The last two need no model: the same data give the same page. `collect` ends with the digest. A data file:
+The last two need no model: the same data give the same page. `collect` ends with the digest; its options are told by
+--help. It can be stopped (after --minutes it stops by itself) and given again: what is finished is kept in a work
+folder or a store. Where it adds to what the data file has, --anew forgets that. A data file:
 
     {"page": "localization", "command": "python docs/reports/layers.py collect",
      "made": [{"code": ..., "commit": ..., "versions": {...}, "machine": {...}}, ...],

@@ -1,10 +1,6 @@
 """docs/real-models.md: what an edit of many facts does on real models, what stays, and over which text C is taken.
 
-    python docs/reports/real_models.py collect [--models smollm2-135m,qwen2.5-coder-0.5b] [--rows memit,random]
-    python docs/reports/real_models.py page
-
-All facts of a model are edited at once by every row. A row that is finished lies in the work folder, and the first
-command goes on with the others.
+All facts of a model are edited at once by every row.
 """
 
 import argparse

@@ -2,13 +2,8 @@
 
 Each relation of the authors' files (Hernandez et al. 2024, "Linearity of Relation Decoding in Transformer Language
 Models") by itself: faithfulness and causality with their controls, and whether faithfulness goes with the model's own
-accuracy over relations, as they report.
-
-    python docs/reports/relations.py collect [--relations country_language,company_hq] [--minutes 8]
-    python docs/reports/relations.py page
-
-Each relation that is done is kept in the work folder, and the first command adds what is done to the data: it can be
-stopped after any relation, and goes on. The page says which relations were not run.
+accuracy over relations, as they report. What is done when the time is up is in the data; the page says which relations
+were not run.
 """
 
 import argparse

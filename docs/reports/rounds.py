@@ -1,11 +1,7 @@
 """docs/rounds.md: why the facts of an edit are written more than once, and how often.
 
-    python docs/reports/rounds.py collect [--variants 1,2,3] [--minutes 30]
-    python docs/reports/rounds.py page
-
 All facts are written in one edit of the unedited model, by an ordinary run of run.py for each variant, in a store. What
-is finished is not done again, and what was cut short goes on. What the data file has and the store has not is kept;
---anew forgets it. `pages.py` says more of the steps.
+the data file has and the store has not is kept.
 """
 
 import argparse

@@ -1,12 +1,7 @@
 """docs/sequential.md: many edits, made one after another, and what is left of each edit and of the model.
 
-    python docs/reports/sequential.py collect [--t 300] [--data zsre] [--methods rome,ft_l] [--minutes 8]
-    python docs/reports/sequential.py page
-
-Every method edits the same facts in the same order and is scored by the sequential protocol. What is finished is kept
-in the work folder. The first command goes on where it was stopped or killed. Each time it ends it writes the data, of
-what is there so far. 300 edits take hours on two CPU cores; `--t 1000` is for faster machines. `pages.py` says more of
-the two steps.
+Every method edits the same facts in the same order and is scored by the sequential protocol. Each time the first
+command ends it writes the data of what is there so far. 300 edits take hours on two CPU cores.
 """
 
 import argparse

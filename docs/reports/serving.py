@@ -1,10 +1,6 @@
 """docs/serving.md: does an edit survive in llama.cpp, as an adapter and in the GGUF file, and in PEFT?
 
-    python docs/reports/serving.py collect [--groups memit-30,rome-1] [--rows adapter,q8_0]
-    python docs/reports/serving.py page
-
-The same questions are asked everywhere, greedily. A row that is finished lies in the work folder, and the first command
-goes on with the others. It needs llama.cpp (the package xllamacpp).
+The same questions are asked everywhere, greedily. It needs llama.cpp (the package xllamacpp).
 """
 
 import argparse

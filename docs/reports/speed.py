@@ -1,11 +1,7 @@
 """docs/speed.md: every benchmark, run with what ships; each compares the plain way with ours in one run.
 
-    python docs/reports/speed.py collect [--facts counterfact.json] [--only rome,wise] [--anew]
-    python docs/reports/speed.py page
-
-The first step runs the files of benchmarks/ one after another, each in a process of its own, and keeps what a finished
-one printed, so that it can be stopped, and goes on. What `--only` leaves out stays as the data file has it. Let nothing
-else run meanwhile. `pages.py` says more of the two steps.
+The files of benchmarks/ are run one after another, each in a process of its own; let nothing else run meanwhile. What
+`--only` leaves out stays as the data file has it.
 """
 
 import argparse

@@ -1,14 +1,9 @@
 """docs/tradeoff.md: what memories beside a layer answer rightly, against what they answer wrongly.
 
-GRACE (over its radius) and the two WISE (over the threshold) learn zsRE facts one after another. Each point of a curve
-is the same learned memory with another radius or threshold: how much of the edits and of their paraphrases is answered
-as asked, and in how many prompts that nobody edited the memory answers.
-
-    python docs/reports/tradeoff.py collect   # as many trials for each editor; then the curves, on other facts
-    python docs/reports/tradeoff.py page
-
-What is finished is kept in the work folder, so that the first command goes on where it was stopped. An editor's trials
-that are in the data file are not made again (--anew). `pages.py` says more of the two steps.
+GRACE (over its radius) and the two WISE (over the threshold) learn zsRE facts one after another. As many trials choose
+each editor's settings; then come the curves, on other facts. Each point of a curve is the same learned memory with
+another radius or threshold: how much of the edits and of their paraphrases is answered as asked, and in how many
+prompts that nobody edited the memory answers. An editor's trials that are in the data file are not made again.
 """
 
 import argparse

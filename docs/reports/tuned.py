@@ -1,11 +1,7 @@
 """docs/tuned.md: whether settings that job=tune finds are as good as those that the project ships, on unseen facts.
 
-    python docs/reports/tuned.py collect [--editor memit] [--minutes 20]
-    python docs/reports/tuned.py page
-
 The first step tunes on some facts of CounterFact (runs of run.py, as anyone would start them), and edits other facts
-with the settings that were found and with the shipped ones. It can be stopped, and goes on. `pages.py` says more of the
-steps.
+with the settings that were found and with the shipped ones.
 """
 
 import argparse

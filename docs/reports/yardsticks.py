@@ -1,11 +1,7 @@
 """docs/yardsticks.md: what models do without an edit on the facts of the pages, to read the pages' figures by.
 
-    python docs/reports/yardsticks.py collect [--only "smollm2-135m counterfact 1-100"]
-    python docs/reports/yardsticks.py page
-
 The figures on paraphrases stand beside what the unedited model says on paraphrases of what it says itself, and those of
-what stays beside the floor: the same model in bfloat16, with no edit. Facts that are measured lie in the work folder,
-and the first command goes on with the others. Pages name their facts in `words.yardstick`.
+what stays beside the floor: the same model in bfloat16, with no edit. Pages name their facts in `words.yardstick`.
 """
 
 import argparse
