@@ -135,7 +135,7 @@ def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
     """The means of each metric by variant, and the `differences` of `COMPARISONS`, with p corrected for all of them."""
     variants, subjects = figures["variants"], figures["subjects"]
     names = [name for name in VARIANTS if name in variants]
-    compared = []
+    compared: list[dict[str, Any]] = []
     for left, right in COMPARISONS:
         if left in names and right in names:
             alike = [left, right] in figures["timed_alike"]

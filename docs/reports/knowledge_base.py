@@ -172,7 +172,7 @@ def retrieved(lm: LanguageModel) -> dict[str, Any]:
     hidden = _ffn(lm, LAYER, windows[: QUERIES // len(windows[0])])[0]
     ffn = unfold(lm, [LAYER])[LAYER].fold()
     whole = _seconds(ffn, hidden)
-    pairs = zip(*(measure_retrieval(ffn, hidden, KS, **by) for by in ({}, {"by": "contribution"})), strict=True)
+    pairs = zip(measure_retrieval(ffn, hidden, KS), measure_retrieval(ffn, hidden, KS, by="contribution"), strict=True)
     return {
         **{"layer": LAYER, "queries": len(hidden), "entries": len(ffn.values), "d_model": ffn.values.shape[1]},
         "seconds": whole,

@@ -158,7 +158,7 @@ def sequence_of(task: Task, store: Store) -> list[StoredRun]:
     """
 
     def is_of(stored: StoredRun) -> bool:
-        data = (stored.config or {}).get("data") if (store.root / task.method) in stored.path.parents else None
+        data = (stored.config or {}).get("data") or {} if (store.root / task.method) in stored.path.parents else {}
         return (
             bool(data) and (data["path"], data.get("order")) == (str(task.path), task.order) and data["limit"] <= task.t
         )

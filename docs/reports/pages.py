@@ -31,7 +31,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from options import ROOT, NotFinishedError, asking
+from options import ROOT as ROOT
+from options import NotFinishedError, asking
 
 from corrigenda.intervals import interval
 from corrigenda.runs.environment import machine, versions

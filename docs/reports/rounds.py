@@ -126,8 +126,8 @@ def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
             if found := paired(*(side["facts"].get(key) for side in sides), key):
                 row["tests"][key] = {of: getattr(found, of) for of in ("difference", "low", "high", "p")}
         tests += row["tests"].values()
-        drifts = [after_at(side["points"][0], "perplexity_drift") for side in sides]
-        row["drift"] = None if None in drifts else drifts[0] - drifts[1]
+        drift, other = (after_at(side["points"][0], "perplexity_drift") for side in sides)
+        row["drift"] = None if drift is None or other is None else drift - other
         rows += [row] if row["tests"] else []
     corrected(tests)
     silent = unsaid(variants)

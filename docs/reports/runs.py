@@ -70,9 +70,9 @@ def values(overrides: Sequence[str]) -> dict[str, str]:
 
 def is_of(stored: StoredRun, overrides: Sequence[str]) -> bool:
     """Whether a stored run was begun by run.py, with what is asked for (`ASKED`)."""
-    asked, choices = values(overrides), stored.config.get("choices")
-    there = choices and {**choices, "mode": stored.config["mode"]}
-    return bool(there) and all(there[key] == asked[key] for key in ASKED)
+    asked, choices = values(overrides), stored.config.get("choices") or {}
+    there = {**choices, "mode": stored.config.get("mode")}
+    return bool(choices) and all(there[key] == asked[key] for key in ASKED)
 
 
 def finished(store: Store) -> list[StoredRun]:

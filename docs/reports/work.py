@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -32,10 +32,10 @@ def once(path: Path, find: Callable[[], Any], uses: Iterable[str] = (), deadline
 def records(
     folder: Path,
     facts: Iterable[Fact],
-    find: Callable[[Fact], Mapping[str, Any]],
+    find: Callable[[Fact], dict[str, Any]],
     uses: Iterable[str] = (),
     deadline: float | None = None,
-) -> Iterator[Mapping[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """What is found of each fact, from a folder of records where it is there, else found and kept there.
 
     Raises:
