@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from ffn_lens_findings import MOST_DRIFT, PAPER_ALONE, digest, summary
 from ffn_lens_pictures import PICTURES
-from options import FILES, OUTPUTS, asking
+from options import FILES, OUTPUTS, asking, some_of
 from pages import Collected, Report, beside, made, model_by_model, of_each_model
+from runs import chosen
 from words import written
 from work import once, records
 
@@ -74,8 +75,7 @@ ORDER = ("facts", "steering", "early_exit", *TEXT_PARTS)
 
 
 options = asking(
-    "--model",
-    "--anew",
+    *("--model", "--anew"),
     data=FILES / "counterfact.json",
     facts=(40, "known facts that are followed"),
     asked=(600, "facts that are asked for, at most"),
@@ -85,16 +85,14 @@ options = asking(
     texts=(500, "positions for aggregation and saturation events"),
     exit_tokens=(8192, "of text for early exit"),
     windows=(64, "of the held-out texts, for steering"),
-    parts=",".join(ORDER),
+    parts=some_of(ORDER),
     work=OUTPUTS / NAME,
 )
 
 
 def collect(arguments: argparse.Namespace) -> Collected:
     """The figures of all parts that are made."""
-    asked = arguments.parts.split(",")
-    if unknown := [name for name in asked if name not in ORDER]:
-        raise SystemExit(f"--parts: there is no part {unknown[0]!r}; the parts are {', '.join(ORDER)}")
+    asked = chosen(arguments.parts, dict.fromkeys(ORDER), "part")
     lm = load(arguments.model)
     text = Text("self", tokens=arguments.tokens, length=arguments.length)
     # What was found of another model, or of other sizes, is not this one's.
