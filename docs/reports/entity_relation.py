@@ -69,15 +69,11 @@ def collect(arguments: argparse.Namespace) -> Collected:
     lm = load(arguments.model)
     work = arguments.work / lm.fingerprint[:8]
     layers, sigma = list(range(0, lm.n_layers, arguments.every)), TRACE.noise.level(lm)
-    folders = {name: work / name for name in (f"traces-{arguments.every}", "edits")}
-    facts = [read_facts(arguments.known), list(read_facts(arguments.data))[arguments.first - 1 :]]
-    finds = (lambda fact: traced(lm, fact, layers, sigma), lambda fact: edited_at_both(lm, fact))
-    traces, edits = (
-        first_of(folder, some, find, n, deadline)
-        for folder, some, find, n in zip(
-            folders.values(), facts, finds, (arguments.traced, arguments.facts), strict=True
-        )
-    )
+    places = {name: work / name for name in (f"traces-{arguments.every}", "edits")}
+    of_traces, of_edits = places.values()
+    facts, known = list(read_facts(arguments.data))[arguments.first - 1 :], read_facts(arguments.known)
+    traces = first_of(of_traces, known, lambda fact: traced(lm, fact, layers, sigma), arguments.traced, deadline)
+    edits = first_of(of_edits, facts, lambda fact: edited_at_both(lm, fact), arguments.facts, deadline)
     figures = {
         "layers": layers,
         "window": min(TRACE.window, lm.n_layers),
@@ -88,7 +84,7 @@ def collect(arguments: argparse.Namespace) -> Collected:
         "traces": traces,
         "edits": edits,
     }
-    return beside(NAME, lm.name, figures, {name: made(folder) for name, folder in folders.items()}, arguments)
+    return beside(NAME, lm.name, figures, {name: made(place) for name, place in places.items()}, arguments)
 
 
 def first_of(
