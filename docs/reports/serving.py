@@ -6,6 +6,7 @@ The same questions are asked everywhere, greedily. It needs llama.cpp (the packa
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -86,7 +87,7 @@ def collect(arguments: argparse.Namespace) -> Collected:
 
 
 def facts_in(group: str, arguments: argparse.Namespace) -> list[list[dict[str, object]]]:
-    """By edit of a group its facts."""
+    """By edit of a group its facts; without edits each fact by itself."""
     if group == "none":
         return [edits.facts_json([fact]) for fact in edits.facts_of(arguments.data)]
     return [edits.facts_json(facts) for facts in edits.groups_facts(group, arguments.work, arguments.data)]
@@ -97,22 +98,19 @@ def facts_in(group: str, arguments: argparse.Namespace) -> list[list[dict[str, o
 
 def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
     """By group and row the shares with intervals; what survives of all edits with the adapter; the costs."""
-    groups = figures["groups"]
+    groups, none = figures["groups"], figures["groups"]["none"]
     unedited = {
-        row: {one["questions"][0]: answers[0] for [one], answers in zip(groups["none"]["facts"], rows, strict=True)}
-        for row, rows in ((row, found["answers"]) for row, found in groups["none"]["rows"].items())
+        row: {one["questions"][0]: said[0] for [one], said in zip(none["facts"], found["answers"], strict=True)}
+        for row, found in none["rows"].items()
     }
     shown = {name: shares(group, unedited) for name, group in groups.items() if name != "none"}
-    adapters = [shown[name]["adapter"] for name in shown if name != "erase-1" and "adapter" in shown[name]]
+    adapters = [rows["adapter"] for name, rows in shown.items() if name != "erase-1" and "adapter" in rows]
     survived = {key: sum(one[key] for one in adapters) for key in ("held_there", "held_both")}
-    costs: dict[str, Any] = {}
-    if "speed" in groups["memit-30"]["rows"]:
-        sides = groups["memit-30"]["rows"]["speed"]
+    costs = {name: found for name, found in groups["memit-30"]["rows"].items() if name in COSTS}
+    if sides := costs.get("speed"):
         ratio = median(a / b for a, b in zip(sides["with"], sides["without"], strict=True))
         costs["speed"] = {"ratio": ratio, **{side: median(sides[side]) for side in sides}, "n": len(sides["with"])}
-    if "export" in groups["memit-30"]["rows"]:
-        costs["export"] = groups["memit-30"]["rows"]["export"]
-    floor = same(*(groups["none"]["rows"][row]["answers"] for row in ("llama", "transformers")))
+    floor = same(*(none["rows"][row]["answers"] for row in ("llama", "transformers")))
     there = {name: group["rows"] for name, group in groups.items()}
     missing = {name: [row for row in rows if row not in there.get(name, ())] for name, rows in GROUPS.items()}
     return {
@@ -124,28 +122,22 @@ def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
 
 def shares(group: Mapping[str, Any], unedited: Mapping[str, Mapping[str, Sequence[str]]]) -> dict[str, Any]:
     """By row of a group its shares."""
-    facts = [fact for some in group["facts"] for fact in some]
-    by_row = {
-        row: [answers for some in found["answers"] for answers in some]
-        for row, found in group["rows"].items()
-        if row not in COSTS
-    }
+    facts = list(chain.from_iterable(group["facts"]))
     subjects = [fact["subject"] for fact in facts]
-    there = [holds(fact, answers[0]) for fact, answers in zip(facts, by_row["transformers"], strict=True)]
-    shown = {}
-    for row in (row for row in WHAT if row in by_row):
+    by_row = {row: list(chain.from_iterable(group["rows"][row]["answers"])) for row in WHAT if row in group["rows"]}
+    there, shown = [holds(fact, said[0]) for fact, said in zip(facts, by_row["transformers"], strict=True)], {}
+    for row, answers in by_row.items():
         before = unedited["transformers" if row in ("transformers", "peft") else "llama"]
-        held = [holds(fact, answers[0]) for fact, answers in zip(facts, by_row[row], strict=True)]
-        both = [here for here, other in zip(held, there, strict=True) if other]
-        pairs = [*zip(facts, by_row[row], strict=True)]
-        said = [[holds(fact, one) for one in answers[1 : 1 + fact["paraphrases"]]] for fact, answers in pairs]
-        stay = [stays(fact, before[fact["questions"][0]], answers) for fact, answers in pairs]
+        pairs = [*zip(facts, answers, strict=True)]
+        held = [holds(fact, said[0]) for fact, said in pairs]
         shown[row] = {
             "held": mean([float(one) for one in held], subjects, shares=True),
-            **{"n": len(held), "held_there": sum(there), "held_both": sum(both)},
-            "paraphrases": over(said, subjects),
-            "kept": over(stay, subjects),
-            "same": same(by_row[row], by_row["transformers"]),
+            **{"n": len(held), "held_there": sum(there), "held_both": sum(map(min, held, there))},
+            "paraphrases": over(
+                [[holds(fact, one) for one in said[1 : 1 + fact["paraphrases"]]] for fact, said in pairs], subjects
+            ),
+            "kept": over([stays(fact, before[fact["questions"][0]], said) for fact, said in pairs], subjects),
+            "same": same(answers, by_row["transformers"]),
         }
     return shown
 
@@ -197,10 +189,10 @@ def erased(groups: Mapping[str, Any]) -> dict[str, Any] | None:
     if "erase-1" not in groups:
         return None
     [[fact]] = groups["erase-1"]["facts"]
-    before = {row: rows["answers"] for row, rows in groups["none"]["rows"].items()}
-    place = next(n for n, [one] in enumerate(groups["none"]["facts"]) if one["questions"] == fact["questions"])
+    none = groups["none"]
+    place = next(n for n, [one] in enumerate(none["facts"]) if one["questions"] == fact["questions"])
     said = {WHAT[row]: found["answers"][0][0][0] for row, found in groups["erase-1"]["rows"].items()}
-    return {"fact": fact, "before": before["transformers"][place][0][0], "said": said}
+    return {"fact": fact, "before": none["rows"]["transformers"]["answers"][place][0][0], "said": said}
 
 
 PAGE = written(NAME, SCRIPT, timed=True)
