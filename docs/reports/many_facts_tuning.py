@@ -15,7 +15,6 @@ drift.
 """
 
 import argparse
-import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,10 +24,10 @@ from many_facts_methods import DATA
 from many_facts_page import NAME
 from options import OUTPUTS, asking, deadline_of, some_of
 from rows import after_at
-from runs import chosen, run
+from runs import chosen, combinations, run
 
 from corrigenda.data import FactSet, read_facts
-from corrigenda.runs.store import Store, StoredRun
+from corrigenda.runs.store import Store
 from corrigenda.system.files import write_json
 
 FIRST, COUNT = 1000, 200
@@ -76,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     scored = 0
     for name in chosen(options.methods, GRIDS, "method"):
         trials = []
-        for settings in trials_of(name):
+        for settings in combinations(GRIDS[name]):
             own = options.store / name / "-".join(f"{value:g}" for value in settings.values())
             overrides = [one for one in asked(options, name, paths, None, options.count) if "store=" not in one[:6]]
             overrides += [f"store={own}", *(f"editor.{key}={value}" for key, value in settings.items())]
@@ -95,23 +94,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(path)
 
 
-def trials_of(name: str) -> list[dict[str, float]]:
-    """The settings of a method's trials: all combinations of its grid."""
-    return [dict(zip(GRIDS[name], values, strict=True)) for values in itertools.product(*GRIDS[name].values())]
-
-
 def point_in(folder: Path) -> Mapping[str, Any] | None:
     """The last point of the newest finished run of a trial; None where there is none."""
-    ended: list[StoredRun] = [stored for stored in Store(folder).runs() if stored.state == "finished"]
+    ended = [stored for stored in Store(folder).runs() if stored.state == "finished"]
     points = points_of(ended[-1].path) if ended else []
     return points[-1] if points else None
 
 
 def figures_of(point: Mapping[str, Any] | None) -> dict[str, float]:
     """What a trial is judged by; what could not be computed is absent, and all is where the run failed."""
-    if point is None:
-        return {}
-    values = {key: after_at(point, key) for key in (DATA[FILE][1], "perplexity_drift")}
+    values = {key: after_at(point or {}, key) for key in (DATA[FILE][1], "perplexity_drift")}
     return {key: value for key, value in values.items() if value is not None}
 
 

@@ -1,5 +1,6 @@
 """What reports of runs share: run.py, started in a store, which goes on where it was stopped; files of facts."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -142,6 +143,11 @@ def write_others(others: Iterable[Fact], scored: Sequence[Fact], edited: Iterabl
     if found:
         write_facts(path, found)
     return path
+
+
+def combinations(grid: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
+    """The settings of trials: all combinations of a grid."""
+    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
 def at_edge(found: Mapping[str, Any]) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from options import FILES, OUTPUTS, asking, some_of
 from pages import Collected, Report, kept, mean
-from runs import at_edge, chosen
+from runs import at_edge, chosen, combinations
 from tradeoff_memories import EDITS, FORCED, FREE, KINDS, SETTINGS, Part, Shared, objective
 from words import written
 
@@ -101,8 +101,7 @@ def collect(arguments: argparse.Namespace) -> Collected:
 
 def tune(shared: Shared, name: str) -> dict[str, Any]:
     """The trials of an editor, and the settings of the best; the first of several."""
-    tried = [dict(zip(GRIDS[name], values, strict=True)) for values in itertools.product(*GRIDS[name].values())]
-    trials = [shared.trial(name, settings) for settings in tried]
+    trials = [shared.trial(name, settings) for settings in combinations(GRIDS[name])]
     return {"trials": trials, "chosen": max(trials, key=objective)["settings"]}
 
 
