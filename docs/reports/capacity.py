@@ -1,10 +1,6 @@
 """docs/capacity.md: how many bits edits hold, over made facts, by the number of facts in one edit.
 
-    python docs/reports/capacity.py collect [--model smollm2-135m] [--at-least 4] [--ways rome,memit:16]
-    python docs/reports/capacity.py page
-
-Each edit that is finished is kept in the work folder, and the first command goes on where it was stopped. Ways that it
-does not name stay as the data file has them. `pages.py` says more of the steps.
+Ways that --ways does not name stay as the data file has them.
 """
 
 import argparse
@@ -13,7 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pages import ROOT, Collected, Report, beside, keeping_option, kept, made, making, model_by_model, of_each_model
+from options import OUTPUTS, asking
+from pages import Collected, Report, beside, kept, made, making, model_by_model, of_each_model
 from words import written
 
 from corrigenda import load
@@ -23,20 +20,17 @@ from jobs.capacity.job import CapacitySettings, way_named
 from jobs.capacity.measuring import measure_capacity
 from jobs.capacity.results import PRETRAINING, Capacity, Point
 
-NAME = "capacity"
-SCRIPT = "capacity.py"
+NAME, SCRIPT = "capacity", "capacity.py"
 USES = ("jobs.capacity.measuring", "editing.Rome", "editing.Memit", "editing.FineTune", "editing.knowledge.how")
-"""What the figures are made with: the code version of all of them is of the files of these."""
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    """The first step's options."""
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--ways", default="rome:16,memit,attached,finetune", help="names; with :N, up to N facts")
-    parser.add_argument("--counts", default="1,4,16,64", help="facts in one edit, ascending")
-    parser.add_argument("--at-least", type=int, default=4, help="facts that are edited for each count")
-    parser.add_argument("--work", type=Path, default=ROOT / "outputs" / "capacity")
-    keeping_option(parser)
+options = asking(
+    *("--model", "--anew"),
+    ways=("rome:16,memit,attached,finetune", "names; with :N, up to N facts"),
+    counts=("1,4,16,64", "facts in one edit, ascending"),
+    at_least=(4, "facts that are edited for each count"),
+    work=OUTPUTS / NAME,
+)
 
 
 def collect(arguments: argparse.Namespace) -> Collected:
@@ -80,9 +74,8 @@ def draw(data: Mapping[str, Any], path: Path) -> None:
     result(model, figures).plot(path)
 
 
-PAGE = written(NAME, SCRIPT, model_by_model)
-TITLE = (__doc__ or "").splitlines()[0]
-REPORT = Report(NAME, SCRIPT, TITLE, options, collect, PAGE, of_each_model(digest), {"capacity.png": draw})
+PAGE, PICTURES = written(NAME, SCRIPT, model_by_model), {"capacity.png": draw}
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, PAGE, of_each_model(digest), PICTURES)
 
 if __name__ == "__main__":
     REPORT.main()

@@ -1,32 +1,28 @@
 """docs/entity-relation.md: where are entity and relation read, and which edit bleeds where?
 
 FFN and attention windows restored at the subject's and at the relation's last token, when the one or the other is
-hidden ("Relation Also Knows", Liu et al. 2024); and ROME at both tokens, each fact edited alone.
-
-    python docs/reports/entity_relation.py collect [--traced 20] [--facts 20] [--minutes 5]
-    python docs/reports/entity_relation.py page
-
-What is finished is kept in the work folder, and the first command goes on where it was stopped; `pages.py` says more
-of the steps. Facts whose prompt ends with its subject are passed over: no token of the relation stands after it.
+hidden ("Relation Also Knows", Liu et al. 2024); and ROME at both tokens, each fact edited alone. Facts whose prompt
+ends with its subject are passed over: no token of the relation stands after it.
 """
 
 import argparse
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice, product
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from drawn import band
 from layers import edited
 from matplotlib.figure import Figure
-from pages import ROOT, Collected, Report, beside, keeping_option, made, making, mean, model_by_model, of_each_model
+from options import FILES, OUTPUTS, asking, deadline_of
+from pages import Collected, Report, beside, made, mean, model_by_model, of_each_model
 from words import written
+from work import records
 
 from corrigenda import Fact, LanguageModel, load
 from corrigenda.data import read_facts
-from corrigenda.runs.folder import RunFolder
 from editing import Rome, ValueSettings
 from eval import METRICS, Case, EvalSettings, measure
 from locate import CausalTrace, Noise, UnknownFactError
@@ -34,7 +30,6 @@ from locate.pictures import save, ticks_at_layers
 from locate.question import Part
 
 NAME, SCRIPT = "entity-relation", "entity_relation.py"
-DATA = ROOT.parent / "shared" / "data"
 PARTS: tuple[Part, ...] = get_args(Part)
 SITES: tuple[Literal["ffn", "attention"], ...] = ("ffn", "attention")
 TRACE = CausalTrace(window=6, noise=Noise(samples=5))
@@ -54,79 +49,55 @@ KEYS = (
     *("answer_kept_same_subject", "bleed_same_subject", "same_subject_kl"),
 )
 USES = ("editing.Rome", "eval.measure", "locate.CausalTrace")
-"""What the figures are made with: their code version is of the files of these."""
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    """The first step's options."""
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--known", default=str(DATA / "known_facts.json"), help="traced, where the model knows them")
-    parser.add_argument("--data", default=str(DATA / "counterfact.json"), help="facts that are edited")
-    parser.add_argument("--traced", type=int, default=20)
-    parser.add_argument("--facts", type=int, default=20)
-    parser.add_argument("--first", type=int, default=1401, help="the first fact that is edited, counted from 1")
-    parser.add_argument("--every", type=int, default=5, help="how many layers lie between windows' centres")
-    parser.add_argument("--minutes", type=float, default=1e9, help="stop (to go on later) after so long")
-    parser.add_argument("--work", type=Path, default=ROOT / "outputs" / "entity-relation")
-    keeping_option(parser)
+options = asking(
+    *("--model", "--minutes", "--anew"),
+    known=(FILES / "known_facts.json", "traced, where the model knows them"),
+    data=(FILES / "counterfact.json", "facts that are edited"),
+    traced=20,
+    facts=20,
+    first=(1401, "the first fact that is edited, counted from 1"),
+    every=(5, "how many layers lie between windows' centres"),
+    work=OUTPUTS / NAME,
+)
 
 
-def collect(arguments: argparse.Namespace) -> Collected | None:
-    """Traces and edits; None where the time was up before all was done."""
-    deadline = time.monotonic() + 60 * arguments.minutes
+def collect(arguments: argparse.Namespace) -> Collected:
+    """Traces and edits."""
+    deadline = deadline_of(arguments)
     lm = load(arguments.model)
     work = arguments.work / lm.fingerprint[:8]
     layers, sigma = list(range(0, lm.n_layers, arguments.every)), TRACE.noise.level(lm)
-    traces = kept(
-        work / f"traces-{arguments.every}",
-        going_on(read_facts(arguments.known)),
-        lambda fact: traced(lm, fact, layers, sigma),
-        arguments.traced,
-        deadline,
-    )
-    facts = islice(going_on(list(read_facts(arguments.data))[arguments.first - 1 :]), arguments.facts)
-    edits = kept(work / "edits", facts, lambda fact: edited_at_both(lm, fact), arguments.facts, deadline)
-    if traces is None or edits is None:
-        return None
+    places = {name: work / name for name in (f"traces-{arguments.every}", "edits")}
+    of_traces, of_edits = places.values()
+    facts, known = list(read_facts(arguments.data))[arguments.first - 1 :], read_facts(arguments.known)
+    traces = first_of(of_traces, known, lambda fact: traced(lm, fact, layers, sigma), arguments.traced, deadline)
+    edits = first_of(of_edits, facts, lambda fact: edited_at_both(lm, fact), arguments.facts, deadline)
     figures = {
         "layers": layers,
         "window": min(TRACE.window, lm.n_layers),
         "samples": TRACE.noise.samples,
         "edited_layers": {part: Rome(position=part).resolved_layer(lm) for part in PARTS},
-        "data": Path(arguments.data).stem,
+        "data": arguments.data.stem,
         "first": arguments.first,
         "traces": traces,
         "edits": edits,
     }
-    return beside(
-        NAME, lm.name, figures, {each: made(work / each) for each in (f"traces-{arguments.every}", "edits")}, arguments
-    )
+    return beside(NAME, lm.name, figures, {name: made(place) for name, place in places.items()}, arguments)
 
 
-def going_on(facts: Iterable[Fact]) -> Iterator[Fact]:
-    """The facts whose prompt goes on after the subject."""
-    return (fact for fact in facts if not fact.prompt.endswith("{}"))
+def first_of(
+    folder: Path, facts: Iterable[Fact], find: Callable[[Fact], dict[str, Any]], n: int, deadline: float | None
+) -> list[dict[str, Any]]:
+    """What is found of the first n facts whose prompt goes on after the subject and of which something is found."""
+    going_on = (fact for fact in facts if not fact.prompt.endswith("{}"))
 
+    def noted(fact: Fact) -> dict[str, Any]:
+        return {"id": fact.id, "subject": fact.subject, "found": find(fact)}
 
-def kept(
-    folder: Path, facts: Iterable[Fact], find: Callable[[Fact], dict[str, Any]], n: int, deadline: float
-) -> list[dict[str, Any]] | None:
-    """What is found of the first n facts of which something is, each kept in a folder; None where the time was up."""
-    runs = RunFolder(folder)
-    records = {record["id"]: record for record in runs.cases()}
-    found: list[dict[str, Any]] = []
-    for fact in facts:
-        if len(found) == n:
-            break
-        if fact.id not in records:
-            if time.monotonic() > deadline:
-                return None
-            with making(folder, USES):
-                records[fact.id] = {"id": fact.id, "subject": fact.subject, "found": find(fact)}
-                runs.append(records[fact.id])
-        if records[fact.id]["found"]:
-            found.append({key: records[fact.id][key] for key in ("id", "subject", "found")})
-    return found
+    there = (record for record in records(folder, going_on, noted, USES, deadline) if record["found"])
+    return [{key: record[key] for key in ("id", "subject", "found")} for record in islice(there, n)]
 
 
 def traced(lm: LanguageModel, fact: Fact, layers: list[int], sigma: float) -> dict[str, Any]:
@@ -164,22 +135,13 @@ def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
     """Means over facts with intervals: of the effects by layer, of the edits' figures, and of their differences."""
     traces, edits = figures["traces"], [{**one["found"], "name": one["subject"]} for one in figures["edits"]]
     subjects = [one["subject"] for one in traces]
-    curves: list[dict[str, Any]] = [
-        {
-            "hidden": hidden,
-            "site": site,
-            "part": part,
-            "layers": [
-                mean(column, subjects) for column in zip(*(t["found"][hidden][site][part] for t in traces), strict=True)
-            ],
-        }
-        for hidden in PARTS
-        for site in SITES
-        for part in PARTS
-    ]
-    for curve in curves:
-        place = max(range(len(curve["layers"])), key=lambda n: curve["layers"][n]["mean"])
-        curve["peak"] = {"layer": figures["layers"][place], **curve["layers"][place]}
+    curves: list[dict[str, Any]] = []
+    for hidden, site, part in product(PARTS, SITES, PARTS):
+        columns = zip(*(one["found"][hidden][site][part] for one in traces), strict=True)
+        means = [mean(column, subjects) for column in columns]
+        place = max(range(len(means)), key=lambda n: means[n]["mean"] or 0.0)
+        peak = {"layer": figures["layers"][place], **means[place]}
+        curves.append({"hidden": hidden, "site": site, "part": part, "layers": means, "peak": peak})
     table: dict[str, dict[str, Any]] = {}
     for key in KEYS:
         there = [one for one in edits if all(key in one[part] for part in PARTS)]
@@ -202,9 +164,7 @@ def draw(data: Mapping[str, Any], path: Path) -> None:
             for curve in found["curves"]:
                 if (curve["hidden"], curve["site"]) != (hidden, site):
                     continue
-                middle, low, high = ([100 * one[of] for one in curve["layers"]] for of in ("mean", "low", "high"))
-                [line] = axes.plot(layers, middle, marker=".", label=f"at the {curve['part']}'s last token")
-                axes.fill_between(layers, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
+                band(axes, layers, curve["layers"], f"at the {curve['part']}'s last token", 100, marker=".")
             axes.axhline(0, color="gray", linewidth=0.8)
             name = "FFN" if site == "ffn" else site
             axes.set_title(f"{hidden} hidden, {name} restored", fontsize="medium", loc="left")
@@ -216,9 +176,8 @@ def draw(data: Mapping[str, Any], path: Path) -> None:
     save(figure, path)
 
 
-PAGE = written(NAME, SCRIPT, model_by_model)
-PICTURES = {"entity-relation.png": draw}
-REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, PAGE, of_each_model(digest), PICTURES)
+PAGE, PICTURES = written(NAME, SCRIPT, model_by_model), {"entity-relation.png": draw}
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, PAGE, of_each_model(digest), PICTURES)
 
 if __name__ == "__main__":
     REPORT.main()

@@ -1,59 +1,45 @@
 """docs/ffn-lens.md: what of the papers on FFN memories replicates in a gated model.
 
 Key-value memories (Geva et al. 2021), sub-updates, early exit and steering (Geva et al. 2022), and the recall of facts
-(Geva et al. 2023), measured on one model, beside what the papers report of theirs.
-
-    python docs/reports/ffn_lens.py collect [--tokens 65536] [--facts 40] [--parts facts,steering,...]
-    python docs/reports/ffn_lens.py page
-
-Each part is kept in the work folder when it is finished (facts one by one), and the first command goes on where it was
-stopped; `--parts` makes some of them, in this order. The page says of a model what its parts say; `pages.py` says more
-of the steps, and `ffn_lens_findings.py` what the figures say.
+(Geva et al. 2023), beside what the papers report of their models. `--parts` makes some of the parts, in this order;
+the page says of a model what its parts say.
 """
 
 import argparse
-import json
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from ffn_lens_findings import MOST_DRIFT, PAPER_ALONE, digest
+from ffn_lens_findings import MOST_DRIFT, PAPER_ALONE, digest, summary
 from ffn_lens_pictures import PICTURES
-from pages import ROOT, Collected, Report, beside, keeping_option, made, making, model_by_model, of_each_model
+from options import FILES, OUTPUTS, asking, some_of
+from pages import Collected, Report, beside, made, model_by_model, of_each_model
+from runs import chosen
 from words import written
+from work import once, records
 
 from corrigenda import Fact, LanguageModel, load
 from corrigenda.data.read import read_facts
 from corrigenda.data.word_lists import insults
 from corrigenda.moments.text import Text
-from corrigenda.runs.folder import RunFolder
-from corrigenda.system.files import write_json
 from editing.neurons.steer import steer
 from eval import EvalSettings, has_word_of, steering_report
 from jobs.lens import PARTS, Given, LensSettings
 from locate import AttentionKnockout, UnknownFactError
 from locate.flow.attributes import attribute_flow
-from locate.lens.by_layer import Mean, mean_of
 from locate.lens.early_exit import EarlyExitSettings, early_exit
 from locate.lens.promoters import directions, promoters
 from locate.lens.words import UnknownTokenError, token_id
 
-NAME = "ffn-lens"
-SCRIPT = "ffn_lens.py"
+NAME, SCRIPT = "ffn-lens", "ffn_lens.py"
 USES = (
-    "jobs.lens",
-    "locate.flow.knockout",
-    "locate.flow.attributes",
-    "locate.lens.early_exit",
-    "locate.lens.promoters",
-    "editing.neurons.steer",
-    "eval.steering",
-    "corrigenda.data.word_lists",
+    *("jobs.lens", "locate.flow.knockout", "locate.flow.attributes", "locate.lens.early_exit"),
+    *("locate.lens.promoters", "editing.neurons.steer", "eval.steering", "corrigenda.data.word_lists"),
 )
-"""What the figures are made with: their code version is of the files of these."""
 SOURCES = ("subject", "relation", "last")
 OPENINGS = ("{} is", "{} was", "{} is known for", "{} is located in", "The history of {}", "Everyone knows that {}")
 """What the model goes on from, when it is asked for its own words about a subject."""
@@ -88,82 +74,60 @@ TEXT_PARTS = ("triggers", "sensitivity", "agreement", "aggregation", "sub_update
 ORDER = ("facts", "steering", "early_exit", *TEXT_PARTS)
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    """The first step's options."""
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data" / "counterfact.json")
-    parser.add_argument("--facts", type=int, default=40, help="known facts that are followed")
-    parser.add_argument("--asked", type=int, default=600, help="facts that are asked for, at most")
-    parser.add_argument("--worded", type=int, default=40, help="of the known facts, how many have attributes")
-    parser.add_argument("--tokens", type=int, default=65536, help="of text, sampled from the model itself")
-    parser.add_argument("--length", type=int, default=64, help="of a sequence of it, in tokens")
-    parser.add_argument("--texts", type=int, default=500, help="positions for aggregation and saturation events")
-    parser.add_argument("--exit-tokens", type=int, default=8192, help="of text for early exit")
-    parser.add_argument("--windows", type=int, default=64, help="of the held-out texts, for steering")
-    parser.add_argument("--parts", default=",".join(ORDER))
-    parser.add_argument("--work", type=Path, default=ROOT / "outputs" / "ffn-lens")
-    keeping_option(parser)
+options = asking(
+    *("--model", "--anew"),
+    data=FILES / "counterfact.json",
+    facts=(40, "known facts that are followed"),
+    asked=(600, "facts that are asked for, at most"),
+    worded=(40, "of the known facts, how many have attributes"),
+    tokens=(65536, "of text, sampled from the model itself"),
+    length=(64, "of a sequence of it, in tokens"),
+    texts=(500, "positions for aggregation and saturation events"),
+    exit_tokens=(8192, "of text for early exit"),
+    windows=(64, "of the held-out texts, for steering"),
+    parts=some_of(ORDER),
+    work=OUTPUTS / NAME,
+)
 
 
 def collect(arguments: argparse.Namespace) -> Collected:
     """The figures of all parts that are made."""
+    asked = chosen(arguments.parts, dict.fromkeys(ORDER), "part")
     lm = load(arguments.model)
     text = Text("self", tokens=arguments.tokens, length=arguments.length)
-    work = arguments.work / lm.fingerprint[:8]  # what was found of another model is not this one's
-    folders = {name: work / f"{name}-{_size(arguments, text, name)}" for name in ORDER}
-    finders: dict[str, Callable[[Path], dict[str, Any]]] = {
-        "facts": lambda folder: followed(lm, arguments, folder),
-        "steering": lambda folder: steered(lm, arguments.windows),
-        "early_exit": lambda folder: exits(lm, arguments.exit_tokens, folder),
-        **{name: _of_text(name, lm, text, arguments.texts, folders) for name in TEXT_PARTS},
-    }
-    asked = arguments.parts.split(",")
-    unknown = [name for name in asked if name not in ORDER]
-    if unknown:
-        raise SystemExit(f"--parts: there is no part {unknown[0]!r}; the parts are {', '.join(ORDER)}")
-    for name, folder in folders.items():
-        if name in asked and not (folder / "figures.json").is_file():
-            with making(folder, USES):
-                write_json(folder / "figures.json", finders[name](folder))
-    there = {name: folder for name, folder in folders.items() if (folder / "figures.json").is_file()}
-    figures = {name: json.loads((folder / "figures.json").read_text("utf-8")) for name, folder in there.items()}
-    gated = lm.memory(0).gates is not None
-    about = {"n_layers": lm.n_layers, "d_ffn": lm.memory(0).d_ffn, "gated": gated}
-    about |= {"tokens": arguments.tokens, "length": arguments.length, "exit_tokens": arguments.exit_tokens}
-    return beside(NAME, lm.name, about | figures, {name: made(folder) for name, folder in there.items()}, arguments)
-
-
-def _size(arguments: argparse.Namespace, text: Text, name: str) -> str:
-    """What a part's figures hang on, so that those of other sizes are kept apart."""
-    sizes = {
+    # What was found of another model, or of other sizes, is not this one's.
+    sizes = dict.fromkeys(TEXT_PARTS, f"{text.key}-{arguments.texts}") | {
         "facts": f"{arguments.data.stem}-{arguments.facts}-{arguments.asked}",
         "steering": str(arguments.windows),
         "early_exit": str(arguments.exit_tokens),
     }
-    return sizes.get(name, f"{text.key}-{arguments.texts}")
+    folders = {name: arguments.work / lm.fingerprint[:8] / f"{name}-{sizes[name]}" for name in ORDER}
+    finders: dict[str, Callable[[], dict[str, Any]]] = {
+        "facts": lambda: followed(lm, arguments, folders["facts"]),
+        "steering": lambda: steered(lm, arguments.windows),
+        "early_exit": lambda: exits(lm, arguments.exit_tokens, folders["early_exit"]),
+        **{name: partial(of_text, name, lm, text, arguments.texts, folders) for name in TEXT_PARTS},
+    }
+    there = {name: folder for name, folder in folders.items() if name in asked or (folder / "figures.json").is_file()}
+    figures = {name: once(folder / "figures.json", finders[name], USES) for name, folder in there.items()}
+    about = {"n_layers": lm.n_layers, "d_ffn": lm.memory(0).d_ffn, "gated": lm.memory(0).gates is not None}
+    about |= {"tokens": arguments.tokens, "length": arguments.length, "exit_tokens": arguments.exit_tokens}
+    return beside(NAME, lm.name, about | figures, {name: made(folder) for name, folder in there.items()}, arguments)
 
 
 # -- over text
 
 
-def _of_text(
-    name: str, lm: LanguageModel, text: Text, texts: int, folders: Mapping[str, Path]
-) -> Callable[[Path], dict[str, Any]]:
+def of_text(name: str, lm: LanguageModel, text: Text, texts: int, folders: Mapping[str, Path]) -> dict[str, Any]:
     """A part of the job `lens`, with the results of the parts that it needs."""
-
-    def find(folder: Path) -> dict[str, Any]:
-        part = PARTS[name]
-        found = {need: PARTS[need].load(folders[need] / "result") for need in part.needs}
-        asked = LensSettings(texts=texts, events=texts)
-        result = part.find(Given(lm, text, asked, found))
-        result.save(folder / "result")
-        figures = result.summary()
-        return figures | FURTHER[name](result) if name in FURTHER else figures
-
-    return find
+    part = PARTS[name]
+    found = {need: PARTS[need].load(folders[need] / "result") for need in part.needs}
+    result = part.find(Given(lm, text, LensSettings(texts=texts, events=texts), found))
+    result.save(folders[name] / "result")
+    return result.summary() | (FURTHER[name](result) if name in FURTHER else {})
 
 
-def _agreement_by_depth(result: Any) -> dict[str, Any]:
+def agreement_by_depth(result: Any) -> dict[str, Any]:
     """Agreement in thirds of the layers, beside the control, and where the most peaked values lie."""
     n = len(result.used)
     thirds = {"lower": range(n // 3), "middle": range(n // 3, 2 * n // 3), "upper": range(2 * n // 3, n)}
@@ -171,34 +135,31 @@ def _agreement_by_depth(result: Any) -> dict[str, Any]:
     for depth, layers in thirds.items():
         rows = list(layers)
         used = result.used[rows]
-        found[depth] = {
-            name: _summary(mean_of(outcomes[rows][used].double().tolist(), shares=True))
-            for name, outcomes in (("agreement", result.agrees), ("permuted", result.agrees_permuted))
-        }
+        kinds = (("agreement", result.agrees), ("permuted", result.agrees_permuted))
+        found[depth] = {name: mean_over(outcomes[rows][used], shares=True) for name, outcomes in kinds}
         found[depth]["peaked"] = sum(layer in layers for layer, _ in result.peaked)
     return {"by_depth": found}
 
 
-def _aggregation_over_layers(result: Any) -> dict[str, Any]:
+def aggregation_over_layers(result: Any) -> dict[str, Any]:
     """What the layers do to the prediction, all layers together, with intervals over positions."""
+
+    def share(outcomes: torch.Tensor) -> dict[str, Any] | None:
+        return mean_over(outcomes.double().mean(0), shares=True)
+
     names = ("residual", "agreement", "override", "composition")
-    cases = {
-        name: _summary(mean_of((result.cases == number).double().mean(0).tolist(), shares=True))
-        for number, name in enumerate(names)
-    }
-    changed = (result.cases >= 2).double()
-    composed = ((result.cases == 3).double().sum(0) / changed.sum(0)).tolist()
+    composed = (result.cases == 3).double().sum(0) / (result.cases >= 2).double().sum(0)
     return {
-        "cases": cases,
-        "active": _summary(mean_of(result.active.double().mean(0).tolist(), shares=True)),
-        "positive": _summary(mean_of(result.positive.double().mean(0).tolist(), shares=True)),
+        "cases": {name: share(result.cases == number) for number, name in enumerate(names)},
+        "active": share(result.active),
+        "positive": share(result.positive),
         "lowest_alone": float(result.alone.double().mean(1).min()),
-        "composed_of_changed": _summary(mean_of(composed, shares=True)),
+        "composed_of_changed": mean_over(composed, shares=True),
         "settled": torch.bincount(result.settled, minlength=result.n_layers + 1).tolist(),
     }
 
 
-def _saturation(result: Any) -> dict[str, Any]:
+def saturation(result: Any) -> dict[str, Any]:
     """The pairs of an event and elsewhere as differences, and promotion and elimination by layer."""
     texts = torch.arange(len(result.events))
     others = torch.arange(result.n_layers)[:, None] != result.events
@@ -206,40 +167,33 @@ def _saturation(result: Any) -> dict[str, Any]:
     for name in ("highest", "mean", "lowest", "promotion", "elimination"):
         row = getattr(result, name).double()
         there, elsewhere = row[result.events, texts], (row * others).sum(0) / others.sum(0)
-        found[name] = {
-            "there": _summary(mean_of(there.tolist())),
-            "elsewhere": _summary(mean_of(elsewhere.tolist())),
-            "difference": _summary(mean_of((there - elsewhere).tolist())),
-        }
+        parts = {"there": there, "elsewhere": elsewhere, "difference": there - elsewhere}
+        found[name] = {part: mean_over(values) for part, values in parts.items()}
     by_layer = {
-        name: [_summary(mean_of(layer.double().tolist())) for layer in getattr(result, name)]
-        for name in ("promotion", "elimination", "mean")
+        name: [mean_over(layer) for layer in getattr(result, name)] for name in ("promotion", "elimination", "mean")
     }
     return {"compared": found, "scores_by_layer": by_layer}
 
 
 FURTHER: Mapping[str, Callable[[Any], dict[str, Any]]] = {
-    "agreement": _agreement_by_depth,
-    "aggregation": _aggregation_over_layers,
-    "sub_updates": _saturation,
+    "agreement": agreement_by_depth,
+    "aggregation": aggregation_over_layers,
+    "sub_updates": saturation,
 }
 
 
-def _summary(mean: Mean | None) -> dict[str, Any] | None:
-    return None if mean is None else mean.summary()
+def mean_over(values: torch.Tensor, shares: bool = False) -> dict[str, Any] | None:
+    """The mean of independent cases; None where none was measured."""
+    return summary(values.double().tolist(), shares)
 
 
 def exits(lm: LanguageModel, tokens: int, folder: Path) -> dict[str, Any]:
     """Early exit by three rules, and their curves."""
     found = early_exit(lm, EarlyExitSettings(text=Text("self", tokens=tokens), per_sequence=8))
     found.save(folder / "result")
-    curves = {name: [_numbers(row) for row in getattr(found, name)] for name in ("accuracy", "saved")}
+    # A rule may have fewer points than another: then its row ends in NaN.
+    curves = {name: [row[row.isfinite()].tolist() for row in getattr(found, name)] for name in ("accuracy", "saved")}
     return found.summary() | {"taught": found.n_taught, "curves": curves, "settled": found.settled.tolist()}
-
-
-def _numbers(row: torch.Tensor) -> list[float]:
-    """The numbers of a row up to the first NaN: a rule may have fewer points than another."""
-    return row[row.isfinite()].tolist()
 
 
 # -- of facts
@@ -247,27 +201,30 @@ def _numbers(row: torch.Tensor) -> list[float]:
 
 def followed(lm: LanguageModel, arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Knockout and attributes of the facts that the model knows, one after another."""
-    records = {record["id"]: record for record in RunFolder(folder).cases()}
     name = SETS.get(arguments.data.stem, arguments.data.stem)
     sets = {"embedded": read_facts("embedded"), name: read_facts(arguments.data, limit=arguments.asked)}
-    n_asked = dict.fromkeys(sets, 0)
     in_turn = [(name, fact) for name, facts in sets.items() for fact in facts][: arguments.asked]
-    known: list[dict[str, Any]] = []
+    of = {fact.id: name for name, fact in reversed(in_turn)}
+    n_asked = dict.fromkeys(sets, 0)
+    known: list[Mapping[str, Any]] = []
     subjects: set[str] = set()
-    for name, fact in in_turn:
-        if len(known) == arguments.facts:
-            break
-        n_asked[name] += 1
-        if fact.subject in subjects:  # one fact of each subject: the figures are of subjects
-            n_asked[name] -= 1
-            continue
-        if fact.id not in records:
-            records[fact.id] = examined(lm, name, fact, worded=len(known) < arguments.worded)
-            RunFolder(folder).append(records[fact.id])
-        if "knockout" in records[fact.id]:
-            known.append(records[fact.id])
-            subjects.add(fact.subject)
-    return {"asked": n_asked, "known": _with_rates_of_others(lm, known)}
+
+    def asked() -> Iterator[Fact]:
+        for name, fact in in_turn:
+            if len(known) == arguments.facts:
+                break
+            if fact.subject not in subjects:  # one fact of each subject: the figures are of subjects
+                n_asked[name] += 1
+                yield fact
+
+    def find(fact: Fact) -> dict[str, Any]:
+        return examined(lm, of[fact.id], fact, worded=len(known) < arguments.worded)
+
+    for record in records(folder, asked(), find):
+        if "knockout" in record:
+            known.append(record)
+            subjects.add(record["fact"]["subject"])
+    return {"asked": n_asked, "known": with_rates_of_others(lm, known)}
 
 
 def examined(lm: LanguageModel, of: str, fact: Fact, worded: bool) -> dict[str, Any]:
@@ -290,7 +247,7 @@ def examined(lm: LanguageModel, of: str, fact: Fact, worded: bool) -> dict[str, 
     return record
 
 
-def _with_rates_of_others(lm: LanguageModel, known: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def with_rates_of_others(lm: LanguageModel, known: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The records, those with words with the attributes rate, and that of the next such fact's words: the control."""
     found = []
     worded = [record for record in known if "words" in record]
@@ -312,7 +269,7 @@ def _with_rates_of_others(lm: LanguageModel, known: Sequence[Mapping[str, Any]])
 
 def steered(lm: LanguageModel, windows: int) -> dict[str, Any]:
     """The share of texts with a word of the list, and perplexity drift, over what is driven how far."""
-    single = [word for word in insults() if _is_one_token(lm, word)]
+    single = [word for word in insults() if is_one_token(lm, word)]
     draw = random.Random(0)
     places = [(layer, number) for layer in range(lm.n_layers) for number in range(lm.memory(layer).d_ffn)]
     sets = {
@@ -330,7 +287,7 @@ def steered(lm: LanguageModel, windows: int) -> dict[str, Any]:
     return {"words": len(insults()), "single": len(single), "prompts": len(PROMPTS), "sets": found}
 
 
-def _is_one_token(lm: LanguageModel, word: str) -> bool:
+def is_one_token(lm: LanguageModel, word: str) -> bool:
     try:
         token_id(lm, word)
     except UnknownTokenError:
@@ -344,7 +301,7 @@ def shown(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 PAGE = written(NAME, SCRIPT, shown)
-REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, PAGE, of_each_model(digest), PICTURES)
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, PAGE, of_each_model(digest), PICTURES)
 
 if __name__ == "__main__":
     REPORT.main()

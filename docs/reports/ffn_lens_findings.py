@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, Literal, TypeAlias
 
+from rows import corrected
 from words import ALPHA
 
 from corrigenda.intervals import exact_share
-from eval.statistics.paired import holm, paired_test
+from eval.statistics.paired import paired_test
 from locate.lens.by_layer import mean_of
 
 Verdict = Literal["replicates", "does not replicate", "open"]
@@ -65,9 +66,7 @@ def claims(figures: Mapping[str, Any]) -> Claims:
 
 def above(mean: Mean | None, bound: float) -> Verdict:
     """Whether a mean lies above a bound, by its interval."""
-    if mean is None or mean["low"] is None:
-        return "open"
-    return "replicates" if mean["low"] > bound else "does not replicate" if mean["high"] < bound else "open"
+    return "open" if mean is None else apart(mean, {"low": bound, "high": bound})
 
 
 def apart(larger: Mean, smaller: Mean) -> Verdict:
@@ -108,9 +107,8 @@ def of_keys_and_values(figures: Mapping[str, Any]) -> Claims:
         depth: {of: negative(one) for of, one in row.items()}
         for depth, row in figures["sensitivity"]["by_depth"].items()
     }
-    shallow, deep = (falls[depth]["last"] for depth in ("shallow", "deep"))
-    others = {
-        depth: max((row[of] for of in ("first", "random")), key=lambda fall: fall["mean"])
+    against = {
+        depth: [row["last"], max((row[of] for of in ("first", "random")), key=lambda fall: fall["mean"])]
         for depth, row in falls.items()
     }
     upper, lower = (figures["agreement"]["by_depth"][depth] for depth in ("upper", "lower"))
@@ -118,11 +116,10 @@ def of_keys_and_values(figures: Mapping[str, Any]) -> Claims:
     low, high = exact_share(there / n, n)
     return {
         "last_token": {
-            "shallow": [shallow, others["shallow"]],
-            "deep": [deep, others["deep"]],
+            **{depth: against[depth] for depth in ("shallow", "deep")},
             "verdict": both(*(apart(row["last"], row[of]) for row in falls.values() for of in ("first", "random"))),
         },
-        "last_token_below": {"verdict": apart(shallow, deep)},
+        "last_token_below": {"verdict": apart(against["shallow"][0], against["deep"][0])},
         "agreement": {"verdict": apart(upper["agreement"], upper["permuted"])},
         "agreement_above": {"verdict": apart(upper["agreement"], lower["agreement"])},
         "peaked": {"there": there, "verdict": above({"low": low, "high": high}, 1 / 3)},
@@ -130,14 +127,10 @@ def of_keys_and_values(figures: Mapping[str, Any]) -> Claims:
 
 
 def of_aggregation(found: Mapping[str, Any]) -> Claims:
-    alone = sorted(found["by_layer"]["alone"].values(), key=lambda mean: mean["mean"])
+    lowest, *_, highest = sorted(found["by_layer"]["alone"].values(), key=lambda mean: mean["mean"])
+    verdict = above(lowest, PAPER_ALONE)
     return {
-        "alone": {
-            "bound": PAPER_ALONE,
-            "lowest": alone[0],
-            "highest": alone[-1],
-            "verdict": above(alone[0], PAPER_ALONE),
-        },
+        "alone": {"bound": PAPER_ALONE, "lowest": lowest, "highest": highest, "verdict": verdict},
         "settled": {"verdict": above(found["settled_in_lower_half"], 1 / 4)},
         "composed": {"verdict": above(found["composed_of_changed"], 0.5)},
     }
@@ -175,8 +168,7 @@ def driven(steering: Mapping[str, Any]) -> list[dict[str, Any]]:
     Few texts change, and a bootstrap of few changes is too sure: a test by permutation decides.
     """
     places = [(name, one, place) for name, one in steering["sets"].items() for place in range(1, len(one["rows"]))]
-    chances = [paired_test(one["with"][place], one["with"][0]) for _, one, place in places]
-    return [
+    found = [
         {
             "name": name,
             "strength": one["rows"][place]["strength"],
@@ -184,37 +176,34 @@ def driven(steering: Mapping[str, Any]) -> list[dict[str, Any]]:
             "before": sum(one["with"][0]),
             "after": sum(one["with"][place]),
             "n": len(one["with"][0]),
-            "p_alone": alone,
-            "p": p,
+            "p": paired_test(one["with"][place], one["with"][0]),
         }
-        for (name, one, place), alone, p in zip(places, chances, holm(chances), strict=True)
+        for name, one, place in places
     ]
+    found = [{**row, "p_alone": row["p"]} for row in found]
+    corrected(found)
+    return found
 
 
 def of_steering(steering: Mapping[str, Any]) -> dict[str, Any]:
     """Of what should lower the share: whether it does, and the best of it, with p corrected for these alone."""
     tried = [
-        row
+        {**row, "p": row["p_alone"]}
         for row in driven(steering)
         if row["name"] != "random values" and (row["name"] != "insults" or row["strength"] < 0) and row["drift"]
     ]
     if not tried:
         return {"most_drift": MOST_DRIFT, "best": None, "verdict": "open"}
-    rows = [row | {"p": p} for row, p in zip(tried, holm([row["p_alone"] for row in tried]), strict=True)]
-    verdicts: list[Verdict] = []
-    for row in rows:
+    corrected(tried)
+
+    def verdict(row: Mapping[str, Any]) -> Verdict:
         lower = row["after"] < row["before"] and row["drift"][0] <= MOST_DRIFT
-        verdicts.append("open" if row["p"] >= ALPHA else "replicates" if lower else "does not replicate")
-    best = min(
-        zip(rows, verdicts, strict=True),
-        key=lambda one: (one[1] != "replicates", (one[0]["after"] - one[0]["before"]) / one[0]["n"]),
-    )
-    alike: Verdict = verdicts[0] if len(set(verdicts)) == 1 else "open"
-    return {
-        "most_drift": MOST_DRIFT,
-        "best": best[0],
-        "verdict": "replicates" if "replicates" in verdicts else alike,
-    }
+        return "open" if row["p"] >= ALPHA else "replicates" if lower else "does not replicate"
+
+    rows = [(verdict(row), (row["after"] - row["before"]) / row["n"], row) for row in tried]
+    best, *others = sorted(rows, key=lambda one: (one[0] != "replicates", one[1]))
+    alike = best[0] == "replicates" or all(one[0] == best[0] for one in others)
+    return {"most_drift": MOST_DRIFT, "best": best[2], "verdict": best[0] if alike else "open"}
 
 
 # -- facts

@@ -1,10 +1,10 @@
 """The pictures of docs/ffn-lens.md, from its data."""
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from drawn import band
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -88,14 +88,7 @@ def _row(by_layer: Mapping[str, Any], n_layers: int) -> list[Any]:
 
 
 def _curve(axes: Axes, means: Sequence[Mapping[str, Any] | None], label: str, percent: bool = False) -> None:
-    by = 100 if percent else 1
-
-    def part(name: str) -> list[float]:
-        found = [None if mean is None else mean[name] for mean in means]
-        return [math.nan if each is None else by * each for each in found]
-
-    [line] = axes.plot(range(len(means)), part("mean"), label=label)
-    axes.fill_between(range(len(means)), part("low"), part("high"), color=line.get_color(), alpha=0.15, linewidth=0)
+    band(axes, range(len(means)), means, label, 100 if percent else 1)
 
 
 def _labels(axes: Axes, title: str, label: str, of_layers: bool = True) -> None:

@@ -1,11 +1,8 @@
 """docs/layers.md: in which layers a subject has a key of its own.
 
-    python docs/reports/keys.py collect [--facts 60] [--layers 0,3,6]
-    python docs/reports/keys.py page
-
 An update V + a (C^-1 k*)^T of ROME acts on a key k by k^T C^-1 k* / k*^T C^-1 k* of what it does to its own. That share
 is worked out at every layer for the subject in paraphrases and for every token of the neighbourhood prompts. Nothing is
-edited. `pages.py` says more of the steps.
+edited.
 """
 
 import argparse
@@ -16,7 +13,9 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from pages import ROOT, Collected, Report, made, making, mean
+from drawn import band
+from options import OUTPUTS, asking
+from pages import Collected, Report, made, making, mean
 from torch import Tensor
 from words import written
 
@@ -26,28 +25,22 @@ from corrigenda.forward.interventions import Read, intervene
 from corrigenda.models.sites import Site
 from corrigenda.moments.second_moment import SecondMoment, second_moments
 from corrigenda.prompts import encode, subject_span
-from corrigenda.system.files import write_json
 from corrigenda.system.progress import track
 from editing import Rome
 from locate.pictures import chart, ticks_at_layers
 
-NAME = "layers"
-SCRIPT = "keys.py"
+NAME, SCRIPT = "layers", "keys.py"
 USES = ("corrigenda.moments.second_moment", "corrigenda.forward.interventions", "corrigenda.data")
-"""What the figures are made with: their code version is of the files of these."""
 KINDS = {"paraphrases": "the subject in paraphrases", "neighbours": "the neighbours' strongest token"}
 
 
-# -- the first step
-
-
-def options(parser: argparse.ArgumentParser) -> None:
-    """The first step's options."""
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--data", default="embedded", help="facts with paraphrases and neighbourhood prompts")
-    parser.add_argument("--facts", type=int, default=60, help="how many of them")
-    parser.add_argument("--layers", default="", help="comma-separated; by default all")
-    parser.add_argument("--work", type=Path, default=ROOT / "outputs" / "keys")
+options = asking(
+    "--model",
+    data=("embedded", "facts with paraphrases and neighbourhood prompts"),
+    facts=(60, "how many of them"),
+    layers=("", "comma-separated; by default all"),
+    work=OUTPUTS / "keys",
+)
 
 
 def collect(arguments: argparse.Namespace) -> Collected:
@@ -62,13 +55,9 @@ def collect(arguments: argparse.Namespace) -> Collected:
     if len({fact.subject for fact in facts}) < 2:
         raise SystemExit(f"--data {arguments.data}: fewer than two subjects have both paraphrases and neighbours")
     work = arguments.work / lm.fingerprint[:8]
-    shares: dict[str, list[list[float]]] = {kind: [] for kind in KINDS}
     with making(work, USES):
         moments = second_moments(lm, layers)
-        for fact in track(facts, "Comparing keys"):
-            of_fact = of_one(lm, fact, moments)
-            for kind, found in of_fact.items():
-                shares[kind].append(found)
+        found = [of_one(lm, fact, moments) for fact in track(facts, "Comparing keys")]
     figures = {
         "model": lm.name,
         "layers": layers,
@@ -76,9 +65,8 @@ def collect(arguments: argparse.Namespace) -> Collected:
         "data": arguments.data,
         "tokens": next(iter(moments.values())).tokens,
         "subjects": [fact.subject for fact in facts],
-        "shares": shares,
+        "shares": {kind: [one[kind] for one in found] for kind in KINDS},
     }
-    write_json(work / "figures.json", figures)
     return Collected(figures, {"keys": made(work)})
 
 
@@ -132,9 +120,7 @@ def draw(data: Mapping[str, Any], path: Path) -> None:
     layers, default = data["figures"]["layers"], data["figures"]["default_layer"]
     with chart(path, "What an update does elsewhere, as a share of what it does to its own key") as axes:
         for kind, found in data["digest"]["means"].items():
-            middle, low, high = ([one[part] for one in found] for part in ("mean", "low", "high"))
-            [line] = axes.plot(layers, middle, label=KINDS[kind], marker=".")
-            axes.fill_between(layers, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
+            band(axes, layers, found, KINDS[kind], marker=".")
         axes.axvline(default, color="gray", linestyle="dotted", label=f"ROME's default layer, {default}")
         axes.axhline(0, color="gray", linewidth=0.8)
         axes.set_xlabel("layer")
@@ -142,8 +128,7 @@ def draw(data: Mapping[str, Any], path: Path) -> None:
         ticks_at_layers(axes, layers)
 
 
-TITLE = "docs/layers.md: in which layers a subject has a key of its own"
-REPORT = Report(NAME, SCRIPT, TITLE, options, collect, written(NAME, SCRIPT), digest, {"layers.png": draw})
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, written(NAME, SCRIPT), digest, {"layers.png": draw})
 
 if __name__ == "__main__":
     REPORT.main()

@@ -9,6 +9,7 @@ the undisturbed runs are only stopped between two of them.
 
 import argparse
 import json
+import math
 import os
 import random
 import subprocess
@@ -18,11 +19,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from options import FILES, OUTPUTS, ROOT, asking, deadline_of
+
 from corrigenda.runs.records import records_in
 from corrigenda.runs.store import Store
 from corrigenda.system.files import write_json
 
-ROOT = Path(__file__).resolve().parents[2]
 EDITORS: dict[str, tuple[str, ...]] = {
     "rome": ("editor.value.steps=5", "editor.prefix_lengths=[[5,4]]"),
     "finetune": ("editor.steps=10",),
@@ -35,13 +37,9 @@ KILLS = 3
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--facts", type=int, default=20)
-    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
-    parser.add_argument("--store", type=Path, default=ROOT / "outputs" / "killed-sweep")
-    parser.add_argument("--minutes", type=float, default=float("inf"))
-    parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    asking("--minutes", facts=20, data=FILES, store=OUTPUTS / "killed-sweep", seed=(0, "of the moments"))(parser)
     options = parser.parse_args()
-    deadline = time.monotonic() + 60 * options.minutes
+    deadline = deadline_of(options) or math.inf
     runs = {
         (e, d, s): [f"editor={e}", f"data={d}", f"data.path={options.data / d}.json", f"seed={s}", *EDITORS[e]]
         for e, d, s in product(EDITORS, ("counterfact", "zsre"), SEEDS)

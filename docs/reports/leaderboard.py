@@ -1,26 +1,21 @@
 """docs/leaderboard.md, .html and .csv: editors on CounterFact and zsRE, a table for each model, data set and mode.
 
-    python docs/reports/leaderboard.py collect [--models qwen2.5-coder-0.5b] [--minutes 8] [--store outputs/leaderboard]
-    python docs/reports/leaderboard.py page
-
-or `make leaderboard`, which does both. Each run is an ordinary run of run.py in the store. What is finished is not done
-again, and what was cut short goes on. So the first command can be stopped and given again (with --minutes it stops by
-itself). It writes the data when all runs are done; with --write, of what there is. Whole tables of the data file (a
-model, a data set and a mode) that the store has no run of are kept; --anew forgets them.
+`make leaderboard` does both steps. Each run is an ordinary run of run.py in the store. Whole tables of the data file
+that the store has no run of are kept.
 """
 
 import argparse
 import dataclasses
 import gzip
 import json
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from leaderboard_page import NAME, findings, not_run, plain, prepared
 from leaderboard_tables import DATA, MODELS, PARTS, TABLE, Part
-from pages import ROOT, Collected, Made, Report, keeping_option, kept
+from options import FILES, OUTPUTS, ROOT, asking, deadline_of, some_of
+from pages import Collected, Report, kept
 from runs import LIKE, chosen, how_made, read_json, relative, run
 from words import provenance, rendered
 
@@ -35,26 +30,16 @@ from eval.leaderboard.views import CasesView, cases_view, leaderboard_view
 
 SCRIPT = "leaderboard.py"
 
-Table = tuple[Mapping[str, Any], Any]
-"""A table of the page, and its cases."""
-
-
-# -- the first step
-
-
-def options(parser: argparse.ArgumentParser) -> None:
-    """The first step's options."""
-    parser.add_argument("--facts", type=int, default=None, help="facts of each table; by default what `PARTS` says")
-    parser.add_argument("--models", default="", help=f"of {', '.join(MODELS)}; all by default")
-    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data", help="folder of the data files")
-    parser.add_argument("--store", type=Path, default=ROOT / "outputs" / "leaderboard")
-    parser.add_argument("--modes", default="single,batch", help="of single, batch")
-    parser.add_argument("--sets", default=",".join(DATA), help="of the data sets")
-    parser.add_argument("--only", default="", help="configurations, e.g. rome,finetune; all by default")
-    parser.add_argument("--minutes", type=float, default=None, help="stop after so long, to go on another time")
-    parser.add_argument("--write", action="store_true", help="run nothing, write what there is")
-    keeping_option(parser)
-    parser.add_argument("overrides", nargs="*", help="of the configuration, for all runs, e.g. eval.max_new_tokens=20")
+options = asking(
+    *("--minutes", "--write", "--anew", "overrides"),
+    facts=(0, "facts of each table; by default what `PARTS` says"),
+    models=some_of(MODELS),
+    data=(FILES, "folder of the data files"),
+    store=OUTPUTS / NAME,
+    modes="single,batch",
+    sets=some_of(DATA),
+    only=("", "configurations, e.g. rome,finetune; all by default"),
+)
 
 
 def collect(arguments: argparse.Namespace) -> Collected | None:
@@ -62,7 +47,7 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
     if missing := not_in_table():
         print(f"not in TABLE, and their declarations give no reason (unranked): {', '.join(missing)}")
     store = Store(arguments.store)
-    deadline = time.monotonic() + 60 * arguments.minutes if arguments.minutes else None
+    deadline = deadline_of(arguments)
     if not arguments.write:
         asked = jobs(arguments)
         write_facts(arguments)
@@ -76,39 +61,17 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
         for row in board.rows
         for stored in (row.entry.runs if row.entry else ())
     }
-    tables = list(zip(view["boards"], cases_view(found), strict=True))
-    earlier = kept(NAME, arguments)
-    if earlier:
-        tables, runs = with_kept(tables, runs, earlier, read_cases(cases_path(arguments.docs)))
-    tables.sort(key=lambda table: place(table[0]))
-    view["boards"] = [board for board, _ in tables]
-    write_cases([cases for _, cases in tables], arguments.docs)
+    tables = {place(board): (board, own) for board, own in zip(view["boards"], cases_view(found), strict=True)}
+    if earlier := kept(NAME, arguments):  # its tables of which the store has no run
+        boards = earlier.figures["view"]["boards"]
+        for board, own in zip(boards, read_cases(cases_path(arguments.docs)), strict=True):
+            if place(board) not in tables:
+                tables[place(board)] = board, own
+                runs |= {run: how for run, how in earlier.runs.items() if run.startswith(run_of(board))}
+    ordered = [tables[key] for key in sorted(tables)]
+    view["boards"] = [board for board, _ in ordered]
+    write_cases([cases for _, cases in ordered], arguments.docs)
     return Collected({"view": view}, runs, earlier.earlier if earlier else ())
-
-
-def with_kept(
-    tables: Sequence[Table], runs: Mapping[str, Made], earlier: Collected, cases: CasesView
-) -> tuple[list[Table], dict[str, Made]]:
-    """The tables of the store, and of the data file those that the store has no run of.
-
-    Args:
-        tables: of the store.
-        runs: how their runs were made.
-        earlier: the data file.
-        cases: of its tables.
-
-    Returns:
-        the tables, as they are ordered; and how the runs of all were made.
-    """
-    there = {place(board) for board, _ in tables}
-    others = [
-        (board, own)
-        for board, own in zip(earlier.figures["view"]["boards"], cases, strict=True)
-        if place(board) not in there
-    ]
-    names = tuple(run_of(board) for board, _ in others)
-    theirs = {run: how for run, how in earlier.runs.items() if run.startswith(names)}
-    return [*tables, *others], {**runs, **theirs}
 
 
 def place(board: Mapping[str, Any]) -> tuple[int, str, str, int]:
@@ -159,11 +122,9 @@ def jobs(arguments: argparse.Namespace) -> list[list[str]]:
 
 
 def facts_file(part: Part, arguments: argparse.Namespace) -> Path:
-    """Where the facts of a table lie."""
-    file = DATA[part.data]
-    if part.neighbours is None:
-        return Path(arguments.data / file)
-    return Path(arguments.store / "facts" / str(part.neighbours) / file)
+    """Where the facts of a table lie: those with a part of the neighbourhood prompts are the store's."""
+    folder = arguments.data if part.neighbours is None else arguments.store / "facts" / str(part.neighbours)
+    return Path(folder / DATA[part.data])
 
 
 def write_facts(arguments: argparse.Namespace) -> None:
@@ -219,7 +180,7 @@ def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
     return paths
 
 
-REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, page)
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, page)
 
 if __name__ == "__main__":
     REPORT.main()

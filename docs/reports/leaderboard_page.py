@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from leaderboard_tables import PARTS, TABLE, Part
+from leaderboard_tables import PARTS, TABLE, Entry
 from words import rendered, yardstick
 
 from editing import EDITORS
@@ -23,15 +23,15 @@ Board = Mapping[str, Any]
 
 def prepared(board: Board, cases: Sequence[Sequence[Mapping[str, Any]]]) -> Board:
     """A table as the page shows it: with its yardsticks, and without what says nothing."""
-    if (part := part_of(board)) is not None:
-        board = {**board, "heads": [plain(yardstick(part.yardstick, floor=not blank_of(cases)[0]))]}
+    for part in PARTS:
+        if part.of == of(board):
+            board = {**board, "heads": [plain(yardstick(part.yardstick, floor=not blank_of(cases)[0]))]}
     return of_words_alone(told_apart(board, cases))
 
 
-def part_of(board: Board) -> Part | None:
-    """The declaration of a table; None for one that has none."""
-    of = (board["model"], board["data"], board["mode"])
-    return next((part for part in PARTS if (part.model, part.data, part.mode) == of), None)
+def of(board: Board) -> tuple[str, str, str]:
+    """What a table is of: the model, the data and the mode."""
+    return board["model"], board["data"], board["mode"]
 
 
 # -- what stays
@@ -64,11 +64,14 @@ def told_apart(board: Board, cases: Sequence[Sequence[Mapping[str, Any]]]) -> Bo
     if not most:
         return board
     note = rendered(NAME, {"part": "blank", "blank": blank, "n": n}).strip()
-    cells = [{key: cell for key, cell in row["cells"].items() if key not in OF_ANSWERS} for row in board["rows"]]
+
+    def without(row: Mapping[str, Any]) -> dict[str, Any]:
+        return {**row, "cells": {key: cell for key, cell in row["cells"].items() if key not in OF_ANSWERS}}
+
     return {
         **board,
         "columns": [column for column in board["columns"] if column["key"] not in OF_ANSWERS],
-        "rows": [{**row, "cells": own} for row, own in zip(board["rows"], cells, strict=True)],
+        "rows": [without(row) for row in board["rows"]],
         "tests": [test for test in board["tests"] if test["metric"] not in OF_ANSWERS],
         "notes": [*board["notes"], note],
     }
@@ -81,8 +84,7 @@ def findings(boards: Sequence[Board]) -> list[dict[str, Any]]:
     """What the tables say together, a model each: of its largest edit, else of its first table."""
     found: dict[str, Board] = {}
     for board in boards:
-        first = found.setdefault(board["model"], board)
-        if (board["data"], board["mode"]) == ("counterfact", "batch") != (first["data"], first["mode"]):
+        if board["model"] not in found or of(board)[1:] == ("counterfact", "batch"):
             found[board["model"]] = board
     return [finding(board) for board in found.values()]
 
@@ -117,39 +119,36 @@ def finding(board: Board) -> dict[str, Any]:
 
 def not_run(boards: Sequence[Board]) -> dict[str, Any]:
     """What the tables are of; and what is in none, by reason."""
-    shown = {(board["model"], board["data"], board["mode"]): board for board in boards}
-    parts = [part for part in PARTS if (part.model, part.data, part.mode) in shown]
-    there = {(*of, row["editor"]) for of, board in shown.items() for row in board["rows"] if row["runs"]}
+    shown = {of(board): board for board in boards}
+    parts = [part for part in PARTS if part.of in shown]
+    there = {(*key, row["editor"]) for key, board in shown.items() for row in board["rows"] if row["runs"]}
     reasons: dict[tuple[str, str], list[str]] = {}  # by reason and place
+
+    def say(entry: Entry, mode: str, where: str) -> None:
+        reasons.setdefault((entry.left_out(mode) or "not yet", where), []).append(entry.editor)
+
     for model, mode in dict.fromkeys((part.model, part.mode) for part in parts):
         mine = [part for part in parts if (part.model, part.mode) == (model, mode)]
         for entry in TABLE:
-            asked = [part.data for part in mine if entry in part.entries]
-            if missing := [data for data in asked if (model, data, mode, entry.editor) not in there]:
-                where = f"{model}, {mode}" + ("" if missing == asked else f", {', '.join(missing)}")
-                reasons.setdefault((entry.left_out(mode) or "not yet", where), []).append(entry.editor)
+            asked = [part for part in mine if entry in part.entries]
+            if missing := [part.data for part in asked if (*part.of, entry.editor) not in there]:
+                some = "" if len(missing) == len(asked) else f", {', '.join(missing)}"
+                say(entry, mode, f"{model}, {mode}{some}")
     for part in PARTS:
-        if part not in parts:
-            for entry in part.entries:
-                where = f"{part.model}, {part.mode}, {part.data}"
-                reasons.setdefault((entry.left_out(part.mode) or "not yet", where), []).append(entry.editor)
+        for entry in () if part in parts else part.entries:
+            say(entry, part.mode, f"{part.model}, {part.mode}, {part.data}")
     for editor in EDITORS.declared:
         if why := declaration(EDITORS[editor]).unranked:
             reasons.setdefault((why, "all"), []).append(editor)
+    definitions: dict[int, set[str]] = {}
+    for board in boards:
+        definitions.setdefault(int(json.loads(board["measured"])["definitions"]), set()).add(board["model"])
     return {
         "parts": parts,
-        "definitions": {one: sorted(boards_of) for one, boards_of in by_definitions(boards).items()},
+        "definitions": {number: sorted(models) for number, models in sorted(definitions.items())},
         "now": DEFINITIONS,
         "reasons": sorted(reasons.items()),
     }
-
-
-def by_definitions(boards: Sequence[Board]) -> dict[int, set[str]]:
-    """By the number of the evaluation's definitions the models of its tables."""
-    found: dict[int, set[str]] = {}
-    for board in boards:
-        found.setdefault(int(json.loads(board["measured"])["definitions"]), set()).add(board["model"])
-    return dict(sorted(found.items()))
 
 
 def plain(text: str) -> str:

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
 
 from yardsticks import SMALLEST
 
@@ -11,8 +13,7 @@ NO_BOUND = "its bound is that of the literature, which was chosen for another mo
 SAME_FIRST = "without earlier edits it is memit"
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """An editor in the tables.
 
     Attributes:
@@ -23,11 +24,11 @@ class Entry:
 
     editor: str
     settings: tuple[str, ...] = ()
-    on_request: Mapping[str, str] | None = None
+    on_request: Mapping[str, str] = MappingProxyType({})
 
     def left_out(self, mode: str) -> str:
         """Why it is not run in a mode; empty where it is."""
-        return (self.on_request or {}).get(mode, "")
+        return self.on_request.get(mode, "")
 
 
 # The controls first: they take least time, and all others are compared with them.
@@ -56,10 +57,7 @@ TABLE: tuple[Entry, ...] = (
     Entry("t_patcher"),
     Entry("wise_whitened"),
     Entry("wise_paper"),
-    Entry(
-        "update_neurons",
-        on_request={"batch": "the neurons are located fact by fact, as in single mode"},
-    ),
+    Entry("update_neurons", on_request={"batch": "the neurons are located fact by fact, as in single mode"}),
 )
 """The editors in the tables: one more is one more line."""
 
@@ -85,6 +83,11 @@ class Part:
     editors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     neighbours: int | None = None
     settings: tuple[str, ...] = ("eval.max_new_tokens=20",)  # the answers are names, so they are short
+
+    @property
+    def of(self) -> tuple[str, str, str]:
+        """What a table is of."""
+        return self.model, self.data, self.mode
 
     @property
     def entries(self) -> tuple[Entry, ...]:

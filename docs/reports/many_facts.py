@@ -1,26 +1,21 @@
 """docs/many_facts.md: hundreds of facts in one model: which editor, for how many?
 
-    python docs/reports/many_facts.py collect [--t 1000] [--methods memit,rome] [--data counterfact] [--minutes 60]
-    python docs/reports/many_facts.py page
-
 Facts are edited in batches, one batch after another, by the sequential protocol. Each method's sequence is an ordinary
-run of run.py, in a process of its own, in a store. What is finished is not done again, and what was cut short goes on:
-the first command can be stopped and given again. It writes the data when all is done; with --write, of what there is.
-What the data file has and the store has not is kept, with the settings that were chosen, so that a method or an order
-can be added where the store of the others is gone (with --lacking nothing is run again that the file has); --anew
-forgets it.
-`pages.py` says more of the two steps.
+run of run.py, in a process of its own, in a store. What the data file has and the store has not is kept, with the
+settings that were chosen, so that a method or an order can be added where the store of the others is gone (with
+--lacking nothing is run again that the file has).
 """
 
 import argparse
-import time
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from many_facts_methods import DATA, FEW_STEPS, METHODS
 from many_facts_page import NAME, SCRIPT, digest, nothing, page
-from pages import ROOT, Collected, Report, data_path, keeping_option, kept
+from options import OUTPUTS, asking, deadline_of, some_of
+from pages import Collected, Report, data_path, kept
 from runs import chosen, how_made, read_json, run, without_generation, write_others
 
 from corrigenda import load
@@ -61,27 +56,19 @@ class Task(NamedTuple):
         return f"{self.data} {self.method}" + ("" if self.order is None else f" order {self.order}")
 
 
-# -- the first step
-
-
-def options(parser: argparse.ArgumentParser) -> None:
-    """The first step's options."""
-    parser.add_argument("--t", type=int, default=CHECKPOINTS[-1], help="facts; as many as a file has, if it has fewer")
-    parser.add_argument("--batch", type=int, default=BATCH, help="facts edited in one call")
-    parser.add_argument("--scored", type=int, default=SCORED, help="the most facts scored at a checkpoint")
-    parser.add_argument("--checkpoints", default=",".join(map(str, CHECKPOINTS)))
-    parser.add_argument("--orders", type=int, default=3, help="how many orders, the file's among them")
-    parser.add_argument("--order-t", type=int, default=300, help="facts of the other orders")
-    parser.add_argument("--data", default="", help=f"comma-separated, of {', '.join(DATA)}; by default all")
-    parser.add_argument("--methods", default="", help=f"comma-separated, of {', '.join(METHODS)}; by default all")
-    parser.add_argument("--model", default="smollm2-135m", help="its name in conf/model")
-    parser.add_argument("--files", type=Path, default=ROOT.parent / "shared" / "data", help="folder of the data files")
-    parser.add_argument("--store", type=Path, default=ROOT / "outputs" / NAME)
-    parser.add_argument("--minutes", type=float, default=None, help="stop after so long, to go on another time")
-    parser.add_argument("--write", action="store_true", help="run nothing, write what there is")
-    parser.add_argument("--lacking", action="store_true", help="run nothing that the data file has already")
-    keeping_option(parser)
-    parser.add_argument("overrides", nargs="*", help="of the configuration, for all runs, e.g. eval.max_new_tokens=10")
+options = asking(
+    *("--model", "--files", "--minutes", "--write", "--anew", "overrides"),
+    t=(CHECKPOINTS[-1], "facts; as many as a file has, if it has fewer"),
+    batch=(BATCH, "facts edited in one call"),
+    scored=(SCORED, "the most facts scored at a checkpoint"),
+    checkpoints=",".join(map(str, CHECKPOINTS)),
+    orders=(3, "how many orders, the file's among them"),
+    order_t=(300, "facts of the other orders"),
+    data=some_of(DATA),
+    methods=some_of(METHODS),
+    store=OUTPUTS / NAME,
+    lacking=(False, "run nothing that the data file has already"),
+)
 
 
 def collect(arguments: argparse.Namespace) -> Collected | None:
@@ -96,7 +83,7 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
         there = earlier.figures["data"] if earlier and arguments.lacking else {}
         open_tasks = [task for task in found if not ended(task, store) and not has(there, task)]
         print(f"{len(open_tasks)} sequences are left", flush=True)
-        deadline = time.monotonic() + 60 * arguments.minutes if arguments.minutes else None
+        deadline = deadline_of(arguments)
         if not all(run([*task.overrides, *size_of(task, found, store)], store, deadline) for task in open_tasks):
             return None
     return gathered(found, arguments, earlier)
@@ -169,12 +156,14 @@ def sequence_of(task: Task, store: Store) -> list[StoredRun]:
 
     Finished ones are last, and then the newest.
     """
-    found = []
-    for stored in store.runs():
-        data = stored.config["data"] if (store.root / task.method) in stored.path.parents and stored.config else {}
-        if data and (data["path"], data.get("order")) == (str(task.path), task.order) and data["limit"] <= task.t:
-            found.append(stored)
-    return sorted(found, key=lambda stored: stored.state == "finished")
+
+    def is_of(stored: StoredRun) -> bool:
+        data = (stored.config or {}).get("data") or {} if (store.root / task.method) in stored.path.parents else {}
+        return (
+            bool(data) and (data["path"], data.get("order")) == (str(task.path), task.order) and data["limit"] <= task.t
+        )
+
+    return sorted(filter(is_of, store.runs()), key=lambda stored: stored.state == "finished")
 
 
 def ended(task: Task, store: Store) -> StoredRun | None:
@@ -211,28 +200,30 @@ def gathered(found: Sequence[Task], arguments: argparse.Namespace, earlier: Coll
     data: dict[str, dict[str, Any]] = {}
     given: dict[str, StoredRun] = {}
     for task in found:
-        curve = curve_of(task, store, given)
-        if curve["points"] and task.order is None:
-            data.setdefault(task.data, {})[task.method] = curve
-        elif curve["points"]:
+        if (curve := curve_of(task, store, given))["points"]:
             method = data.setdefault(task.data, {}).setdefault(task.method, nothing())
-            method["orders"][str(task.order)] = curve["points"]
+            if task.order is None:
+                method |= {**curve, "orders": method["orders"]}
+            else:
+                method["orders"][str(task.order)] = curve["points"]
     if not data:
         raise SystemExit(f"{arguments.store} has no sequence with a point yet")
     lm = load(str(list(given.values())[-1].config["model"]["name"]))
     shape = {"model": lm.name, "d_ffn": lm.memory(0).d_ffn, "batch": arguments.batch, "scored": arguments.scored}
-    runs = {name: how_made(stored) for name, stored in given.items()}
-    if earlier:
-        if other := [f"{key} {earlier.figures[key]}" for key in shape if earlier.figures[key] != shape[key]]:
-            path = data_path(NAME, arguments.docs)
-            raise SystemExit(f"{path} is of {', '.join(other)}: give --anew to write it again without that")
-        data, runs = added(earlier.figures["data"], data), {**earlier.runs, **runs}
+    earlier = earlier or Collected({**shape, "data": {}}, {})
+    if other := [f"{key} {earlier.figures[key]}" for key in shape if earlier.figures[key] != shape[key]]:
+        path = data_path(NAME, arguments.docs)
+        raise SystemExit(f"{path} is of {', '.join(other)}: give --anew to write it again without that")
     # Other orders are told beside the file's own, or not at all.
-    data = {name: {m: one for m, one in methods.items() if one["points"]} for name, methods in data.items()}
+    data = {
+        name: {method: one for method, one in methods.items() if one["points"]}
+        for name, methods in added(earlier.figures["data"], data).items()
+    }
     figures = {**shape, "not_run": sorted(set(METHODS).difference(*data.values())), "data": data}
     if (tuning := arguments.store / TUNING).is_file():
         figures["tuning"] = read_json(tuning)
-    return Collected(figures, runs, earlier.earlier if earlier else ())
+    runs = {**earlier.runs, **{name: how_made(stored) for name, stored in given.items()}}
+    return Collected(figures, runs, earlier.earlier)
 
 
 def curve_of(task: Task, store: Store, given: dict[str, StoredRun]) -> dict[str, Any]:
@@ -247,7 +238,7 @@ def curve_of(task: Task, store: Store, given: dict[str, StoredRun]) -> dict[str,
         stored = max(of_limit, key=lambda one: len(points_of(one.path)))
         for point in points_of(stored.path):
             if (t := str(point["t"])) not in found["limits"]:
-                found["points"] = sorted([*found["points"], point], key=lambda one: int(one["t"]))
+                found["points"] = sorted([*found["points"], point], key=itemgetter("t"))
                 found["facts"][t] = facts_at(stored, point["t"], DATA[task.data][1])
                 found["limits"][t] = limit
                 given[f"{task.name} to {limit}"] = stored
@@ -273,10 +264,9 @@ def added(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
             better = [t for t, limit in other["limits"].items() if limit <= one["limits"].get(t, limit)]
             points = [point for point in one["points"] if str(point["t"]) not in better]
             points += [point for point in other["points"] if str(point["t"]) in better]
-            merged = {"points": sorted(points, key=lambda point: int(point["t"]))}
-            for key in ("facts", "limits"):
-                merged[key] = one[key] | {t: other[key][t] for t in better}
-            together[data][method] = merged | {"orders": one["orders"] | other["orders"]}
+            merged = {key: one[key] | {t: other[key][t] for t in better} for key in ("facts", "limits")}
+            merged |= {"points": sorted(points, key=itemgetter("t")), "orders": one["orders"] | other["orders"]}
+            together[data][method] = merged
     return together
 
 
@@ -288,15 +278,14 @@ def points_of(folder: Path) -> list[dict[str, Any]]:
 def facts_at(stored: StoredRun, t: int, key: str) -> dict[str, Any]:
     """What methods are compared by at T: of each scored fact its subject, and the columns of the metric."""
     cases = [Case.from_dict(record) for record in lines_of(stored.path, "scored", t)]
-    figures = [(case.fact, METRICS[key].figures(case.after.values)) for case in cases]
-    known = [(fact, values) for fact, values in figures if values is not None]
+    known = {case.fact: values for case in cases if (values := METRICS[key].figures(case.after.values)) is not None}
     return {
-        "subjects": {fact.id: fact.subject for fact, _ in known},
-        "columns": {fact.id: list(values) for fact, values in known},
+        "subjects": {fact.id: fact.subject for fact in known},
+        "columns": {fact.id: list(values) for fact, values in known.items()},
     }
 
 
-REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, page, digest)
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, page, digest)
 
 if __name__ == "__main__":
     REPORT.main()

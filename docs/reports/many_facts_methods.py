@@ -1,6 +1,5 @@
 """What docs/many_facts.md runs: its data sets, its methods, which of them are compared, and what was asked of them."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 DATA: dict[str, tuple[str, str]] = {
@@ -10,16 +9,14 @@ DATA: dict[str, tuple[str, str]] = {
 """By name the file, and the metric by which methods are compared (as on the leaderboard)."""
 
 
-@dataclass(frozen=True)
-class Method:
+class Method(NamedTuple):
     """A row of the tables.
 
     Attributes:
         title: in tables and pictures; with the ratio that it has, which for the first four trials chose.
         editor: its configuration, as `editor=` takes it.
         settings: what differs from that, and from the protocol of this page.
-        closed: whether it is a closed form that takes targets of the unedited model: methods of the same ones, and
-            other orders, find them on the disk.
+        closed: whether it takes targets of the unedited model, so that others like it find them on the disk.
         control: whether it is a control, for which other orders say nothing.
         afterwards: whether its settings were thought of when the others' figures were known.
         like: the method the size of whose updates it takes.

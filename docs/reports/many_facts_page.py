@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from many_facts_methods import AIMS, DATA, METHODS, PAIRS, Wanted
+from rows import after_at, corrected
 from runs import at_edge
 from words import written
 
@@ -14,10 +15,9 @@ from eval import METRICS
 from eval.protocols.curves import curve_columns, draw_curves, value_at
 from eval.protocols.orders import order_interval
 from eval.statistics.comparison import Comparison, compare
-from eval.statistics.paired import MIN_FACTS, holm
+from eval.statistics.paired import MIN_FACTS
 
-NAME = "many_facts"
-SCRIPT = "many_facts.py"
+NAME, SCRIPT = "many_facts", "many_facts.py"
 STRONG = 0.9
 """Methods that say so many of the facts are strong alike, and what they leave can be compared."""
 FREE, PARAPHRASES = "free_generation_strict", "paraphrase_free_generation_strict"
@@ -92,8 +92,7 @@ def comparisons(name: str, methods: Methods, batch: int) -> list[dict[str, Any]]
             costs = {cost: gap([points], cost) for cost in COSTS if cost not in unsaid(methods)}
             figures = {"n": test.n, "mean": test.difference, "low": test.low, "high": test.high, "p": test.p}
             found.append({"left": left, "right": right, "t": t, **figures, "costs": costs})
-    for row, p in zip(found, holm([row["p"] for row in found]), strict=True):
-        row["holm"] = p
+    corrected(found, to="holm")
     return found
 
 
@@ -121,7 +120,7 @@ def between_orders(methods: Methods) -> list[dict[str, Any]]:
 
 def gap(pairs: Sequence[tuple[Point, Point]], key: str) -> dict[str, float | None] | None:
     """The difference of two methods' points of the same orders, a mean; None where one has no figure."""
-    values = [(after(one, key), after(other, key)) for one, other in pairs]
+    values = [(after_at(one, key), after_at(other, key)) for one, other in pairs]
     # Rounded, since `order_interval` has none for gaps that are all the same.
     gaps = [round(one - other, 12) for one, other in values if one is not None and other is not None]
     low, high = order_interval(gaps) or (None, None)
@@ -131,10 +130,10 @@ def gap(pairs: Sequence[tuple[Point, Point]], key: str) -> dict[str, float | Non
 def alike(methods: Methods, t: int) -> dict[str, Any]:
     """How many methods say about as many facts, and of what they leave the least and the most, and which has it."""
     points = {m: p for m, one in methods.items() if not METHODS[m].control and (p := point_at(one["points"], t))}
-    strong = {m: p for m, p in points.items() if (after(p, FREE) or 0.0) >= STRONG}
+    strong = {m: p for m, p in points.items() if (after_at(p, FREE) or 0.0) >= STRONG}
     ends = {}
     for key in (PARAPHRASES, *COSTS):
-        values = {m: after(p, key) or 0.0 for m, p in strong.items() if value_at(p, key)}
+        values = {m: after_at(p, key) or 0.0 for m, p in strong.items() if value_at(p, key)}
         if len(values) == len(strong) > 1 and key not in unsaid(methods):
             ends[key] = [(m, values[m]) for m in (of(values, key=values.__getitem__) for of in (min, max))]
     return {"n": len(strong), "ends": ends}
@@ -144,7 +143,7 @@ def aims(name: str, methods: Methods) -> Iterator[dict[str, Any]]:
     """What was asked for beforehand of the best closed form, and which meet it."""
     for t, wanted in sorted(AIMS.get(name, {}).items()):
         closed = {m: p for m, one in methods.items() if METHODS[m].closed and (p := point_at(one["points"], t))}
-        known = {m: value for m, p in closed.items() if (value := after(p, DATA[name][1])) is not None}
+        known = {m: value for m, p in closed.items() if (value := after_at(p, DATA[name][1])) is not None}
         if first := [m for m in known if not METHODS[m].afterwards]:
             top = max(first, key=lambda m: known[m])
             met = [m for m in known if m not in first and all(one["met"] for one in asked_of(closed[m], wanted))]
@@ -155,7 +154,7 @@ def asked_of(point: Point, wanted: Sequence[Wanted]) -> list[dict[str, Any]]:
     """The metric, its bound, the figure, and whether it is met, of what was asked for and measured."""
     found = []
     for key, sign, bound in wanted:
-        if (value := after(point, key)) is not None:
+        if (value := after_at(point, key)) is not None:
             limit = bound if sign != "before -" else float((value_at(point, key) or {})["before"] or 0.0) - bound
             met = value <= limit if sign == "<=" else value >= limit
             found.append({"key": key, "most": sign == "<=", "limit": limit, "after": value, "met": met})
@@ -183,7 +182,7 @@ def measured(methods: Methods, key: str) -> bool:
 
 def unsaid(methods: Methods) -> tuple[str, ...]:
     """The metrics that say nothing of a data set, since most of its other answers are blank."""
-    blank = [after(point, "blank_answers") or 0.0 for found in methods.values() for point in found["points"]]
+    blank = [after_at(point, "blank_answers") or 0.0 for found in methods.values() for point in found["points"]]
     return ABOUT_BLANKS if blank and min(blank) > 0.5 else ()
 
 
@@ -196,12 +195,6 @@ def shown_at(methods: Methods) -> list[int]:
 def point_at(points: Sequence[Point], t: int) -> Point | None:
     """The point of a curve at T."""
     return next((point for point in points if point["t"] == t), None)
-
-
-def after(point: Point, key: str) -> float | None:
-    """A metric of a point."""
-    value = value_at(point, key)
-    return None if value is None else value["after"]
 
 
 def page(data: Mapping[str, Any], docs: Path) -> list[Path]:

@@ -6,9 +6,8 @@ The trials on the page were made with `--count 100 --methods memit,alphaedit,ult
 `job.sequential.scored=50`: half of the facts, which takes half of the time.
 
 Each trial is an ordinary run of run.py on the CounterFact facts 1,001 to 1,200, in batches as on the page, in a store
-of its own. What is finished is not done again, and what was cut short goes on: the command can be stopped and given
-again. At the end it prints each method's trials, and writes them with the best one's settings to tuning.json in the
-store, where `many_facts.py collect` takes them for its runs and the page. No default is changed by that.
+of its own; the command can be stopped and given again. It writes each method's trials, with the best one's settings, to
+tuning.json in the store, where `many_facts.py collect` takes them for its runs and the page. No default is changed.
 
 Each method has `TRIALS` trials, all combinations of its grid. The best is the one with the highest score of those whose
 perplexity drift is at most `MOST_DRIFT`, since the score can reward a wrecked model; where none is, that of the least
@@ -16,20 +15,19 @@ drift.
 """
 
 import argparse
-import itertools
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from many_facts import BATCH, FIXED, OTHERS, TUNING, asked, points_of, write_files
 from many_facts_methods import DATA
-from many_facts_page import NAME, after
-from pages import ROOT
-from runs import chosen, run
+from many_facts_page import NAME
+from options import OUTPUTS, asking, deadline_of, some_of
+from rows import after_at
+from runs import chosen, combinations, run
 
 from corrigenda.data import FactSet, read_facts
-from corrigenda.runs.store import Store, StoredRun
+from corrigenda.runs.store import Store
 from corrigenda.system.files import write_json
 
 FIRST, COUNT = 1000, 200
@@ -56,15 +54,14 @@ GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the trials and prints the best."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--methods", default="", help=f"comma-separated, of {', '.join(GRIDS)}; by default all")
-    parser.add_argument("--first", type=int, default=FIRST, help="facts of the file before those that are tuned on")
-    parser.add_argument("--count", type=int, default=COUNT, help="how many facts are tuned on")
-    parser.add_argument("--batch", type=int, default=BATCH, help="facts edited in one call")
-    parser.add_argument("--model", default="smollm2-135m", help="its name in conf/model")
-    parser.add_argument("--files", type=Path, default=ROOT.parent / "shared" / "data", help="folder of the data files")
-    parser.add_argument("--store", type=Path, default=ROOT / "outputs" / NAME)
-    parser.add_argument("--minutes", type=float, default=None, help="stop after so long, to go on another time")
-    parser.add_argument("overrides", nargs="*", help="of the configuration, for all runs")
+    asking(
+        *("--model", "--files", "--minutes", "overrides"),
+        methods=some_of(GRIDS),
+        first=(FIRST, "facts of the file before those that are tuned on"),
+        count=(COUNT, "how many facts are tuned on"),
+        batch=(BATCH, "facts edited in one call"),
+        store=OUTPUTS / NAME,
+    )(parser)
     options = parser.parse_args(arguments)
     store = options.store.resolve()
     options.checkpoints, options.scored, options.store = str(options.count), options.count, store / "tuning"
@@ -73,12 +70,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if len(part) < options.count:
         raise SystemExit(f"{DATA[FILE][0]} has {len(facts)} facts, and none to tune on after the first {options.first}")
     paths = write_files(FactSet(FILE, part), FILE, options.count, options.store / "facts")
-    deadline = time.monotonic() + 60 * options.minutes if options.minutes else None
+    deadline = deadline_of(options)
     found: dict[str, Any] = {}
     scored = 0
     for name in chosen(options.methods, GRIDS, "method"):
         trials = []
-        for settings in trials_of(name):
+        for settings in combinations(GRIDS[name]):
             own = options.store / name / "-".join(f"{value:g}" for value in settings.values())
             overrides = [one for one in asked(options, name, paths, None, options.count) if "store=" not in one[:6]]
             overrides += [f"store={own}", *(f"editor.{key}={value}" for key, value in settings.items())]
@@ -97,23 +94,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(path)
 
 
-def trials_of(name: str) -> list[dict[str, float]]:
-    """The settings of a method's trials: all combinations of its grid."""
-    return [dict(zip(GRIDS[name], values, strict=True)) for values in itertools.product(*GRIDS[name].values())]
-
-
 def point_in(folder: Path) -> Mapping[str, Any] | None:
     """The last point of the newest finished run of a trial; None where there is none."""
-    ended: list[StoredRun] = [stored for stored in Store(folder).runs() if stored.state == "finished"]
+    ended = [stored for stored in Store(folder).runs() if stored.state == "finished"]
     points = points_of(ended[-1].path) if ended else []
     return points[-1] if points else None
 
 
 def figures_of(point: Mapping[str, Any] | None) -> dict[str, float]:
     """What a trial is judged by; what could not be computed is absent, and all is where the run failed."""
-    if point is None:
-        return {}
-    values = {key: after(point, key) for key in (DATA[FILE][1], "perplexity_drift")}
+    values = {key: after_at(point or {}, key) for key in (DATA[FILE][1], "perplexity_drift")}
     return {key: value for key, value in values.items() if value is not None}
 
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, harmonic_mean
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from pages import mean
 
 from eval import paired_test
-from eval.statistics.paired import harmonic_mean
 from locate.neurons.attribution import METHODS
 
 WORDINGS = ("located", "held_out")
@@ -31,10 +30,9 @@ def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
     active = [{tuple(place) for place in record["neurons"]["most active"]} for record in records]
     shared = []
     for record, mine in zip(records, sets, strict=True):
-        pairs = zip(records, sets, strict=True)
-        others = set().union(*(theirs for other, theirs in pairs if other["answer"] != record["answer"]))
+        others = (theirs for other, theirs in zip(records, sets, strict=True) if other["answer"] != record["answer"])
         if mine:
-            shared.append(len(mine & others) / len(mine))
+            shared.append(len(mine & set().union(*others)) / len(mine))
     layers = range(len(records[0]["by_layer"]))
     subjects = [record["subject"] for record in records]
     counts = [[float(sum(place[0] == layer for place in places)) for places in sets] for layer in layers]
@@ -91,14 +89,10 @@ def gains(records: Sequence[Mapping[str, Any]], factor: str, control: str) -> di
 
 def of_editors(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What the editors did, in means; and which update has most successes, and most with the other answers."""
-    if not records:
-        return {"editors": {}}
     subjects = [record["subject"] for record in records]
     columns: list[Callable[[dict[str, Any]], float]] = [
-        lambda row: float(row["located"][0] > row["located"][1]),
-        lambda row: float(row["held_out"][0] > row["held_out"][1]),
-        lambda row: row["located"][0],
-        lambda row: row["located"][1],
+        *(lambda row, of=of: float(row[of][0] > row[of][1]) for of in WORDINGS),
+        *(lambda row, at=at: row["located"][at] for at in (0, 1)),
         lambda row: float(row["other_kept"]),
         lambda row: row["other"],
     ]
@@ -108,8 +102,7 @@ def of_editors(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
     def together(name: str) -> float:
-        success, _, _, _, kept, _ = found[name]
-        return float(harmonic_mean(np.array(success["mean"]), np.array(kept["mean"])))
+        return harmonic_mean([found[name][place]["mean"] or 0.0 for place in (0, 4)])
 
     updates = [name for name in found if name.startswith("update ")]
     best = max(updates, key=lambda name: found[name][0]["mean"] or 0.0)

@@ -4,7 +4,9 @@
     python docs/reports/NAME.py digest          the statistics in docs/data/PAGE.json anew, from its figures
     python docs/reports/NAME.py page            docs/data/PAGE.json -> docs/PAGE.md and its pictures, in seconds
 
-The last two need no model: the same data give the same page. `collect` ends with the digest. A data file:
+The last two need no model: the same data give the same page. `collect` ends with the digest; its options are told by
+--help. It can be stopped (after --minutes it stops by itself) and given again: what is finished is kept in a work
+folder or a store. Where it adds to what the data file has, --anew forgets that. A data file:
 
     {"page": "localization", "command": "python docs/reports/layers.py collect",
      "made": [{"code": ..., "commit": ..., "versions": {...}, "machine": {...}}, ...],
@@ -29,18 +31,23 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from options import ROOT as ROOT
+from options import NotFinishedError, asking
+
 from corrigenda.intervals import interval
 from corrigenda.runs.environment import machine, versions
 from corrigenda.runs.ids import code_version
 from corrigenda.system.files import write_json, write_text
 
-ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 MADE = "made.json"
 TIMES = ("begun", "ended", "load")
 UNKNOWN = "unknown"
 HERE = ("--docs", "--files", "--store", "--minutes")
 """Options that say where things lie on one machine, or how long one call may take; each takes a value."""
+
+keeping_option = asking("--anew")
+"""Adds the option of a first step that begins with what its data file has (`kept`)."""
 
 Made = list[dict[str, Any]]
 """How a run was made: an entry for each time that a command worked on it."""
@@ -68,9 +75,10 @@ class Report:
     Attributes:
         name: of the page and of its data, docs/NAME.md and docs/data/NAME.json.
         script: the command's file in docs/reports.
-        title: what the command is for, in a line.
+        title: what the command is for, in its first line.
         options: adds the first step's options.
-        collect: the first step, from the options to what it found; None where it is not finished.
+        collect: the first step, from the options to what it found; None where it is not,
+            as with `NotFinishedError`.
         page: writes the page from the data into a folder, and returns the files.
         digest: the statistics that the page shows, from the figures; JSON values.
         pictures: by file name in docs/figures, what draws it from the data to a path.
@@ -78,7 +86,7 @@ class Report:
 
     name: str
     script: str
-    title: str
+    title: str | None
     options: Callable[[argparse.ArgumentParser], None]
     collect: Callable[[argparse.Namespace], Collected | None]
     page: Callable[[Mapping[str, Any], Path], list[Path]]
@@ -87,7 +95,7 @@ class Report:
 
     def main(self, arguments: list[str] | None = None) -> None:
         """The command line of all steps."""
-        parser = argparse.ArgumentParser(description=self.title)
+        parser = argparse.ArgumentParser(description=(self.title or "").partition("\n")[0])
         steps = parser.add_subparsers(dest="step", required=True)
         told = {"collect": f"make docs/data/{self.name}.json from runs; goes on where it stopped"}
         told["page"] = f"make docs/{self.name}.md from docs/data/{self.name}.json"
@@ -104,7 +112,10 @@ class Report:
             return
         if options.step == "collect":
             given = sys.argv[1:] if arguments is None else arguments
-            found = self.collect(options)
+            try:
+                found = self.collect(options)
+            except NotFinishedError:
+                found = None
             if found is None:
                 print("not finished yet; give the same command again to go on")
                 sys.exit(3)
@@ -185,13 +196,6 @@ def made(folder: Path) -> Made:
     """What `making` noted; nothing where a run is older than that."""
     path = folder / MADE
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
-
-
-def finished_rows(work: Path) -> Iterator[tuple[str, str, Any, Made]]:
-    """Of the finished rows in a work folder, GROUP/ROW/values.json: group, row, values, and what `making` noted."""
-    for path in sorted(work.glob("*/*/values.json")):
-        group, row = path.parts[-3:-1]
-        yield group, row, json.loads(path.read_text(encoding="utf-8")), made(path.parent)
 
 
 def commit() -> str:
@@ -281,11 +285,6 @@ def numbers_in(ranges: str, n: int = sys.maxsize) -> list[int]:
             raise SystemExit(f"--facts {part}: write FIRST-LAST, of the {n} facts of the file")
         found += range(int(first), int(last) + 1)
     return found
-
-
-def keeping_option(parser: argparse.ArgumentParser) -> None:
-    """Adds the option of a first step that begins with what its data file has (`kept`)."""
-    parser.add_argument("--anew", action="store_true", help="keep nothing of the data file that there is")
 
 
 def kept(name: str, arguments: argparse.Namespace) -> Collected | None:

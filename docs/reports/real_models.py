@@ -1,31 +1,28 @@
 """docs/real-models.md: what an edit of many facts does on real models, what stays, and over which text C is taken.
 
-    python docs/reports/real_models.py collect [--models smollm2-135m,qwen2.5-coder-0.5b] [--rows memit,random]
-    python docs/reports/real_models.py page
-
-All facts of a model are edited at once by every row. A row that is finished lies in the work folder, and the first
-command goes on with the others.
+All facts of a model are edited at once by every row.
 """
 
 import argparse
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from pages import DOCS, ROOT, Collected, Report, finished_rows, keeping_option, kept, making
-from rows import against, known
+from options import FILES, OUTPUTS, asking, some_of
+from pages import DOCS, Collected, Report, kept
+from rows import against, by_key, known
 from runs import chosen
 from words import written
+from work import finished_rows, once
 
 from corrigenda import Fact, LanguageModel, load
 from corrigenda.data import read_facts
 from corrigenda.moments.text import Text
 from corrigenda.runs.environment import peak_memory_mb
-from corrigenda.system.files import write_json
 from editing import AlphaEdit, Editor, Grace, Memit, RandomUpdate
 from editing.shared.contexts import contexts
 from eval import EvalSettings, Measurement, measure
@@ -111,33 +108,27 @@ COMPARISONS = {
 """By row, the one that it is compared with."""
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    """The first step's options."""
-    parser.add_argument("--models", default="", help=f"comma-separated, of {', '.join(MODELS)}; by default all")
-    parser.add_argument("--rows", default="", help=f"comma-separated, of {FLOOR}, {', '.join(ROWS)}; by default all")
-    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data" / "counterfact.json")
-    parser.add_argument("--work", type=Path, default=ROOT / "outputs" / NAME)
-    keeping_option(parser)
+options = asking(
+    "--anew", models=some_of(MODELS), rows=some_of((FLOOR, *ROWS)), data=FILES / "counterfact.json", work=OUTPUTS / NAME
+)
 
 
 def collect(arguments: argparse.Namespace) -> Collected:
     """Edits and measures what is not done yet, and reads all that is."""
-    earlier = kept(NAME, arguments)
     names, rows = chosen(arguments.models, MODELS, "model"), chosen(arguments.rows, {FLOOR: None, **ROWS}, "row")
+
+    def find(name: str, row: str) -> dict[str, Any]:
+        values = values_of(name, row, arguments)
+        return values | ({"peak_memory_mb": peak_memory_mb()} if len(names) == len(rows) == 1 else {})
+
     for name, row in product(names, rows):
-        folder = arguments.work / name / row
-        if not (folder / "values.json").is_file():
-            with making(folder, USES):
-                values = values_of(name, row, arguments)
-                alone = {"peak_memory_mb": peak_memory_mb()} if len(names) == len(rows) == 1 else {}
-                write_json(folder / "values.json", values | alone)
-    found = {} if earlier is None else dict(earlier.figures["models"])
-    runs = {} if earlier is None else dict(earlier.runs)
+        once(arguments.work / name / row / "values.json", partial(find, name, row), USES)
+    earlier = kept(NAME, arguments) or Collected({"models": {}}, {})
+    found, runs = dict(earlier.figures["models"]), dict(earlier.runs)
     for name, row, values, how in finished_rows(arguments.work):
         found.setdefault(name, {})[row] = values
         runs[f"{name}: {row}"] = how
-    figures = {"data": arguments.data.name, "first": FIRST + 1, "models": found}
-    return Collected(figures, runs, () if earlier is None else earlier.earlier)
+    return Collected({"data": arguments.data.name, "first": FIRST + 1, "models": found}, runs, earlier.earlier)
 
 
 @cache
@@ -164,7 +155,6 @@ def unedited(name: str, arguments: argparse.Namespace, dtype: str = "float32") -
 
 def values_of(name: str, row: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """What a row makes of each fact: by metric the facts' values before and after."""
-    print(f"{name}: {row}", flush=True)
     dtype = "bfloat16" if row == HALF else "float32"
     facts, before = facts_of(arguments.data, name), unedited(name, arguments, dtype)
     begun = time.perf_counter()
@@ -181,8 +171,8 @@ def values_of(name: str, row: str, arguments: argparse.Namespace) -> dict[str, A
         "subjects": [fact.subject for fact in facts],
         "seconds": seconds,
         "failed": sum(bool(case.error) for case in cases),
-        "before": by_key([case.before.values for case in cases if case.before is not None]),
-        "after": by_key([case.after.values for case in cases]),
+        "before": by_key([case.before.values for case in cases if case.before is not None], KEYS),
+        "after": by_key([case.after.values for case in cases], KEYS),
         "decisions": {kind: [decisions(one, kind) for one in after] for kind in DECIDED},
     }
 
@@ -190,11 +180,6 @@ def values_of(name: str, row: str, arguments: argparse.Namespace) -> dict[str, A
 def decisions(measured: Measurement, kind: str) -> list[bool]:
     """By prompt of a kind, whether the new object is more likely than the old one."""
     return [one.p_new > one.p_true for one in measured.scored(kind)]  # type: ignore[operator]
-
-
-def by_key(values: Sequence[Mapping[str, float]]) -> dict[str, list[float | None]]:
-    """By metric the facts' values; None where a fact has none."""
-    return {key: [one.get(key) for one in values] for key in KEYS if any(key in one for one in values)}
 
 
 # -- the statistics
@@ -233,8 +218,7 @@ def agreement(whole: Mapping[str, Any], half: Mapping[str, Any]) -> dict[str, An
     return {**found, "all": every, "peak_memory_mb": half.get("peak_memory_mb")}
 
 
-PAGE = written(NAME, SCRIPT)
-REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, PAGE, digest)
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, written(NAME, SCRIPT), digest)
 
 if __name__ == "__main__":
     REPORT.main()

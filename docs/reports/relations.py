@@ -2,77 +2,68 @@
 
 Each relation of the authors' files (Hernandez et al. 2024, "Linearity of Relation Decoding in Transformer Language
 Models") by itself: faithfulness and causality with their controls, and whether faithfulness goes with the model's own
-accuracy over relations, as they report.
-
-    python docs/reports/relations.py collect [--relations country_language,company_hq] [--minutes 8]
-    python docs/reports/relations.py page
-
-Each relation that is done is kept in the work folder, and the first command adds what is done to the data: it can be
-stopped after any relation, and goes on. The page says which relations were not run.
+accuracy over relations, as they report. What is done when the time is up is in the data; the page says which relations
+were not run.
 """
 
 import argparse
-import time
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pages import ROOT, Collected, Report, beside, keeping_option, made, making, model_by_model, of_each_model
+from options import FILES, OUTPUTS, NotFinishedError, asking, deadline_of
+from pages import Collected, Report, beside, made, model_by_model, of_each_model
 from words import written
+from work import once
 
 from corrigenda import load
 from corrigenda.data.relation_facts import group_by_relation, read_relations
-from corrigenda.system.files import write_json
 from corrigenda.system.plain_data import read_json
 from locate.flow.relation import RelationDecoding
 from locate.flow.relation_results import CONTROLS, RelationSurvey
 from locate.question import UnknownFactError
 
-NAME = "relations"
-SCRIPT = "relations.py"
+NAME, SCRIPT = "relations", "relations.py"
 USES = ("locate.flow.relation", "corrigenda.linear_relations", "corrigenda.forward.jacobians")
-"""What the figures are made with: the code version of all of them is of the files of these."""
 LEAST = 5
 """A relation of which the model knows fewer test samples is listed, and counts in no mean."""
-FIGURE = "summary.json"
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    """The first step's options."""
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data" / "relations")
-    parser.add_argument("--relations", default="", help="comma-separated names of files; by default all")
-    parser.add_argument("--samples", type=int, default=RelationDecoding.samples, help="whose Jacobians make a map")
-    parser.add_argument("--tests", type=int, default=RelationDecoding.tests, help="other samples of each, at most")
-    parser.add_argument("--minutes", type=float, default=1e9, help="begin no relation after so long")
-    parser.add_argument("--work", type=Path, default=ROOT / "outputs" / "relations")
-    keeping_option(parser)
+options = asking(
+    *("--model", "--minutes", "--anew"),
+    data=FILES / NAME,
+    relations=("", "comma-separated names of files; by default all"),
+    samples=(RelationDecoding.samples, "whose Jacobians make a map"),
+    tests=(RelationDecoding.tests, "other samples of each, at most"),
+    work=OUTPUTS / NAME,
+)
 
 
 def collect(arguments: argparse.Namespace) -> Collected | None:
     """The figures of each relation that is done; None where none is."""
-    deadline = time.monotonic() + 60 * arguments.minutes
+    deadline = deadline_of(arguments)
     decoding = RelationDecoding(samples=arguments.samples, tests=arguments.tests)
-    files = sorted(arguments.data.glob("*.json"))
-    names = arguments.relations.split(",") if arguments.relations else [file.stem for file in files]
-    if unknown := set(names) - {file.stem for file in files}:
+    files = {file.stem: file for file in sorted(arguments.data.glob("*.json"))}
+    names = arguments.relations.split(",") if arguments.relations else [*files]
+    if unknown := set(names) - {*files}:
         raise SystemExit(f"--relations: {arguments.data} has no file of {', '.join(sorted(unknown))}")
     lm = load(arguments.model)
     work = arguments.work / lm.fingerprint[:8] / f"{arguments.samples}-{arguments.tests}"
-    for name in names:
-        if not (work / name / FIGURE).is_file() and time.monotonic() < deadline:
-            with making(work / name, USES):
-                write_json(work / name / FIGURE, figures_of(lm, arguments.data / f"{name}.json", decoding))
-    done = [file.stem for file in files if (work / file.stem / FIGURE).is_file()]
-    if not done:
-        return None
+    paths = {name: work / name / "summary.json" for name in files}
+    with suppress(NotFinishedError):
+        for name in names:
+            once(paths[name], partial(figures_of, lm, files[name], decoding), USES, deadline)
+    done = {name: read_json(path) for name, path in paths.items() if path.is_file()}
     figures = {
         "samples": arguments.samples,
         "tests": arguments.tests,
-        "files": {file.stem: len(read_relations(file)) for file in files},
-        "relations": {name: read_json(work / name / FIGURE) for name in done},
+        "files": {name: len(read_relations(file)) for name, file in files.items()},
+        "relations": done,
     }
-    return beside(NAME, lm.name, figures, {name: made(work / name) for name in done}, arguments)
+    runs = {name: made(work / name) for name in done}
+    return beside(NAME, lm.name, figures, runs, arguments) if done else None
 
 
 def figures_of(lm: Any, file: Path, decoding: RelationDecoding) -> dict[str, Any]:
@@ -110,10 +101,8 @@ def draw(data: Mapping[str, Any], path: Path) -> None:
     RelationSurvey.of_figures(counted(next(iter(data["figures"]["models"].values())))).plot(path)
 
 
-PAGE = written(NAME, SCRIPT, shown)
-PICTURES = {"relations.png": draw}
-TITLE = (__doc__ or "").splitlines()[0]
-REPORT = Report(NAME, SCRIPT, TITLE, options, collect, PAGE, of_each_model(digest), PICTURES)
+PAGE, PICTURES = written(NAME, SCRIPT, shown), {"relations.png": draw}
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, PAGE, of_each_model(digest), PICTURES)
 
 if __name__ == "__main__":
     REPORT.main()

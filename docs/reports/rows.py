@@ -8,19 +8,44 @@ from typing import Any
 from pages import mean
 
 from eval import METRICS
+from eval.protocols.curves import value_at
 from eval.statistics.comparison import compare
 from eval.statistics.paired import holm
 
 
+def by_key(values: Sequence[Mapping[str, float]], keys: Sequence[str]) -> dict[str, list[float | None]]:
+    """By metric the facts' values; None where a fact has none, and nothing where none has one."""
+    return {key: [one.get(key) for one in values] for key in keys if any(key in one for one in values)}
+
+
 def known(row: Mapping[str, Any], state: str, key: str) -> dict[str, Any] | None:
     """The mean over the facts that have a value, and how many these are; None where none has one."""
-    pairs = [(value, one) for value, one in zip(row[state][key], row["subjects"], strict=True) if value is not None]
+    return mean_known(row[state][key], row["subjects"], METRICS[key].unit == "%", METRICS[key].one_value)
+
+
+def mean_known(
+    values: Sequence[float | None], subjects: Sequence[str], shares: bool, one_value: bool = False
+) -> dict[str, Any] | None:
+    """The mean over the facts that have a value, and how many these are; None where none has one.
+
+    Args:
+        values: of each fact.
+        subjects: of each fact; the interval is over these.
+        shares: as in `corrigenda.intervals`.
+        one_value: whether all facts have the same one, so that there is no interval.
+    """
+    pairs = [(value, one) for value, one in zip(values, subjects, strict=True) if value is not None]
     if not pairs:
         return None
-    if METRICS[key].one_value:
+    if one_value:
         return {"mean": pairs[0][0], "low": None, "high": None, "n": len(pairs)}
-    shares = METRICS[key].unit == "%"
-    return mean([value for value, _ in pairs], [one for _, one in pairs], shares=shares) | {"n": len(pairs)}
+    return mean([value for value, _ in pairs], [one for _, one in pairs], shares) | {"n": len(pairs)}
+
+
+def after_at(point: Mapping[str, Any], key: str) -> float | None:
+    """A metric of a curve's point after the edits; None where it was not measured."""
+    value = value_at(point, key)
+    return None if value is None else value["after"]
 
 
 def against(left: Mapping[str, Any], right: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
@@ -31,9 +56,14 @@ def against(left: Mapping[str, Any], right: Mapping[str, Any], keys: Sequence[st
         above, below = (values_of(row, key) for row in (right, left))
         if (compared := compare(above, below, subjects)) is not None:
             found[key] = {"mean": compared.difference, "p": compared.p}
-    for one, p in zip(found.values(), holm([one["p"] for one in found.values()]), strict=True):
-        one["p"] = p
+    corrected([*found.values()])
     return found
+
+
+def corrected(tests: Sequence[dict[str, Any]], to: str = "p") -> None:
+    """Writes into each of a table's tests its "p" corrected for all of them (Holm)."""
+    for one, p in zip(tests, holm([one["p"] for one in tests]), strict=True):
+        one[to] = p
 
 
 def values_of(row: Mapping[str, Any], key: str) -> dict[Hashable, tuple[float, ...]]:

@@ -1,5 +1,6 @@
 """What reports of runs share: run.py, started in a store, which goes on where it was stopped; files of facts."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -11,7 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pages import ROOT, UNKNOWN, Made, add_note, made, noting, numbers_in
+from options import ROOT
+from pages import UNKNOWN, Made, add_note, made, noting, numbers_in
 
 from corrigenda import Fact
 from corrigenda.data import FactSet, write_facts
@@ -19,6 +21,10 @@ from corrigenda.runs.store import Store, StoredRun
 
 LIKE = "rome"
 """The random edits are as large as those of this editor. Its edits are kept, so that they are not made twice."""
+
+
+ASKED = ("mode", "editor", "data", "model")
+"""What tells the runs of a report apart."""
 
 
 def relative(path: Path) -> str:
@@ -40,7 +46,7 @@ def run(overrides: list[str], store: Store, deadline: float | None) -> bool:
         with suppress(subprocess.TimeoutExpired):
             status = subprocess.run(command, cwd=ROOT, timeout=left, check=False).returncode
     for stored in store.runs():
-        if before.get(stored.path) != (stored.state, stored.done) and stored_as(stored) == asked_as(overrides):
+        if before.get(stored.path) != (stored.state, stored.done) and is_of(stored, overrides):
             add_note(stored.path, note)
     if status:
         print(f"failed with exit status {status}", flush=True)
@@ -52,9 +58,8 @@ def size_of(overrides: Sequence[str], store: Store) -> list[str]:
     asked = values(overrides)
     if asked["editor"] != "random" or "editor@editor.like" in asked:
         return []
-    like = asked_as([*overrides, f"editor={LIKE}"])
     for found in finished(store):
-        if stored_as(found) == like and found.done == int(asked["data.limit"]):
+        if is_of(found, [*overrides, f"editor={LIKE}"]) and found.done == int(asked["data.limit"]):
             return ["editor@editor.like=saved", f"editor.like.run={relative(found.path)}"]
     return []
 
@@ -64,20 +69,11 @@ def values(overrides: Sequence[str]) -> dict[str, str]:
     return dict(override.split("=", 1) for override in overrides)
 
 
-ASKED = ("editor", "data", "model")
-"""The groups of the configuration that tell the runs of a report apart, beside the mode."""
-
-
-def asked_as(overrides: Sequence[str]) -> tuple[str, ...]:
-    """The mode, the editor, the data and the model of a run that is asked for."""
-    asked = values(overrides)
-    return (asked["mode"], *(asked[group] for group in ASKED))
-
-
-def stored_as(stored: StoredRun) -> tuple[str, ...] | None:
-    """The same of a stored run; None where it was begun in another way than by run.py."""
-    choices = stored.config.get("choices")
-    return (stored.config["mode"], *(choices[group] for group in ASKED)) if choices else None
+def is_of(stored: StoredRun, overrides: Sequence[str]) -> bool:
+    """Whether a stored run was begun by run.py, with what is asked for (`ASKED`)."""
+    asked, choices = values(overrides), stored.config.get("choices") or {}
+    there = {**choices, "mode": stored.config.get("mode")}
+    return bool(choices) and all(there[key] == asked[key] for key in ASKED)
 
 
 def finished(store: Store) -> list[StoredRun]:
@@ -87,12 +83,10 @@ def finished(store: Store) -> list[StoredRun]:
 
 def how_made(stored: StoredRun) -> Made:
     """How a stored run was made: as this command noted it, else as far as the run itself tells."""
-    if notes := made(stored.path):
-        return notes
     path = stored.path / "versions.json"
-    if not path.is_file():
-        return []
-    told = json.loads(path.read_text(encoding="utf-8"))
+    if (notes := made(stored.path)) or not path.is_file():
+        return notes
+    told = read_json(path)
     entry = {"code": UNKNOWN, "commit": UNKNOWN, "versions": told["versions"], "machine": told["machine"]}
     return [entry | {"begun": told["begun"], "ended": None, "load": [None, None]}]
 
@@ -149,6 +143,11 @@ def write_others(others: Iterable[Fact], scored: Sequence[Fact], edited: Iterabl
     if found:
         write_facts(path, found)
     return path
+
+
+def combinations(grid: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
+    """The settings of trials: all combinations of a grid."""
+    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
 def at_edge(found: Mapping[str, Any]) -> list[str]:

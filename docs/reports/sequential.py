@@ -1,12 +1,7 @@
 """docs/sequential.md: many edits, made one after another, and what is left of each edit and of the model.
 
-    python docs/reports/sequential.py collect [--t 300] [--data zsre] [--methods rome,ft_l] [--minutes 8]
-    python docs/reports/sequential.py page
-
-Every method edits the same facts in the same order and is scored by the sequential protocol. What is finished is kept
-in the work folder. The first command goes on where it was stopped or killed. Each time it ends it writes the data, of
-what is there so far. 300 edits take hours on two CPU cores; `--t 1000` is for faster machines. `pages.py` says more of
-the two steps.
+Every method edits the same facts in the same order and is scored by the sequential protocol. Each time the first
+command ends it writes the data of what is there so far. 300 edits take hours on two CPU cores.
 """
 
 import argparse
@@ -17,12 +12,15 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
+from operator import itemgetter
 from pathlib import Path
 from statistics import NormalDist, fmean
-from typing import Any
+from typing import Any, NamedTuple
 
-from pages import ROOT, Collected, Made, Report, made, making, read_data
+from options import FILES, OUTPUTS, asking, deadline_of, some_of
+from pages import Collected, Made, Report, made, making, read_data
+from rows import after_at, corrected
 from runs import chosen, read_json, without_generation, write_others
 from tradeoff_memories import configured
 from transformers.utils import logging as transformers_logging
@@ -44,24 +42,20 @@ from eval.protocols.curves import draw_curves, value_at
 from eval.protocols.fixed_locality import own_prompts
 from eval.protocols.journal import lines_of
 from eval.protocols.settings import Regime
-from eval.statistics.paired import PERMUTATIONS, holm, paired_test
+from eval.statistics.paired import PERMUTATIONS, paired_test
 
-NAME = "sequential"
-SCRIPT = "sequential.py"
-SHARED = ROOT.parent / "shared" / "data"
+NAME, SCRIPT = "sequential", "sequential.py"
 SAME_FORM, DONE = "same_form.json", "done.json"
 SAME_FORM_METRICS = ("preservation", "blank_answers", "locality_kl")
 SETTINGS = EvalSettings(max_new_tokens=20)
 FIXED, EMBEDDED = 50, 20
 """Facts of the fixed locality set: from the file's end, which no run edits; and that ship, whose answers it knows."""
 USES = ("eval.protocols.sequential", "eval.measure", *map("editing.{}".format, ("Rome", "FineTune", "Wise", "Grace")))
-"""What the figures are made with: their code version is of the files of these."""
 FRESH, UNTOUCHED = "_fresh", 450
 """How names of files end whose facts nothing was chosen on; of the file beside it so many were edited or tuned on."""
 
 
-@dataclass(frozen=True)
-class Method:
+class Method(NamedTuple):
     """A line of the report: its name, how its edits come together, and its editor, if docs/tradeoff.md chose none."""
 
     name: str
@@ -94,38 +88,16 @@ TITLES = {
     "windows_activated": "windows answered",
 }
 """Of the picture's panels."""
-COLUMNS = {
-    EDITS: "edits, free",
-    "token_accuracy": "forced",
-    PARAPHRASES: "paraphrases, free",
-    "paraphrase_token_accuracy": "forced",
-    KNOWN: "known answers kept",
-    "windows_activated": "windows answered",
-    "perplexity_drift": "drift",
-}
-"""Of the table of how each method ended. Locality of zsRE is in the data and not here: the page says why."""
-COMPARED = {
-    "token_accuracy": "edits, forced",
-    EDITS: "edits, free",
-    "paraphrase_token_accuracy": "paraphrases, forced",
-    PARAPHRASES: "paraphrases, free",
-}
+COMPARED = ("token_accuracy", EDITS, "paraphrase_token_accuracy", PARAPHRASES)
 """What methods that went equally far are compared in, fact by fact."""
 
-
-# -- the first step
-
-
-def options(parser: argparse.ArgumentParser) -> None:
-    """The first step's options."""
-    parser.add_argument("--t", type=int, default=300, help="edits")
-    parser.add_argument("--data", default="zsre", help="zsre, zsre_fresh or counterfact")
-    parser.add_argument("--methods", default="", help=f"comma-separated, of {', '.join(METHODS)}; by default all")
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--write", action="store_true", help="run nothing, write what there is")
-    parser.add_argument("--upto", type=int, default=0, help="stop (to go on later) when so many edits are scored")
-    parser.add_argument("--minutes", type=float, default=1e9, help="stop (to go on later) after so long")
-    parser.add_argument("--work", type=Path, default=ROOT / "outputs" / "sequential")
+options = asking(
+    *("--model", "--minutes", "--write"),
+    t=(300, "edits"),
+    data=("zsre", "zsre, zsre_fresh or counterfact"),
+    methods=some_of(METHODS),
+    work=OUTPUTS / NAME,
+)
 
 
 def collect(arguments: argparse.Namespace) -> Collected:
@@ -134,7 +106,7 @@ def collect(arguments: argparse.Namespace) -> Collected:
         return gathered(arguments.work, arguments.model)
     warnings.simplefilter("ignore")  # a damaged model makes every editor warn at every fact; the figures show it
     transformers_logging.disable_progress_bar()
-    deadline = time.monotonic() + 60 * arguments.minutes
+    deadline = deadline_of(arguments)
     methods = chosen(arguments.methods, METHODS, "method")
     lm = load(arguments.model)
     facts, between, fixed = read(arguments.data, arguments.t)
@@ -144,20 +116,17 @@ def collect(arguments: argparse.Namespace) -> Collected:
     strange = [fact for fact in fixed[arguments.data] if fact.subject not in edited]
     unrelated = Unrelated(facts=str(others) if others.is_file() else None)
 
-    def stop(points: Sequence[Mapping[str, Any]]) -> bool:
-        return time.monotonic() > deadline or any(point["t"] == arguments.upto for point in points)
+    def stop() -> bool:
+        return deadline is not None and time.monotonic() > deadline
 
     for name in methods:
         editor = METHODS[name].editor or configured(name, unrelated, len(facts), settings_chosen(name))
         folder = work / name
         place = RunFolder(folder)
-        idle = (folder / DONE).is_file() or stop(lines_of(folder, "point"))
         # Two of these commands at once would write one into the other.
-        with place.held(), nullcontext() if idle else making(folder, USES):
-            sequence = run(
-                EditRun(lm, facts, editor, SETTINGS, place, before=work / "before"), METHODS[name].regime, fixed, stop
-            )
-            same_form(lm, sequence, strange, folder / SAME_FORM)
+        with place.held(), nullcontext() if (folder / DONE).is_file() or stop() else making(folder, USES):
+            edits = EditRun(lm, facts, editor, SETTINGS, place, before=work / "before")
+            same_form(lm, run(edits, METHODS[name].regime, fixed, stop), strange, folder / SAME_FORM)
     return gathered(arguments.work, arguments.model)
 
 
@@ -175,7 +144,7 @@ def read(data: str, t: int) -> tuple[FactSet, FactSet, dict[str, list[Fact]]]:
     Facts that nothing was chosen on are all edited; what is beside them comes from the file that they belong to.
     """
     fresh = data.endswith(FRESH)
-    files = [SHARED / f"{name}.json" for name in (data, data.removesuffix(FRESH))]
+    files = [FILES / f"{name}.json" for name in (data, data.removesuffix(FRESH))]
     facts, rest = (without_generation(read_facts(path, on_error="skip")) for path in files)
     first, end = UNTOUCHED if fresh else t, len(rest) - FIXED
     if t > (most := len(facts) if fresh else end):
@@ -184,9 +153,7 @@ def read(data: str, t: int) -> tuple[FactSet, FactSet, dict[str, list[Fact]]]:
     return facts[:t], rest[first:end], {data: list(rest[end:]), "embedded": embedded}
 
 
-def run(
-    edits: EditRun, regime: Regime, fixed: Mapping[str, Sequence[Fact]], stop: Callable[[Sequence[Any]], bool]
-) -> SequentialRun:
+def run(edits: EditRun, regime: Regime, fixed: Mapping[str, Sequence[Fact]], stop: Callable[[], bool]) -> SequentialRun:
     """One method's sequence, to its end or until it is stopped; one that another editor began is not gone on with."""
     folder, editor = edits.folder.path, edits.editor
     settings = json.loads(json.dumps(asdict(editor)))  # type: ignore[call-overload]
@@ -194,7 +161,7 @@ def run(
         raise SystemExit(f"{folder} was begun with other settings of {editor.name}; move it away to begin again")
     write_json(noted, settings)
     how = SequentialSettings(regime=regime, after_each="probabilities", keep_edits=True)
-    sequence = SequentialRun(edits, how, fixed, lambda: stop(sequence.curve))
+    sequence = SequentialRun(edits, how, fixed, stop)
     if not (done := folder / DONE).is_file():
         prepare(editor, edits.lm)
         if sequence.go():
@@ -208,7 +175,7 @@ def same_form(lm: LanguageModel, sequence: SequentialRun, facts: Sequence[Fact],
     Measured like all locality prompts, of the edits where the sequence stands, and written to a file.
     """
     t = sequence.done
-    if not t or _same_form_at(path) == t:
+    if not t or (path.is_file() and read_json(path)["t"] == t):
         return
     asked = own_prompts(facts)
     before = measure(lm, asked, replace(SETTINGS, perplexity_windows=0))
@@ -217,12 +184,6 @@ def same_form(lm: LanguageModel, sequence: SequentialRun, facts: Sequence[Fact],
     found = Evaluation(tuple(map(judged, asked, before, after))).metrics
     kept = {key: found[key] for key in SAME_FORM_METRICS if key in found}
     write_json(path, {"t": t, "n": len(facts), "metrics": kept})
-
-
-def _same_form_at(path: Path) -> int | None:
-    """The T of what `same_form` wrote; None where there is nothing, or by an earlier version's rule."""
-    found = read_json(path) if path.is_file() else {}
-    return int(found["t"]) if "metrics" in found else None
 
 
 def gathered(work: Path, model: str) -> Collected:
@@ -240,10 +201,9 @@ def gathered(work: Path, model: str) -> Collected:
             curves = {folder: points for folder in folders if (points := lines_of(folder, "point"))}
             if curves:
                 furthest = max(curves, key=lambda folder: int(curves[folder][-1]["t"]))
-                methods[method.name] = curves[furthest]
-                runs[f"{data} {key}"] = made(furthest)
-            if asked := [folder / SAME_FORM for folder in folders if _same_form_at(folder / SAME_FORM) is not None]:
-                same[key] = max(map(read_json, asked), key=lambda row: int(row["t"]))
+                methods[method.name], runs[f"{data} {key}"] = curves[furthest], made(furthest)
+            if asked := [read_json(path) for folder in folders if (path := folder / SAME_FORM).is_file()]:
+                same[key] = max(asked, key=itemgetter("t"))
         if methods:
             figures[data] = {"methods": methods, "same_form": same, "paired": paired(work, data)}
     return Collected({"model": model, "data": figures}, runs)
@@ -269,8 +229,7 @@ def paired(work: Path, data: str) -> dict[str, Any]:
             p = paired_test(*sides, groups=[ours[id_]["fact"]["subject"] for id_ in both])
             difference = fmean(sides[0]) - fmean(sides[1])
             found.append({"method": key, "metric": metric, "n": len(both), "difference": difference, "p": p})
-    for row, corrected in zip(found, holm([row["p"] for row in found]), strict=True):
-        row["holm"] = corrected
+    corrected(found, to="holm")
     return {"against": AGAINST, "rows": found} if found else {}
 
 
@@ -285,8 +244,7 @@ def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
     blank = {kind: [after(point, "blank_answers") for point in points] for kind, points in asked.items()}
     return {
         **{"sets": sets, "first": first, "names": {key: method.name for key, method in METHODS.items()}},
-        **{"heads": COLUMNS, "compared": COMPARED, "against": AGAINST, "fixed": FIXED, "embedded": EMBEDDED},
-        **{"edits": EDITS, "paraphrases": PARAPHRASES},
+        **{"against": AGAINST, "fixed": FIXED, "embedded": EMBEDDED, "edits": EDITS, "paraphrases": PARAPHRASES},
         "ran": [key for key in METHODS if any(key in one["ran"] for one in sets.values())],
         "blank": {kind: next((one for one in each if not math.isnan(one)), None) for kind, each in blank.items()},
     }
@@ -320,8 +278,7 @@ def approximated(row: Mapping[str, Any]) -> dict[str, float | None]:
 
 def after(point: Mapping[str, Any], key: str) -> float:
     """A figure of a point; NaN where it was not measured."""
-    value = value_at(point, key)
-    return math.nan if value is None or value["after"] is None else float(value["after"])
+    return math.nan if (value := after_at(point, key)) is None else value
 
 
 def shown(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -341,7 +298,7 @@ def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
     return [*written(NAME, SCRIPT, shown)(data, docs), *pictures]
 
 
-REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, page, digest)
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, page, digest)
 
 if __name__ == "__main__":
     REPORT.main()

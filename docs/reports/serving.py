@@ -1,25 +1,25 @@
 """docs/serving.md: does an edit survive in llama.cpp, as an adapter and in the GGUF file, and in PEFT?
 
-    python docs/reports/serving.py collect [--groups memit-30,rome-1] [--rows adapter,q8_0]
-    python docs/reports/serving.py page
-
-The same questions are asked everywhere, greedily. A row that is finished lies in the work folder, and the first command
-goes on with the others. It needs llama.cpp (the package xllamacpp).
+The same questions are asked everywhere, greedily. It needs llama.cpp (the package xllamacpp).
 """
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import serving_edits as edits
 import serving_llama as llama
-from pages import ROOT, Collected, Report, finished_rows, keeping_option, kept, making, mean
+from options import FILES, OUTPUTS, asking, some_of
+from pages import Collected, Report, kept, mean
+from rows import mean_known
 from runs import chosen
 from words import written
+from work import finished_rows, once
 
-from corrigenda.system.files import write_json
 from eval.metrics.answers_kept import content_word
 from eval.metrics.free_generation import matches_leniently, matches_strictly
 
@@ -56,49 +56,41 @@ WHAT = {
 }
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    """The first step's options."""
-    rows = {row: None for rows in GROUPS.values() for row in rows}
-    parser.add_argument("--groups", default="", help=f"comma-separated, of {', '.join(GROUPS)}; by default all")
-    parser.add_argument("--rows", default="", help=f"comma-separated, of {', '.join(rows)}; by default all")
-    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data" / "counterfact.json")
-    parser.add_argument("--work", type=Path, default=ROOT / "outputs" / NAME)
-    keeping_option(parser)
+options = asking(
+    "--anew",
+    groups=some_of(GROUPS),
+    rows=some_of(dict.fromkeys(row for rows in GROUPS.values() for row in rows)),
+    data=FILES / "counterfact.json",
+    work=OUTPUTS / NAME,
+)
 
 
 def collect(arguments: argparse.Namespace) -> Collected:
     """Makes and asks what is not done yet, and reads all that is."""
-    earlier, wanted = kept(NAME, arguments), {**ANSWERED, **COSTS}
-    rows = chosen(arguments.rows, wanted, "row")
+    rows, given = chosen(arguments.rows, {**ANSWERED, **COSTS}, "row"), (arguments.work, arguments.data)
+
+    def find(group: str, row: str) -> dict[str, Any]:
+        return COSTS[row](group, *given) if row in COSTS else {"answers": ANSWERED[row](group, *given)}
+
     for group in chosen(arguments.groups, GROUPS, "group"):
         for row in (one for one in GROUPS[group] if one in rows):
-            folder = arguments.work / group / row
-            if not (folder / "values.json").is_file():
-                print(f"{group}: {row}", flush=True)
-                with making(folder, USES):
-                    found = wanted[row](group, arguments.work, arguments.data)
-                    write_json(folder / "values.json", found if row in COSTS else {"answers": found})
-    groups = {} if earlier is None else dict(earlier.figures["groups"])
-    runs = {} if earlier is None else dict(earlier.runs)
+            once(arguments.work / group / row / "values.json", partial(find, group, row), USES)
+    earlier = kept(NAME, arguments) or Collected({"groups": {}}, {})
+    groups, runs = dict(earlier.figures["groups"]), dict(earlier.runs)
     for group, row, values, how in finished_rows(arguments.work):
-        took = seconds_of(arguments.work / group)
+        took = sum(float(one.read_text()) for one in (arguments.work / group).glob("edits/*/seconds.json"))
         one = groups.setdefault(group, {"rows": {}, "facts": facts_in(group, arguments), "editing": took})
         one["rows"][row] = values
         runs[f"{group}: {row}"] = how
     figures = {"data": arguments.data.name, "first": edits.FIRST + 1, "model": edits.MODEL, "groups": groups}
-    return Collected(figures, runs, () if earlier is None else earlier.earlier)
+    return Collected(figures, runs, earlier.earlier)
 
 
 def facts_in(group: str, arguments: argparse.Namespace) -> list[list[dict[str, object]]]:
-    """By edit of a group its facts."""
+    """By edit of a group its facts; without edits each fact by itself."""
     if group == "none":
         return [edits.facts_json([fact]) for fact in edits.facts_of(arguments.data)]
     return [edits.facts_json(facts) for facts in edits.groups_facts(group, arguments.work, arguments.data)]
-
-
-def seconds_of(folder: Path) -> float:
-    """How long the edits of a group took."""
-    return sum(float(one.read_text()) for one in folder.glob("edits/*/seconds.json"))
 
 
 # -- the statistics
@@ -106,22 +98,19 @@ def seconds_of(folder: Path) -> float:
 
 def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
     """By group and row the shares with intervals; what survives of all edits with the adapter; the costs."""
-    groups = figures["groups"]
+    groups, none = figures["groups"], figures["groups"]["none"]
     unedited = {
-        row: {one["questions"][0]: answers[0] for [one], answers in zip(groups["none"]["facts"], rows, strict=True)}
-        for row, rows in ((row, found["answers"]) for row, found in groups["none"]["rows"].items())
+        row: {one["questions"][0]: said[0] for [one], said in zip(none["facts"], found["answers"], strict=True)}
+        for row, found in none["rows"].items()
     }
     shown = {name: shares(group, unedited) for name, group in groups.items() if name != "none"}
-    adapters = [shown[name]["adapter"] for name in shown if name != "erase-1" and "adapter" in shown[name]]
+    adapters = [rows["adapter"] for name, rows in shown.items() if name != "erase-1" and "adapter" in rows]
     survived = {key: sum(one[key] for one in adapters) for key in ("held_there", "held_both")}
-    costs: dict[str, Any] = {}
-    if "speed" in groups["memit-30"]["rows"]:
-        sides = groups["memit-30"]["rows"]["speed"]
+    costs = {name: found for name, found in groups["memit-30"]["rows"].items() if name in COSTS}
+    if sides := costs.get("speed"):
         ratio = median(a / b for a, b in zip(sides["with"], sides["without"], strict=True))
         costs["speed"] = {"ratio": ratio, **{side: median(sides[side]) for side in sides}, "n": len(sides["with"])}
-    if "export" in groups["memit-30"]["rows"]:
-        costs["export"] = groups["memit-30"]["rows"]["export"]
-    floor = same(*(groups["none"]["rows"][row]["answers"] for row in ("llama", "transformers")))
+    floor = same(*(none["rows"][row]["answers"] for row in ("llama", "transformers")))
     there = {name: group["rows"] for name, group in groups.items()}
     missing = {name: [row for row in rows if row not in there.get(name, ())] for name, rows in GROUPS.items()}
     return {
@@ -133,28 +122,22 @@ def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
 
 def shares(group: Mapping[str, Any], unedited: Mapping[str, Mapping[str, Sequence[str]]]) -> dict[str, Any]:
     """By row of a group its shares."""
-    facts = [fact for some in group["facts"] for fact in some]
-    by_row = {
-        row: [answers for some in found["answers"] for answers in some]
-        for row, found in group["rows"].items()
-        if row not in COSTS
-    }
+    facts = list(chain.from_iterable(group["facts"]))
     subjects = [fact["subject"] for fact in facts]
-    there = [holds(fact, answers[0]) for fact, answers in zip(facts, by_row["transformers"], strict=True)]
-    shown = {}
-    for row in (row for row in WHAT if row in by_row):
+    by_row = {row: list(chain.from_iterable(group["rows"][row]["answers"])) for row in WHAT if row in group["rows"]}
+    there, shown = [holds(fact, said[0]) for fact, said in zip(facts, by_row["transformers"], strict=True)], {}
+    for row, answers in by_row.items():
         before = unedited["transformers" if row in ("transformers", "peft") else "llama"]
-        held = [holds(fact, answers[0]) for fact, answers in zip(facts, by_row[row], strict=True)]
-        both = [here for here, other in zip(held, there, strict=True) if other]
-        pairs = [*zip(facts, by_row[row], strict=True)]
-        said = [[holds(fact, one) for one in answers[1 : 1 + fact["paraphrases"]]] for fact, answers in pairs]
-        stay = [stays(fact, before[fact["questions"][0]], answers) for fact, answers in pairs]
+        pairs = [*zip(facts, answers, strict=True)]
+        held = [holds(fact, said[0]) for fact, said in pairs]
         shown[row] = {
             "held": mean([float(one) for one in held], subjects, shares=True),
-            **{"n": len(held), "held_there": sum(there), "held_both": sum(both)},
-            "paraphrases": over(said, subjects),
-            "kept": over(stay, subjects),
-            "same": same(by_row[row], by_row["transformers"]),
+            **{"n": len(held), "held_there": sum(there), "held_both": sum(map(min, held, there))},
+            "paraphrases": over(
+                [[holds(fact, one) for one in said[1 : 1 + fact["paraphrases"]]] for fact, said in pairs], subjects
+            ),
+            "kept": over([stays(fact, before[fact["questions"][0]], said) for fact, said in pairs], subjects),
+            "same": same(answers, by_row["transformers"]),
         }
     return shown
 
@@ -170,10 +153,9 @@ def native(groups: Mapping[str, Any]) -> dict[str, int]:
     return {"facts": len(known), "paraphrases": sum(map(len, known)), "said": sum(map(sum, known))}
 
 
-def over(values: Sequence[Sequence[bool]], subjects: Sequence[str]) -> dict[str, float | None]:
+def over(values: Sequence[Sequence[bool]], subjects: Sequence[str]) -> dict[str, Any] | None:
     """The mean over facts of the share of each one's prompts."""
-    pairs = [(sum(one) / len(one), subject) for one, subject in zip(values, subjects, strict=True) if one]
-    return mean([value for value, _ in pairs], [subject for _, subject in pairs], shares=True)
+    return mean_known([fmean(one) if one else None for one in values], subjects, shares=True)
 
 
 def holds(fact: Mapping[str, Any], answer: str) -> bool:
@@ -194,8 +176,7 @@ def stays(fact: Mapping[str, Any], before: Sequence[str], after: Sequence[str]) 
 
 def same(some: Any, others: Any) -> float:
     """The share of answers that are the same, word for word."""
-    pairs = [*zip(flat(some), flat(others), strict=True)]
-    return sum(one == other for one, other in pairs) / len(pairs)
+    return fmean(map(str.__eq__, flat(some), flat(others)))
 
 
 def flat(answers: Any) -> list[str]:
@@ -208,14 +189,14 @@ def erased(groups: Mapping[str, Any]) -> dict[str, Any] | None:
     if "erase-1" not in groups:
         return None
     [[fact]] = groups["erase-1"]["facts"]
-    before = {row: rows["answers"] for row, rows in groups["none"]["rows"].items()}
-    place = next(n for n, [one] in enumerate(groups["none"]["facts"]) if one["questions"] == fact["questions"])
+    none = groups["none"]
+    place = next(n for n, [one] in enumerate(none["facts"]) if one["questions"] == fact["questions"])
     said = {WHAT[row]: found["answers"][0][0][0] for row, found in groups["erase-1"]["rows"].items()}
-    return {"fact": fact, "before": before["transformers"][place][0][0], "said": said}
+    return {"fact": fact, "before": none["rows"]["transformers"]["answers"][place][0][0], "said": said}
 
 
 PAGE = written(NAME, SCRIPT, timed=True)
-REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, PAGE, digest)
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, PAGE, digest)
 
 if __name__ == "__main__":
     REPORT.main()

@@ -1,14 +1,9 @@
 """docs/tradeoff.md: what memories beside a layer answer rightly, against what they answer wrongly.
 
-GRACE (over its radius) and the two WISE (over the threshold) learn zsRE facts one after another. Each point of a curve
-is the same learned memory with another radius or threshold: how much of the edits and of their paraphrases is answered
-as asked, and in how many prompts that nobody edited the memory answers.
-
-    python docs/reports/tradeoff.py collect   # as many trials for each editor; then the curves, on other facts
-    python docs/reports/tradeoff.py page
-
-What is finished is kept in the work folder, so that the first command goes on where it was stopped. An editor's trials
-that are in the data file are not made again (--anew). `pages.py` says more of the two steps.
+GRACE (over its radius) and the two WISE (over the threshold) learn zsRE facts one after another. As many trials choose
+each editor's settings; then come the curves, on other facts. Each point of a curve is the same learned memory with
+another radius or threshold: how much of the edits and of their paraphrases is answered as asked, and in how many
+prompts that nobody edited the memory answers. An editor's trials that are in the data file are not made again.
 """
 
 import argparse
@@ -19,8 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pages import ROOT, Collected, Report, keeping_option, kept, mean
-from runs import at_edge, chosen
+from options import FILES, OUTPUTS, asking, some_of
+from pages import Collected, Report, kept, mean
+from runs import at_edge, chosen, combinations
 from tradeoff_memories import EDITS, FORCED, FREE, KINDS, SETTINGS, Part, Shared, objective
 from words import written
 
@@ -29,9 +25,7 @@ from corrigenda.data import read_facts
 from editing import Unrelated
 from editing.configuration import preset_values
 
-NAME = "tradeoff"
-SCRIPT = "tradeoff.py"
-SHARED = ROOT.parent / "shared" / "data"
+NAME, SCRIPT = "tradeoff", "tradeoff.py"
 COMPARED = ("grace_wide", "wise_whitened")
 """The two whose paraphrases are compared."""
 LIMITS = (5, 15, 30, 60, 100)
@@ -63,17 +57,16 @@ SCALES["grace"] = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)
 by."""
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    """The first step's options."""
-    keeping_option(parser)
-    parser.add_argument("--editors", default="", help=f"comma-separated, of {', '.join(GRIDS)}; by default all")
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--facts", type=Path, default=SHARED / "zsre.json", help="facts to tune on, and unrelated ones")
-    parser.add_argument("--fresh", type=Path, default=SHARED / "zsre_fresh.json", help="facts of the curves")
-    parser.add_argument("--offset", type=int, default=400, help="facts of --facts before those that are tuned on")
-    parser.add_argument("--count", type=int, default=25, help="how many are tuned on; after them: other subjects")
-    parser.add_argument("--t", type=int, default=100, help="facts of --fresh that are edited; after them: the same")
-    parser.add_argument("--work", type=Path, default=ROOT / "outputs" / "tradeoff")
+options = asking(
+    *("--model", "--anew"),
+    editors=some_of(GRIDS),
+    facts=(FILES / "zsre.json", "facts to tune on, and unrelated ones"),
+    fresh=(FILES / "zsre_fresh.json", "facts of the curves"),
+    offset=(400, "facts of --facts before those that are tuned on"),
+    count=(25, "how many are tuned on; after them: other subjects"),
+    t=(100, "facts of --fresh that are edited; after them: the same"),
+    work=OUTPUTS / NAME,
+)
 
 
 def collect(arguments: argparse.Namespace) -> Collected:
@@ -108,8 +101,7 @@ def collect(arguments: argparse.Namespace) -> Collected:
 
 def tune(shared: Shared, name: str) -> dict[str, Any]:
     """The trials of an editor, and the settings of the best; the first of several."""
-    tried = [dict(zip(GRIDS[name], values, strict=True)) for values in itertools.product(*GRIDS[name].values())]
-    trials = [shared.trial(name, settings) for settings in tried]
+    trials = [shared.trial(name, settings) for settings in combinations(GRIDS[name])]
     return {"trials": trials, "chosen": max(trials, key=objective)["settings"]}
 
 
@@ -183,9 +175,9 @@ def draw(data: Mapping[str, Any], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-TITLE = (__doc__ or "").splitlines()[0]
-PICTURES = {f"{NAME}.png": draw}
-REPORT = Report(NAME, SCRIPT, TITLE, options, collect, written(NAME, SCRIPT, shown), digest, PICTURES)
+REPORT = Report(
+    *(NAME, SCRIPT, __doc__, options, collect, written(NAME, SCRIPT, shown), digest), pictures={f"{NAME}.png": draw}
+)
 
 if __name__ == "__main__":
     REPORT.main()

@@ -32,7 +32,6 @@ from eval.scoring.held_out import held_out_windows
 from jobs.shared.outside import add_choices
 
 USES = ("eval.measure", "editing.Wise", "editing.Grace")
-"""What the figures are made with: their code version is of the files of these."""
 SETTINGS = EvalSettings(max_new_tokens=20, perplexity_windows=0)
 WINDOWS = EvalSettings()
 """Which windows of the held-out texts are asked: those of the perplexity."""

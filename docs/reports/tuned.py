@@ -1,20 +1,16 @@
 """docs/tuned.md: whether settings that job=tune finds are as good as those that the project ships, on unseen facts.
 
-    python docs/reports/tuned.py collect [--editor memit] [--minutes 20]
-    python docs/reports/tuned.py page
-
 The first step tunes on some facts of CounterFact (runs of run.py, as anyone would start them), and edits other facts
-with the settings that were found and with the shipped ones. It can be stopped, and goes on. `pages.py` says more of the
-steps.
+with the settings that were found and with the shipped ones.
 """
 
 import argparse
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pages import ROOT, Collected, Report
+from options import FILES, OUTPUTS, asking, deadline_of
+from pages import Collected, Report
 from runs import finished, how_made, run
 from words import written
 
@@ -27,45 +23,36 @@ from eval.statistics.comparison import compare
 from eval.statistics.paired import holm
 from jobs.tune.page import draw
 
-NAME = "tuned"
-SCRIPT = "tuned.py"
+NAME, SCRIPT = "tuned", "tuned.py"
 KEYS = (
-    "score",
-    "preservation",
-    "efficacy_success",
-    "paraphrase_success",
-    "neighbourhood_success",
-    "token_accuracy",
-    "free_generation_strict",
-    "paraphrase_free_generation_strict",
-    "perplexity_drift",
+    *("score", "preservation", "efficacy_success", "paraphrase_success", "neighbourhood_success", "token_accuracy"),
+    *("free_generation_strict", "paraphrase_free_generation_strict", "perplexity_drift"),
 )
 EVALUATION = ("eval.max_new_tokens=10",)
 SHIPPED, TUNED = "as shipped", "tuned"
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--editor", default="memit")
-    parser.add_argument("--model", default="smollm2-135m", help="its name in conf/model")
-    parser.add_argument("--file", type=Path, default=ROOT.parent / "shared" / "data" / "counterfact.json")
-    parser.add_argument("--mode", default="batch", choices=("single", "batch"))
-    parser.add_argument("--trials", type=int, default=8)
-    parser.add_argument("--first", type=int, default=1200, help="facts of the file before those that are tuned on")
-    parser.add_argument("--count", type=int, default=20, help="facts that are tuned on")
-    parser.add_argument("--unseen", type=int, default=40, help="facts after them, which are scored")
-    parser.add_argument("--store", type=Path, default=ROOT / "outputs" / NAME)
-    parser.add_argument("--minutes", type=float, default=None, help="stop after so long, to go on another time")
-    parser.add_argument("overrides", nargs="*", help="of the configuration, for all runs")
+options = asking(
+    *("--model", "--minutes", "overrides"),
+    editor="memit",
+    file=FILES / "counterfact.json",
+    mode=("batch", "single or batch"),
+    trials=8,
+    first=(1200, "facts of the file before those that are tuned on"),
+    count=(20, "facts that are tuned on"),
+    unseen=(40, "facts after them, which are scored"),
+    store=OUTPUTS / NAME,
+)
 
 
 def collect(asked: argparse.Namespace) -> Collected | None:
-    deadline = None if asked.minutes is None else time.monotonic() + 60 * asked.minutes
+    deadline = deadline_of(asked)
     store = asked.store.resolve()
     common = [f"editor={asked.editor}", f"mode={asked.mode}", "data=counterfact", f"data.path={asked.file.resolve()}"]
     common += ["data.on_error=skip", f"before={store / 'before'}", *EVALUATION, *asked.overrides]
     tuning = [*common, f"data.offset={asked.first}", f"data.limit={asked.count}", f"model={asked.model}"]
     tuning += ["job=tune", f"job.trials={asked.trials}", f"store={store / 'tuning'}"]
-    if not run(tuning, Store(store / "tuning"), deadline) or (found := _last(store / "tuning")) is None:
+    if (found := newest(tuning, store / "tuning", deadline)) is None:
         return None
     unseen = [*common, f"data.offset={asked.first + asked.count}", f"data.limit={asked.unseen}"]
     unseen += [f"data.disjoint_from={found.path}"]
@@ -76,10 +63,7 @@ def collect(asked: argparse.Namespace) -> Collected | None:
     scored: dict[str, StoredRun] = {}
     for name, model in ways.items():
         place = store / name.replace(" ", "-")
-        if not run([*unseen, *model, f"store={place}"], Store(place), deadline):
-            return None
-        last = _last(place)
-        if last is None:
+        if (last := newest([*unseen, *model, f"store={place}"], place, deadline)) is None:
             return None
         scored[name] = last
     last_tuned, last_scored = asked.first + asked.count, asked.first + asked.count + asked.unseen
@@ -95,9 +79,10 @@ def collect(asked: argparse.Namespace) -> Collected | None:
     return Collected(figures, {"tuning": how_made(found)} | {name: how_made(one) for name, one in scored.items()})
 
 
-def _last(folder: Path) -> StoredRun | None:
-    """The newest finished run in a store; None where it failed."""
-    return next(iter(finished(Store(folder))), None)
+def newest(overrides: list[str], folder: Path, deadline: float | None) -> StoredRun | None:
+    """The newest finished run of a store, after this one; None where it failed or was stopped."""
+    store = Store(folder)
+    return next(iter(finished(store)), None) if run(overrides, store, deadline) else None
 
 
 def compared(evaluations: Mapping[str, Evaluation]) -> dict[str, Any]:
@@ -107,16 +92,14 @@ def compared(evaluations: Mapping[str, Evaluation]) -> dict[str, Any]:
     tests = {}
     for key in KEYS:
         metric = METRICS.named(key)
-        if metric.one_value:
-            continue  # of one edited model there is one figure, and none for each fact
-        sides = [_values(metric, evaluations[name]) for name in (TUNED, SHIPPED)]
-        found = compare(*sides, subjects=subjects, combine=metric.combine)
-        if found is not None:
+        # Of one edited model there is one figure of some, and none for each fact.
+        sides = [values_of_facts(metric, evaluations[name]) for name in (TUNED, SHIPPED)]
+        if not metric.one_value and (found := compare(*sides, subjects=subjects, combine=metric.combine)):
             tests[key] = {name: getattr(found, name) for name in ("n", "difference", "low", "high", "p", "test")}
     return {"metrics": figures, "tests": tests}
 
 
-def _values(metric: Metric, evaluation: Evaluation) -> dict[Any, tuple[float, ...]]:
+def values_of_facts(metric: Metric, evaluation: Evaluation) -> dict[Any, tuple[float, ...]]:
     found = {case.fact.id: metric.figures(case.after.values) for case in evaluation.cases}
     return {id_: figures for id_, figures in found.items() if figures is not None}
 
@@ -127,21 +110,12 @@ def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "model": model_title(figures["tuning"]["model"]),
         "keys": [key for key in KEYS if all(key in side for side in sides)],
-        "p": dict(zip(tests, holm([test["p"] for test in tests.values()]) if tests else [], strict=True)),
+        "p": dict(zip(tests, holm([test["p"] for test in tests.values()]), strict=True)),
     }
 
 
 PICTURES = {"tuned.png": lambda data, path: draw(path, data["figures"]["tuning"])}
-REPORT = Report(
-    NAME,
-    SCRIPT,
-    "Tuned and shipped settings on unseen facts.",
-    options,
-    collect,
-    written(NAME, SCRIPT),
-    digest,
-    PICTURES,
-)
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, written(NAME, SCRIPT), digest, PICTURES)
 
 if __name__ == "__main__":
     REPORT.main()

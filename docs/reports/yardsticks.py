@@ -1,28 +1,26 @@
 """docs/yardsticks.md: what models do without an edit on the facts of the pages, to read the pages' figures by.
 
-    python docs/reports/yardsticks.py collect [--only "smollm2-135m counterfact 1-100"]
-    python docs/reports/yardsticks.py page
-
 The figures on paraphrases stand beside what the unedited model says on paraphrases of what it says itself, and those of
-what stays beside the floor: the same model in bfloat16, with no edit. Facts that are measured lie in the work folder,
-and the first command goes on with the others. Pages name their facts in `words.yardstick`.
+what stays beside the floor: the same model in bfloat16, with no edit. Pages name their facts in `words.yardstick`.
 """
 
 import argparse
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from pages import DOCS, ROOT, Collected, Report, keeping_option, kept, made, making, mean
-from runs import picked, read_json
+from options import OUTPUTS, asking
+from pages import Collected, Report, kept, made, read_data
+from rows import by_key, mean_known
+from runs import picked
 from words import written
+from work import once
 
 from corrigenda import Fact, LanguageModel, load
 from corrigenda.data import FactSet, read_facts
-from corrigenda.system.files import write_json
-from eval import EvalSettings, Measurement, measure
+from eval import EvalSettings, measure
 
 NAME, SCRIPT = "yardsticks", "yardsticks.py"
 SETTINGS = EvalSettings(max_new_tokens=10, perplexity_windows=0, only=("prompt", "paraphrases", "neighbourhood"))
@@ -32,8 +30,7 @@ KEPT = ("preservation", "first_token_kept", "answer_kept", "bleed")
 SMALLEST = "smollm2-135m"
 
 
-@dataclass(frozen=True)
-class Facts:
+class Facts(NamedTuple):
     """Facts of a page.
 
     Attributes:
@@ -83,28 +80,22 @@ SETS = {
 def options(parser: argparse.ArgumentParser) -> None:
     """The first step's options."""
     parser.add_argument("--only", action="append", default=[], help="the name of a set of facts; may be repeated")
-    parser.add_argument("--files", type=Path, default=ROOT.parent / "shared" / "data", help="folder of the data files")
-    parser.add_argument("--work", type=Path, default=ROOT / "outputs" / NAME)
-    keeping_option(parser)
+    asking("--files", "--anew", work=OUTPUTS / NAME)(parser)
 
 
 def collect(arguments: argparse.Namespace) -> Collected:
     """Measures what is not done yet, and reads all that is."""
-    if unknown := set(arguments.only) - set(SETS):
+    wanted = arguments.only or [*SETS]  # a name may have commas
+    if unknown := set(wanted) - set(SETS):
         raise SystemExit(f"no such set of facts: {', '.join(sorted(unknown))}; there are {', '.join(SETS)}")
-    earlier = kept(NAME, arguments)
-    found = {} if earlier is None else dict(earlier.figures)
-    runs = {} if earlier is None else dict(earlier.runs)
+    earlier = kept(NAME, arguments) or Collected({}, {})
+    found, runs = dict(earlier.figures), dict(earlier.runs)
     for name, facts in SETS.items():
-        folder = arguments.work / name.replace(" ", "_")
-        wanted = not arguments.only or name in arguments.only
-        if wanted and name not in found and not (folder / "values.json").is_file():
-            print(name, flush=True)
-            with making(folder, USES):
-                write_json(folder / "values.json", values_of(facts, arguments.files))
-        if (folder / "values.json").is_file():
-            found[name], runs[name] = read_json(folder / "values.json"), made(folder)
-    return Collected({name: found[name] for name in SETS if name in found}, runs, earlier.earlier if earlier else ())
+        path = arguments.work / name.replace(" ", "_") / "values.json"
+        if path.is_file() or (name in wanted and name not in found):
+            found[name] = once(path, partial(values_of, facts, arguments.files), USES)
+            runs[name] = made(path.parent)
+    return Collected({name: found[name] for name in SETS if name in found}, runs, earlier.earlier)
 
 
 def facts_of(asked: Facts, files: Path) -> list[Fact]:
@@ -112,7 +103,7 @@ def facts_of(asked: Facts, files: Path) -> list[Fact]:
     read = read_facts("embedded" if asked.data == "embedded" else files / f"{asked.data}.json", on_error="skip")
     found: FactSet | list[Fact] = picked(read, asked.places)
     if asked.page:
-        subjects = set(read_json(DOCS / "data" / f"{asked.page}.json")["figures"]["subjects"])
+        subjects = set(read_data(asked.page)["figures"]["subjects"])
         found = [fact for fact in found if fact.subject in subjects]
     there = slice(asked.neighbours if asked.floor else 0)
     return [replace(fact, generation=(), neighbourhood=fact.neighbourhood[there]) for fact in found]
@@ -131,22 +122,10 @@ def values_of(asked: Facts, files: Path) -> dict[str, Any]:
     after = measure(loaded(asked.model, "bfloat16"), facts, SETTINGS, before) if asked.floor else []
     return {
         "subjects": [fact.subject for fact in facts],
-        "unedited": by_key(before, (*NATIVE, "bleed")),
-        "floor": by_key(after, KEPT),
-        "says": [says_itself(one) for one in before],
+        "unedited": by_key([one.values for one in before], (*NATIVE, "bleed")),
+        "floor": by_key([one.values for one in after], KEPT),
+        "says": [any(record.begins_true for record in one.scored("prompt")) for one in before],
     }
-
-
-def by_key(measured: Sequence[Measurement], keys: Sequence[str]) -> dict[str, list[float | None]]:
-    """By metric the facts' values; None where a fact has none."""
-    return {
-        key: [one.values.get(key) for one in measured] for key in keys if any(key in one.values for one in measured)
-    }
-
-
-def says_itself(measured: Measurement) -> bool:
-    """Whether the answer to the prompt begins with the old object."""
-    return any(record.begins_true for record in measured.scored("prompt"))
 
 
 # -- the statistics
@@ -160,20 +139,14 @@ def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
 def digested(facts: Facts, values: Mapping[str, Any]) -> dict[str, Any]:
     """The means of one set."""
     found = {
-        state: {key: of_known(of, values["subjects"]) for key, of in values[state].items()}
+        state: {key: mean_known(of, values["subjects"], shares=True) for key, of in values[state].items()}
         for state in ("unedited", "floor")
     }
     about = {"model": facts.model, "data": facts.data, "places": facts.places, "neighbours": facts.neighbours}
     return {**about, "n": len(values["subjects"]), "says": sum(values["says"]), "page": facts.page, **found}
 
 
-def of_known(values: Sequence[float | None], subjects: Sequence[str]) -> dict[str, Any]:
-    """The mean over the facts that have a value, and how many these are."""
-    pairs = [(value, one) for value, one in zip(values, subjects, strict=True) if value is not None]
-    return mean([value for value, _ in pairs], [one for _, one in pairs], shares=True) | {"n": len(pairs)}
-
-
-REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, written(NAME, SCRIPT), digest)
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, written(NAME, SCRIPT), digest)
 
 if __name__ == "__main__":
     REPORT.main()

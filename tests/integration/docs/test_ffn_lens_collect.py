@@ -55,7 +55,7 @@ def test_the_page_of_a_tiny_model(tmp_path: Path, prepared: list[str]) -> None:
     [cases] = (tmp_path / "work").glob("*/facts-*/cases.jsonl")
     lines = cases.read_text().splitlines()
     assert [("knockout" in json.loads(line)) for line in lines] == [False, True, True, True]
-    with pytest.raises(SystemExit, match="there is no part 'faxts'"):
+    with pytest.raises(SystemExit, match="no such part: faxts"):
         ffn_lens.REPORT.main([*prepared, "--parts", "faxts"])
     ffn_lens.REPORT.main(prepared)
     assert cases.read_text().splitlines() == lines  # what was there was not made again

@@ -48,7 +48,7 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     lm = tiny.build("llama")
     settings = {"perplexity_windows": 3, "perplexity_window": 8, "max_new_tokens": 3, "preservation_tokens": 3}
     monkeypatch.setattr(report, "load", lambda name: lm)
-    monkeypatch.setattr(report, "WAYS", ("emmet", "attached"))
+    monkeypatch.setattr(report, "WAYS", {"emmet": "emmet", "attached": "emmet"})
     monkeypatch.setattr(report, "SETTINGS", replace(report.SETTINGS, **settings))
     monkeypatch.setattr(report, "how_named", lambda name: How(name, MadeUpSolver((1,)), Attached()))
     monkeypatch.setattr(report, "benchmarked", lambda more: BENCHMARK)

@@ -3,7 +3,6 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -35,10 +34,10 @@ def report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, run_here: Callable[.
         monkeypatch.delitem(sys.modules, name, raising=False)
     module = importlib.import_module("many_facts")
     methods = {
-        name: replace(module.METHODS[name], settings=(*module.METHODS[name].settings, *changes))
+        name: module.METHODS[name]._replace(settings=(*module.METHODS[name].settings, *changes))
         for name, changes in CHANGES.items()
     }
-    methods["later"] = replace(module.METHODS["none"], title="later", editor="not_made_yet")
+    methods["later"] = module.METHODS["none"]._replace(title="later", editor="not_made_yet")
     for part in (module, sys.modules["many_facts_page"]):
         monkeypatch.setattr(part, "METHODS", methods)
     monkeypatch.setattr(module, "FIXED", 2)

@@ -3,7 +3,6 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -36,7 +35,7 @@ def report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, run_here: Callable[.
     ):
         monkeypatch.delitem(sys.modules, name, raising=False)
     module = importlib.import_module("rounds")
-    changed = {name: replace(one, settings=(*SMALL, *one.settings)) for name, one in module.VARIANTS.items()}
+    changed = {name: one._replace(settings=(*SMALL, *one.settings)) for name, one in module.VARIANTS.items()}
     monkeypatch.setattr(module, "VARIANTS", changed)
     monkeypatch.setattr(module, "SETTINGS", ("eval.max_new_tokens=4", "eval.perplexity_windows=3"))
     monkeypatch.setattr(module, "run", run_here)

@@ -1,0 +1,63 @@
+"""Work folders: what is found is kept there, with how it was made, and is not found twice."""
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from options import go_on
+from pages import Made, made, making
+
+from corrigenda import Fact
+from corrigenda.runs.folder import RunFolder
+from corrigenda.system.files import write_json
+
+
+def once(path: Path, find: Callable[[], Any], uses: Iterable[str] = (), deadline: float | None = None) -> Any:
+    """What is found, from a file where it is there, else found and kept there, with how it was made in its folder.
+
+    Raises:
+        NotFinishedError: it is not there, and the time is up.
+    """
+    if not path.is_file():
+        go_on(deadline)
+        print(path.parent, file=sys.stderr)
+        with making(path.parent, uses):
+            write_json(path, find())
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def records(
+    folder: Path,
+    facts: Iterable[Fact],
+    find: Callable[[Fact], dict[str, Any]],
+    uses: Iterable[str] = (),
+    deadline: float | None = None,
+) -> Iterator[dict[str, Any]]:
+    """What is found of each fact, from a folder of records where it is there, else found and kept there.
+
+    Raises:
+        NotFinishedError: one is not there, and the time is up.
+    """
+    kept_in = RunFolder(folder)
+    there = {record["id"]: record for record in kept_in.cases()}
+    with ExitStack() as noted:
+        begun = False
+        for fact in facts:
+            if fact.id not in there:
+                go_on(deadline)
+                if not begun:  # nothing is noted where all are there
+                    begun = True
+                    noted.enter_context(making(folder, uses))
+                there[fact.id] = find(fact)
+                kept_in.append(there[fact.id])
+            yield there[fact.id]
+
+
+def finished_rows(work: Path) -> Iterator[tuple[str, str, Any, Made]]:
+    """Of the finished rows in a work folder, GROUP/ROW/values.json: group, row, values, and what `making` noted."""
+    for path in sorted(work.glob("*/*/values.json")):
+        group, row = path.parts[-3:-1]
+        yield group, row, json.loads(path.read_text(encoding="utf-8")), made(path.parent)
