@@ -72,9 +72,9 @@ class Scoped(OneLayer):
     not by v, whose bound (`value.clamp_norm_factor`) is wide: v then decides what is said, whatever the form of the
     question.
 
-    Facts are solved for by themselves, and no entry changes another: an edit of many facts is that of each. A later
-    fact about the same thing takes the place of the earlier one's entry. No weight changes, so that there is nothing to
-    export.
+    Facts are solved for by themselves, and no entry changes another: an edit of many facts is that of each, but a name
+    inside a longer one of another fact is not heard there (`corrigenda.text.words.Names`). A later fact about the same
+    thing takes the place of the earlier one's entry. No weight changes, so that there is nothing to export.
 
     Attributes:
         layer: the layer; None for 0.75 of the depth. Not the last.
