@@ -196,6 +196,6 @@ def test_many_texts_at_once_are_found_as_each_by_itself(text: str) -> None:
     ],
 )
 def test_a_name_inside_a_longer_one_names_nothing(text: str, named: list[int]) -> None:
-    names = [("Paris",), ("Paris Hilton",), ("BBC Radio",), ("BBC Radio 4",), ("東京",), ("東京タワー",)]
-    names += [("Tower of London", "London Bridge"), ("London",)]
+    alone = ("Paris", "Paris Hilton", "BBC Radio", "BBC Radio 4", "東京", "東京タワー")
+    names = [*((name,) for name in alone), ("Tower of London", "London Bridge"), ("London",)]
     assert Names(names).within(text) == named
