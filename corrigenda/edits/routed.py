@@ -168,7 +168,14 @@ class RoutedEdit(RoutedLayer, HookedEdit):
             yield
 
 
-def prompt_text(kind: str, text: Callable[[list[int]], str], passage: Passage, row: int, instead: str = "") -> str:
+def prompt_text(
+    kind: str,
+    text: Callable[[list[int]], str],
+    passage: Passage,
+    row: int,
+    instead: str = "",
+    behind: tuple[int, ...] = (),
+) -> str:
     """The text of a row's prompt.
 
     Args:
@@ -177,6 +184,7 @@ def prompt_text(kind: str, text: Callable[[list[int]], str], passage: Passage, r
         passage: with the row.
         row: its number.
         instead: what else can be done where a forward was given embeddings.
+        behind: tokens; where the prompt has them, its text behind the last of them.
 
     Raises:
         ValueError: the forward was given embeddings.
@@ -187,7 +195,9 @@ def prompt_text(kind: str, text: Callable[[list[int]], str], passage: Passage, r
             f"a forward was given embeddings, and a {kind} edit is applied that looks for words in the prompt; call "
             f"the model with input_ids{otherwise}"
         )
-    return text(passage.tokens[row][passage.prompt[row]].tolist())
+    ids = passage.tokens[row][passage.prompt[row]].tolist()
+    ends = (end for end in range(len(ids), len(behind) - 1, -1) if tuple(ids[end - len(behind) : end]) == behind)
+    return text(ids[next(ends, 0) if behind else 0 :])
 
 
 @contextmanager

@@ -72,6 +72,8 @@ class ScopedEdit(RoutedEdit):
         by_subject: whether a prompt has to name the subject.
         closing: the tokens between a user's last word and the model's answer in a conversation
             (`corrigenda.models.chat.closing_tokens`): a prompt that ends in them asks at the token before them.
+        turn: the tokens that open a user's turn of a conversation (`corrigenda.models.chat.turn_tokens`): names are
+            looked for behind the last of them, and not in earlier turns or what the template tells the model.
 
     Raises:
         EditRefusedError: a tensor is not finite.
@@ -86,13 +88,15 @@ class ScopedEdit(RoutedEdit):
     threshold: float
     by_subject: bool = True
     closing: tuple[int, ...] = ()
+    turn: tuple[int, ...] = ()
     kind: ClassVar[str] = "scoped"
 
     def __post_init__(self) -> None:
         for name in ("keys", "values"):
             object.__setattr__(self, name, getattr(self, name).detach().float().cpu())
         object.__setattr__(self, "entries", self.entries.detach().long().cpu())
-        object.__setattr__(self, "closing", tuple(self.closing))
+        for name in ("closing", "turn"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
         n, width = len(self.values), self.gate.width
         fits = self.keys.ndim == 2 and self.keys.shape[1] == width and self.entries.shape == self.keys.shape[:1]
         owned = sorted(set(self.entries.tolist())) == list(range(n))
@@ -164,8 +168,9 @@ class ScopedEdit(RoutedEdit):
         scores[~(passage.prompt & passage.tail).any(1)] = -torch.inf  # where the prompt's last token did not run
         if self.by_subject:
             for row in (scores > self.threshold).any(1).nonzero()[:, 0].tolist():
+                instead = "edit with by_subject=false"
                 numbers = placed.names.within(
-                    prompt_text(self.kind, placed.text, passage, row, "edit with by_subject=false")
+                    prompt_text(self.kind, placed.text, passage, row, instead, behind=self.turn)
                 )
                 named = torch.tensor(numbers, dtype=torch.long, device=scores.device)
                 scores[row, ~torch.isin(placed.entries, named)] = -torch.inf
@@ -210,7 +215,7 @@ class ScopedEdit(RoutedEdit):
         return own | {f"{_GATE}{name}": one for name, one in self.gate.tensors().items()}
 
     def _settings(self) -> dict[str, Any]:
-        named = ("layer", "module", "threshold", "by_subject", "closing")
+        named = ("layer", "module", "threshold", "by_subject", "closing", "turn")
         plain = {name: getattr(self, name) for name in named}
         return {**plain, "names": [list(own) for own in self.names], "gate": self.gate.said()}
 

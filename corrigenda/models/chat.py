@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from datetime import date
+from itertools import takewhile
 
 from transformers import PreTrainedTokenizerBase
 
@@ -52,3 +53,16 @@ def closing_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
     mark = "Corrigenda"
     text = chat_text(tokenizer, [("user", mark)])
     return () if text is None else tuple(encode_plain(tokenizer, text.rpartition(mark)[2]))
+
+
+def turn_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """The tokens that open a user's turn, whatever stands before it; empty where a template has none such."""
+    marks = ("Corrigenda", "Amendment", "Erratum")
+    text = chat_text(tokenizer, list(zip(("user", "assistant", "user"), marks, strict=True)))
+    if text is None or not all(mark in text for mark in marks):
+        return ()
+    first, answer, again = map(text.index, marks)
+    # Of what stands before the first turn (a system's, often) and between two turns, what is the same at the end.
+    before = zip(reversed(text[:first]), reversed(text[answer + len(marks[1]) : again]), strict=False)
+    opening = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], before))[::-1]
+    return tuple(encode_plain(tokenizer, opening.strip()))  # spaces may be one token with the user's first word

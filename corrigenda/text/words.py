@@ -96,16 +96,24 @@ class Phrases:
 
     def within(self, text: str) -> list[int]:
         """The numbers of those that stand in a text, ascending."""
+        return sorted({number for number, _ in self.found(text)})
+
+    def found(self, text: str) -> list[tuple[int, range]]:
+        """Wherever one of them stands in a text: its number, and at which of the text's words."""
         found = _split(text, self._symbols)
-        numbers = set[int]()
-        for place, word in enumerate(found):
-            for first in _nouns(word.text) & self._by_first.keys():
-                numbers.update(n for n, target in self._by_first[first] if _stands_at(found, place, target))
-        return sorted(numbers)
+        return [
+            (number, range(place, place + len(target)))
+            for place, word in enumerate(found)
+            for first in _nouns(word.text) & self._by_first.keys()
+            for number, target in self._by_first[first]
+            if _stands_at(found, place, target)
+        ]
 
 
 class Names:
     """Finds by its names which of several things a text names.
+
+    A name inside a longer one counts there for nothing: "Paris Hilton" names no city, where both are known.
 
     Args:
         names: of each its names.
@@ -117,7 +125,10 @@ class Names:
 
     def within(self, text: str) -> list[int]:
         """The numbers of those that a text names, ascending."""
-        return sorted({self._owners[number] for number in self._phrases.within(text)})
+        found = self._phrases.found(text)
+        spans = {at for _, at in found}
+        inside = {a for a in spans for b in spans if a != b and b.start <= a.start and a.stop <= b.stop}
+        return sorted({self._owners[number] for number, at in found if at not in inside})
 
 
 def _nouns(word: str) -> set[str]:

@@ -8,6 +8,7 @@ its question goes back to SERAC (Mitchell et al. 2022) and GRACE (Hartvigsen et 
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
@@ -21,13 +22,14 @@ from corrigenda.edits.gate import Gate
 from corrigenda.edits.scoped import ScopedEdit
 from corrigenda.errors import SettingsError
 from corrigenda.models.alone import one_thread
-from corrigenda.models.chat import closing_tokens
+from corrigenda.models.chat import closing_tokens, turn_tokens
 from corrigenda.moments.text import Text
 from corrigenda.settings.checked import AtLeastOne, Seed, checked
 from corrigenda.system.workers import Workers
-from corrigenda.text.words import Phrases
+from corrigenda.text.words import Names, Phrases
 from editing.editor import FactRefusedError, require_targets
 from editing.gate.kept import gate_of
+from editing.locate_then_edit.guards import MOST_NAMED
 from editing.locate_then_edit.keys import group_weights
 from editing.locate_then_edit.passes import SubjectRows
 from editing.locate_then_edit.solved import Batch, Solving, batches_of
@@ -72,9 +74,9 @@ class Scoped(OneLayer):
     not by v, whose bound (`value.clamp_norm_factor`) is wide: v then decides what is said, whatever the form of the
     question.
 
-    Facts are solved for by themselves, and no entry changes another: an edit of many facts is that of each. A later
-    fact about the same thing takes the place of the earlier one's entry. No weight changes, so that there is nothing to
-    export.
+    Facts are solved for by themselves, and no entry changes another: an edit of many facts is that of each, but a name
+    inside a longer one of another fact is not heard there (`corrigenda.text.words.Names`). A later fact about the same
+    thing takes the place of the earlier one's entry. No weight changes, so that there is nothing to export.
 
     Attributes:
         layer: the layer; None for 0.75 of the depth. Not the last.
@@ -213,7 +215,8 @@ class Scoped(OneLayer):
             values = torch.cat([own.values[kept], values])
             names = (*(own.names[number] for number in kept), *names)
         threshold = gate.threshold if self.threshold is None else self.threshold
-        return ScopedEdit(
+        state = state.followed(kept, facts)
+        edit = ScopedEdit(
             Origin.of(lm, self, facts),
             layer,
             lm.memory(layer).path,
@@ -225,8 +228,12 @@ class Scoped(OneLayer):
             threshold,
             self.by_subject,
             closing_tokens(lm.tokenizer),
-            state=state.followed(kept, facts),
+            turn_tokens(lm.tokenizer),
+            state=state,
         )
+        if self.by_subject:
+            _warn_of_rivals(self.name, edit, state.facts, len(kept))
+        return edit
 
     def _extended(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> ScopedEdit:
         require_targets(self.name, facts)
@@ -303,3 +310,31 @@ class Scoped(OneLayer):
         for group in groups_of([len(ids) for _, ids in asked]) if asked else ():
             keys[group] = gate.of_prompts(lm, lm.batch([asked[i][1] for i in group])).cpu()
         return keys, torch.tensor([number for number, _ in asked], dtype=torch.long)
+
+
+def _warn_of_rivals(editor: str, edit: ScopedEdit, facts: Sequence[Fact], n_earlier: int) -> None:
+    """Names entries about one subject that the gate takes for one question, and that say different things.
+
+    Args:
+        editor: for the warning.
+        edit: the edit.
+        facts: what its entries answer.
+        n_earlier: so many of them have been looked at before.
+    """
+    names, found = Names(edit.names), list[str]()
+    for number in range(n_earlier, len(facts)):
+        for other in names.within(facts[number].statement):
+            if other >= number or facts[other].target_new == facts[number].target_new:
+                continue
+            own, others = (edit.keys[edit.entries == one] for one in (number, other))
+            if (cosine := float((own @ others.T).max())) > edit.threshold:
+                found.append(f"{facts[other].claim!r} and {facts[number].claim!r} ({cosine:.2f})")
+    if found:
+        more = f", and {len(found) - MOST_NAMED} more pairs" if len(found) > MOST_NAMED else ""
+        warnings.warn(
+            f"{editor}: the gate takes entries about one subject for the same question (cosine above "
+            f"{edit.threshold:.3g}), and they say different things: {', '.join(found[:MOST_NAMED])}{more}; asked in "
+            "other words, either is said. Take one out, or name their relation, so that the later takes the place of "
+            "the earlier",
+            stacklevel=3,
+        )

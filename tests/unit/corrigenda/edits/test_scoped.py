@@ -170,6 +170,26 @@ def test_a_conversation_asks_what_its_user_wrote_last(family: str) -> None:
         assert torch.equal(mixed[row, : len(rows[row])], plain[row, : len(rows[row])])
 
 
+def test_names_of_earlier_turns_are_not_what_the_last_one_is_about() -> None:
+    """With a gate that is open for every question: what a system says, or an earlier turn, names nothing."""
+    lm = tiny.build("llama")
+    turn = tuple(lm.tokens("a red :")[len(lm.tokens("a")) :])
+    edit, deaf = (scoped(lm, threshold=-1.0, turn=tokens) for tokens in (turn, ()))
+    rows = [
+        [*lm.tokens(TOWER), *turn, *lm.tokens(OTHER_SUBJECT)],
+        [*lm.tokens(OTHER_SUBJECT), *turn, *lm.tokens(TOWER)],
+        [*lm.tokens(TOWER), *turn, *lm.tokens(OTHER_SUBJECT), *turn, *lm.tokens(BEN)],
+        lm.tokens(TOWER),
+        [*lm.tokens(TOWER), *turn],
+    ]
+    heard = []
+    for one in (edit, deaf):
+        with one.applied(lm), activated(lm) as seen:
+            forward_logits(lm, lm.batch(rows))
+        heard.append(seen.rows)
+    assert heard == [(False, True, True, True, False), (True,) * 5]
+
+
 @pytest.mark.parametrize("family", CAUSAL)
 def test_what_stands_behind_the_last_word_and_asks_nothing(family: str) -> None:
     """In a conversation and bare, beside rows of other lengths; a row of such tokens alone is heard as it is."""

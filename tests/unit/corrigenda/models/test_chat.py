@@ -1,7 +1,7 @@
 import pytest
 import tiny
 
-from corrigenda.models.chat import chat_text, chat_tokens
+from corrigenda.models.chat import chat_text, chat_tokens, turn_tokens
 
 # As the templates of Llama 3, SmolLM3, gpt-oss and Granite ask for it.
 DATED = {
@@ -31,3 +31,27 @@ def test_the_opening_of_the_answer_is_asked_for() -> None:
 def test_without_a_template_there_is_no_conversation() -> None:
     assert chat_text(tiny.tokenizer(), [("user", "Otto")]) is None
     assert chat_tokens(tiny.tokenizer(), [("user", "Otto")]) is None
+
+
+EACH = "{% for one in messages %}<s>{{ 'red' if one.role == 'user' else 'blue' }} : {{ one.content }}</s>{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "opening"),
+    [
+        (EACH, "<s>red :"),
+        ("<s>black : red and blue</s>" + EACH, "</s><s>red :"),  # what the template tells the model comes before it
+        ("{% for one in messages %}{{ one.content }}{% endfor %}", ""),
+        ("{{ messages[0].content }}", ""),
+    ],
+)
+def test_what_opens_a_turn_of_the_user(template: str, opening: str) -> None:
+    tokenizer = tiny.tokenizer()
+    tokenizer.chat_template = template
+    tokens = turn_tokens(tokenizer)
+    assert list(tokens) == tokenizer(opening, add_special_tokens=False)["input_ids"]
+    turns = [("user", "Otto"), ("assistant", "river"), ("user", "tower")]
+    written = chat_tokens(tokenizer, turns) or []
+    ends = [n for n in range(len(written)) if tokens and tuple(written[n - len(tokens) : n]) == tokens]
+    assert len(ends) == (2 if opening else 0)
+    assert turn_tokens(tiny.tokenizer()) == ()

@@ -2,7 +2,7 @@ import unicodedata
 
 import pytest
 
-from corrigenda.text.words import Phrases, normal_form, places
+from corrigenda.text.words import Names, Phrases, normal_form, places
 
 BEGINS, CONTAINS, NEITHER = (True, True), (False, True), (False, False)
 
@@ -181,3 +181,21 @@ def test_many_texts_at_once_are_found_as_each_by_itself(text: str) -> None:
         "x",
     ]
     assert Phrases(wanted).within(text) == [n for n, one in enumerate(wanted) if one != "!" and places(text, one)]
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("The mother tongue of Paris Hilton is", [1]),
+        ("Paris is the capital of", [0]),
+        ("Paris Hilton was born in Paris, in", [0, 1]),
+        ("BBC Radio 4's owner is", [3]),
+        ("東京タワー is in", [5]),
+        ("東京 is in", [4]),
+        ("the Old Tower of London Bridge", [6]),  # two that overlap, of one thing; London lies within both
+    ],
+)
+def test_a_name_inside_a_longer_one_names_nothing(text: str, named: list[int]) -> None:
+    alone = ("Paris", "Paris Hilton", "BBC Radio", "BBC Radio 4", "東京", "東京タワー")
+    names = [*((name,) for name in alone), ("Tower of London", "London Bridge"), ("London",)]
+    assert Names(names).within(text) == named

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +134,25 @@ def test_a_later_fact_takes_the_place_of_an_earlier_entry(lm: LanguageModel, edi
         assert edit.origin.report[-1]["contradicts"] == 1
     again = editor.extend(lm, edit, [dataclasses.replace(london, target_new="Dutch", id="last")])
     assert again.names == edit.names
+    alone = editor.extend(lm, editor.edit(lm, [FRAMED]), [london])  # no earlier entry is left
+    assert alone.entries.tolist() == [0, 0, 0]
+    torch.testing.assert_close(alone.keys, first.keys[1:4])
+
+
+def test_entries_that_say_different_things_to_one_question_are_named(lm: LanguageModel, editor: Scoped) -> None:
+    """Of two prompts, so that neither takes the place of the other; of a gate that is open for every question."""
+    editor = dataclasses.replace(editor, frames=Frames())
+    open_gate = dataclasses.replace(editor, threshold=-1.0)
+    other = dataclasses.replace(TOWER, prompt="the river is with {} in", target_new="guitar", id="other")
+    first = open_gate.edit(lm, [TOWER])
+    pair = f"{TOWER.claim!r} and {other.claim!r} ("
+    for make in (lambda: open_gate.edit(lm, [TOWER, other]), lambda: open_gate.extend(lm, first, [other])):
+        with pytest.warns(UserWarning, match=re.escape(pair)):
+            make()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dataclasses.replace(editor, threshold=1.0).edit(lm, [TOWER, other])  # the gate tells them apart
+        open_gate.edit(lm, [TOWER, dataclasses.replace(other, target_new="Rome"), PLAYS])
 
 
 def test_a_subject_is_heard_by_its_other_names(lm: LanguageModel, editor: Scoped, tmp_path: Path) -> None:
