@@ -46,6 +46,7 @@ RUNS: dict[str, Run] = {
     "wise": Run("wise.py", facts=True),
     "ffn_lens": Run("ffn_lens.py"),
     "evaluate": Run("evaluate.py", ("--model", "qwen2.5-coder-0.5b"), facts=True),
+    "dictionary": Run("dictionary.py"),
     "knowledge_base": Run("knowledge_base.py", ("--indices", "--attached")),
     "sizes": Run("sizes.py", ("--sizes", "0.1,0.5,1.5")),
     "sizes of 8 billion": Run("sizes.py", ("--sizes", "8", "--editors", "rome")),
@@ -61,7 +62,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def collect(arguments: argparse.Namespace) -> Collected | None:
-    """The results of all benchmarks; None while some are still to be run."""
+    """The results of all benchmarks, or beside kept data those that there are; None while some are still to be run."""
     asked = [name.strip() for name in arguments.only.split(",")]
     if unknown := [name for name in asked if name not in RUNS]:
         raise SystemExit(f"--only {', '.join(unknown)}: there is no such benchmark; there are {', '.join(RUNS)}")
@@ -80,9 +81,10 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
     found = {name: json.loads((folder / RESULT).read_text(encoding="utf-8")) for name, folder in done.items()}
     runs = {name: made(folder) for name, folder in done.items()}
     figures, notes = {**earlier.figures, **found}, {**earlier.runs, **runs}
-    if not figures.keys() >= RUNS.keys():
+    if not figures.keys() >= (earlier.figures or RUNS).keys():
         return None
-    return Collected({name: figures[name] for name in RUNS}, {name: notes[name] for name in RUNS}, earlier.earlier)
+    names = [name for name in RUNS if name in figures]
+    return Collected({name: figures[name] for name in names}, {name: notes[name] for name in names}, earlier.earlier)
 
 
 def run(benchmark: Run, facts: str) -> dict[str, Any]:
@@ -229,6 +231,16 @@ FIGURES = (
         "bfloat16.in_float32_forwards",
         aim=0.65,
         most=True,
+    ),
+    *(
+        Row(
+            f"a dictionary's forward ({kind}), in forwards of its FFN",
+            "dictionary",
+            f"{kind}.in_ffns",
+            aim=1.3,
+            most=True,
+        )
+        for kind in ("autoencoder", "transcoder")
     ),
     Row("knowledge base: entries a second inserted without solving", "knowledge_base", "entries_per_second"),
     Row("knowledge base: opening the full one and finding a fact, seconds", "knowledge_base", "open_seconds"),
