@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 import xxhash
 from torch import Tensor
@@ -28,6 +29,11 @@ from corrigenda.system.files import bytes_of
 FIRST = 1
 """The first position of a text whose states count: those at position 0 are unlike all others, whatever the token is
 (Xiao et al. 2024, "Efficient Streaming Language Models with Attention Sinks")."""
+
+ROWS = 512
+"""So many rows of x are scored at once: the scores of all would be new pages of memory each time, slow to get."""
+GROUP = 32
+"""Features of which `largest` first looks at the largest alone."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,18 +79,27 @@ class FeatureDictionary:
 
     def scores(self, x: Tensor) -> Tensor:
         """What TopK and thresholds choose by: ReLU(E (x - c) + e), (..., d_in) -> (..., n_features)."""
+        return self._read(x).relu_()
+
+    def _read(self, x: Tensor) -> Tensor:
+        """E (x - c) + e."""
         x = x.to(self.encoder)
-        return linear(x - self.decoder_bias if self.centred else x, self.encoder, self.encoder_bias).relu()
+        return linear(x - self.decoder_bias if self.centred else x, self.encoder, self.encoder_bias)
+
+    def choose(self, x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """The activations of the k features that score highest, and their numbers: (n, d_in) -> twice (n, k)."""
+        parts = [largest(self._read(some), k) for some in x.split(ROWS)]
+        activations, places = (torch.cat(side) for side in zip(*parts, strict=True))
+        return activations.relu(), places  # of the chosen alone: ReLU keeps the order
 
     def encode(self, x: Tensor) -> Tensor:
         """The activations m, (..., d_in) -> (..., n_features), zeros where a feature does not fire."""
-        scores = self.scores(x)
-        if self.threshold is not None:
-            return scores * (scores > self.threshold)
         if self.k is None:
-            return scores
-        largest, places = scores.topk(self.k, sorted=False)
-        return torch.zeros_like(scores).scatter(-1, places, largest)
+            scores = self.scores(x)
+            return scores if self.threshold is None else scores * (scores > self.threshold)
+        activations, places = self.choose(x.reshape(-1, x.shape[-1]), self.k)
+        found = activations.new_zeros(len(places), self.n_features).scatter(-1, places, activations)
+        return found.view(*x.shape[:-1], self.n_features)
 
     def decode(self, activations: Tensor, x: Tensor | None = None) -> Tensor:
         """Y, (..., d_out), of activations (..., n_features), and of x (..., d_in) where there is a skip connection."""
@@ -94,8 +109,8 @@ class FeatureDictionary:
         """Y of x, (..., d_in) -> (..., d_out), in the precision of x; of D only the rows that count are read."""
         if self.k is None:
             return self.decode(self.encode(x), x).to(x)
-        largest, places = self.scores(x.reshape(-1, x.shape[-1])).topk(self.k, sorted=False)
-        return self.finish(self.weigh(largest, places).view(*x.shape[:-1], -1), x).to(x)
+        summed = self.weigh(*self.choose(x.reshape(-1, x.shape[-1]), self.k))
+        return self.finish(summed.view(*x.shape[:-1], self.decoder.shape[1]), x).to(x)
 
     def weigh(self, activations: Tensor, places: Tensor) -> Tensor:
         """M D of chosen features, (n, d_out), with their activations and their numbers, (n, k)."""
@@ -150,6 +165,29 @@ class FeatureDictionary:
         self.require(lm)
         with lm.memory(self.layer).respond(change):
             yield
+
+
+def largest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest scores of each row and their places, (n, n_features) -> twice (n, k), in no order.
+
+    In k groups the largest score is at least the k-th largest of all groups' maxima, so that no score below that is
+    among the k: little more than k are left to be sorted.
+    """
+    n, features = scores.shape
+    groups, rest = divmod(features, GROUP)
+    if not n or rest or groups < 2 * k or scores.device.type != "cpu" or scores.dtype != torch.float32:
+        return scores.topk(k, sorted=False)
+    known = scores.detach()
+    bounds = np.partition(known.view(n, GROUP, groups).amax(1).numpy(), -k)[:, -k, None]
+    above = np.flatnonzero(~(known.numpy() < bounds))  # what is no number is, too
+    limits = np.searchsorted(above, features * np.arange(n + 1))[:, None]
+    begins, ends = limits[:-1], limits[1:]
+    at = begins + np.arange((ends - begins).max())
+    found = above[np.minimum(at, len(above) - 1)]
+    left = np.where(at < ends, known.numpy().ravel()[found], -np.inf)  # rows have more or fewer
+    chosen = torch.from_numpy(left).topk(k, sorted=False).indices
+    places = torch.from_numpy(found % features).gather(1, chosen)
+    return scores.gather(1, places), places
 
 
 def require_place(lm: BareModel, layer: int, name: str) -> None:

@@ -40,6 +40,7 @@ RUNS: dict[str, Run] = {
     "wise": Run("wise.py", facts=True),
     "ffn_lens": Run("ffn_lens.py"),
     "evaluate": Run("evaluate.py", ("--model", "qwen2.5-coder-0.5b"), facts=True),
+    "dictionary": Run("dictionary.py"),
     "knowledge_base": Run("knowledge_base.py", ("--indices", "--attached")),
     "sizes": Run("sizes.py", ("--sizes", "0.1,0.5,1.5")),
     "sizes of 8 billion": Run("sizes.py", ("--sizes", "8", "--editors", "rome")),
@@ -56,7 +57,7 @@ options = asking(
 
 
 def collect(arguments: argparse.Namespace) -> Collected | None:
-    """The results of all benchmarks; None while some are still to be run."""
+    """The results of all benchmarks, or beside kept data those that there are; None while some are still to be run."""
     asked = chosen(arguments.only, RUNS, "benchmark")
     paths = {name: arguments.store / name.replace(" ", "_") / "result.json" for name in RUNS}
     for name in asked if arguments.anew else ():
@@ -67,9 +68,10 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
         if name in asked or path.is_file():
             figures[name] = once(path, partial(run, RUNS[name], arguments.facts))
             runs[name] = made(path.parent)
-    if not figures.keys() >= RUNS.keys():
+    if not figures.keys() >= (earlier.figures or RUNS).keys():
         return None
-    return Collected({name: figures[name] for name in RUNS}, {name: runs[name] for name in RUNS}, earlier.earlier)
+    names = [name for name in RUNS if name in figures]
+    return Collected({name: figures[name] for name in names}, {name: runs[name] for name in names}, earlier.earlier)
 
 
 def run(benchmark: Run, facts: str) -> dict[str, Any]:
@@ -92,6 +94,7 @@ def shown(data: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **{name: figures[run] for name, run in names.items()},
         "scoring": figures.get("evaluate"),
+        "dictionary": figures.get("dictionary"),
         "models": {**figures["sizes"]["sizes"], **figures["sizes of 8 billion"]["sizes"]},
         "edited": edited,
         "held": held,

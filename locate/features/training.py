@@ -164,7 +164,7 @@ class _Training:
         n = 8 * width if asked.features is None else asked.features
         if max(asked.k * (MULTI if asked.multi_topk else 1), 1) > n:
             raise SettingsError(
-                f"{asked.group}.features={n} must be above job.k={asked.k} (four times that, multi_topk)"
+                f"{asked.group}.features={n} must be job.k={asked.k} or more (four times that, multi_topk)"
             )
         self._asked, self._lm, self._layer, self._texts = asked, lm, layer, texts
         draw = torch.Generator().manual_seed(asked.seed)
@@ -205,7 +205,7 @@ class _Training:
     def _step(self, x: Tensor, y: Tensor) -> dict[str, float]:
         asked = self._asked
         one = self.dictionary(learns=True)
-        scores = one.scores(x)
+        scores = learning_scores(one, x)
         variance = (y - y.mean(0)).square().sum()
 
         def unexplained(k: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -271,6 +271,19 @@ class _Training:
                 adam.setdefault(int(number), {})[what] = moment
         self._optimiser.load_state_dict(self._optimiser.state_dict() | {"state": adam})
         self.done, self.curve = int(said["done"]), json.loads(said["curve"])
+
+
+def learning_scores(one: FeatureDictionary, x: Tensor) -> Tensor:
+    """As `FeatureDictionary.scores`, with its gradients, at one product less.
+
+    Through x - c each row would have a gradient of its own, of which c takes the sum alone. Here c's gradient goes
+    through E (c - c), a zero.
+    """
+    if not one.centred:
+        return one.scores(x)
+    still = one.decoder_bias.detach()
+    bias = one.encoder_bias - one.encoder @ (one.decoder_bias - still)
+    return dataclasses.replace(one, encoder_bias=bias, decoder_bias=still).scores(x)
 
 
 def auxk(one: FeatureDictionary, scores: Tensor, dead: Tensor, error: Tensor) -> Tensor:

@@ -4,7 +4,8 @@ import pytest
 import tiny
 import torch
 
-from corrigenda.dictionaries.dictionary import FeatureDictionary
+from corrigenda.dictionaries import dictionary
+from corrigenda.dictionaries.dictionary import FeatureDictionary, largest
 from corrigenda.errors import UnsupportedModelError, WrongModelError
 from corrigenda.forward.recording import forward_logits
 
@@ -40,6 +41,59 @@ def test_only_chosen_rows_are_the_whole_product() -> None:
     one, x = FeatureDictionary(0, *parts, k=3, centred=True), torch.randn(4, 5, 6, generator=draw)
     assert (one.encode(x) > 0).sum(-1).max() == 3
     assert torch.allclose(one(x), one.encode(x) @ parts[2] + parts[3], atol=1e-6)
+
+
+@pytest.mark.parametrize("centred", [True, False])
+def test_the_forward_of_many_rows_is_the_plain_formula(monkeypatch: pytest.MonkeyPatch, centred: bool) -> None:
+    monkeypatch.setattr(dictionary, "ROWS", 64)  # the last ones are fewer
+    draw = torch.Generator().manual_seed(0)
+    encoder, bias, decoder, shift = (
+        torch.randn(size, generator=draw) for size in ((2048, 24), (2048,), (2048, 24), (24,))
+    )
+    x = torch.randn(150, 24, generator=draw)
+    one = FeatureDictionary(0, encoder, bias - 13, decoder, shift, k=20, centred=centred)
+    scores = ((x - shift if centred else x) @ encoder.T + bias - 13).relu()
+    kept = scores * (scores >= scores.topk(20).values[:, -1:])
+    assert 0 < int(((kept > 0).sum(1) < 20).sum()) < 150  # at some rows fewer fire than are chosen
+    assert torch.equal(one.encode(x) > 0, kept > 0)
+    assert torch.allclose(one.encode(x), kept, atol=1e-5)
+    assert torch.allclose(one(x), kept @ decoder + shift, atol=1e-4)
+
+
+@pytest.mark.parametrize(("n_features", "k"), [(640, 1), (640, 10), (4608, 32), (641, 10), (640, 11)])
+def test_the_largest_are_those_of_topk(n_features: int, k: int) -> None:
+    scores = torch.randn(30, n_features, generator=torch.Generator().manual_seed(0))
+    scores[3] = scores[3].sort().values  # whole groups are among the largest
+    scores[4, ::40] = torch.inf
+    scores[5, :3], scores[6] = torch.nan, torch.nan
+    values, places = largest(scores, k)
+    expected = scores.topk(k).values
+    assert torch.equal(scores.gather(1, places).nan_to_num(7.5), values.nan_to_num(7.5))
+    assert torch.equal(values.sort(descending=True).values.nan_to_num(7.5), expected.nan_to_num(7.5))
+    ties = largest(torch.zeros(2, n_features), k)[1]
+    assert all(len({*row}) == k for row in ties.tolist())
+
+
+def test_gradients_go_through_what_is_chosen() -> None:
+    draw = torch.Generator().manual_seed(0)
+    parts = [torch.randn(size, generator=draw) for size in ((640, 6), (640,), (640, 6), (6,))]
+    x = torch.randn(5, 6, generator=draw, requires_grad=True)
+    one = FeatureDictionary(0, *parts, k=8)
+    [found] = torch.autograd.grad(one(x).square().sum(), x)
+    scores = one.scores(x)
+    kept = scores * (scores >= scores.topk(8).values[:, -1:])
+    [expected] = torch.autograd.grad((kept @ parts[2] + parts[3]).square().sum(), x)
+    assert torch.allclose(found, expected, rtol=1e-4, atol=1e-3)
+
+
+def test_a_text_of_one_token_has_nothing_to_put_in() -> None:
+    lm = tiny.build("llama")
+    batch = lm.batch([lm.tokens("the")])
+    assert batch.input_ids.shape[1] == 1
+    plain = forward_logits(lm, batch, batch.lengths - 1)
+    eye = torch.eye(tiny.WIDTH)
+    with FeatureDictionary(1, eye, eye[0], eye, eye[0], k=2).spliced(lm):
+        assert torch.equal(forward_logits(lm, batch, batch.lengths - 1), plain)
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2"])

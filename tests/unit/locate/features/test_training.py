@@ -10,7 +10,7 @@ from corrigenda import LanguageModel
 from corrigenda.dictionaries.dictionary import FeatureDictionary
 from corrigenda.errors import SettingsError, UnsupportedModelError
 from locate.features import training
-from locate.features.training import DictionaryTraining, auxk
+from locate.features.training import DictionaryTraining, auxk, learning_scores
 
 SMALL: dict[str, Any] = {"layer": 1, "features": 48, "k": 4, "shipped": 640, "sampled": 0, "length": 16, "held_out": 4}
 SMALL |= {"batch": 64, "buffer": 256, "tokens": 2000, "every": 2, "lr": 3e-3, "dead_after": 300}
@@ -83,6 +83,24 @@ def test_the_gradient_has_nothing_that_changes_a_rows_length(
     asked = DictionaryTraining(**SMALL | {"tokens": 500})
     asked.train(lm, asked.texts(lm)[0])
     assert max(found) < 1e-6
+
+
+@pytest.mark.parametrize("centred", [True, False])
+def test_scores_that_learn_have_the_gradients_of_the_formula(centred: bool) -> None:
+    draw = torch.Generator().manual_seed(0)
+    sizes = ((20, 6), (20,), (20, 6), (6,))
+    parts = [torch.randn(size, generator=draw, requires_grad=True) for size in sizes]
+    one, x = FeatureDictionary(0, *parts, k=3, centred=centred), torch.randn(5, 6, generator=draw)
+    weights = torch.randn(5, 20, generator=draw)
+    encoder, bias, _, shift = parts
+    plain = ((x - shift if centred else x) @ encoder.T + bias).relu()
+    found = learning_scores(one, x)
+    assert torch.allclose(found, plain, atol=1e-6)
+    of = parts[:2] + parts[3:] * centred
+    for ours, expected in zip(
+        *(torch.autograd.grad((each * weights).sum(), of) for each in (found, plain)), strict=True
+    ):
+        assert torch.allclose(ours, expected, atol=1e-5)
 
 
 def test_auxk_by_hand() -> None:
