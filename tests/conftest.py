@@ -24,6 +24,8 @@ if SIDE_BY_SIDE > 1:
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // SIDE_BY_SIDE)))
 
 QUICK, NIGHTLY = "--quick", "--nightly"
+LONG = ("real", "integration")
+"""The tiers with files that take minutes, the longest first."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -33,7 +35,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out the tests of another time of day, and what ``--quick`` leaves out."""
+    """Leaves out the tests of another time of day, and what ``--quick`` leaves out; puts the long files first.
+
+    Processes of tests that take a file after the other then end at about the same time: what is left for the end are
+    files of seconds.
+    """
     nightly: bool = config.getoption(NIGHTLY)
     out = [item for item in items if (item.get_closest_marker("nightly") is not None) != nightly]
     if config.getoption(QUICK):
@@ -42,7 +48,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         others = {*tiny.CONFIGS, *tiny.MIXTURES} - {*tiny.KINDS, *tiny.MIXTURE_KINDS}
         out += [item for item in items if isinstance(item, pytest.Function) and others & set(_texts(item))]
     config.hook.pytest_deselected(items=out)
-    items[:] = [item for item in items if item not in set(out)]
+    left_out = set(out)
+    items[:] = sorted((item for item in items if item not in left_out), key=_tier)
+
+
+def _tier(item: pytest.Item) -> int:
+    """The place of a test's tier among `LONG`, or behind them."""
+    folders = [Path(__file__).parent / tier for tier in LONG]
+    return next((place for place, folder in enumerate(folders) if item.path.is_relative_to(folder)), len(LONG))
 
 
 def _texts(item: pytest.Function) -> list[str]:
