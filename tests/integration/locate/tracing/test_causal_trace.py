@@ -13,7 +13,17 @@ from locate import CausalTrace, Noise
 
 FACT = Fact("Danielle Darrieux", "the mother tongue of {} is the", "English")
 
-NOISE = Noise(samples=3, sigma=2.0, seed=7)
+NOISE = Noise(samples=2, sigma=2.0, seed=7)
+PLACES = [
+    *(("block", family) for family in (*tiny.DECODERS, *tiny.MIXTURES)),
+    *(
+        (site, family)
+        for site in ("ffn", "attention")
+        for family in (*tiny.KINDS, *tiny.MIXTURE_KINDS)
+        if family != "bert"
+    ),
+]
+"""What is restored where: parts of a block in one family of each kind, since every site is tried in every family."""
 
 
 def site_module(lm: LanguageModel, site: str, layer: int) -> torch.nn.Module:
@@ -86,9 +96,8 @@ def brute_force(lm: LanguageModel, fact: Fact, settings: CausalTrace, answer: li
     return scores
 
 
-@pytest.mark.parametrize("family", [*tiny.DECODERS, *tiny.MIXTURES])
-@pytest.mark.parametrize("site", ["block", "ffn", "attention"])
-def test_every_cell_in_every_family(family: str, site: str) -> None:
+@pytest.mark.parametrize(("site", "family"), PLACES)
+def test_every_cell_in_every_family(site: str, family: str) -> None:
     lm = tiny.build(family)
     settings = CausalTrace(site=site, window=2, noise=NOISE)
     trace = settings.find(lm, FACT, "top")
