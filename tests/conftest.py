@@ -1,4 +1,4 @@
-"""What all tiers share: the real model, loaded once, and the reference data.
+"""What all tiers share: the order of tests, the real model, loaded once, and the reference data.
 
 Nothing heavy is imported here: the process that hands the tests out to others (pytest-xdist) reads this file, too.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,6 +63,18 @@ def _texts(item: pytest.Function) -> list[str]:
     """The texts among a test's parameters: of tests over families their names."""
     call = getattr(item, "callspec", None)
     return [] if call is None else [value for value in call.params.values() if isinstance(value, str)]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """Nothing that is written in this process has to survive a loss of power, which is all that `os.fsync` is for.
+
+    A run waits for the disk after each case: a store of five made-up runs 200 times. That whole lines are written and
+    that kills lose nothing is tested in tests/integration, by processes of their own, which do wait.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
 
 
 SHARED = Path(os.environ.get("CORRIGENDA_SHARED", Path(__file__).parents[2] / "shared"))
