@@ -5,8 +5,9 @@ ARGS   ?=
 # Which build of PyTorch a new .venv gets: cpu, default (what pip takes by itself: on Linux the one with CUDA, some
 # gigabytes), or auto: cpu on Linux where there is no NVIDIA GPU, else default.
 TORCH  ?= auto
-# Tests run in two processes, those of a file in the same one, which share its fixtures. In one: make test WORKERS=
-WORKERS ?= -n 2 --dist loadfile
+# Tests run in two processes, those of a file in the same one, which share its fixtures, and files in the order of
+# tests/conftest.py: the long ones first, and not those with the most tests. In one: make test WORKERS=
+WORKERS ?= -n 2 --dist loadfile --no-loadscope-reorder
 
 BIN := $(VENV)/bin
 # Written when an installation has finished; a rule that needs the environment depends on it: on RUNS if it runs the

@@ -1,4 +1,4 @@
-"""What all tiers share: the real model, loaded once, and the reference data.
+"""What all tiers share: the order of tests, the real model, loaded once, and the reference data.
 
 Nothing heavy is imported here: the process that hands the tests out to others (pytest-xdist) reads this file, too.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,8 @@ if SIDE_BY_SIDE > 1:
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // SIDE_BY_SIDE)))
 
 QUICK, NIGHTLY = "--quick", "--nightly"
+LONG = ("real", "integration")
+"""The tiers with files that take minutes, the longest first."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -33,7 +36,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out the tests of another time of day, and what ``--quick`` leaves out."""
+    """Leaves out the tests of another time of day, and what ``--quick`` leaves out; puts the long files first.
+
+    Processes of tests that take a file after the other then end at about the same time: what is left for the end are
+    files of seconds.
+    """
     nightly: bool = config.getoption(NIGHTLY)
     out = [item for item in items if (item.get_closest_marker("nightly") is not None) != nightly]
     if config.getoption(QUICK):
@@ -42,13 +49,32 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         others = {*tiny.CONFIGS, *tiny.MIXTURES} - {*tiny.KINDS, *tiny.MIXTURE_KINDS}
         out += [item for item in items if isinstance(item, pytest.Function) and others & set(_texts(item))]
     config.hook.pytest_deselected(items=out)
-    items[:] = [item for item in items if item not in set(out)]
+    left_out = set(out)
+    items[:] = sorted((item for item in items if item not in left_out), key=_tier)
+
+
+def _tier(item: pytest.Item) -> int:
+    """The place of a test's tier among `LONG`, or behind them."""
+    folders = [Path(__file__).parent / tier for tier in LONG]
+    return next((place for place, folder in enumerate(folders) if item.path.is_relative_to(folder)), len(LONG))
 
 
 def _texts(item: pytest.Function) -> list[str]:
     """The texts among a test's parameters: of tests over families their names."""
     call = getattr(item, "callspec", None)
     return [] if call is None else [value for value in call.params.values() if isinstance(value, str)]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """Nothing that is written in this process has to survive a loss of power, which is all that `os.fsync` is for.
+
+    A run waits for the disk after each case: a store of five made-up runs 200 times. That whole lines are written and
+    that kills lose nothing is tested in tests/integration, by processes of their own, which do wait.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
 
 
 SHARED = Path(os.environ.get("CORRIGENDA_SHARED", Path(__file__).parents[2] / "shared"))

@@ -1,19 +1,27 @@
-"""run.py in this process: importing torch and transformers once, and not in each of a hundred processes."""
+"""run.py in this process: importing torch and transformers once, and not in each of a hundred processes.
+
+And in processes that are there to be killed, forked from one that has imported these.
+"""
 
 import io
 import logging
+import multiprocessing
 import os
 import sys
 import warnings
 from contextlib import redirect_stderr, redirect_stdout
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from unittest.mock import patch
 
 import torch
+from hydra._internal.hydra import Hydra
 
 import run
 
 RUN = Path(run.__file__)
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["run", "jobs.shared.base", "jobs.edit.job", "transformers.models.llama.modeling_llama"])
 
 
 def environment(cache: Path) -> dict[str, str]:
@@ -24,7 +32,8 @@ def environment(cache: Path) -> dict[str, str]:
 def call(home: Path, *arguments: str, succeeds: bool = True) -> str:
     """What ``python run.py ARGUMENTS`` says, in the folder `home`, with one thread as processes have it.
 
-    Hydra sets logging up for each run, and an error makes it exit: both end here.
+    Hydra sets logging up for each run, and an error makes it exit: both end here. It would compose the configuration
+    twice, the first time only to find no ``hydra.mode`` in it: that one is left out.
     """
     said = io.StringIO()
     root = logging.getLogger()
@@ -37,6 +46,7 @@ def call(home: Path, *arguments: str, succeeds: bool = True) -> str:
         with (
             patch.dict(os.environ, environment(home / "cache")),
             patch.object(sys, "argv", [str(RUN), *arguments]),
+            patch.object(Hydra, "get_mode", lambda *_, **__: None),
             redirect_stdout(said),
             redirect_stderr(said),
             warnings.catch_warnings(),
@@ -52,3 +62,14 @@ def call(home: Path, *arguments: str, succeeds: bool = True) -> str:
         root.setLevel(level)
     assert (status in (0, None)) == succeeds, said.getvalue()
     return said.getvalue()
+
+
+def start(home: Path, *arguments: str) -> BaseProcess:
+    """What ``python run.py ARGUMENTS`` does, in the folder `home` and in a process of its own, to be killed.
+
+    It is forked from a fresh process that has imported what it needs, so that it is at work at once. It says nothing.
+    Where the start of the program is what is tested, `RUN` is started.
+    """
+    process = _FORKS.Process(target=call, args=(home, *arguments))
+    process.start()
+    return process

@@ -2,9 +2,6 @@
 
 import json
 import re
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -93,18 +90,12 @@ def cut_short(folder: Path, n: int, of: str = "cases") -> None:
 
 def kill_at(home: Path, arguments: Sequence[str], file: Path, lines: int) -> None:
     """Runs the program in a process of its own until a file has so many lines, and kills it without warning."""
-    process = subprocess.Popen(
-        [sys.executable, str(program.RUN), *arguments],
-        cwd=home,
-        env=program.environment(home / "cache"),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    process = program.start(home, *arguments)
     deadline = time.monotonic() + 300
-    while n_lines(file) < lines and process.poll() is None and time.monotonic() < deadline:
+    while n_lines(file) < lines and process.is_alive() and time.monotonic() < deadline:
         time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.kill()
+    process.join()
 
 
 def n_lines(file: Path) -> int:

@@ -1,7 +1,5 @@
 import os
 import random
-import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -117,14 +115,13 @@ def test_killed_at_random_moments(home: Path, mode: str) -> None:
     asked += ["editor.like.text.length=16", "editor.like.prefix_lengths=[[3,2]]"]
     program.call(home, *asked, "hydra.run.dir=calm", "store=other")
     for _ in range(2):
-        quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        command = [sys.executable, str(program.RUN), *asked, "hydra.run.dir=run"]
-        with subprocess.Popen(command, cwd=home, env=program.environment(home / "cache"), **quiet) as process:
-            deadline = time.monotonic() + 60
-            while not (home / "run" / "config.yaml").exists() and time.monotonic() < deadline:
-                time.sleep(0.02)
-            time.sleep(moments.uniform(0, 0.3))
-            process.send_signal(signal.SIGKILL)
+        process = program.start(home, *asked, "hydra.run.dir=run")
+        deadline = time.monotonic() + 60
+        while not (home / "run" / "config.yaml").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(moments.uniform(0, 0.3))
+        process.kill()
+        process.join()
     program.call(home, *asked, "hydra.run.dir=run")
     for of in ("cases", "retention"):
         assert timeless(home / "run", of) == timeless(home / "calm", of)

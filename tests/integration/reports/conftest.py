@@ -44,8 +44,14 @@ def runs() -> list[list[str]]:
 
 
 @pytest.fixture
-def run_here(tmp_path: Path, runs: list[list[str]]) -> Callable[[list[str], Store, float | None], bool]:
-    """What stands in for `runs.run`: makes a run in this process, where there is no deadline."""
+def run_here(
+    tmp_path: Path, runs: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[list[str], Store, float | None], bool]:
+    """What stands in for `runs.run`: makes a run in this process, where there is no deadline.
+
+    It draws no picture of its curve, which is a third of such a run's time: the pages draw their own.
+    """
+    monkeypatch.setattr("jobs.edit.job.draw_curve", lambda points, path, method: None)
 
     def run(overrides: list[str], store: Store, deadline: float | None) -> bool:
         if deadline is not None:

@@ -18,9 +18,7 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "none": (),
     "memit": CLOSED,
     "memit_plain": CLOSED,
-    "memit_anew": CLOSED,
     "rome": (*SMALL, "editor.layer=1"),
-    "finetune": ("editor.layer=1", "editor.steps=2", "editor.epochs=2"),
     "random": (),
 }
 
@@ -41,7 +39,8 @@ def report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, run_here: Callable[.
     for part in (module, sys.modules["many_facts_page"]):
         monkeypatch.setattr(part, "METHODS", methods)
     monkeypatch.setattr(module, "FIXED", 2)
-    monkeypatch.setattr(module, "SETTINGS", ("eval.max_new_tokens=4", "eval.perplexity_windows=3"))
+    short = ("eval.max_new_tokens=4", "eval.preservation_tokens=3", "eval.perplexity_windows=3")
+    monkeypatch.setattr(module, "SETTINGS", short)
     monkeypatch.setattr(sys.modules["many_facts_page"], "MIN_FACTS", 3)
     monkeypatch.setattr(module, "run", run_here)
     return module
@@ -69,9 +68,9 @@ def test_collect_and_page(
     said = capsys.readouterr().out
     assert "there are no such editors here: later" in said
     # All but the controls in the other order, too.
-    assert "12 sequences are left" in said
+    assert "8 sequences are left" in said
     report.REPORT.main(collect)
-    assert len(runs) == 12
+    assert len(runs) == 8
     [like] = [one for overrides in runs for one in overrides if one.startswith("editor.like.run=")]
     assert str(tmp_path / "store" / "rome") in like
     data = json.loads((tmp_path / "docs" / "data" / "many_facts.json").read_text())
@@ -92,7 +91,7 @@ def test_collect_and_page(
     assert methods["memit"]["points"][-1]["metrics"] != methods["memit_plain"]["points"][-1]["metrics"]
     # Nothing is done twice, and the page needs no model.
     report.REPORT.main(collect)
-    assert len(runs) == 12
+    assert len(runs) == 8
     monkeypatch.setattr(report, "load", None)
     report.REPORT.main(["page", "--docs", str(tmp_path / "docs")])
     page = (tmp_path / "docs" / "many_facts.md").read_text()
@@ -147,15 +146,15 @@ def test_methods_are_added_to_the_data_of_a_store_that_is_gone(
     tuning["methods"] = {"memit": {"trials": [], "chosen": {"ratio": 3.0}}}
     write_json(store / "tuning.json", tuning)
     first = collected("none,memit", "--orders", "1")
-    both = collected("memit_plain,finetune", "--orders", "2")
+    both = collected("memit_plain,rome", "--orders", "2")
     # What was chosen for MEMIT is known without its store: MEMIT, plain, takes it.
     assert both["figures"]["tuning"] == tuning
     assert all("editor.ratio=3" in one for one in runs if "editor=memit_plain" in one)
     methods = both["figures"]["data"]["counterfact"]
-    assert list(methods) == ["none", "memit", "memit_plain", "finetune"]
+    assert list(methods) == ["none", "memit", "memit_plain", "rome"]
     for name in ("none", "memit"):
         assert methods[name] == first["figures"]["data"]["counterfact"][name]
-    assert both["figures"]["not_run"] == ["later", "memit_anew", "random", "rome"]
+    assert both["figures"]["not_run"] == ["later", "random"]
     assert [len(methods[name]["orders"]) for name in methods] == [0, 0, 1, 1]
     assert set(both["runs"]) > set(first["runs"])
     assert both["earlier"] == [first["command"]]

@@ -37,7 +37,8 @@ def report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, run_here: Callable[.
     module = importlib.import_module("rounds")
     changed = {name: one._replace(settings=(*SMALL, *one.settings)) for name, one in module.VARIANTS.items()}
     monkeypatch.setattr(module, "VARIANTS", changed)
-    monkeypatch.setattr(module, "SETTINGS", ("eval.max_new_tokens=4", "eval.perplexity_windows=3"))
+    short = ("eval.max_new_tokens=4", "eval.preservation_tokens=3", "eval.perplexity_windows=3")
+    monkeypatch.setattr(module, "SETTINGS", short)
     monkeypatch.setattr(module, "run", run_here)
     monkeypatch.setattr(sys.modules["many_facts_page"], "MIN_FACTS", 3)
     return module

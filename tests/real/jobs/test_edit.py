@@ -14,7 +14,7 @@ def test_real_facts_in_the_real_model(smollm2: LanguageModel, tmp_path: Path) ->
     arguments = [
         sys.executable,
         str(program.RUN),
-        "data.limit=3",
+        "data.limit=2",
         "eval=probabilities",
         f"hydra.run.dir={tmp_path / 'out'}",
     ]

@@ -4,13 +4,14 @@ from pathlib import Path
 from corrigenda import LanguageModel
 from corrigenda.data import read_facts
 from editing import Rome
-from jobs import explain
+from jobs import ExplainSettings, explain
 
 
 def test_the_eiffel_tower(smollm2: LanguageModel, tmp_path: Path) -> None:
     [fact] = read_facts("embedded", limit=1).facts
     begin = time.process_time()
-    found = explain(smollm2, fact, Rome())
+    short = ExplainSettings(steps=5, answer_tokens=8)
+    found = explain(smollm2, fact, Rome(), short)
     found.write(tmp_path / "fact.html")
     assert time.process_time() - begin < 2 * 60
     assert not smollm2.edits

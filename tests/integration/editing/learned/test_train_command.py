@@ -2,8 +2,6 @@
 
 import json
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from unittest.mock import Mock
@@ -35,18 +33,13 @@ def test_a_killed_training_ends_the_same(tmp_path: Path, editor: str, kind: type
     command = ["train", f"editor={editor}", "model=own", f"model.name={tmp_path / 'model'}", "data=facts"]
     command += ["data.path=facts.json", "job.steps=12", "job.every=2", "job.rank=4", "job.edits=1", "job.facts=2"]
     cache = tmp_path / "cache" / "hypernetworks"
-    process = subprocess.Popen(
-        [sys.executable, str(program.RUN), *command],
-        cwd=tmp_path,
-        env=program.environment(tmp_path / "cache"),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    process = program.start(tmp_path, *command)
     deadline = time.monotonic() + 300
-    while steps_kept(cache, editor) < 4 and process.poll() is None and time.monotonic() < deadline:
+    while steps_kept(cache, editor) < 4 and process.is_alive() and time.monotonic() < deadline:
         time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    process.kill()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
     assert 4 <= steps_kept(cache, editor) < 12
     assert not list(cache.rglob(f"{editor}.safetensors"))
     program.call(tmp_path, *command)

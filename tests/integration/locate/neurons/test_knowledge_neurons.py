@@ -7,7 +7,7 @@ from locate.neurons.knowledge_neurons import knowledge_neurons
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
-@pytest.mark.parametrize("family", tiny.CONFIGS)
+@pytest.mark.parametrize("family", tiny.KINDS)
 def test_equals_plain_autograd(family: str, answer: str) -> None:
     lm = build(family)
     row = tokens(lm, PROMPT, ANSWERS[answer])

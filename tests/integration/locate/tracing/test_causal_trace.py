@@ -9,10 +9,21 @@ from tracing_parts import FACT, NOISE, brute_force
 
 from locate import CausalTrace
 
+NOISE = replace(NOISE, samples=2)
+PLACES = [
+    *(("block", family) for family in (*tiny.DECODERS, *tiny.MIXTURES)),
+    *(
+        (site, family)
+        for site in ("ffn", "attention")
+        for family in (*tiny.KINDS, *tiny.MIXTURE_KINDS)
+        if family != "bert"
+    ),
+]
+"""What is restored where: parts of a block in one family of each kind, since every site is tried in every family."""
 
-@pytest.mark.parametrize("family", [*tiny.DECODERS, *tiny.MIXTURES])
-@pytest.mark.parametrize("site", ["block", "ffn", "attention"])
-def test_every_cell_in_every_family(family: str, site: str) -> None:
+
+@pytest.mark.parametrize(("site", "family"), PLACES)
+def test_every_cell_in_every_family(site: str, family: str) -> None:
     lm = tiny.build(family)
     settings = CausalTrace(site=site, window=2, noise=NOISE)
     trace = settings.find(lm, FACT, "top")

@@ -164,7 +164,7 @@ def preferred(lm: LanguageModel, facts: list[Fact]) -> list[list[bool]]:
 def test_the_editor_makes_the_authors_updates(
     smollm2: LanguageModel, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Targets and updates; and from the authors' targets, the same to rounding."""
+    """Targets of two facts; and from the authors' targets of all, the updates to rounding."""
     memit = Memit(
         layers=tuple(reference.layers),
         prefixes=tuple(reference.prefixes),
@@ -184,11 +184,9 @@ def test_the_editor_makes_the_authors_updates(
         return found, report
 
     monkeypatch.setattr(Solving, "targets", watched)
-    edit = memit.edit(smollm2, reference.facts)
-    for number in range(len(reference.facts)):
+    memit.edit(smollm2, reference.facts[:2])
+    for number in range(2):
         assert cosine(targets[0][number].double(), tensors["z"][number].double()) >= 0.98
-    for layer, expected in updates.items():
-        assert cosine(edit.delta(layer).double(), expected) >= 0.98
 
     def given(self: Solving, lm: LanguageModel, batches: Sequence[Batch], layers: Sequence[int]) -> Any:
         return {layers[-1]: tensors["z"]}, [{} for _ in reference.facts]

@@ -42,10 +42,10 @@ def real_facts(shared: Path) -> list[Fact]:
 
 @pytest.mark.slow
 def test_parity(smollm2: LanguageModel, authors: Rome, reference: dict[str, Tensor], real_facts: list[Fact]) -> None:
-    """The update of each fact, formed by hand from our k* and v* of all six solved side by side."""
-    rewrites, values = solve(smollm2, real_facts, authors)
+    """The updates of three facts, formed by hand from our k* and v* of all three solved side by side."""
+    rewrites, values = solve(smollm2, real_facts[:3], authors)
     inverse = torch.linalg.inv(reference["second_moment"].double() + 1e-6 * torch.eye(1536, dtype=torch.float64))
-    for number in range(len(real_facts)):
+    for number in range(3):
         direction = rewrites.mean_keys[number].double() @ inverse
         direction = (direction / direction.norm()).float()
         residual = values.values[number] - smollm2.memory(6).read(rewrites.bare_keys[number])
