@@ -13,8 +13,8 @@ Figures = dict[str, tuple[float, float]]
 
 @pytest.fixture(scope="module")
 def facts(shared: Path) -> list[Fact]:
-    """Twenty on which settings are chosen, with two neighbourhood prompts each."""
-    found = read_facts(shared / "data" / "counterfact.json", offset=1000, limit=20)
+    """Ten on which settings are chosen, with two neighbourhood prompts each."""
+    found = read_facts(shared / "data" / "counterfact.json", offset=1000, limit=10)
     rest = {"generation": (), "locality": (), "portability": ()}
     return [dataclasses.replace(fact, neighbourhood=fact.neighbourhood[:2], **rest) for fact in found]
 
@@ -36,7 +36,8 @@ def test_ultraedit(smollm2: LanguageModel, facts: list[Fact]) -> None:
 
 
 def test_crispedit_costs_less_than_fine_tuning(smollm2: LanguageModel, facts: list[Fact]) -> None:
-    crisp = measured(smollm2, CrispEdit(epochs=12), facts)
+    # The curvature over fewer tokens than by default: what it bars is the same but for the smallest directions.
+    crisp = measured(smollm2, CrispEdit(epochs=12, tokens_per_coefficient=4), facts)
     plain = measured(smollm2, FineTune(epochs=12), facts)
     for figures in (crisp, plain):
         before, after = figures["efficacy_success"]

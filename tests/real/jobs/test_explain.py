@@ -1,4 +1,3 @@
-import time
 from pathlib import Path
 
 from corrigenda import LanguageModel
@@ -9,11 +8,9 @@ from jobs import ExplainSettings, explain
 
 def test_the_eiffel_tower(smollm2: LanguageModel, tmp_path: Path) -> None:
     [fact] = read_facts("embedded", limit=1).facts
-    begin = time.process_time()
     short = ExplainSettings(steps=5, answer_tokens=8)
     found = explain(smollm2, fact, Rome(), short)
     found.write(tmp_path / "fact.html")
-    assert time.process_time() - begin < 2 * 60
     assert not smollm2.edits
     assert (tmp_path / "fact.html").stat().st_size > 100_000
     assert not any(one.absent for one in (*found.before.values(), *found.after.values(), found.written))
