@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ def records(
     find: Callable[[Fact], dict[str, Any]],
     uses: Iterable[str] = (),
     deadline: float | None = None,
-) -> Iterator[dict[str, Any]]:
+) -> Generator[dict[str, Any], None, None]:
     """What is found of each fact, from a folder of records where it is there, else found and kept there.
 
     Raises:

@@ -242,19 +242,43 @@ class CircuitSurvey(SavedResult, file="circuits"):
         shares, by = circuits[0].shares, circuits[0].by
         if any((each.shares, each.by) != (shares, by) for each in circuits):
             raise ValueError("these circuits are of unlike sizes or rankings; put together those of one run")
-        groups = [each.fact.subject for each in circuits]
-        none, everything = torch.stack([each.ends for each in circuits], 1).tolist()
+        values = {name: torch.stack([each.values[row] for each in circuits]).tolist() for row, name in enumerate(by)}
+        ends, subjects = (
+            torch.stack([each.ends for each in circuits]).tolist(),
+            [each.fact.subject for each in circuits],
+        )
+        shared = [_in_common(*pair) for pair in combinations(map(_first, circuits), 2)]
+        return cls.of_values(subjects, shares, values, ends, fmean(shared) if shared else None)
+
+    @classmethod
+    def of_values(
+        cls,
+        subjects: Sequence[str],
+        shares: Sequence[float],
+        values: Mapping[str, Sequence[Sequence[float]]],
+        ends: Sequence[Sequence[float]],
+        shared: float | None = None,
+    ) -> "CircuitSurvey":
+        """Puts circuits' m together.
+
+        Args:
+            subjects: of the facts.
+            shares: of edges.
+            values: by what ranked the edges each fact's m at each share.
+            ends: each fact's m with no edge and with all.
+            shared: as above.
+        """
+        none, everything = zip(*ends, strict=True)
         curves, cpr, cmd = {}, {}, {}
-        for row, name in enumerate(by):
-            columns = torch.stack([each.values[row] for each in circuits], 1).tolist()
+        for name, rows in values.items():
+            columns = [*zip(*rows, strict=True)]
             curves[name] = tuple(
-                _bounded([column, none, everything], groups, lambda *means: _ratios(*means)[0]) for column in columns
+                _bounded([column, none, everything], subjects, lambda *means: _ratios(*means)[0]) for column in columns
             )
             whole = [*columns, none, everything]
-            cpr[name] = _bounded(whole, groups, lambda *means: areas(shares, _ratios(*means))[0])
-            cmd[name] = _bounded(whole, groups, lambda *means: areas(shares, _ratios(*means))[1])
-        shared = [_in_common(*pair) for pair in combinations(map(_first, circuits), 2)]
-        return cls(len(circuits), shares, curves, cpr, cmd, fmean(shared) if shared else None)
+            cpr[name] = _bounded(whole, subjects, lambda *means: areas(shares, _ratios(*means))[0])
+            cmd[name] = _bounded(whole, subjects, lambda *means: areas(shares, _ratios(*means))[1])
+        return cls(len(subjects), tuple(shares), curves, cpr, cmd, shared)
 
     def summary(self) -> dict[str, Any]:
         """The figures in plain values."""
