@@ -83,7 +83,7 @@ def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
     rows = {name: by_fact(figures, name) for name in METHODS}
     first, second = (rows[name] for name in METHODS)
     nearer = [one < two for one, two in zip(first["after"]["off"], second["after"]["off"], strict=True)]
-    return {**survey.summary(), "apart": against(first, second, ("cmd", "off")), "nearer": sum(nearer)}
+    return {**survey.summary(), "apart": against(second, first, ("cmd", "off")), "nearer": sum(nearer)}
 
 
 def by_fact(figures: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -61,6 +61,8 @@ def test_circuits_of_the_facts_that_are_known(tmp_path: Path, monkeypatch: pytes
     assert found["faithfulness"]["eap"]["0.1"]["mean"] == expected
     off = {name: circuits.by_fact(figures, name)["after"]["off"] for name in circuits.METHODS}
     assert off["eap"] == pytest.approx([abs(1 - float(one.faithfulness[0][3])) for one in by_hand], abs=1e-4)
+    expected = pytest.approx((sum(off["eap_ig"]) - sum(off["eap"])) / 3, abs=1e-4)
+    assert found["apart"]["off"]["mean"] == expected
     assert found["nearer"] == sum(one < two for one, two in zip(off["eap_ig"], off["eap"], strict=True))
 
     def nothing(*_: object) -> Any:

@@ -181,6 +181,19 @@ def at_the_relation(key: str) -> Callable[[Data, Data], str]:
     return found
 
 
+def with_accuracy(figures: Data, digest: Data) -> str | None:
+    found = digest.get("faithfulness_with_accuracy")
+    return found and verdict(*found[1:])
+
+
+def integrated_gradients(figures: Data, digest: Data) -> str:
+    """Whether circuits by EAP-IG are less far from the whole model than those by EAP."""
+    off = digest["apart"]["off"]
+    if off["p"] >= 0.05:
+        return "open"
+    return "holds" if off["mean"] < 0 else "does not hold"
+
+
 FINDINGS: dict[str, Verdict] = {
     "localization.md: tracing": of_model(depth),
     "localization.md: third": of_model(lowest_third),
@@ -210,6 +223,8 @@ FINDINGS: dict[str, Verdict] = {
     "contexts.md: five": only(few_contexts),
     "entity-relation.md: same subject": of_model(at_the_relation("answer_kept_same_subject")),
     "entity-relation.md: bleed": of_model(at_the_relation("bleed")),
+    "relations.md: accuracy": of_model(with_accuracy),
+    "circuits.md: nearer": of_model(integrated_gradients),
 }
 """By page and a word of the finding, in the order of the table."""
 

@@ -13,6 +13,7 @@ import words
 SCRIPTS = (
     *(
         "capacity",
+        "circuits",
         "contexts",
         "entity_relation",
         "ffn_lens",
@@ -24,6 +25,7 @@ SCRIPTS = (
         "lists",
         "many_facts",
         "neurons",
+        "relations",
         "sequential",
     ),
     *("real_models", "rounds", "serving", "speed", "tradeoff", "tuned", "yardsticks"),
