@@ -80,8 +80,7 @@ def circuit_of(lm: LanguageModel, locator: Circuits, others: Sequence[Fact], fac
 def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
     """Means with intervals, and the paired tests of the first method against the second, fact by fact."""
     survey = CircuitSurvey.of_values(*(figures[key] for key in ("subjects", "shares", "values", "ends")))
-    rows = {name: by_fact(figures, name) for name in METHODS}
-    first, second = (rows[name] for name in METHODS)
+    first, second = (by_fact(figures, name) for name in METHODS)
     nearer = [one < two for one, two in zip(first["after"]["off"], second["after"]["off"], strict=True)]
     return {**survey.summary(), "apart": against(second, first, ("cmd", "off")), "nearer": sum(nearer)}
 

@@ -243,10 +243,8 @@ class CircuitSurvey(SavedResult, file="circuits"):
         if any((each.shares, each.by) != (shares, by) for each in circuits):
             raise ValueError("these circuits are of unlike sizes or rankings; put together those of one run")
         values = {name: torch.stack([each.values[row] for each in circuits]).tolist() for row, name in enumerate(by)}
-        ends, subjects = (
-            torch.stack([each.ends for each in circuits]).tolist(),
-            [each.fact.subject for each in circuits],
-        )
+        ends = torch.stack([each.ends for each in circuits]).tolist()
+        subjects = [each.fact.subject for each in circuits]
         shared = [_in_common(*pair) for pair in combinations(map(_first, circuits), 2)]
         return cls.of_values(subjects, shares, values, ends, fmean(shared) if shared else None)
 
