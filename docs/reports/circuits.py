@@ -6,9 +6,7 @@ is kept in the work folder.
 
 import argparse
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from options import FILES, OUTPUTS, asking, deadline_of
 from pages import Collected, Report, beside, made, model_by_model, of_each_model
 from rows import against
 from words import written
-from work import records
+from work import first_records
 
 from corrigenda import Fact, LanguageModel, load
 from corrigenda.data import read_facts
@@ -49,8 +47,7 @@ def collect(arguments: argparse.Namespace) -> Collected:
     asked, found = [*by_id.values()], {}
     for name, locator in METHODS.items():
         of_fact = partial(circuit_of, lm, locator, asked)
-        with closing(records(work / name, by_id.values(), of_fact, USES, deadline)) as done:
-            found[name] = [*islice((one for one in done if "values" in one), arguments.facts)]
+        found[name] = first_records(work / name, by_id.values(), of_fact, arguments.facts, "values", USES, deadline)
         by_id = {one["id"]: by_id[one["id"]] for one in found[name]}
     values = {name: [one["values"]["score"] for one in of] for name, of in found.items()}
     values |= {name: [one["values"][name] for one in found[FIRST]] for name in METHODS[FIRST].controls}

@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from itertools import islice, product
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from options import FILES, OUTPUTS, asking, deadline_of
 from pages import Collected, Report, beside, made, mean, model_by_model, of_each_model
 from words import written
-from work import records
+from work import first_records
 
 from corrigenda import Fact, LanguageModel, load
 from corrigenda.data import read_facts
@@ -96,8 +96,8 @@ def first_of(
     def noted(fact: Fact) -> dict[str, Any]:
         return {"id": fact.id, "subject": fact.subject, "found": find(fact)}
 
-    there = (record for record in records(folder, going_on, noted, USES, deadline) if record["found"])
-    return [{key: record[key] for key in ("id", "subject", "found")} for record in islice(there, n)]
+    there = first_records(folder, going_on, noted, n, "found", USES, deadline)
+    return [{key: record[key] for key in ("id", "subject", "found")} for record in there]
 
 
 def traced(lm: LanguageModel, fact: Fact, layers: list[int], sigma: float) -> dict[str, Any]:

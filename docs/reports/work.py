@@ -3,7 +3,8 @@
 import json
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,20 @@ def records(
                 there[fact.id] = find(fact)
                 kept_in.append(there[fact.id])
             yield there[fact.id]
+
+
+def first_records(
+    folder: Path,
+    facts: Iterable[Fact],
+    find: Callable[[Fact], dict[str, Any]],
+    n: int,
+    key: str,
+    uses: Iterable[str] = (),
+    deadline: float | None = None,
+) -> list[dict[str, Any]]:
+    """The first n of `records` that have something under a key."""
+    with closing(records(folder, facts, find, uses, deadline)) as found:
+        return [*islice((record for record in found if record.get(key)), n)]
 
 
 def finished_rows(work: Path) -> Iterator[tuple[str, str, Any, Made]]:
