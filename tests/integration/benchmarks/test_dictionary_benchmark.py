@@ -1,4 +1,3 @@
-import importlib
 import json
 import sys
 from pathlib import Path
@@ -7,25 +6,21 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from scripts import script
 
 from corrigenda.dictionaries import dictionary
-
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
 def benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    monkeypatch.delitem(sys.modules, "dictionary", raising=False)
     monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
     tiny.build("llama", scale=8.0).save_pretrained(tmp_path / "model")
     asked = ["--model", str(tmp_path / "model"), "--layer", "1", "--tokens", "100", "--repeats", "2"]
     monkeypatch.setattr(sys, "argv", ["dictionary.py", *asked])
-    module = importlib.import_module("dictionary")
+    module = script("dictionary", "benchmarks", monkeypatch)
     monkeypatch.setattr(module, "K", 4)
-    yield module
-    del sys.modules["dictionary"]
+    return module
 
 
 def test_it_runs_to_its_end(benchmark: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,3 @@
-import importlib
 import json
 import sys
 from dataclasses import replace
@@ -7,8 +6,7 @@ from typing import Any
 
 import pytest
 import tiny
-
-ROOT = Path(__file__).parents[3]
+from scripts import script
 
 FACTS = [
     {
@@ -28,17 +26,14 @@ FACTS = [
 @pytest.fixture
 def benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    monkeypatch.delitem(sys.modules, "evaluate", raising=False)
     tiny.build("llama", scale=8.0).save_pretrained(tmp_path / "model")
     (tmp_path / "facts.json").write_text(json.dumps(FACTS))
     asked = ["--model", str(tmp_path / "model"), "--facts", str(tmp_path / "facts.json"), "--count", "2"]
     monkeypatch.setattr(sys, "argv", ["evaluate.py", *asked])
-    module = importlib.import_module("evaluate")
+    module = script("evaluate", "benchmarks", monkeypatch)
     monkeypatch.setattr(module, "SIDE", 64)
     monkeypatch.setattr(module, "SETTINGS", replace(module.SETTINGS, perplexity_windows=6, perplexity_window=8))
-    yield module
-    del sys.modules["evaluate"]
+    return module
 
 
 def test_it_runs_to_its_end(benchmark: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,3 @@
-import importlib.util
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 import pytest
 import tiny
 from made_entries import MadeUp, a_fact
+from scripts import script
 
 from corrigenda import Fact
 from corrigenda.knowledge.attached import Attached
@@ -19,14 +19,7 @@ FILE = Path(__file__).parents[3] / "benchmarks" / "knowledge_base.py"
 
 @pytest.fixture
 def benchmark(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The file as a module of its own name: docs/reports has a command of the same."""
-    monkeypatch.syspath_prepend(str(FILE.parent))
-    spec = importlib.util.spec_from_file_location("benchmark_of_knowledge_bases", FILE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("knowledge_base", "benchmarks", monkeypatch)
 
 
 class Counted(MadeUp):

@@ -1,22 +1,16 @@
-import importlib
 import json
 import sys
 from pathlib import Path
 
 import pytest
 import tiny
-
-ROOT = Path(__file__).parents[3]
-SCRIPTS = ("many_facts", "rome")
+from scripts import script
 
 
 def test_it_runs_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    for name in SCRIPTS:  # another folder has a many_facts, too
-        monkeypatch.delitem(sys.modules, name, raising=False)
     tiny.build("llama", scale=8.0).save_pretrained(tmp_path / "model")
     prompts = {"Thomas": "{} is", "Big Ben": "in the city with {} the", "Danielle": "the mother tongue of {} is"}
     facts = [
@@ -27,9 +21,7 @@ def test_it_runs_to_its_end(
     (tmp_path / "facts.json").write_text(json.dumps(facts))
     asked = ["--model", str(tmp_path / "model"), "--facts", str(tmp_path / "facts.json"), "--count", "3"]
     monkeypatch.setattr(sys, "argv", ["many_facts.py", *asked, "--compared", "2", "--plain", "1", "--steps", "3"])
-    many_facts = importlib.import_module("many_facts")
-    for name in SCRIPTS:
-        del sys.modules[name]
+    many_facts = script("many_facts", "benchmarks", monkeypatch)
     many_facts.main()
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (result["benchmark"], result["steps"], result["contexts"]) == ("many_facts", 3, 6)

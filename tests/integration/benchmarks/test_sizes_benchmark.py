@@ -1,4 +1,3 @@
-import importlib
 import json
 import mmap
 import sys
@@ -9,17 +8,16 @@ from types import ModuleType
 import pytest
 import torch
 from safetensors import safe_open
+from scripts import script
 
 from corrigenda import load
 
-ROOT = Path(__file__).parents[3]
 PARTS = ("statistics", "solve", "update", "score", "revert")
 
 
 @pytest.fixture
 def sizes(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return importlib.import_module("sizes")
+    return script("sizes", "benchmarks", monkeypatch)
 
 
 def test_it_runs_to_its_end(

@@ -1,18 +1,16 @@
-import importlib
 import json
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import tiny
+from scripts import script
 
 from corrigenda import LanguageModel
 from corrigenda.moments.text import Text
 from editing import Rome, ValueSettings
 
-ROOT = Path(__file__).parents[3]
 SUBJECTS = ["Thomas", "Danielle", "Ben", "the river", "the tower"]
 LOADS: list[str] = []
 
@@ -21,10 +19,7 @@ LOADS: list[str] = []
 def report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     """The script, with a tiny model and small editors."""
     monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.syspath_prepend(str(ROOT / "docs" / "reports"))
-    for name in ("contexts", "layers", "pages", "words"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    module = importlib.import_module("contexts")
+    module = script("contexts", "docs/reports", monkeypatch)
     LOADS.clear()
 
     def load(name: str) -> LanguageModel:

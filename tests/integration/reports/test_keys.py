@@ -1,4 +1,3 @@
-import importlib
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -6,6 +5,7 @@ from types import ModuleType
 import pytest
 import tiny
 import torch
+from scripts import script
 
 from corrigenda import Fact, LanguageModel, LowRankEdit, Origin
 from corrigenda.forward.interventions import Read, intervene
@@ -14,7 +14,6 @@ from corrigenda.moments.second_moment import SecondMoment
 from corrigenda.moments.text import Text
 from corrigenda.prompts import encode
 
-ROOT = Path(__file__).resolve().parents[3]
 FACT = Fact(
     "Big Ben",
     "{} is in the city of",
@@ -33,8 +32,7 @@ FACTS = [
 
 @pytest.fixture
 def report(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(ROOT / "docs" / "reports"))
-    return importlib.import_module("keys")
+    return script("keys", "docs/reports", monkeypatch)
 
 
 def moments(lm: LanguageModel) -> dict[int, SecondMoment]:

@@ -1,4 +1,3 @@
-import importlib
 import json
 import shutil
 import sys
@@ -8,10 +7,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from scripts import script
 
 from corrigenda.system.files import write_json
 
-ROOT = Path(__file__).parents[3]
 SMALL = ("editor.text.tokens=640", "editor.text.length=16", "editor.prefix_lengths=[[2,2]]", "editor.value.steps=3")
 CLOSED = (*SMALL, "editor.layers=[1,2]", "editor.tokens_per_coefficient=0", "editor.value.lr=0.2")
 CHANGES: dict[str, tuple[str, ...]] = {
@@ -27,10 +26,7 @@ CHANGES: dict[str, tuple[str, ...]] = {
 def report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, run_here: Callable[..., bool]) -> ModuleType:
     """The script, with small editors, and its runs in this process."""
     monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.syspath_prepend(str(ROOT / "docs" / "reports"))
-    for name in ("many_facts", "many_facts_page", "runs", "words", "pages"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    module = importlib.import_module("many_facts")
+    module = script("many_facts", "docs/reports", monkeypatch)
     methods = {
         name: module.METHODS[name]._replace(settings=(*module.METHODS[name].settings, *changes))
         for name, changes in CHANGES.items()

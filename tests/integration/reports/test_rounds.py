@@ -1,4 +1,3 @@
-import importlib
 import json
 import shutil
 import sys
@@ -8,8 +7,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from scripts import script
 
-ROOT = Path(__file__).parents[3]
 SMALL = (
     *("editor.text.tokens=640", "editor.text.length=16", "editor.prefix_lengths=[[2,2]]", "editor.value.steps=3"),
     *("editor.depth=0.9", "editor.tokens_per_coefficient=0", "editor.value.lr=0.2"),
@@ -20,21 +19,7 @@ SMALL = (
 def report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, run_here: Callable[..., bool]) -> ModuleType:
     """The script, with small editors, and its runs in this process."""
     monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.syspath_prepend(str(ROOT / "docs" / "reports"))
-    for name in (
-        "rounds",
-        "contexts",
-        "many_facts",
-        "many_facts_page",
-        "runs",
-        "words",
-        "leaderboard",
-        "sequential",
-        "layers",
-        "pages",
-    ):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    module = importlib.import_module("rounds")
+    module = script("rounds", "docs/reports", monkeypatch)
     changed = {name: one._replace(settings=(*SMALL, *one.settings)) for name, one in module.VARIANTS.items()}
     monkeypatch.setattr(module, "VARIANTS", changed)
     short = ("eval.max_new_tokens=4", "eval.preservation_tokens=3", "eval.perplexity_windows=3")

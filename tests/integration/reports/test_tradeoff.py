@@ -1,4 +1,3 @@
-import importlib
 import json
 import sys
 from pathlib import Path
@@ -8,13 +7,13 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from scripts import script
 
 from corrigenda import CodebookEdit, Fact, LanguageModel
 from corrigenda.moments.text import Text
 from editing import Grace, Unrelated, Wise
 from eval import EvalSettings
 
-ROOT = Path(__file__).parents[3]
 KEYS = (
     *("token_accuracy", "free_generation_strict"),
     *("paraphrase_token_accuracy", "paraphrase_free_generation_strict"),
@@ -31,10 +30,7 @@ GRIDS = {
 def report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     """The script, with a tiny model, small editors, few trials and few points."""
     monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.syspath_prepend(str(ROOT / "docs" / "reports"))
-    for name in ("tradeoff", "tradeoff_memories", "runs", "words", "pages"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    module = importlib.import_module("tradeoff")
+    module = script("tradeoff", "docs/reports", monkeypatch)
     memories = sys.modules["tradeoff_memories"]
     monkeypatch.setattr(module, "load", lambda _name: tiny.build("llama"))
     monkeypatch.setattr(module, "GRIDS", GRIDS)

@@ -1,16 +1,14 @@
-import importlib
-from pathlib import Path
 from typing import Any
 
 import pytest
+from scripts import script
 
 N = 12
 
 
 @pytest.fixture
 def module(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "docs" / "reports"))
-    return importlib.import_module("real_models")
+    return script("real_models", "docs/reports", monkeypatch)
 
 
 def row(module: Any, kept: float, consistent: int = 4) -> dict[str, Any]:

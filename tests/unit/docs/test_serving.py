@@ -1,17 +1,15 @@
-import importlib
 import json
-from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
 import pytest
+from scripts import script
 
 
 @pytest.fixture
 def module(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "docs" / "reports"))
-    return importlib.import_module("serving")
+    return script("serving", "docs/reports", monkeypatch)
 
 
 def fact(number: int) -> dict[str, Any]:

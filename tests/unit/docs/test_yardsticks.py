@@ -3,6 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scripts import script
 
 from corrigenda.system.files import write_json
 
@@ -11,8 +12,7 @@ NAMES = ("smollm2-135m counterfact 1-20", "smollm2-135m zsre 1-100")
 
 @pytest.fixture
 def module(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "docs" / "reports"))
-    return importlib.import_module("yardsticks")
+    return script("yardsticks", "docs/reports", monkeypatch)
 
 
 @pytest.fixture
