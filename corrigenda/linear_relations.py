@@ -41,8 +41,8 @@ class SampleStates:
         objects: (sample,), the first token of each one's true object.
         subjects: (sample,), the position of the subject's last token.
         layers: which layers were looked at.
-        s: what entered these there, (sample, layer, d_model).
-        o: the state after the last layer at the last token, (sample, d_model).
+        s: what entered these there, (sample, layer, d_model), in float32 where the model has less.
+        o: the state after the last layer at the last token, (sample, d_model), likewise.
         recording: of the samples, from which forwards with another s start.
     """
 
@@ -81,6 +81,7 @@ def read_samples(
         ValueError: a subject has no token.
     """
     asked = [_asked(lm, fact, before) for fact, before in zip(facts, examples, strict=True)]
+    precise = torch.promote_types(lm.dtype, torch.float32)  # sums and inverses of half precision would say little
     batch = lm.batch([ids for ids, _, _ in asked])
     device = batch.lengths.device
     subjects = torch.tensor([position for _, position, _ in asked], device=device)
@@ -97,8 +98,8 @@ def read_samples(
         objects=torch.tensor([first for _, _, first in asked], device=device),
         subjects=subjects,
         layers=tuple(layers),
-        s=torch.stack([each.value for each in seen], 1),
-        o=last.value,
+        s=torch.stack([each.value for each in seen], 1).to(precise),
+        o=last.value.to(precise),
         recording=recording,
     )
 
@@ -150,7 +151,7 @@ def affine_maps(lm: LanguageModel, samples: SampleStates) -> AffineMaps:
     total: Tensor | float = 0.0
     products = torch.empty(n, *samples.s.shape, dtype=samples.s.dtype, device=samples.s.device)  # J_i s_k, (i, k, ...)
     for i in track(range(n), "Jacobians of a relation"):
-        found = last_state_jacobians(lm, samples.recording, i, int(samples.subjects[i]), samples.layers)
+        found = last_state_jacobians(lm, samples.recording, i, int(samples.subjects[i]), samples.layers).to(samples.s)
         products[i] = torch.einsum("lij,klj->kli", found, samples.s)
         total = total + found
     assert isinstance(total, Tensor)

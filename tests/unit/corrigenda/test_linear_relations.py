@@ -67,6 +67,17 @@ def test_a_map_is_the_mean_of_what_samples_give() -> None:
         assert torch.allclose(maps.held_out_biases[0, place], (biases[1] + biases[2]) / 2, atol=1e-3)
 
 
+def test_a_model_in_half_precision_has_a_map_in_float32() -> None:
+    lm = tiny.build("llama")
+    whole = affine_maps(lm, states(lm, FACTS, OTHERS, (0, 2)))
+    lm.model.bfloat16()
+    found = affine_maps(lm, states(lm, FACTS, OTHERS, (0, 2)))
+    for part, wanted in ((found.weights, whole.weights), (found.biases, whole.biases)):
+        assert part.dtype == torch.float32
+        assert float((part - wanted).norm() / wanted.norm()) < 0.05
+    assert all(inverse.isfinite().all() for inverse in low_rank_inverses(found.at(2)[0], [2]))
+
+
 def test_a_changed_subject_is_run_as_a_whole_forward_runs_it() -> None:
     lm = tiny.build("gpt2")
     samples = states(lm, FACTS, OTHERS, (2,))
