@@ -175,6 +175,7 @@ def prompt_text(
     row: int,
     instead: str = "",
     behind: tuple[int, ...] = (),
+    asked: Tensor | None = None,
 ) -> str:
     """The text of a row's prompt.
 
@@ -185,6 +186,7 @@ def prompt_text(
         row: its number.
         instead: what else can be done where a forward was given embeddings.
         behind: tokens; where the prompt has them, its text behind the last of them.
+        asked: (batch, position), True for the tokens that count; None for all of the prompt's.
 
     Raises:
         ValueError: the forward was given embeddings.
@@ -195,7 +197,7 @@ def prompt_text(
             f"a forward was given embeddings, and a {kind} edit is applied that looks for words in the prompt; call "
             f"the model with input_ids{otherwise}"
         )
-    ids = passage.tokens[row][passage.prompt[row]].tolist()
+    ids = passage.tokens[row][(passage.prompt if asked is None else asked)[row]].tolist()
     ends = (end for end in range(len(ids), len(behind) - 1, -1) if tuple(ids[end - len(behind) : end]) == behind)
     return text(ids[next(ends, 0) if behind else 0 :])
 

@@ -23,6 +23,7 @@ from corrigenda.edits.routed import RoutedEdit, passages, prompt_text
 from corrigenda.errors import WrongModelError
 from corrigenda.models.routes import MAIN, Passage
 from corrigenda.models.sites import Site, state_entering, through
+from corrigenda.text.question import question
 from corrigenda.text.words import Names
 
 _GATE = "gate."
@@ -67,7 +68,8 @@ class ScopedEdit(RoutedEdit):
         entries: (key,), which entry each key is of.
         values: (entry, d_model).
         names: of each entry those of its subject. A prompt has to have one of them, as whole words in a row, whatever
-            their case and with or without a beginning article (`corrigenda.text.words`).
+            their case and with or without a beginning article (`corrigenda.text.words`), from its last sentence on that
+            names anything (`corrigenda.text.question`): behind that it asks about somebody else.
         threshold: a cosine; -1 opens the gate for every question.
         by_subject: whether a prompt has to name the subject.
         closing: the tokens between a user's last word and the model's answer in a conversation
@@ -169,9 +171,8 @@ class ScopedEdit(RoutedEdit):
         if self.by_subject:
             for row in (scores > self.threshold).any(1).nonzero()[:, 0].tolist():
                 instead = "edit with by_subject=false"
-                numbers = placed.names.within(
-                    prompt_text(self.kind, placed.text, passage, row, instead, behind=self.turn)
-                )
+                text = prompt_text(self.kind, placed.text, passage, row, instead, behind=self.turn, asked=asked)
+                numbers = placed.names.within(text, question(text))
                 named = torch.tensor(numbers, dtype=torch.long, device=scores.device)
                 scores[row, ~torch.isin(placed.entries, named)] = -torch.inf
         best, key = scores.max(1)

@@ -98,6 +98,10 @@ class Phrases:
         """The numbers of those that stand in a text, ascending."""
         return sorted({number for number, _ in self.found(text)})
 
+    def length(self, text: str) -> int:
+        """How many words a text has, as `found` counts them."""
+        return len(_split(text, self._symbols))
+
     def found(self, text: str) -> list[tuple[int, range]]:
         """Wherever one of them stands in a text: its number, and at which of the text's words."""
         found = _split(text, self._symbols)
@@ -123,12 +127,13 @@ class Names:
         owned = [(name, number) for number, own in enumerate(names) for name in own]
         self._phrases, self._owners = Phrases([name for name, _ in owned]), [number for _, number in owned]
 
-    def within(self, text: str) -> list[int]:
-        """The numbers of those that a text names, ascending."""
+    def within(self, text: str, ending: str | None = None) -> list[int]:
+        """The numbers of those that a text names, ascending; given its ending, by a name that reaches into that."""
         found = self._phrases.found(text)
         spans = {at for _, at in found}
         inside = {a for a in spans for b in spans if a != b and b.start <= a.start and a.stop <= b.stop}
-        return sorted({self._owners[number] for number, at in found if at not in inside})
+        begin = 0 if ending is None else self._phrases.length(text) - self._phrases.length(ending)
+        return sorted({self._owners[number] for number, at in found if at not in inside and at.stop > begin})
 
 
 def _nouns(word: str) -> set[str]:

@@ -26,7 +26,8 @@ from corrigenda.models.chat import closing_tokens, turn_tokens
 from corrigenda.moments.text import Text
 from corrigenda.settings.checked import AtLeastOne, Seed, checked
 from corrigenda.system.workers import Workers
-from corrigenda.text.words import Names, Phrases
+from corrigenda.text.question import question
+from corrigenda.text.words import Names
 from editing.editor import FactRefusedError, require_targets
 from editing.gate.kept import gate_of
 from editing.locate_then_edit.guards import MOST_NAMED
@@ -266,11 +267,12 @@ class Scoped(OneLayer):
     def _require_words(self, facts: Sequence[Fact]) -> None:
         """Refuses a fact whose own prompt would not be let through."""
         for fact in facts if self.by_subject else ():
-            if not Phrases([fact.subject]).within(fact.statement):
+            asked = fact.statement
+            if not Names([[fact.subject]]).within(asked, question(asked)):
                 raise FactRefusedError(
                     fact,
-                    f"the subject {fact.subject!r} is no whole words of its prompt, and an entry speaks where a prompt "
-                    "has them; write the subject out, or take by_subject=false",
+                    f"the subject {fact.subject!r} is no whole words of its prompt, from the last sentence that names "
+                    "anything, and an entry speaks where it is; write it out there, or take by_subject=false",
                 )
 
     def _gate(self, lm: LanguageModel) -> Gate:

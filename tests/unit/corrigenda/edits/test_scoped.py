@@ -190,6 +190,24 @@ def test_names_of_earlier_turns_are_not_what_the_last_one_is_about() -> None:
     assert heard == [(False, True, True, True, False), (True,) * 5]
 
 
+def test_a_question_is_about_whom_its_own_sentence_names() -> None:
+    """With a gate that is open for every question; behind what closes a turn, too, and with a name that has a stop."""
+    lm = tiny.build("llama")
+    closing = tuple(lm.tokens("red and Berlin")[-2:])
+    edit = scoped(lm, threshold=-1.0, closing=closing)
+    other = "Rome is in the city of"
+    texts = [
+        f"{TOWER} Paris. {other}",
+        f"{other} Paris. {TOWER}",
+        f"{TOWER} Paris. is the",
+        f"{TOWER} Paris , {other}",
+    ]
+    rows = [[*lm.tokens(text), *closing] for text in texts]
+    with edit.applied(lm), activated(lm) as seen:
+        forward_logits(lm, lm.batch(rows))
+    assert seen.rows == (False, True, True, True)
+
+
 @pytest.mark.parametrize("family", CAUSAL)
 def test_what_stands_behind_the_last_word_and_asks_nothing(family: str) -> None:
     """In a conversation and bare, beside rows of other lengths; a row of such tokens alone is heard as it is."""

@@ -180,7 +180,13 @@ def test_what_is_refused(lm: LanguageModel, editor: Scoped, tmp_path: Path) -> N
         editor.edit(lm, [part])
     with pytest.warns(UserWarning, match="'Eif' is no whole words"):
         assert len(editor.edit(lm, [TOWER, part]).values) == 1
-    assert len(dataclasses.replace(editor, by_subject=False).edit(lm, [part]).values) == 1
+    before = Fact("Eiffel tower", "the {} is red. Big Ben is in", "Rome")  # it asks about Big Ben
+    with pytest.raises(
+        EditRefusedError, match="'Eiffel tower' is no whole words of its prompt, from the last sentence"
+    ):
+        editor.edit(lm, [before])
+    for fact in (part, before):
+        assert len(dataclasses.replace(editor, by_subject=False).edit(lm, [fact]).values) == 1
     with pytest.raises(SettingsError, match=r"prefixes=\(\) must hold at least one text"):
         Scoped(prefixes=())
 

@@ -1,0 +1,49 @@
+"""Which part of a text says whom its end asks about.
+
+A text goes on about whom it named last: in "The tower is in Paris. The Louvre is in" the end asks about the Louvre, in
+"I like the tower. It is in" about the tower. Who is meant takes a model to say; this goes by capital letters alone.
+"""
+
+import re
+
+_ENDS = re.compile(r"[.!?…][\"')\]”’»]*\s+|[。！？]\s*|\n+")
+_ABBREVIATED = frozenset(
+    "capt co col corp dr ft gen gov hon inc jr lt ltd mr mrs ms mt no prof rev sen sgt sr st vs".split()
+)
+_PLAIN = frozenset(
+    """a about after all also although an and answer any are as at because before between both but by can complete
+    could did do does during each every explain fill finish for from give had has have he her here his how however i
+    if in into is it its just keep let like my name near no of on once one only or our please provide q question reply
+    respond say she since so some such tell that the their then there these they think this those through to today
+    under until use was we were what when where whether which while who whom whose why will with would write yes you
+    your""".split()
+)
+"""Words that name nobody, though a sentence begins with them and so with a capital."""
+
+
+def question(text: str) -> str:
+    """The end of a text from its last sentence on that names somebody or something; all of it where none does.
+
+    A name is a word with a capital that is not in `_PLAIN`. In scripts without capitals any sentence may have one. A
+    line that ends in a colon ("Place of birth:") may begin with any word.
+    """
+    ends = [match.end() for match in _ENDS.finditer(text) if _ends_there(text, match)]
+    pieces = [(begin, text[begin:end]) for begin, end in zip([0, *ends], [*ends, len(text)], strict=True)]
+    return text[next((begin for begin, piece in reversed(pieces) if _names(piece)), 0) :]
+
+
+def _ends_there(text: str, match: re.Match[str]) -> bool:
+    """Whether a sentence ends, and not an abbreviation: "St. Louis", "J. K. Rowling", "Washington D.C. is"."""
+    if match[0][0] != "." or "\n" in match[0]:
+        return True
+    word = re.search(r"[^\W_]*$", text[: match.start()])
+    before = word[0] if word else ""
+    short = len(before) == 1 and before.isupper()
+    return not (short or before.lower() in _ABBREVIATED or text[match.end() : match.end() + 1].islower())
+
+
+def _names(piece: str) -> bool:
+    words = re.findall(r"[^\W\d_]+", piece)
+    if piece.rstrip().endswith((":", "：")):
+        words = words[1:]
+    return any(not word[0].islower() and word.lower() not in _PLAIN for word in words)

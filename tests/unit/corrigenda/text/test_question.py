@@ -1,0 +1,37 @@
+"""Whom a text's end asks about: the part of the text in which that is said, by hand."""
+
+import pytest
+
+from corrigenda.text.question import question
+from corrigenda.text.words import Names
+
+
+@pytest.mark.parametrize(
+    ("before", "asked"),
+    [
+        ("", ""),
+        ("", "Where is the tower"),
+        ("The Tower is in Paris. ", "The Louvre is in"),
+        ("The Tower is in Paris. ", "Louvre, in"),
+        ("The Tower is in Paris! (At last!) ", "Where is Oslo?"),
+        ("Q: Where is Rome?\nA: Italy\n", "Q: Where is Oslo?\nA:"),
+        ("", "Name: Big Ben\nPlace of birth:"),
+        ("", "I like the Tower. It is in"),
+        ("The Louvre is old. ", "I like the Tower. I wonder, where is it? Please answer"),
+        ("", "Where is Oslo? Answer in one word."),
+        ("He is aged 30. ", "Rigi is in"),
+        ("", "Dr. Smith, whom J. K. Rowling met in St. Louis, is"),
+        ("", "Washington D.C. is in"),
+        ("", "all is lower. it is"),
+        ("我在读关于巴黎的书。", "伦敦位于"),
+        ("Москва стара. ", "Тула стоит"),
+    ],
+)
+def test_the_part_of_a_text_that_says_it(before: str, asked: str) -> None:
+    assert question(before + asked) == asked
+
+
+def test_a_name_counts_that_reaches_into_the_end() -> None:
+    names = Names([["Yahoo! Tech"], ["Google"], ["the Tech"]])
+    text = "Google is big. Yahoo! Tech is owned by"
+    assert (names.within(text), names.within(text, question(text))) == ([0, 1], [0])
