@@ -6,7 +6,8 @@ A text goes on about whom it named last: in "The tower is in Paris. The Louvre i
 
 import re
 
-_ENDS = re.compile(r"[.!?…][\"')\]”’»]*\s+|[。！？]\s*|\n+")
+_ENDS = re.compile(r"[.!?…][\"')\]”’»]*\s+|[。！？]\s*|\n+|;\s+|,\s+(?=(?:and|but|while|whereas)\s)")
+"""Of sentences, and of clauses that may have a subject of their own."""
 _ABBREVIATED = frozenset(
     "capt co col corp dr ft gen gov hon inc jr lt ltd mr mrs ms mt no prof rev sen sgt sr st vs".split()
 )
@@ -22,7 +23,7 @@ _PLAIN = frozenset(
 
 
 def question(text: str) -> str:
-    """The end of a text from its last sentence on that names somebody or something; all of it where none does.
+    """The end of a text from its last sentence or clause on that names anybody or anything; all where none does.
 
     A name is a word with a capital that is not in `_PLAIN`. In scripts without capitals any sentence may have one. A
     line that ends in a colon ("Place of birth:") may begin with any word.

@@ -24,6 +24,10 @@ from corrigenda.text.words import Names
         ("", "Washington D.C. is in"),
         ("", "all is lower. it is"),
         ("我在读关于巴黎的书。", "伦敦位于"),
+        ("The Tower is in Paris, ", "and the Louvre is in"),
+        ("The Tower is in Paris; ", "the Louvre, its neighbour, is in"),
+        ("", "The Tower and the Louvre, unlike Big Ben, are in"),
+        ("", "The Tower is old, and its city is"),
         ("Москва стара. ", "Тула стоит"),
     ],
 )
@@ -32,6 +36,8 @@ def test_the_part_of_a_text_that_says_it(before: str, asked: str) -> None:
 
 
 def test_a_name_counts_that_reaches_into_the_end() -> None:
-    names = Names([["Yahoo! Tech"], ["Google"], ["the Tech"]])
+    names = Names([["Yahoo! Tech"], ["Google"], ["the Tech"], ["Earth, Wind, and Fire"]])
     text = "Google is big. Yahoo! Tech is owned by"
     assert (names.within(text), names.within(text, question(text))) == ([0, 1], [0])
+    text = "Earth, Wind, and Fire plays"
+    assert names.within(text, question(text)) == [3]
