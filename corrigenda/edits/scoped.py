@@ -68,8 +68,8 @@ class ScopedEdit(RoutedEdit):
         entries: (key,), which entry each key is of.
         values: (entry, d_model).
         names: of each entry those of its subject. A prompt has to have one of them, as whole words in a row, whatever
-            their case and with or without a beginning article (`corrigenda.text.words`), from its last sentence or clause
-            on that names anything (`corrigenda.text.question`): one before that is not whom it asks about.
+            their case and with or without a beginning article (`corrigenda.text.words`), from its last sentence or
+            clause on that names anything (`corrigenda.text.question`): one before that is not whom it asks about.
         threshold: a cosine; -1 opens the gate for every question.
         by_subject: whether a prompt has to name the subject.
         closing: the tokens between a user's last word and the model's answer in a conversation
