@@ -21,6 +21,7 @@ from corrigenda.edits.origin import Origin, require_finite
 from corrigenda.errors import WrongModelError
 from corrigenda.indices.index import NONE, Index, nearest
 from corrigenda.indices.kinds import Kind, index_of
+from corrigenda.text.question import question
 from corrigenda.text.words import Names
 
 _GATE = "gate."
@@ -37,9 +38,9 @@ class RetrievalEdit(TextEdit):
 
         e k_j^T > threshold
 
-    are near, of the texts whose subject the prompt names; of all where it names none, unless `by_subject`. The `k`
-    nearest are put before the prompt, the nearest last. No weight changes, and other prompts are the model's own, to
-    the bit.
+    are near, of the texts whose subject the prompt names, from its last sentence or clause on that names anything
+    (`corrigenda.text.question`); of all where it names none, unless `by_subject`. The `k` nearest are put before the
+    prompt, the nearest last. No weight changes, and other prompts are the model's own, to the bit.
 
     Attributes:
         texts: what is put before a prompt, each with its last space.
@@ -96,7 +97,7 @@ class RetrievalEdit(TextEdit):
 
     def near(self, lm: Editable, prompt: str) -> list[int]:
         """The numbers of the texts that are near a prompt, from the nearest on; at most `k`."""
-        named = self._named.within(prompt)
+        named = self._named.within(prompt, question(prompt))
         if not named and self.by_subject:
             return []
         query = self._encoder(lm, [prompt])

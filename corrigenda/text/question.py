@@ -8,6 +8,7 @@ import re
 
 _ENDS = re.compile(r"[.!?…][\"')\]”’»]*\s+|[。！？]\s*|\n+|;\s+|,\s+(?=(?:and|but|while|whereas)\s)")
 """Of sentences, and of clauses that may have a subject of their own."""
+_TAGS = re.compile(r"<[^<>]*>|\[/?[A-Z_]+\]")  # of a conversation's template
 _ABBREVIATED = frozenset(
     "capt co col corp dr ft gen gov hon inc jr lt ltd mr mrs ms mt no prof rev sen sgt sr st vs".split()
 )
@@ -44,7 +45,7 @@ def _ends_there(text: str, match: re.Match[str]) -> bool:
 
 
 def _names(piece: str) -> bool:
-    words = re.findall(r"[^\W\d_]+", piece)
+    words = re.findall(r"[^\W\d_]+", _TAGS.sub(" ", piece))
     if piece.rstrip().endswith((":", "：")):
         words = words[1:]
     return any(not word[0].islower() and word.lower() not in _PLAIN for word in words)

@@ -83,8 +83,9 @@ class Scoped(OneLayer):
         layer: the layer; None for 0.75 of the depth. Not the last.
         gate: a file that ``corrigenda gate`` wrote; None for the model's own (`editing.gate.kept.gate_of`). An edit
             that goes on from another keeps that one's.
-        threshold: the cosine above which a prompt asks the question; None for the gate's own. Lower lets more
-            paraphrases through, and more of what asks something else about the subject.
+        threshold: the cosine above which a prompt asks the question, of all entries of an edit; None for the gate's
+            own, or that of the edit that is extended. Lower lets more paraphrases through, and more of what asks
+            something else about the subject.
         by_subject: whether a prompt has to name the subject, in its words or by another of its names
             (`Fact.other_names`).
         prefix_lengths: pairs (tokens, number) of texts before the prompt (`editing.shared.contexts`).
@@ -215,7 +216,7 @@ class Scoped(OneLayer):
             keys, entries = torch.cat([own.keys[of_kept], keys]), torch.cat([numbers, entries + len(kept)])
             values = torch.cat([own.values[kept], values])
             names = (*(own.names[number] for number in kept), *names)
-        threshold = gate.threshold if self.threshold is None else self.threshold
+        threshold = (gate if own is None else own).threshold if self.threshold is None else self.threshold
         state = state.followed(kept, facts)
         edit = ScopedEdit(
             Origin.of(lm, self, facts),

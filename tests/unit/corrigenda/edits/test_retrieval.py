@@ -89,6 +89,15 @@ def test_of_all_where_a_prompt_names_none(lm: LanguageModel, gate: Gate, index: 
     assert own.near(lm, "one two three") == [0]
 
 
+def test_a_prompt_is_about_whom_its_last_sentence_names(lm: LanguageModel, edit: RetrievalEdit) -> None:
+    edit = dataclasses.replace(edit, threshold=-1.0, k=5)
+    wanted = edit.near(lm, PROMPTS[1])
+    assert edit.near(lm, f"{PROMPTS[1]} Paris. Oslo is in") == []
+    assert edit.near(lm, f"{PROMPTS[1]} old. It is in") == wanted == edit.near(lm, f"Oslo is old. {PROMPTS[1]}")
+    for before, after in (("[INST] ", " [/INST]"), ("<|USER|>\n", "</s>\n### Response:\n")):
+        assert edit.near(lm, f"{before}{PROMPTS[1]}{after}") == wanted
+
+
 def test_other_prompts_are_read_to_the_bit(lm: LanguageModel, edit: RetrievalEdit) -> None:
     """Alone and in a batch with one that has a statement before it, in a forward and in text that is generated."""
     edit = dataclasses.replace(edit, threshold=-1.0)

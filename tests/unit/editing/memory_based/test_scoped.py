@@ -132,6 +132,9 @@ def test_a_later_fact_takes_the_place_of_an_earlier_entry(lm: LanguageModel, edi
         torch.testing.assert_close(edit.keys[2:], first.keys[1:4])
         assert [fact.id for fact in edit.origin.facts] == ["tower", "tongue", "plays", "later"]
         assert edit.origin.report[-1]["contradicts"] == 1
+    strict = dataclasses.replace(first, threshold=0.99)
+    for own, wanted in ((None, 0.99), (0.3, 0.3)):  # as the earlier entries have it, unless another is asked for
+        assert dataclasses.replace(editor, threshold=own).extend(lm, strict, [london]).threshold == wanted
     again = editor.extend(lm, edit, [dataclasses.replace(london, target_new="Dutch", id="last")])
     assert again.names == edit.names
     alone = editor.extend(lm, editor.edit(lm, [FRAMED]), [london])  # no earlier entry is left
