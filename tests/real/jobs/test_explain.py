@@ -8,7 +8,7 @@ from jobs import ExplainSettings, explain
 
 def test_the_eiffel_tower(smollm2: LanguageModel, tmp_path: Path) -> None:
     [fact] = read_facts("embedded", limit=1).facts
-    short = ExplainSettings(steps=5, answer_tokens=8)
+    short = ExplainSettings(trace_sites=("block",), steps=5, answer_tokens=8)
     found = explain(smollm2, fact, Rome(), short)
     found.write(tmp_path / "fact.html")
     assert not smollm2.edits

@@ -22,6 +22,7 @@ from corrigenda.text.words import Names
         ("He is aged 30. ", "Rigi is in"),
         ("", "Dr. Smith, whom J. K. Rowling met in St. Louis, is"),
         ("", "Washington D.C. is in"),
+        ("", "The Tower is near one, e.g. Oslo, and in"),
         ("", "all is lower. it is"),
         ("我在读关于巴黎的书。", "伦敦位于"),
         ("The Tower is in Paris, ", "and the Louvre is in"),
