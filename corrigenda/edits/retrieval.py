@@ -21,7 +21,6 @@ from corrigenda.edits.origin import Origin, require_finite
 from corrigenda.errors import WrongModelError
 from corrigenda.indices.index import NONE, Index, nearest
 from corrigenda.indices.kinds import Kind, index_of
-from corrigenda.text.question import question
 from corrigenda.text.words import Names
 
 _GATE = "gate."
@@ -97,7 +96,7 @@ class RetrievalEdit(TextEdit):
 
     def near(self, lm: Editable, prompt: str) -> list[int]:
         """The numbers of the texts that are near a prompt, from the nearest on; at most `k`."""
-        named = self._named.within(prompt, question(prompt))
+        named = self._named.asked(prompt)
         if not named and self.by_subject:
             return []
         query = self._encoder(lm, [prompt])

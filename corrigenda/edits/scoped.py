@@ -23,7 +23,6 @@ from corrigenda.edits.routed import RoutedEdit, passages, prompt_text
 from corrigenda.errors import WrongModelError
 from corrigenda.models.routes import MAIN, Passage
 from corrigenda.models.sites import Site, state_entering, through
-from corrigenda.text.question import question
 from corrigenda.text.words import Names
 
 _GATE = "gate."
@@ -172,7 +171,7 @@ class ScopedEdit(RoutedEdit):
             for row in (scores > self.threshold).any(1).nonzero()[:, 0].tolist():
                 instead = "edit with by_subject=false"
                 text = prompt_text(self.kind, placed.text, passage, row, instead, behind=self.turn, asked=asked)
-                numbers = placed.names.within(text, question(text))
+                numbers = placed.names.asked(text)
                 named = torch.tensor(numbers, dtype=torch.long, device=scores.device)
                 scores[row, ~torch.isin(placed.entries, named)] = -torch.inf
         best, key = scores.max(1)

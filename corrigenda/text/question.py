@@ -38,8 +38,7 @@ def _ends_there(text: str, match: re.Match[str]) -> bool:
     """Whether a sentence ends, and not an abbreviation: "St. Louis", "J. K. Rowling", "e.g. Rome"."""
     if match[0][0] != "." or "\n" in match[0]:
         return True
-    word = re.search(r"[^\W_]*$", text[: match.start()])
-    before = word[0] if word else ""
+    before = re.split(r"[\W_]", text[: match.start()])[-1]
     initial = len(before) == 1 and before.isalpha()
     return not (initial or before.lower() in _ABBREVIATED or text[match.end() : match.end() + 1].islower())
 

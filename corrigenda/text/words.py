@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from corrigenda.text.display import unspaced
+from corrigenda.text.question import question
 
 _ARTICLES = frozenset({"a", "an", "the"})
 
@@ -127,12 +128,18 @@ class Names:
         owned = [(name, number) for number, own in enumerate(names) for name in own]
         self._phrases, self._owners = Phrases([name for name, _ in owned]), [number for _, number in owned]
 
-    def within(self, text: str, ending: str | None = None) -> list[int]:
-        """The numbers of those that a text names, ascending; given its ending, by a name that reaches into that."""
+    def within(self, text: str) -> list[int]:
+        """The numbers of those that a text names, ascending."""
+        return self._from(text, 0)
+
+    def asked(self, text: str) -> list[int]:
+        """Of those the ones that its end asks about: by a name that reaches into `question(text)`."""
+        return self._from(text, self._phrases.length(text) - self._phrases.length(question(text)))
+
+    def _from(self, text: str, begin: int) -> list[int]:
         found = self._phrases.found(text)
         spans = {at for _, at in found}
         inside = {a for a in spans for b in spans if a != b and b.start <= a.start and a.stop <= b.stop}
-        begin = 0 if ending is None else self._phrases.length(text) - self._phrases.length(ending)
         return sorted({self._owners[number] for number, at in found if at not in inside and at.stop > begin})
 
 

@@ -26,7 +26,6 @@ from corrigenda.models.chat import closing_tokens, turn_tokens
 from corrigenda.moments.text import Text
 from corrigenda.settings.checked import AtLeastOne, Seed, checked
 from corrigenda.system.workers import Workers
-from corrigenda.text.question import question
 from corrigenda.text.words import Names
 from editing.editor import FactRefusedError, require_targets
 from editing.gate.kept import gate_of
@@ -268,8 +267,7 @@ class Scoped(OneLayer):
     def _require_words(self, facts: Sequence[Fact]) -> None:
         """Refuses a fact whose own prompt would not be let through."""
         for fact in facts if self.by_subject else ():
-            asked = fact.statement
-            if not Names([[fact.subject]]).within(asked, question(asked)):
+            if not Names([[fact.subject]]).asked(fact.statement):
                 raise FactRefusedError(
                     fact,
                     f"the subject {fact.subject!r} is no whole words of its prompt, from the last sentence that names "

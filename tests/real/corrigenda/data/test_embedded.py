@@ -15,8 +15,8 @@ def test_the_default_model_knows_most_of_the_facts(smollm2: LanguageModel) -> No
     queries = [(fact.statement, str(target)) for fact in FACTS for target in (fact.target_true, fact.target_new)]
     scores = mean_log_probabilities(smollm2, queries)
     preferred = {fact.id for fact, true, new in zip(FACTS, scores[::2], scores[1::2], strict=True) if true > new}
-    assert len(preferred) >= 0.83 * len(FACTS)
-    assert preferred >= {fact.id for fact in FACTS[:10]}
+    assert len(preferred) / len(FACTS) >= 250 / 300
+    assert preferred >= {fact.id for fact in FACTS[:10]}, "the first ten facts are the demonstration"
 
 
 @torch.inference_mode()

@@ -39,6 +39,6 @@ def test_the_part_of_a_text_that_says_it(before: str, asked: str) -> None:
 def test_a_name_counts_that_reaches_into_the_end() -> None:
     names = Names([["Yahoo! Tech"], ["Google"], ["the Tech"], ["Earth, Wind, and Fire"]])
     text = "Google is big. Yahoo! Tech is owned by"
-    assert (names.within(text), names.within(text, question(text))) == ([0, 1], [0])
+    assert (names.within(text), names.asked(text)) == ([0, 1], [0])
     text = "Earth, Wind, and Fire plays"
-    assert names.within(text, question(text)) == [3]
+    assert names.asked(text) == [3]
