@@ -7,10 +7,10 @@ words say.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -26,9 +26,13 @@ from corrigenda.models.sites import Site, state_entering, through
 from corrigenda.text.words import Names
 
 _GATE = "gate."
+_LOOKED_AT = 32
+"""Tokens at a prompt's end, among which `FILLER` is looked for."""
 _TENSORS = ("keys", "entries", "values")
-FILLER = frozenset(" \t\n\"'`*_.:…-–—)]”’»")
-"""What may stand behind a question's last word and asks nothing: 'Complete this: "The tower is in the ..."'."""
+_DOTS = "[\\s\"'`*_.:：…\\-–—)\\]”’»]*"
+FILLER = re.compile(rf"{_DOTS}(?:\n[ \t]*\w+[ \t]*[:：]{_DOTS})?\Z")
+"""What may stand behind a question's last word and asks nothing: 'Complete this: "The tower is in the ..."', and a line
+of one word and a colon, as "Answer:"."""
 
 
 class PlacedEntries(NamedTuple):
@@ -189,11 +193,16 @@ class ScopedEdit(RoutedEdit):
         return _without(passage, passage.prompt, lambda ids: n if tuple(ids[-n:]) == self.closing else 0)
 
     def _worded(self, placed: PlacedEntries, passage: Passage, asked: Tensor) -> Tensor:
-        """`asked` without the `FILLER` at the end of each row; itself where there is none."""
+        """`asked` without the tokens of `FILLER` at the end of each row; itself where there are none."""
 
         def filler(ids: list[int]) -> int:
-            texts = (placed.text([token]) for token in reversed(ids))
-            return sum(1 for _ in takewhile(lambda text: text and FILLER.issuperset(text), texts))
+            found, n = FILLER.search(placed.text(ids[-_LOOKED_AT:])), 0
+            left = "".join(found[0].split()) if found else ""  # some tokenizers write a token's space only in a text
+            for text in (placed.text([token]) for token in reversed(ids)):
+                if not text or not left.endswith(word := "".join(text.split())):
+                    break
+                left, n = left.removesuffix(word), n + 1
+            return n
 
         return _without(passage, asked, filler)
 

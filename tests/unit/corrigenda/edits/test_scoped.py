@@ -14,6 +14,7 @@ from torch import Tensor
 from corrigenda import LanguageModel, ScopedEdit, WrongModelError
 from corrigenda.edits.gate import Gate
 from corrigenda.edits.routed import activated
+from corrigenda.edits.scoped import FILLER
 from corrigenda.forward.recording import forward_logits
 
 LAYER, READ = 2, (1, 2)
@@ -227,6 +228,39 @@ def test_what_stands_behind_the_last_word_and_asks_nothing(family: str) -> None:
             torch.testing.assert_close(mixed[row, : len(ids)].log_softmax(-1), expected, atol=1e-4, rtol=1e-4)
         else:
             assert torch.equal(mixed[row, : len(ids)], plain[row, : len(ids)])
+
+
+@pytest.mark.parametrize(
+    ("text", "end"),
+    [
+        ('The tower is in the ..."', ' ..."'),
+        ("The tower is in\nAnswer:", "\nAnswer:"),
+        ('"The tower is in ..."\n A:\n', ' ..."\n A:\n'),
+        ("塔在\n回答：", "\n回答："),
+        ("Where is it?\nAnswer: ", "\nAnswer: "),
+        ("The tower\nPlace of birth:", ":"),
+        ("The tower is in\nAnswer", ""),
+        ("The tower is in an answer:", ":"),
+    ],
+)
+def test_the_end_that_asks_nothing(text: str, end: str) -> None:
+    found = FILLER.search(text)
+    assert found is not None
+    assert found[0] == end
+
+
+def test_a_line_that_waits_for_the_answer_asks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = tiny.build("llama")
+    ids = lm.tokens(TOWER)
+    spelled = dict(zip(lm.tokens("red blue Berlin")[-3:], ("\n", "Answer", ":"), strict=True))
+    line, plain = list(spelled), type(lm).text
+    monkeypatch.setattr(
+        type(lm), "text", lambda self, tokens: "".join(spelled.get(one, f" {plain(self, [one])}") for one in tokens)
+    )
+    rows = [[*ids, *line], [*ids, *line[1:]], [*ids, *line[:2]], [*lm.tokens(SAME_SUBJECT), *line]]
+    with scoped(lm).applied(lm), activated(lm) as seen:
+        forward_logits(lm, lm.batch(rows))
+    assert seen.rows == (True, False, False, False)
 
 
 def test_embeddings_have_no_words() -> None:
