@@ -21,6 +21,7 @@ from corrigenda.edits.origin import Origin, require_finite
 from corrigenda.errors import WrongModelError
 from corrigenda.indices.index import NONE, Index, nearest
 from corrigenda.indices.kinds import Kind, index_of
+from corrigenda.text.question import FILLER
 from corrigenda.text.words import Names
 
 _GATE = "gate."
@@ -33,7 +34,8 @@ CANDIDATES = 256
 class RetrievalEdit(TextEdit):
     """Puts the nearest of its texts before a prompt, and no text before one to which none is near.
 
-    With e = the encoder's vector of a prompt and k_j that of text j, those with
+    With e = the encoder's vector of a prompt (or of it without `corrigenda.text.question.FILLER`, where that is nearer)
+    and k_j that of text j, those with
 
         e k_j^T > threshold
 
@@ -99,14 +101,17 @@ class RetrievalEdit(TextEdit):
         named = self._named.asked(prompt)
         if not named and self.by_subject:
             return []
-        query = self._encoder(lm, [prompt])
+        query = self._encoder(lm, sorted({prompt, FILLER.sub("", prompt) or prompt}))
         if named:
             found = nearest(query, self.keys[named], self.k)
         else:
             found = nearest(query, self.keys, self.k, self._index, CANDIDATES)
-        scored = zip(found.scores[0].tolist(), found.numbers[0].tolist(), strict=True)
-        near = [number for score, number in scored if number != NONE and score > self.threshold]
-        return [named[number] for number in near] if named else near
+        near: dict[int, float] = {}
+        for score, number in zip(found.scores.flatten().tolist(), found.numbers.flatten().tolist(), strict=True):
+            if number != NONE and score > self.threshold:
+                near[number] = max(score, near.get(number, score))
+        numbers = sorted(near, key=lambda number: -near[number])[: self.k]
+        return [named[number] for number in numbers] if named else numbers
 
     @cached_property
     def _named(self) -> Names:

@@ -7,7 +7,6 @@ words say.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -23,16 +22,13 @@ from corrigenda.edits.routed import RoutedEdit, passages, prompt_text
 from corrigenda.errors import WrongModelError
 from corrigenda.models.routes import MAIN, Passage
 from corrigenda.models.sites import Site, state_entering, through
+from corrigenda.text.question import FILLER
 from corrigenda.text.words import Names
 
 _GATE = "gate."
 _LOOKED_AT = 32
 """Tokens at a prompt's end, among which `FILLER` is looked for."""
 _TENSORS = ("keys", "entries", "values")
-_DOTS = "[\\s\"'`*_.:：…\\-–—)\\]”’»]*"
-FILLER = re.compile(rf"{_DOTS}(?:\n[ \t]*\w+[ \t]*[:：]{_DOTS})?\Z")
-"""What may stand behind a question's last word and asks nothing: 'Complete this: "The tower is in the ..."', and a line
-of one word and a colon, as "Answer:"."""
 
 
 class PlacedEntries(NamedTuple):
@@ -61,9 +57,9 @@ class ScopedEdit(RoutedEdit):
 
     speaks if that cosine is above `threshold`: v_j* is added to the residual stream after the layer, at the prompt's
     last token. In a conversation e is of the last token that the user wrote, so that a question is the same in it and
-    bare; where a prompt ends in `FILLER`, the last token before it is tried, too. It is decided when the prompt is seen
-    (`corrigenda.edits.routed`); at tokens that follow it nothing is added, and these read the answer by attention. In
-    rows in which none speaks, nothing is touched.
+    bare; where a prompt ends in what asks nothing (`corrigenda.text.question.FILLER`), the last token before it is
+    tried, too. It is decided when the prompt is seen (`corrigenda.edits.routed`); at tokens that follow it nothing is
+    added, and these read the answer by attention. In rows in which none speaks, nothing is touched.
 
     Attributes:
         gate: says whether two prompts ask the same. It reads what enters layers up to this one.

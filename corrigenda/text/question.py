@@ -1,4 +1,4 @@
-"""Which part of a text says whom its end asks about.
+"""Which part of a text says whom its end asks about, and which asks nothing.
 
 A text goes on about whom it named last: in "The tower is in Paris. The Louvre is in" the end asks about the Louvre, in
 "I like the tower. It is in" about the tower. Who is meant takes a model to say; this goes by capital letters alone.
@@ -6,6 +6,10 @@ A text goes on about whom it named last: in "The tower is in Paris. The Louvre i
 
 import re
 
+_DOTS = "[\\s\"'`*_.:：…\\-–—)\\]”’»]*"
+FILLER = re.compile(rf"{_DOTS}(?:\n[ \t]*\w+[ \t]*[:：]{_DOTS})?\Z")
+"""What may stand behind a question's last word and asks nothing: 'Complete this: "The tower is in the ..."', and a line
+of one word and a colon, as "Answer:"."""
 _ENDS = re.compile(r"[.!?…][\"')\]”’»]*\s+|[。！？]\s*|\n+|;\s+|,\s+(?=(?:and|but|while|whereas)\s)")
 """Of sentences, and of clauses that may have a subject of their own."""
 _TAGS = re.compile(r"<[^<>]*>|\[/?[A-Z_]+\]")  # of a conversation's template

@@ -98,6 +98,20 @@ def test_a_prompt_is_about_whom_its_last_sentence_names(lm: LanguageModel, edit:
         assert edit.near(lm, f"{before}{PROMPTS[1]}{after}") == wanted
 
 
+def test_a_prompt_is_as_near_as_its_question_without_what_asks_nothing(
+    lm: LanguageModel, edit: RetrievalEdit, gate: Gate
+) -> None:
+    question, prompt = "Thomas speaks of the tower in Rome", "Thomas speaks of the tower in Rome :"
+    read, bare = (scores(lm, gate, edit.keys, text)[1:] for text in (prompt, question))
+    best = {number: max(pair) for number, pair in enumerate(zip(read, bare, strict=True), 1)}
+    assert min(map(float.__sub__, bare, read)) < 0 < max(map(float.__sub__, bare, read))
+    for n, low in enumerate(sorted(best.values(), reverse=True), 1):
+        near = dataclasses.replace(edit, threshold=low - 1e-4, k=5).near(lm, prompt)
+        assert near == sorted(best, key=lambda number: -best[number])[:n]
+    nearest = max(best, key=lambda number: best[number])
+    assert dataclasses.replace(edit, threshold=-1.0, k=1).near(lm, prompt) == [nearest]
+
+
 def test_other_prompts_are_read_to_the_bit(lm: LanguageModel, edit: RetrievalEdit) -> None:
     """Alone and in a batch with one that has a statement before it, in a forward and in text that is generated."""
     edit = dataclasses.replace(edit, threshold=-1.0)

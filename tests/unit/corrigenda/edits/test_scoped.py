@@ -14,7 +14,6 @@ from torch import Tensor
 from corrigenda import LanguageModel, ScopedEdit, WrongModelError
 from corrigenda.edits.gate import Gate
 from corrigenda.edits.routed import activated
-from corrigenda.edits.scoped import FILLER
 from corrigenda.forward.recording import forward_logits
 
 LAYER, READ = 2, (1, 2)
@@ -228,25 +227,6 @@ def test_what_stands_behind_the_last_word_and_asks_nothing(family: str) -> None:
             torch.testing.assert_close(mixed[row, : len(ids)].log_softmax(-1), expected, atol=1e-4, rtol=1e-4)
         else:
             assert torch.equal(mixed[row, : len(ids)], plain[row, : len(ids)])
-
-
-@pytest.mark.parametrize(
-    ("text", "end"),
-    [
-        ('The tower is in the ..."', ' ..."'),
-        ("The tower is in\nAnswer:", "\nAnswer:"),
-        ('"The tower is in ..."\n A:\n', ' ..."\n A:\n'),
-        ("塔在\n回答：", "\n回答："),
-        ("Where is it?\nAnswer: ", "\nAnswer: "),
-        ("The tower\nPlace of birth:", ":"),
-        ("The tower is in\nAnswer", ""),
-        ("The tower is in an answer:", ":"),
-    ],
-)
-def test_the_end_that_asks_nothing(text: str, end: str) -> None:
-    found = FILLER.search(text)
-    assert found is not None
-    assert found[0] == end
 
 
 def test_a_line_that_waits_for_the_answer_asks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

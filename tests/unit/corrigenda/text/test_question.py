@@ -2,7 +2,7 @@
 
 import pytest
 
-from corrigenda.text.question import question
+from corrigenda.text.question import FILLER, question
 from corrigenda.text.words import Names
 
 
@@ -42,3 +42,22 @@ def test_a_name_counts_that_reaches_into_the_end() -> None:
     assert (names.within(text), names.asked(text)) == ([0, 1], [0])
     text = "Earth, Wind, and Fire plays"
     assert names.asked(text) == [3]
+
+
+@pytest.mark.parametrize(
+    ("text", "end"),
+    [
+        ('The tower is in the ..."', ' ..."'),
+        ("The tower is in\nAnswer:", "\nAnswer:"),
+        ('"The tower is in ..."\n A:\n', ' ..."\n A:\n'),
+        ("塔在\n回答：", "\n回答："),
+        ("Where is it?\nAnswer: ", "\nAnswer: "),
+        ("The tower\nPlace of birth:", ":"),
+        ("The tower is in\nAnswer", ""),
+        ("The tower is in an answer:", ":"),
+    ],
+)
+def test_the_end_that_asks_nothing(text: str, end: str) -> None:
+    found = FILLER.search(text)
+    assert found is not None
+    assert found[0] == end
