@@ -21,7 +21,7 @@ from corrigenda.edits.origin import Origin, require_finite
 from corrigenda.errors import WrongModelError
 from corrigenda.indices.index import NONE, Index, nearest
 from corrigenda.indices.kinds import Kind, index_of
-from corrigenda.text.question import FILLER
+from corrigenda.text.question import asking
 from corrigenda.text.words import Names
 
 _GATE = "gate."
@@ -34,7 +34,7 @@ CANDIDATES = 256
 class RetrievalEdit(TextEdit):
     """Puts the nearest of its texts before a prompt, and no text before one to which none is near.
 
-    With e = the encoder's vector of a prompt (or of it without `corrigenda.text.question.FILLER`, where that is nearer)
+    With e = the encoder's vector of a prompt (or of `corrigenda.text.question.asking` of it, where that is nearer)
     and k_j that of text j, those with
 
         e k_j^T > threshold
@@ -101,16 +101,14 @@ class RetrievalEdit(TextEdit):
         named = self._named.asked(prompt)
         if not named and self.by_subject:
             return []
-        query = self._encoder(lm, sorted({prompt, FILLER.sub("", prompt) or prompt}))
+        query = self._encoder(lm, sorted({prompt, asking(prompt) or prompt}))
         if named:
             found = nearest(query, self.keys[named], self.k)
         else:
             found = nearest(query, self.keys, self.k, self._index, CANDIDATES)
-        near: dict[int, float] = {}
-        for score, number in zip(found.scores.flatten().tolist(), found.numbers.flatten().tolist(), strict=True):
-            if number != NONE and score > self.threshold:
-                near[number] = max(score, near.get(number, score))
-        numbers = sorted(near, key=lambda number: -near[number])[: self.k]
+        scored = zip(found.scores.flatten().tolist(), found.numbers.flatten().tolist(), strict=True)
+        near = sorted((-score, number) for score, number in scored if number != NONE and score > self.threshold)
+        numbers = list(dict.fromkeys(number for _, number in near))[: self.k]
         return [named[number] for number in numbers] if named else numbers
 
     @cached_property

@@ -22,12 +22,12 @@ from corrigenda.edits.routed import RoutedEdit, passages, prompt_text
 from corrigenda.errors import WrongModelError
 from corrigenda.models.routes import MAIN, Passage
 from corrigenda.models.sites import Site, state_entering, through
-from corrigenda.text.question import FILLER
+from corrigenda.text.question import asking
 from corrigenda.text.words import Names
 
 _GATE = "gate."
 _LOOKED_AT = 32
-"""Tokens at a prompt's end, among which `FILLER` is looked for."""
+"""Tokens at a prompt's end, among which those that ask nothing are looked for."""
 _TENSORS = ("keys", "entries", "values")
 
 
@@ -57,7 +57,7 @@ class ScopedEdit(RoutedEdit):
 
     speaks if that cosine is above `threshold`: v_j* is added to the residual stream after the layer, at the prompt's
     last token. In a conversation e is of the last token that the user wrote, so that a question is the same in it and
-    bare; where a prompt ends in what asks nothing (`corrigenda.text.question.FILLER`), the last token before it is
+    bare; where a prompt ends in what asks nothing (`corrigenda.text.question.asking`), the last token before it is
     tried, too. It is decided when the prompt is seen (`corrigenda.edits.routed`); at tokens that follow it nothing is
     added, and these read the answer by attention. In rows in which none speaks, nothing is touched.
 
@@ -189,11 +189,11 @@ class ScopedEdit(RoutedEdit):
         return _without(passage, passage.prompt, lambda ids: n if tuple(ids[-n:]) == self.closing else 0)
 
     def _worded(self, placed: PlacedEntries, passage: Passage, asked: Tensor) -> Tensor:
-        """`asked` without the tokens of `FILLER` at the end of each row; itself where there are none."""
+        """`asked` without the tokens at the end of each row that ask nothing; itself where there are none."""
 
         def filler(ids: list[int]) -> int:
-            found, n = FILLER.search(placed.text(ids[-_LOOKED_AT:])), 0
-            left = "".join(found[0].split()) if found else ""  # some tokenizers write a token's space only in a text
+            end, n = placed.text(ids[-_LOOKED_AT:]), 0
+            left = "".join(end[len(asking(end)) :].split())  # some tokenizers write a token's space only in a text
             for text in (placed.text([token]) for token in reversed(ids)):
                 if not text or not left.endswith(word := "".join(text.split())):
                     break

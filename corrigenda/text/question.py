@@ -7,9 +7,7 @@ A text goes on about whom it named last: in "The tower is in Paris. The Louvre i
 import re
 
 _DOTS = "[\\s\"'`*_.:：…\\-–—)\\]”’»]*"
-FILLER = re.compile(rf"{_DOTS}(?:\n[ \t]*\w+[ \t]*[:：]{_DOTS})?\Z")
-"""What may stand behind a question's last word and asks nothing: 'Complete this: "The tower is in the ..."', and a line
-of one word and a colon, as "Answer:"."""
+_FILLER = re.compile(rf"{_DOTS}(?:\n[ \t]*\w+[ \t]*[:：]{_DOTS})?\Z")
 _ENDS = re.compile(r"[.!?…][\"')\]”’»]*\s+|[。！？]\s*|\n+|;\s+|,\s+(?=(?:and|but|while|whereas)\s)")
 """Of sentences, and of clauses that may have a subject of their own."""
 _TAGS = re.compile(r"<[^<>]*>|\[/?[A-Z_]+\]")  # of a conversation's template
@@ -36,6 +34,15 @@ def question(text: str) -> str:
     ends = [match.end() for match in _ENDS.finditer(text) if _ends_there(text, match)]
     pieces = [(begin, text[begin:end]) for begin, end in zip([0, *ends], [*ends, len(text)], strict=True)]
     return text[next((begin for begin, piece in reversed(pieces) if _names(piece)), 0) :]
+
+
+def asking(text: str) -> str:
+    """A text without what may stand behind its question's last word and asks nothing.
+
+    That is dots, quotation marks and the like ('Complete this: "The tower is in the ..."'), and a line of one word and
+    a colon ("Answer:").
+    """
+    return _FILLER.sub("", text)
 
 
 def _ends_there(text: str, match: re.Match[str]) -> bool:
