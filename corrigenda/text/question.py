@@ -10,6 +10,7 @@ _DOTS = "[\\s\"'`*_.:：…\\-–—)\\]”’»]*"
 _FILLER = re.compile(rf"{_DOTS}(?:\n[ \t]*\w+[ \t]*[:：]{_DOTS})?\Z")
 _ENDS = re.compile(r"[.!?…][\"')\]”’»]*\s+|[。！？]\s*|\n+|;\s+|,\s+(?=(?:and|but|while|whereas)\s)")
 """Of sentences, and of clauses that may have a subject of their own."""
+_WORDS = re.compile(r"[^\W\d_]+")
 _TAGS = re.compile(r"<[^<>]*>|\[/?[A-Z_]+\]")  # of a conversation's template
 _ABBREVIATED = frozenset(
     "capt co col corp dr ft gen gov hon inc jr lt ltd mr mrs ms mt no prof rev sen sgt sr st vs".split()
@@ -23,6 +24,14 @@ _PLAIN = frozenset(
     your""".split()
 )
 """Words that name nobody, though a sentence begins with them and so with a capital."""
+_ASKS = frozenset(
+    "answer brief briefly concise explain explanation please reply respond short thank thanks word words".split()
+)
+_MANNER = _ASKS | frozenset(
+    """a and as be concisely do don exactly few final for give in is it just keep me name no not nothing of one only or
+    possible response say sentence simple simply single t the to use very with without write you your""".split()
+)
+"""Words of sentences that say how to answer ("Answer in one word."): all are of these, one is of `_ASKS`."""
 
 
 def question(text: str) -> str:
@@ -39,10 +48,13 @@ def question(text: str) -> str:
 def asking(text: str) -> str:
     """A text without what may stand behind its question's last word and asks nothing.
 
-    That is dots, quotation marks and the like ('Complete this: "The tower is in the ..."'), and a line of one word and
-    a colon ("Answer:").
+    That is dots, quotation marks and the like ('Complete this: "The tower is in the ..."'), a line of one word and a
+    colon ("Answer:"), and sentences that only say how to answer ("Answer in one word, please.").
     """
-    return _FILLER.sub("", text)
+    left = _FILLER.sub("", text)
+    last = max((match.end() for match in _ENDS.finditer(left)), default=0)
+    words = {word.lower() for word in _WORDS.findall(left[last:])}
+    return asking(left[:last]) if last and words <= _MANNER and words & _ASKS else left
 
 
 def _ends_there(text: str, match: re.Match[str]) -> bool:
@@ -55,7 +67,7 @@ def _ends_there(text: str, match: re.Match[str]) -> bool:
 
 
 def _names(piece: str) -> bool:
-    words = re.findall(r"[^\W\d_]+", _TAGS.sub(" ", piece))
+    words = _WORDS.findall(_TAGS.sub(" ", piece))
     if piece.rstrip().endswith((":", "：")):
         words = words[1:]
     return any(not word[0].islower() and word.lower() not in _PLAIN for word in words)

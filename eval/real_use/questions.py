@@ -16,6 +16,10 @@ EXAMPLES = (
 """What is asked and answered before a question that has a context: nothing that a fact to be edited is about."""
 
 
+TOLD = "Answer in a few words."
+"""What stands behind a question that is told how it is to be answered."""
+
+
 @dataclass(frozen=True)
 class QuestionInSetting:
     """One question in one setting.
@@ -66,6 +70,7 @@ def questions_of(
 def _read(lm: LanguageModel, asked: str, form: Form, context: Context) -> tuple[str, list[int]] | None:
     """What the unedited model reads of a question, and the tokens that this one reads; None without a template."""
     examples = EXAMPLES if context == "context" else ()
+    asked = f"{asked} {TOLD}" if context == "told" else asked
     if form == "plain":
         before = "".join(f"Question: {question}\nAnswer: {answer}\n\n" for question, answer in examples)
         prompt = f"{before}Question: {asked}\nAnswer:" if examples else asked

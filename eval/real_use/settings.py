@@ -10,11 +10,11 @@ from eval.judge.judge import Judge
 Form = Literal["plain", "chat"]
 """A question as it stands, or as the chat template puts it to a model."""
 
-Context = Literal["bare", "context"]
-"""A question alone, or after a few other questions with their answers."""
+Context = Literal["bare", "context", "told"]
+"""A question alone, after a few other questions with their answers, or told how it is to be answered."""
 
 FORMS: tuple[Form, ...] = ("plain", "chat")
-CONTEXTS: tuple[Context, ...] = ("bare", "context")
+CONTEXTS: tuple[Context, ...] = ("bare", "context", "told")
 SETTINGS = tuple(f"{form}_{context}" for form in FORMS for context in CONTEXTS)
 """The names of the settings in which a question can be asked."""
 
@@ -26,7 +26,8 @@ class RealUse:
 
     Attributes:
         forms: as it stands ("plain"), through the tokenizer's chat template where it has one ("chat"), or both.
-        contexts: alone ("bare"), after a few other questions with their answers ("context"), or both.
+        contexts: any of: alone ("bare"), after a few other questions with their answers ("context"), before "Answer in a few
+            words." ("told").
         max_new_tokens: the longest answer, where the new object has room in it; it ends at the end token alone.
         judge: who marks the answers beside the match; by default nobody.
     """

@@ -91,7 +91,7 @@ def test_a_judged_run(server: str, model: str, tmp_path: Path, monkeypatch: pyte
         for state in ("before", "after"):
             questions = case[state]["prompts"]["questions"]
             assert [one["setting"] for one in questions] == [
-                *("plain_bare", "plain_context", "chat_bare", "chat_context")
+                *(f"{form}_{context}" for form in ("plain", "chat") for context in ("bare", "context", "told"))
             ]
             for one in questions:
                 assert one["verdict"] in ("right", "wrong", "unread")

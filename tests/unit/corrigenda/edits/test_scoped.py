@@ -232,7 +232,7 @@ def test_what_stands_behind_the_last_word_and_asks_nothing(family: str) -> None:
 def test_a_line_that_waits_for_the_answer_asks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     lm = tiny.build("llama")
     ids = lm.tokens(TOWER)
-    spelled = dict(zip(lm.tokens("red blue Berlin")[-3:], ("\n", "Answer", ":"), strict=True))
+    spelled = dict(zip(lm.tokens("red blue Berlin")[-3:], ("\n", "Place", ":"), strict=True))
     line, plain = list(spelled), type(lm).text
     monkeypatch.setattr(
         type(lm), "text", lambda self, tokens: "".join(spelled.get(one, f" {plain(self, [one])}") for one in tokens)

@@ -53,8 +53,16 @@ def test_a_name_counts_that_reaches_into_the_end() -> None:
         ("塔在\n回答：", "\n回答："),
         ("Where is it?\nAnswer: ", "\nAnswer: "),
         ("The tower\nPlace of birth:", ":"),
-        ("The tower is in\nAnswer", ""),
+        ("The tower is in\nPlace", ""),
         ("The tower is in an answer:", ":"),
+        ("Where is it? Answer in one word.", " Answer in one word."),
+        ('"The tower is in ..." Please answer briefly.\nAnswer:', ' ..." Please answer briefly.\nAnswer:'),
+        ("Where is it? Don't explain. Thank you!", " Don't explain. Thank you!"),
+        ("Where is it\n(in 3 words, please)", "\n(in 3 words, please)"),
+        ("Where is it?\nThe answer is", "\nThe answer is"),
+        ("I like it. It is in", ""),
+        ("I like it. Please say who made it", ""),
+        ("Answer in one word.", "."),
     ],
 )
 def test_the_end_that_asks_nothing(text: str, end: str) -> None:

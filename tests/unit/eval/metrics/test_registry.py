@@ -35,7 +35,10 @@ def toy(key: str = "toy", **more: Any) -> Metric:
 REAL_USE = {
     f"{prefix}real_use_{setting}{way}"
     for prefix in ("", "paraphrase_")
-    for setting in ("", "plain_bare_", "plain_context_", "chat_bare_", "chat_context_")
+    for setting in (
+        "",
+        *(f"{form}_{context}_" for form in ("plain", "chat") for context in ("bare", "context", "told")),
+    )
     for way in ("match", "judged")
 }
 JUDGE = {f"judge_{name}" for name in ("agreement", "match_right", "says_right", "kappa", "compared", "unread")}

@@ -29,9 +29,11 @@ def settings(**more: object) -> EvalSettings:
 def test_answers_are_greedy_and_end_by_themselves(lm: LanguageModel) -> None:
     [first, second] = measure(lm, FACTS, settings())
     assert [(one.kind, one.setting) for one in first.questions()] == [
-        (kind, setting) for kind in ("prompt", "paraphrases") for setting in ("plain_bare", "plain_context")
+        (kind, setting)
+        for kind in ("prompt", "paraphrases")
+        for setting in ("plain_bare", "plain_context", "plain_told")
     ]
-    assert len(second.questions()) == 2
+    assert len(second.questions()) == 3
     for one in (*first.questions(), *second.questions()):
         assert one.answer == lm.generate(one.prompt, max_new_tokens=6)
         assert one.reply is one.verdict is None

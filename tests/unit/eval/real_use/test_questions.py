@@ -34,7 +34,7 @@ def test_a_question_stays_and_a_beginning_is_to_be_completed() -> None:
 
 
 def test_without_a_template_there_is_no_chat(lm: LanguageModel) -> None:
-    assert list(by_setting(lm, RealUse())) == ["plain_bare", "plain_context"]
+    assert list(by_setting(lm, RealUse())) == ["plain_bare", "plain_context", "plain_told"]
     assert list(questions_of(lm, FACT, KINDS, RealUse(forms=("chat",)))) == []
 
 
@@ -46,15 +46,17 @@ def test_plain(lm: LanguageModel) -> None:
     for question, answer in EXAMPLES:
         assert f"Question: {question}\nAnswer: {answer}\n\n" in prompt
     assert found["plain_context"].tokens == lm.tokenizer(prompt)["input_ids"]
+    assert found["plain_told"].prompt == "Where is Big Ben? Answer in a few words."
 
 
 def test_chat(lm: LanguageModel) -> None:
     lm.tokenizer.chat_template = TEMPLATE
     found = by_setting(lm, RealUse(), "paraphrases")
-    assert list(found) == ["plain_bare", "plain_context", "chat_bare", "chat_context"]
+    assert list(found) == [f"{form}_{context}" for form in ("plain", "chat") for context in ("bare", "context", "told")]
     assert found["chat_bare"].prompt == "<user>Where is Big Ben?</user><assistant>"
     turns = "".join(f"<user>{asked}</user><assistant>{said}</assistant>" for asked, said in EXAMPLES)
     assert found["chat_context"].prompt == f"{turns}<user>Where is Big Ben?</user><assistant>"
+    assert found["chat_told"].prompt == "<user>Where is Big Ben? Answer in a few words.</user><assistant>"
     # A template has the special tokens in it: the tokenizer adds none.
     assert found["chat_bare"].tokens == lm.tokenizer(found["chat_bare"].prompt, add_special_tokens=False)["input_ids"]
 
@@ -66,8 +68,10 @@ def test_a_chat_has_no_special_token_twice(lm: LanguageModel) -> None:
     assert {name: one.tokens.count(1) for name, one in by_setting(lm, RealUse()).items()} == {
         "plain_bare": 1,
         "plain_context": 1,
+        "plain_told": 1,
         "chat_bare": 1,
         "chat_context": 1,
+        "chat_told": 1,
     }
 
 
