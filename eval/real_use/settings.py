@@ -26,8 +26,8 @@ class RealUse:
 
     Attributes:
         forms: as it stands ("plain"), through the tokenizer's chat template where it has one ("chat"), or both.
-        contexts: any of: alone ("bare"), after a few other questions with their answers ("context"), before "Answer in a
-            few words." ("told").
+        contexts: any of: alone ("bare"), after a few other questions with their answers ("context"), and before "Answer
+            in a few words." ("told").
         max_new_tokens: the longest answer, where the new object has room in it; it ends at the end token alone.
         judge: who marks the answers beside the match; by default nobody.
     """
