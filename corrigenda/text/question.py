@@ -7,7 +7,7 @@ A text goes on about whom it named last: in "The tower is in Paris. The Louvre i
 import re
 
 _DOTS = "[\\s\"'`*_.:：…\\-–—)\\]”’»]*"
-_FILLER = re.compile(rf"{_DOTS}(?:\n[ \t]*\w+[ \t]*[:：]{_DOTS})?\Z")
+_FILLER = re.compile(rf"{_DOTS}(?:(?:\n|(?<=[.?!？！。])[ \t])[\s#*>]*\w+[ \t*]*[:：]{_DOTS})?\Z")
 _ENDS = re.compile(r"[.!?…][\"')\]”’»]*\s+|[。！？]\s*|\n+|;\s+|,\s+(?=(?:and|but|while|whereas)\s)")
 """Of sentences, and of clauses that may have a subject of their own."""
 _WORDS = re.compile(r"[^\W\d_]+")
@@ -28,8 +28,8 @@ _ASKS = frozenset(
     "answer brief briefly concise explain explanation please reply respond short thank thanks word words".split()
 )
 _MANNER = _ASKS | frozenset(
-    """a and as be concisely do don exactly few final for give in is it just keep me name no not nothing of one only or
-    possible response say sentence simple simply single t the to use very with without write you your""".split()
+    """a advance and as be concisely do don exactly few final for give in is it just keep me name no not nothing of one
+    only or possible response say sentence simple simply single t the to use very with without write you your""".split()
 )
 """Words of sentences that say how to answer ("Answer in one word."): all are of these, one is of `_ASKS`."""
 
@@ -48,8 +48,8 @@ def question(text: str) -> str:
 def asking(text: str) -> str:
     """A text without what may stand behind its question's last word and asks nothing.
 
-    That is dots, quotation marks and the like ('Complete this: "The tower is in the ..."'), a line of one word and a
-    colon ("Answer:"), and sentences that only say how to answer ("Answer in one word, please.").
+    That is dots, quotation marks and the like ('Complete this: "The tower is in the ..."'), a line or a sentence of one
+    word and a colon ("Answer:", "### Response:"), and sentences that only say how to answer ("Answer in one word.").
     """
     left = _FILLER.sub("", text)
     last = max((match.end() for match in _ENDS.finditer(left)), default=0)
