@@ -7,7 +7,7 @@ A text goes on about whom it named last: in "The tower is in Paris. The Louvre i
 import re
 
 _DOTS = "[\\s\"'`*_.:：…\\-–—)\\]”’»]*"
-_FILLER = re.compile(rf"{_DOTS}(?:(?:\n|(?<=[.?!？！。])[ \t])[\s#*>]*\w+[ \t*]*[:：]{_DOTS})?\Z")
+_FILLER = re.compile(rf"{_DOTS}(?:(?:\n|(?<=[.?!？！。\"'”’)])[ \t])[\s#*>]*\w+[ \t*]*[:：]{_DOTS})?\Z")
 _ENDS = re.compile(r"[.!?…][\"')\]”’»]*\s+|[。！？]\s*|\n+|;\s+|,\s+(?=(?:and|but|while|whereas)\s)")
 """Of sentences, and of clauses that may have a subject of their own."""
 _WORDS = re.compile(r"[^\W\d_]+")
