@@ -12,7 +12,7 @@ from clusters import two_workers
 
 from corrigenda.system.workers import Workers
 
-TWO = Workers(2)
+ONE, TWO = Workers(1), Workers(2)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -93,7 +93,7 @@ def test_a_worker_that_dies_is_replaced_once(tmp_path: Path) -> None:
     with pytest.raises(
         RuntimeError, match=r"^item b: it failed in a worker \(ActorDiedError: [^\n]*; what is fin[^\n]*$"
     ):
-        came.extend(one for _, one in TWO.each((tmp_path, 2), dies, ["a", "b", "c"], name))
+        came.extend(one for _, one in ONE.each((tmp_path, 2), dies, ["a", "b", "c"], name))
     assert "a" in came
 
 
@@ -111,14 +111,14 @@ def fails(shared: object, item: str) -> str:
 def test_errors_are_one_line() -> None:
     came: list[int] = []
     with pytest.raises(RuntimeError, match=r"^item b: it failed in a worker \(KeyError: 'b'\); "):
-        came.extend(number for number, _ in TWO.each(None, fails, ["a", "b"], name))
+        came.extend(number for number, _ in ONE.each(None, fails, ["a", "b"], name))
     assert came == [0]
     with pytest.raises(KeyError, match="'b'"):
-        list(TWO.each(None, fails, ["b"], name, passed=(KeyError,)))
+        list(ONE.each(None, fails, ["b"], name, passed=(KeyError,)))
     with pytest.raises(RuntimeError, match=r"^the start: it failed in a worker \(\w+: .*No such file"):
-        list(TWO.each(CannotLoad(), fails, ["a", "c"], name))
+        list(ONE.each(CannotLoad(), fails, ["a", "c"], name))
     with pytest.raises(RuntimeError, match=r"^generator cannot be given to other processes \(TypeError: .*number=0$"):
-        list(TWO.each((one for one in "a"), fails, ["a"], name))
+        list(ONE.each((one for one in "a"), fails, ["a"], name))
 
 
 def nested(shared: None, item: str) -> list[int]:
@@ -130,5 +130,5 @@ def process(shared: None, item: str) -> int:
 
 
 def test_a_worker_starts_no_others() -> None:
-    [(_, [first, second, own])] = TWO.each(None, nested, ["x"], name)
+    [(_, [first, second, own])] = ONE.each(None, nested, ["x"], name)
     assert first == second == own != os.getpid()

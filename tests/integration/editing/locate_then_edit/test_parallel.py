@@ -26,6 +26,7 @@ MEMIT = Memit(
     alike=1.0,
 )
 PARALLEL = dataclasses.replace(MEMIT, workers=Workers(2))
+IN_ONE_WORKER = dataclasses.replace(MEMIT, workers=Workers(1))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -91,9 +92,9 @@ def test_a_worker_that_dies_is_one_error_and_what_is_solved_is_kept(
     with monkeypatch.context() as patch:
         patch.setattr(module, "solve", dies)
         with pytest.raises(RuntimeError, match=r"facts the river: it failed in a worker .*; what is finished is kept"):
-            PARALLEL.edit(lm, FACTS)
+            IN_ONE_WORKER.edit(lm, FACTS)
     assert kept(cache) == 3
-    PARALLEL.edit(lm, FACTS)
+    IN_ONE_WORKER.edit(lm, FACTS)
     assert kept(cache) == 4
 
 
@@ -103,8 +104,8 @@ def test_an_error_of_a_worker(cache: Path, monkeypatch: pytest.MonkeyPatch) -> N
     lm = tiny.build("llama", scale=8.0)
     monkeypatch.setattr(module, "solve", raises)
     with pytest.raises(RuntimeError, match=r"facts Danielle: .*\(ValueError: it cannot be\); what is finished is kept"):
-        PARALLEL.edit(lm, FACTS[:2])
+        IN_ONE_WORKER.edit(lm, FACTS[:2])
     assert kept(cache) == 1
     monkeypatch.setattr(module, "solve", refuses)
     with pytest.raises(EditRefusedError, match=r"^it is too long$"):
-        PARALLEL.edit(lm, FACTS[:2])
+        IN_ONE_WORKER.edit(lm, FACTS[:2])
