@@ -112,7 +112,7 @@ def frontier(key: str, work_out: Callable[[Data], str]) -> Verdict:
 
     def found(data: Data, model: str) -> str | None:
         shown = data["digest"]["shown"]
-        sets = (shown.get(f"{model} {name}") for name in ("counterfact 300", "counterfact 100", "zsre 100"))
+        sets = (shown.get(f"{model} {name}") for name in ("counterfact 300", "counterfact 100"))
         return next((work_out(one) for one in sets if one and one["rows"].get("memit", {}).get(key)), None)
 
     return found
