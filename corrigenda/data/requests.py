@@ -18,10 +18,16 @@ from typing import Any
 
 from corrigenda.facts import Fact
 
+_TYPED = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "„": '"', "‐": "-", "–": "-", "−": "-"})
+"""Quotes and dashes as they are typed for those as they are set; NFKC makes one hyphen of two."""
+
 
 def normalised(text: str) -> str:
-    """A text as the rule compares it: Unicode NFKC, without case, with single spaces and none at the ends."""
-    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+    """A text as the rule compares it: Unicode NFKC, without case, with single spaces and none at the ends.
+
+    Typographic quotes and dashes count as those on a keyboard: "O’Brien" is "O'Brien".
+    """
+    return " ".join(unicodedata.normalize("NFKC", text).translate(_TYPED).casefold().split())
 
 
 @dataclass(frozen=True)

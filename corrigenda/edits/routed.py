@@ -318,7 +318,7 @@ class _Generate:
         """As the class's own.
 
         Raises:
-            ValueError: the prompts do not run whole, in the first forward.
+            ValueError: the prompts do not run whole, in the first forward; or guidance runs other texts beside them.
         """
         given = dict(zip(("inputs", "generation_config"), args, strict=False)) | kwargs
         cache = given.get("past_key_values")
@@ -328,7 +328,15 @@ class _Generate:
                 f"generate was given a cache of {length} tokens, and an edit is applied that is routed by the whole "
                 "prompt; call it without past_key_values"
             )
-        if given.get("prefill_chunk_size", getattr(config, "prefill_chunk_size", None)) is not None:
+        asked = {
+            name: given.get(name, getattr(config, name, None)) for name in ("guidance_scale", "prefill_chunk_size")
+        }
+        if asked["guidance_scale"] not in (None, 1):
+            raise ValueError(
+                "generate was told to run a second text beside the prompt, by guidance_scale, and an edit is applied "
+                "that is routed by the prompt of a row; call it without guidance_scale"
+            )
+        if asked["prefill_chunk_size"] is not None:
             raise ValueError(
                 "generate was told to run the prompt in pieces, and an edit is applied that is routed by the whole "
                 "prompt; call it without prefill_chunk_size"

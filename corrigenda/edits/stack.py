@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import warnings
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -253,6 +254,7 @@ class AppliedEdits(Sequence[Edit]):
         for edit in reversed([*self._open][kept:]):  # what comes before it has to be opened again first
             self._close(edit)
         for edit in wanted[kept:]:
+            _forget_compiled()
             # It is known here before anything is on the model.
             opened = self._open[edit] = Opened(edit._hooks(self._lm), next_hook())
             opened.hooks.__enter__()
@@ -261,6 +263,7 @@ class AppliedEdits(Sequence[Edit]):
         decide_on_prompts(self._lm, any(edit.decides(self._lm) for edit in self._open))
 
     def _close(self, edit: HookedEdit) -> None:
+        _forget_compiled()
         opened = self._open[edit]
         if opened.whole:
             opened.whole = False
@@ -310,3 +313,9 @@ class AppliedEdits(Sequence[Edit]):
             remove_hooks(lm.model, opened.first, opened.end)
         self._edits = list(edits)
         self.settle()
+
+
+def _forget_compiled() -> None:
+    """Has compiled code compiled anew: it does not see by itself that hooks came or went."""
+    if "torch._dynamo" in sys.modules:  # else nothing was compiled, and to load it takes seconds
+        torch.compiler.reset()

@@ -11,15 +11,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from corrigenda.data.requests import normalised
 from corrigenda.errors import KnowledgeBaseError
 
 PATIENCE = 60.0
 """Seconds that a writer waits for another."""
 APPLICATION = 0x436F7272
 """Marks the file as a knowledge base ("Corr")."""
-FORMAT = 3
+FORMAT = 4
 """The version of the tables. 1 had no generation of the vectors: they were never written anew. Up to 2 an entry did not
-say what it was solved for, and the file of vectors not whose it is."""
+say what it was solved for, and the file of vectors not whose it is. Up to 3 typographic quotes were others than typed
+ones."""
 
 # Facts keep the order in which they were last said (`place`). subject, relation, prompt and object are as
 # `corrigenda.data.requests` compares them.
@@ -64,6 +66,8 @@ ALTER TABLE vectors ADD COLUMN identity TEXT NOT NULL DEFAULT '';
 ALTER TABLE entries ADD COLUMN request TEXT NOT NULL DEFAULT '';
 UPDATE entries SET request = coalesce((SELECT request FROM facts WHERE id = fact), '');
 """
+_COMPARED = ("subject", "relation", "prompt", "object", "text")
+_FROM_3 = f"UPDATE facts SET {', '.join(f'{name} = normalised({name})' for name in _COMPARED)};"
 
 
 DAMAGED = "it is damaged: take an earlier copy, or import the facts into a new one"
@@ -168,7 +172,8 @@ class Database:
             return
         with self.changing() as connection:
             version = self._marks()[1]  # perhaps somebody else has done it meanwhile
-            for statement in f"{_FROM_1 if version < 2 else ''}{_FROM_2 if version < 3 else ''}".split(";"):
+            connection.create_function("normalised", 1, lambda text: None if text is None else normalised(text))
+            for statement in "".join((_FROM_1, _FROM_2, _FROM_3)[version - 1 :]).split(";"):
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version={FORMAT}")
 

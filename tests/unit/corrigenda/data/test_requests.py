@@ -42,6 +42,8 @@ CASES: dict[str, tuple[list[Fact], str, str]] = {
     "erased twice, and asked for again": ([ask(None), ask(None), ask("Rome")], "- r0 c1", "ooa"),
     "spelt otherwise": ([ask("Rome", subject="Ben  Nevis"), ask(" rome", subject="ben nevis")], "- r0", "ra"),
     "composed otherwise": ([ask("Rome", subject="Caf\u00e9"), ask("Rome", subject="Cafe\u0301")], "- r0", "ra"),
+    "set by a typographer": ([ask("Rome", subject="O'Brien-Ng"), ask("Oslo", subject="O’Brien‑Ng")], "- c0", "oa"),
+    "in other quotes": ([ask("Rome", subject='"Ben"'), ask("Oslo", subject="“Ben”")], "- c0", "oa"),
 }
 """Requests; which earlier one each contradicts (c) or repeats (r); whether it is active, overwritten or repeated."""
 

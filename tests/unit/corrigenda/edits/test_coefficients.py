@@ -51,6 +51,17 @@ def test_scales_coefficients_as_scaled_values_would(family: str) -> None:
     assert not any(module._forward_pre_hooks or module._forward_hooks for module in lm.model.modules())
 
 
+def test_a_model_that_was_compiled_before_hears_an_edit_and_no_longer_after_it() -> None:
+    lm = tiny.build("gpt2")
+    compiled = torch.compile(lm.model, backend="eager")
+    with torch.no_grad():
+        before = compiled(input_ids=IDS).logits
+        with edit_of(lm).applied(lm):
+            torch.testing.assert_close(compiled(input_ids=IDS).logits, logits(lm))
+            assert not torch.allclose(logits(lm), before)
+        torch.testing.assert_close(compiled(input_ids=IDS).logits, before)
+
+
 def test_edits_multiply() -> None:
     lm = tiny.build("llama")
     with edit_of(lm, {(1, 2): 3.0, (1, 5): 0.5}).applied(lm), edit_of(lm, {(1, 2): 0.5}).applied(lm):

@@ -11,6 +11,7 @@ import tiny
 import torch
 from edits_parts import origin
 from torch import Tensor
+from transformers import GenerationConfig
 
 from corrigenda import CodebookEdit, LanguageModel
 from corrigenda.edits.codebook import nearest_keys
@@ -95,6 +96,11 @@ def test_a_prompt_that_does_not_run_whole_is_refused(lm: LanguageModel) -> None:
             lm.model.generate(ids, past_key_values=copy.deepcopy(cache), max_new_tokens=2)
         with pytest.raises(ValueError, match="the prompt in pieces"):
             lm.model.generate(ids, prefill_chunk_size=2, max_new_tokens=2)
+        settings = GenerationConfig(max_new_tokens=2, guidance_scale=1.5)
+        for guided in ({"guidance_scale": 1.5, "max_new_tokens": 2}, {"generation_config": settings}):
+            with pytest.raises(ValueError, match="a second text beside the prompt"):
+                lm.model.generate(ids, **guided)
+        lm.model.generate(ids, guidance_scale=1.0, max_new_tokens=2)
         for unknown in (before, copy.deepcopy(cache)):
             with pytest.raises(ValueError, match="goes on from a cache of 4 tokens that was filled before"):
                 lm.model(input_ids=ids[:, 4:], past_key_values=unknown)

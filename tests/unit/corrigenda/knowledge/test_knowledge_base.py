@@ -214,6 +214,19 @@ def test_a_base_of_an_earlier_format_is_read_and_gets_an_identity(
     assert file.name == f"{kb.path.name}.vectors.1"
 
 
+def test_typographic_quotes_are_typed_ones_in_a_base_of_an_earlier_format(kb: KnowledgeBase) -> None:
+    set_ = Fact("O’Brien", "{}’s city is", "Rome", id="set")
+    kb.insert([set_])
+    kb._database.connection.execute("UPDATE facts SET subject = 'o’brien', prompt = '{}’s city is'")
+    kb._database.connection.execute("PRAGMA user_version=3")
+    kb.close()
+    with KnowledgeBase.open(kb.path) as again:
+        assert again.find("o'brien") == again.find("O’Brien") == (set_,)
+        typed = Fact("O'Brien", "{}'s city is", "Paris", id="typed")
+        assert again.insert([typed]) == [{"contradicts": "set"}]
+        assert again.active == (typed,)
+
+
 def test_what_is_damaged_in_an_earlier_format_is_solved_anew(kb: KnowledgeBase, lm: LanguageModel) -> None:
     kb.insert([a_fact(number) for number in range(2)], lm, MadeUp())
     as_of_format(kb, 2)
@@ -363,8 +376,8 @@ class TestFilesThatCannotBeUsed:
         assert other.read_bytes() == before
 
     def test_a_later_version(self, kb: KnowledgeBase) -> None:
-        kb._database.connection.execute("PRAGMA user_version=4")
-        with pytest.raises(KnowledgeBaseError, match="has format 4; this version of Corrigenda reads up to 3"):
+        kb._database.connection.execute("PRAGMA user_version=5")
+        with pytest.raises(KnowledgeBaseError, match="has format 5; this version of Corrigenda reads up to 4"):
             KnowledgeBase.open(kb.path)
 
     def test_an_emptied_base_beside_its_vectors(self, kb: KnowledgeBase, lm: LanguageModel) -> None:
