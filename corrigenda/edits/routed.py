@@ -209,6 +209,11 @@ def passages(lm: Editable, now: list[Passage]) -> Iterator[None]:
     without_cache: list[Tensor] = []
 
     def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if lm.alone.elsewhere:
+            raise RuntimeError(
+                f"another thread uses {lm.name}, and an edit is applied that is routed by the prompt: run a forward of "
+                "your own inside its lock (with lm.alone: ...), or call generate"
+            )
         now[:] = [_passage(lm.routing.current, by_cache, without_cache, args, kwargs)]
 
     def end(output: Any) -> None:

@@ -25,6 +25,13 @@ class OneThread:
     def __exit__(self, *_: object) -> None:
         self._lock.release()
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether another thread is inside."""
+        if free := self._lock.acquire(blocking=False):
+            self._lock.release()
+        return not free
+
     def __reduce__(self) -> tuple[type[OneThread], tuple[()]]:
         return OneThread, ()
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import warnings
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import Any
 
 import pytest
@@ -108,6 +110,28 @@ def test_a_prompt_that_does_not_run_whole_is_refused(lm: LanguageModel) -> None:
             lm.model(input_ids=ids[:, :6], position_ids=torch.tensor([[0, 1, 2, 0, 1, 2]]))
         with pytest.warns(UserWarning, match="tokens at once go on from a cache"):
             lm.model(input_ids=ids[:, 4:], past_key_values=cache)
+
+
+def test_a_forward_beside_another_thread_s_is_refused(lm: LanguageModel) -> None:
+    """Else it would take what that one was told of its prompts for its own."""
+    ids, inside, done = torch.tensor([lm.tokens(SPOKEN)]), Event(), Event()
+
+    def use() -> None:
+        with lm.alone:
+            inside.set()
+            done.wait(60)
+
+    with ThreadPoolExecutor() as pool:
+        codebook(lm).apply(lm)
+        other = pool.submit(use)
+        inside.wait(60)
+        try:
+            with pytest.raises(RuntimeError, match=r"another thread uses tiny-.*with lm\.alone"):
+                lm.model(input_ids=ids)
+        finally:
+            done.set()
+        other.result()
+        lm.model(input_ids=ids)
 
 
 def test_step_by_step_by_hand(lm: LanguageModel) -> None:
