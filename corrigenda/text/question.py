@@ -15,15 +15,6 @@ _TAGS = re.compile(r"<[^<>]*>|\[/?[A-Z_]+\]")  # of a conversation's template
 _ABBREVIATED = frozenset(
     "capt co col corp dr ft gen gov hon inc jr lt ltd mr mrs ms mt no prof rev sen sgt sr st vs".split()
 )
-_PLAIN = frozenset(
-    """a about after all also although an and answer any are as at because before between both but by can complete
-    could did do does during each every explain fill finish for from give had has have he her here his how however i
-    if in into is it its just keep let like my name near no of on once one only or our please provide q question reply
-    respond say she since so some such tell that the their then there these they think this those through to today
-    under until use was we were what when where whether which while who whom whose why will with would write yes you
-    your""".split()
-)
-"""Words that name nobody, though a sentence begins with them and so with a capital."""
 _ASKS = frozenset(
     "answer brief briefly concise explain explanation please reply respond short thank thanks word words".split()
 )
@@ -32,6 +23,14 @@ _MANNER = _ASKS | frozenset(
     only or possible response say sentence simple simply single t the to use very with without write you your""".split()
 )
 """Words of sentences that say how to answer ("Answer in one word."): all are of these, one is of `_ASKS`."""
+_PLAIN = _MANNER | frozenset(
+    """about after all also although an any are at because before between both but by can complete could did does
+    during each every fill finish from had has have he her here his how however i if into its let like my near on
+    once our provide q question she since so some such tell that their then there these they think this those
+    through today under until was we were what when where whether which while who whom whose why will would
+    yes""".split()
+)
+"""Words that name nobody, though a sentence begins with them and so with a capital."""
 
 
 def question(text: str) -> str:

@@ -19,6 +19,7 @@ from corrigenda.text.words import Names
         ("", "I like the Tower. It is in"),
         ("The Louvre is old. ", "I like the Tower. I wonder, where is it? Please answer"),
         ("", "Where is Oslo? Answer in one word."),
+        ("Rome is old. ", "Where is Oslo? Be concise. Thanks in advance!"),
         ("He is aged 30. ", "Rigi is in"),
         ("", "Dr. Smith, whom J. K. Rowling met in St. Louis, is"),
         ("", "Washington D.C. is in"),
