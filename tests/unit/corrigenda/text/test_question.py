@@ -60,7 +60,7 @@ def test_a_name_counts_that_reaches_into_the_end() -> None:
         ("The tower is in\n\n### Response:\n", "\n\n### Response:\n"),
         ("Where is it?\n\n**Answer:** ", "\n\n**Answer:** "),
         ("Where is it?\nYour answer:", "\nYour answer:"),
-        ("\"The tower is in ...\" A:", " ...\" A:"),
+        ('"The tower is in ..." A:', ' ..." A:'),
         ("The tower, built in A:", ":"),
         ("Where is it? Answer in one word.", " Answer in one word."),
         ('"The tower is in ..." Please answer briefly.\nAnswer:', ' ..." Please answer briefly.\nAnswer:'),
