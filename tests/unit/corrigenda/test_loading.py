@@ -1,6 +1,5 @@
 import json
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +61,11 @@ def out_of_reach(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["nobody/nothing", "nothing"])
-def test_hub_out_of_reach(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_out_of_reach(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, naps: list[float]) -> None:
     out_of_reach(monkeypatch, tmp_path)
-    start = time.monotonic()
     with pytest.raises(ConnectionError, match=rf"'{name}'.*127\.0\.0\.1:9 does not answer.*smollm2-135m"):
         load(name)
-    assert time.monotonic() - start < 6
+    assert sum(naps) < 6
 
 
 def test_hub_switched_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +76,7 @@ def test_hub_switched_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_hub_out_of_reach_but_cached(
-    llama: LanguageModel, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    llama: LanguageModel, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, naps: list[float]
 ) -> None:
     cache, commit = tmp_path / "cache", "0" * 40
     repository = cache / "models--somebody--something"
@@ -86,9 +84,8 @@ def test_hub_out_of_reach_but_cached(
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text(commit)
     out_of_reach(monkeypatch, cache)
-    start = time.monotonic()
     assert load("somebody/something").fingerprint == llama.fingerprint
-    assert time.monotonic() - start < 6
+    assert sum(naps) < 6
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", torch.bfloat16])

@@ -16,16 +16,14 @@ def test_offline_from_a_fresh_process(tmp_path: Path) -> None:
     pytest.importorskip("datasets")
     program = textwrap.dedent(
         """
-        import sys, time
+        import sys
         from corrigenda.data import read_facts
         assert "datasets" not in sys.modules, "datasets must be imported only when needed"
         import datasets
-        start = time.monotonic()
         try:
             read_facts("owner/name")
         except ConnectionError as error:
             print(error)
-        assert time.monotonic() - start < 5
         """
     )
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
