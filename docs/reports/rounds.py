@@ -123,7 +123,8 @@ def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
         sides = [variants[left], variants[right]]
         row: dict[str, Any] = {"left": left, "right": right, "tests": {}}
         for key in TESTED:
-            if found := paired(*(side["facts"].get(key) for side in sides), key):
+            one, other = (side["facts"].get(key) for side in sides)
+            if found := paired(one, other, key):
                 row["tests"][key] = {of: getattr(found, of) for of in ("difference", "low", "high", "p")}
         tests += row["tests"].values()
         drift, other = (after_at(side["points"][0], "perplexity_drift") for side in sides)
