@@ -19,9 +19,9 @@ from statistics import NormalDist, fmean
 from typing import Any, NamedTuple
 
 from options import FILES, OUTPUTS, asking, deadline_of, some_of
-from pages import Collected, Made, Report, made, making, read_data
+from pages import Collected, Made, Report, made, making, read_data, read_json
 from rows import after_at, corrected
-from runs import chosen, read_json, without_generation, write_others
+from runs import chosen, without_generation, write_others
 from tradeoff_memories import configured
 from transformers.utils import logging as transformers_logging
 from words import written
