@@ -31,6 +31,7 @@ from eval import EvalSettings, has_word_of, steering_report
 from jobs.lens import PARTS, Given, LensSettings
 from locate import AttentionKnockout, UnknownFactError
 from locate.flow.attributes import attribute_flow
+from locate.flow.knockout import Group
 from locate.lens.early_exit import EarlyExitSettings, early_exit
 from locate.lens.promoters import directions, promoters
 from locate.lens.words import UnknownTokenError, token_id
@@ -40,7 +41,7 @@ USES = (
     *("jobs.lens", "locate.flow.knockout", "locate.flow.attributes", "locate.lens.early_exit"),
     *("locate.lens.promoters", "editing.neurons.steer", "eval.steering", "corrigenda.data.word_lists"),
 )
-SOURCES = ("subject", "relation", "last")
+SOURCES: tuple[Group, ...] = ("subject", "relation", "last")
 OPENINGS = ("{} is", "{} was", "{} is known for", "{} is located in", "The history of {}", "Everyone knows that {}")
 """What the model goes on from, when it is asked for its own words about a subject."""
 ABOUT = 40

@@ -94,7 +94,7 @@ def negative(mean: Mean) -> dict[str, Any]:
 def summary(values: Sequence[float], shares: bool = False) -> dict[str, Any] | None:
     """The mean of independent cases; None where none was measured."""
     found = mean_of(values, shares)
-    return found and found.summary()
+    return None if found is None else found.summary()
 
 
 def by_layer(rows: Sequence[Sequence[float]], shares: bool = False) -> list[dict[str, Any] | None]:

@@ -96,6 +96,6 @@ def _labels(axes: Axes, title: str, label: str, of_layers: bool = True) -> None:
     axes.set_ylabel(label)
     if of_layers:
         axes.set_xlabel("layer")
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.locator_params(axis="x", integer=True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize="small")

@@ -1,18 +1,11 @@
 """docs/frontier.md: however it is asked, and nothing else: what editors say on paraphrases against what they leave.
 
-    python docs/reports/frontier.py collect [--models qwen2.5-coder-0.5b] [--data counterfact,zsre] [--minutes 60]
-    python docs/reports/frontier.py page
-
 Each row is an ordinary run of run.py, in one edit, in a store: what is finished is not done again. The curves come
 from one run of `scoped` whose gate is open wherever a prompt names the subject: what an entry says there is known of
 each probe, and so is what the unedited model says; where a gate opens at a threshold follows from its scores.
-`pages.py` says more of the steps.
 """
 
-from __future__ import annotations
-
 import argparse
-import time
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -20,8 +13,10 @@ from typing import Any
 
 from frontier_gates import TITLES, AskedProbe, forms_seen, scores
 from frontier_probes import ASIDE, DATA, facts_of
-from pages import ROOT, Collected, Report, keeping_option, kept, mean
-from rows import against, known
+from matplotlib.figure import Figure
+from options import OUTPUTS, asking, deadline_of, some_of
+from pages import Collected, Report, kept, mean
+from rows import against, known, row_of
 from runs import chosen, finished, how_made, relative, run
 from words import written
 
@@ -88,23 +83,20 @@ LEFT = 0.95
 # -- the first step
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    """The first step's options."""
-    parser.add_argument("--models", default="qwen2.5-coder-0.5b", help=f"comma-separated, of {', '.join(MODELS)}")
-    parser.add_argument("--data", default="", help=f"comma-separated, of {', '.join(DATA)}; by default all")
-    parser.add_argument("--rows", default="", help=f"comma-separated, of {', '.join(ROWS | TRIED)}; by default all")
-    parser.add_argument("--count", type=int, default=100, help="facts of each data set; a page has sets of several")
-    parser.add_argument("--files", type=Path, default=ROOT.parent / "shared" / "data", help="folder of the data files")
-    parser.add_argument("--store", type=Path, default=ROOT / "outputs" / NAME)
-    parser.add_argument("--minutes", type=float, default=None, help="stop after so long, to go on another time")
-    keeping_option(parser)
+options = asking(
+    *("--files", "--minutes", "--anew"),
+    models=("qwen2.5-coder-0.5b", f"comma-separated, of {', '.join(MODELS)}"),
+    data=some_of(DATA),
+    rows=some_of(ROWS | TRIED),
+    count=(100, "facts of each data set; a page has sets of several"),
+    store=OUTPUTS / NAME,
+)
 
 
 def collect(arguments: argparse.Namespace) -> Collected | None:
     """All runs and scores; None where the time was up before all was done."""
-    deadline = time.monotonic() + 60 * arguments.minutes if arguments.minutes else None
-    earlier = kept(NAME, arguments) or Collected({"sets": {}}, {})
-    sets, runs = dict(earlier.figures["sets"]), dict(earlier.runs)
+    deadline = deadline_of(arguments)
+    found = kept(NAME, arguments) or Collected({"sets": {}}, {})
     models, data = chosen(arguments.models, MODELS, "model"), chosen(arguments.data, DATA, "data set")
     for model, of in product(models, data):
         path = arguments.store / f"{of}-{arguments.count}.jsonl"
@@ -112,8 +104,8 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
             write_facts(path, facts_of(of, arguments.count, arguments.files))
         facts, place = tuple(read_facts(path)), Store(arguments.store / path.stem / model)
         name, known_rows = f"{model} {of} {len(facts)}", TRIED if of == ASIDE else ROWS
-        there_is = sets.get(name, {"rows": {}, "probes": None})
-        rows, probes = dict(there_is["rows"]), there_is["probes"]
+        one = found.figures["sets"].setdefault(name, {"rows": {}, "probes": None})
+        one |= {"model": model, "data": of, "n": len(facts)}
         for row in chosen(arguments.rows, known_rows, "row"):
             overrides = [
                 *("mode=batch", f"model={model}", f"model.dtype={MODELS[model]}", "data=facts"),
@@ -125,26 +117,11 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
                 return None
             for stored in finished(store)[:1]:
                 cases = [recomputed(Fact.from_dict(record["fact"]), record) for record in stored.cases()]
-                rows[row] = row_of(cases, stored.summary["seconds_per_edit"])
-                runs[f"{name}: {row}"] = how_made(stored)
+                one["rows"][row] = row_of(cases, stored.summary["seconds_per_edit"], KEYS)
+                found.runs[f"{name}: {row}"] = how_made(stored)
                 if row == OPEN:
-                    probes = probes_of(model, cases, arguments.files)
-        sets[name] = {"model": model, "data": of, "n": len(facts), "rows": rows, "probes": probes}
-    return Collected({"sets": sets}, runs, earlier.earlier)
-
-
-def row_of(cases: Sequence[Any], seconds: float) -> dict[str, Any]:
-    """What a run made of each fact: by metric the facts' values before and after."""
-    values = {
-        state: [{} if (one := getattr(case, state)) is None else one.values for case in cases]
-        for state in ("before", "after")
-    }
-    return {
-        "subjects": [case.fact.subject for case in cases],
-        "seconds": seconds,
-        "failed": sum(bool(case.error) for case in cases),
-        **{state: {key: [one.get(key) for one in of] for key in KEYS} for state, of in values.items()},
-    }
+                    one["probes"] = probes_of(model, cases, arguments.files)
+    return found
 
 
 def probes_of(model: str, cases: Sequence[Any], files: Path) -> dict[str, Any]:
@@ -265,14 +242,10 @@ def shares(one: Mapping[str, Any], gate: str, threshold: float) -> dict[str, Any
 
 def draw(data: Mapping[str, Any], path: Path) -> None:
     """The curves of all gates, a panel for each set, with the rows that have no gate as points."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
     shown = {name: one for name, one in data["digest"]["shown"].items() if one["gates"]}
     lines = -(-len(shown) // ACROSS)
-    figure, axes = pyplot.subplots(lines, ACROSS, figsize=(6 * ACROSS, 5 * lines), squeeze=False, layout="constrained")
+    figure = Figure(figsize=(6 * ACROSS, 5 * lines), layout="constrained")
+    axes = figure.subplots(lines, ACROSS, squeeze=False)
     for axis in axes.flat[len(shown) :]:
         axis.set_axis_off()
     for axis, (name, one) in zip(axes.flat, shown.items(), strict=False):
@@ -288,13 +261,10 @@ def draw(data: Mapping[str, Any], path: Path) -> None:
         axis.axvline(100 * LEFT, color="grey", lw=0.5)
         axis.legend(fontsize=7, loc="lower left")
     figure.savefig(path, dpi=120)
-    pyplot.close(figure)
 
 
-REPORT = Report(
-    *(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, written(NAME, SCRIPT, timed=True), digest),
-    pictures={"frontier.png": draw},
-)
+PAGE, PICTURES = written(NAME, SCRIPT, timed=True), {"frontier.png": draw}
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, PAGE, digest, PICTURES)
 
 if __name__ == "__main__":
     REPORT.main()

@@ -4,8 +4,6 @@ Each gate is a cosine of what a model makes of a probe and of its fact's prompt.
 subject in its words is kept out by every gate, and is not scored.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

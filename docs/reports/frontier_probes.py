@@ -1,14 +1,12 @@
 """The facts of docs/frontier.md, with prompts that ask something else about their subjects."""
 
-from __future__ import annotations
-
-import json
 import random
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
+from pages import read_json
 from runs import without_generation
 
 from corrigenda import Fact
@@ -72,7 +70,7 @@ def forms_of(relation: str, folder: Path) -> list[str]:
     """ParaRel's forms of a relation that end where the object stands, with ``{}`` for the subject."""
     if not (path := folder / f"{relation}.json").is_file():
         return []
-    patterns = (text.rstrip(" .") for text in json.loads(path.read_text(encoding="utf-8"))["patterns"])
+    patterns = (text.rstrip(" .") for text in read_json(path)["patterns"])
     ending = (text.removesuffix("[Y]").strip() for text in patterns if text.endswith("[Y]"))
     return [text.replace("[X]", "{}") for text in ending if text.count("[X]") == 1]
 

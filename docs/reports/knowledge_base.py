@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from statistics import median
 from typing import Any, get_args
@@ -141,9 +142,7 @@ def verified(lm: LanguageModel, folder: Path, solved: Path, facts: Sequence[Fact
 def unfolded() -> list[dict[str, Any]]:
     """For every family how far fold and forward of its unfolded FFN are from the module, in a tiny model of it."""
     sys.path.insert(0, str(ROOT / "tests"))
-    import tiny
-
-    found = []
+    tiny, found = import_module("tiny"), []
     for family in tiny.CONFIGS:
         lm = tiny.build(family)
         hidden, output = _ffn(lm, 1, [lm.tokens("the tower is in the city of Paris , the capital of France")])

@@ -15,8 +15,8 @@ from typing import Any
 from leaderboard_page import NAME, findings, not_run, plain, prepared
 from leaderboard_tables import DATA, MODELS, PARTS, TABLE, Part
 from options import FILES, OUTPUTS, ROOT, asking, deadline_of, some_of
-from pages import Collected, Report, kept
-from runs import LIKE, chosen, how_made, read_json, relative, run
+from pages import Collected, Report, kept, read_json
+from runs import LIKE, chosen, how_made, relative, run
 from words import provenance, rendered
 
 from corrigenda.runs.store import Store

@@ -1,27 +1,23 @@
 """docs/lists.md: what builds of long lists hold, say and leave, and what they take.
 
-    python docs/reports/lists.py collect [--ways scoped,memit] [--counts 300,1000]
-    python docs/reports/lists.py page
-
 Each build is an ordinary `job=build` of run.py, of the first so many facts of one list, in one folder for each way: a
-longer one solves what the shorter one did not. What is built is not built again. `pages.py` says more of the steps.
+longer one solves what the shorter one did not. What is built is not built again.
 """
 
 import argparse
-import json
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pages import ROOT, Collected, Report, keeping_option, kept, made, making
-from runs import relative
+from options import FILES, OUTPUTS, ROOT, asking, some_of
+from pages import Collected, Report, kept, made, making, read_json
+from runs import chosen, relative, without_generation
 from words import written
 
-from corrigenda.data import read_facts, write_facts
+from corrigenda.data import FactSet, read_facts, write_facts
 
 NAME, SCRIPT = "lists", "lists.py"
 WAYS: Mapping[str, str] = {"scoped": "job.how=scoped", "memit": "editor=memit"}
@@ -46,43 +42,37 @@ RECORDS = (*range(100, 1000), *range(1600, 1700))
 """Of CounterFact's file: those between trained the gate, or settings were chosen on them."""
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    """The first step's options."""
-    parser.add_argument("--model", default="qwen2.5-coder-0.5b")
-    parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--ways", default=",".join(WAYS), help="comma-separated")
-    parser.add_argument("--counts", default="300,1000", help="comma-separated, ascending")
-    parser.add_argument("--facts", type=Path, default=ROOT.parent / "shared" / "data" / "counterfact.json")
-    parser.add_argument("--work", type=Path, default=ROOT / "outputs" / NAME)
-    keeping_option(parser)
+options = asking(
+    "--anew",
+    model="qwen2.5-coder-0.5b",
+    dtype="bfloat16",
+    ways=some_of(WAYS),
+    counts=("300,1000", "comma-separated, ascending"),
+    facts=FILES / "counterfact.json",
+    work=OUTPUTS / NAME,
+)
 
 
 def collect(arguments: argparse.Namespace) -> Collected:
     """All builds."""
-    earlier = kept(NAME, arguments) or Collected({"builds": {}}, {})
-    builds, runs = dict(earlier.figures["builds"]), dict(earlier.runs)
+    found = kept(NAME, arguments) or Collected({"builds": {}}, {})
     listed = arguments.work / "facts.jsonl"
     if not listed.is_file():
-        facts = list(read_facts(arguments.facts))
-        write_facts(
-            listed,
-            [
-                replace(fact, neighbourhood=fact.neighbourhood[:NEIGHBOURS], generation=())
-                for fact in map(facts.__getitem__, RECORDS)
-            ],
-        )
-    for way in arguments.ways.split(","):
+        facts = read_facts(arguments.facts)
+        chosen_facts = FactSet(NAME, tuple(facts[record] for record in RECORDS))
+        write_facts(listed, without_generation(chosen_facts, NEIGHBOURS))
+    for way in chosen(arguments.ways, WAYS, "way"):
         for count in map(int, arguments.counts.split(",")):
             name, folder = f"{arguments.model} {way} {count}", arguments.work / arguments.model / f"{way}-{count}"
             if not (folder / "report.json").is_file():
                 with making(folder):
                     build(arguments, way, count, listed, folder / "report.json")
-            report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+            report = read_json(folder / "report.json")
             told = {key: report[key] for key in ("n_facts", "n_in_force", "n_holding", "n_solved", "seconds")}
             metrics = {key: report["metrics"][key] for key in COLUMNS if key in report["metrics"]}
-            builds[name] = {"model": arguments.model, "way": way, **told, "metrics": metrics}
-            runs[name] = made(folder)
-    return Collected({"builds": builds}, runs, earlier.earlier)
+            found.figures["builds"][name] = {"model": arguments.model, "way": way, **told, "metrics": metrics}
+            found.runs[name] = made(folder)
+    return found
 
 
 def build(arguments: argparse.Namespace, way: str, count: int, listed: Path, to: Path) -> None:
@@ -104,7 +94,7 @@ def shown(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 PAGE = written(NAME, SCRIPT, shown, timed=True)
-REPORT = Report(NAME, SCRIPT, (__doc__ or "").splitlines()[0], options, collect, PAGE)
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, PAGE)
 
 if __name__ == "__main__":
     REPORT.main()

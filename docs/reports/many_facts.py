@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from many_facts_methods import DATA, FEW_STEPS, METHODS
 from many_facts_page import NAME, SCRIPT, digest, nothing, page
 from options import OUTPUTS, asking, deadline_of, some_of
-from pages import Collected, Report, data_path, kept
-from runs import chosen, how_made, read_json, run, without_generation, write_others
+from pages import Collected, Report, data_path, kept, read_json
+from runs import chosen, how_made, run, without_generation, write_others
 
 from corrigenda import load
 from corrigenda.data import FactSet, read_facts, write_facts

@@ -86,10 +86,10 @@ def comparisons(name: str, methods: Methods, batch: int) -> list[dict[str, Any]]
     key, found = DATA[name][1], []
     for t, (left, right, of_later_batches) in itertools.product(shown_at(methods), PAIRS):
         sides = [methods.get(side, nothing()) for side in (left, right)]
-        test = paired(*(side["facts"].get(str(t)) for side in sides), key)
-        if test and not (of_later_batches and t <= batch):
-            points = tuple(point_at(side["points"], t) or {} for side in sides)
-            costs = {cost: gap([points], cost) for cost in COSTS if cost not in unsaid(methods)}
+        one, other = (side["facts"].get(str(t)) for side in sides)
+        if (test := paired(one, other, key)) and not (of_later_batches and t <= batch):
+            first, second = (point_at(side["points"], t) or {} for side in sides)
+            costs = {cost: gap([(first, second)], cost) for cost in COSTS if cost not in unsaid(methods)}
             figures = {"n": test.n, "mean": test.difference, "low": test.low, "high": test.high, "p": test.p}
             found.append({"left": left, "right": right, "t": t, **figures, "costs": costs})
     corrected(found, to="holm")

@@ -8,7 +8,6 @@ neurons lie.
 
 import argparse
 import itertools
-import json
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from neurons_findings import digest, draw_layers
 from options import FILES, OUTPUTS, asking, deadline_of
-from pages import Collected, Report, beside, made, model_by_model, of_each_model
+from pages import Collected, Report, beside, made, model_by_model, of_each_model, read_json
 from words import written
 from work import once, records
 
@@ -114,7 +113,7 @@ def known_of(lm: LanguageModel, file: Path) -> list[list[Any]]:
     fact in a wording if each token of the object is the most likely one. Facts that it knows in none of the first
     three wordings are not asked in more.
     """
-    record = json.loads(file.read_text(encoding="utf-8"))
+    record = read_json(file)
     endings = [pattern.rstrip(" .") for pattern in record["patterns"]]
     wordings = [text[: -len("[Y]")].rstrip() for text in endings if text.endswith("[Y]") and text.count("[X]") == 1]
     wordings = list(dict.fromkeys(text.replace("[X]", "{}") for text in wordings))[: MOST + 3]

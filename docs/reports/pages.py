@@ -32,7 +32,7 @@ from statistics import fmean
 from typing import Any
 
 from options import ROOT as ROOT
-from options import NotFinishedError, asking
+from options import NotFinishedError
 
 from corrigenda.intervals import interval
 from corrigenda.runs.environment import machine, versions
@@ -46,9 +46,6 @@ UNKNOWN = "unknown"
 HERE = ("--docs", "--files", "--store", "--minutes")
 """Options that say where things lie on one machine, or how long one call may take; each takes a value."""
 
-keeping_option = asking("--anew")
-"""Adds the option of a first step that begins with what its data file has (`kept`)."""
-
 Made = list[dict[str, Any]]
 """How a run was made: an entry for each time that a command worked on it."""
 
@@ -58,13 +55,13 @@ class Collected:
     """What the first step found.
 
     Attributes:
-        figures: what the page is written from; JSON values.
-        runs: how each of the runs behind them was made, by a name of the run.
+        figures: what the page is written from; JSON values. A first step that adds to what is `kept` writes into them.
+        runs: how each of the runs behind them was made, by a name of the run; the same holds for them.
         earlier: the commands of a data file that this one added to, in order; see `kept`.
     """
 
     figures: Any
-    runs: Mapping[str, Made]
+    runs: dict[str, Made]
     earlier: tuple[str, ...] = ()
 
 
@@ -195,7 +192,7 @@ def add_note(folder: Path, note: Mapping[str, Any]) -> None:
 def made(folder: Path) -> Made:
     """What `making` noted; nothing where a run is older than that."""
     path = folder / MADE
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+    return read_json(path) if path.is_file() else []
 
 
 def commit() -> str:
@@ -269,6 +266,11 @@ def read_data(name: str, docs: Path = DOCS) -> dict[str, Any]:
     path = data_path(name, docs)
     if not path.is_file():
         raise SystemExit(f"{path}: there are no data for this page yet; make them with the step 'collect'")
+    return read_json(path)
+
+
+def read_json(path: Path) -> Any:
+    """What a file of JSON has."""
     return json.loads(path.read_text(encoding="utf-8"))
 
 
@@ -292,7 +294,7 @@ def kept(name: str, arguments: argparse.Namespace) -> Collected | None:
 
     Args:
         name: of the page.
-        arguments: the options, `keeping_option` among them.
+        arguments: the options, --anew among them.
 
     Returns:
         the figures and how their runs were made, with the commands that made them; None where there is no file, and
@@ -316,7 +318,7 @@ def beside(name: str, model: str, figures: Any, runs: Mapping[str, Made], argume
         model: the model's name.
         figures: of this model.
         runs: how each of its runs was made.
-        arguments: the options, `keeping_option` among them.
+        arguments: the options, --anew among them.
 
     Returns:
         figures with "models", by name; the runs' names begin with the model's.

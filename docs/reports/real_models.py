@@ -6,7 +6,6 @@ All facts of a model are edited at once by every row.
 import argparse
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
@@ -14,10 +13,10 @@ from typing import Any
 
 from options import FILES, OUTPUTS, asking, some_of
 from pages import DOCS, Collected, Report, kept
-from rows import against, by_key, known
-from runs import chosen
+from rows import against, known, row_of
+from runs import chosen, without_generation
 from words import written
-from work import finished_rows, once
+from work import finished_rows, loaded, once
 
 from corrigenda import Fact, LanguageModel, load
 from corrigenda.data import read_facts
@@ -123,25 +122,18 @@ def collect(arguments: argparse.Namespace) -> Collected:
 
     for name, row in product(names, rows):
         once(arguments.work / name / row / "values.json", partial(find, name, row), USES)
-    earlier = kept(NAME, arguments) or Collected({"models": {}}, {})
-    found, runs = dict(earlier.figures["models"]), dict(earlier.runs)
+    found = kept(NAME, arguments) or Collected({"models": {}}, {})
     for name, row, values, how in finished_rows(arguments.work):
-        found.setdefault(name, {})[row] = values
-        runs[f"{name}: {row}"] = how
-    return Collected({"data": arguments.data.name, "first": FIRST + 1, "models": found}, runs, earlier.earlier)
+        found.figures["models"].setdefault(name, {})[row] = values
+        found.runs[f"{name}: {row}"] = how
+    found.figures.update(data=arguments.data.name, first=FIRST + 1)
+    return found
 
 
 @cache
 def facts_of(data: Path, name: str) -> tuple[Fact, ...]:
     """A model's facts."""
-    read = read_facts(data, offset=FIRST, limit=MODELS[name])
-    return tuple(replace(one, generation=(), neighbourhood=one.neighbourhood[:NEIGHBOURS]) for one in read)
-
-
-@cache
-def loaded(name: str, dtype: str = "float32") -> LanguageModel:
-    """A model; what was loaded for another row is not loaded again."""
-    return load(name, dtype=dtype)
+    return tuple(without_generation(read_facts(data, offset=FIRST, limit=MODELS[name]), NEIGHBOURS))
 
 
 def unedited(name: str, arguments: argparse.Namespace, dtype: str = "float32") -> list[Measurement]:
@@ -167,13 +159,8 @@ def values_of(name: str, row: str, arguments: argparse.Namespace) -> dict[str, A
         with edit.applied(lm):
             after = measure(lm, facts, SETTINGS, before)
     cases = [judged(*one) for one in zip(facts, before, after, strict=True)]
-    return {
-        "subjects": [fact.subject for fact in facts],
-        "seconds": seconds,
-        "failed": sum(bool(case.error) for case in cases),
-        "before": by_key([case.before.values for case in cases if case.before is not None], KEYS),
-        "after": by_key([case.after.values for case in cases], KEYS),
-        "decisions": {kind: [decisions(one, kind) for one in after] for kind in DECIDED},
+    return row_of(cases, seconds, KEYS) | {
+        "decisions": {kind: [decisions(one, kind) for one in after] for kind in DECIDED}
     }
 
 

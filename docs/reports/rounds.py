@@ -81,13 +81,12 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
     facts = picked(read_facts(path, on_error="skip"), arguments.facts)
     about = {"model": arguments.model, "data": path.name, "facts": arguments.facts, "n": len(facts)}
     about["scored"] = min(arguments.scored, len(facts))
-    earlier = kept(NAME, arguments) or Collected({**about, "variants": {}}, {})
-    if other := [key for key, value in about.items() if earlier.figures[key] != value]:
+    found = kept(NAME, arguments) or Collected({**about, "variants": {}}, {})
+    if other := [key for key, value in about.items() if found.figures[key] != value]:
         raise SystemExit(f"the data file differs in {', '.join(other)}: give --anew to write it again")
     store = arguments.store.resolve()
     written = store / "facts.jsonl"
     write_facts(written, without_generation(facts))
-    variants, runs = dict(earlier.figures["variants"]), dict(earlier.runs)
     for name in chosen(arguments.variants, VARIANTS, "variant"):
         place = Store(store / name)
         overrides = [
@@ -102,11 +101,11 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
         for stored in finished(place)[:1]:
             [point] = [point for point in points_of(stored.path) if point["t"] == len(facts)]
             by_key = {key: facts_at(stored, len(facts), key) for key in KEYS if not METRICS[key].one_value}
-            variants[name] = {"points": [point], "facts": by_key}
-            runs[name] = how_made(stored)
-    if not variants:
+            found.figures["variants"][name] = {"points": [point], "facts": by_key}
+            found.runs[name] = how_made(stored)
+    if not found.figures["variants"]:
         raise SystemExit(f"{store}: no edit succeeded")
-    return Collected(about | {"variants": variants}, runs, earlier.earlier)
+    return found
 
 
 # -- the statistics
@@ -123,7 +122,8 @@ def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
         sides = [variants[left], variants[right]]
         row: dict[str, Any] = {"left": left, "right": right, "tests": {}}
         for key in TESTED:
-            if found := paired(*(side["facts"].get(key) for side in sides), key):
+            one, other = (side["facts"].get(key) for side in sides)
+            if found := paired(one, other, key):
                 row["tests"][key] = {of: getattr(found, of) for of in ("difference", "low", "high", "p")}
         tests += row["tests"].values()
         drift, other = (after_at(side["points"][0], "perplexity_drift") for side in sides)

@@ -1,13 +1,11 @@
 """What reports make of rows: runs over the same facts, by metric the facts' values before and after."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from pages import mean
 
-from eval import METRICS
+from eval import METRICS, Case
 from eval.protocols.curves import value_at
 from eval.statistics.comparison import compare
 from eval.statistics.paired import holm
@@ -18,9 +16,24 @@ def by_key(values: Sequence[Mapping[str, float]], keys: Sequence[str]) -> dict[s
     return {key: [one.get(key) for one in values] for key in keys if any(key in one for one in values)}
 
 
+def row_of(cases: Sequence[Case], seconds: float, keys: Sequence[str]) -> dict[str, Any]:
+    """What a run made of each fact: by metric the facts' values before and after."""
+    values = {
+        state: [{} if (one := getattr(case, state)) is None else one.values for case in cases]
+        for state in ("before", "after")
+    }
+    return {
+        "subjects": [case.fact.subject for case in cases],
+        "seconds": seconds,
+        "failed": sum(bool(case.error) for case in cases),
+        **{state: by_key(found, keys) for state, found in values.items()},
+    }
+
+
 def known(row: Mapping[str, Any], state: str, key: str) -> dict[str, Any] | None:
     """The mean over the facts that have a value, and how many these are; None where none has one."""
-    return mean_known(row[state][key], row["subjects"], METRICS[key].unit == "%", METRICS[key].one_value)
+    values = row[state].get(key, [None] * len(row["subjects"]))
+    return mean_known(values, row["subjects"], METRICS[key].unit == "%", METRICS[key].one_value)
 
 
 def mean_known(

@@ -1,7 +1,6 @@
 """What reports of runs share: run.py, started in a store, which goes on where it was stopped; files of facts."""
 
 import itertools
-import json
 import os
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from options import ROOT
-from pages import UNKNOWN, Made, add_note, made, noting, numbers_in
+from pages import UNKNOWN, Made, add_note, made, noting, numbers_in, read_json
 
 from corrigenda import Fact
 from corrigenda.data import FactSet, write_facts
@@ -106,10 +105,6 @@ def chosen(given: str, known: Mapping[str, Any], what: str) -> list[str]:
     return names
 
 
-def read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
 def picked(facts: FactSet, ranges: str) -> FactSet:
     """The facts of some ranges, as "3-5,8-9": the third to the fifth, the eighth and the ninth.
 
@@ -119,9 +114,17 @@ def picked(facts: FactSet, ranges: str) -> FactSet:
     return FactSet(facts.name, tuple(facts[number - 1] for number in numbers_in(ranges, len(facts))))
 
 
-def without_generation(facts: FactSet) -> FactSet:
-    """Without the prompts for fluency: sampled texts are a large part of the time and none of the question."""
-    return FactSet(facts.name, tuple(replace(fact, generation=()) for fact in facts))
+def without_generation(facts: FactSet, neighbours: int | None = None) -> FactSet:
+    """Without the prompts for fluency: sampled texts are a large part of the time and none of the question.
+
+    Args:
+        facts: the facts.
+        neighbours: so many neighbourhood prompts of each stay; None for all.
+    """
+    return FactSet(
+        facts.name,
+        tuple(replace(fact, generation=(), neighbourhood=fact.neighbourhood[:neighbours]) for fact in facts),
+    )
 
 
 def write_others(others: Iterable[Fact], scored: Sequence[Fact], edited: Iterable[Fact], path: Path) -> Path:

@@ -19,9 +19,9 @@ from statistics import NormalDist, fmean
 from typing import Any, NamedTuple
 
 from options import FILES, OUTPUTS, asking, deadline_of, some_of
-from pages import Collected, Made, Report, made, making, read_data
+from pages import Collected, Made, Report, made, making, read_data, read_json
 from rows import after_at, corrected
-from runs import chosen, read_json, without_generation, write_others
+from runs import chosen, without_generation, write_others
 from tradeoff_memories import configured
 from transformers.utils import logging as transformers_logging
 from words import written
@@ -224,10 +224,10 @@ def paired(work: Path, data: str) -> dict[str, Any]:
     ours, found = ends.pop(AGAINST, {}), []
     for (key, theirs), metric in itertools.product(ends.items(), COMPARED):
         both = [id_ for id_ in ours if id_ in theirs]
-        sides = [[one[id_]["after"]["values"].get(metric) for id_ in both] for one in (theirs, ours)]
-        if both and None not in sides[0] + sides[1]:
-            p = paired_test(*sides, groups=[ours[id_]["fact"]["subject"] for id_ in both])
-            difference = fmean(sides[0]) - fmean(sides[1])
+        left, right = ([one[id_]["after"]["values"].get(metric) for id_ in both] for one in (theirs, ours))
+        if both and None not in left + right:
+            p = paired_test(left, right, groups=[ours[id_]["fact"]["subject"] for id_ in both])
+            difference = fmean(left) - fmean(right)
             found.append({"method": key, "metric": metric, "n": len(both), "difference": difference, "p": p})
     corrected(found, to="holm")
     return {"against": AGAINST, "rows": found} if found else {}

@@ -75,15 +75,14 @@ def collect(arguments: argparse.Namespace) -> Collected:
     for group in chosen(arguments.groups, GROUPS, "group"):
         for row in (one for one in GROUPS[group] if one in rows):
             once(arguments.work / group / row / "values.json", partial(find, group, row), USES)
-    earlier = kept(NAME, arguments) or Collected({"groups": {}}, {})
-    groups, runs = dict(earlier.figures["groups"]), dict(earlier.runs)
+    found = kept(NAME, arguments) or Collected({"groups": {}}, {})
     for group, row, values, how in finished_rows(arguments.work):
         took = sum(float(one.read_text()) for one in (arguments.work / group).glob("edits/*/seconds.json"))
-        one = groups.setdefault(group, {"rows": {}, "facts": facts_in(group, arguments), "editing": took})
-        one["rows"][row] = values
-        runs[f"{group}: {row}"] = how
-    figures = {"data": arguments.data.name, "first": edits.FIRST + 1, "model": edits.MODEL, "groups": groups}
-    return Collected(figures, runs, earlier.earlier)
+        new: dict[str, Any] = {"rows": {}, "facts": facts_in(group, arguments), "editing": took}
+        found.figures["groups"].setdefault(group, new)["rows"][row] = values
+        found.runs[f"{group}: {row}"] = how
+    found.figures.update(data=arguments.data.name, first=edits.FIRST + 1, model=edits.MODEL)
+    return found
 
 
 def facts_in(group: str, arguments: argparse.Namespace) -> list[list[dict[str, object]]]:

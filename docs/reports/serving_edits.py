@@ -1,14 +1,16 @@
 """The edits of docs/serving.md, their questions, and what transformers and PEFT answer."""
 
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from corrigenda import Edit, Fact, LanguageModel, load
+from pages import read_json
+from runs import without_generation
+from work import loaded
+
+from corrigenda import Edit, Fact, load
 from corrigenda.data import read_facts
 from corrigenda.moments.text import Text
 from corrigenda.system.files import write_json
@@ -35,8 +37,7 @@ GROUPS = {f"{name}-{n}": n for name in EDITORS for n in (TOGETHER, 1)} | {"erase
 @cache
 def facts_of(data: Path) -> tuple[Fact, ...]:
     """All facts, with the neighbours that are asked."""
-    read = read_facts(data, offset=FIRST, limit=FACTS)
-    return tuple(replace(one, generation=(), neighbourhood=one.neighbourhood[:NEIGHBOURS]) for one in read)
+    return tuple(without_generation(read_facts(data, offset=FIRST, limit=FACTS), NEIGHBOURS))
 
 
 def questions(fact: Fact) -> list[str]:
@@ -48,7 +49,7 @@ def groups_facts(group: str, work: Path, data: Path) -> list[tuple[Fact, ...]]:
     """For each edit of a group its facts; the one that is erased is the first that the unedited model says."""
     facts = facts_of(data)
     if group == "erase-1":
-        plain = json.loads((work / "none" / "transformers" / "values.json").read_text(encoding="utf-8"))["answers"]
+        plain = read_json(work / "none" / "transformers" / "values.json")["answers"]
         said = [fact for fact, [answers] in zip(facts, plain, strict=True) if says(answers[0], fact.target_true, fact)]
         return [(said[0],)]
     return [facts[:TOGETHER]] if GROUPS[group] == TOGETHER else [(fact,) for fact in facts[TOGETHER:]]
@@ -59,12 +60,6 @@ def says(answer: str, what: str | None, fact: Fact) -> bool:
     return what is not None and matches_strictly(answer, (what,), fact.target_new)
 
 
-@cache
-def loaded() -> LanguageModel:
-    """The model, in float32."""
-    return load(MODEL)
-
-
 def edits_of(group: str, work: Path, data: Path) -> Iterator[tuple[Edit, tuple[Fact, ...], Path]]:
     """The edits of a group with their facts and folders, each made once."""
     for number, facts in enumerate(groups_facts(group, work, data)):
@@ -72,7 +67,7 @@ def edits_of(group: str, work: Path, data: Path) -> Iterator[tuple[Edit, tuple[F
         if not (folder / "seconds.json").is_file():
             begun = time.perf_counter()
             editor = EDITORS.get(group.partition("-")[0], lambda: EraseNeurons(find=Neurons()))()
-            editor.edit(loaded(), list(facts)).save(folder)
+            editor.edit(loaded(MODEL), list(facts)).save(folder)
             write_json(folder / "seconds.json", time.perf_counter() - begun)
         yield Edit.load(folder), facts, folder
 
@@ -83,7 +78,7 @@ Asked = list[list[list[str]]]
 
 def in_transformers(group: str, work: Path, data: Path) -> Asked:
     """The answers with each edit of a group applied, or with none ("none": every fact by itself)."""
-    lm = loaded()
+    lm = loaded(MODEL)
     if group == "none":
         return [[lm.generate(questions(fact), TOKENS)] for fact in facts_of(data)]
     found: Asked = []

@@ -17,7 +17,9 @@ import json
 import lzma
 import random
 import re
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -89,13 +91,11 @@ def sample(model: str, folder: Path, batches: range) -> None:
     if not missing:
         return
     lm = load(model, dtype="bfloat16")
+    chat_prompt: Any = partial(lm.tokenizer.apply_chat_template, add_generation_prompt=True, return_dict=True)
     for batch in track(missing, "Sampling text"):
         asked = requests()[batch * ROWS : (batch + 1) * ROWS]
         chats = [[{"role": "user", "content": f"{one} Plain prose only, no headings and no lists."}] for one in asked]
-        prompts = [
-            lm.tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True)["input_ids"]
-            for chat in chats
-        ]
+        prompts = [chat_prompt(chat)["input_ids"] for chat in chats]
         choose = sampler(torch.Generator().manual_seed(batch), top_k=TOP_K)
         texts = [lm.tokenizer.decode(added, skip_special_tokens=True) for added in decode(lm, prompts, TOKENS, choose)]
         write_json(folder / f"{batch}.json", {"model": model, "texts": dict(zip(asked, texts, strict=True))})

@@ -72,8 +72,8 @@ options = asking(
 def collect(arguments: argparse.Namespace) -> Collected:
     """The trials of each editor that has none yet, and its curve with the settings of the best."""
     editors = chosen(arguments.editors, GRIDS, "editor")
-    earlier = kept(NAME, arguments) or Collected({}, {})
-    figures, runs = dict(earlier.figures), dict(earlier.runs)
+    found = kept(NAME, arguments) or Collected({}, {})
+    figures, runs = found.figures, found.runs
     lm, n = load(arguments.model), arguments.count
     # What both WISE learn to leave alone: with locality prompts of facts after those that are tuned on.
     unrelated = Unrelated(facts=str(arguments.facts), offset=arguments.offset + 2 * n, limit=200)
@@ -96,7 +96,7 @@ def collect(arguments: argparse.Namespace) -> Collected:
     others = f"other subjects: the {len(facts) - n} after them"
     part = Part(facts[:n], facts[n:], f"the first {n} of {arguments.fresh.name}; {others}")
     step("collect", part, editors, lambda shared, name: curve(shared, name, settings[name]))
-    return Collected(figures, runs, earlier.earlier)
+    return found
 
 
 def tune(shared: Shared, name: str) -> dict[str, Any]:

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from hydra import compose, initialize_config_module
 from hydra.utils import instantiate
-from pages import Made, add_note, made, noting
-from runs import read_json
+from pages import Made, add_note, made, noting, read_json
 from torch import Tensor
 
 from corrigenda import CodebookEdit, Edit, Fact, LanguageModel, SideMemoryEdit

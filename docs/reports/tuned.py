@@ -5,7 +5,7 @@ with the settings that were found and with the shipped ones.
 """
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -88,13 +88,15 @@ def newest(overrides: list[str], folder: Path, deadline: float | None) -> Stored
 def compared(evaluations: Mapping[str, Evaluation]) -> dict[str, Any]:
     """The figures of both ways, and how they differ on the facts that both have."""
     figures = {name: {k: v for k, v in one.metrics.items() if k in KEYS} for name, one in evaluations.items()}
-    subjects = {case.fact.id: case.fact.subject for one in evaluations.values() for case in one.cases}
+    subjects: dict[Hashable, Hashable] = {
+        case.fact.id: case.fact.subject for one in evaluations.values() for case in one.cases
+    }
     tests = {}
     for key in KEYS:
         metric = METRICS.named(key)
         # Of one edited model there is one figure of some, and none for each fact.
-        sides = [values_of_facts(metric, evaluations[name]) for name in (TUNED, SHIPPED)]
-        if not metric.one_value and (found := compare(*sides, subjects=subjects, combine=metric.combine)):
+        tuned, shipped = (values_of_facts(metric, evaluations[name]) for name in (TUNED, SHIPPED))
+        if not metric.one_value and (found := compare(tuned, shipped, subjects, metric.combine)):
             tests[key] = {name: getattr(found, name) for name in ("n", "difference", "low", "high", "p", "test")}
     return {"metrics": figures, "tests": tests}
 

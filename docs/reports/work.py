@@ -1,19 +1,25 @@
 """Work folders: what is found is kept there, with how it was made, and is not found twice."""
 
-import json
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, closing
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from options import go_on
-from pages import Made, made, making
+from pages import Made, made, making, read_json
 
-from corrigenda import Fact
+from corrigenda import Fact, LanguageModel, load
 from corrigenda.runs.folder import RunFolder
 from corrigenda.system.files import write_json
+
+
+@cache
+def loaded(name: str, dtype: str = "float32") -> LanguageModel:
+    """A model; what was loaded for another row is not loaded again."""
+    return load(name, dtype=dtype)
 
 
 def once(path: Path, find: Callable[[], Any], uses: Iterable[str] = (), deadline: float | None = None) -> Any:
@@ -27,7 +33,7 @@ def once(path: Path, find: Callable[[], Any], uses: Iterable[str] = (), deadline
         print(path.parent, file=sys.stderr)
         with making(path.parent, uses):
             write_json(path, find())
-    return json.loads(path.read_text(encoding="utf-8"))
+    return read_json(path)
 
 
 def records(
@@ -75,4 +81,4 @@ def finished_rows(work: Path) -> Iterator[tuple[str, str, Any, Made]]:
     """Of the finished rows in a work folder, GROUP/ROW/values.json: group, row, values, and what `making` noted."""
     for path in sorted(work.glob("*/*/values.json")):
         group, row = path.parts[-3:-1]
-        yield group, row, json.loads(path.read_text(encoding="utf-8")), made(path.parent)
+        yield group, row, read_json(path), made(path.parent)

@@ -6,20 +6,19 @@ what stays beside the floor: the same model in bfloat16, with no edit. Pages nam
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from options import OUTPUTS, asking
 from pages import Collected, Report, kept, made, read_data
 from rows import by_key, mean_known
-from runs import picked
+from runs import picked, without_generation
 from words import written
-from work import once
+from work import loaded, once
 
-from corrigenda import Fact, LanguageModel, load
-from corrigenda.data import FactSet, read_facts
+from corrigenda import Fact
+from corrigenda.data import read_facts
 from eval import EvalSettings, measure
 
 NAME, SCRIPT = "yardsticks", "yardsticks.py"
@@ -88,37 +87,27 @@ def collect(arguments: argparse.Namespace) -> Collected:
     wanted = arguments.only or [*SETS]  # a name may have commas
     if unknown := set(wanted) - set(SETS):
         raise SystemExit(f"no such set of facts: {', '.join(sorted(unknown))}; there are {', '.join(SETS)}")
-    earlier = kept(NAME, arguments) or Collected({}, {})
-    found, runs = dict(earlier.figures), dict(earlier.runs)
+    found = kept(NAME, arguments) or Collected({}, {})
     for name, facts in SETS.items():
         path = arguments.work / name.replace(" ", "_") / "values.json"
-        if path.is_file() or (name in wanted and name not in found):
-            found[name] = once(path, partial(values_of, facts, arguments.files), USES)
-            runs[name] = made(path.parent)
-    return Collected({name: found[name] for name in SETS if name in found}, runs, earlier.earlier)
+        if path.is_file() or (name in wanted and name not in found.figures):
+            found.figures[name] = once(path, partial(values_of, facts, arguments.files), USES)
+            found.runs[name] = made(path.parent)
+    return Collected({name: found.figures[name] for name in SETS if name in found.figures}, found.runs, found.earlier)
 
 
 def facts_of(asked: Facts, files: Path) -> list[Fact]:
     """The facts, with nothing but what is asked."""
     read = read_facts("embedded" if asked.data == "embedded" else files / f"{asked.data}.json", on_error="skip")
-    found: FactSet | list[Fact] = picked(read, asked.places)
-    if asked.page:
-        subjects = set(read_data(asked.page)["figures"]["subjects"])
-        found = [fact for fact in found if fact.subject in subjects]
-    there = slice(asked.neighbours if asked.floor else 0)
-    return [replace(fact, generation=(), neighbourhood=fact.neighbourhood[there]) for fact in found]
-
-
-@cache
-def loaded(name: str, dtype: str) -> LanguageModel:
-    """A model; what was loaded for other facts is not loaded again."""
-    return load(name, dtype=dtype)
+    found = without_generation(picked(read, asked.places), asked.neighbours if asked.floor else 0)
+    subjects = read_data(asked.page)["figures"]["subjects"] if asked.page else None
+    return [fact for fact in found if subjects is None or fact.subject in subjects]
 
 
 def values_of(asked: Facts, files: Path) -> dict[str, Any]:
     """By metric the facts' values: of the unedited model, and of it in bfloat16."""
     facts = facts_of(asked, files)
-    before = measure(loaded(asked.model, "float32"), facts, SETTINGS)
+    before = measure(loaded(asked.model), facts, SETTINGS)
     after = measure(loaded(asked.model, "bfloat16"), facts, SETTINGS, before) if asked.floor else []
     return {
         "subjects": [fact.subject for fact in facts],

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from corrigenda import ContextLengthError, Edit, EditRefusedError, Fact, LanguageModel
 from corrigenda.data import FactSet
@@ -39,7 +39,10 @@ class SupportsEdit(Protocol):
     None, and the unedited model, it returns one of all of them, which takes the previous one's place.
     """
 
-    name: ClassVar[str]
+    @property
+    def name(self) -> str:
+        """The method, in titles and records."""
+        ...
 
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> Edit:
         """One edit that makes all the facts true of the model; EditRefusedError where it cannot or will not."""
