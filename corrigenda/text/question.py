@@ -50,10 +50,13 @@ def asking(text: str) -> str:
     That is dots, quotation marks and the like ('Complete this: "The tower is in the ..."'), a line or a sentence of one
     word and a colon ("Answer:", "### Response:"), and sentences that only say how to answer ("Answer in one word.").
     """
-    left = _FILLER.sub("", text)
-    last = max((match.end() for match in _ENDS.finditer(left)), default=0)
-    words = {word.lower() for word in _WORDS.findall(left[last:])}
-    return asking(left[:last]) if last and words <= _MANNER and words & _ASKS else left
+    while True:
+        text = _FILLER.sub("", text)
+        last = max((match.end() for match in _ENDS.finditer(text)), default=0)
+        words = {word.lower() for word in _WORDS.findall(text[last:])}
+        if not (last and words <= _MANNER and words & _ASKS):
+            return text
+        text = text[:last]
 
 
 def _ends_there(text: str, match: re.Match[str]) -> bool:

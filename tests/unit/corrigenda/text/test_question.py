@@ -70,6 +70,7 @@ def test_a_name_counts_that_reaches_into_the_end() -> None:
         ("I like it. It is in", ""),
         ("I like it. Please say who made it", ""),
         ("Answer in one word.", "."),
+        ("Where is it?" + " Please." * 1100, " Please." * 1100),
     ],
 )
 def test_the_end_that_asks_nothing(text: str, end: str) -> None:
