@@ -58,25 +58,21 @@ def test_nobody_is_there() -> None:
         ask(None, url=url, retries=0)
 
 
-_PIECES = 200
-_written: list[str] = []
-
-
-def trickle(handler: BaseHTTPRequestHandler) -> None:
-    """A reply that comes piece by piece, each in time, and never ends."""
-    handler.send_response(200)
-    handler.end_headers()
-    for _ in range(_PIECES):
-        handler.wfile.write(b" ")
-        _written.append(" ")
-        time.sleep(0.02)
-
-
 def test_a_reply_that_never_ends_is_given_up(stub: Any) -> None:
-    _written.clear()
+    pieces, written = 200, []
+
+    def trickle(handler: BaseHTTPRequestHandler) -> None:
+        """A reply that comes piece by piece, each in time."""
+        handler.send_response(200)
+        handler.end_headers()
+        for piece in range(pieces):
+            handler.wfile.write(b" ")
+            written.append(piece)
+            time.sleep(0.02)
+
     stub.instead = trickle
     assert "there was no answer within 0.2 s (timeout), after 2 tries" in failure(stub, timeout=0.2)
-    assert len(_written) < _PIECES
+    assert len(written) < pieces
 
 
 def flood(handler: BaseHTTPRequestHandler) -> None:
