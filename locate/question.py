@@ -57,7 +57,7 @@ class Question:
     predicting: tuple[int, ...]
 
     def batch(self, lm: LanguageModel, rows: int = 1) -> TokenBatch:
-        """The tokens so many times, with where the prompt ends: what is routed by the prompt does not read the answer."""
+        """The tokens so many times, with where the prompt ends: what is routed by it does not read the answer."""
         return lm.batch([self.ids] * rows, [self.n_prompt] * rows)
 
     def probabilities(self, logits: Tensor) -> Tensor:

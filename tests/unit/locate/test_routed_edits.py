@@ -1,4 +1,4 @@
-"""Locators with an edit applied that looks for the prompt's end: an answer of several tokens is no part of the prompt."""
+"""Locators with an edit applied that looks for the prompt's end: an answer is no part of the prompt."""
 
 from collections.abc import Callable
 
