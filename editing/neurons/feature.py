@@ -48,7 +48,7 @@ class FeatureSteering:
         dictionary: its folder, or a hub's id (`corrigenda.dictionaries.layouts.read_dictionary`).
         layer: of the FFN, where the folder has several.
         feature: its number; None for the one whose row raises the mean log-probability of the facts' new objects most,
-            by the gradient at all tokens of their prompts.
+            by the gradient at all tokens of their prompts but the first.
         strength: the length of what is added, in lengths of the FFN's output (the mean over these tokens).
         positions: as in `CoefficientEdit`.
     """
@@ -107,6 +107,8 @@ class FeatureSteering:
             assert fact.target_new is not None
             target = encode_target(lm.tokenizer, lm.reads(fact.statement), fact.target_new, fact.joint)
             require_room(lm, fact, len(ids) + len(target))
+        if len(ids) <= FIRST:
+            raise FactRefusedError(fact, f"{self.name}: its prompt is one token, and there no dictionary looks")
         batch = lm.batch([[*ids, *target[:-1]]])
         at = torch.zeros_like(batch.input_ids, dtype=torch.bool)
         at[:, FIRST:] = True

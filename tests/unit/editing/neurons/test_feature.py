@@ -12,6 +12,7 @@ from corrigenda.errors import SettingsError, UnsupportedModelError
 from corrigenda.forward.recording import forward_logits, forward_to
 from corrigenda.prompts import encode_target
 from editing import FeatureSteering, prepare
+from editing.editor import FactRefusedError
 
 ONE = read_dictionary(DICTIONARY)
 
@@ -78,6 +79,9 @@ def test_what_it_refuses_in_a_line(lm: LanguageModel, tmp_path: Path) -> None:
     other = write_dictionary(dataclasses.replace(ONE, layer=2), tmp_path)
     with pytest.raises(UnsupportedModelError, match="mixture of experts"):
         FeatureSteering(str(other)).edit(tiny.build("mixtral"), [TOWER])
+    alone = dataclasses.replace(TOWER, subject="Eiffel", prompt="{}")
+    with pytest.raises(FactRefusedError, match="its prompt is one token, and there no dictionary looks"):
+        FeatureSteering(DICTIONARY).edit(lm, [TOWER, alone])
     lm.memory(1).values[:, 0] = 0  # nothing that it adds has a first number
     share = f"{100 * abs(float(ONE.decoder[0, 0])):.2g}"
     with pytest.raises(EditRefusedError, match=rf"span all but {share} % of the feature's row"):
