@@ -9,7 +9,8 @@ reader reads and m higher where the model says the object:
     eap_ig_activations    with the mean gradient where what the source's own module writes is z' + (k / n)(z - z')
     exact                 m(all) - m(all but the edge), by a forward of its own
 
-The first three take m to be linear in x_r. Their signs are those of the authors, whose metric is a loss.
+The first three take m to be linear in x_r. Their signs are those of the authors, whose metric is a loss. In the third
+their program takes for each edge the mean over the runs of all modules, not of the source's own alone, as here.
 """
 
 from collections.abc import Callable, Sequence
