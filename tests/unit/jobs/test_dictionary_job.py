@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny
@@ -20,7 +21,15 @@ def test_the_control_of_a_dictionary_that_is_read_is_of_its_shape(
         1, encoder, torch.zeros(40), encoder, torch.zeros(tiny.WIDTH), k=5, skip=skip, reads="input"
     )
     given = write_dictionary(one, tmp_path / "given")
-    small = {"tokens": 500, "shipped": 640, "sampled": 0, "length": 16, "held_out": 8, "batch": 64, "buffer": 256}
+    small: dict[str, Any] = {
+        "tokens": 500,
+        "shipped": 640,
+        "sampled": 0,
+        "length": 16,
+        "held_out": 8,
+        "batch": 64,
+        "buffer": 256,
+    }
     asked = DictionarySettings(dictionary=str(given), control=True, k=4, **small)
     figures = _figures(asked, lm, randomised(lm), tmp_path / "random")
     control = read_dictionary(tmp_path / "random" / "layers.1.mlp")
