@@ -26,7 +26,7 @@ from corrigenda.settings.checked import AtLeastOne, NotNegative, Positive, check
 from editing.editor import EditRefusedError, require_targets
 from editing.registry import register
 from editing.shared.entries import label_of
-from editing.shared.extending import check_previous, state_of, without
+from editing.shared.extending import Extendable, check_previous, state_of, without
 from editing.shared.layers import OneLayer
 from editing.shared.outliers import WHY
 from editing.shared.together import note_disturbance
@@ -65,7 +65,7 @@ class GraceState(EditorState):
 )
 @dataclass(frozen=True)
 @checked
-class Grace(OneLayer):
+class Grace(OneLayer, Extendable[CodebookEdit]):
     """General Retrieval Adaptors for Continual Editing.
 
     Facts are taken one after another. The key h of a fact are the coefficients that enter the layer's value matrix at
@@ -127,23 +127,9 @@ class Grace(OneLayer):
         if self.radius is None:
             self.text.sequences(lm)
 
-    @one_thread
-    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> CodebookEdit:
-        """A codebook that holds the facts.
-
-        Raises:
-            EditRefusedError: a fact asks for an erasure; or none could be edited.
-        """
-        return self.extend(lm, None, facts)
-
     @note_disturbance
     def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> CodebookEdit:
         """The codebook of an earlier edit with further facts; the earlier edit itself stays as it is.
-
-        Args:
-            lm: the model; `previous` may be applied or not.
-            previous: what to go on from.
-            facts: in the order in which they are to be edited.
 
         Raises:
             EditRefusedError: a fact asks for an erasure; `previous` is another editor's, or of another layer or model,

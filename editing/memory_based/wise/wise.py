@@ -19,7 +19,7 @@ from editing.memory_based.wise.settings import SHAPING, WiseSettings
 from editing.memory_based.wise.state import WiseState
 from editing.registry import register
 from editing.shared.contexts import contexts
-from editing.shared.extending import check_previous, state_of, without
+from editing.shared.extending import Extendable, check_previous, state_of, without
 from editing.shared.together import note_disturbance
 from editing.shared.training_rows import SideLayer
 from editing.spaces import Number, Space
@@ -42,7 +42,7 @@ from editing.spaces import Number, Space
 )
 @dataclass(frozen=True)
 @checked
-class Wise(WiseSettings):
+class Wise(WiseSettings, Extendable[SideMemoryEdit]):
     """A side memory V' beside the values V of one late-middle layer (`SideMemoryEdit` says when it answers).
 
     One class for two editors. The defaults are *not* the paper's algorithm: they are this project's variant, called
@@ -151,23 +151,11 @@ class Wise(WiseSettings):
             contexts(lm, self.prefix_lengths, self.text, self.seed)
         Coordinates.of(lm, self.resolved_layer(lm), self)
 
-    @one_thread
-    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> SideMemoryEdit:
-        """Side memories that hold the facts.
-
-        Raises:
-            EditRefusedError: as for `extend`.
-        """
-        return self.extend(lm, None, facts)
-
     @note_disturbance
     def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> SideMemoryEdit:
         """The side memories of an earlier edit with further facts; the earlier edit itself stays as it is.
 
-        Args:
-            lm: the model; `previous` may be applied to it or not.
-            previous: what to go on from, made with these hyper-parameters (those that shape the memory are checked).
-            facts: the new facts, in the order in which they are to be edited.
+        `previous` has to be made with these hyper-parameters (those that shape the memory are checked).
 
         Raises:
             EditRefusedError: a fact asks for an erasure, or its prompt has one token only; there are more facts than
