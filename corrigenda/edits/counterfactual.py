@@ -20,7 +20,6 @@ from corrigenda.edits.hooked import HookedEdit
 from corrigenda.edits.origin import require_finite
 from corrigenda.edits.retrieval import RetrievalEdit
 from corrigenda.edits.routed import RoutedLayer, passages, prompt_text
-from corrigenda.errors import WrongModelError
 from corrigenda.models.routes import MAIN, Passage
 from corrigenda.prompts import encode
 
@@ -59,22 +58,16 @@ class CounterfactualLayer(RoutedLayer):
     right: Tensor
     shown: Callable[[Editable], tuple[str, ...]]
     kind: ClassVar[str] = "counterfactual"
+    saved_tensors: ClassVar[tuple[str, ...]] = ("left", "right")
+    _misfit: ClassVar[str] = "the counterfactual edit adds {} numbers, {}'s values have {}"
 
     @property
-    def _width(self) -> int:
-        return len(self.left)
-
-    def _check(self, lm: Editable) -> None:
-        super()._check(lm)
-        mine, d_model = self.right.shape[1], lm.memory(self.layer).d_model
-        if mine != d_model:
-            raise WrongModelError(
-                f"layer {self.layer}: the counterfactual edit adds {mine} numbers, {lm.name}'s values have {d_model}"
-            )
+    def _shape(self) -> tuple[int, int]:
+        return len(self.left), self.right.shape[1]
 
     def _on(self, lm: Editable) -> PlacedLayer:
-        device = lm.memory(self.layer).weight.device
-        return PlacedLayer(self.left.to(device), self.right.to(device), self.shown(lm), lm.text)
+        left, right = super()._on(lm)
+        return PlacedLayer(left, right, self.shown(lm), lm.text)
 
     def _route(self, placed: PlacedLayer, coefficients: Tensor, passage: Passage) -> Tensor:
         texts = (prompt_text(self.kind, placed.text, passage, row) for row in range(len(coefficients)))

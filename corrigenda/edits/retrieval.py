@@ -73,6 +73,7 @@ class RetrievalEdit(TextEdit):
         "it looks up a text for each prompt, which each request has to bring along there (corrigenda ask shows it)"
     )
     saved_tensors: ClassVar[tuple[str, ...]] = ("keys",)
+    saved_settings: ClassVar[tuple[str, ...]] = ("threshold", "k", "by_subject", "encoder", "index")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "keys", self.keys.detach().float().cpu())
@@ -148,14 +149,12 @@ class RetrievalEdit(TextEdit):
 
     def _tensors(self) -> dict[str, Tensor]:
         gate = {} if self.gate is None else self.gate.tensors()
-        own = {name: getattr(self, name) for name in self.saved_tensors}
-        return own | {f"{_GATE}{name}": one for name, one in gate.items()}
+        return super()._tensors() | {f"{_GATE}{name}": one for name, one in gate.items()}
 
     def _settings(self) -> dict[str, Any]:
-        plain = {name: getattr(self, name) for name in ("threshold", "k", "by_subject", "encoder", "index")}
         gate = None if self.gate is None else self.gate.said()
         names = [list(own) for own in self.names]
-        return {**plain, "texts": list(self.texts), "names": names, "gate": gate}
+        return super()._settings() | {"texts": list(self.texts), "names": names, "gate": gate}
 
     @classmethod
     def _restore(cls, origin: Origin, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> RetrievalEdit:

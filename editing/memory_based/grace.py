@@ -18,7 +18,7 @@ from torch import Tensor
 from corrigenda import Edit, Fact, LanguageModel, Origin
 from corrigenda.data.requests import history
 from corrigenda.edits.codebook import CodebookEdit, Replace, nearest_keys, replaced
-from corrigenda.edits.state import EditorState, StoredState
+from corrigenda.edits.state import EditorState
 from corrigenda.forward.differentiable import differentiable
 from corrigenda.models.alone import one_thread
 from corrigenda.moments.text import Text
@@ -46,15 +46,6 @@ class GraceState(EditorState):
     labels: tuple[str, ...]
     members: tuple[int | None, ...]
     kind: ClassVar[str] = "grace"
-
-    def stored(self) -> StoredState:
-        """Without tensors."""
-        return StoredState(self.kind, {}, {"labels": list(self.labels), "members": list(self.members)})
-
-    @classmethod
-    def restore(cls, stored: StoredState) -> GraceState:
-        """The state that `stored` gave."""
-        return cls(tuple(stored.values["labels"]), tuple(stored.values["members"]))
 
 
 @register(

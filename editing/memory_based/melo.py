@@ -15,7 +15,7 @@ from torch import Tensor
 
 from corrigenda import BlocksEdit, Edit, Fact, LanguageModel, Origin
 from corrigenda.edits.codebook import nearest_keys
-from corrigenda.edits.state import EditorState, StoredState
+from corrigenda.edits.state import EditorState
 from corrigenda.forward.differentiable import differentiable
 from corrigenda.models.alone import one_thread
 from corrigenda.moments.text import Text
@@ -42,15 +42,6 @@ class MeloState(EditorState):
 
     labels: tuple[str, ...]
     kind: ClassVar[str] = "melo"
-
-    def stored(self) -> StoredState:
-        """Without tensors."""
-        return StoredState(self.kind, {}, {"labels": list(self.labels)})
-
-    @classmethod
-    def restore(cls, stored: StoredState) -> MeloState:
-        """The state that `stored` gave."""
-        return cls(tuple(stored.values["labels"]))
 
 
 @register(
