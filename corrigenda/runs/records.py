@@ -59,17 +59,17 @@ def records_in(folder: Path, of: str = "cases") -> Iterator[dict[str, Any]]:
         yield from _latest(records) if _some_crashed(lines.read_bytes()) else records
 
 
-def count_records(folder: Path, of: str = "cases") -> int:
+def count_records(folder: Path) -> int:
     """How many cases there are records of; those of a finished run are checked against their digest and not parsed.
 
     Raises:
         ValueError: a file is damaged.
     """
-    if check_digest(folder, of):
-        content = (folder / f"{of}.jsonl").read_bytes()
+    if check_digest(folder, "cases"):
+        content = (folder / "cases.jsonl").read_bytes()
         if not _some_crashed(content):
             return content.count(b"\n")
-    return sum(1 for _ in records_in(folder, of))
+    return sum(1 for _ in records_in(folder))
 
 
 def _some_crashed(content: bytes) -> bool:
