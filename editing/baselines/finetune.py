@@ -23,7 +23,7 @@ from editing.registry import register
 from editing.shared.epochs import in_epochs
 from editing.shared.extending import Extendable, check_previous, without
 from editing.shared.layers import OneLayer
-from editing.shared.together import deduplicate, note_disturbance, refused_alone
+from editing.shared.together import together
 from editing.shared.training_rows import Rows, RowsForward, SideLayer, target_rows
 from editing.spaces import Number, Space
 
@@ -76,9 +76,7 @@ class FineTune(OneLayer, Extendable[ValueEdit]):
     end_token: bool = True
     seed: Seed = 0
 
-    @note_disturbance
-    @deduplicate
-    @refused_alone
+    @together
     def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> ValueEdit:
         """The change of an earlier edit, learned on with further facts; the earlier edit itself stays as it is.
 

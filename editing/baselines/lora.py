@@ -25,7 +25,7 @@ from editing.registry import register
 from editing.shared.epochs import in_epochs
 from editing.shared.extending import check_previous, without
 from editing.shared.layers import last_layers
-from editing.shared.together import deduplicate, note_disturbance, refused_alone
+from editing.shared.together import together
 from editing.shared.training_facts import TrainingFacts
 from editing.shared.training_rows import Rows, RowsForward, SideLayer, target_rows
 from editing.spaces import Number, Space
@@ -70,9 +70,7 @@ class Adapter:
     unedited: TrainingFacts = field(default_factory=lambda: TrainingFacts(limit=100))
     seed: Seed = 0
 
-    @note_disturbance
-    @deduplicate
-    @refused_alone
+    @together
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit:
         """The adapter that makes all the facts hold.
 
@@ -223,9 +221,7 @@ class Lora(Adapter):
     number: AtLeastOne = 1
     stop: NotNegative = 0.02
 
-    @note_disturbance
-    @deduplicate
-    @refused_alone
+    @together
     def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> LowRankEdit:
         """The adapter of an earlier edit, trained on with further facts; the earlier edit itself stays as it is.
 

@@ -38,7 +38,7 @@ from editing.shared.contexts import contexts, require_prefixes
 from editing.shared.extending import Extendable, check_previous, present, state_of
 from editing.shared.frames import Frames
 from editing.shared.layers import ascending
-from editing.shared.together import deduplicate, note_disturbance, refused_alone
+from editing.shared.together import together
 
 
 @dataclass(frozen=True)
@@ -155,9 +155,7 @@ class ClosedForm(Extendable[ClosedFormEdit]):
         self._contexts(lm)
         self.moments(lm)
 
-    @note_disturbance
-    @deduplicate
-    @refused_alone
+    @together
     def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> ClosedFormEdit:
         """An earlier edit of this editor with further facts; the earlier edit itself stays as it is.
 

@@ -22,7 +22,7 @@ from editing.locate_then_edit.weighed import mean_energy, require_one
 from editing.registry import register
 from editing.shared.extending import Extendable, check_previous, present, state_of
 from editing.shared.layers import last_layers
-from editing.shared.together import deduplicate, note_disturbance, refused_alone
+from editing.shared.together import together
 from editing.spaces import Number, Space
 
 
@@ -125,9 +125,7 @@ class UltraEdit(Extendable[ClosedFormEdit]):
         require_one(type(self).__name__, "step", self.step, "eta", self.eta)
         require_one(type(self).__name__, "ratio", self.ratio, "weight", self.weight)
 
-    @note_disturbance
-    @deduplicate
-    @refused_alone
+    @together
     def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> ClosedFormEdit:
         """A further turn: an earlier edit of this editor with further facts; the earlier edit stays as it is.
 

@@ -24,7 +24,7 @@ from editing.registry import register
 from editing.shared.entries import EntriesState, reports_after
 from editing.shared.extending import Extendable, check_previous, state_of, without
 from editing.shared.layers import OneLayer
-from editing.shared.together import deduplicate, note_disturbance, refused_alone
+from editing.shared.together import together
 from editing.shared.training_rows import Rows, RowsForward, SideLayer, target_rows
 from editing.spaces import Number, Space
 
@@ -84,9 +84,7 @@ class Horen(OneLayer, Extendable[HopfieldEdit]):
     replace: Replace = "onwards"
     name: str = "horen"
 
-    @note_disturbance
-    @deduplicate
-    @refused_alone
+    @together
     def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> HopfieldEdit:
         """The codebook of an earlier edit with further facts; the earlier edit itself stays as it is.
 

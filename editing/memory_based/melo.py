@@ -27,7 +27,7 @@ from editing.shared.entries import label_of
 from editing.shared.epochs import in_epochs
 from editing.shared.extending import Extendable, check_previous, state_of, without
 from editing.shared.layers import OneLayer
-from editing.shared.together import deduplicate, note_disturbance, refused_alone
+from editing.shared.together import together
 from editing.shared.training_rows import Rows, RowsForward, SideLayer, target_rows
 from editing.spaces import Number, Space
 
@@ -108,9 +108,7 @@ class Melo(OneLayer, Extendable[BlocksEdit]):
         if self.radius is None:
             self.text.sequences(lm)
 
-    @note_disturbance
-    @deduplicate
-    @refused_alone
+    @together
     def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> BlocksEdit:
         """The blocks of an earlier edit and further ones; the earlier edit itself stays as it is.
 

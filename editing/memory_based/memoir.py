@@ -27,7 +27,7 @@ from editing.shared.contexts import contexts
 from editing.shared.entries import EntriesState, reports_after
 from editing.shared.extending import Extendable, check_previous, state_of, without
 from editing.shared.layers import OneLayer
-from editing.shared.together import deduplicate, note_disturbance, refused_alone
+from editing.shared.together import together
 from editing.shared.training_rows import Rows, RowsForward, SideLayer, target_rows
 from editing.spaces import Number, Space
 
@@ -101,9 +101,7 @@ class Memoir(OneLayer, Extendable[MaskedMemoryEdit]):
         contexts(lm, self.prefix_lengths, self.text, self.seed)
         self.background.sequences(lm)
 
-    @note_disturbance
-    @deduplicate
-    @refused_alone
+    @together
     def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> MaskedMemoryEdit:
         """The memory of an earlier edit with further facts; the earlier edit itself stays as it is.
 

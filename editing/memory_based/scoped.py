@@ -41,7 +41,7 @@ from editing.shared.entries import EntriesState, names_of, reports_after
 from editing.shared.extending import Extendable, check_previous, state_of, without
 from editing.shared.frames import Frames
 from editing.shared.layers import OneLayer
-from editing.shared.together import deduplicate, note_disturbance, refused_alone
+from editing.shared.together import together
 from editing.shared.training_rows import groups_of
 from editing.spaces import CLAMP, Number, Space
 
@@ -139,9 +139,7 @@ class Scoped(OneLayer, Extendable[ScopedEdit]):
         self._prefixes(lm)
         self._gate(lm)
 
-    @note_disturbance
-    @deduplicate
-    @refused_alone
+    @together
     def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> ScopedEdit:
         """The entries of an earlier edit and further ones; the earlier edit itself stays as it is.
 

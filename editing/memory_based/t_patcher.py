@@ -25,7 +25,7 @@ from editing.registry import register
 from editing.shared.entries import EntriesState, reports_after
 from editing.shared.extending import Extendable, check_previous, state_of, without
 from editing.shared.layers import OneLayer
-from editing.shared.together import deduplicate, note_disturbance, refused_alone
+from editing.shared.together import together
 from editing.shared.training_rows import Rows, RowsForward, SideLayer, groups_of, target_rows
 from editing.spaces import Number, Space
 
@@ -125,9 +125,7 @@ class TPatcher(OneLayer, Extendable[AddedNeuronsEdit]):
         lm.architecture.require_one_text(self.name)
         self.text.sequences(lm)
 
-    @note_disturbance
-    @deduplicate
-    @refused_alone
+    @together
     def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> AddedNeuronsEdit:
         """The neurons of an earlier edit and further ones; the earlier edit itself stays as it is.
 
