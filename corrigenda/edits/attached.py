@@ -11,8 +11,8 @@ says what of it is the paper's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
@@ -23,7 +23,7 @@ from torch import Tensor
 from corrigenda.edits.edit import Editable
 from corrigenda.edits.hooked import HookedEdit
 from corrigenda.edits.origin import Origin, require_finite
-from corrigenda.edits.routed import RoutedLayer, passages
+from corrigenda.edits.routed import RoutedLayer, answering
 from corrigenda.indices.index import Index, Nearest, nearest
 from corrigenda.indices.kinds import Kind, index_of
 from corrigenda.models.routes import MAIN, Passage
@@ -191,18 +191,11 @@ class AttachedEdit(HookedEdit):
         """Whether it has entries."""
         return any(map(len, self.layers))
 
-    @contextmanager
-    def _hooks(self, lm: Editable) -> Iterator[None]:
-        now: list[Passage] = []
-        with ExitStack() as stack:
-            # What is looked into runs on padding, too, and may then differ in the last bit: layers without entries
-            # are left alone.
-            asked = [layer for layer in self.layers if len(layer)]
-            if asked:
-                stack.enter_context(passages(lm, now))
-            for layer in asked:
-                stack.enter_context(layer._answering(lm, now))
-            yield
+    def _hooks(self, lm: Editable) -> AbstractContextManager[None]:
+        # What is looked into runs on padding, too, and may then differ in the last bit: layers without entries are left
+        # alone.
+        asked = [layer for layer in self.layers if len(layer)]
+        return answering(lm, asked) if asked else nullcontext()
 
     def _check(self, lm: Editable) -> None:
         for layer in self.layers:

@@ -5,8 +5,8 @@ Mitchell, Lin, Bosselut, Manning and Finn 2022, "Memory-Based Model Editing at S
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
@@ -19,7 +19,7 @@ from corrigenda.edits.edit import Editable
 from corrigenda.edits.hooked import HookedEdit
 from corrigenda.edits.origin import require_finite
 from corrigenda.edits.retrieval import RetrievalEdit
-from corrigenda.edits.routed import RoutedLayer, passages, prompt_text
+from corrigenda.edits.routed import RoutedLayer, answering, prompt_text
 from corrigenda.models.routes import MAIN, Passage
 from corrigenda.prompts import encode
 
@@ -164,14 +164,8 @@ class CounterfactualEdit(HookedEdit, RetrievalEdit):
         each = zip(self.layers, self.modules, self.left, self.right, strict=True)
         return tuple(CounterfactualLayer(*one, shown) for one in each)
 
-    @contextmanager
-    def _hooks(self, lm: Editable) -> Iterator[None]:
-        now: list[Passage] = []
-        with ExitStack() as stack:
-            stack.enter_context(passages(lm, now))
-            for part in self._parts:
-                stack.enter_context(part._answering(lm, now))
-            yield
+    def _hooks(self, lm: Editable) -> AbstractContextManager[None]:
+        return answering(lm, self._parts)
 
     def _check(self, lm: Editable) -> None:
         super()._check(lm)

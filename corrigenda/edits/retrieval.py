@@ -148,8 +148,7 @@ class RetrievalEdit(TextEdit):
         )
 
     def _tensors(self) -> dict[str, Tensor]:
-        gate = {} if self.gate is None else self.gate.tensors()
-        return super()._tensors() | {f"{_GATE}{name}": one for name, one in gate.items()}
+        return super()._tensors() | ({} if self.gate is None else self.gate.tensors(_GATE))
 
     def _settings(self) -> dict[str, Any]:
         gate = None if self.gate is None else self.gate.said()
@@ -158,8 +157,7 @@ class RetrievalEdit(TextEdit):
 
     @classmethod
     def _restore(cls, origin: Origin, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> RetrievalEdit:
-        of_gate = {name.removeprefix(_GATE): one for name, one in tensors.items() if name.startswith(_GATE)}
-        gate = None if settings["gate"] is None else Gate.restore(of_gate, settings["gate"])
+        gate = None if settings["gate"] is None else Gate.restore(tensors, settings["gate"], _GATE)
         names = tuple(tuple(own) for own in settings["names"])
         plain = {name: value for name, value in settings.items() if name not in ("gate", "names", "texts")}
         parts: dict[str, Any] = {name: tensors[name] for name in cls.saved_tensors}

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import MethodType
@@ -171,11 +171,19 @@ class RoutedEdit(RoutedLayer, HookedEdit):
         """Always."""
         return True
 
-    @contextmanager
-    def _hooks(self, lm: Editable) -> Iterator[None]:
-        now: list[Passage] = []
-        with passages(lm, now), self._answering(lm, now):
-            yield
+    def _hooks(self, lm: Editable) -> AbstractContextManager[None]:
+        return answering(lm, [self])
+
+
+@contextmanager
+def answering(lm: Editable, layers: Sequence[RoutedLayer]) -> Iterator[None]:
+    """Inside the block some layers answer, each in the rows that it decides on."""
+    now: list[Passage] = []
+    with ExitStack() as stack:
+        stack.enter_context(passages(lm, now))
+        for layer in layers:
+            stack.enter_context(layer._answering(lm, now))
+        yield
 
 
 def prompt_text(

@@ -216,15 +216,14 @@ class ScopedEdit(RoutedEdit):
         )
 
     def _tensors(self) -> dict[str, Tensor]:
-        return super()._tensors() | {f"{_GATE}{name}": one for name, one in self.gate.tensors().items()}
+        return super()._tensors() | self.gate.tensors(_GATE)
 
     def _settings(self) -> dict[str, Any]:
         return super()._settings() | {"names": [list(own) for own in self.names], "gate": self.gate.said()}
 
     @classmethod
     def _restore(cls, origin: Origin, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> ScopedEdit:
-        of_gate = {name.removeprefix(_GATE): one for name, one in tensors.items() if name.startswith(_GATE)}
-        gate = Gate.restore(of_gate, settings["gate"])
+        gate = Gate.restore(tensors, settings["gate"], _GATE)
         parts: dict[str, Any] = {name: tensors[name] for name in cls.saved_tensors}
         plain = {name: value for name, value in settings.items() if name not in ("gate", "names", "subjects")}
         # Edits that were saved before a subject could have several names have one word for word.

@@ -138,7 +138,8 @@ class Grace(OneLayer, Extendable[CodebookEdit]):
             )
         with without(lm, previous):
             side = SideLayer(lm, layer)
-            book = _Book(side, own, state.labels, self._radius(side))
+            radius = self.relative_radius * usual_distance(side, self.text) if self.radius is None else self.radius
+            book = _Book(side, own, state.labels, radius)
             rows = side.run([target_rows(lm, fact) for fact in facts])
             before = () if previous is None else previous.origin.facts
             reports = () if previous is None else previous.origin.report
@@ -158,9 +159,6 @@ class Grace(OneLayer, Extendable[CodebookEdit]):
             )
         origin = Origin.of(lm, self, [*before, *facts], [*reports, *report])
         return book.edit(origin, (*state.members, *members), self.replace, self.widen)
-
-    def _radius(self, side: SideLayer) -> float:
-        return self.relative_radius * usual_distance(side, self.text) if self.radius is None else self.radius
 
     def _add(self, side: SideLayer, book: _Book, row: Rows, fact: Fact) -> tuple[dict[str, Any], int | None]:
         """Adds one fact; returns its report and its entry. The codebook is as it was where the fact is refused."""
@@ -188,7 +186,7 @@ class Grace(OneLayer, Extendable[CodebookEdit]):
         else:
             figures["rule"] = "split"
             radius, others = distance / 2, distance / 2 * (1 - 1e-5)
-        value, losses = self._learn(forward, side, start)
+        value, losses = learn_value(forward, side, start, self.replace, self.steps, self.lr, self.stop)
         loss = min(losses) if math.isfinite(losses[-1]) else math.nan
         figures |= {"steps": len(losses) - 1}
         if not math.isfinite(loss):
@@ -208,9 +206,6 @@ class Grace(OneLayer, Extendable[CodebookEdit]):
             assert entry is not None
             book.radii[entry] = others
         return figures, book.append(key, value, radius, label)
-
-    def _learn(self, forward: RowsForward, side: SideLayer, start: Tensor) -> tuple[Tensor, list[float]]:
-        return learn_value(forward, side, start, self.replace, self.steps, self.lr, self.stop)
 
 
 @differentiable()
