@@ -1,6 +1,6 @@
 """What editors share that go on from an earlier edit of their own: the checks, the model without it, or with it."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Generic, TypeVar
@@ -16,7 +16,7 @@ Kind = TypeVar("Kind", bound=Edit)
 Made = TypeVar("Made", bound=Edit, covariant=True)
 
 
-class Extendable(ABC, Generic[Made]):
+class Extendable(Generic[Made]):
     """An editor that goes on from its own edits; an edit of some facts alone goes on from none."""
 
     @one_thread

@@ -55,7 +55,7 @@ class Wise(WiseSettings, Extendable[SideMemoryEdit]):
     with the mean over the target's tokens and over the rows of each kind; D is the routing score, and L_a the margin
     loss. The gradient reaches only the shard's random subspace: a share `rho` of the entries. Of `shards` shards each
     takes `edits_per_shard` facts; they are merged into one side memory (*merge*, by TIES), or there are several side
-    memories (*retrieve*: the one with the highest score answers; `ShardSettings.variant`). A side memory answers
+    memories (*retrieve*: the one with the highest score answers; `WiseSettings.variant`). A side memory answers
     prompts with D > epsilon.
 
     **Every departure of ``wise_whitened`` from the paper.** Each is a setting.
@@ -130,7 +130,7 @@ class Wise(WiseSettings, Extendable[SideMemoryEdit]):
     fact wins, its report says which it ``contradicts``, and the older one is not trained on or counted any more. Where
     the loss is not finite everything stops: the memory stays as it was before that fact, whose report says so.
 
-    The hyper-parameters are those of `WiseSettings`, in its groups, and:
+    The hyper-parameters are those of `WiseSettings`, and:
 
     Attributes:
         name: what results call the editor.
