@@ -65,12 +65,7 @@ class SideMemoryEdit(RoutedEdit):
 
     @classmethod
     def of(
-        cls,
-        memory: FFNMemory,
-        origin: Origin,
-        deltas: Tensor,
-        epsilons: Tensor,
-        state: EditorState | None = None,
+        cls, memory: FFNMemory, origin: Origin, deltas: Tensor, epsilons: Tensor, state: EditorState | None = None
     ) -> SideMemoryEdit:
         """Side memories of one layer of a model."""
         return cls(origin, memory.layer, memory.path, deltas, epsilons, state=state)

@@ -56,7 +56,9 @@ def records_in(folder: Path, of: str = "cases") -> Iterator[dict[str, Any]]:
     lines = folder / f"{of}.jsonl"
     if lines.is_file():
         records = read_lines(lines, seals=not finished)
-        yield from _latest(records) if _some_crashed(lines.read_bytes()) else records
+        if _some_crashed(lines.read_bytes()):
+            records = iter({_key(record): record for record in records}.values())
+        yield from records
 
 
 def count_records(folder: Path) -> int:
@@ -75,11 +77,6 @@ def count_records(folder: Path) -> int:
 def _some_crashed(content: bytes) -> bool:
     """Whether there may be a case that was tried twice; a text that happens to look so costs time and no more."""
     return json.dumps({"error": CRASHED})[1:-2].encode() in content
-
-
-def _latest(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The last record of each case, in the order of the first ones."""
-    return iter({_key(record): record for record in records}.values())
 
 
 def _key(record: dict[str, Any]) -> str:
