@@ -100,9 +100,11 @@ class Adapter:
     def _config(self, common: dict[str, Any], steps: int) -> Any:
         """PEFT's configuration: what is common to all, and what is this editor's; `steps` are taken at most."""
 
-    @abstractmethod
     def _step(self, adapted: Any, optimiser: torch.optim.Optimizer, loss: Tensor, number: int) -> None:
         """Takes a step, from 1 on, down a loss."""
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
 
     @abstractmethod
     def _factors(self, module: Any) -> Factors:
@@ -250,11 +252,6 @@ class Lora(Adapter):
         from peft import LoraConfig  # slow to import
 
         return LoraConfig(r=self.rank, **common)
-
-    def _step(self, adapted: Any, optimiser: torch.optim.Optimizer, loss: Tensor, number: int) -> None:
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
 
     def _factors(self, module: Any) -> Factors:
         left, right = module.lora_A[OWN_ADAPTER].weight, module.lora_B[OWN_ADAPTER].weight
