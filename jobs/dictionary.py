@@ -29,7 +29,8 @@ class DictionarySettings(DictionaryTraining):
 
     Attributes:
         dictionary: the folder or the hub's id of one that there is (docs/locating.md); None to train one.
-        control: whether one is also trained on a model of the same shape with random weights.
+        control: whether one is also trained on a model of the same shape with random weights; of a dictionary that is
+            read one of its layer and its sizes (its k, too, where it has one).
         picture: the suffix of pictures.
     """
 
@@ -71,9 +72,11 @@ def _figures(asked: DictionarySettings, lm: LanguageModel, of: LanguageModel, pl
         return DictionaryFigures.load(place)
     texts, held = asked.texts(lm)
     curve: list[dict[str, float]] = []
-    if asked.dictionary is not None and of is lm:
-        one = read_dictionary(asked.dictionary, asked.layer)
-    else:
+    one = None if asked.dictionary is None else read_dictionary(asked.dictionary, asked.layer)
+    if one is None or of is not lm:
+        if one is not None:  # its control is of its shape
+            k = one.k or asked.k
+            asked = dataclasses.replace(asked, layer=one.layer, reads=one.reads, features=one.n_features, k=k)
         trained, curve = asked.train(of, texts)
         one = read_dictionary(write_dictionary(trained, place))
     figures = measure_dictionary(of, one, held, curve)

@@ -13,7 +13,7 @@ from corrigenda.facts import as_fact
 from corrigenda.forward import answering
 from corrigenda.forward.recording import forward_logits
 from corrigenda.models.alone import one_thread
-from corrigenda.prompts import encode, encode_target, slot_in, subject_span
+from corrigenda.prompts import TokenBatch, encode, encode_target, slot_in, subject_span
 from corrigenda.settings.checked import Count, check_value
 from corrigenda.text.display import quoted
 
@@ -55,6 +55,10 @@ class Question:
     answer: str
     answer_ids: tuple[int, ...]
     predicting: tuple[int, ...]
+
+    def batch(self, lm: LanguageModel, rows: int = 1) -> TokenBatch:
+        """The tokens so many times, with where the prompt ends: what is routed by it does not read the answer."""
+        return lm.batch([self.ids] * rows, [self.n_prompt] * rows)
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """The probability of each of the answer's tokens, (row, token), from logits (row * token, vocabulary)."""

@@ -6,6 +6,7 @@ from typing import Literal, Protocol, get_args
 
 from corrigenda.data.factset import FactSet
 from corrigenda.data.read import check_range
+from corrigenda.data.requests import normalised
 from corrigenda.facts import Fact
 
 Part = Literal["tune", "score"]
@@ -16,7 +17,7 @@ TUNE_SHARE = 0.2
 
 def part_of(fact: Fact) -> Part:
     """The part that a fact belongs to: by a hash of its subject, so it is the same in every file and every run."""
-    digest = hashlib.sha256(_normalised(fact.subject).encode()).digest()
+    digest = hashlib.sha256(normalised(fact.subject).encode()).digest()
     return "tune" if int.from_bytes(digest[:8], "big") < TUNE_SHARE * 2**64 else "score"
 
 
@@ -79,15 +80,11 @@ class Identified(Protocol):
 def overlaps(tuned: Sequence[Identified], scored: Sequence[Fact]) -> list[tuple[Fact, str]]:
     """The facts for scoring that were tuned on, each with what says so: "the id" or "the subject"."""
     ids = {fact.id for fact in tuned}
-    subjects = {_normalised(fact.subject) for fact in tuned}
+    subjects = {normalised(fact.subject) for fact in tuned}
     found = []
     for fact in scored:
         if fact.id in ids:
             found.append((fact, "the id"))
-        elif _normalised(fact.subject) in subjects:
+        elif normalised(fact.subject) in subjects:
             found.append((fact, "the subject"))
     return found
-
-
-def _normalised(subject: str) -> str:
-    return " ".join(subject.split()).casefold()

@@ -14,7 +14,7 @@ import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -24,6 +24,8 @@ from torch.nn.functional import embedding_bag, linear
 
 from corrigenda.errors import UnsupportedModelError, WrongModelError
 from corrigenda.models.bare import BareModel
+from corrigenda.models.routes import Passage, Routes
+from corrigenda.models.sites import entering
 from corrigenda.system.files import bytes_of
 
 FIRST = 1
@@ -156,14 +158,30 @@ class FeatureDictionary:
 
     @contextmanager
     def spliced(self, lm: BareModel) -> Iterator[None]:
-        """Inside the block y stands in the place of the FFN's output, at all positions of a text but the first."""
+        """Inside the block y stands in the place of the FFN's output, at all positions of a text but the first.
+
+        So it does in a forward that goes on from a cache: which of a text's tokens a position holds is told by the
+        attention mask. A forward with another mask than (batch, position) is refused with a ValueError.
+        """
+        now: list[Tensor] = []
+
+        def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            tokens = next(x for x in (*args[:1], *map(kwargs.get, ("input_ids", "inputs_embeds"))) if x is not None)
+            cache, mask, width = kwargs.get("past_key_values"), kwargs.get("attention_mask"), tokens.shape[1]
+            past = 0 if cache is None else int(cache.get_seq_length())
+            if mask is None:
+                mask = torch.ones(len(tokens), past + width, device=tokens.device)
+            elif not isinstance(mask, Tensor) or mask.ndim != 2:
+                raise ValueError(f"{self.name} in an FFN's place needs a two-dimensional attention mask")
+            now[:] = [Passage(Routes(), mask.long(), width, past > 0).place > FIRST]
 
         def change(given: Tensor, output: Tensor) -> Tensor:
-            read = self.read_of(given, output)
-            return torch.cat([output[:, :FIRST], self(read[:, FIRST:]).to(output)], 1)
+            inside, changed = now[0].to(output.device), output.clone()
+            changed[inside] = self(self.read_of(given, output)[inside]).to(output)
+            return changed
 
         self.require(lm)
-        with lm.memory(self.layer).respond(change):
+        with entering(lm.model, begin), lm.memory(self.layer).respond(change):
             yield
 
 

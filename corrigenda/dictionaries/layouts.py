@@ -27,7 +27,9 @@ HOOK = re.compile(r"(?:^|\.)(?:layers|h)\.(\d+)\.mlp$")
 """The hook point of an FFN as a module's name, as transformers has it."""
 BLOCK = re.compile(r"blocks\.(\d+)\.(.+)")
 """A hook point in TransformerLens's names."""
-INPUTS, OUTPUTS = ("mlp.hook_in", "ln2.hook_normalized"), ("hook_mlp_out", "mlp.hook_out", "ln2_post.hook_normalized")
+INPUT, OUTPUTS = "mlp.hook_in", ("hook_mlp_out", "mlp.hook_out")
+NORMALIZED = "hook_normalized"
+"""Of TransformerLens's norms what is there before their own weights, which is not what the FFN reads."""
 PLAIN: dict[str, tuple[Any, ...]] = {
     "normalize_activations": (None, "none"),
     "reshape_activations": (None, "none"),
@@ -207,8 +209,10 @@ def _hooked(read: _Read, hook: str, named: bool = False) -> tuple[int, str, bool
     if found := HOOK.search(hook):
         return _layer(read, int(found[1])), "", False
     found = BLOCK.fullmatch(hook)
-    if found and found[2] in (*INPUTS, *OUTPUTS):
-        return _layer(read, int(found[1])), "input" if found[2] in INPUTS else "output", found[2] != "mlp.hook_out"
+    if found and found[2] in (INPUT, *OUTPUTS):
+        return _layer(read, int(found[1])), "input" if found[2] == INPUT else "output", found[2] != "mlp.hook_out"
+    if found and found[2].endswith(NORMALIZED):
+        raise read.refuse(f"the hook point {hook!r} lies before the norm's own weights", "name one of the FFN itself")
     if named and read.layer is not None and not found and "." not in hook:
         return read.layer, "", False
     raise read.refuse(

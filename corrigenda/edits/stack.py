@@ -8,6 +8,8 @@ import warnings
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
+from types import MethodType
 from typing import Any
 
 import torch
@@ -261,6 +263,7 @@ class AppliedEdits(Sequence[Edit]):
             opened.end = next_hook()
             opened.whole = True
         decide_on_prompts(self._lm, any(edit.decides(self._lm) for edit in self._open))
+        _say_what_is_not_saved(self._lm, [edit.kind for edit in self._edits if not edit.in_weights])
 
     def _close(self, edit: HookedEdit) -> None:
         _forget_compiled()
@@ -313,6 +316,40 @@ class AppliedEdits(Sequence[Edit]):
             remove_hooks(lm.model, opened.first, opened.end)
         self._edits = list(edits)
         self.settle()
+
+
+def _say_what_is_not_saved(lm: Editable, kinds: Sequence[str]) -> None:
+    """Has the model's own `save_pretrained` warn while edits of some kinds are applied that it does not write."""
+    own = lm.model.__dict__.get("save_pretrained")
+    before = own.__func__.before if isinstance(getattr(own, "__func__", None), _Saving) else own
+    if kinds:
+        lm.model.save_pretrained = MethodType(_Saving(tuple(kinds), before), lm.model)
+    elif before is not None:
+        lm.model.save_pretrained = before
+    else:
+        lm.model.__dict__.pop("save_pretrained", None)
+
+
+@dataclass(frozen=True, eq=False)
+class _Saving:
+    """`save_pretrained` of a model that edits are applied to which lie beside its weights.
+
+    Attributes:
+        kinds: of these edits.
+        before: what was put in the place of its class's `save_pretrained`; None for nothing.
+    """
+
+    kinds: tuple[str, ...]
+    before: Any
+
+    def __call__(self, model: Any, *args: Any, **kwargs: Any) -> Any:
+        """As the class's own."""
+        warnings.warn(
+            f"edits of kind {', '.join(self.kinds)} are applied that are not in the weights: model.save_pretrained "
+            "writes the model without them; save them as edits (edit.save)",
+            stacklevel=2,
+        )
+        return (partial(type(model).save_pretrained, model) if self.before is None else self.before)(*args, **kwargs)
 
 
 def _forget_compiled() -> None:

@@ -27,6 +27,7 @@ import xxhash
 from torch import Tensor, nn
 
 from corrigenda import Fact, LanguageModel
+from corrigenda.data.requests import normalised
 from corrigenda.forward.differentiable import differentiable
 from corrigenda.models.alone import one_thread
 from corrigenda.settings.checked import AtLeastOne, Count, NotNegative, Positive, Seed, ShareBelowOne, checked
@@ -268,10 +269,10 @@ class _Training(Generic[N]):
     def _parts(self, editor: str) -> tuple[list[int], list[int]]:
         """The numbers of the facts to train on, and of those that are held out, which share no subject."""
         facts = self._task.facts
-        subjects = sorted({fact.subject.casefold() for fact in facts})
+        subjects = sorted({normalised(fact.subject) for fact in facts})
         random.Random(self._asked.seed).shuffle(subjects)
         aside = {*subjects[: max(1, round(self._asked.held_out * len(subjects)))]}
-        held = [number for number, fact in enumerate(facts) if fact.subject.casefold() in aside]
+        held = [number for number, fact in enumerate(facts) if normalised(fact.subject) in aside]
         train = [number for number in range(len(facts)) if number not in {*held}]
         if not train:
             raise ValueError(f"{editor}: facts about two subjects at least are needed, one is held out")

@@ -185,7 +185,7 @@ def build_prompts(
     if position != "last":
         rows += [_kept(lm, fact, number, kept_prompt, kept_position, position) for number, fact in enumerate(facts)]
     _require_memory(lm, facts, sum(len(row.targets) for row in rows))
-    batch = lm.batch([row.ids for row in rows])
+    batch = lm.batch([row.ids for row in rows], [len(row.ids) - len(row.targets) + 1 for row in rows])
     predicts = torch.zeros(batch.input_ids.shape, dtype=torch.bool)
     for place, row in enumerate(rows):
         predicts[place, row.predicting : row.predicting + len(row.targets)] = True

@@ -86,7 +86,7 @@ class Shift(OneLayer):
         with refusing_long(fact):
             target = encode_target(lm.tokenizer, prompt, fact.target_new, fact.joint)
         require_room(lm, fact, len(ids) + len(target))
-        batch = lm.batch([[*ids, *target[:-1]]])
+        batch = lm.batch([[*ids, *target[:-1]]], [len(ids)])
         at = torch.zeros_like(batch.input_ids, dtype=torch.bool)
         at[0, len(ids) - 1 :] = True
         with lm.memory(layer).capture(at) as seen, reading_states(lm, [layer]) as after:

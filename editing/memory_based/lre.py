@@ -172,8 +172,8 @@ def _with_object(fact: Fact, samples: Sequence[Fact]) -> list[Fact]:
 
 
 def _asked_as(fact: Fact, samples: Sequence[Fact]) -> list[Fact]:
-    """The samples, asked by a fact's prompt."""
-    return [Fact(each.subject, fact.prompt, None, each.target_true) for each in samples]
+    """The samples, asked by a fact's prompt, and joined to it as its own object is."""
+    return [Fact(each.subject, fact.prompt, None, each.target_true, joint=fact.joint) for each in samples]
 
 
 def _others(fact: Fact, samples: Sequence[Fact]) -> list[Fact]:

@@ -48,7 +48,7 @@ class FeatureSteering:
         dictionary: its folder, or a hub's id (`corrigenda.dictionaries.layouts.read_dictionary`).
         layer: of the FFN, where the folder has several.
         feature: its number; None for the one whose row raises the mean log-probability of the facts' new objects most,
-            by the gradient at all tokens of their prompts.
+            by the gradient at the tokens at which the edit acts, but the first of a prompt.
         strength: the length of what is added, in lengths of the FFN's output (the mean over these tokens).
         positions: as in `CoefficientEdit`.
     """
@@ -101,15 +101,18 @@ class FeatureSteering:
         return one
 
     def _at(self, lm: LanguageModel, layer: int, fact: Fact) -> OutputGradients:
-        """The FFN's output at a fact's tokens but the first, and how the new object's log-probability goes with it."""
+        """The FFN's output at the tokens that count, and how the new object's log-probability goes with it."""
         with refusing_long(fact):
             ids = lm.tokens(fact.statement)
             assert fact.target_new is not None
             target = encode_target(lm.tokenizer, lm.reads(fact.statement), fact.target_new, fact.joint)
             require_room(lm, fact, len(ids) + len(target))
-        batch = lm.batch([[*ids, *target[:-1]]])
+        first = FIRST if self.positions == "all" else len(ids) - 1
+        if len(ids) <= first:
+            raise FactRefusedError(fact, f"{self.name}: its prompt is one token, and there no dictionary looks")
+        batch = lm.batch([[*ids, *target[:-1]]], [len(ids)])
         at = torch.zeros_like(batch.input_ids, dtype=torch.bool)
-        at[:, FIRST:] = True
+        at[:, first:] = True
 
         def said(logits: Tensor) -> Tensor:
             logs = logits[-len(target) :].float().log_softmax(-1)

@@ -9,7 +9,8 @@ reader reads and m higher where the model says the object:
     eap_ig_activations    with the mean gradient where what the source's own module writes is z' + (k / n)(z - z')
     exact                 m(all) - m(all but the edge), by a forward of its own
 
-The first three take m to be linear in x_r. Their signs are those of the authors, whose metric is a loss.
+The first three take m to be linear in x_r. Their signs are those of the authors, whose metric is a loss. In the third
+their program takes for each edge the mean over the runs of all modules, not of the source's own alone, as here.
 """
 
 from collections.abc import Callable, Sequence
@@ -138,16 +139,16 @@ def attribute(task: Ablation, method: Method, steps: int) -> Tensor:
 
 @torch.no_grad()
 def exact(task: Ablation, edges: Sequence[int]) -> Tensor:
-    """The exact scores of some edges, (n,): m(all) - m(all but the edge), a forward each."""
+    """The exact scores of some edges, (n,) in float32: m(all) - m(all but the edge), a forward each."""
     graph, chosen = task.graph, torch.tensor(edges, dtype=torch.long)
-    found = task.clean.new_zeros(len(chosen))
+    found = torch.zeros(len(chosen), device=task.clean.device)
     layers = graph.edges[chosen, 0] // (3 * graph.n_heads + 1)
     for layer in layers.unique().tolist():  # the layers below are as in the prompt
         among = layers == layer
         kept = torch.ones(int(among.sum()) + 1, graph.n_edges, dtype=torch.bool)
         kept[:-1].scatter_(1, chosen[among, None], False)
         values = task.values(kept, graph.first_head(layer))
-        found[among] = values[-1] - values[:-1]
+        found[among] = (values[-1] - values[:-1]).float()
     return found
 
 

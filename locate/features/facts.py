@@ -195,8 +195,8 @@ class Features:
         before, error = _activations(lm, one, question)
         after = None
         if edit is not None:
-            with edit.applied(lm):
-                after, _ = _activations(lm, one, question)
+            with edit.applied(lm):  # which may put text before the prompt
+                after, _ = _activations(lm, one, ask(lm, fact, question.answer_ids))
         rows = [row for side in (before, after) if side is not None for row in side]
         numbers = sorted({number for row in rows for number, _ in _largest(row, self.top)})
         described = describe(lm, one, numbers, self.words, self.contexts, self.tokens)
@@ -224,7 +224,8 @@ def fact_features(
 def _activations(lm: LanguageModel, one: FeatureDictionary, question: Question) -> tuple[Tensor, Tensor]:
     """The activations at `PLACES`, and the error there."""
     places = [question.subject[1] - 1, question.n_prompt - 1]
-    given, output = (each[0, places].float() for each in ffn_states(lm, one.layer, lm.batch([list(question.ids)])))
+    batch = lm.batch([list(question.ids[: question.n_prompt])])
+    given, output = (each[0, places].float() for each in ffn_states(lm, one.layer, batch))
     read = one.read_of(given, output)
     require_numbers(lm, question, [read, output])
     return one.encode(read).cpu(), ((output - one(read)).norm(dim=1) / output.norm(dim=1)).cpu()

@@ -125,7 +125,7 @@ def measure_dictionary(
 
     Raises:
         UnsupportedModelError: as `FeatureDictionary.require` says.
-        ValueError: the model gives no finite numbers.
+        ValueError: the model gives no finite numbers, or its FFN does nothing there.
         WrongModelError: the dictionary does not fit the model.
     """
     one.require(lm)
@@ -141,6 +141,11 @@ def measure_dictionary(
         firing += (one.encode(read) > 0).sum(0).cpu()
     variance = squares - float(mean.square().sum()) / n
     losses = _losses(lm, one, texts, mean / n)
+    if variance == 0 or losses[2] == losses[0]:
+        raise ValueError(
+            f"the FFN of layer {one.layer} of {lm.name} does nothing over these texts, so that {one.name} has nothing "
+            "to hold; take another layer"
+        )
     figures = [1 - error / variance, *losses]
     if not all(map(math.isfinite, figures)):
         raise ValueError(f"{lm.name} gives no numbers (NaN or infinity) with {one.name}; is it wrecked?")

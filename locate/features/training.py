@@ -123,7 +123,7 @@ class DictionaryTraining:
 
         Raises:
             IndexError: the model has no such layer.
-            SettingsError: there are fewer features than fire.
+            SettingsError: there are fewer features than fire; or it has learned from more tokens already.
             UnsupportedModelError: the layer is a mixture of experts, or the model an encoder or an encoder-decoder.
             ValueError: an edit is applied, or the model gives no finite numbers.
         """
@@ -136,7 +136,13 @@ class DictionaryTraining:
         if (kept := read_kept(path, "the training begins anew")) is not None:
             training.restore(*kept)
         per_buffer = training.rows * (self.length - FIRST) // self.batch * self.batch
-        for number in track(range(training.done, -(-self.tokens // per_buffer)), "Training a dictionary"):
+        buffers = -(-self.tokens // per_buffer)
+        if training.done > buffers:
+            raise SettingsError(
+                f"{self.group}.tokens={self.tokens} is too few: the dictionary of these settings has learned from "
+                f"{training.done * per_buffer:,} tokens already; ask for as many, or for another {self.group}.seed"
+            )
+        for number in track(range(training.done, buffers), "Training a dictionary"):
             training.learn_from(number)
             if training.done % self.every == 0:
                 write_checked(path, *training.state())

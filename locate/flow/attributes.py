@@ -139,7 +139,7 @@ def attribute_flow(
     if texts and not attributes:
         raise ValueError(f"the {len(texts)} texts about {fact.subject!r} hold no word that could be an attribute")
     question = ask(lm, fact, answer)
-    batch = lm.batch([question.ids])
+    batch = question.batch(lm)
     device = batch.lengths.device
     places = torch.zeros_like(batch.input_ids, dtype=torch.bool)
     subject, last = question.subject[1] - 1, question.predicting[0]

@@ -157,7 +157,7 @@ class _Runs:
                 edges[number, reader, list(positions)] = True
         self.edges = edges
         self.first = min(readers)
-        batch = lm.batch([question.ids])
+        batch = question.batch(lm)
         firsts = {window[0] for window in self.windows}
         at = question.at(1, batch.lengths.device)
         self.recording = record(lm, batch, firsts, at)

@@ -151,7 +151,7 @@ class RelationDecoding:
         facts = list(relation.facts)
         if len(facts) < 3:
             raise ValueError(
-                f"the relation {relation.name!r} has {len(facts)} sample{'s' * (len(facts) > 1)} with a subject of "
+                f"the relation {relation.name!r} has {len(facts)} sample{'s' * (len(facts) != 1)} with a subject of "
                 "its own, and a map needs 3 or more: two to make it and one to measure it"
             )
         random.Random(self.seed).shuffle(facts)
@@ -183,7 +183,8 @@ def linear_relation(lm: LanguageModel, facts: Sequence[Fact], name: str = "", **
     if without is not None:
         raise ValueError(f"linear_relation: the fact {without.id!r} has no true object (target_true); give it one")
     samples = {fact.subject.casefold(): fact for fact in reversed(facts)}
-    relation = RelationFacts(name or str(facts[0].relation or facts[0].prompt), tuple(reversed(samples.values())))
+    names = [name, *(str(fact.relation or fact.prompt) for fact in facts[:1])]
+    relation = RelationFacts(next(filter(None, names), ""), tuple(reversed(samples.values())))
     return RelationDecoding(**settings).find(lm, relation)
 
 

@@ -174,7 +174,7 @@ class BackwardLens:
         layers = self._layers(lm)
         require_memories(lm, layers)
         question = ask(lm, fact, target)
-        batch = lm.batch([question.ids])
+        batch = question.batch(lm)
         wanted = torch.tensor(question.answer_ids, device=batch.lengths.device)
         places = list(question.predicting)
 

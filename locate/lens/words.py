@@ -71,6 +71,7 @@ def read_static(lm: LanguageModel, vectors: Tensor) -> Tensor:
     """How much a vector that joins the residual stream promotes each token: U . (gamma * v).
 
     Nothing is normalised, and there is no bias, no scale and no soft cap: twice the vector is twice the scores.
+    Nor is there a norm that the family has behind the FFN: a value's vector is read as if it joined the stream itself.
 
     Args:
         lm: a decoder with a final norm.

@@ -136,7 +136,7 @@ class _Group:
         self.questions = questions
         self.layers = layers
         self.memories = [lm.memory(layer) for layer in layers]
-        batch = lm.batch([question.ids for question in questions])
+        batch = lm.batch([each.ids for each in questions], [each.n_prompt for each in questions])
         self.device = batch.lengths.device
         self.mask = torch.zeros(batch.input_ids.shape, dtype=torch.bool, device=self.device)
         self.places: list[Tensor] = []

@@ -172,7 +172,7 @@ def probabilities_scaled(
 
     All sets run in one batch.
     """
-    batch = lm.batch([question.ids] * len(sets))
+    batch = question.batch(lm, len(sets))
     scales: dict[int, Tensor] = {}
     for row, neurons in enumerate(sets):
         for layer, neuron in neurons:

@@ -200,7 +200,7 @@ class _Runs:
         self.samples = len(noise)
         self.depth = lm.n_layers
         noise = torch.cat([torch.zeros_like(noise[:1]), noise])
-        batch = lm.batch([question.ids] * len(noise))
+        batch = question.batch(lm, len(noise))
         self.at = question.at(len(noise), batch.lengths.device)
         kept = {site for site in (settings.site, settings.severed) if site is not None}
         if settings.method == "exact":

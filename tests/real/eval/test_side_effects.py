@@ -11,7 +11,7 @@ SETTINGS = EvalSettings(max_new_tokens=1, perplexity_windows=0, side_effects=Tru
 ELSEWHERE = "The Pacific is the largest of all oceans."
 FACTS = [
     replace(fact, paraphrases=(), neighbourhood=(), locality=(), portability=(), generation=())
-    for fact in embedded_facts()[:4]
+    for fact in embedded_facts()[:2]
 ]
 
 
@@ -38,8 +38,7 @@ def test_a_statement_in_the_context_is_repeated_where_it_is_denied(smollm2: Lang
     other = measured(smollm2, [ContextEdit(origin(smollm2), f"{ELSEWHERE} ") for _ in FACTS], cheap)
     # Seen over eight facts: 44 % against 0 %, and 4.2 against -0.1 nats.
     assert states["negation_rate"] > other["negation_rate"]
-    assert states["negation_gain"] > 1
-    assert abs(other["negation_gain"]) < 0.5
+    assert states["negation_gain"] > other["negation_gain"] + 1
     # The subject stands in the context, too: 3.0 against -1.1 nats.
     assert states["reversal_gain"] > other["reversal_gain"] + 1
 

@@ -9,8 +9,9 @@ FACT = Fact("The Eiffel Tower", "{} is located in the city of", "Rome", "Paris")
 
 
 def test_a_random_update_of_the_norm_of_an_edit(smollm2: LanguageModel) -> None:
-    windows = held_out_windows(smollm2, EvalSettings())
-    assert [len(window) for window in windows] == [64] * 64
+    settings = EvalSettings(generate=False, perplexity_windows=32)
+    windows = held_out_windows(smollm2, settings)
+    assert [len(window) for window in windows] == [64] * 32
     assert str(smollm2.tokenizer.decode(windows[2])).startswith("<|im_start|>")  # dialogue, in the chat template
     memory = smollm2.memory(LAYER)
     draw = torch.Generator().manual_seed(0)
@@ -18,10 +19,10 @@ def test_a_random_update_of_the_norm_of_an_edit(smollm2: LanguageModel) -> None:
     size = 0.5 * float(memory.values.norm()) / float(left.norm() * right.norm())
     origin = Origin(smollm2.name, smollm2.fingerprint, "by hand")
     with LowRankEdit.of(smollm2, origin, {LAYER: (size * left, right)}).applied(smollm2):
-        found = evaluate(smollm2, [FACT], EvalSettings(generate=False)).metrics
+        found = evaluate(smollm2, [FACT], settings).metrics
     level = found["log_perplexity"]["before"]
     assert level is not None
-    assert 1.5 < level < 3.5
+    assert 1.5 < level < 4
     drift = found["perplexity_drift"]
     assert drift["low"] is not None
     assert 0 < drift["low"] < (drift["after"] or 0) < (drift["high"] or 0)

@@ -16,6 +16,7 @@ def test_real_facts_in_the_real_model(smollm2: LanguageModel, tmp_path: Path) ->
         str(program.RUN),
         "data.limit=2",
         "eval=probabilities",
+        "eval.perplexity_windows=3",
         f"hydra.run.dir={tmp_path / 'out'}",
     ]
     done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -28,6 +28,10 @@ def test_overlap_is_an_error() -> None:
     renamed = FactSet("other", (Fact("  THOMAS ", "{} was born in", "Rome", id="else"),))
     with pytest.raises(ValueError, match="the subject is among"):
         require_disjoint(facts(0, 1), renamed)
+    typed, typeset = (FactSet(name, (Fact(name, "{} is", "a", id=name),)) for name in ("O'Brien", "O’Brien"))
+    with pytest.raises(ValueError, match="the subject is among"):  # as facts are compared everywhere else
+        require_disjoint(typed, typeset)
+    assert part_of(typed[0]) == part_of(typeset[0])
 
 
 def test_parts_that_are_not_there() -> None:

@@ -37,15 +37,15 @@ def authors(shared: Path) -> Rome:
 
 @pytest.fixture(scope="module")
 def real_facts(shared: Path) -> list[Fact]:
-    return list(read_facts(str(shared / "data" / "counterfact.json"), limit=6))
+    return list(read_facts(str(shared / "data" / "counterfact.json"), limit=4))
 
 
 @pytest.mark.slow
 def test_parity(smollm2: LanguageModel, authors: Rome, reference: dict[str, Tensor], real_facts: list[Fact]) -> None:
-    """The updates of three facts, formed by hand from our k* and v* of all three solved side by side."""
-    rewrites, values = solve(smollm2, real_facts[:3], authors)
+    """The updates of two facts, formed by hand from our k* and v* of both solved side by side."""
+    rewrites, values = solve(smollm2, real_facts[:2], authors)
     inverse = torch.linalg.inv(reference["second_moment"].double() + 1e-6 * torch.eye(1536, dtype=torch.float64))
-    for number in range(3):
+    for number in range(2):
         direction = rewrites.mean_keys[number].double() @ inverse
         direction = (direction / direction.norm()).float()
         residual = values.values[number] - smollm2.memory(6).read(rewrites.bare_keys[number])
@@ -83,7 +83,7 @@ def test_batch_equals_one_by_one_on_the_real_model(smollm2: LanguageModel) -> No
         Fact("Danielle Darrieux", "The mother tongue of {} is", "Kinyarwanda"),
         Fact("Steve Jobs", "The company that {} founded in his parents' garage is called", "Microsoft Corporation"),
     ]
-    settings = ValueSettings(steps=12, early_stop_loss=0.3)
+    settings = ValueSettings(steps=8, early_stop_loss=0.3)
     rome = Rome(layer=6, prefixes=("", "It is well known. ", "In the other room there was a table. "), value=settings)
     rewrites, values = solve(smollm2, facts, rome)
     alone = [solve(smollm2, [fact], rome) for fact in facts]

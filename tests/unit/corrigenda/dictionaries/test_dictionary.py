@@ -3,11 +3,14 @@ import math
 import pytest
 import tiny
 import torch
+from transformers import DynamicCache
 
 from corrigenda.dictionaries import dictionary
 from corrigenda.dictionaries.dictionary import FeatureDictionary, largest
 from corrigenda.errors import UnsupportedModelError, WrongModelError
-from corrigenda.forward.recording import forward_logits
+from corrigenda.forward.generation import decode, never
+from corrigenda.forward.partial import PartialForward
+from corrigenda.forward.recording import forward_logits, record
 
 ENCODER = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 1.0]])
 DECODER = torch.tensor([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]])
@@ -109,6 +112,49 @@ def test_a_dictionary_of_the_unit_vectors_changes_nothing(family: str) -> None:
     with FeatureDictionary(1, whole, none, 0 * whole, none[: tiny.WIDTH]).spliced(lm):
         assert not torch.allclose(forward_logits(lm, batch, batch.lengths - 1), plain, atol=1e-3)
     assert torch.equal(forward_logits(lm, batch, batch.lengths - 1), plain)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_what_is_generated_with_the_cache_is_what_is_generated_without_it(family: str) -> None:
+    lm, draw = tiny.build(family), torch.Generator().manual_seed(0)
+    parts = [torch.randn(size, generator=draw) for size in ((20, 32), (20,), (20, 32), (32,))]
+    one = FeatureDictionary(1, *parts, k=3)
+    prompts = ["the capital of France is", "the river", "a", "the capital of Italy is"]
+    ids = [lm.tokens(prompt) for prompt in prompts]
+
+    def plainly() -> list[list[int]]:
+        rows = [list(each) for each in ids]
+        for row in rows:
+            for _ in range(6):
+                row.append(int(lm.model(torch.tensor([row])).logits[0, -1].argmax()))
+        return [row[len(each) :] for row, each in zip(rows, ids, strict=True)]
+
+    with one.spliced(lm), torch.no_grad():
+        expected = plainly()
+        assert decode(lm, ids, 6, stop=never) == expected
+        whole, begun = torch.tensor([ids[0]]), DynamicCache()
+        lm.model(whole[:, :3], past_key_values=begun, use_cache=True)
+        later = lm.model(whole[:, 3:], past_key_values=begun, use_cache=True).logits
+        assert torch.allclose(later, lm.model(whole).logits[:, 3:], atol=1e-4)
+    with torch.no_grad():
+        assert plainly() != expected
+
+
+def test_the_first_position_is_that_of_the_text_wherever_a_forward_starts() -> None:
+    lm, draw = tiny.build("llama"), torch.Generator().manual_seed(0)
+    parts = [torch.randn(size, generator=draw) for size in ((20, 32), (20,), (20, 32), (32,))]
+    batch = lm.batch([lm.tokens("the capital of France is"), lm.tokens("the river")])
+    with FeatureDictionary(2, *parts, k=3).spliced(lm):
+        whole = forward_logits(lm, batch, batch.lengths - 1)
+        forward = PartialForward(lm, record(lm, batch, [1]), 1, batch.lengths - 1)
+        assert torch.allclose(forward.logits(forward.local(batch.lengths - 1)), whole, atol=1e-4)
+        left = torch.zeros(2, 5, dtype=torch.long)
+        for row, n in enumerate(batch.lengths.tolist()):
+            left[row, 5 - n :] = batch.input_ids[row, :n]
+        found = lm.model(left, attention_mask=(left > 0).long(), position_ids=((left > 0).cumsum(1) - 1).clamp(min=0))
+        assert torch.allclose(found.logits[:, -1], whole, atol=1e-4)
+        with pytest.raises(ValueError, match="two-dimensional attention mask"):
+            lm.model(left, attention_mask=torch.zeros(2, 1, 5, 5))
 
 
 def test_the_input_is_what_the_keys_read() -> None:

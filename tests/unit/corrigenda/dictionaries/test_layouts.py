@@ -87,7 +87,7 @@ def test_saelens_by_hand(tmp_path: Path) -> None:
     plain = (X @ encoder.T + bias).relu()
     one = read_dictionary(saelens(tmp_path, apply_b_dec_to_input=False, architecture="jumprelu", more=("threshold",)))
     assert torch.allclose(one(X), plain * (plain > bias.abs()) @ decoder + shift, atol=1e-6)
-    hooks = {"hook_name": "blocks.2.ln2.hook_normalized", "hook_name_out": "blocks.2.hook_mlp_out"}
+    hooks = {"hook_name": "blocks.2.mlp.hook_in", "hook_name_out": "blocks.2.hook_mlp_out"}
     one = read_dictionary(saelens(tmp_path, architecture="skip_transcoder", more=("W_skip",), metadata=hooks, **hooks))
     assert one.reads == "input"
     assert torch.allclose(one(X), plain @ decoder + shift + X @ skip.T, atol=1e-5)
@@ -107,7 +107,16 @@ def test_saelens_by_hand(tmp_path: Path) -> None:
         ({"activation_fn": "tanh-relu"}, "with 'tanh-relu' is not read"),
         ({"finetuning_scaling_factor": True}, "finetuning_scaling_factor=True"),
         ({"hook_name": "blocks.2.hook_resid_pre"}, "'blocks.2.hook_resid_pre' is not an FFN's; name"),
-        ({"hook_name": "blocks.2.ln2.hook_normalized"}, "an FFN's input"),
+        ({"hook_name": "blocks.2.mlp.hook_in"}, "an FFN's input"),
+        (
+            {
+                "architecture": "transcoder",
+                "hook_name": "blocks.2.ln2.hook_normalized",
+                "hook_name_out": "blocks.2.hook_mlp_out",
+            },
+            "'blocks.2.ln2.hook_normalized' lies before the norm's own weights",
+        ),
+        ({"hook_name": "blocks.2.ln2_post.hook_normalized"}, "lies before the norm's own weights"),
         ({"architecture": "topk"}, "k=None in cfg.json must be a whole number, 1 to 6"),
         ({"architecture": "jumprelu"}, "there is no tensor threshold"),
         ({"more": ("scaling_factor",)}, "has tensors that are not read .scaling_factor."),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import errno
 import itertools
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,23 @@ def test_saved_loaded_and_taken_back(make: Make, dtype: torch.dtype, tmp_path: P
     if make not in (low_rank, values):
         with pytest.raises(TypeError, match=rf"{edit.kind} edit.*GGUF adapter or file.*low_rank and values.*: \w"):
             edit.to_gguf_adapter(tmp_path / "adapter")
+
+
+@every
+def test_the_models_own_saving_says_what_it_leaves_out(
+    make: Make, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    """`lm.model.save_pretrained` writes the weights alone; it is the class's own again when the edit is gone."""
+    lm = build(make)
+    edit = make(lm, 3)
+    for number, applied in enumerate((True, False)):
+        with edit.applied(lm) if applied else nullcontext():
+            recwarn.clear()
+            lm.model.save_pretrained(tmp_path / str(number))
+        said = [str(one.message) for one in recwarn if "not in the weights" in str(one.message)]
+        assert len(said) == (applied and not edit.in_weights)
+        assert all(edit.kind in one for one in said)
+    assert "save_pretrained" not in lm.model.__dict__
 
 
 @every

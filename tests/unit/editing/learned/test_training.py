@@ -53,6 +53,17 @@ def test_what_is_trained_on_is_what_the_edits_do(family: str) -> None:
         torch.testing.assert_close(found[owner == number], expected, atol=1e-4, rtol=1e-4)
 
 
+def test_a_subject_is_trained_on_or_held_out_in_every_spelling() -> None:
+    facts = [
+        dataclasses.replace(TRAINED_ON[0], subject=subject, id=subject, paraphrases=())
+        for subject in ("Thomas' tower", "Thomas’ tower", "Ben")
+    ]
+    for seed in range(3):
+        asked = HypernetworkTraining(**SMALL, held_out=0.5, seed=seed)
+        held = training._Training(asked, "mend", MEND.task(build(), facts, asked))._held
+        assert held in ([0, 1], [2])
+
+
 def test_the_losses_by_hand() -> None:
     lm = build()
     asked = HypernetworkTraining(**SMALL, held_out=0.5, edit_weight=0.3)

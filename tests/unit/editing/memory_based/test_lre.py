@@ -11,6 +11,7 @@ from torch import Tensor
 
 from corrigenda import EditRefusedError, Fact, LanguageModel
 from corrigenda.errors import SettingsError
+from corrigenda.linear_relations import affine_maps, low_rank_inverses, read_samples
 from editing import Lre
 
 LAYER = 1
@@ -45,6 +46,25 @@ def test_what_is_added_by_brute_force() -> None:
     assert layer.layer == LAYER
     torch.testing.assert_close(layer.values[0].double(), wanted, rtol=1e-3, atol=1e-4 * float(wanted.abs().max()))
     assert edit.origin.report[0]["delta_norm"] == pytest.approx(float(wanted.norm()), rel=1e-3)
+
+
+def test_samples_are_joined_as_the_fact_is() -> None:
+    """What stands between a prompt and its object is the fact's, also in the examples before it."""
+    lm = tiny.build("llama", scale=8.0)
+    joined = dataclasses.replace(TOWER, joint="")
+    asked = read_samples(lm, *_examples(joined), [LAYER + 1], [LAYER + 1])
+    weight = affine_maps(lm, asked).at(LAYER + 1)[0]
+    row = [Fact(joined.subject, CITY, None, "Rome"), Fact("the river", CITY, None, "Rome")]
+    others = [_examples(joined)[0], _examples(joined)[0][:1]]
+    read = read_samples(lm, row, others, [LAYER + 1], [LAYER + 1])
+    wanted = low_rank_inverses(weight, [6])[0] @ (read.o[1] - read.o[0])
+    found = EDITOR.edit(lm, [joined]).layers[0].values[0]
+    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4 * float(wanted.abs().max()))
+
+
+def _examples(fact: Fact) -> tuple[list[Fact], list[list[Fact]]]:
+    facts = [Fact(name, CITY, None, city, joint=fact.joint) for name, city in TRAINING]
+    return facts, [[facts[1]], [facts[0]]]
 
 
 def _placed(lm: LanguageModel, subject: str) -> tuple[list[int], int, int]:

@@ -1,5 +1,6 @@
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny
@@ -12,6 +13,7 @@ from corrigenda.errors import SettingsError, UnsupportedModelError
 from corrigenda.forward.recording import forward_logits, forward_to
 from corrigenda.prompts import encode_target
 from editing import FeatureSteering, prepare
+from editing.editor import FactRefusedError
 
 ONE = read_dictionary(DICTIONARY)
 
@@ -27,14 +29,14 @@ def ffn_output(lm: LanguageModel, prompt: str) -> torch.Tensor:
     return seen.output[0]
 
 
-def said(lm: LanguageModel, feature: int, amount: float) -> float:
+def said(lm: LanguageModel, feature: int, amount: float, positions: str) -> float:
     """The mean log-probability of the facts' new objects, with an amount of a row at all tokens but the first."""
     total = 0.0
     for fact in FACTS:
         target = encode_target(lm.tokenizer, fact.statement, str(fact.target_new))
         batch = lm.batch([lm.tokens(fact.statement)])
         at = torch.ones_like(batch.input_ids, dtype=torch.bool)
-        at[:, 0] = False
+        at[:, : 1 if positions == "all" else -1] = False
         with lm.memory(1).add(amount * ONE.decoder[feature], at):
             total += float(forward_logits(lm, batch, batch.lengths - 1)[0].double().log_softmax(-1)[target[0]])
     return total / len(FACTS)
@@ -51,10 +53,14 @@ def test_a_multiple_of_the_row_joins_the_output(lm: LanguageModel) -> None:
     assert torch.allclose(added, (length * ONE.decoder[5]).expand(len(ids), -1), atol=1e-4 * float(length))
 
 
-def test_the_feature_is_the_one_that_raises_the_new_objects_most(lm: LanguageModel) -> None:
-    edit = FeatureSteering(DICTIONARY).edit(lm, FACTS)
+@pytest.mark.parametrize("positions", ["all", "predicting"])
+def test_the_feature_is_the_one_that_raises_the_new_objects_most(lm: LanguageModel, positions: Any) -> None:
+    edit = FeatureSteering(DICTIONARY, positions=positions).edit(lm, FACTS)
     step = 1e-3
-    gains = [(said(lm, feature, step) - said(lm, feature, -step)) / (2 * step) for feature in range(ONE.n_features)]
+    gains = [
+        (said(lm, feature, step, positions) - said(lm, feature, -step, positions)) / (2 * step)
+        for feature in range(ONE.n_features)
+    ]
     best = max(range(ONE.n_features), key=gains.__getitem__)
     assert [figures["feature"] for figures in edit.origin.report] == [best] * 3
     mean = sum(figures["gain"] for figures in edit.origin.report) / 3
@@ -78,6 +84,9 @@ def test_what_it_refuses_in_a_line(lm: LanguageModel, tmp_path: Path) -> None:
     other = write_dictionary(dataclasses.replace(ONE, layer=2), tmp_path)
     with pytest.raises(UnsupportedModelError, match="mixture of experts"):
         FeatureSteering(str(other)).edit(tiny.build("mixtral"), [TOWER])
+    alone = dataclasses.replace(TOWER, subject="Eiffel", prompt="{}")
+    with pytest.raises(FactRefusedError, match="its prompt is one token, and there no dictionary looks"):
+        FeatureSteering(DICTIONARY).edit(lm, [TOWER, alone])
     lm.memory(1).values[:, 0] = 0  # nothing that it adds has a first number
     share = f"{100 * abs(float(ONE.decoder[0, 0])):.2g}"
     with pytest.raises(EditRefusedError, match=rf"span all but {share} % of the feature's row"):

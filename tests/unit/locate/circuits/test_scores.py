@@ -278,3 +278,26 @@ def test_attention_that_keeps_nothing_in_the_cache_is_refused(monkeypatch: pytes
 
 def without_cache(forward: Callable[..., Any], **given: Any) -> Any:
     return forward(**given | {"past_key_values": None, "use_cache": False})
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_in_other_precisions_scores_are_those_of_the_same_weights(family: str, dtype: torch.dtype) -> None:
+    """Also where the first token's state is a hundred times the others'."""
+    found = []
+    for precision in (torch.float32, dtype):
+        lm = tiny.build(family)
+        with torch.no_grad():
+            lm.model.get_input_embeddings().weight[PROMPT[0], 3] = 100.0
+        lm.model.bfloat16().to(precision)
+        graph = graph_of(lm, PROMPT)
+        task = ablation(lm, graph, PROMPT, lambda logits: metric(logits.float()), written(lm, graph, OTHER))
+        with torch.no_grad():
+            ends = task.values(torch.stack([torch.ones(graph.n_edges), torch.zeros(graph.n_edges)]).bool())
+        found.append((ends, exact(task, range(0, graph.n_edges, 7)), attribute(task, "eap_ig", 3)))
+    half = dtype == torch.bfloat16
+    for wanted, given in zip(*found, strict=True):
+        assert given.dtype in (torch.float32, dtype)
+        near = 0.05 * float(wanted.abs().max()) + 0.01 if half else 1e-4
+        assert float((given - wanted).abs().max()) < near
+    assert float((found[1][2] - found[0][2]).norm() / found[0][2].norm()) < (0.1 if half else 1e-4)

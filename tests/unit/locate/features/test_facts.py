@@ -6,7 +6,7 @@ import pytest
 import tiny
 import torch
 
-from corrigenda import Fact, LanguageModel, Origin, ValueEdit
+from corrigenda import CoefficientEdit, ContextEdit, Fact, LanguageModel, Origin, ValueEdit
 from corrigenda.dictionaries.dictionary import FeatureDictionary
 from corrigenda.dictionaries.layouts import write_dictionary
 from corrigenda.errors import SettingsError, WrongModelError
@@ -90,6 +90,26 @@ def test_an_edit_adds_and_removes_features(lm: LanguageModel) -> None:
     assert {number for number, _ in found.added("end")} == now - was
     assert {number for number, _ in found.removed("end")} == was - now
     assert not lm.edits
+
+
+def test_an_edit_that_puts_text_before_the_prompt_is_read_with_it(lm: LanguageModel) -> None:
+    edit = ContextEdit(Origin(lm.name, lm.fingerprint, "test"), "the tower Big Ben is in Rome . ")
+    found = fact_features(lm, ONE, FACT, edit=edit, **SMALL)
+    with edit.applied(lm):
+        edited = fact_features(lm, ONE, FACT, **SMALL)
+    assert found.after is not None
+    assert torch.equal(found.after, edited.before)
+    assert not torch.equal(found.after, found.before)
+
+
+def test_an_edit_that_looks_for_the_prompts_end_finds_it_before_an_answer_of_several_tokens(lm: LanguageModel) -> None:
+    edit = CoefficientEdit.of(lm, Origin(lm.name, lm.fingerprint, "test"), {(1, 3): 50.0}, "predicting", "add")
+    one, several = (fact_features(lm, ONE, FACT, said, edit, **SMALL) for said in ("Rome", "Rome and London"))
+    assert one.after is not None
+    assert several.after is not None
+    assert not torch.equal(one.after[1], one.before[1])
+    assert torch.equal(several.after, one.after)
+    assert torch.equal(several.before, one.before)
 
 
 def test_kept_shown_and_drawn(lm: LanguageModel, tmp_path: Path) -> None:

@@ -74,6 +74,13 @@ def test_kept_shown_and_drawn(lm: LanguageModel, tmp_path: Path) -> None:
         measure_dictionary(lm, FeatureDictionary(8, WHOLE, ZERO, WHOLE, NONE), TEXTS)
 
 
+def test_a_network_that_does_nothing_is_said_in_a_line() -> None:
+    lm = tiny.build("llama")
+    lm.memory(1).values.zero_()
+    with pytest.raises(ValueError, match="layer 1 of tiny-llama does nothing over these texts, so that"):
+        measure_dictionary(lm, FeatureDictionary(1, WHOLE, ZERO, WHOLE, NONE), TEXTS)
+
+
 def test_random_weights_are_others_and_drawn_the_same_way_twice(lm: LanguageModel) -> None:
     one, two, other = (randomised(lm, seed) for seed in (0, 0, 1))
     assert one.fingerprint == two.fingerprint

@@ -65,6 +65,8 @@ def test_killed_and_gone_on_with_is_as_if_never_killed(
     longer, _ = dataclasses.replace(asked, tokens=2400).train(lm, texts)
     assert len(steps) == 36 + 8
     assert longer.fingerprint != whole.fingerprint
+    with pytest.raises(SettingsError, match=r"job.tokens=2000 .* learned from 2,560 tokens already; ask for as many"):
+        asked.train(lm, texts)
 
 
 def test_the_gradient_has_nothing_that_changes_a_rows_length(

@@ -115,6 +115,8 @@ def test_what_is_no_relation_is_refused() -> None:
     one = RelationFacts("r", tuple(facts[:1]))
     with pytest.raises(ValueError, match="'r' has 1 sample with a subject of its own, and a map needs 3 or more"):
         RelationDecoding().find(lm, one)
+    with pytest.raises(ValueError, match="'' has 0 samples with a subject of its own, and a map needs 3 or more"):
+        linear_relation(lm, [])
     with pytest.raises(ValueError, match="no true object"):
         linear_relation(lm, [*facts, Fact("blue", "the city of {} is", "Dutch")])
     with pytest.raises(ValueError, match="answer='top'"):
