@@ -67,11 +67,7 @@ SCHEMAS: dict[str, Schema] = {
         | {f"requested_rewrite.target_{which}.id" for which in ("new", "true")},
     ),
     "zsre": Schema(
-        zsre.parse,
-        frozenset({"subject", "src"}),
-        "src",
-        ranked_by=_ANSWERS,
-        leaves=frozenset({"pred", "cond", _HOP}),
+        zsre.parse, frozenset({"subject", "src"}), "src", ranked_by=_ANSWERS, leaves=frozenset({"pred", "cond", _HOP})
     ),
     "known_facts": Schema(
         known_facts.parse,

@@ -5,7 +5,7 @@ Huang, Shen, Zhang, Zhou, Rong and Xiong 2023, "Transformer-Patcher: One Mistake
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -15,11 +15,9 @@ from torch import Tensor
 
 from corrigenda.edits.edit import Editable
 from corrigenda.edits.hooked import HookedEdit, require_range
-from corrigenda.edits.origin import Origin, require_finite
+from corrigenda.edits.origin import require_finite
 from corrigenda.errors import WrongModelError
 from corrigenda.models.memory import FFNMemory
-
-_TENSORS = ("keys", "ups", "biases", "values")
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,18 +51,20 @@ class AddedNeuronsEdit(HookedEdit):
     biases: Tensor
     values: Tensor
     kind: ClassVar[str] = "added_neurons"
+    saved_tensors: ClassVar[tuple[str, ...]] = ("keys", "ups", "biases", "values")
+    saved_settings: ClassVar[tuple[str, ...]] = ("layer", "module")
     elsewhere: ClassVar[str] = (
         "a GGUF file has other tensors where the networks are wider; write the wider model as a folder (corrigenda "
         "export form=model, lm.save_pretrained), and convert that by llama.cpp's convert_hf_to_gguf.py"
     )
 
     def __post_init__(self) -> None:
-        for name in _TENSORS:
+        for name in self.saved_tensors:
             object.__setattr__(self, name, getattr(self, name).detach().float().cpu())
         n, d_model = self.values.shape
         fits = self.keys.shape == (n, d_model) and self.ups.shape in ((n, d_model), (0, d_model))
         if not fits or self.biases.shape != (n,):
-            shapes = ", ".join(f"{name} {tuple(getattr(self, name).shape)}" for name in _TENSORS)
+            shapes = ", ".join(f"{name} {tuple(getattr(self, name).shape)}" for name in self.saved_tensors)
             raise ValueError(f"added neurons do not fit one another: {shapes}")
         require_finite(self.kind, self._tensors())
 
@@ -88,7 +88,7 @@ class AddedNeuronsEdit(HookedEdit):
     @contextmanager
     def _hooks(self, lm: Editable) -> Iterator[None]:
         memory = lm.memory(self.layer)
-        parts = [getattr(self, name).to(memory.weight.device) for name in _TENSORS]
+        parts = [getattr(self, name).to(memory.weight.device) for name in self.saved_tensors]
 
         def change(inputs: Tensor, output: Tensor) -> Tensor | None:
             new = output + answer(memory, inputs.to(torch.float32), *parts).to(output.dtype)
@@ -100,17 +100,6 @@ class AddedNeuronsEdit(HookedEdit):
 
     def _summary(self) -> str:
         return f"layer {self.layer}, {len(self.values)} neurons, |values| {float(self.values.norm()):.3f}"
-
-    def _tensors(self) -> dict[str, Tensor]:
-        return {name: getattr(self, name) for name in _TENSORS}
-
-    def _settings(self) -> dict[str, Any]:
-        return {"layer": self.layer, "module": self.module}
-
-    @classmethod
-    def _restore(cls, origin: Origin, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> AddedNeuronsEdit:
-        parts: dict[str, Any] = {name: tensors[name] for name in _TENSORS}
-        return cls(origin, **settings, **parts)
 
 
 def answer(memory: FFNMemory, inputs: Tensor, keys: Tensor, ups: Tensor, biases: Tensor, values: Tensor) -> Tensor:

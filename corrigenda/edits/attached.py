@@ -11,8 +11,8 @@ says what of it is the paper's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
@@ -23,8 +23,7 @@ from torch import Tensor
 from corrigenda.edits.edit import Editable
 from corrigenda.edits.hooked import HookedEdit
 from corrigenda.edits.origin import Origin, require_finite
-from corrigenda.edits.routed import RoutedLayer, passages
-from corrigenda.errors import WrongModelError
+from corrigenda.edits.routed import RoutedLayer, answering
 from corrigenda.indices.index import Index, Nearest, nearest
 from corrigenda.indices.kinds import Kind, index_of
 from corrigenda.models.routes import MAIN, Passage
@@ -33,8 +32,6 @@ from corrigenda.settings.checked import AtLeastOne, check_value
 Activation = Literal["step", "relu"]
 """f: the whole value above the threshold and nothing below (``step``), or as much as the score is above it, as in the
 paper (``relu``). An entry's value is scaled so that at its own key it answers the same by either."""
-
-_TENSORS = ("mean", "projection", "keys", "values", "thresholds")
 
 
 class Placed(NamedTuple):
@@ -90,12 +87,15 @@ class AttachedLayer(RoutedLayer):
     candidates: int = 256
     most: int = 8
     kind: ClassVar[str] = "attached"
+    saved_tensors: ClassVar[tuple[str, ...]] = ("mean", "projection", "keys", "values", "thresholds")
+    saved_settings: ClassVar[tuple[str, ...]] = ("layer", "module", "activation", "index", "candidates", "most")
+    _misfit: ClassVar[str] = "the attached entries' values have {} numbers, {}'s {}"
 
     def __post_init__(self) -> None:
-        for name in _TENSORS:
+        for name in self.saved_tensors:
             object.__setattr__(self, name, getattr(self, name).detach().float().cpu())
         (n, d_k), d_ffn = self.keys.shape, len(self.mean)
-        shapes = {name: tuple(getattr(self, name).shape) for name in _TENSORS}
+        shapes = {name: tuple(getattr(self, name).shape) for name in self.saved_tensors}
         d_model = self.values.shape[-1]
         wanted = {"mean": (d_ffn,), "projection": (d_ffn, d_k), "keys": (n, d_k)}
         if shapes != {**wanted, "values": (n, d_model), "thresholds": (n,)}:
@@ -106,33 +106,24 @@ class AttachedLayer(RoutedLayer):
         check_value("AttachedLayer", "index", self.index, Kind)
         for name in ("candidates", "most"):
             check_value("AttachedLayer", name, getattr(self, name), AtLeastOne)
-        require_finite(self.kind, {f"{name} of layer {self.layer}": getattr(self, name) for name in _TENSORS})
+        require_finite(self.kind, {f"{name} of layer {self.layer}": getattr(self, name) for name in self.saved_tensors})
 
     def __len__(self) -> int:
         """How many entries it has."""
         return len(self.keys)
 
     @property
-    def _width(self) -> int:
-        return len(self.mean)
+    def _shape(self) -> tuple[int, int]:
+        return len(self.mean), self.values.shape[1]
 
     @cached_property
     def _index(self) -> Index | None:
         # Made when the edit is first applied, and not for each time: an index of a million entries takes a minute.
         return index_of(self.index, self.keys)
 
-    def _check(self, lm: Editable) -> None:
-        super()._check(lm)
-        mine, d_model = self.values.shape[1], lm.memory(self.layer).d_model
-        if mine != d_model:
-            raise WrongModelError(
-                f"layer {self.layer}: the attached entries' values have {mine} numbers, {lm.name}'s {d_model}"
-            )
-
     def _on(self, lm: Editable) -> Placed:
-        device = lm.memory(self.layer).weight.device
         _ = self._index
-        return Placed(*(getattr(self, name).to(device) for name in _TENSORS))
+        return Placed(*super()._on(lm))
 
     def _route(self, placed: Placed, coefficients: Tensor, passage: Passage) -> Tensor:
         route = torch.full((len(coefficients),), MAIN, device=coefficients.device)
@@ -165,10 +156,6 @@ class AttachedLayer(RoutedLayer):
             return f"layer {self.layer} has no entries"
         low, high = float(self.thresholds.min()), float(self.thresholds.max())
         return f"layer {self.layer} has {len(self)} entries, thresholds {low:.3g} to {high:.3g}"
-
-    def _settings(self) -> dict[str, Any]:
-        named = ("layer", "module", "activation", "index", "candidates", "most")
-        return {name: getattr(self, name) for name in named}
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,18 +191,11 @@ class AttachedEdit(HookedEdit):
         """Whether it has entries."""
         return any(map(len, self.layers))
 
-    @contextmanager
-    def _hooks(self, lm: Editable) -> Iterator[None]:
-        now: list[Passage] = []
-        with ExitStack() as stack:
-            # What is looked into runs on padding, too, and may then differ in the last bit: layers without entries
-            # are left alone.
-            asked = [layer for layer in self.layers if len(layer)]
-            if asked:
-                stack.enter_context(passages(lm, now))
-            for layer in asked:
-                stack.enter_context(layer._answering(lm, now))
-            yield
+    def _hooks(self, lm: Editable) -> AbstractContextManager[None]:
+        # What is looked into runs on padding, too, and may then differ in the last bit: layers without entries are left
+        # alone.
+        asked = [layer for layer in self.layers if len(layer)]
+        return answering(lm, asked) if asked else nullcontext()
 
     def _check(self, lm: Editable) -> None:
         for layer in self.layers:
@@ -225,16 +205,18 @@ class AttachedEdit(HookedEdit):
         return "; ".join(layer._summary() for layer in self.layers) or "no entries"
 
     def _tensors(self) -> dict[str, Tensor]:
-        return {f"{layer.layer}.{name}": getattr(layer, name) for layer in self.layers for name in _TENSORS}
+        names = AttachedLayer.saved_tensors
+        return {f"{layer.layer}.{name}": getattr(layer, name) for layer in self.layers for name in names}
 
     def _settings(self) -> dict[str, Any]:
-        return {"layers": [layer._settings() for layer in self.layers]}
+        names = AttachedLayer.saved_settings
+        return {"layers": [{name: getattr(layer, name) for name in names} for layer in self.layers]}
 
     @classmethod
     def _restore(cls, origin: Origin, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> AttachedEdit:
         layers = []
         for each in settings["layers"]:
-            parts: dict[str, Any] = {name: tensors[f"{each['layer']}.{name}"] for name in _TENSORS}
+            parts: dict[str, Any] = {n: tensors[f"{each['layer']}.{n}"] for n in AttachedLayer.saved_tensors}
             layers.append(AttachedLayer(**each, **parts))
         return cls(origin, tuple(layers))
 

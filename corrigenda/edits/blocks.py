@@ -7,19 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from corrigenda.edits.codebook import nearest_keys
 from corrigenda.edits.edit import Editable
-from corrigenda.edits.origin import Origin, require_finite
+from corrigenda.edits.origin import require_finite
 from corrigenda.edits.routed import RoutedEdit
-from corrigenda.errors import WrongModelError
 from corrigenda.models.routes import MAIN, Passage
-
-_TENSORS = ("keys", "clusters", "blocks", "centres", "radii", "left", "right")
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,9 +50,11 @@ class BlocksEdit(RoutedEdit):
     left: Tensor
     right: Tensor
     kind: ClassVar[str] = "blocks"
+    saved_tensors: ClassVar[tuple[str, ...]] = ("keys", "clusters", "blocks", "centres", "radii", "left", "right")
+    _misfit: ClassVar[str] = "the blocks give {} numbers, {}'s values {}"
 
     def __post_init__(self) -> None:
-        for name in _TENSORS:
+        for name in self.saved_tensors:
             whole = name in ("clusters", "blocks")
             tensor = getattr(self, name).detach().cpu()
             object.__setattr__(self, name, tensor.long() if whole else tensor.float())
@@ -69,25 +68,16 @@ class BlocksEdit(RoutedEdit):
             and _numbers(self.blocks, len(self.right))
         )
         if not fits or bool((self.radii < 0).any()):
-            shapes = ", ".join(f"{name} {tuple(getattr(self, name).shape)}" for name in _TENSORS)
+            shapes = ", ".join(f"{name} {tuple(getattr(self, name).shape)}" for name in self.saved_tensors)
             raise ValueError(f"blocks, members and clusters do not fit one another, or a radius is negative: {shapes}")
         require_finite(self.kind, {name: getattr(self, name) for name in ("keys", "centres", "radii", "left", "right")})
 
     @property
-    def _width(self) -> int:
-        return self.keys.shape[1]
-
-    def _check(self, lm: Editable) -> None:
-        super()._check(lm)
-        d_model = lm.memory(self.layer).d_model
-        if self.right.shape[2] != d_model:
-            raise WrongModelError(
-                f"layer {self.layer}: the blocks give {self.right.shape[2]} numbers, {lm.name}'s values {d_model}"
-            )
+    def _shape(self) -> tuple[int, int]:
+        return self.keys.shape[1], self.right.shape[2]
 
     def _on(self, lm: Editable) -> dict[str, Tensor]:
-        device = lm.memory(self.layer).weight.device
-        return {name: getattr(self, name).to(device) for name in _TENSORS}
+        return dict(zip(self.saved_tensors, super()._on(lm), strict=True))
 
     def _route(self, placed: dict[str, Tensor], coefficients: Tensor, passage: Passage) -> Tensor:
         route = torch.full((len(coefficients),), MAIN, device=coefficients.device)
@@ -106,16 +96,6 @@ class BlocksEdit(RoutedEdit):
     def _summary(self) -> str:
         count, _, rank = self.left.shape
         return f"layer {self.layer}, {count} blocks of rank {rank}, {len(self.keys)} keys in {len(self.radii)} clusters"
-
-    def _tensors(self) -> dict[str, Tensor]:
-        return {name: getattr(self, name) for name in _TENSORS}
-
-    def _settings(self) -> dict[str, Any]:
-        return {"layer": self.layer, "module": self.module}
-
-    @classmethod
-    def _restore(cls, origin: Origin, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> BlocksEdit:
-        return cls(origin, int(settings["layer"]), str(settings["module"]), *(tensors[name] for name in _TENSORS))
 
 
 def chosen_blocks(placed: Mapping[str, Tensor], queries: Tensor) -> Tensor:

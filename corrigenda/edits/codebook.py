@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from corrigenda.edits.edit import Editable
+from corrigenda.edits.edit import Edit
 from corrigenda.edits.origin import Origin, require_finite
 from corrigenda.edits.routed import RoutedEdit
 from corrigenda.edits.state import EditorState, StoredState, typed
-from corrigenda.errors import WrongModelError
 from corrigenda.models.memory import FFNMemory
 from corrigenda.models.routes import MAIN, Passage
 
@@ -54,9 +53,12 @@ class CodebookEdit(RoutedEdit):
     replace: Replace = "onwards"
     widen: float = 1.0
     kind: ClassVar[str] = "codebook"
+    saved_tensors: ClassVar[tuple[str, ...]] = ("keys", "values", "radii")
+    saved_settings: ClassVar[tuple[str, ...]] = ("layer", "module", "replace", "widen")
+    _misfit: ClassVar[str] = "the codebook's values have {} numbers, {}'s {}"
 
     def __post_init__(self) -> None:
-        for name in ("keys", "values", "radii"):
+        for name in self.saved_tensors:
             object.__setattr__(self, name, getattr(self, name).detach().float().cpu())
         n = len(self.keys)
         if self.keys.ndim != 2 or self.values.ndim != 2 or len(self.values) != n:
@@ -85,38 +87,21 @@ class CodebookEdit(RoutedEdit):
         return cls(origin, memory.layer, memory.path, keys, values, radii, replace, widen, state=state)
 
     @property
-    def _width(self) -> int:
-        return self.keys.shape[1]
+    def _shape(self) -> tuple[int, int]:
+        return self.keys.shape[1], self.values.shape[1]
 
-    def _check(self, lm: Any) -> None:
-        super()._check(lm)
-        d_model = lm.memory(self.layer).d_model
-        if self.values.shape[1] != d_model:
-            raise WrongModelError(
-                f"layer {self.layer}: the codebook's values have {self.values.shape[1]} numbers, {lm.name}'s {d_model}"
-            )
-
-    def _on(self, lm: Editable) -> tuple[Tensor, Tensor, Tensor]:
-        device = lm.memory(self.layer).weight.device
-        return self.keys.to(device), self.values.to(device), self.widen * self.radii.to(device)
-
-    def _route(self, placed: tuple[Tensor, Tensor, Tensor], coefficients: Tensor, passage: Passage) -> Tensor:
+    def _route(self, placed: list[Tensor], coefficients: Tensor, passage: Passage) -> Tensor:
         keys, _, radii = placed
         route = torch.full((len(coefficients),), MAIN, device=coefficients.device)
         last = passage.prompt & passage.tail  # none where the prompt's last token did not run
         rows = last.any(1).nonzero()[:, 0]
         if len(keys) and len(rows):
             nearest, distance = nearest_keys(coefficients[last].to(keys.dtype), keys)
-            route[rows] = torch.where(distance <= radii[nearest], nearest, MAIN)
+            route[rows] = torch.where(distance <= self.widen * radii[nearest], nearest, MAIN)
         return route
 
     def _answer(
-        self,
-        placed: tuple[Tensor, Tensor, Tensor],
-        coefficients: Tensor,
-        output: Tensor,
-        memory: int,
-        passage: Passage,
+        self, placed: list[Tensor], coefficients: Tensor, output: Tensor, memory: int, passage: Passage
     ) -> Tensor:
         _, values, _ = placed
         at = replaced(self.replace, passage.prompt, passage.tail)
@@ -130,21 +115,14 @@ class CodebookEdit(RoutedEdit):
         where += "" if self.widen == 1 else f", widened {self.widen:g} times"
         return f"layer {self.layer}, {len(self.keys)} entries, radii {low:.3g} to {high:.3g}{where}"
 
-    def _tensors(self) -> dict[str, Tensor]:
-        return {"keys": self.keys, "values": self.values, "radii": self.radii}
-
-    def _settings(self) -> dict[str, Any]:
-        return {"layer": self.layer, "module": self.module, "replace": self.replace, "widen": self.widen}
-
     @classmethod
-    def _restore(cls, origin: Origin, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> CodebookEdit:
-        parts = (tensors["keys"], tensors["values"], tensors["radii"])
-        state = None
-        if "labels" in settings:  # version 0.1 kept GRACE's state inside the edit
-            state = typed(StoredState("grace", {}, {name: settings[name] for name in ("labels", "members")}))
-        # Older edits do not say these two.
-        more = settings.get("replace", "onwards"), float(settings.get("widen", 1.0))
-        return cls(origin, int(settings["layer"]), str(settings["module"]), *parts, *more, state=state)
+    def _restore(cls, origin: Origin, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Edit:
+        edit = super()._restore(origin, tensors, settings)
+        if "labels" not in settings:
+            return edit
+        # Version 0.1 kept GRACE's state inside the edit.
+        state = typed(StoredState("grace", {}, {name: settings[name] for name in ("labels", "members")}))
+        return replace(edit, state=state)
 
 
 def replaced(replace: Replace, prompt: Tensor, tail: Tensor) -> Tensor:

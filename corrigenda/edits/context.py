@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
-
-from torch import Tensor
+from typing import ClassVar
 
 from corrigenda.edits.edit import Edit, Editable
-from corrigenda.edits.origin import Origin
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +30,7 @@ class ContextEdit(TextEdit):
 
     text: str  # `LanguageModel.reads` puts it there
     kind: ClassVar[str] = "context"
+    saved_settings: ClassVar[tuple[str, ...]] = ("text",)
     elsewhere: ClassVar[str] = (
         "it is a text before every prompt, which each request has to bring along there (corrigenda ask shows the edit)"
     )
@@ -44,10 +41,3 @@ class ContextEdit(TextEdit):
 
     def _summary(self) -> str:
         return f"the prompt is preceded by {self.text!r}"
-
-    def _settings(self) -> dict[str, Any]:
-        return {"text": self.text}
-
-    @classmethod
-    def _restore(cls, origin: Origin, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> ContextEdit:
-        return cls(origin, str(settings["text"]))

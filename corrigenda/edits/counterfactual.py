@@ -5,8 +5,8 @@ Mitchell, Lin, Bosselut, Manning and Finn 2022, "Memory-Based Model Editing at S
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
@@ -19,8 +19,7 @@ from corrigenda.edits.edit import Editable
 from corrigenda.edits.hooked import HookedEdit
 from corrigenda.edits.origin import require_finite
 from corrigenda.edits.retrieval import RetrievalEdit
-from corrigenda.edits.routed import RoutedLayer, passages, prompt_text
-from corrigenda.errors import WrongModelError
+from corrigenda.edits.routed import RoutedLayer, answering, prompt_text
 from corrigenda.models.routes import MAIN, Passage
 from corrigenda.prompts import encode
 
@@ -59,22 +58,16 @@ class CounterfactualLayer(RoutedLayer):
     right: Tensor
     shown: Callable[[Editable], tuple[str, ...]]
     kind: ClassVar[str] = "counterfactual"
+    saved_tensors: ClassVar[tuple[str, ...]] = ("left", "right")
+    _misfit: ClassVar[str] = "the counterfactual edit adds {} numbers, {}'s values have {}"
 
     @property
-    def _width(self) -> int:
-        return len(self.left)
-
-    def _check(self, lm: Editable) -> None:
-        super()._check(lm)
-        mine, d_model = self.right.shape[1], lm.memory(self.layer).d_model
-        if mine != d_model:
-            raise WrongModelError(
-                f"layer {self.layer}: the counterfactual edit adds {mine} numbers, {lm.name}'s values have {d_model}"
-            )
+    def _shape(self) -> tuple[int, int]:
+        return len(self.left), self.right.shape[1]
 
     def _on(self, lm: Editable) -> PlacedLayer:
-        device = lm.memory(self.layer).weight.device
-        return PlacedLayer(self.left.to(device), self.right.to(device), self.shown(lm), lm.text)
+        left, right = super()._on(lm)
+        return PlacedLayer(left, right, self.shown(lm), lm.text)
 
     def _route(self, placed: PlacedLayer, coefficients: Tensor, passage: Passage) -> Tensor:
         texts = (prompt_text(self.kind, placed.text, passage, row) for row in range(len(coefficients)))
@@ -171,14 +164,8 @@ class CounterfactualEdit(HookedEdit, RetrievalEdit):
         each = zip(self.layers, self.modules, self.left, self.right, strict=True)
         return tuple(CounterfactualLayer(*one, shown) for one in each)
 
-    @contextmanager
-    def _hooks(self, lm: Editable) -> Iterator[None]:
-        now: list[Passage] = []
-        with ExitStack() as stack:
-            stack.enter_context(passages(lm, now))
-            for part in self._parts:
-                stack.enter_context(part._answering(lm, now))
-            yield
+    def _hooks(self, lm: Editable) -> AbstractContextManager[None]:
+        return answering(lm, self._parts)
 
     def _check(self, lm: Editable) -> None:
         super()._check(lm)

@@ -87,6 +87,8 @@ class Edit(ABC):
         kind: the name of the kind in saved files.
         in_weights: whether the change lies in the model's weights (and so in what `save_pretrained` writes).
         elsewhere: what another program would need for it, where it cannot be written as GGUF.
+        saved_tensors: the names of the fields that `save` writes as tensors.
+        saved_settings: of those that it writes as plain values.
     """
 
     origin: Origin
@@ -94,6 +96,8 @@ class Edit(ABC):
     kind: ClassVar[str]
     in_weights: ClassVar[bool]
     elsewhere: ClassVar[str] = ""
+    saved_tensors: ClassVar[tuple[str, ...]] = ()
+    saved_settings: ClassVar[tuple[str, ...]] = ()
     kinds: ClassVar[dict[str, type[Edit]]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -319,14 +323,17 @@ class Edit(ABC):
         )
 
     def _tensors(self) -> dict[str, Tensor]:
-        return {}
+        return {name: getattr(self, name) for name in self.saved_tensors}
 
     def _settings(self) -> dict[str, Any]:
-        return {}
+        return {name: getattr(self, name) for name in self.saved_settings}
 
     @classmethod
-    @abstractmethod
-    def _restore(cls, origin: Origin, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Edit: ...
+    def _restore(cls, origin: Origin, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Edit:
+        # Older edits do not say all settings; what they did is the default.
+        parts: dict[str, Any] = {name: settings[name] for name in cls.saved_settings if name in settings}
+        parts |= {name: tensors[name] for name in cls.saved_tensors}
+        return cls(origin, **parts)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from corrigenda.edits.edit import Editable
-from corrigenda.edits.origin import Origin, require_finite
+from corrigenda.edits.origin import Origin, require_factors
 from corrigenda.edits.weights import WeightEdit
 from corrigenda.errors import WrongModelError
 
@@ -31,16 +31,10 @@ class ExpertsEdit(WeightEdit):
     )
 
     def __post_init__(self) -> None:
-        factors = {}
-        for (layer, expert), (left, right) in self.factors.items():
-            what = f"layer {layer}, expert {expert}"
-            if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[0]:
-                raise ValueError(
-                    f"{what}: factors of shapes {tuple(left.shape)} and {tuple(right.shape)} do not multiply"
-                )
-            left, right = left.detach().float().cpu(), right.detach().float().cpu()
-            require_finite(self.kind, {f"{what}: A": left, f"{what}: B": right, f"{what}: A B": left @ right})
-            factors[int(layer), int(expert)] = (left, right)
+        factors = {
+            (int(layer), int(expert)): require_factors(self.kind, f"layer {layer}, expert {expert}", *pair)
+            for (layer, expert), pair in self.factors.items()
+        }
         object.__setattr__(self, "factors", factors)
 
     @property

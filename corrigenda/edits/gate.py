@@ -123,9 +123,9 @@ class Gate:
                 "(corrigenda gate)"
             )
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Its tensors by name; `restore` takes them."""
-        return {"mean": self.mean, **{f"map{i}": one for i, one in enumerate(self.maps)}}
+    def tensors(self, prefix: str = "") -> dict[str, Tensor]:
+        """Its tensors by name, behind a prefix; `restore` takes them."""
+        return {f"{prefix}mean": self.mean, **{f"{prefix}map{i}": one for i, one in enumerate(self.maps)}}
 
     def said(self) -> dict[str, Any]:
         """The rest of it, of plain JSON values."""
@@ -134,17 +134,18 @@ class Gate:
         return {"format": FORMAT, **plain, "layers": list(self.layers), "made": dict(self.made)}
 
     @classmethod
-    def restore(cls, tensors: Mapping[str, Tensor], said: Mapping[str, Any]) -> Gate:
-        """The gate of what `tensors` and `said` gave.
+    def restore(cls, tensors: Mapping[str, Tensor], said: Mapping[str, Any], prefix: str = "") -> Gate:
+        """The gate of what `tensors` (among others) and `said` gave.
 
         Raises:
             KeyError, TypeError, ValueError: they are damaged, or of another format.
         """
         if said["format"] != FORMAT:
             raise ValueError(f"the gate's format is {said['format']!r}, and not {FORMAT!r}")
-        maps = tuple(tensors[f"map{i}"] for i in range(len(tensors) - 1))
+        n_maps = sum(name.startswith(f"{prefix}map") for name in tensors)
+        maps = tuple(tensors[f"{prefix}map{i}"] for i in range(n_maps))
         layers, threshold = tuple(map(int, said["layers"])), float(said["threshold"])
-        return cls(said["model"], said["fingerprint"], layers, tensors["mean"], maps, threshold, said["made"])
+        return cls(said["model"], said["fingerprint"], layers, tensors[f"{prefix}mean"], maps, threshold, said["made"])
 
     def save(self, path: str | Path) -> None:
         """Writes it as one safetensors file, atomically; its maps in float16."""

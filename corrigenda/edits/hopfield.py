@@ -6,28 +6,18 @@ Fang, Xie and Ran 2026, "HoReN: Normalized Hopfield Retrieval for Large-Scale Se
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, get_args
+from typing import ClassVar, get_args
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from corrigenda.edits.codebook import Replace, replaced
-from corrigenda.edits.edit import Editable
 from corrigenda.edits.masked_memory import mean_coefficients
-from corrigenda.edits.origin import Origin, require_finite
+from corrigenda.edits.origin import require_finite
 from corrigenda.edits.routed import RoutedEdit
-from corrigenda.errors import WrongModelError
 from corrigenda.models.routes import MAIN, Passage
-
-
-class PlacedPatterns(NamedTuple):
-    """Keys and values on the model's device."""
-
-    keys: Tensor
-    values: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,9 +54,12 @@ class HopfieldEdit(RoutedEdit):
     part: float
     replace: Replace
     kind: ClassVar[str] = "hopfield"
+    saved_tensors: ClassVar[tuple[str, ...]] = ("keys", "values")
+    saved_settings: ClassVar[tuple[str, ...]] = ("layer", "module", "alpha", "beta", "threshold", "part", "replace")
+    _misfit: ClassVar[str] = "the values have {} numbers, {}'s {}"
 
     def __post_init__(self) -> None:
-        for name in ("keys", "values"):
+        for name in self.saved_tensors:
             object.__setattr__(self, name, getattr(self, name).detach().float().cpu())
         if self.keys.ndim != 2 or self.values.ndim != 2 or not 0 < len(self.values) == len(self.keys):
             raise ValueError(f"entries with keys {tuple(self.keys.shape)} and values {tuple(self.values.shape)}")
@@ -82,47 +75,28 @@ class HopfieldEdit(RoutedEdit):
             raise ValueError(f"replace={self.replace!r} must be one of {', '.join(get_args(Replace))}")
 
     @property
-    def _width(self) -> int:
-        return self.keys.shape[1]
+    def _shape(self) -> tuple[int, int]:
+        return self.keys.shape[1], self.values.shape[1]
 
-    def _check(self, lm: Any) -> None:
-        super()._check(lm)
-        mine, d_model = self.values.shape[1], lm.memory(self.layer).d_model
-        if mine != d_model:
-            raise WrongModelError(f"layer {self.layer}: the values have {mine} numbers, {lm.name}'s {d_model}")
-
-    def _on(self, lm: Editable) -> PlacedPatterns:
-        device = lm.memory(self.layer).weight.device
-        return PlacedPatterns(self.keys.to(device), self.values.to(device))
-
-    def _route(self, placed: PlacedPatterns, coefficients: Tensor, passage: Passage) -> Tensor:
+    def _route(self, placed: list[Tensor], coefficients: Tensor, passage: Passage) -> Tensor:
+        keys, _ = placed
         lengths = passage.prompt.sum(1, keepdim=True)
         counted = passage.prompt & (passage.place > lengths * (1 - self.part))
         q = direction(coefficients, counted)
-        recalled = (self.beta * q @ placed.keys.T).softmax(1) @ placed.keys
+        recalled = (self.beta * q @ keys.T).softmax(1) @ keys
         drawn = functional.normalize((1 - self.alpha) * q + self.alpha * recalled, dim=1)
-        cosine, entry = (drawn @ placed.keys.T).max(1)
+        cosine, entry = (drawn @ keys.T).max(1)
         return torch.where((lengths[:, 0] > 0) & (cosine >= self.threshold), entry, MAIN)
 
     def _answer(
-        self, placed: PlacedPatterns, coefficients: Tensor, output: Tensor, memory: int, passage: Passage
+        self, placed: list[Tensor], coefficients: Tensor, output: Tensor, memory: int, passage: Passage
     ) -> Tensor:
+        _, values = placed
         at = replaced(self.replace, passage.prompt, passage.tail)
-        return torch.where(at[..., None], placed.values[memory].to(output.dtype), output)
+        return torch.where(at[..., None], values[memory].to(output.dtype), output)
 
     def _summary(self) -> str:
         return f"layer {self.layer}, {len(self.keys)} entries, asked at a cosine of {self.threshold:g} and above"
-
-    def _tensors(self) -> dict[str, Tensor]:
-        return {"keys": self.keys, "values": self.values}
-
-    def _settings(self) -> dict[str, Any]:
-        names = ("layer", "module", "alpha", "beta", "threshold", "part", "replace")
-        return {name: getattr(self, name) for name in names}
-
-    @classmethod
-    def _restore(cls, origin: Origin, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> HopfieldEdit:
-        return cls(origin, keys=tensors["keys"], values=tensors["values"], **settings)
 
 
 def direction(coefficients: Tensor, counted: Tensor) -> Tensor:

@@ -11,15 +11,12 @@ from torch import Tensor
 
 from corrigenda.data.requests import REPEATED_BY, SUPERSEDED_BY
 from corrigenda.edits.edit import Edit, folder_for
-from corrigenda.edits.origin import Origin, require_finite
+from corrigenda.edits.origin import Origin, require_factors
 from corrigenda.edits.ties import How, merged_factors
 from corrigenda.edits.weights import WeightEdit, memories_of
 from corrigenda.errors import WrongModelError
 from corrigenda.models.bare import BareModel
 from corrigenda.system.files import write_tensors
-
-LARGE = 1e18
-"""The square of a norm below this does not overflow in float32."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,17 +37,7 @@ class LowRankEdit(WeightEdit):
     kind: ClassVar[str] = "low_rank"
 
     def __post_init__(self) -> None:
-        factors = {}
-        for layer, (left, right) in self.factors.items():
-            if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[0]:
-                raise ValueError(
-                    f"layer {layer}: factors of shapes {tuple(left.shape)} and {tuple(right.shape)} do not multiply"
-                )
-            left, right = left.detach().float().cpu(), right.detach().float().cpu()
-            require_finite(self.kind, {f"layer {layer}: A": left, f"layer {layer}: B": right})
-            if float(left.norm()) * float(right.norm()) > LARGE:  # else their product cannot overflow
-                require_finite(self.kind, {f"layer {layer}: A B": left @ right})
-            factors[int(layer)] = (left, right)
+        factors = {int(n): require_factors(self.kind, f"layer {n}", *pair) for n, pair in self.factors.items()}
         object.__setattr__(self, "factors", factors)
         object.__setattr__(self, "modules", {int(layer): name for layer, name in self.modules.items()})
 

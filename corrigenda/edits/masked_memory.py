@@ -6,29 +6,15 @@ Retention for LLMs".
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from corrigenda.edits.edit import Editable
-from corrigenda.edits.origin import Origin, require_finite
+from corrigenda.edits.origin import require_finite
 from corrigenda.edits.routed import RoutedEdit
-from corrigenda.errors import WrongModelError
 from corrigenda.models.routes import MAIN, Passage
-
-_TENSORS = ("delta", "masks", "background", "permutation")
-
-
-class PlacedMemory(NamedTuple):
-    """The memory on the model's device; the attributes of the edit."""
-
-    delta: Tensor
-    masks: Tensor
-    background: Tensor
-    permutation: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +52,9 @@ class MaskedMemoryEdit(RoutedEdit):
     permutation: Tensor
     threshold: float
     kind: ClassVar[str] = "masked_memory"
+    saved_tensors: ClassVar[tuple[str, ...]] = ("delta", "masks", "background", "permutation")
+    saved_settings: ClassVar[tuple[str, ...]] = ("layer", "module", "threshold")
+    _misfit: ClassVar[str] = "the masked memory's values have {} numbers each, {}'s {}"
 
     def __post_init__(self) -> None:
         for name in ("delta", "background"):
@@ -75,7 +64,7 @@ class MaskedMemoryEdit(RoutedEdit):
         d_ffn = len(self.background)
         fits = self.delta.ndim == self.masks.ndim == 2 and {len(self.delta), self.masks.shape[1]} == {d_ffn}
         if not fits or not torch.equal(self.permutation.sort().values, torch.arange(d_ffn)):
-            shapes = ", ".join(f"{name} {tuple(getattr(self, name).shape)}" for name in _TENSORS)
+            shapes = ", ".join(f"{name} {tuple(getattr(self, name).shape)}" for name in self.saved_tensors)
             raise ValueError(f"the parts of a masked memory do not fit one another: {shapes}")
         if len(sizes := self.masks.sum(1).unique()) != 1 or not int(sizes):
             raise ValueError(f"the masks of a masked memory must be of one size above 0, not of {sizes.tolist()}")
@@ -89,33 +78,23 @@ class MaskedMemoryEdit(RoutedEdit):
         return int(self.masks[0].sum())
 
     @property
-    def _width(self) -> int:
-        return len(self.background)
+    def _shape(self) -> tuple[int, int]:
+        return len(self.background), self.delta.shape[1]
 
-    def _check(self, lm: Any) -> None:
-        super()._check(lm)
-        mine, d_model = self.delta.shape[1], lm.memory(self.layer).d_model
-        if mine != d_model:
-            raise WrongModelError(
-                f"layer {self.layer}: the masked memory's values have {mine} numbers each, {lm.name}'s {d_model}"
-            )
-
-    def _on(self, lm: Editable) -> PlacedMemory:
-        device = lm.memory(self.layer).weight.device
-        return PlacedMemory(*(getattr(self, name).to(device) for name in _TENSORS))
-
-    def _route(self, placed: PlacedMemory, coefficients: Tensor, passage: Passage) -> Tensor:
+    def _route(self, placed: list[Tensor], coefficients: Tensor, passage: Passage) -> Tensor:
+        _, masks, background, permutation = placed
         counted = passage.prompt & (passage.place > 1)
         means = mean_coefficients(coefficients, counted)
-        found = top_masks(means - placed.background, placed.permutation, self.active)
-        shared, entry = (found.float() @ placed.masks.T.float()).max(1)
+        found = top_masks(means - background, permutation, self.active)
+        shared, entry = (found.float() @ masks.T.float()).max(1)
         return torch.where(counted.any(1) & (shared >= self.threshold * self.active), entry, MAIN)
 
     def _answer(
-        self, placed: PlacedMemory, coefficients: Tensor, output: Tensor, memory: int, passage: Passage
+        self, placed: list[Tensor], coefficients: Tensor, output: Tensor, memory: int, passage: Passage
     ) -> Tensor:
-        own = placed.masks[memory]
-        change = coefficients[..., own].to(placed.delta.dtype) @ placed.delta[own]
+        delta, masks, _, _ = placed
+        own = masks[memory]
+        change = coefficients[..., own].to(delta.dtype) @ delta[own]
         return output + torch.where((passage.place > 1)[..., None], change, 0).to(output.dtype)
 
     def _summary(self) -> str:
@@ -123,17 +102,6 @@ class MaskedMemoryEdit(RoutedEdit):
             f"layer {self.layer}, {len(self.masks)} entries of {self.active} rows each, |W| "
             f"{float(self.delta.norm()):.3f}, spoken where {self.threshold:.0%} of a mask is met"
         )
-
-    def _tensors(self) -> dict[str, Tensor]:
-        return {name: getattr(self, name) for name in _TENSORS}
-
-    def _settings(self) -> dict[str, Any]:
-        return {"layer": self.layer, "module": self.module, "threshold": self.threshold}
-
-    @classmethod
-    def _restore(cls, origin: Origin, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> MaskedMemoryEdit:
-        parts: dict[str, Any] = {name: tensors[name] for name in _TENSORS}
-        return cls(origin, **settings, **parts)
 
 
 def mean_coefficients(coefficients: Tensor, counted: Tensor) -> Tensor:

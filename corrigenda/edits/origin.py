@@ -50,6 +50,26 @@ class Origin:
         return found
 
 
+LARGE = 1e18
+"""The square of a norm below this does not overflow in float32."""
+
+
+def require_factors(kind: str, what: str, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """A, (d_ffn, rank), and B, (rank, d_model), of a change A B of a kind of edit, in float32 on the CPU.
+
+    Raises:
+        EditRefusedError: they, or their product, are not finite.
+        ValueError: they do not multiply.
+    """
+    if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[0]:
+        raise ValueError(f"{what}: factors of shapes {tuple(left.shape)} and {tuple(right.shape)} do not multiply")
+    left, right = left.detach().float().cpu(), right.detach().float().cpu()
+    require_finite(kind, {f"{what}: A": left, f"{what}: B": right})
+    if float(left.norm()) * float(right.norm()) > LARGE:  # else their product cannot overflow
+        require_finite(kind, {f"{what}: A B": left @ right})
+    return left, right
+
+
 def require_finite(kind: str, tensors: Mapping[str, Tensor]) -> None:
     """Refuses tensors of an edit that hold NaN or infinities: applied, they would wreck the model.
 

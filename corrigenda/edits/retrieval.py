@@ -73,6 +73,7 @@ class RetrievalEdit(TextEdit):
         "it looks up a text for each prompt, which each request has to bring along there (corrigenda ask shows it)"
     )
     saved_tensors: ClassVar[tuple[str, ...]] = ("keys",)
+    saved_settings: ClassVar[tuple[str, ...]] = ("threshold", "k", "by_subject", "encoder", "index")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "keys", self.keys.detach().float().cpu())
@@ -147,20 +148,16 @@ class RetrievalEdit(TextEdit):
         )
 
     def _tensors(self) -> dict[str, Tensor]:
-        gate = {} if self.gate is None else self.gate.tensors()
-        own = {name: getattr(self, name) for name in self.saved_tensors}
-        return own | {f"{_GATE}{name}": one for name, one in gate.items()}
+        return super()._tensors() | ({} if self.gate is None else self.gate.tensors(_GATE))
 
     def _settings(self) -> dict[str, Any]:
-        plain = {name: getattr(self, name) for name in ("threshold", "k", "by_subject", "encoder", "index")}
         gate = None if self.gate is None else self.gate.said()
         names = [list(own) for own in self.names]
-        return {**plain, "texts": list(self.texts), "names": names, "gate": gate}
+        return super()._settings() | {"texts": list(self.texts), "names": names, "gate": gate}
 
     @classmethod
     def _restore(cls, origin: Origin, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> RetrievalEdit:
-        of_gate = {name.removeprefix(_GATE): one for name, one in tensors.items() if name.startswith(_GATE)}
-        gate = None if settings["gate"] is None else Gate.restore(of_gate, settings["gate"])
+        gate = None if settings["gate"] is None else Gate.restore(tensors, settings["gate"], _GATE)
         names = tuple(tuple(own) for own in settings["names"])
         plain = {name: value for name, value in settings.items() if name not in ("gate", "names", "texts")}
         parts: dict[str, Any] = {name: tensors[name] for name in cls.saved_tensors}

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import MethodType
@@ -59,15 +59,19 @@ class RoutedLayer(ABC):
     layer: int
     module: str
     kind: ClassVar[str]
+    saved_tensors: ClassVar[tuple[str, ...]]
+    _misfit: ClassVar[str]
+    """What is said of numbers in its answer that are not as many as the model's."""
 
     @property
     @abstractmethod
-    def _width(self) -> int | None:
-        """The width of the coefficients that it reads; None where it reads none."""
+    def _shape(self) -> tuple[int, int] | None:
+        """How many coefficients it reads, and how many numbers its answer has; None where it reads none."""
 
-    @abstractmethod
     def _on(self, lm: Editable) -> Any:
-        """What `_route` and `_answer` need of it, on the device of the layer's values."""
+        """What `_route` and `_answer` need of it, on the device of the layer's values: its tensors."""
+        device = lm.memory(self.layer).weight.device
+        return [getattr(self, name).to(device) for name in self.saved_tensors]
 
     @abstractmethod
     def _route(self, placed: Any, coefficients: Tensor, passage: Passage) -> Tensor:
@@ -133,11 +137,16 @@ class RoutedLayer(ABC):
                 f"the {self.kind} edit is of {self.module}, the values of layer {self.layer} of {lm.name} are "
                 f"{memory.path}"
             )
-        if self._width is not None and memory.d_ffn != self._width:
+        if self._shape is None:
+            return
+        read, answered = self._shape
+        if memory.d_ffn != read:
             raise WrongModelError(
-                f"layer {self.layer}: the {self.kind} edit reads {self._width} coefficients, {lm.name} has "
-                f"{memory.d_ffn}"
+                f"layer {self.layer}: the {self.kind} edit reads {read} coefficients, {lm.name} has {memory.d_ffn}"
             )
+        if memory.d_model != answered:
+            said = self._misfit.format(answered, lm.name, memory.d_model)
+            raise WrongModelError(f"layer {self.layer}: {said}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,6 +160,7 @@ class RoutedEdit(RoutedLayer, HookedEdit):
 
     layer: int
     module: str
+    saved_settings: ClassVar[tuple[str, ...]] = ("layer", "module")
 
     @property
     def touched(self) -> tuple[int, ...]:
@@ -161,11 +171,19 @@ class RoutedEdit(RoutedLayer, HookedEdit):
         """Always."""
         return True
 
-    @contextmanager
-    def _hooks(self, lm: Editable) -> Iterator[None]:
-        now: list[Passage] = []
-        with passages(lm, now), self._answering(lm, now):
-            yield
+    def _hooks(self, lm: Editable) -> AbstractContextManager[None]:
+        return answering(lm, [self])
+
+
+@contextmanager
+def answering(lm: Editable, layers: Sequence[RoutedLayer]) -> Iterator[None]:
+    """Inside the block some layers answer, each in the rows that it decides on."""
+    now: list[Passage] = []
+    with ExitStack() as stack:
+        stack.enter_context(passages(lm, now))
+        for layer in layers:
+            stack.enter_context(layer._answering(lm, now))
+        yield
 
 
 def prompt_text(

@@ -28,7 +28,6 @@ from corrigenda.text.words import Names
 _GATE = "gate."
 _LOOKED_AT = 32
 """Tokens at a prompt's end, among which those that ask nothing are looked for."""
-_TENSORS = ("keys", "entries", "values")
 
 
 class PlacedEntries(NamedTuple):
@@ -91,6 +90,8 @@ class ScopedEdit(RoutedEdit):
     closing: tuple[int, ...] = ()
     turn: tuple[int, ...] = ()
     kind: ClassVar[str] = "scoped"
+    saved_tensors: ClassVar[tuple[str, ...]] = ("keys", "entries", "values")
+    saved_settings: ClassVar[tuple[str, ...]] = ("layer", "module", "threshold", "by_subject", "closing", "turn")
 
     def __post_init__(self) -> None:
         for name in ("keys", "values"):
@@ -102,7 +103,7 @@ class ScopedEdit(RoutedEdit):
         fits = self.keys.ndim == 2 and self.keys.shape[1] == width and self.entries.shape == self.keys.shape[:1]
         owned = sorted(set(self.entries.tolist())) == list(range(n))
         if not (fits and owned and self.values.ndim == 2 and len(self.names) == n):
-            shapes = ", ".join(f"{name} {tuple(getattr(self, name).shape)}" for name in _TENSORS)
+            shapes = ", ".join(f"{name} {tuple(getattr(self, name).shape)}" for name in self.saved_tensors)
             raise ValueError(
                 f"scoped entries of {len(self.names)} subjects behind a gate of width {width} do not fit one "
                 f"another: {shapes}"
@@ -112,7 +113,7 @@ class ScopedEdit(RoutedEdit):
         require_finite(self.kind, {"keys": self.keys, "values": self.values})
 
     @property
-    def _width(self) -> None:
+    def _shape(self) -> None:
         return None
 
     def _check(self, lm: Editable) -> None:
@@ -153,8 +154,7 @@ class ScopedEdit(RoutedEdit):
         return through(lm.architecture, Site("block", self.layer), lambda state: change(state, state))
 
     def _on(self, lm: Editable) -> PlacedEntries:
-        device = lm.memory(self.layer).weight.device
-        keys, entries, values = (getattr(self, name).to(device) for name in _TENSORS)
+        keys, entries, values = super()._on(lm)
         return PlacedEntries(keys, entries, values, Names(self.names), lm.text)
 
     def _route(self, placed: PlacedEntries, coefficients: Tensor, passage: Passage) -> Tensor:
@@ -216,19 +216,15 @@ class ScopedEdit(RoutedEdit):
         )
 
     def _tensors(self) -> dict[str, Tensor]:
-        own = {name: getattr(self, name) for name in _TENSORS}
-        return own | {f"{_GATE}{name}": one for name, one in self.gate.tensors().items()}
+        return super()._tensors() | self.gate.tensors(_GATE)
 
     def _settings(self) -> dict[str, Any]:
-        named = ("layer", "module", "threshold", "by_subject", "closing", "turn")
-        plain = {name: getattr(self, name) for name in named}
-        return {**plain, "names": [list(own) for own in self.names], "gate": self.gate.said()}
+        return super()._settings() | {"names": [list(own) for own in self.names], "gate": self.gate.said()}
 
     @classmethod
     def _restore(cls, origin: Origin, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> ScopedEdit:
-        of_gate = {name.removeprefix(_GATE): one for name, one in tensors.items() if name.startswith(_GATE)}
-        gate = Gate.restore(of_gate, settings["gate"])
-        parts: dict[str, Any] = {name: tensors[name] for name in _TENSORS}
+        gate = Gate.restore(tensors, settings["gate"], _GATE)
+        parts: dict[str, Any] = {name: tensors[name] for name in cls.saved_tensors}
         plain = {name: value for name, value in settings.items() if name not in ("gate", "names", "subjects")}
         # Edits that were saved before a subject could have several names have one word for word.
         names = settings["names"] if "names" in settings else [[name] for name in settings["subjects"]]

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from corrigenda.edits.edit import Editable
+from corrigenda.edits.edit import Edit
 from corrigenda.edits.origin import Origin, require_finite
 from corrigenda.edits.routed import RoutedEdit
 from corrigenda.edits.state import EditorState, StoredState, typed
-from corrigenda.errors import WrongModelError
 from corrigenda.models.memory import FFNMemory
 from corrigenda.models.routes import MAIN, Passage
 
@@ -46,6 +45,8 @@ class SideMemoryEdit(RoutedEdit):
     deltas: Tensor
     epsilons: Tensor
     kind: ClassVar[str] = "side_memory"
+    saved_tensors: ClassVar[tuple[str, ...]] = ("deltas", "epsilons")
+    _misfit: ClassVar[str] = "the side memory's values have {} numbers each, {}'s {}"
 
     def __post_init__(self) -> None:
         deltas, epsilons = self.deltas.detach().float().cpu(), self.epsilons.detach().float().cpu()
@@ -64,12 +65,7 @@ class SideMemoryEdit(RoutedEdit):
 
     @classmethod
     def of(
-        cls,
-        memory: FFNMemory,
-        origin: Origin,
-        deltas: Tensor,
-        epsilons: Tensor,
-        state: EditorState | None = None,
+        cls, memory: FFNMemory, origin: Origin, deltas: Tensor, epsilons: Tensor, state: EditorState | None = None
     ) -> SideMemoryEdit:
         """Side memories of one layer of a model."""
         return cls(origin, memory.layer, memory.path, deltas, epsilons, state=state)
@@ -79,22 +75,10 @@ class SideMemoryEdit(RoutedEdit):
         return float(self.deltas.norm())
 
     @property
-    def _width(self) -> int:
-        return self.deltas.shape[1]
+    def _shape(self) -> tuple[int, int]:
+        return self.deltas.shape[1], self.deltas.shape[2]
 
-    def _check(self, lm: Any) -> None:
-        super()._check(lm)
-        mine, d_model = self.deltas.shape[2], lm.memory(self.layer).d_model
-        if mine != d_model:
-            raise WrongModelError(
-                f"layer {self.layer}: the side memory's values have {mine} numbers each, {lm.name}'s {d_model}"
-            )
-
-    def _on(self, lm: Editable) -> tuple[Tensor, Tensor]:
-        device = lm.memory(self.layer).weight.device
-        return self.deltas.to(device), self.epsilons.to(device)
-
-    def _route(self, placed: tuple[Tensor, Tensor], coefficients: Tensor, passage: Passage) -> Tensor:
+    def _route(self, placed: list[Tensor], coefficients: Tensor, passage: Passage) -> Tensor:
         deltas, epsilons = placed
         counted = passage.prompt & (passage.place > 1)
         scores = torch.stack([routing_score(coefficients, delta, counted) for delta in deltas], dim=1)
@@ -103,7 +87,7 @@ class SideMemoryEdit(RoutedEdit):
         return torch.where(largest >= 0, which, MAIN)
 
     def _answer(
-        self, placed: tuple[Tensor, Tensor], coefficients: Tensor, output: Tensor, memory: int, passage: Passage
+        self, placed: list[Tensor], coefficients: Tensor, output: Tensor, memory: int, passage: Passage
     ) -> Tensor:
         deltas, _ = placed
         change = coefficients.to(deltas.dtype) @ deltas[memory]
@@ -115,20 +99,14 @@ class SideMemoryEdit(RoutedEdit):
         thresholds = ", ".join(f"{value:.3g}" for value in self.epsilons[:5].tolist()) + (", ..." if n > 5 else "")
         return f"layer {self.layer}, {what}, |V' - V| {self.norm():.3f}, epsilon {thresholds}"
 
-    def _tensors(self) -> dict[str, Tensor]:
-        return {"deltas": self.deltas, "epsilons": self.epsilons}
-
-    def _settings(self) -> dict[str, Any]:
-        return {"layer": self.layer, "module": self.module}
-
     @classmethod
-    def _restore(cls, origin: Origin, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> SideMemoryEdit:
-        layer, module = int(settings["layer"]), str(settings["module"])
-        state = None
-        if settings.get("progress"):  # version 0.1 kept WISE's state inside the edit
-            parts = {name[len("state.") :]: part for name, part in tensors.items() if name.startswith("state.")}
-            state = typed(StoredState("wise", parts, settings["progress"]))
-        return cls(origin, layer, module, tensors["deltas"], tensors["epsilons"], state=state)
+    def _restore(cls, origin: Origin, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Edit:
+        edit = super()._restore(origin, tensors, settings)
+        if not settings.get("progress"):
+            return edit
+        # Version 0.1 kept WISE's state inside the edit.
+        parts = {name[len("state.") :]: part for name, part in tensors.items() if name.startswith("state.")}
+        return replace(edit, state=typed(StoredState("wise", parts, settings["progress"])))
 
 
 def routing_score(coefficients: Tensor, delta: Tensor, counted: Tensor) -> Tensor:

@@ -7,9 +7,9 @@ A kind of state is a frozen dataclass of tensors and plain values, registered un
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,8 +43,10 @@ class StoredState:
     values: Mapping[str, Any] = field(default_factory=dict)
 
 
-class EditorState(ABC):
-    """What an editor goes on from. A kind is a frozen dataclass with a `kind`, `stored` and `restore`.
+class EditorState:
+    """What an editor goes on from. A kind is a frozen dataclass with a `kind`.
+
+    Its fields are tuples of plain values, or it says how they are written by `stored` and `restore`.
 
     Attributes:
         kind: the name of the kind in saved files; a class that has one is registered by it.
@@ -58,14 +60,16 @@ class EditorState(ABC):
         if "kind" in cls.__dict__:
             EditorState.kinds[cls.kind] = cls
 
-    @abstractmethod
     def stored(self) -> StoredState:
         """The state in the form that is written to disk; `restore` is its inverse."""
+        names = [one.name for one in dataclasses.fields(self)]  # type: ignore[arg-type]
+        return StoredState(self.kind, {}, {name: list(getattr(self, name)) for name in names})
 
     @classmethod
-    @abstractmethod
     def restore(cls, stored: StoredState) -> EditorState:
         """The state that `stored` gave."""
+        names = [one.name for one in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        return cls(**{name: tuple(stored.values[name]) for name in names})
 
 
 State = TypeVar("State", bound=EditorState)

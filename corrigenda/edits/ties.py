@@ -35,10 +35,7 @@ def merged_factors(pairs: Sequence[Factors], weights: Sequence[float], density: 
         return (left * scale)[:, :rank], right[:rank]
     roots = [abs(weight) ** 0.5 for weight in weights]  # of A and of B, so that their product has the weight
     signed = [root if weight >= 0 else -root for root, weight in zip(roots, weights, strict=True)]
-    return (
-        _ties([left for left, _ in pairs], signed, density),
-        _ties([right for _, right in pairs], roots, density),
-    )
+    return (_ties([left for left, _ in pairs], signed, density), _ties([right for _, right in pairs], roots, density))
 
 
 def _ties(parts: Sequence[Tensor], weights: Sequence[float], density: float) -> Tensor:

@@ -10,8 +10,8 @@ its own here.
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Collection
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import torch
@@ -158,7 +158,11 @@ class PartialForward:
         if self._cache:
             inputs |= {"past_key_values": cache_of(self._cache), "use_cache": True}
         states = self._states if states is None else states
-        with _skipping(self._lm, self.layer, states, self._tuples):
+        architecture = self._lm.architecture
+        with ExitStack() as stack:
+            stack.enter_context(skipped(architecture.skippable[: self.layer], self._tuples))
+            if states is not None:
+                stack.enter_context(state_entering(architecture.block(self.layer), lambda _: states, first=True))
             return model_logits(self._lm, at, self._routes, **inputs)
 
     def before_running(self) -> tuple[Tensor, Tensor, DynamicCache]:
@@ -239,16 +243,6 @@ class PartialForward:
         if takes_position_ids(self._lm.model):
             inputs["position_ids"] = self._position_ids
         return inputs
-
-
-@contextmanager
-def _skipping(lm: BareModel, layer: int, states: Tensor | None, tuples: bool) -> Iterator[None]:
-    """Blocks below `layer` hand their input on, and `states` enter `layer`."""
-    with ExitStack() as stack:
-        stack.enter_context(skipped(lm.architecture.skippable[:layer], tuples))
-        if states is not None:
-            stack.enter_context(state_entering(lm.architecture.block(layer), lambda _: states, first=True))
-        yield
 
 
 def _gather(tensor: Tensor, rows: Tensor, index: Tensor) -> Tensor:

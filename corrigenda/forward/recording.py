@@ -62,11 +62,7 @@ def forward_to(lm: BareModel, batch: TokenBatch, layer: int) -> None:
 
 @torch.no_grad()
 def record(
-    lm: BareModel,
-    batch: TokenBatch,
-    layers: Collection[int],
-    logits_at: Tensor | None = None,
-    until: int | None = None,
+    lm: BareModel, batch: TokenBatch, layers: Collection[int], logits_at: Tensor | None = None, until: int | None = None
 ) -> Recording:
     """Runs a batch once and keeps what partial forwards start from.
 

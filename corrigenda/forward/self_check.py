@@ -120,10 +120,7 @@ def _require_sites(lm: BareModel, batch: TokenBatch) -> None:
         if name == "coefficients" and lm.architecture.experts(middle) is not None:
             continue  # each expert has its own
         site = Site(name, None if name in WITHOUT_LAYER else middle)
-        with (
-            suppress(UnsupportedModelError),
-            intervene(lm, site, Read()),
-        ):  # else it is refused when asked for
+        with suppress(UnsupportedModelError), intervene(lm, site, Read()):  # else it is refused when asked for
             known.append((site, torch.zeros(1, device=lm.device, dtype=lm.dtype, requires_grad=True)))
     with torch.inference_mode(False), torch.enable_grad(), ExitStack() as stack:
         seen = [stack.enter_context(intervene(lm, site, Read())) for site, _ in known]

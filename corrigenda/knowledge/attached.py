@@ -38,7 +38,7 @@ from corrigenda.facts import Fact
 from corrigenda.forward.recording import forward_to
 from corrigenda.indices.index import Index, nearest
 from corrigenda.indices.kinds import Kind, index_of
-from corrigenda.knowledge.entries import Entry
+from corrigenda.knowledge.entries import Entry, by_layer
 from corrigenda.knowledge.folding import residuals_of
 from corrigenda.language_model import LanguageModel
 from corrigenda.settings.checked import AtLeastOne, Seed, ShareBelowOne, checked
@@ -100,20 +100,18 @@ class Attached:
         Raises:
             ImportError: the index needs what is not installed.
         """
-        by_layer: dict[int, list[Entry]] = {}
-        for entry in entries:
-            by_layer.setdefault(entry.layer, []).append(entry)
+        of_layer = by_layer(entries)
         subjects = {fact.id: normalised(fact.subject) for fact in facts}
         texts = [lm.tokens(prompt) for prompt in unrelated_prompts()] + [list(text) for text in self.unrelated]
-        views = coefficients_of(lm, texts[::2], sorted(by_layer))
-        others = coefficients_of(lm, texts[1::2], sorted(by_layer))
+        views = coefficients_of(lm, texts[::2], sorted(of_layer))
+        others = coefficients_of(lm, texts[1::2], sorted(of_layer))
         layers = [
             self._layer(lm, layer, mine, [subjects[entry.fact] for entry in mine], views[layer], others[layer])
-            for layer, mine in by_layer.items()
+            for layer, mine in of_layer.items()
         ]
         said: dict[str, dict[str, Any]] = {fact.id: {"thresholds": {}} for fact in facts}
         for attached in layers:
-            for entry, threshold in zip(by_layer[attached.layer], attached.thresholds.tolist(), strict=True):
+            for entry, threshold in zip(of_layer[attached.layer], attached.thresholds.tolist(), strict=True):
                 said[entry.fact]["thresholds"][str(attached.layer)] = threshold
         settings = self._settings() | {"solver": dict(entries[0].settings) if entries else {}}
         report = tuple(said[fact.id] for fact in facts)

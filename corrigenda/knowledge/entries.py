@@ -130,6 +130,14 @@ def require_fit(lm: LanguageModel, facts: Sequence[Fact], entries: Sequence[Entr
         )
 
 
+def by_layer(entries: Sequence[Entry]) -> dict[int, list[Entry]]:
+    """The entries of each layer."""
+    found: dict[int, list[Entry]] = {}
+    for entry in entries:
+        found.setdefault(entry.layer, []).append(entry)
+    return found
+
+
 def solve_facts(
     lm: LanguageModel | None, solver: Solver | None, facts: Sequence[Fact]
 ) -> list[tuple[Fact, list[Entry]]]:

@@ -23,7 +23,7 @@ from corrigenda.edits.low_rank import LowRankEdit
 from corrigenda.edits.origin import Origin
 from corrigenda.edits.values import ValueEdit
 from corrigenda.facts import Fact
-from corrigenda.knowledge.entries import Entry
+from corrigenda.knowledge.entries import Entry, by_layer
 from corrigenda.language_model import LanguageModel
 from corrigenda.settings.checked import Positive, check_value
 
@@ -89,15 +89,13 @@ class Folding:
         Raises:
             ValueError: C is missing for a layer or of another shape, or A is singular.
         """
-        by_layer: dict[int, list[Entry]] = {}
-        for entry in entries:
-            by_layer.setdefault(entry.layer, []).append(entry)
+        of_layer = by_layer(entries)
         settings = {"weight": self.weight, "solver": dict(entries[0].settings) if entries else {}}
         origin = Origin(lm.name, lm.fingerprint, self.name, settings, tuple(facts))
-        layers = sorted(by_layer)
-        if all(_is_small(len(by_layer[layer]), lm.memory(layer).values) for layer in layers):
-            return LowRankEdit.of(lm, origin, {layer: self._factors(lm, layer, by_layer[layer]) for layer in layers})
-        return ValueEdit.of(lm, origin, {layer: self._delta(lm, layer, by_layer[layer]) for layer in layers})
+        layers = sorted(of_layer)
+        if all(_is_small(len(of_layer[layer]), lm.memory(layer).values) for layer in layers):
+            return LowRankEdit.of(lm, origin, {layer: self._factors(lm, layer, of_layer[layer]) for layer in layers})
+        return ValueEdit.of(lm, origin, {layer: self._delta(lm, layer, of_layer[layer]) for layer in layers})
 
     def _factors(self, lm: LanguageModel, layer: int, entries: Sequence[Entry]) -> tuple[Tensor, Tensor]:
         """V - V0 = (A^-1 K^T) R, as its two factors."""

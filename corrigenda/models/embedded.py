@@ -17,14 +17,7 @@ from pathlib import Path
 
 from corrigenda.errors import ChecksumError
 from corrigenda.models.gguf_files import folder_of
-from corrigenda.system.files import (
-    cache_folder,
-    digest_of,
-    remove_scratch,
-    saying_full,
-    scratch_prefix,
-    write_file,
-)
+from corrigenda.system.files import cache_folder, digest_of, remove_scratch, saying_full, scratch_prefix, write_file
 
 logger = logging.getLogger(__name__)
 

@@ -254,41 +254,6 @@ class MixtureMemory(FFNMemory):
         norms = [float(self._experts.values(expert).float().norm()) for expert in range(self.n_experts)]
         return float(torch.tensor(norms, dtype=torch.float64).norm())
 
-    @property
-    def d_ffn(self) -> int:
-        """There is none of the whole layer."""
-        self._refuse()
-
-    @property
-    def bias(self) -> Tensor | None:
-        """There is none of the whole layer."""
-        self._refuse()
-
-    @property
-    def values(self) -> Tensor:
-        """There is none of the whole layer."""
-        self._refuse()
-
-    @property
-    def keys(self) -> Tensor:
-        """There is none of the whole layer."""
-        self._refuse()
-
-    @property
-    def gates(self) -> Tensor | None:
-        """There is none of the whole layer."""
-        self._refuse()
-
-    @property
-    def weight(self) -> Tensor:
-        """There is none of the whole layer."""
-        self._refuse()
-
-    @property
-    def transposed(self) -> bool:
-        """There is none of the whole layer."""
-        self._refuse()
-
     @contextmanager
     def capture(self, at: At = None) -> Iterator[Capture]:
         """Keeps the output of the forwards inside the block (of the last one)."""
@@ -314,6 +279,9 @@ class MixtureMemory(FFNMemory):
 
     def _refuse(self) -> NoReturn:
         raise UnsupportedModelError(self._said())
+
+    # What there is none of in the whole layer.
+    d_ffn = values = keys = gates = bias = weight = transposed = property(_refuse)
 
 
 def memory_of(architecture: Architecture, layer: int, expert: Expert = None) -> FFNMemory:

@@ -56,30 +56,27 @@ def records_in(folder: Path, of: str = "cases") -> Iterator[dict[str, Any]]:
     lines = folder / f"{of}.jsonl"
     if lines.is_file():
         records = read_lines(lines, seals=not finished)
-        yield from _latest(records) if _some_crashed(lines.read_bytes()) else records
+        if _some_crashed(lines.read_bytes()):
+            records = iter({_key(record): record for record in records}.values())
+        yield from records
 
 
-def count_records(folder: Path, of: str = "cases") -> int:
+def count_records(folder: Path) -> int:
     """How many cases there are records of; those of a finished run are checked against their digest and not parsed.
 
     Raises:
         ValueError: a file is damaged.
     """
-    if check_digest(folder, of):
-        content = (folder / f"{of}.jsonl").read_bytes()
+    if check_digest(folder, "cases"):
+        content = (folder / "cases.jsonl").read_bytes()
         if not _some_crashed(content):
             return content.count(b"\n")
-    return sum(1 for _ in records_in(folder, of))
+    return sum(1 for _ in records_in(folder))
 
 
 def _some_crashed(content: bytes) -> bool:
     """Whether there may be a case that was tried twice; a text that happens to look so costs time and no more."""
     return json.dumps({"error": CRASHED})[1:-2].encode() in content
-
-
-def _latest(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The last record of each case, in the order of the first ones."""
-    return iter({_key(record): record for record in records}.values())
 
 
 def _key(record: dict[str, Any]) -> str:

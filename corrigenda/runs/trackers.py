@@ -194,10 +194,7 @@ class TensorBoardTracker:
         self._writer.close()
 
 
-TRACKERS: dict[str, Callable[..., Tracker]] = {
-    "wandb": WandbTracker,
-    "tensorboard": TensorBoardTracker,
-}
+TRACKERS: dict[str, Callable[..., Tracker]] = {"wandb": WandbTracker, "tensorboard": TensorBoardTracker}
 """By name: what makes it from the run's folder, the configuration, the sweep's folder, and its own settings."""
 
 

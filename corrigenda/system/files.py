@@ -40,10 +40,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_tensors(
-    path: Path,
-    tensors: Mapping[str, Tensor],
-    metadata: Mapping[str, str] | None = None,
-    replaces: Path | None = None,
+    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None, replaces: Path | None = None
 ) -> None:
     """Writes tensors as safetensors, atomically.
 

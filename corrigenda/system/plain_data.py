@@ -117,11 +117,7 @@ def parse(text: str) -> object:
         ValueError: it is nested too deeply.
     """
     try:
-        return json.loads(
-            text,
-            object_pairs_hook=_object,
-            parse_int=_int,
-        )
+        return json.loads(text, object_pairs_hook=_object, parse_int=_int)
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
 

@@ -111,7 +111,7 @@ class Phrases:
             for place, word in enumerate(found)
             for first in _nouns(word.text) & self._by_first.keys()
             for number, target in self._by_first[first]
-            if _stands_at(found, place, target)
+            if place + len(target) <= len(found) and _matches_at(found, place, target)
         ]
 
 
@@ -146,10 +146,6 @@ class Names:
 def _nouns(word: str) -> set[str]:
     """The word, and in Korean what it may be with particles."""
     return {word[:end] for end in range(1, len(word) + 1)} if _kind(word[-1]) == "h" else {word}
-
-
-def _stands_at(found: Sequence[Word], begin: int, target: Sequence[Word]) -> bool:
-    return begin + len(target) <= len(found) and _matches_at(found, begin, target)
 
 
 def _matches_at(found: Sequence[Word], begin: int, target: Sequence[Word]) -> bool:

@@ -84,9 +84,7 @@ class AdaLora(Adapter):
         )
 
     def _step(self, adapted: Any, optimiser: torch.optim.Optimizer, loss: Tensor, number: int) -> None:
-        optimiser.zero_grad()
-        (loss + self.orthogonality * _unlike_orthogonal(adapted)).backward()
-        optimiser.step()
+        super()._step(adapted, optimiser, loss + self.orthogonality * _unlike_orthogonal(adapted), number)
         adapted.base_model.update_and_allocate(number)
 
     def _factors(self, module: Any) -> Factors:

@@ -17,14 +17,13 @@ from torch import Tensor
 from corrigenda import Edit, Fact, LanguageModel, Origin, ValueEdit
 from corrigenda.edits.weights import require_writable
 from corrigenda.forward.differentiable import differentiable
-from corrigenda.models.alone import one_thread
 from corrigenda.settings.checked import AtLeastOne, NotNegative, Positive, Seed, checked
 from editing.editor import require_targets
 from editing.registry import register
 from editing.shared.epochs import in_epochs
-from editing.shared.extending import check_previous, without
+from editing.shared.extending import Extendable, check_previous, without
 from editing.shared.layers import OneLayer
-from editing.shared.together import deduplicate, note_disturbance, refused_alone
+from editing.shared.together import together
 from editing.shared.training_rows import Rows, RowsForward, SideLayer, target_rows
 from editing.spaces import Number, Space
 
@@ -40,7 +39,7 @@ Projection = Callable[[Tensor], Tensor]
 )
 @dataclass(frozen=True)
 @checked
-class FineTune(OneLayer):
+class FineTune(OneLayer, Extendable[ValueEdit]):
     """Gradient descent on the value matrix V of one layer; everything else stays as it is.
 
     The loss is the mean of -log P of the target's tokens after the bare prompt, the end token included, for without it
@@ -77,30 +76,14 @@ class FineTune(OneLayer):
     end_token: bool = True
     seed: Seed = 0
 
-    @one_thread
-    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> ValueEdit:
-        """The change that makes all the facts hold.
-
-        Raises:
-            EditRefusedError: a fact asks for an erasure; or the loss is not finite.
-            IndexError: the model has no such layer.
-        """
-        return self.extend(lm, None, facts)
-
-    @note_disturbance
-    @deduplicate
-    @refused_alone
+    @together
     def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> ValueEdit:
         """The change of an earlier edit, learned on with further facts; the earlier edit itself stays as it is.
-
-        Args:
-            lm: the model; `previous` may be applied to it or not.
-            previous: what to go on from; None for the model's own values.
-            facts: what is to be learned now.
 
         Raises:
             EditRefusedError: a fact asks for an erasure; its prompt ends in an outlier state; `previous` is no such
                 edit of this model and layer; or the loss is not finite.
+            IndexError: the model has no such layer.
             UnsupportedModelError: the model is a masked one; or the layer's values are quantised.
         """
         require_targets("fine-tuning", facts)

@@ -25,7 +25,7 @@ from editing.registry import register
 from editing.shared.epochs import in_epochs
 from editing.shared.extending import check_previous, without
 from editing.shared.layers import last_layers
-from editing.shared.together import deduplicate, note_disturbance, refused_alone
+from editing.shared.together import together
 from editing.shared.training_facts import TrainingFacts
 from editing.shared.training_rows import Rows, RowsForward, SideLayer, target_rows
 from editing.spaces import Number, Space
@@ -70,9 +70,7 @@ class Adapter:
     unedited: TrainingFacts = field(default_factory=lambda: TrainingFacts(limit=100))
     seed: Seed = 0
 
-    @note_disturbance
-    @deduplicate
-    @refused_alone
+    @together
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit:
         """The adapter that makes all the facts hold.
 
@@ -102,9 +100,11 @@ class Adapter:
     def _config(self, common: dict[str, Any], steps: int) -> Any:
         """PEFT's configuration: what is common to all, and what is this editor's; `steps` are taken at most."""
 
-    @abstractmethod
     def _step(self, adapted: Any, optimiser: torch.optim.Optimizer, loss: Tensor, number: int) -> None:
         """Takes a step, from 1 on, down a loss."""
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
 
     @abstractmethod
     def _factors(self, module: Any) -> Factors:
@@ -223,9 +223,7 @@ class Lora(Adapter):
     number: AtLeastOne = 1
     stop: NotNegative = 0.02
 
-    @note_disturbance
-    @deduplicate
-    @refused_alone
+    @together
     def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> LowRankEdit:
         """The adapter of an earlier edit, trained on with further facts; the earlier edit itself stays as it is.
 
@@ -254,11 +252,6 @@ class Lora(Adapter):
         from peft import LoraConfig  # slow to import
 
         return LoraConfig(r=self.rank, **common)
-
-    def _step(self, adapted: Any, optimiser: torch.optim.Optimizer, loss: Tensor, number: int) -> None:
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
 
     def _factors(self, module: Any) -> Factors:
         left, right = module.lora_A[OWN_ADAPTER].weight, module.lora_B[OWN_ADAPTER].weight

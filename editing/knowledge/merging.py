@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from corrigenda import Fact, LanguageModel, ScopedEdit
-from corrigenda.knowledge.entries import Entry
+from corrigenda.knowledge.entries import Entry, by_layer
 from corrigenda.knowledge.folding import residuals_of
 from corrigenda.moments.experts import Moment
 from editing.locate_then_edit.closed_form import ClosedForm
@@ -43,15 +43,13 @@ class ClosedFormMerge:
             EditRefusedError: the change of a layer is out of all proportion.
             ValueError: C is singular, and there is no ridge.
         """
-        by_layer: dict[int, list[Entry]] = {}
-        for entry in entries:
-            by_layer.setdefault(entry.layer, []).append(entry)
-        if len(by_layer) > 1:
-            return self.editor.merged(lm, facts, lambda layer: _residuals(lm, by_layer[layer])[1])
-        moments: Mapping[int, Moment] = self.editor.moments(lm) if by_layer else {}
+        of_layer = by_layer(entries)
+        if len(of_layer) > 1:
+            return self.editor.merged(lm, facts, lambda layer: _residuals(lm, of_layer[layer])[1])
+        moments: Mapping[int, Moment] = self.editor.moments(lm) if of_layer else {}
         report: list[dict[str, Any]] = [{"alike": []} for _ in facts]
         factors = dict[int, Factors]()
-        for layer, found in by_layer.items():
+        for layer, found in of_layer.items():
             keys, residuals = _residuals(lm, found)
             values, most, advice = unedited(lm, layer), self.editor.most_per_coefficient, self.editor.when_crowded
             warn_of_load(self.editor.name, len(found), len(values), most, advice)

@@ -24,7 +24,7 @@ from editing.locate_then_edit.joined import ClosedFormEdit, finish
 from editing.locate_then_edit.least_squares import Factors
 from editing.locate_then_edit.normalisation import RunningMoments
 from editing.locate_then_edit.weighed import mean_energy
-from editing.shared.together import deduplicate, note_disturbance, refused_alone
+from editing.shared.together import together
 from editing.shared.training_facts import require_unseen
 
 STEP = 0.1
@@ -101,9 +101,7 @@ class Learned(Trained):
         """The facts' gradients, and the prompts on which their edits are judged."""
         return GradientTask(lm, self, Material.of(lm, self, facts, asked.most_kept, asked.seed), asked)
 
-    @note_disturbance
-    @deduplicate
-    @refused_alone
+    @together
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> ClosedFormEdit:
         """The facts' update: one forward, one backward, and the network.
 

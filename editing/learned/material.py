@@ -63,12 +63,7 @@ class Material:
 
     @classmethod
     def of(
-        cls,
-        lm: LanguageModel,
-        editor: GradientEditor,
-        facts: Sequence[Fact],
-        most_kept: int,
-        seed: int,
+        cls, lm: LanguageModel, editor: GradientEditor, facts: Sequence[Fact], most_kept: int, seed: int
     ) -> Material:
         """Runs the facts' texts.
 

@@ -35,15 +35,15 @@ from editing.locate_then_edit.spread import Rule, spread
 from editing.locate_then_edit.targets import Site, ValueSettings
 from editing.locate_then_edit.writing import Problem, Solution, Step, Writing, task_of
 from editing.shared.contexts import contexts, require_prefixes
-from editing.shared.extending import check_previous, present, state_of
+from editing.shared.extending import Extendable, check_previous, present, state_of
 from editing.shared.frames import Frames
 from editing.shared.layers import ascending
-from editing.shared.together import deduplicate, note_disturbance, refused_alone
+from editing.shared.together import together
 
 
 @dataclass(frozen=True)
 @checked
-class ClosedForm:
+class ClosedForm(Extendable[ClosedFormEdit]):
     """An editor that writes many facts at once into the values of several layers.
 
     Of what an edit needs it keeps the targets on disk (`keep_targets`), the contexts and the second moments; so another
@@ -155,41 +155,57 @@ class ClosedForm:
         self._contexts(lm)
         self.moments(lm)
 
-    @note_disturbance
-    @deduplicate
-    @refused_alone
-    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> ClosedFormEdit:
-        """One update of each layer that makes all the facts hold.
-
-        Returns:
-            A `LowRankEdit` of rank n for n facts; above d_ffn / 2 a `ValueEdit`. Of layers that are mixtures an
-            `ExpertsEdit` of the experts that answer the subjects' last tokens.
-
-        Raises:
-            EditRefusedError: a fact asks for an erasure; no fact is left; or the update is out of all proportion.
-            IndexError: the model has no such layer.
-            ValueError: as in `prepare`; or C is singular, and there is no ridge.
-        """
-        return self._extended(lm, None, facts)
-
-    @note_disturbance
-    @deduplicate
-    @refused_alone
+    @together
     def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> ClosedFormEdit:
         """An earlier edit of this editor with further facts; the earlier edit itself stays as it is.
 
         Keys, targets and residuals are those of the model with the earlier edit. With history the earlier facts' keys
         count in H, but for those that a new fact supersedes.
 
-        Args:
-            lm: the model; `previous` may be applied or not.
-            previous: what to go on from.
-            facts: what is to be added.
+        Returns:
+            Of n facts without `previous` a `LowRankEdit` of rank n; above d_ffn / 2 a `ValueEdit`. Of layers that are
+            mixtures an `ExpertsEdit` of the experts that answer the subjects' last tokens.
 
         Raises:
-            EditRefusedError: as in `edit`; or `previous` is another editor's, model's or layers', or has no state.
+            EditRefusedError: a fact asks for an erasure; no fact is left; the update is out of all proportion; or
+                `previous` is another editor's, model's or layers', or has no state.
+            IndexError: the model has no such layer.
+            ValueError: as in `prepare`; or C is singular, and there is no ridge.
         """
-        return self._extended(lm, previous, facts)
+        require_targets(self.name, facts)
+        lm.architecture.require_one_text(self.name)
+        lm.architecture.require_causal(self.name)
+        layers = self.resolved_layers(lm)
+        require_one_kind(lm, layers)
+        require_writable(lm, layers)
+        own = check_previous(self.name, lm, layers, previous, WeightEdit, self.name)  # type: ignore[type-abstract]
+        state = KeyHistory() if own is None else state_of(self.name, own, KeyHistory)
+        moments = self.moments(lm)
+        n_written, width = state.n_written + len(facts), lm.memory(layers[0]).width
+        warn_of_load(self.name, n_written, width, self.most_per_coefficient, self.when_crowded)
+        batches, writing = self._batches(lm, facts), self._writing(lm, layers, moments)
+        reported = [] if own is None else list(own.origin.report)
+        found: list[Round] = []
+        with present(lm, own), ExitStack() as written:
+            for number in range(1, self.rounds + 1):
+                told = "" if number == 1 else f"round {number} of {self.rounds}"
+                with lm.edits.suspended() if number == 1 and self.solve_on == "unedited" else nullcontext():
+                    targets, report = self._targets(lm, batches, layers, told)
+                    if self.after.norm_anchor:
+                        rows, (_, weights) = SubjectRows(lm, [batch.prompts for batch in batches]), self._contexts(lm)
+                        anchor_targets(lm, reported, rows, self.resolved_site(lm), weights, targets, report)
+                        reported += report
+                task = task_of(self.name, lm, batches, targets, report)
+                past = state.before(task.facts)
+                if found:  # of the round before its weights count, and not its keys: these facts are written anew
+                    past = replace(past, weights=found[-1].state.weights)
+                found.append(Round(*writing.written(lm, task, past), report))
+                if number < self.rounds:
+                    written.enter_context(edit_of(lm, Origin.of(lm, self, ()), found[-1].factors).applied(lm))
+        whole = in_one(found)
+        return finish(
+            lm, self, own, whole.factors, facts, whole.report, whole.state, whole.state.n_written, self.refuse_norm
+        )
 
     def resolved_layers(self, lm: LanguageModel) -> tuple[int, ...]:
         """The layers that are written in a model, ascending, counted from the bottom.
@@ -292,42 +308,6 @@ class ClosedForm:
         for layer in found:
             warn_of_rank(self.name, found[layer])
         return found
-
-    def _extended(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> ClosedFormEdit:
-        require_targets(self.name, facts)
-        lm.architecture.require_one_text(self.name)
-        lm.architecture.require_causal(self.name)
-        layers = self.resolved_layers(lm)
-        require_one_kind(lm, layers)
-        require_writable(lm, layers)
-        own = check_previous(self.name, lm, layers, previous, WeightEdit, self.name)  # type: ignore[type-abstract]
-        state = KeyHistory() if own is None else state_of(self.name, own, KeyHistory)
-        moments = self.moments(lm)
-        n_written, width = state.n_written + len(facts), lm.memory(layers[0]).width
-        warn_of_load(self.name, n_written, width, self.most_per_coefficient, self.when_crowded)
-        batches, writing = self._batches(lm, facts), self._writing(lm, layers, moments)
-        reported = [] if own is None else list(own.origin.report)
-        found: list[Round] = []
-        with present(lm, own), ExitStack() as written:
-            for number in range(1, self.rounds + 1):
-                told = "" if number == 1 else f"round {number} of {self.rounds}"
-                with lm.edits.suspended() if number == 1 and self.solve_on == "unedited" else nullcontext():
-                    targets, report = self._targets(lm, batches, layers, told)
-                    if self.after.norm_anchor:
-                        rows, (_, weights) = SubjectRows(lm, [batch.prompts for batch in batches]), self._contexts(lm)
-                        anchor_targets(lm, reported, rows, self.resolved_site(lm), weights, targets, report)
-                        reported += report
-                task = task_of(self.name, lm, batches, targets, report)
-                past = state.before(task.facts)
-                if found:  # of the round before its weights count, and not its keys: these facts are written anew
-                    past = replace(past, weights=found[-1].state.weights)
-                found.append(Round(*writing.written(lm, task, past), report))
-                if number < self.rounds:
-                    written.enter_context(edit_of(lm, Origin.of(lm, self, ()), found[-1].factors).applied(lm))
-        whole = in_one(found)
-        return finish(
-            lm, self, own, whole.factors, facts, whole.report, whole.state, whole.state.n_written, self.refuse_norm
-        )
 
     def _batches(self, lm: LanguageModel, facts: Sequence[Fact]) -> list[Batch]:
         """The facts' prompts, in the batches in which they are solved for."""

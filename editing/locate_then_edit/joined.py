@@ -53,7 +53,8 @@ def finish(
     edit = dataclasses.replace(join(lm, own, factors, origin), state=state)
     guards = Guards(editor.name, refuse_norm, refuse_norm)
     for layer in factors:
-        guards.refuse_whole(layer, edit.norm(layer) / _unedited_norm(lm, layer), n_written)
+        norm = math.hypot(*(float(values.float().norm()) for values in _unedited(lm, layer)))
+        guards.refuse_whole(layer, edit.norm(layer) / norm, n_written)
     return edit
 
 
@@ -65,10 +66,6 @@ def unedited(lm: LanguageModel, layer: int) -> Tensor:
 
 def _unedited(lm: LanguageModel, layer: int) -> list[Tensor]:
     return [lm.edits.untouched.get(place, lm.memory_at(place).values) for place in lm.places(layer)]
-
-
-def _unedited_norm(lm: LanguageModel, layer: int) -> float:
-    return math.hypot(*(float(values.float().norm()) for values in _unedited(lm, layer)))
 
 
 def edit_of(lm: LanguageModel, origin: Origin, factors: Mapping[int, Factors]) -> LowRankEdit | ExpertsEdit:

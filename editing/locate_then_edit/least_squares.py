@@ -25,9 +25,11 @@ Mark = tuple[object, ...]
 """What tells one `Regularizer` from another without keeping it."""
 
 
-def equality_update(
-    keys: Tensor, directions: Tensor, residuals: Tensor, eps: float = 0.0, atol: float = 1e-3
-) -> Factors:
+ALIKE = 1e-3
+"""Singular values of constraints up to this count as zero, after each key is scaled to length 1."""
+
+
+def equality_update(keys: Tensor, directions: Tensor, residuals: Tensor, eps: float = 0.0) -> Factors:
     """The smallest update, in the metric of C, that meets all constraints.
 
         delta V = C^-1 K^T (K C^-1 K^T + eps I)^-1 R
@@ -44,14 +46,13 @@ def equality_update(
         directions: C^-1 k of each, (n, d_ffn); of other keys, where the update is to go along those (ROME's authors).
         residuals: R, (n, d_model): by how much each answer is to change.
         eps: as a share of the mean of K C^-1 K^T's diagonal.
-        atol: without eps: singular values up to this count as zero, after each key is scaled to length 1.
     """
     gram = keys.double() @ directions.double().T
     if eps:
         gram = gram + eps * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
         return directions.double().T, torch.linalg.solve(gram, residuals.double())
     size = gram.diagonal().abs().sqrt()
-    inverse = torch.linalg.pinv(gram / size / size[:, None], atol=atol, rtol=0.0) / size / size[:, None]
+    inverse = torch.linalg.pinv(gram / size / size[:, None], atol=ALIKE, rtol=0.0) / size / size[:, None]
     return directions.double().T, inverse @ residuals.double()
 
 

@@ -32,7 +32,7 @@ from editing.registry import register
 from editing.shared.contexts import contexts, require_prefixes
 from editing.shared.frames import Frames
 from editing.shared.layers import OneLayer
-from editing.shared.together import deduplicate, note_disturbance, refused_alone
+from editing.shared.together import together
 from editing.spaces import CLAMP, Number, Space
 
 
@@ -137,9 +137,7 @@ class Rome(OneLayer):
         self._contexts(lm)
         self._moment(lm, layer)
 
-    @note_disturbance
-    @deduplicate
-    @refused_alone
+    @together
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit | ExpertsEdit:
         """One update of one layer that makes all the facts hold, of rank one or two for each.
 

@@ -19,7 +19,7 @@ from editing.registry import register
 from editing.shared.directions import raising
 from editing.shared.layers import OneLayer
 from editing.shared.outliers import WHY, norms_of, outliers, reading_states
-from editing.shared.together import deduplicate, note_disturbance, refused_alone
+from editing.shared.together import together
 from editing.spaces import Number, Space
 
 
@@ -61,9 +61,7 @@ class Shift(OneLayer):
     layer: int | None = None
     strength: Positive = 0.5
 
-    @note_disturbance
-    @deduplicate
-    @refused_alone
+    @together
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit:
         """An update of one layer, of a rank of one for each token of the facts' objects.
 

@@ -103,10 +103,7 @@ class SwapSettings(ValueSettings):
     aim="many facts, with keys freed of what all names share and values along two directions",
     space=Space(
         "several",
-        (
-            Number("energy", 0.0, 0.9, after_targets=True),
-            Number("ratio", 0.05, 30.0, log=True, after_targets=True),
-        ),
+        (Number("energy", 0.0, 0.9, after_targets=True), Number("ratio", 0.05, 30.0, log=True, after_targets=True)),
     ),
     unranked="it has not been run there yet",
 )

@@ -20,9 +20,9 @@ from editing.locate_then_edit.least_squares import Factors, Mark, penalised_upda
 from editing.locate_then_edit.normalisation import RunningMoments, RunningNormalisation
 from editing.locate_then_edit.weighed import mean_energy, require_one
 from editing.registry import register
-from editing.shared.extending import check_previous, present, state_of
+from editing.shared.extending import Extendable, check_previous, present, state_of
 from editing.shared.layers import last_layers
-from editing.shared.together import deduplicate, note_disturbance, refused_alone
+from editing.shared.together import together
 from editing.spaces import Number, Space
 
 
@@ -68,7 +68,7 @@ class Ridge:
 )
 @dataclass(frozen=True)
 @checked
-class UltraEdit:
+class UltraEdit(Extendable[ClosedFormEdit]):
     """One step along normalised gradients, spread over the keys by least squares.
 
     With k a layer's coefficients and g the gradient of the loss (the mean of -log P of a fact's target tokens) with
@@ -125,51 +125,23 @@ class UltraEdit:
         require_one(type(self).__name__, "step", self.step, "eta", self.eta)
         require_one(type(self).__name__, "ratio", self.ratio, "weight", self.weight)
 
-    @note_disturbance
-    @deduplicate
-    @refused_alone
-    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> ClosedFormEdit:
-        """One turn.
-
-        Returns:
-            A `LowRankEdit` whose rank is the number of the targets' tokens; above d_ffn / 2 a `ValueEdit`.
-
-        Raises:
-            EditRefusedError: a fact asks for an erasure; the targets have only one token in all; a loss or gradient is
-                not finite; or the update is out of all proportion.
-            IndexError: the model has no such layer.
-            ValueError: a layer is named twice.
-        """
-        return self._extended(lm, None, facts)
-
-    @note_disturbance
-    @deduplicate
-    @refused_alone
+    @together
     def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> ClosedFormEdit:
         """A further turn: an earlier edit of this editor with further facts; the earlier edit stays as it is.
 
         Keys and gradients are those of the model with the earlier edit.
 
-        Args:
-            lm: the model; `previous` may be applied or not.
-            previous: what to go on from.
-            facts: what is to be added.
+        Returns:
+            Of a first turn a `LowRankEdit` whose rank is the number of the targets' tokens; above d_ffn / 2 a
+            `ValueEdit`.
 
         Raises:
-            EditRefusedError: as in `edit`; or `previous` is another editor's, model's or layers', or has no state.
-        """
-        return self._extended(lm, previous, facts)
-
-    def resolved_layers(self, lm: LanguageModel) -> tuple[int, ...]:
-        """The layers that are written in a model, ascending, counted from the bottom.
-
-        Raises:
+            EditRefusedError: a fact asks for an erasure; the targets have only one token in all; a loss or gradient is
+                not finite; the update is out of all proportion; or `previous` is another editor's, model's or layers',
+                or has no state.
             IndexError: the model has no such layer.
-            ValueError: one is named twice.
+            ValueError: a layer is named twice.
         """
-        return last_layers(self.name, lm, self.layers, self.depth, self.number)
-
-    def _extended(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> ClosedFormEdit:
         require_targets(self.name, facts)
         lm.architecture.require_causal(self.name)
         layers = self.resolved_layers(lm)
@@ -181,6 +153,15 @@ class UltraEdit:
         factors, grown = self._solved(layers, seen, state, len(facts))
         report: list[dict[str, Any]] = [{"loss_before": loss} for loss in seen.losses.tolist()]
         return finish(lm, self, own, factors, facts, report, grown, grown.n_written, self.refuse_norm)
+
+    def resolved_layers(self, lm: LanguageModel) -> tuple[int, ...]:
+        """The layers that are written in a model, ascending, counted from the bottom.
+
+        Raises:
+            IndexError: the model has no such layer.
+            ValueError: one is named twice.
+        """
+        return last_layers(self.name, lm, self.layers, self.depth, self.number)
 
     def _solved(
         self, layers: Sequence[int], seen: AnswerTokens, state: RunningNormalisation, n_facts: int

@@ -18,7 +18,7 @@ from torch import Tensor
 from corrigenda import Edit, Fact, LanguageModel, Origin
 from corrigenda.data.requests import history
 from corrigenda.edits.codebook import CodebookEdit, Replace, nearest_keys, replaced
-from corrigenda.edits.state import EditorState, StoredState
+from corrigenda.edits.state import EditorState
 from corrigenda.forward.differentiable import differentiable
 from corrigenda.models.alone import one_thread
 from corrigenda.moments.text import Text
@@ -26,7 +26,7 @@ from corrigenda.settings.checked import AtLeastOne, NotNegative, Positive, check
 from editing.editor import EditRefusedError, require_targets
 from editing.registry import register
 from editing.shared.entries import label_of
-from editing.shared.extending import check_previous, state_of, without
+from editing.shared.extending import Extendable, check_previous, state_of, without
 from editing.shared.layers import OneLayer
 from editing.shared.outliers import WHY
 from editing.shared.together import note_disturbance
@@ -47,15 +47,6 @@ class GraceState(EditorState):
     members: tuple[int | None, ...]
     kind: ClassVar[str] = "grace"
 
-    def stored(self) -> StoredState:
-        """Without tensors."""
-        return StoredState(self.kind, {}, {"labels": list(self.labels), "members": list(self.members)})
-
-    @classmethod
-    def restore(cls, stored: StoredState) -> GraceState:
-        """The state that `stored` gave."""
-        return cls(tuple(stored.values["labels"]), tuple(stored.values["members"]))
-
 
 @register(
     "grace",
@@ -65,7 +56,7 @@ class GraceState(EditorState):
 )
 @dataclass(frozen=True)
 @checked
-class Grace(OneLayer):
+class Grace(OneLayer, Extendable[CodebookEdit]):
     """General Retrieval Adaptors for Continual Editing.
 
     Facts are taken one after another. The key h of a fact are the coefficients that enter the layer's value matrix at
@@ -127,23 +118,9 @@ class Grace(OneLayer):
         if self.radius is None:
             self.text.sequences(lm)
 
-    @one_thread
-    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> CodebookEdit:
-        """A codebook that holds the facts.
-
-        Raises:
-            EditRefusedError: a fact asks for an erasure; or none could be edited.
-        """
-        return self.extend(lm, None, facts)
-
     @note_disturbance
     def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> CodebookEdit:
         """The codebook of an earlier edit with further facts; the earlier edit itself stays as it is.
-
-        Args:
-            lm: the model; `previous` may be applied or not.
-            previous: what to go on from.
-            facts: in the order in which they are to be edited.
 
         Raises:
             EditRefusedError: a fact asks for an erasure; `previous` is another editor's, or of another layer or model,
@@ -161,7 +138,8 @@ class Grace(OneLayer):
             )
         with without(lm, previous):
             side = SideLayer(lm, layer)
-            book = _Book(side, own, state.labels, self._radius(side))
+            radius = self.relative_radius * usual_distance(side, self.text) if self.radius is None else self.radius
+            book = _Book(side, own, state.labels, radius)
             rows = side.run([target_rows(lm, fact) for fact in facts])
             before = () if previous is None else previous.origin.facts
             reports = () if previous is None else previous.origin.report
@@ -181,9 +159,6 @@ class Grace(OneLayer):
             )
         origin = Origin.of(lm, self, [*before, *facts], [*reports, *report])
         return book.edit(origin, (*state.members, *members), self.replace, self.widen)
-
-    def _radius(self, side: SideLayer) -> float:
-        return self.relative_radius * usual_distance(side, self.text) if self.radius is None else self.radius
 
     def _add(self, side: SideLayer, book: _Book, row: Rows, fact: Fact) -> tuple[dict[str, Any], int | None]:
         """Adds one fact; returns its report and its entry. The codebook is as it was where the fact is refused."""
@@ -211,7 +186,7 @@ class Grace(OneLayer):
         else:
             figures["rule"] = "split"
             radius, others = distance / 2, distance / 2 * (1 - 1e-5)
-        value, losses = self._learn(forward, side, start)
+        value, losses = learn_value(forward, side, start, self.replace, self.steps, self.lr, self.stop)
         loss = min(losses) if math.isfinite(losses[-1]) else math.nan
         figures |= {"steps": len(losses) - 1}
         if not math.isfinite(loss):
@@ -231,9 +206,6 @@ class Grace(OneLayer):
             assert entry is not None
             book.radii[entry] = others
         return figures, book.append(key, value, radius, label)
-
-    def _learn(self, forward: RowsForward, side: SideLayer, start: Tensor) -> tuple[Tensor, list[float]]:
-        return learn_value(forward, side, start, self.replace, self.steps, self.lr, self.stop)
 
 
 @differentiable()

@@ -17,15 +17,14 @@ from torch import Tensor
 from corrigenda import Edit, Fact, HopfieldEdit, LanguageModel, Origin
 from corrigenda.edits.codebook import Replace
 from corrigenda.edits.hopfield import direction
-from corrigenda.models.alone import one_thread
 from corrigenda.settings.checked import AtLeastOne, NotNegative, Positive, Share, ShareAboveZero, checked
 from editing.editor import EditRefusedError, FactRefusedError, require_targets
 from editing.memory_based.grace import learn_value
 from editing.registry import register
 from editing.shared.entries import EntriesState, reports_after
-from editing.shared.extending import check_previous, state_of, without
+from editing.shared.extending import Extendable, check_previous, state_of, without
 from editing.shared.layers import OneLayer
-from editing.shared.together import deduplicate, note_disturbance, refused_alone
+from editing.shared.together import together
 from editing.shared.training_rows import Rows, RowsForward, SideLayer, target_rows
 from editing.spaces import Number, Space
 
@@ -45,7 +44,7 @@ class HorenState(EntriesState):
 )
 @dataclass(frozen=True)
 @checked
-class Horen(OneLayer):
+class Horen(OneLayer, Extendable[HopfieldEdit]):
     """Normalized Hopfield retrieval.
 
     The key of a fact is the direction of the coefficients that enter the layer's value matrix, averaged over the last
@@ -85,31 +84,15 @@ class Horen(OneLayer):
     replace: Replace = "onwards"
     name: str = "horen"
 
-    @one_thread
-    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> HopfieldEdit:
-        """A codebook that holds the facts.
-
-        Raises:
-            EditRefusedError: a fact asks for an erasure, or no fact is left.
-            FactRefusedError: a fact's prompt has one token, or is too long; or its loss is not finite.
-            IndexError: the model has no such layer.
-        """
-        return self.extend(lm, None, facts)
-
-    @note_disturbance
-    @deduplicate
-    @refused_alone
+    @together
     def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> HopfieldEdit:
         """The codebook of an earlier edit with further facts; the earlier edit itself stays as it is.
 
-        Args:
-            lm: the model; `previous` may be applied or not.
-            previous: what to go on from, with the same `part` and `replace`.
-            facts: what is added.
-
         Raises:
-            EditRefusedError: as in `edit`; or `previous` is of another kind, model, layer, `part` or `replace`, or has
-                no state.
+            EditRefusedError: a fact asks for an erasure, or no fact is left; or `previous` is of another kind, model,
+                layer, `part` or `replace`, or has no state.
+            FactRefusedError: a fact's prompt has one token, or is too long; or its loss is not finite.
+            IndexError: the model has no such layer.
         """
         require_targets(self.name, facts)
         lm.architecture.require_one_text(self.name)

@@ -28,6 +28,7 @@ from editing.gate.training import kept_states
 from editing.memory_based.retrieval import keys_of, with_earlier
 from editing.registry import register
 from editing.shared.entries import names_of
+from editing.shared.extending import Extendable
 from editing.shared.together import deduplicate, refused_alone
 from editing.shared.training_facts import TrainingFacts, require_unseen
 
@@ -44,7 +45,7 @@ ALL_NEAR = -1.0
 )
 @dataclass(frozen=True)
 @checked
-class Ike:
+class Ike(Extendable[RetrievalEdit]):
     """Demonstrations, then the new fact, then the question.
 
     Of the training facts d the nearest to a new fact are taken, by the cosine of vectors, and each becomes a
@@ -91,30 +92,18 @@ class Ike:
     @one_thread
     @deduplicate
     @refused_alone
-    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> RetrievalEdit:
-        """A text for each fact.
+    def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> RetrievalEdit:
+        """The texts of an earlier edit and further ones; the earlier edit itself stays as it is.
 
         Raises:
-            EditRefusedError: a fact asks for an erasure, or there is no fact.
+            EditRefusedError: a fact asks for an erasure, or there is no fact; or `previous` is of another kind, editor,
+                encoder or model.
             FactRefusedError: a fact, or its subject, is among the demonstrations; or its text is longer than the model
                 reads.
             ImportError: the encoder needs what is not installed.
             SettingsError: no demonstrations are named, or too few can be used.
         """
-        return self._extended(lm, None, facts)
 
-    @one_thread
-    @deduplicate
-    @refused_alone
-    def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> RetrievalEdit:
-        """The texts of an earlier edit and further ones; the earlier edit itself stays as it is.
-
-        Raises:
-            EditRefusedError: as in `edit`; or `previous` is of another kind, editor, encoder or model.
-        """
-        return self._extended(lm, previous, facts)
-
-    def _extended(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> RetrievalEdit:
         def made(gate: Gate | None) -> RetrievalEdit:
             require_unseen(self.name, self._training, facts)
             texts = self._texts(lm, gate, facts)

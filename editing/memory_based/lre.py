@@ -28,7 +28,7 @@ from corrigenda.settings.checked import AtLeastOne, ShareBelowOne, checked
 from editing.editor import FactRefusedError, require_targets
 from editing.registry import register
 from editing.shared.layers import OneLayer
-from editing.shared.together import deduplicate, note_disturbance, refused_alone
+from editing.shared.together import together
 from editing.spaces import Number, Space
 
 
@@ -73,9 +73,7 @@ class Lre(OneLayer):
     margin: ShareBelowOne = 0.5
 
     @one_thread
-    @note_disturbance
-    @deduplicate
-    @refused_alone
+    @together
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> AttachedEdit:
         """An entry for each fact; facts of one prompt share a map.
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from corrigenda import BlocksEdit, Edit, Fact, LanguageModel, Origin
 from corrigenda.edits.codebook import nearest_keys
-from corrigenda.edits.state import EditorState, StoredState
+from corrigenda.edits.state import EditorState
 from corrigenda.forward.differentiable import differentiable
 from corrigenda.models.alone import one_thread
 from corrigenda.moments.text import Text
@@ -25,9 +25,9 @@ from editing.memory_based.grace import usual_distance
 from editing.registry import register
 from editing.shared.entries import label_of
 from editing.shared.epochs import in_epochs
-from editing.shared.extending import check_previous, state_of, without
+from editing.shared.extending import Extendable, check_previous, state_of, without
 from editing.shared.layers import OneLayer
-from editing.shared.together import deduplicate, note_disturbance, refused_alone
+from editing.shared.together import together
 from editing.shared.training_rows import Rows, RowsForward, SideLayer, target_rows
 from editing.spaces import Number, Space
 
@@ -43,15 +43,6 @@ class MeloState(EditorState):
     labels: tuple[str, ...]
     kind: ClassVar[str] = "melo"
 
-    def stored(self) -> StoredState:
-        """Without tensors."""
-        return StoredState(self.kind, {}, {"labels": list(self.labels)})
-
-    @classmethod
-    def restore(cls, stored: StoredState) -> MeloState:
-        """The state that `stored` gave."""
-        return cls(tuple(stored.values["labels"]))
-
 
 @register(
     "melo",
@@ -62,7 +53,7 @@ class MeloState(EditorState):
 )
 @dataclass(frozen=True)
 @checked
-class Melo(OneLayer):
+class Melo(OneLayer, Extendable[BlocksEdit]):
     """Model editing with dynamic LoRA.
 
     Facts are taken in groups of `per_block`. A group trains a block of its own, A B of rank `rank`, and where a prompt
@@ -117,35 +108,15 @@ class Melo(OneLayer):
         if self.radius is None:
             self.text.sequences(lm)
 
-    @note_disturbance
-    @deduplicate
-    @refused_alone
-    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> BlocksEdit:
-        """Blocks that hold the facts.
-
-        Raises:
-            EditRefusedError: a fact asks for an erasure; or the loss is not finite.
-            IndexError: the model has no such layer.
-        """
-        return self._extended(lm, None, facts)
-
-    @note_disturbance
-    @deduplicate
-    @refused_alone
+    @together
     def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> BlocksEdit:
         """The blocks of an earlier edit and further ones; the earlier edit itself stays as it is.
 
-        Args:
-            lm: the model; `previous` may be applied or not.
-            previous: what to go on from.
-            facts: in the order in which they are to be edited.
-
         Raises:
-            EditRefusedError: as in `edit`; or `previous` is of another kind, layer, model or rank, or has no state.
+            EditRefusedError: a fact asks for an erasure; the loss is not finite; or `previous` is of another kind,
+                layer, model or rank, or has no state.
+            IndexError: the model has no such layer.
         """
-        return self._extended(lm, previous, facts)
-
-    def _extended(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> BlocksEdit:
         require_targets("MELO", facts)
         lm.architecture.require_causal("MELO")
         layer = self.resolved_layer(lm)

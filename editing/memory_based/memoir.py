@@ -25,9 +25,9 @@ from editing.editor import EditRefusedError, FactRefusedError, require_targets
 from editing.registry import register
 from editing.shared.contexts import contexts
 from editing.shared.entries import EntriesState, reports_after
-from editing.shared.extending import check_previous, state_of, without
+from editing.shared.extending import Extendable, check_previous, state_of, without
 from editing.shared.layers import OneLayer
-from editing.shared.together import deduplicate, note_disturbance, refused_alone
+from editing.shared.together import together
 from editing.shared.training_rows import Rows, RowsForward, SideLayer, target_rows
 from editing.spaces import Number, Space
 
@@ -46,7 +46,7 @@ class MemoirState(EntriesState):
 )
 @dataclass(frozen=True)
 @checked
-class Memoir(OneLayer):
+class Memoir(OneLayer, Extendable[MaskedMemoryEdit]):
     """Model editing with minimal overwrite and informed retention.
 
     A residual memory W stands beside a layer's values, FFN(x) = m V + (m * M) W. The mask M of a fact is made of the
@@ -101,30 +101,15 @@ class Memoir(OneLayer):
         contexts(lm, self.prefix_lengths, self.text, self.seed)
         self.background.sequences(lm)
 
-    @one_thread
-    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> MaskedMemoryEdit:
-        """A masked memory that holds the facts.
-
-        Raises:
-            EditRefusedError: a fact asks for an erasure, or no fact is left.
-            FactRefusedError: a fact's prompt has one token, or is too long; or its loss is not finite.
-            IndexError: the model has no such layer.
-        """
-        return self.extend(lm, None, facts)
-
-    @note_disturbance
-    @deduplicate
-    @refused_alone
+    @together
     def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> MaskedMemoryEdit:
         """The memory of an earlier edit with further facts; the earlier edit itself stays as it is.
 
-        Args:
-            lm: the model; `previous` may be applied or not.
-            previous: what to go on from, with masks of the same size.
-            facts: in the order in which they are to be edited.
-
         Raises:
-            EditRefusedError: as in `edit`; or `previous` is of another kind, model, layer or `active`, or has no state.
+            EditRefusedError: a fact asks for an erasure, or no fact is left; or `previous` is of another kind, model,
+                layer or `active`, or has no state.
+            FactRefusedError: a fact's prompt has one token, or is too long; or its loss is not finite.
+            IndexError: the model has no such layer.
         """
         require_targets(self.name, facts)
         lm.architecture.require_one_text(self.name)

@@ -30,7 +30,7 @@ from editing.gate.questions import held_out_questions
 from editing.gate.training import Scores
 from editing.registry import register
 from editing.shared.entries import names_of
-from editing.shared.extending import check_previous, without
+from editing.shared.extending import Extendable, check_previous, without
 from editing.shared.statements import STATEMENT, stated
 from editing.shared.together import deduplicate
 from editing.spaces import Number, Space
@@ -71,7 +71,7 @@ class Retrieving(Protocol):
 )
 @dataclass(frozen=True)
 @checked
-class Retrieve:
+class Retrieve(Extendable[RetrievalEdit]):
     """Statements, of which the nearest to a prompt stand before it.
 
     A fact's statement has the vector of its prompt as key. Which statements are near a prompt says `RetrievalEdit`. No
@@ -104,27 +104,16 @@ class Retrieve:
 
     @one_thread
     @deduplicate
-    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> RetrievalEdit:
-        """A statement for each fact.
-
-        Raises:
-            EditRefusedError: a fact asks for an erasure, or there is no fact.
-            ImportError: the encoder needs what is not installed.
-            SettingsError: there is no such encoder.
-        """
-        return self._extended(lm, None, facts)
-
-    @one_thread
-    @deduplicate
     def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> RetrievalEdit:
         """The statements of an earlier edit and further ones; the earlier edit itself stays as it is.
 
         Raises:
-            EditRefusedError: as in `edit`; or `previous` is of another kind, editor, encoder or model.
+            EditRefusedError: a fact asks for an erasure, or there is no fact; or `previous` is of another kind, editor,
+                encoder or model.
+            ImportError: the encoder needs what is not installed.
+            SettingsError: there is no such encoder.
         """
-        return self._extended(lm, previous, facts)
 
-    def _extended(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> RetrievalEdit:
         def made(gate: Gate | None) -> RetrievalEdit:
             texts = tuple(stated(self.template, fact) for fact in facts)
             asked = self.threshold

@@ -38,10 +38,10 @@ from editing.locate_then_edit.writing import task_of
 from editing.registry import register
 from editing.shared.contexts import contexts, require_prefixes
 from editing.shared.entries import EntriesState, names_of, reports_after
-from editing.shared.extending import check_previous, state_of, without
+from editing.shared.extending import Extendable, check_previous, state_of, without
 from editing.shared.frames import Frames
 from editing.shared.layers import OneLayer
-from editing.shared.together import deduplicate, note_disturbance, refused_alone
+from editing.shared.together import together
 from editing.shared.training_rows import groups_of
 from editing.spaces import CLAMP, Number, Space
 
@@ -61,7 +61,7 @@ class ScopedState(EntriesState):
 )
 @dataclass(frozen=True)
 @checked
-class Scoped(OneLayer):
+class Scoped(OneLayer, Extendable[ScopedEdit]):
     """Entries that speak where a prompt names their subject and asks their question.
 
     A fact's value v is what, added to the residual stream after one layer at the prompt's last token, makes the model
@@ -139,35 +139,31 @@ class Scoped(OneLayer):
         self._prefixes(lm)
         self._gate(lm)
 
-    @note_disturbance
-    @deduplicate
-    @refused_alone
-    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> ScopedEdit:
-        """An entry for each fact.
+    @together
+    def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> ScopedEdit:
+        """The entries of an earlier edit and further ones; the earlier edit itself stays as it is.
 
         Raises:
-            EditRefusedError: a fact asks for an erasure, or no fact is left.
+            EditRefusedError: a fact asks for an erasure, or no fact is left; or `previous` is of another kind, model or
+                layer, or has no state.
             FactRefusedError: a prompt does not name its subject as whole words.
             IndexError: the model has no such layer.
             SettingsError: the layer is the last, or lies below one that the gate reads.
         """
-        return self._extended(lm, None, facts)
-
-    @note_disturbance
-    @deduplicate
-    @refused_alone
-    def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> ScopedEdit:
-        """The entries of an earlier edit and further ones; the earlier edit itself stays as it is.
-
-        Args:
-            lm: the model; `previous` may be applied or not.
-            previous: what to go on from.
-            facts: what is to be added.
-
-        Raises:
-            EditRefusedError: as in `edit`; or `previous` is of another kind, model or layer, or has no state.
-        """
-        return self._extended(lm, previous, facts)
+        require_targets(self.name, facts)
+        layer = self._require(lm)
+        own = check_previous(self.name, lm, [layer], previous, ScopedEdit)
+        if own is not None:
+            state_of(self.name, own, ScopedState)
+        self._require_words(facts)
+        with without(lm, previous):
+            batches = self._batches(lm, facts)
+            targets, report = self._solving(lm, "").targets(lm, batches, [layer])
+            task = task_of(self.name, lm, batches, targets, report)
+            _, outputs = task.rows.measured(lm, layer, layer, "block", self._weights(lm))
+            edit = self.attach(lm, task.facts, task.targets[layer] - outputs, own)
+        origin = Origin.of(lm, self, *reports_after(own, facts, report))
+        return dataclasses.replace(edit, origin=origin)
 
     @one_thread
     def keys_and_residuals(self, lm: LanguageModel, facts: Sequence[Fact]) -> dict[int, tuple[Tensor, Tensor]]:
@@ -235,22 +231,6 @@ class Scoped(OneLayer):
         if self.by_subject:
             _warn_of_rivals(self.name, edit, state.facts, len(kept))
         return edit
-
-    def _extended(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> ScopedEdit:
-        require_targets(self.name, facts)
-        layer = self._require(lm)
-        own = check_previous(self.name, lm, [layer], previous, ScopedEdit)
-        if own is not None:
-            state_of(self.name, own, ScopedState)
-        self._require_words(facts)
-        with without(lm, previous):
-            batches = self._batches(lm, facts)
-            targets, report = self._solving(lm, "").targets(lm, batches, [layer])
-            task = task_of(self.name, lm, batches, targets, report)
-            _, outputs = task.rows.measured(lm, layer, layer, "block", self._weights(lm))
-            edit = self.attach(lm, task.facts, task.targets[layer] - outputs, own)
-        origin = Origin.of(lm, self, *reports_after(own, facts, report))
-        return dataclasses.replace(edit, origin=origin)
 
     def _require(self, lm: LanguageModel) -> int:
         """The layer, where it can be used in a model."""

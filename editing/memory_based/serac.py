@@ -30,6 +30,7 @@ from editing.learned.training import HypernetworkTraining
 from editing.memory_based.retrieval import gate_named, keys_of, threshold_of, with_earlier
 from editing.registry import register
 from editing.shared.entries import names_of
+from editing.shared.extending import Extendable
 from editing.shared.statements import stated
 from editing.shared.together import deduplicate, refused_alone
 from editing.shared.training_facts import require_unseen
@@ -51,7 +52,7 @@ NEAREST_COSINE = 0.999
 )
 @dataclass(frozen=True)
 @checked
-class Serac(Trained):
+class Serac(Trained, Extendable[CounterfactualEdit]):
     """A memory of statements, with a scope classifier and a counterfactual model that are trained together.
 
         s_j = exp(-|z S - z_j S|^2)                        z, z_j: vectors of the prompt and of fact j's own
@@ -90,11 +91,14 @@ class Serac(Trained):
     @one_thread
     @deduplicate
     @refused_alone
-    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> CounterfactualEdit:
-        """A statement for each fact; nothing is solved for.
+    def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> CounterfactualEdit:
+        """The statements of an earlier edit and further ones; the earlier edit itself stays as it is.
+
+        Nothing is solved for. Classifier and LoRA are those of the network as it is now.
 
         Raises:
-            EditRefusedError: a fact asks for an erasure; there is no fact, or no trained network.
+            EditRefusedError: a fact asks for an erasure; there is no fact, or no trained network; or `previous` is of
+                another kind, editor, encoder or model.
             FactRefusedError: the network was trained on a fact, or on its subject; or it is longer than the model
                 reads.
             ImportError: the encoder needs what is not installed.
@@ -103,20 +107,34 @@ class Serac(Trained):
             UnsupportedModelError: as `check` says.
             WrongModelError: the network is another model's, encoder's, gate's or other layers'.
         """
-        return self._extended(lm, None, facts)
+        self.check(lm)
 
-    @one_thread
-    @deduplicate
-    @refused_alone
-    def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> CounterfactualEdit:
-        """The statements of an earlier edit and further ones; the earlier edit itself stays as it is.
+        def made(gate: Gate | None) -> CounterfactualEdit:
+            trained = self.trained(lm)
+            require_unseen(self.name, () if trained is None else trained.facts, facts)
+            texts = tuple(stated(self.template, fact) for fact in facts)
+            for text, fact in zip(texts, facts, strict=True):
+                with refusing_long(fact):
+                    lm.require_room(len(lm.tokens(text + fact.statement)), "the prompt behind its statement")
+            keys = keys_of(lm, self.encoder, gate, facts)
+            network = self._begin(lm, gate, keys.shape[1], 0) if trained is None else trained.network
+            if (network.shape["encoder"], network.shape["gate"]) != (self.encoder, _said(gate)):
+                raise WrongModelError(
+                    f"{self.name}: the network was trained with encoder={network.shape['encoder']} and another gate "
+                    f"than that of encoder={self.encoder} now: train one (corrigenda train editor={self.name} data=...)"
+                )
+            return CounterfactualEdit(
+                *(Origin.of(lm, self, facts), texts, names_of(facts), keys, self.threshold, 1, False),
+                encoder=self.encoder,
+                gate=gate,
+                scope=network.scope,
+                layers=network.layers,
+                modules=tuple(lm.memory(layer).path for layer in network.layers),
+                left=network.left,
+                right=network.right,
+            )
 
-        Classifier and LoRA are those of the network as it is now.
-
-        Raises:
-            EditRefusedError: as in `edit`; or `previous` is of another kind, editor, encoder or model.
-        """
-        return self._extended(lm, previous, facts)
+        return with_earlier(self, lm, previous, facts, made)
 
     @one_thread
     def trained(self, lm: LanguageModel) -> TrainedNetwork[CounterfactualNetwork] | None:
@@ -152,36 +170,6 @@ class Serac(Trained):
         with torch.no_grad():
             network.log_scale.fill_(0.5 * math.log(math.log(2) / apart))
         return network.to(memory.values.device)
-
-    def _extended(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> CounterfactualEdit:
-        self.check(lm)
-
-        def made(gate: Gate | None) -> CounterfactualEdit:
-            trained = self.trained(lm)
-            require_unseen(self.name, () if trained is None else trained.facts, facts)
-            texts = tuple(stated(self.template, fact) for fact in facts)
-            for text, fact in zip(texts, facts, strict=True):
-                with refusing_long(fact):
-                    lm.require_room(len(lm.tokens(text + fact.statement)), "the prompt behind its statement")
-            keys = keys_of(lm, self.encoder, gate, facts)
-            network = self._begin(lm, gate, keys.shape[1], 0) if trained is None else trained.network
-            if (network.shape["encoder"], network.shape["gate"]) != (self.encoder, _said(gate)):
-                raise WrongModelError(
-                    f"{self.name}: the network was trained with encoder={network.shape['encoder']} and another gate "
-                    f"than that of encoder={self.encoder} now: train one (corrigenda train editor={self.name} data=...)"
-                )
-            return CounterfactualEdit(
-                *(Origin.of(lm, self, facts), texts, names_of(facts), keys, self.threshold, 1, False),
-                encoder=self.encoder,
-                gate=gate,
-                scope=network.scope,
-                layers=network.layers,
-                modules=tuple(lm.memory(layer).path for layer in network.layers),
-                left=network.left,
-                right=network.right,
-            )
-
-        return with_earlier(self, lm, previous, facts, made)
 
 
 def _said(gate: Gate | None) -> str:

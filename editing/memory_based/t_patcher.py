@@ -23,9 +23,9 @@ from corrigenda.settings.checked import AtLeastOne, NotNegative, Positive, check
 from editing.editor import FactRefusedError, require_targets
 from editing.registry import register
 from editing.shared.entries import EntriesState, reports_after
-from editing.shared.extending import check_previous, state_of, without
+from editing.shared.extending import Extendable, check_previous, state_of, without
 from editing.shared.layers import OneLayer
-from editing.shared.together import deduplicate, note_disturbance, refused_alone
+from editing.shared.together import together
 from editing.shared.training_rows import Rows, RowsForward, SideLayer, groups_of, target_rows
 from editing.spaces import Number, Space
 
@@ -63,7 +63,7 @@ class PatcherState(EntriesState):
 )
 @dataclass(frozen=True)
 @checked
-class TPatcher(OneLayer):
+class TPatcher(OneLayer, Extendable[AddedNeuronsEdit]):
     """Transformer-Patcher.
 
     Facts are taken one after another. A mistake is a token of the new object that the model does not predict under
@@ -125,31 +125,16 @@ class TPatcher(OneLayer):
         lm.architecture.require_one_text(self.name)
         self.text.sequences(lm)
 
-    @one_thread
-    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> AddedNeuronsEdit:
-        """Neurons for the facts.
-
-        Raises:
-            EditRefusedError: a fact asks for an erasure, or no fact is left.
-            FactRefusedError: a fact's prompt has one token, or is too long; or its loss is not finite.
-            IndexError: the model has no such layer.
-            UnsupportedModelError: the layer is a mixture of experts, or its activation is not known.
-        """
-        return self.extend(lm, None, facts)
-
-    @note_disturbance
-    @deduplicate
-    @refused_alone
+    @together
     def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> AddedNeuronsEdit:
         """The neurons of an earlier edit and further ones; the earlier edit itself stays as it is.
 
-        Args:
-            lm: the model; `previous` may be applied or not.
-            previous: what to go on from.
-            facts: in the order in which they are to be edited.
-
         Raises:
-            EditRefusedError: as in `edit`; or `previous` is of another kind, model or layer, or has no state.
+            EditRefusedError: a fact asks for an erasure, or no fact is left; or `previous` is of another kind, model or
+                layer, or has no state.
+            FactRefusedError: a fact's prompt has one token, or is too long; or its loss is not finite.
+            IndexError: the model has no such layer.
+            UnsupportedModelError: the layer is a mixture of experts, or its activation is not known.
         """
         require_targets(self.name, facts)
         lm.architecture.require_one_text(self.name)

@@ -1,16 +1,38 @@
 """What editors share that go on from an earlier edit of their own: the checks, the model without it, or with it."""
 
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Generic, TypeVar
 
-from corrigenda import Edit, LanguageModel, WeightEdit
+from corrigenda import Edit, Fact, LanguageModel, WeightEdit
 from corrigenda.edits.added_neurons import AddedNeuronsEdit
 from corrigenda.edits.routed import RoutedEdit
 from corrigenda.edits.state import TENSORS, VALUES, State, as_kind
+from corrigenda.models.alone import one_thread
 from editing.editor import EditRefusedError
 
 Kind = TypeVar("Kind", bound=Edit)
+Made = TypeVar("Made", bound=Edit, covariant=True)
+
+
+class Extendable(Generic[Made]):
+    """An editor that goes on from its own edits; an edit of some facts alone goes on from none."""
+
+    @one_thread
+    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> Made:
+        """The edit of some facts; it returns and raises what `extend` does."""
+        return self.extend(lm, None, facts)
+
+    @abstractmethod
+    def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> Made:
+        """An earlier edit with further facts; the earlier edit itself stays as it is.
+
+        Args:
+            lm: the model; `previous` may be applied or not.
+            previous: what to go on from; None for nothing.
+            facts: what is to be added, in the order in which they are to be edited.
+        """
 
 
 def check_previous(

@@ -21,6 +21,11 @@ EditOf = Callable[[Sequence[int]], Edit]
 logger = logging.getLogger(__name__)
 
 
+def together(method: M) -> M:
+    """Makes ``edit`` or ``extend`` do all that is here: `note_disturbance`, `deduplicate` and `refused_alone`."""
+    return note_disturbance(deduplicate(refused_alone(method)))
+
+
 def deduplicate(method: M) -> M:
     """Makes ``edit`` or ``extend`` leave out the facts that a later one of the same call supersedes or repeats.
 

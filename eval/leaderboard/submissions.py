@@ -185,11 +185,7 @@ def _peers(submission: Mapping[str, Any], runs: Sequence[StoredRun]) -> list[Sto
 
 
 def _write(
-    folder: RunFolder,
-    number: str,
-    submission: Mapping[str, Any],
-    cases: Sequence[Mapping[str, Any]],
-    peer: StoredRun,
+    folder: RunFolder, number: str, submission: Mapping[str, Any], cases: Sequence[Mapping[str, Any]], peer: StoredRun
 ) -> None:
     """Puts a checked submission into a run's folder."""
     config = _config(submission, peer)

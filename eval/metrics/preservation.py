@@ -58,10 +58,7 @@ METRICS = (
         "blank answers of the unedited model",
         "%",
         None,
-        (
-            Needs("kept_answers", ("neighbourhood", "locality")),
-            Needs("distributions", ("neighbourhood", "locality")),
-        ),
+        (Needs("kept_answers", ("neighbourhood", "locality")), Needs("distributions", ("neighbourhood", "locality"))),
         _blank,
         short="blank",
         line="  the unedited model's answer was blank",

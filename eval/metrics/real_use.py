@@ -48,15 +48,7 @@ def _success(kind: str, way: Way, setting: str | None) -> Metric:
         key, line = f"{prefix}real_use_{setting}_{way}", f"  {setting.replace('_', ', ')}"
         title = f"in real use{about},{line[1:]}, by {_SAYS[way]}"
     return Metric(
-        key,
-        title,
-        "%",
-        "high",
-        (Needs("questions", (kind,)),),
-        compute,
-        line=line,
-        edit_should="change",
-        judge=_note,
+        key, title, "%", "high", (Needs("questions", (kind,)),), compute, line=line, edit_should="change", judge=_note
     )
 
 
@@ -103,12 +95,7 @@ def _all() -> Iterator[Metric]:
         "judge_match_right", "  right by the match", "%", None, _ALL, _of_compared(lambda one: bool(one.match))
     )
     yield Metric(
-        "judge_says_right",
-        "  right by the judge",
-        "%",
-        None,
-        _ALL,
-        _of_compared(lambda one: one.verdict == "right"),
+        "judge_says_right", "  right by the judge", "%", None, _ALL, _of_compared(lambda one: one.verdict == "right")
     )
     yield Metric(
         "judge_kappa",

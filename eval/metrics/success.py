@@ -51,97 +51,48 @@ def _magnitude(kind: str) -> Compute:
     return compute
 
 
-def _needs(kind: str) -> tuple[Needs, ...]:
-    return (Needs("probabilities", (kind,)),)
+def _metric(key: str, title: str, short: str, kind: str, compute: Compute, **more: Any) -> Metric:
+    needs = (Needs("probabilities", (kind,)),)
+    return Metric(key, title, "%", "high", needs, compute, short=short, judge=_judge, **more)
 
 
 METRICS = (
-    Metric(
-        "efficacy_success",
-        "efficacy success (ES)",
-        "%",
-        "high",
-        _needs("prompt"),
-        _success("prompt"),
-        short="ES",
+    _metric(
+        *("efficacy_success", "efficacy success (ES)", "ES", "prompt", _success("prompt")),
         edit_should="change",
-        judge=_judge,
         column=LeaderboardColumn(40, ranks=2, axis="across", axis_place=1),
         curve=(CurveColumn("right_after"),),
     ),
-    Metric(
-        "efficacy_magnitude",
-        "efficacy magnitude (EM)",
-        "%",
-        "high",
-        _needs("prompt"),
-        _magnitude("prompt"),
-        short="EM",
-        signed=True,
-        judge=_judge,
-    ),
-    Metric(
-        "paraphrase_success",
-        "paraphrase success (PS)",
-        "%",
-        "high",
-        _needs("paraphrases"),
-        _success("paraphrases"),
-        short="PS",
+    _metric(*("efficacy_magnitude", "efficacy magnitude (EM)", "EM", "prompt", _magnitude("prompt")), signed=True),
+    _metric(
+        *("paraphrase_success", "paraphrase success (PS)", "PS", "paraphrases", _success("paraphrases")),
         edit_should="change",
-        judge=_judge,
         column=LeaderboardColumn(50),
     ),
-    Metric(
-        "paraphrase_magnitude",
-        "paraphrase magnitude (PM)",
-        "%",
-        "high",
-        _needs("paraphrases"),
-        _magnitude("paraphrases"),
-        short="PM",
+    _metric(
+        *("paraphrase_magnitude", "paraphrase magnitude (PM)", "PM", "paraphrases", _magnitude("paraphrases")),
         signed=True,
-        judge=_judge,
     ),
-    Metric(
-        "neighbourhood_success",
-        "neighbourhood success (NS)",
-        "%",
-        "high",
-        _needs("neighbourhood"),
-        _success("neighbourhood"),
-        short="NS",
+    _metric(
+        *("neighbourhood_success", "neighbourhood success (NS)", "NS", "neighbourhood", _success("neighbourhood")),
         edit_should="keep",
-        judge=_judge,
         column=LeaderboardColumn(60, axis="up", axis_place=1),
         curve=(CurveColumn(heading="NS", place=80), CurveColumn("fixed", "fixed NS", 110)),
     ),
-    Metric(
-        "neighbourhood_magnitude",
-        "neighbourhood magnitude (NM)",
-        "%",
-        "high",
-        _needs("neighbourhood"),
-        _magnitude("neighbourhood"),
-        short="NM",
+    _metric(
+        *("neighbourhood_magnitude", "neighbourhood magnitude (NM)", "NM"),
+        *("neighbourhood", _magnitude("neighbourhood")),
         signed=True,
         edit_should="keep",
-        judge=_judge,
         curve=(CurveColumn("fixed"),),
     ),
 )
 """On the edited statement, its paraphrases and its neighbourhood. A failed edit keeps the magnitudes that were
 measured: how far the model is from the new object is known also then."""
 
-WITH_STATEMENT_BEFORE = Metric(
-    "neighbourhood_success_plus",
-    "neighbourhood success + (statement before)",
-    "%",
-    "high",
-    _needs("neighbourhood_plus"),
-    _success("neighbourhood_plus"),
-    short="NS+",
+WITH_STATEMENT_BEFORE = _metric(
+    *("neighbourhood_success_plus", "neighbourhood success + (statement before)", "NS+"),
+    *("neighbourhood_plus", _success("neighbourhood_plus")),
     edit_should="keep",
-    judge=_judge,
 )
 """NS with the edited statement put before each neighbourhood prompt (CounterFact+, Hoelscher-Obermaier et al. 2023)."""

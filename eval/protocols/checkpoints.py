@@ -43,11 +43,7 @@ class Checkpoints:
     """What a sequence has done, as its journal has it, and how its edits are scored; see `SequentialRun`."""
 
     def __init__(
-        self,
-        run: EditRun,
-        settings: SequentialSettings,
-        fixed: Fixed = (),
-        stop: Callable[[], bool] = lambda: False,
+        self, run: EditRun, settings: SequentialSettings, fixed: Fixed = (), stop: Callable[[], bool] = lambda: False
     ) -> None:
         if not len(run.facts):
             raise ValueError("a sequence of edits needs at least one fact")

@@ -64,11 +64,14 @@ def curve_table(points: Sequence[Point], title: str = "") -> Table:
     return table
 
 
+COLUMNS = 3
+"""Panels in a row of a picture."""
+
+
 def draw_curves(
     curves: Mapping[str, Sequence[Point]],
     keys: Sequence[str],
     path: Path,
-    columns: int = 3,
     names: Sequence[str] = (),
     d_ffn: int | None = None,
 ) -> None:
@@ -78,7 +81,6 @@ def draw_curves(
         curves: by method its points.
         keys: the metrics, one panel each.
         path: the picture; its suffix says the format.
-        columns: panels in a row.
         names: the panels' titles; by default the metrics' names.
         d_ffn: the coefficients of a layer; where they are given, the edits for each stand below the number of edits.
     """
@@ -86,9 +88,9 @@ def draw_curves(
 
     if not keys:
         raise ValueError("a picture of curves needs a metric")
-    rows = -(-len(keys) // columns)
-    figure = Figure(figsize=(4 * columns, 3 * rows + 0.6), layout="constrained")
-    panels = iter(figure.subplots(rows, columns, squeeze=False).flat)
+    rows = -(-len(keys) // COLUMNS)
+    figure = Figure(figsize=(4 * COLUMNS, 3 * rows + 0.6), layout="constrained")
+    panels = iter(figure.subplots(rows, COLUMNS, squeeze=False).flat)
     ticks = sorted({point["t"] for points in curves.values() for point in points})
     titles = list(names) or [key.replace(".", ": ").replace("_", " ") for key in keys]
     for key, title, panel in zip(keys, titles, panels, strict=False):  # panels last: it keeps what is left

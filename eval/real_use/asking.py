@@ -13,11 +13,7 @@ from eval.scoring.probabilities import batches
 
 
 def ask_in_real_use(
-    lm: LanguageModel,
-    prepared: Sequence[Prepared],
-    measurements: Sequence[Measurement],
-    judge: Judge,
-    max_tokens: int,
+    lm: LanguageModel, prepared: Sequence[Prepared], measurements: Sequence[Measurement], judge: Judge, max_tokens: int
 ) -> None:
     """Records greedy answers to questions, and what the judge says of them.
 

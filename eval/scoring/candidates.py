@@ -9,9 +9,7 @@ from corrigenda import Fact, LanguageModel
 from eval.scoring.probabilities import score
 
 
-def bits_known(
-    lm: LanguageModel, facts: Sequence[Fact], candidates: Mapping[str, Sequence[str]], max_tokens: int = 4096
-) -> list[float]:
+def bits_known(lm: LanguageModel, facts: Sequence[Fact], candidates: Mapping[str, Sequence[str]]) -> list[float]:
     """The bits of each fact that a model knows: max(0, log2 |O| - its cross-entropy over the candidates O, in bits).
 
     The cross-entropy is -log2 of P(new object | prompt), the product over the object's tokens, over the sum of that of
@@ -24,7 +22,6 @@ def bits_known(
         lm: a causal model, with whatever edits are applied.
         facts: each names its relation.
         candidates: by relation its values.
-        max_tokens: how many tokens, padding included, run at once.
 
     Raises:
         ContextLengthError: a prompt with a candidate is longer than the model reads.
@@ -41,7 +38,7 @@ def bits_known(
             )
         asked.append((fact.statement, values))
     found = []
-    for fact, (_, values), scored in zip(facts, asked, score(lm, asked, max_tokens=max_tokens), strict=True):
+    for fact, (_, values), scored in zip(facts, asked, score(lm, asked), strict=True):
         logs = torch.tensor([sum(target.log_probs) for target in scored.targets], dtype=torch.float64)
         nats = float(logs.log_softmax(0)[values.index(str(fact.target_new))])
         found.append(max(0.0, math.log2(len(values)) + nats / math.log(2)))  # 0 where that is no number

@@ -14,9 +14,7 @@ ALPHA = 0.05
 
 
 def variance_per_fact(
-    columns: Sequence[Sequence[float]],
-    groups: Sequence[Hashable],
-    combine: Callable[..., NDArray[np.float64]],
+    columns: Sequence[Sequence[float]], groups: Sequence[Hashable], combine: Callable[..., NDArray[np.float64]]
 ) -> float | None:
     """The variance of a figure of n facts, times n: what one fact adds to its uncertainty.
 

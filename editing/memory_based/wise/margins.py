@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from corrigenda.edits.side_memory import mean_norms
-from editing.memory_based.wise.settings import RoutingSettings
+from editing.memory_based.wise.settings import WiseSettings
 
 ROUNDING = 1e-4
 """The share by which an epsilon at the lowest fact's score lies below it, so that rounding does not shut it out."""
@@ -24,7 +24,7 @@ class Margins:
     gamma: float
 
     @classmethod
-    def of(cls, settings: RoutingSettings, unit: float, spread: float) -> Margins:
+    def of(cls, settings: WiseSettings, unit: float, spread: float) -> Margins:
         """The numbers given, times `margin_scale`; or calibrated.
 
         Calibrated are alpha = loudness u, beta = 2 s alpha, gamma = beta - alpha.
@@ -95,7 +95,7 @@ def threshold_between(lowest: Tensor, far: Tensor, near: Tensor, margin: float) 
         lowest: the smallest D of its facts, (memory,); infinite for a memory without facts.
         far: the highest D of unrelated prompts that have nothing in common with the facts, (memory,).
         near: the same of those that have the form of facts, (memory,).
-        margin: see `RoutingSettings`.
+        margin: see `WiseSettings`.
     """
     beyond = margin * lowest
     halfway = (torch.minimum(far, lowest * (1 - ROUNDING)) + lowest) / 2

@@ -12,13 +12,7 @@ from corrigenda import Fact
 from corrigenda.data.requests import Request
 from editing.editor import EditRefusedError
 from editing.memory_based.wise.coordinates import Coordinates
-from editing.memory_based.wise.margins import (
-    Margins,
-    high_score,
-    prompt_scores,
-    threshold_between,
-    threshold_smallest,
-)
+from editing.memory_based.wise.margins import Margins, high_score, prompt_scores, threshold_between, threshold_smallest
 from editing.memory_based.wise.merging import merge_shards
 from editing.memory_based.wise.other_subjects import OtherSubject, not_edited
 from editing.memory_based.wise.settings import WiseSettings

@@ -32,7 +32,7 @@ EACH = 2
 """Locality and neighbourhood prompts of a fact that are used, at most."""
 
 OTHER_SUBJECTS = "other_subjects"
-"""The kind of the prompts of earlier facts about other subjects (`UnrelatedSettings.other_subjects`)."""
+"""The kind of the prompts of earlier facts about other subjects (`WiseSettings.other_subjects`)."""
 
 NEAR = ("facts", OTHER_SUBJECTS)
 """The kinds that have the form of edits."""

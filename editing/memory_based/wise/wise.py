@@ -19,7 +19,7 @@ from editing.memory_based.wise.settings import SHAPING, WiseSettings
 from editing.memory_based.wise.state import WiseState
 from editing.registry import register
 from editing.shared.contexts import contexts
-from editing.shared.extending import check_previous, state_of, without
+from editing.shared.extending import Extendable, check_previous, state_of, without
 from editing.shared.together import note_disturbance
 from editing.shared.training_rows import SideLayer
 from editing.spaces import Number, Space
@@ -42,7 +42,7 @@ from editing.spaces import Number, Space
 )
 @dataclass(frozen=True)
 @checked
-class Wise(WiseSettings):
+class Wise(WiseSettings, Extendable[SideMemoryEdit]):
     """A side memory V' beside the values V of one late-middle layer (`SideMemoryEdit` says when it answers).
 
     One class for two editors. The defaults are *not* the paper's algorithm: they are this project's variant, called
@@ -55,7 +55,7 @@ class Wise(WiseSettings):
     with the mean over the target's tokens and over the rows of each kind; D is the routing score, and L_a the margin
     loss. The gradient reaches only the shard's random subspace: a share `rho` of the entries. Of `shards` shards each
     takes `edits_per_shard` facts; they are merged into one side memory (*merge*, by TIES), or there are several side
-    memories (*retrieve*: the one with the highest score answers; `ShardSettings.variant`). A side memory answers
+    memories (*retrieve*: the one with the highest score answers; `WiseSettings.variant`). A side memory answers
     prompts with D > epsilon.
 
     **Every departure of ``wise_whitened`` from the paper.** Each is a setting.
@@ -130,7 +130,7 @@ class Wise(WiseSettings):
     fact wins, its report says which it ``contradicts``, and the older one is not trained on or counted any more. Where
     the loss is not finite everything stops: the memory stays as it was before that fact, whose report says so.
 
-    The hyper-parameters are those of `WiseSettings`, in its groups, and:
+    The hyper-parameters are those of `WiseSettings`, and:
 
     Attributes:
         name: what results call the editor.
@@ -151,23 +151,11 @@ class Wise(WiseSettings):
             contexts(lm, self.prefix_lengths, self.text, self.seed)
         Coordinates.of(lm, self.resolved_layer(lm), self)
 
-    @one_thread
-    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> SideMemoryEdit:
-        """Side memories that hold the facts.
-
-        Raises:
-            EditRefusedError: as for `extend`.
-        """
-        return self.extend(lm, None, facts)
-
     @note_disturbance
     def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> SideMemoryEdit:
         """The side memories of an earlier edit with further facts; the earlier edit itself stays as it is.
 
-        Args:
-            lm: the model; `previous` may be applied to it or not.
-            previous: what to go on from, made with these hyper-parameters (those that shape the memory are checked).
-            facts: the new facts, in the order in which they are to be edited.
+        `previous` has to be made with these hyper-parameters (those that shape the memory are checked).
 
         Raises:
             EditRefusedError: a fact asks for an erasure, or its prompt has one token only; there are more facts than
