@@ -42,6 +42,7 @@ class CounterfactualNetwork(LayersNetwork):
         d_ffn: of the layers.
         d_model: of the layers.
         rank: of the change.
+        template: of the statements that it is trained to read; "" where an older file does not say.
 
     Attributes:
         map: M, (width, width), of S = exp(log_scale) (I + M).
@@ -51,10 +52,18 @@ class CounterfactualNetwork(LayersNetwork):
     """
 
     def __init__(
-        self, layers: Sequence[int], encoder: str, gate: str, width: int, d_ffn: int, d_model: int, rank: int
+        self,
+        layers: Sequence[int],
+        encoder: str,
+        gate: str,
+        width: int,
+        d_ffn: int,
+        d_model: int,
+        rank: int,
+        template: str = "",
     ) -> None:
         shape = {"encoder": encoder, "gate": gate, "width": width, "d_ffn": d_ffn, "d_model": d_model, "rank": rank}
-        super().__init__(layers, **shape)
+        super().__init__(layers, **shape, template=template)
         self.map = nn.Parameter(torch.zeros(width, width))
         self.log_scale = nn.Parameter(torch.zeros(()))
         self.left = nn.Parameter(torch.empty(len(layers), d_ffn, rank).uniform_(-1, 1) / d_ffn**0.5)

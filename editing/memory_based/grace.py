@@ -186,7 +186,7 @@ class Grace(OneLayer, Extendable[CodebookEdit]):
         else:
             figures["rule"] = "split"
             radius, others = distance / 2, distance / 2 * (1 - 1e-5)
-        value, losses = learn_value(forward, side, start, self.replace, self.steps, self.lr, self.stop)
+        value, losses = self._learn(forward, side, start)
         loss = min(losses) if math.isfinite(losses[-1]) else math.nan
         figures |= {"steps": len(losses) - 1}
         if not math.isfinite(loss):
@@ -206,6 +206,9 @@ class Grace(OneLayer, Extendable[CodebookEdit]):
             assert entry is not None
             book.radii[entry] = others
         return figures, book.append(key, value, radius, label)
+
+    def _learn(self, forward: RowsForward, side: SideLayer, start: Tensor) -> tuple[Tensor, list[float]]:
+        return learn_value(forward, side, start, self.replace, self.steps, self.lr, self.stop)
 
 
 @differentiable()

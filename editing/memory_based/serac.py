@@ -105,7 +105,7 @@ class Serac(Trained, Extendable[CounterfactualEdit]):
             IndexError: the model has no such layer.
             SettingsError: there is no such encoder.
             UnsupportedModelError: as `check` says.
-            WrongModelError: the network is another model's, encoder's, gate's or other layers'.
+            WrongModelError: the network is another model's, encoder's, gate's, template's or other layers'.
         """
         self.check(lm)
 
@@ -122,6 +122,12 @@ class Serac(Trained, Extendable[CounterfactualEdit]):
                 raise WrongModelError(
                     f"{self.name}: the network was trained with encoder={network.shape['encoder']} and another gate "
                     f"than that of encoder={self.encoder} now: train one (corrigenda train editor={self.name} data=...)"
+                )
+            if network.shape["template"] not in ("", self.template):
+                raise WrongModelError(
+                    f"{self.name}: the network was trained to read template={network.shape['template']!r}, and is "
+                    f"asked to read {self.template!r}: give that, or train one for this (corrigenda train "
+                    f"editor={self.name} data=...)"
                 )
             return CounterfactualEdit(
                 *(Origin.of(lm, self, facts), texts, names_of(facts), keys, self.threshold, 1, False),
@@ -161,7 +167,7 @@ class Serac(Trained, Extendable[CounterfactualEdit]):
     def _begin(self, lm: LanguageModel, gate: Gate | None, width: int, seed: int) -> CounterfactualNetwork:
         layers = self.resolved_layers(lm)
         memory = lm.memory(layers[0])
-        sizes = (width, memory.d_ffn, memory.d_model, self.rank)
+        sizes = (width, memory.d_ffn, memory.d_model, self.rank, self.template)
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed)
             network = CounterfactualNetwork(layers, self.encoder, _said(gate), *sizes)

@@ -171,5 +171,7 @@ def test_what_it_does_not_edit(lm: LanguageModel, editor: Serac, gate: Gate, tmp
     for other in others:
         with pytest.raises(WrongModelError, match="the network was trained with encoder=states and another gate"):
             dataclasses.replace(editor, **other).edit(lm, FACTS[:1])
+    with pytest.raises(WrongModelError, match=r"trained to read template='.*', and is asked to read 'So \{statement\}"):
+        dataclasses.replace(editor, template="So {statement} {target} ").edit(lm, FACTS[:1])
     with pytest.raises(ValueError, match="none of the 3 facts can be trained on"):
         editor.task(lm, FACTS, HypernetworkTraining())
