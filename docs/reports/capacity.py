@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from options import OUTPUTS, asking
-from pages import Collected, Report, beside, kept, made, making, model_by_model, of_each_model
-from words import written
+from pages import Collected, beside, kept, made, making
+from report import Report
 
 from corrigenda import load
 from corrigenda.data.biographies import candidates
@@ -22,7 +22,6 @@ from jobs.capacity.results import PRETRAINING, Capacity, Point
 
 NAME, SCRIPT = "capacity", "capacity.py"
 USES = ("jobs.capacity.measuring", "editing.Rome", "editing.Memit", "editing.FineTune", "editing.knowledge.how")
-
 
 options = asking(
     *("--model", "--anew"),
@@ -74,8 +73,7 @@ def draw(data: Mapping[str, Any], path: Path) -> None:
     result(model, figures).plot(path)
 
 
-PAGE, PICTURES = written(NAME, SCRIPT, model_by_model), {"capacity.png": draw}
-REPORT = Report(NAME, SCRIPT, __doc__, options, collect, PAGE, of_each_model(digest), PICTURES)
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, digest, pictures={"capacity.png": draw}, of_models=True)
 
 if __name__ == "__main__":
     REPORT.main()

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from options import FILES, OUTPUTS, asking, deadline_of
-from pages import Collected, Report, beside, made, model_by_model, of_each_model
+from pages import Collected, beside, made
+from report import Report, model_by_model
 from rows import against
-from words import written
 from work import first_records
 
 from corrigenda import Fact, LanguageModel, load
@@ -102,8 +102,7 @@ def draw(data: Mapping[str, Any], path: Path) -> None:
     faithfulness_picture(path, f"circuits of {one['n_facts']} facts in {model}", one["shares"], curves)
 
 
-PAGE, PICTURES = written(NAME, SCRIPT, model_by_model), {"circuits.png": draw}
-REPORT = Report(NAME, SCRIPT, __doc__, options, collect, PAGE, of_each_model(digest), PICTURES)
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, digest, pictures={"circuits.png": draw}, of_models=True)
 
 if __name__ == "__main__":
     REPORT.main()

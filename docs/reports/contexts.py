@@ -9,10 +9,10 @@ from typing import Any
 
 from layers import edited
 from options import FILES, OUTPUTS, asking, deadline_of, some_of
-from pages import Collected, Made, Report, made, mean, way_of
+from pages import Collected, Made, made, mean, way_of
+from report import Report
 from rows import corrected
 from runs import chosen, without_generation
-from words import written
 from work import records
 
 from corrigenda import Fact, load
@@ -41,17 +41,15 @@ def few(confident: int | None = None) -> Rome:
     return Rome(prefix_lengths=((10, 5),), text=Text("self"), value=ValueSettings(confident_steps=confident))
 
 
-VARIANTS: dict[str, tuple[str, Rome]] = {
+VARIANTS: dict[str, tuple[str, Rome]] = {  # by the name of its folder, in a few words, and the editor
     "20": ("1 + 20 contexts", Rome(prefix_lengths=((5, 10), (10, 10)), text=Text("self"))),
     "5": ("1 + 5 contexts", few()),
     "5-confident-3": ("1 + 5 contexts, `confident_steps=3`", few(3)),
     "5-confident-6": ("1 + 5 contexts, `confident_steps=6`", few(6)),
 }
-"""By the name of its folder, in a few words, and the editor."""
 
 COMPARISONS = (("5", "20"), ("5-confident-6", "5"), ("5-confident-3", "5"))
 """Pairs of variants: which one is compared with which."""
-
 
 options = asking(
     *("--model", "--minutes", "--write"),
@@ -128,9 +126,6 @@ def made_alike(one: Made, other: Made) -> bool:
     return all(way in others for way in ways) and all(way in ways for way in others)
 
 
-# -- the statistics
-
-
 def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
     """The means of each metric by variant, and the `differences` of `COMPARISONS`, with p corrected for all of them."""
     variants, subjects = figures["variants"], figures["subjects"]
@@ -163,7 +158,7 @@ def differences(
     }
 
 
-REPORT = Report(NAME, SCRIPT, __doc__, options, collect, written(NAME, SCRIPT), digest)
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, digest)
 
 if __name__ == "__main__":
     REPORT.main()

@@ -17,8 +17,8 @@ from drawn import band
 from layers import edited
 from matplotlib.figure import Figure
 from options import FILES, OUTPUTS, asking, deadline_of
-from pages import Collected, Report, beside, made, mean, model_by_model, of_each_model
-from words import written
+from pages import Collected, beside, made, mean
+from report import Report
 from work import first_records
 
 from corrigenda import Fact, LanguageModel, load
@@ -49,7 +49,6 @@ KEYS = (
     *("answer_kept_same_subject", "bleed_same_subject", "same_subject_kl"),
 )
 USES = ("editing.Rome", "eval.measure", "locate.CausalTrace")
-
 
 options = asking(
     *("--model", "--minutes", "--anew"),
@@ -128,9 +127,6 @@ def values(case: Case, when: Literal["before", "after"]) -> dict[str, float]:
     return {key: found[key] for key in KEYS if key in found}
 
 
-# -- the statistics and the picture
-
-
 def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
     """Means over facts with intervals: of the effects by layer, of the edits' figures, and of their differences."""
     traces, edits = figures["traces"], [{**one["found"], "name": one["subject"]} for one in figures["edits"]]
@@ -176,8 +172,7 @@ def draw(data: Mapping[str, Any], path: Path) -> None:
     save(figure, path)
 
 
-PAGE, PICTURES = written(NAME, SCRIPT, model_by_model), {"entity-relation.png": draw}
-REPORT = Report(NAME, SCRIPT, __doc__, options, collect, PAGE, of_each_model(digest), PICTURES)
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, digest, pictures={"entity-relation.png": draw}, of_models=True)
 
 if __name__ == "__main__":
     REPORT.main()

@@ -16,13 +16,10 @@ from eval.statistics.paired import paired_test
 from locate.lens.by_layer import mean_of
 
 Verdict = Literal["replicates", "does not replicate", "open"]
-Mean: TypeAlias = Mapping[str, Any]
-"""A mean with its interval, as the data have it: "mean", "low", "high" and "n"."""
-Claims: TypeAlias = dict[str, dict[str, Any]]
-"""By name of a claim its "verdict", and the figures that it is of."""
+Mean: TypeAlias = Mapping[str, Any]  # a mean with its interval, as the data have it: "mean", "low", "high" and "n"
+Claims: TypeAlias = dict[str, dict[str, Any]]  # by name of a claim its "verdict", and the figures that it is of
 PAPER_ALONE = 0.68
-MOST_DRIFT = 0.31
-"""Nats: twice what the paper's steering costs (perplexity 21.7 to 25.3)."""
+MOST_DRIFT = 0.31  # nats: twice what the paper's steering costs (perplexity 21.7 to 25.3)
 
 
 def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
@@ -36,15 +33,10 @@ def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
         ranks = {by: [[float(rank == 0) for rank in one["ranks"][by]] for one in known] for by in known[0]["ranks"]}
         found["by_layer"] = {
             "knockout": {source: by_layer(rows_of(known, source)) for source in known[0]["knockout"]["sources"]},
-            "rates": {of: by_layer([one["rates"][of] for one in worded(known)]) for of in ("own", "other")},
+            "rates": {of: by_layer([one["rates"][of] for one in known if "rates" in one]) for of in ("own", "other")},
             "answer": {by: by_layer(rows, shares=True) for by, rows in ranks.items()},
         }
     return found
-
-
-def worded(known: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The facts that have attributes."""
-    return [one for one in known if "rates" in one]
 
 
 def claims(figures: Mapping[str, Any]) -> Claims:
@@ -87,8 +79,8 @@ def both(*verdicts: Verdict) -> Verdict:
 
 def negative(mean: Mean) -> dict[str, Any]:
     """The mean of what has the other sign."""
-    mean_, low, high = (None if mean[part] is None else -mean[part] for part in ("mean", "high", "low"))
-    return {"mean": mean_, "low": low, "high": high, "n": mean["n"]}
+    parts = {"mean": "mean", "low": "high", "high": "low"}
+    return {to: None if mean[part] is None else -mean[part] for to, part in parts.items()} | {"n": mean["n"]}
 
 
 def summary(values: Sequence[float], shares: bool = False) -> dict[str, Any] | None:
@@ -159,9 +151,6 @@ def of_sub_updates(found: Mapping[str, Any]) -> Claims:
     }
 
 
-# -- steering
-
-
 def driven(steering: Mapping[str, Any]) -> list[dict[str, Any]]:
     """By what is driven how far: texts with a word of the list, and p against no driving, corrected for all rows.
 
@@ -170,17 +159,12 @@ def driven(steering: Mapping[str, Any]) -> list[dict[str, Any]]:
     places = [(name, one, place) for name, one in steering["sets"].items() for place in range(1, len(one["rows"]))]
     found = [
         {
-            "name": name,
-            "strength": one["rows"][place]["strength"],
-            "drift": one["rows"][place]["drift"],
-            "before": sum(one["with"][0]),
-            "after": sum(one["with"][place]),
-            "n": len(one["with"][0]),
-            "p": paired_test(one["with"][place], one["with"][0]),
+            **{"name": name, **{key: one["rows"][place][key] for key in ("strength", "drift")}},
+            **{"before": sum(one["with"][0]), "after": sum(one["with"][place]), "n": len(one["with"][0])},
+            **dict.fromkeys(("p", "p_alone"), paired_test(one["with"][place], one["with"][0])),
         }
         for name, one, place in places
     ]
-    found = [{**row, "p_alone": row["p"]} for row in found]
     corrected(found)
     return found
 
@@ -206,9 +190,6 @@ def of_steering(steering: Mapping[str, Any]) -> dict[str, Any]:
     return {"most_drift": MOST_DRIFT, "best": best[2], "verdict": best[0] if alike else "open"}
 
 
-# -- facts
-
-
 def rows_of(known: Sequence[Mapping[str, Any]], source: str) -> list[list[float]]:
     """The relative change of each fact's P(answer) by layer where the last position cannot read a source."""
     return [one["knockout"]["changes"][one["knockout"]["sources"].index(source)] for one in known]
@@ -221,32 +202,20 @@ def of_knockout(known: Sequence[Mapping[str, Any]], n_layers: int) -> Claims:
     layers = {source: [row.index(min(row)) for row in rows_of(known, source)] for source in ("subject", "relation")}
     later = summary([subject - relation for subject, relation in zip(*layers.values(), strict=True)])
     deep: Verdict = "replicates" if layer >= n_layers // 3 else "does not replicate"
+    lies = {source: fmean(found) for source, found in layers.items()}
     return {
         "subject": {"lowest": lowest, "layer": layer, "verdict": both(above(negative(lowest), 0), deep)},
-        "relation": {
-            "layers": {source: fmean(found) for source, found in layers.items()},
-            "later": later,
-            "verdict": above(later, 0),
-        },
+        "relation": {"layers": lies, "later": later, "verdict": above(later, 0)},
     }
 
 
 def of_recall(known: Sequence[Mapping[str, Any]], n_layers: int) -> Claims:
-    upper = range(n_layers // 2, n_layers)
-    rates = {
-        of: [fmean(one["rates"][of][layer] for layer in upper) for one in worded(known)] for of in ("own", "other")
-    }
+    upper, has = slice(n_layers // 2, n_layers), [one for one in known if "rates" in one]
+    rates = {of: [fmean(one["rates"][of][upper]) for one in has] for of in ("own", "other")}
     said = {by: [float(0 in one["ranks"][by]) for one in known] for by in ("attention", "ffn")}
     more, paired = (summary([a - b for a, b in zip(*sides.values(), strict=True)]) for sides in (rates, said))
+    means, facts = {of: fmean(found) for of, found in rates.items()}, {by: sum(found) for by, found in said.items()}
     return {
-        "enriched": {
-            "rates": {of: fmean(found) for of, found in rates.items()},
-            "more": more,
-            "verdict": above(more, 0),
-        },
-        "extracted": {
-            "facts": {by: sum(found) for by, found in said.items()},
-            "more": paired,
-            "verdict": above(paired, 0),
-        },
+        "enriched": {"rates": means, "more": more, "verdict": above(more, 0)},
+        "extracted": {"facts": facts, "more": paired, "verdict": above(paired, 0)},
     }

@@ -15,10 +15,10 @@ from frontier_gates import TITLES, AskedProbe, forms_seen, scores
 from frontier_probes import ASIDE, DATA, facts_of
 from matplotlib.figure import Figure
 from options import OUTPUTS, asking, deadline_of, some_of
-from pages import Collected, Report, kept, mean
+from pages import Collected, kept, mean
+from report import Report
 from rows import against, known, row_of
 from runs import chosen, finished, how_made, relative, run
-from words import written
 
 from corrigenda import Fact, load
 from corrigenda.data import read_facts, read_part, write_facts
@@ -29,21 +29,19 @@ from eval.measurement import Measurement
 from eval.records import RUNNING_KIND, SUBJECT_KIND
 
 NAME, SCRIPT = "frontier", "frontier.py"
-MODELS = {"qwen2.5-coder-0.5b": "bfloat16", "smollm2-135m": "float32"}
-"""The models, and the precision of their runs."""
+MODELS = {"qwen2.5-coder-0.5b": "bfloat16", "smollm2-135m": "float32"}  # the models, and the precision of their runs
 OPEN = "open"
 FRAMES = ("editor=memit", "editor.frames.number=6")
 STEPS = ("editor.value.steps=30", "editor.value.lr=0.1", "editor.value.confident_steps=null")
-ROWS: dict[str, tuple[str, tuple[str, ...]]] = {
+ROWS: dict[str, tuple[str, tuple[str, ...]]] = {  # by name, what it is, and the settings of its run
     "memit": ("`memit`", ("editor=memit",)),
     "frames_steps": ("`memit` over six other ways to ask, too, *steps*", (*FRAMES, *STEPS)),
     "grace_wide": ("`grace_wide`", ("editor=grace_wide",)),
     "scoped": ("`scoped`", ("editor=scoped",)),
     OPEN: ("the same, its gate open wherever the subject is named", ("editor=scoped", "editor.threshold=-1")),
 }
-"""By name, what it is, and the settings of its run."""
 REPLAY = "editor.rule=replay"
-TRIED: dict[str, tuple[str, tuple[str, ...]]] = {
+TRIED: dict[str, tuple[str, tuple[str, ...]]] = {  # the same of what was tried in the weights, on facts set aside
     "memit": ROWS["memit"],
     "frames": ("`memit` over six other ways to ask, too", FRAMES),
     "frames_steps": ROWS["frames_steps"],
@@ -56,7 +54,6 @@ TRIED: dict[str, tuple[str, tuple[str, ...]]] = {
     "suit": ("`suit`", ("editor=suit",)),
     "alphaedit": ("`alphaedit`", ("editor=alphaedit",)),
 }
-"""The same of what was tried in the weights, on facts set aside."""
 KINDS = ("prompt", "paraphrases", "neighbourhood", "locality", SUBJECT_KIND, RUNNING_KIND)
 SETTINGS = (
     "eval=side_effects",
@@ -70,18 +67,10 @@ KEYS = (*SAID, *KEPT, "preservation", "neighbourhood_kl", "perplexity_drift", "n
 TESTED = (*SAID, *KEPT)
 TRAINED = ("counterfact.json[1000:1400]", "zsre.json[:241]", "zsre.json[242:400]")
 """What the gates were trained on besides the shipped relations."""
-SHOWN = 60
-"""About so many points of a curve are in the data."""
-Right = list[tuple[int, int]]
-"""By probe its fact's number, and whether it is right."""
-ACROSS = 2
-"""Panels side by side."""
-LEFT = 0.95
-"""The share of answers about the same subject that is to be kept."""
-
-
-# -- the first step
-
+SHOWN = 60  # about so many points of a curve are in the data
+Right = list[tuple[int, int]]  # by probe its fact's number, and whether it is right
+ACROSS = 2  # panels side by side
+LEFT = 0.95  # the share of answers about the same subject that is to be kept
 
 options = asking(
     *("--files", "--minutes", "--anew"),
@@ -162,9 +151,6 @@ def pairs(before: Measurement, after: Measurement, kind: str) -> list[tuple[Any,
     """A kind's records before and after, by prompt."""
     old = {record.prompt: record for record in before.scored(kind)}
     return [(old[record.prompt], record) for record in after.scored(kind) if record.prompt in old]
-
-
-# -- the statistics
 
 
 def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
@@ -263,8 +249,7 @@ def draw(data: Mapping[str, Any], path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-PAGE, PICTURES = written(NAME, SCRIPT, timed=True), {"frontier.png": draw}
-REPORT = Report(NAME, SCRIPT, __doc__, options, collect, PAGE, digest, PICTURES)
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, digest, pictures={"frontier.png": draw}, timed=True)
 
 if __name__ == "__main__":
     REPORT.main()

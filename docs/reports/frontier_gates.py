@@ -20,12 +20,9 @@ from editing.gate.kept import gate_of
 from editing.gate.questions import questions_of, shipped_questions
 from editing.gate.training import GateTraining, kept_states
 
-ROWS = 32
-"""Prompts that are run at once."""
-SEED = 1
-"""That of the gates that ship."""
-ALPHA, BETA = 0.1, 20.0
-"""HoReN's damping and inverse temperature (2605.08143)."""
+ROWS = 32  # prompts that are run at once
+SEED = 1  # that of the gates that ship
+ALPHA, BETA = 0.1, 20.0  # HoReN's damping and inverse temperature (2605.08143)
 
 
 @dataclass(frozen=True)
@@ -99,8 +96,7 @@ GATES: dict[str, Callable[[LanguageModel, Sequence[AskedProbe]], Tensor]] = {
     "untrained": _of_gate(lambda lm: GateTraining(steps=0).gate(lm)),
     "subject": lambda lm, probes: _coefficients(lm, probes, half=False),
     "hopfield": lambda lm, probes: _coefficients(lm, probes, half=True),
-}
-"""By name, what a model makes of probes: (probe, width)."""
+}  # by name, what a model makes of probes: (probe, width)
 
 TITLES = {
     "learned": "the gate that ships",

@@ -19,8 +19,7 @@ ASIDE = "aside"
 DATA = {"counterfact": ("counterfact.json", 100), "zsre": ("zsre_fresh.json", 0), ASIDE: ("counterfact.json", 1400)}
 """By data set its file, and how many of its facts are passed over. No setting was chosen on those that follow, but on
 those that are set aside."""
-NEIGHBOURS = OTHERS = 5
-"""Neighbourhood prompts of a fact; prompts that ask something else about its subject."""
+NEIGHBOURS = OTHERS = 5  # neighbourhood prompts of a fact; prompts that ask something else about its subject
 
 
 def facts_of(of: str, count: int, files: Path) -> FactSet:

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from drawn import band
 from options import OUTPUTS, asking
-from pages import Collected, Report, made, making, mean
+from pages import Collected, made, making, mean
+from report import Report
 from torch import Tensor
-from words import written
 
 from corrigenda import Fact, LanguageModel, load
 from corrigenda.data import read_facts
@@ -32,7 +32,6 @@ from locate.pictures import chart, ticks_at_layers
 NAME, SCRIPT = "layers", "keys.py"
 USES = ("corrigenda.moments.second_moment", "corrigenda.forward.interventions", "corrigenda.data")
 KINDS = {"paraphrases": "the subject in paraphrases", "neighbours": "the neighbours' strongest token"}
-
 
 options = asking(
     "--model",
@@ -102,9 +101,6 @@ def last_of(lm: LanguageModel, prompt: str, subject: str) -> int:
     return subject_span(lm.tokenizer, prompt, subject)[1] - 1
 
 
-# -- the statistics and the picture
-
-
 def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
     """By kind and layer the mean share over facts, and in which layer the kinds are furthest apart."""
     means = {
@@ -128,7 +124,7 @@ def draw(data: Mapping[str, Any], path: Path) -> None:
         ticks_at_layers(axes, layers)
 
 
-REPORT = Report(NAME, SCRIPT, __doc__, options, collect, written(NAME, SCRIPT), digest, {"layers.png": draw})
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, digest, pictures={"layers.png": draw})
 
 if __name__ == "__main__":
     REPORT.main()

@@ -19,10 +19,10 @@ from typing import Any, get_args
 
 import torch
 from options import FILES, OUTPUTS, ROOT, asking, deadline_of, go_on
-from pages import Collected, Report, made, making
+from pages import Collected, made, making
+from report import Report
 from runs import without_generation
 from torch import Tensor
-from words import written
 from work import once
 
 from corrigenda import Fact, KnowledgeBase, LanguageModel, load
@@ -54,8 +54,7 @@ COLUMNS = {
     "perplexity_drift": "perplexity drift",
 }
 SHOWN = tuple(COLUMNS)
-KEYS = (*SHOWN, "efficacy_success", "paraphrase_success")
-"""What the data have."""
+KEYS = (*SHOWN, "efficacy_success", "paraphrase_success")  # what the data have
 USES = (
     *("editing.knowledge.how", "eval.verification.verify", "corrigenda.knowledge.retrieval"),
     "corrigenda.knowledge.attached",
@@ -268,8 +267,7 @@ def finding(measured: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-PAGE = written(NAME, SCRIPT, shown, timed=True)
-REPORT = Report(NAME, SCRIPT, __doc__, options, collect, PAGE)
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, shown=shown, timed=True)
 
 if __name__ == "__main__":
     REPORT.main()

@@ -18,9 +18,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from options import FILES, OUTPUTS, asking, deadline_of
-from pages import Collected, Report, beside, made, model_by_model, of_each_model
+from pages import Collected, beside, made
+from report import Report
 from runs import without_generation
-from words import written
 from work import records
 
 from corrigenda import Fact, LanguageModel, load
@@ -45,7 +45,6 @@ TRACE = CausalTrace(site="ffn")
 RESAMPLES = 2000
 
 Array: TypeAlias = NDArray[np.float64]
-
 
 options = asking(
     *("--model", "--minutes", "--anew"),
@@ -154,9 +153,6 @@ def traced(lm: LanguageModel, fact: Fact) -> dict[str, Any]:
     return record
 
 
-# -- what the layer of tracing and the layer's number say about S
-
-
 def correlations(facts: Array, effects: Array, layers: Sequence[int]) -> tuple[float, float, float]:
     """Over layers: the rank correlation of S with the traced effect, with the layer's number, and the partial one.
 
@@ -256,8 +252,7 @@ def draw(data: Mapping[str, Any], path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-PAGE, PICTURES = written(NAME, SCRIPT, model_by_model), {"localization.png": draw}
-REPORT = Report(NAME, SCRIPT, __doc__, options, collect, PAGE, of_each_model(digest), PICTURES)
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, digest, pictures={"localization.png": draw}, of_models=True)
 
 if __name__ == "__main__":
     REPORT.main()

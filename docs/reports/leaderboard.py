@@ -15,7 +15,8 @@ from typing import Any
 from leaderboard_page import NAME, findings, not_run, plain, prepared
 from leaderboard_tables import DATA, MODELS, PARTS, TABLE, Part
 from options import FILES, OUTPUTS, ROOT, asking, deadline_of, some_of
-from pages import Collected, Report, kept, read_json
+from pages import Collected, kept, read_json
+from report import Report
 from runs import LIKE, chosen, how_made, relative, run
 from words import provenance, rendered
 
@@ -162,9 +163,6 @@ def write_cases(cases: CasesView, docs: Path) -> None:
     path.write_bytes(gzip.compress(text.encode(), mtime=0))
 
 
-# -- the second step
-
-
 def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
     """The three files; the cases are shown where they lie beside the data."""
     made_on = max((entry["begun"] for entries in data["runs"].values() for entry in entries), default="")
@@ -180,7 +178,7 @@ def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
     return paths
 
 
-REPORT = Report(NAME, SCRIPT, __doc__, options, collect, page)
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, write_page=page)
 
 if __name__ == "__main__":
     REPORT.main()

@@ -34,9 +34,6 @@ def of(board: Board) -> tuple[str, str, str]:
     return board["model"], board["data"], board["mode"]
 
 
-# -- what stays
-
-
 def of_words_alone(board: Board) -> Board:
     """A table that was made before there were metrics of what answers say: a note says that it has none."""
     there = {column["key"] for column in board["columns"]}
@@ -77,9 +74,6 @@ def told_apart(board: Board, cases: Sequence[Sequence[Mapping[str, Any]]]) -> Bo
     }
 
 
-# -- the findings
-
-
 def findings(boards: Sequence[Board]) -> list[dict[str, Any]]:
     """What the tables say together, a model each: of its largest edit, else of its first table."""
     found: dict[str, Board] = {}
@@ -112,9 +106,6 @@ def finding(board: Board) -> dict[str, Any]:
         "random": spans([row for row in known if row["editor"] == "random"]),
         "half": any(min(row["cells"][key]["value"] for key in (LEAVES, FOLLOWS)) >= 0.5 for row in tested),
     }
-
-
-# -- what was run
 
 
 def not_run(boards: Sequence[Board]) -> dict[str, Any]:

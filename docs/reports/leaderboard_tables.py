@@ -32,7 +32,7 @@ class Entry(NamedTuple):
 
 
 # The controls first: they take least time, and all others are compared with them.
-TABLE: tuple[Entry, ...] = (
+TABLE: tuple[Entry, ...] = (  # the editors in the tables: one more is one more line
     Entry("none"),
     Entry("in_context", on_request={"batch": "all statements before every prompt make it very long"}),
     Entry("finetune"),
@@ -59,7 +59,6 @@ TABLE: tuple[Entry, ...] = (
     Entry("wise_paper"),
     Entry("update_neurons", on_request={"batch": "the neurons are located fact by fact, as in single mode"}),
 )
-"""The editors in the tables: one more is one more line."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +103,7 @@ OF_SINGLE = ("eval.perplexity_sample=2",)
 """The drift is measured after every edit, so each time of few windows, in turn."""
 SHORT = ("eval.max_new_tokens=10", "eval.perplexity_windows=16")
 """As on docs/real-models.md: a larger model takes longer."""
-SHIPPED = ("editor.text.source=shipped",)
-"""Sampling so much text from a larger model takes most of an hour."""
+SHIPPED = ("editor.text.source=shipped",)  # sampling so much text from a larger model takes most of an hour
 LARGER = {
     **dict.fromkeys(("none", "finetune", "random", "ultraedit", "grace_wide", "scoped"), ()),
     **dict.fromkeys(("rome", "memit", "memit_rounds", "alphaedit", "emmet"), SHIPPED),
@@ -113,7 +111,7 @@ LARGER = {
 }
 SINGLY = {**dict.fromkeys(("none", "in_context", "finetune", "grace_wide"), ()), "rome": SHIPPED, "memit": SHIPPED}
 
-PARTS: tuple[Part, ...] = (
+PARTS: tuple[Part, ...] = (  # the tables, in their order: one more is one more line
     Part(SMALLEST, "counterfact", "single", settings=("eval.max_new_tokens=20", *OF_SINGLE)),
     Part(SMALLEST, "counterfact", "batch"),
     Part(SMALLEST, "zsre", "single", settings=("eval.max_new_tokens=20", *OF_SINGLE)),
@@ -121,5 +119,4 @@ PARTS: tuple[Part, ...] = (
     Part("qwen2.5-coder-0.5b", "counterfact", "batch", 40, LARGER, 5, SHORT),
     Part("qwen2.5-coder-0.5b", "counterfact", "single", 40, SINGLY, 5, (*SHORT, *OF_SINGLE)),
 )
-"""The tables, in their order: one more is one more line."""
 MODELS = tuple(dict.fromkeys(part.model for part in PARTS))

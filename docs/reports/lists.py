@@ -13,17 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from options import FILES, OUTPUTS, ROOT, asking, some_of
-from pages import Collected, Report, kept, made, making, read_json
+from pages import Collected, kept, made, making, read_json
+from report import Report
 from runs import chosen, relative, without_generation
-from words import written
 
 from corrigenda.data import FactSet, read_facts, write_facts
 
 NAME, SCRIPT = "lists", "lists.py"
-WAYS: Mapping[str, str] = {"scoped": "job.how=scoped", "memit": "editor=memit"}
-"""By name, the setting that chooses it."""
-NEIGHBOURS = 2
-"""So many prompts about other subjects are asked of each fact."""
+WAYS: Mapping[str, str] = {"scoped": "job.how=scoped", "memit": "editor=memit"}  # by name, the setting that chooses it
+NEIGHBOURS = 2  # so many prompts about other subjects are asked of each fact
 SETTINGS = (
     "eval=side_effects",
     "eval.only=[prompt,paraphrases,neighbourhood]",
@@ -40,7 +38,6 @@ COLUMNS = {
 }
 RECORDS = (*range(100, 1000), *range(1600, 1700))
 """Of CounterFact's file: those between trained the gate, or settings were chosen on them."""
-
 
 options = asking(
     "--anew",
@@ -93,8 +90,7 @@ def shown(data: Mapping[str, Any]) -> dict[str, Any]:
     return {"builds": builds, "columns": COLUMNS, "neighbours": NEIGHBOURS}
 
 
-PAGE = written(NAME, SCRIPT, shown, timed=True)
-REPORT = Report(NAME, SCRIPT, __doc__, options, collect, PAGE)
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, shown=shown, timed=True)
 
 if __name__ == "__main__":
     REPORT.main()

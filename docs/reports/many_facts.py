@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from many_facts_methods import DATA, FEW_STEPS, METHODS
-from many_facts_page import NAME, SCRIPT, digest, nothing, page
+from many_facts_page import NAME, digest, nothing, pictures
 from options import OUTPUTS, asking, deadline_of, some_of
-from pages import Collected, Report, data_path, kept, read_json
+from pages import Collected, data_path, kept, read_json
+from report import Report
 from runs import chosen, how_made, run, without_generation, write_others
 
 from corrigenda import load
@@ -26,15 +27,13 @@ from editing import EDITORS
 from eval import METRICS, Case
 from eval.protocols.journal import lines_of
 
-TUNING = "tuning.json"
-"""What `many_facts_tuning.py` writes in the store."""
+TUNING = "tuning.json"  # what `many_facts_tuning.py` writes in the store
 BATCH, SCORED = 100, 200
 CHECKPOINTS = (100, 300, 1000)
 FIXED, OTHERS = 30, 400
 """Facts after the edited ones, whose unrelated prompts are the fixed locality set; facts after those, of which some
 methods learn what to leave alone."""
-SETTINGS = ("eval.max_new_tokens=20",)
-"""Of all runs: the answers are names."""
+SETTINGS = ("eval.max_new_tokens=20",)  # of all runs: the answers are names
 
 
 class Task(NamedTuple):
@@ -285,7 +284,7 @@ def facts_at(stored: StoredRun, t: int, key: str) -> dict[str, Any]:
     }
 
 
-REPORT = Report(NAME, SCRIPT, __doc__, options, collect, page, digest)
+REPORT = Report(NAME, "many_facts.py", __doc__, options, collect, digest, pictures=pictures)
 
 if __name__ == "__main__":
     REPORT.main()

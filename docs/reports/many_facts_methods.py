@@ -5,8 +5,7 @@ from typing import NamedTuple
 DATA: dict[str, tuple[str, str]] = {
     "counterfact": ("counterfact.json", "score"),
     "zsre": ("zsre.json", "paraphrase_free_generation_strict"),
-}
-"""By name the file, and the metric by which methods are compared (as on the leaderboard)."""
+}  # by name the file, and the metric by which methods are compared (as on the leaderboard)
 
 
 class Method(NamedTuple):
@@ -46,7 +45,7 @@ FEW_STEPS = "editor.value.steps=20"
 """As many as the papers': with what ships (40) all targets would have to be solved for again."""
 WISE = ("editor.edits_per_shard={t}", "editor.unrelated.facts={others}")
 
-METHODS: dict[str, Method] = {
+METHODS: dict[str, Method] = {  # the methods, those first whose targets are found on the disk by others
     "none": Method("no edit", "none", control=True),
     "memit": Method("MEMIT 0.1", "memit", closed=True),
     "memit_plain": Method("plain MEMIT 0.1", "memit_plain", closed=True, tuned_as="memit"),
@@ -71,7 +70,6 @@ METHODS: dict[str, Method] = {
     "wise_whitened": Method("WISE, whitened", "wise_whitened", WISE),
     "random": Method("random", "random", control=True, like="rome"),
 }
-"""The methods, those first whose targets are found on the disk by others."""
 
 
 class Pair(NamedTuple):
@@ -82,7 +80,7 @@ class Pair(NamedTuple):
     of_later_batches: bool = False
 
 
-PAIRS = (
+PAIRS = (  # the planned comparisons
     Pair("memit", "memit_plain", of_later_batches=True),
     Pair("memit_ratio_10", "memit_plain_ratio_10", of_later_batches=True),
     Pair("memit", "alphaedit"),
@@ -93,7 +91,6 @@ PAIRS = (
     Pair("memit_rounds_together", "memit_longer_together"),
     Pair("memit_four_rounds_together", "memit_rounds_together"),
 )
-"""The planned comparisons."""
 
 Wanted = tuple[str, str, float]
 AIMS: dict[str, dict[int, tuple[Wanted, ...]]] = {
@@ -113,5 +110,4 @@ AIMS: dict[str, dict[int, tuple[Wanted, ...]]] = {
             ("free_generation_strict", ">=", 0.7),
         ),
     },
-}
-"""What was asked of the best closed form beforehand: ">=", "<=", or at least the figure "before" less so much."""
+}  # what was asked of the best closed form beforehand: ">=", "<=", or at least the figure "before" less so much

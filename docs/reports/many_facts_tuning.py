@@ -30,12 +30,10 @@ from corrigenda.data import FactSet, read_facts
 from corrigenda.runs.store import Store
 from corrigenda.system.files import write_json
 
-FIRST, COUNT = 1000, 200
-"""So many facts of the file come before those that are tuned on, and so many are these."""
+FIRST, COUNT = 1000, 200  # so many facts of the file come before those that are tuned on, and so many are these
 FILE = "counterfact"
 TRIALS = 6
-MOST_DRIFT = 0.1
-"""Nats: what was asked beforehand of the best closed form at T = 300."""
+MOST_DRIFT = 0.1  # nats: what was asked beforehand of the best closed form at T = 300
 
 GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
     "memit": {"ratio": (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)},
@@ -47,8 +45,7 @@ GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
     "rome": {"value.clamp_norm_factor": (0.75, 1.0, 1.5, 2.0, 3.0, 4.0)},
     "finetune": {"lr": (1e-4, 3e-4, 1e-3), "stop": (0.02, 0.2)},
     "wise_whitened": {"weight": (3.5, 7.0, 14.0), "margin": (0.6, 0.8)},
-}
-"""What is tuned of each method, by the editor's settings. Other forms of MEMIT have MEMIT's (`Method.tuned_as`)."""
+}  # what is tuned of each method, by the editor's settings. Other forms of MEMIT have MEMIT's (`Method.tuned_as`)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

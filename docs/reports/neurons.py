@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import torch
 from neurons_findings import digest, draw_layers
 from options import FILES, OUTPUTS, asking, deadline_of
-from pages import Collected, Report, beside, made, model_by_model, of_each_model, read_json
-from words import written
+from pages import Collected, beside, made, read_json
+from report import Report
 from work import once, records
 
 from corrigenda import Fact, LanguageModel, load
@@ -38,16 +38,11 @@ USES = (
     *("locate.neurons.locator", "locate.neurons.suppression", "editing.UpdateNeurons", "editing.Suppress"),
     "eval.scoring.probabilities",
 )
-DRAWS = 5
-"""Sets of random neurons."""
-TOP = 5
-"""Neurons in the comparison of locators with sets of one size."""
-LEAST, MOST = 2, 4
-"""On how many prompts of a fact its neurons are located; one more is held out."""
-OF_AN_OBJECT = 2
-"""The most facts of a relation that have the same object."""
-WRITES = (0.5, 1.0, 2.0, 8.0)
-"""The last one is the paper's."""
+DRAWS = 5  # sets of random neurons
+TOP = 5  # neurons in the comparison of locators with sets of one size
+LEAST, MOST = 2, 4  # on how many prompts of a fact its neurons are located; one more is held out
+OF_AN_OBJECT = 2  # the most facts of a relation that have the same object
+WRITES = (0.5, 1.0, 2.0, 8.0)  # the last one is the paper's
 FACTORS = {"suppress": 0.0, "enhance": 2.0}
 
 
@@ -88,9 +83,6 @@ def collect(arguments: argparse.Namespace) -> Collected:
     found = list(records(work / "facts", facts, find, USES, deadline))
     figures = {"least": LEAST, "most": MOST, "top": TOP, "facts": found}
     return beside(NAME, lm.name, figures, {"facts": made(work / "facts")}, arguments)
-
-
-# -- the facts
 
 
 def known_facts(lm: LanguageModel, arguments: argparse.Namespace, work: Path, deadline: float | None) -> list[Known]:
@@ -143,9 +135,6 @@ def known_of(lm: LanguageModel, file: Path) -> list[list[Any]]:
         fact = Fact(subject, located[0], new, answer, relation=record["relation_id"], paraphrases=paraphrases)
         found.append([fact.to_dict(), held_out])
     return found
-
-
-# -- one fact
 
 
 def examined(lm: LanguageModel, one: Known, other: Fact) -> dict[str, Any]:
@@ -220,8 +209,17 @@ def edited(lm: LanguageModel, one: Known, other: Fact, found: NeuronsResult) -> 
     return result
 
 
-PAGE, PICTURES = written(NAME, SCRIPT, model_by_model, timed=True), {"neurons-by-layer.png": draw_layers}
-REPORT = Report(NAME, SCRIPT, __doc__, options, collect, PAGE, of_each_model(digest), PICTURES)
+REPORT = Report(
+    NAME,
+    SCRIPT,
+    __doc__,
+    options,
+    collect,
+    digest,
+    pictures={"neurons-by-layer.png": draw_layers},
+    timed=True,
+    of_models=True,
+)
 
 if __name__ == "__main__":
     REPORT.main()

@@ -14,12 +14,11 @@ from eval import paired_test
 from locate.neurons.attribution import METHODS
 
 WORDINGS = ("located", "held_out")
-AGAINST = {
+AGAINST = {  # sets of neurons, and the one that each is tested against
     **{"integrated_gradients": None, "random": "integrated_gradients", "most active": "integrated_gradients"},
     **{f"{method} top": "integrated_gradients top" for method in METHODS},
     **{"integrated_gradients top": None, "random top": "integrated_gradients top"},
 }
-"""Sets of neurons, and the one that each is tested against."""
 
 
 def digest(figures: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 OUTPUTS, FILES = ROOT / "outputs", ROOT.parent / "shared" / "data"
 """Where runs are kept, and where the files of facts lie."""
 
-COMMON: Mapping[str, dict[str, Any]] = {
+COMMON: Mapping[str, dict[str, Any]] = {  # options that several commands have; with --anew see `kept`
     "--model": {"default": "smollm2-135m"},
     "--files": {"type": Path, "default": FILES, "help": "folder of the data files"},
     "--minutes": {"type": float, "help": "stop after so long, to go on another time"},
@@ -18,7 +18,6 @@ COMMON: Mapping[str, dict[str, Any]] = {
     "--anew": {"action": "store_true", "help": "keep nothing of the data file that there is"},
     "overrides": {"nargs": "*", "help": "of the configuration, for all runs, e.g. eval.max_new_tokens=10"},
 }
-"""Options that several commands have; with --anew see `kept`."""
 
 
 def asking(*common: str, **own: Any) -> Callable[[argparse.ArgumentParser], None]:

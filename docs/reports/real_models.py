@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from options import FILES, OUTPUTS, asking, some_of
-from pages import DOCS, Collected, Report, kept
+from pages import DOCS, Collected, kept
+from report import Report
 from rows import against, known, row_of
 from runs import chosen, without_generation
-from words import written
 from work import finished_rows, loaded, once
 
 from corrigenda import Fact, LanguageModel, load
@@ -33,12 +33,9 @@ SETTINGS = EvalSettings(max_new_tokens=10, perplexity_windows=16)
 USES = ("editing.Memit", "eval.evaluation", "eval.measure")
 MODELS = {"smollm2-135m": 60, "qwen2.5-coder-0.5b": 40, "qwen2.5-coder-1.5b": 16}
 """The models, and how many facts are edited at once in each."""
-FIRST = 1700
-"""Facts of the file that are passed over: no setting was chosen on those that follow."""
-NEIGHBOURS = 5
-"""Neighbourhood prompts of a fact."""
-FLOOR = "bfloat16"
-"""The row without an edit: the model in bfloat16, where the others are in float32."""
+FIRST = 1700  # facts of the file that are passed over: no setting was chosen on those that follow
+NEIGHBOURS = 5  # neighbourhood prompts of a fact
+FLOOR = "bfloat16"  # the row without an edit: the model in bfloat16, where the others are in float32
 HALF, WHOLE = "half", "longer-8"
 """The row of an edit in bfloat16, and that of the same edit in float32, whose decisions are compared."""
 DECIDED = ("prompt", "paraphrases", "neighbourhood")
@@ -71,7 +68,7 @@ def shipped(per_coefficient: int, lm: LanguageModel, work: Path) -> Memit:
 
 
 Make = Callable[[LanguageModel, Path], Editor]
-ROWS: dict[str, tuple[str, Make]] = {
+ROWS: dict[str, tuple[str, Make]] = {  # by name, what it is, and the editor
     "random": ("a random update as large as `memit`'s", lambda lm, work: RandomUpdate(like=shipped(8, lm, work))),
     "memit": ("`memit`, C and contexts sampled from the model", lambda lm, work: Memit(text=Text("self"))),
     "documents": (
@@ -87,25 +84,21 @@ ROWS: dict[str, tuple[str, Make]] = {
         lambda lm, work: Grace(text=Text("self", tokens=64 * 24, length=24), widen=2.0, name="grace_wide"),
     ),
 }
-"""By name, what it is, and the editor."""
 
-EARLIER = {
+EARLIER = {  # rows that were made when less text shipped: they are shown and not made again
     "shipped": "`memit`, C over the 70,500 words that shipped first, contexts sampled",
     "contexts": "`memit`, C and contexts from these 70,500 words, 8 tokens a coefficient",
     "tokens-24": "the same, 24 tokens a coefficient",
     "tokens-2": "the same, 2 tokens a coefficient",
     "products": "the same, 8 tokens a coefficient, products in bfloat16 while it solves",
 }
-"""Rows that were made when less text shipped: they are shown and not made again."""
 
-COMPARISONS = {
+COMPARISONS = {  # by row, the one that it is compared with
     **dict.fromkeys(("documents", "longer", "shipped", "contexts"), "memit"),
     "longer-8": "longer",
     HALF: WHOLE,
     **dict.fromkeys(("tokens-24", "tokens-2", "products"), "contexts"),
 }
-"""By row, the one that it is compared with."""
-
 
 options = asking(
     "--anew", models=some_of(MODELS), rows=some_of((FLOOR, *ROWS)), data=FILES / "counterfact.json", work=OUTPUTS / NAME
@@ -169,9 +162,6 @@ def decisions(measured: Measurement, kind: str) -> list[bool]:
     return [one.p_new > one.p_true for one in measured.scored(kind)]  # type: ignore[operator]
 
 
-# -- the statistics
-
-
 def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
     """Means with intervals by model and row, and the paired tests of the texts."""
     models = {}
@@ -205,7 +195,7 @@ def agreement(whole: Mapping[str, Any], half: Mapping[str, Any]) -> dict[str, An
     return {**found, "all": every, "peak_memory_mb": half.get("peak_memory_mb")}
 
 
-REPORT = Report(NAME, SCRIPT, __doc__, options, collect, written(NAME, SCRIPT), digest)
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, digest)
 
 if __name__ == "__main__":
     REPORT.main()

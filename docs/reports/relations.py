@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from options import FILES, OUTPUTS, NotFinishedError, asking, deadline_of
-from pages import Collected, Report, beside, made, model_by_model, of_each_model
-from words import written
+from pages import Collected, beside, made
+from report import Report, model_by_model
 from work import once
 
 from corrigenda import load
@@ -27,9 +27,7 @@ from locate.question import UnknownFactError
 
 NAME, SCRIPT = "relations", "relations.py"
 USES = ("locate.flow.relation", "corrigenda.linear_relations", "corrigenda.forward.jacobians")
-LEAST = 5
-"""A relation of which the model knows fewer test samples is listed, and counts in no mean."""
-
+LEAST = 5  # a relation of which the model knows fewer test samples is listed, and counts in no mean
 
 options = asking(
     *("--model", "--minutes", "--anew"),
@@ -101,8 +99,9 @@ def draw(data: Mapping[str, Any], path: Path) -> None:
     RelationSurvey.of_figures(counted(next(iter(data["figures"]["models"].values())))).plot(path)
 
 
-PAGE, PICTURES = written(NAME, SCRIPT, shown), {"relations.png": draw}
-REPORT = Report(NAME, SCRIPT, __doc__, options, collect, PAGE, of_each_model(digest), PICTURES)
+REPORT = Report(
+    NAME, SCRIPT, __doc__, options, collect, digest, shown, pictures={"relations.png": draw}, of_models=True
+)
 
 if __name__ == "__main__":
     REPORT.main()

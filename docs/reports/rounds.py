@@ -12,10 +12,10 @@ from many_facts import facts_at, points_of
 from many_facts_methods import DATA, TOGETHER
 from many_facts_page import paired, unsaid
 from options import OUTPUTS, asking, deadline_of, some_of
-from pages import Collected, Report, kept
+from pages import Collected, kept
+from report import Report
 from rows import after_at, corrected
 from runs import chosen, finished, how_made, picked, run, without_generation
-from words import written
 
 from corrigenda.data import read_facts, write_facts
 from corrigenda.runs.store import Store
@@ -25,8 +25,7 @@ NAME, SCRIPT = "rounds", "rounds.py"
 FACTS = "332-400,441-671"
 """Of zsRE's file, none of them on docs/many_facts.md: the ways below were chosen among on these."""
 SCORED = 100
-SETTINGS = ("eval.max_new_tokens=20",)
-"""As on docs/many_facts.md."""
+SETTINGS = ("eval.max_new_tokens=20",)  # as on docs/many_facts.md
 KEYS = (
     *("token_accuracy", "paraphrase_token_accuracy", "free_generation_strict", "paraphrase_free_generation_strict"),
     *("preservation", "locality_kl", "perplexity_drift"),
@@ -52,17 +51,14 @@ VARIANTS: dict[str, Variant] = {
     "ratio-30": Variant("one round, ratio 30", (*ONCE, "editor.ratio=30")),
     "layers-3": Variant("one round, three layers", (*ONCE, "editor.number=3")),
     "layers-1": Variant("one round, one layer", (*ONCE, "editor.number=1")),
-}
-"""By the name of its folder. All have their last layer in common, and so the targets of the first round."""
+}  # by the name of its folder. All have their last layer in common, and so the targets of the first round
 
-COMPARISONS = (
+COMPARISONS = (  # which one is compared with which
     ("2", "1"),
     ("3", "2"),
     ("4", "3"),
     *((one, "1") for one in ("ratio-1", "ratio-30", "layers-3", "layers-1")),
 )
-"""Which one is compared with which."""
-
 
 options = asking(
     *("--model", "--files", "--minutes", "--anew", "overrides"),
@@ -108,9 +104,6 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
     return found
 
 
-# -- the statistics
-
-
 def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
     """By two variants and a metric the difference on the same facts, with p corrected for all of these; and the drift.
 
@@ -140,7 +133,7 @@ def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-REPORT = Report(NAME, SCRIPT, __doc__, options, collect, written(NAME, SCRIPT), digest)
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, digest)
 
 if __name__ == "__main__":
     REPORT.main()

@@ -21,9 +21,7 @@ from corrigenda.runs.store import Store, StoredRun
 LIKE = "rome"
 """The random edits are as large as those of this editor. Its edits are kept, so that they are not made twice."""
 
-
-ASKED = ("mode", "editor", "data", "model")
-"""What tells the runs of a report apart."""
+ASKED = ("mode", "editor", "data", "model")  # what tells the runs of a report apart
 
 
 def relative(path: Path) -> str:
@@ -88,9 +86,6 @@ def how_made(stored: StoredRun) -> Made:
     told = read_json(path)
     entry = {"code": UNKNOWN, "commit": UNKNOWN, "versions": told["versions"], "machine": told["machine"]}
     return [entry | {"begun": told["begun"], "ended": None, "load": [None, None]}]
-
-
-# -- what is asked for
 
 
 def chosen(given: str, known: Mapping[str, Any], what: str) -> list[str]:

@@ -13,18 +13,19 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from statistics import NormalDist, fmean
 from typing import Any, NamedTuple
 
 from options import FILES, OUTPUTS, asking, deadline_of, some_of
-from pages import Collected, Made, Report, made, making, read_data, read_json
+from pages import Collected, Made, made, making, read_data, read_json
+from report import Draw, Report
 from rows import after_at, corrected
 from runs import chosen, without_generation, write_others
 from tradeoff_memories import configured
 from transformers.utils import logging as transformers_logging
-from words import written
 
 from corrigenda import Fact, LanguageModel, load
 from corrigenda.data import FactSet, read_facts
@@ -56,7 +57,7 @@ FRESH, UNTOUCHED = "_fresh", 450
 
 
 class Method(NamedTuple):
-    """A line of the report: its name, how its edits come together, and its editor, if docs/tradeoff.md chose none."""
+    """A line of the report; its editor, if docs/tradeoff.md chose none."""
 
     name: str
     regime: Regime
@@ -72,11 +73,10 @@ METHODS: dict[str, Method] = {
     "grace": Method("GRACE", "extend"),
     "grace_wide": Method("GRACE, widened", "extend"),
 }
-AGAINST = "wise_whitened"
-"""The method that all others are compared with: this project's own."""
+AGAINST = "wise_whitened"  # the method that all others are compared with: this project's own
 EDITS, PARAPHRASES = "free_generation_strict", "paraphrase_free_generation_strict"
 KNOWN = "fixed.embedded.preservation"
-TITLES = {
+TITLES = {  # of the picture's panels
     "right_after.token_accuracy": "right after its own edit (token accuracy)",
     "token_accuracy": "edits (token accuracy)",
     EDITS: "edits (free generation)",
@@ -87,7 +87,6 @@ TITLES = {
     "perplexity_drift": "perplexity drift",
     "windows_activated": "windows answered",
 }
-"""Of the picture's panels."""
 COMPARED = ("token_accuracy", EDITS, "paraphrase_token_accuracy", PARAPHRASES)
 """What methods that went equally far are compared in, fact by fact."""
 
@@ -121,12 +120,11 @@ def collect(arguments: argparse.Namespace) -> Collected:
 
     for name in methods:
         editor = METHODS[name].editor or configured(name, unrelated, len(facts), settings_chosen(name))
-        folder = work / name
-        place = RunFolder(folder)
+        place = RunFolder(work / name)
         # Two of these commands at once would write one into the other.
-        with place.held(), nullcontext() if (folder / DONE).is_file() or stop() else making(folder, USES):
+        with place.held(), nullcontext() if (place.path / DONE).is_file() or stop() else making(place.path, USES):
             edits = EditRun(lm, facts, editor, SETTINGS, place, before=work / "before")
-            same_form(lm, run(edits, METHODS[name].regime, fixed, stop), strange, folder / SAME_FORM)
+            same_form(lm, run(edits, METHODS[name].regime, fixed, stop), strange, place.path / SAME_FORM)
     return gathered(arguments.work, arguments.model)
 
 
@@ -194,18 +192,16 @@ def gathered(work: Path, model: str) -> Collected:
     figures: dict[str, dict[str, Any]] = {}
     runs: dict[str, Made] = {}
     for data in sorted({folder.name.rpartition("-")[0] for folder in work.glob("*-*")}):
-        methods: dict[str, list[dict[str, Any]]] = {}
-        same: dict[str, dict[str, Any]] = {}
+        found: dict[str, dict[str, Any]] = {"methods": {}, "same_form": {}, "paired": paired(work, data)}
         for key, method in METHODS.items():
             folders = sorted(work.glob(f"{data}-*/{key}"))
-            curves = {folder: points for folder in folders if (points := lines_of(folder, "point"))}
-            if curves:
+            if curves := {folder: points for folder in folders if (points := lines_of(folder, "point"))}:
                 furthest = max(curves, key=lambda folder: int(curves[folder][-1]["t"]))
-                methods[method.name], runs[f"{data} {key}"] = curves[furthest], made(furthest)
+                found["methods"][method.name], runs[f"{data} {key}"] = curves[furthest], made(furthest)
             if asked := [read_json(path) for folder in folders if (path := folder / SAME_FORM).is_file()]:
-                same[key] = max(asked, key=itemgetter("t"))
-        if methods:
-            figures[data] = {"methods": methods, "same_form": same, "paired": paired(work, data)}
+                found["same_form"][key] = max(asked, key=itemgetter("t"))
+        if found["methods"]:
+            figures[data] = found
     return Collected({"model": model, "data": figures}, runs)
 
 
@@ -231,9 +227,6 @@ def paired(work: Path, data: str) -> dict[str, Any]:
             found.append({"method": key, "metric": metric, "n": len(both), "difference": difference, "p": p})
     corrected(found, to="holm")
     return {"against": AGAINST, "rows": found} if found else {}
-
-
-# -- the statistics and the page
 
 
 def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
@@ -287,18 +280,18 @@ def shown(data: Mapping[str, Any]) -> dict[str, Any]:
     return {**data["figures"], **data["digest"], "widen": widen, "settings": SETTINGS, "counted": counted}
 
 
-def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
-    """The page and its pictures."""
-    pictures = []
-    for name, found in data["figures"]["data"].items():
-        methods = found["methods"]
-        pictures.append(docs / "figures" / f"{NAME}-{name}.png")
+def pictures(data: Mapping[str, Any]) -> dict[str, Draw]:
+    """The curves of each data set."""
+
+    def draw(name: str, data: Mapping[str, Any], path: Path) -> None:
+        methods = data["figures"]["data"][name]["methods"]
         keys = [key for key in TITLES if any(value_at(p, key) for points in methods.values() for p in points)]
-        draw_curves(methods, keys, pictures[-1], names=[TITLES[key] for key in keys])
-    return [*written(NAME, SCRIPT, shown)(data, docs), *pictures]
+        draw_curves(methods, keys, path, names=[TITLES[key] for key in keys])
+
+    return {f"{NAME}-{name}.png": partial(draw, name) for name in data["figures"]["data"]}
 
 
-REPORT = Report(NAME, SCRIPT, __doc__, options, collect, page, digest)
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, digest, shown, pictures)
 
 if __name__ == "__main__":
     REPORT.main()

@@ -14,10 +14,10 @@ from typing import Any
 import serving_edits as edits
 import serving_llama as llama
 from options import FILES, OUTPUTS, asking, some_of
-from pages import Collected, Report, kept, mean
+from pages import Collected, kept, mean
+from report import Report
 from rows import mean_known
 from runs import chosen
-from words import written
 from work import finished_rows, once
 
 from eval.metrics.answers_kept import content_word
@@ -34,7 +34,7 @@ ANSWERED: dict[str, Callable[[str, Path, Path], Any]] = {
 }
 COSTS: dict[str, Callable[[str, Path, Path], Any]] = {"speed": llama.speed, "export": llama.export_costs}
 TOGETHER, ALONE = ("transformers", "peft", *llama.ROWS), ("transformers", "peft", "adapter")
-GROUPS: dict[str, tuple[str, ...]] = {
+GROUPS: dict[str, tuple[str, ...]] = {  # by group of edits its rows
     "none": ("transformers", "llama"),
     "memit-30": (*TOGETHER, *COSTS),
     "rome-30": TOGETHER,
@@ -42,7 +42,6 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "rome-1": ALONE,
     "erase-1": ("transformers", "adapter", "q8_0"),
 }
-"""By group of edits its rows."""
 WHAT = {
     "transformers": "transformers, float32",
     "peft": "PEFT, our adapter",
@@ -54,7 +53,6 @@ WHAT = {
     "former": "edited tensors in their former types (Q4_K, Q6_K)",
     "merged": "all tensors merged in float16, and quantised again",
 }
-
 
 options = asking(
     "--anew",
@@ -90,9 +88,6 @@ def facts_in(group: str, arguments: argparse.Namespace) -> list[list[dict[str, o
     if group == "none":
         return [edits.facts_json([fact]) for fact in edits.facts_of(arguments.data)]
     return [edits.facts_json(facts) for facts in edits.groups_facts(group, arguments.work, arguments.data)]
-
-
-# -- the statistics
 
 
 def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,8 +189,7 @@ def erased(groups: Mapping[str, Any]) -> dict[str, Any] | None:
     return {"fact": fact, "before": none["rows"]["transformers"]["answers"][place][0][0], "said": said}
 
 
-PAGE = written(NAME, SCRIPT, timed=True)
-REPORT = Report(NAME, SCRIPT, __doc__, options, collect, PAGE, digest)
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, digest, timed=True)
 
 if __name__ == "__main__":
     REPORT.main()

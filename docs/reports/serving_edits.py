@@ -20,10 +20,8 @@ from eval.metrics.free_generation import matches_strictly
 from locate.neurons.locator import Neurons
 
 MODEL = "qwen2.5-coder-0.5b"
-FIRST, FACTS = 1700, 60
-"""Facts of the file that are passed over, as on other pages; and those that follow."""
-TOGETHER = 30
-"""So many are edited in one edit; the others in an edit each."""
+FIRST, FACTS = 1700, 60  # facts of the file that are passed over, as on other pages; and those that follow
+TOGETHER = 30  # so many are edited in one edit; the others in an edit each
 NEIGHBOURS, TOKENS = 2, 10
 
 EDITORS: dict[str, Callable[[], Editor]] = {
@@ -72,8 +70,7 @@ def edits_of(group: str, work: Path, data: Path) -> Iterator[tuple[Edit, tuple[F
         yield Edit.load(folder), facts, folder
 
 
-Asked = list[list[list[str]]]
-"""By edit, by fact, the answers to its questions."""
+Asked = list[list[list[str]]]  # by edit, by fact, the answers to its questions
 
 
 def in_transformers(group: str, work: Path, data: Path) -> Asked:

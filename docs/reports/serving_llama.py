@@ -33,9 +33,6 @@ def model_file(work: Path) -> Path:
     return path if path.is_file() else embedded.fetch_file(MODEL, work)
 
 
-# -- llama.cpp's server, in this process
-
-
 class Llama:
     """A model in llama.cpp's server, on one thread.
 
@@ -70,9 +67,6 @@ class Llama:
     def answers(self, prompts: Sequence[str], adapter: int | None = None) -> list[str]:
         """The answers to some prompts."""
         return [self.ask(prompt, adapter)["choices"][0]["text"] for prompt in prompts]
-
-
-# -- the rows
 
 
 def unedited(group: str, work: Path, data: Path) -> Asked:
@@ -115,7 +109,7 @@ def with_file(group: str, work: Path, data: Path, dtype: Any, anew: bool = False
     return found
 
 
-ROWS: dict[str, Callable[[str, Path, Path], Asked]] = {
+ROWS: dict[str, Callable[[str, Path, Path], Asked]] = {  # by row of an edit, what makes its answers
     "adapter": with_adapter,
     "half": partial(with_adapter, halved=True),
     "float16": partial(with_file, dtype="float16"),
@@ -123,10 +117,6 @@ ROWS: dict[str, Callable[[str, Path, Path], Asked]] = {
     "former": partial(with_file, dtype="former"),
     "merged": partial(with_file, dtype="float16", anew=True),
 }
-"""By row of an edit, what makes its answers."""
-
-
-# -- llama.cpp's own quantiser, which the gguf library lacks for K-quants
 
 
 @cache
@@ -174,9 +164,6 @@ def quantise_all(path: Path, like: Path) -> None:
     new = {one.name: (kinds[one.name], rows(one)) for one in reader.tensors if kinds[one.name].name != "F32"}
     copy_with(new, {}, path, reader, whole)
     whole.replace(path)
-
-
-# -- what it costs
 
 
 def speed(group: str, work: Path, data: Path) -> dict[str, list[float]]:

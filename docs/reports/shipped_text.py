@@ -32,16 +32,11 @@ from corrigenda.text.words import places
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = ROOT / "corrigenda" / "data" / "shipped.txt.xz"
-ROWS = 48
-"""Texts sampled at once."""
-TOKENS = 380
-"""The most of one text."""
-TOP_K = 40
-"""Drawn are the most likely tokens alone."""
-NGRAM = 8
-"""A text of which a tenth of so many words in a row stand in earlier ones, or in itself again, is left out."""
-PLAIN = re.compile(r"[\x20-\x7e\n\u00c0-\u017f]*")
-"""The letters and punctuation that may stand in a text."""
+ROWS = 48  # texts sampled at once
+TOKENS = 380  # the most of one text
+TOP_K = 40  # drawn are the most likely tokens alone
+NGRAM = 8  # a text of which a tenth of so many words in a row stand in earlier ones, or in itself again, is left out
+PLAIN = re.compile(r"[\x20-\x7e\n\u00c0-\u017f]*")  # the letters and punctuation that may stand in a text
 
 KINDS = (
     "Write two paragraphs of an encyclopedia article about {}.",

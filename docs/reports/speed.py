@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from options import OUTPUTS, ROOT, asking, some_of
-from pages import Collected, Report, kept, made
+from pages import Collected, kept, made
+from report import Report
 from runs import chosen
-from words import written
 from work import once
 
 NAME, SCRIPT = "speed", "speed.py"
@@ -32,7 +32,7 @@ class Run(NamedTuple):
     facts: bool = False
 
 
-RUNS: dict[str, Run] = {
+RUNS: dict[str, Run] = {  # all of them; a file of benchmarks/ that none of these names makes a test fail
     "rome": Run("rome.py", facts=True),
     "many_facts": Run("many_facts.py", ("--count", "100"), facts=True),
     "causal_trace": Run("causal_trace.py"),
@@ -45,8 +45,6 @@ RUNS: dict[str, Run] = {
     "sizes": Run("sizes.py", ("--sizes", "0.1,0.5,1.5")),
     "sizes of 8 billion": Run("sizes.py", ("--sizes", "8", "--editors", "rome")),
 }
-"""All of them; a file of benchmarks/ that none of these names makes a test fail."""
-
 
 options = asking(
     "--anew",
@@ -113,8 +111,7 @@ def held(parts: Mapping[str, Mapping[str, float]], editor: str) -> str:
     return f"{max(most) / 1024:.1f}" if most else ""
 
 
-PAGE = written(NAME, SCRIPT, shown, timed=True)
-REPORT = Report(NAME, SCRIPT, __doc__, options, collect, PAGE)
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, shown=shown, timed=True)
 
 if __name__ == "__main__":
     REPORT.main()

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from options import FILES, OUTPUTS, asking, some_of
-from pages import Collected, Report, kept, mean
+from pages import Collected, kept, mean
+from report import Report
 from runs import at_edge, chosen, combinations
 from tradeoff_memories import EDITS, FORCED, FREE, KINDS, SETTINGS, Part, Shared, objective
-from words import written
 
 from corrigenda import load
 from corrigenda.data import read_facts
@@ -26,13 +26,10 @@ from editing import Unrelated
 from editing.configuration import preset_values
 
 NAME, SCRIPT = "tradeoff", "tradeoff.py"
-COMPARED = ("grace_wide", "wise_whitened")
-"""The two whose paraphrases are compared."""
-LIMITS = (5, 15, 30, 60, 100)
-"""Of what is answered wrongly, in %: the page says what can be had below each."""
-LIMIT = 30
-"""The one that the page begins with: there `COMPARED` have points that answer about equally much."""
-TITLES = {
+COMPARED = ("grace_wide", "wise_whitened")  # the two whose paraphrases are compared
+LIMITS = (5, 15, 30, 60, 100)  # of what is answered wrongly, in %: the page says what can be had below each
+LIMIT = 30  # the one that the page begins with: there `COMPARED` have points that answer about equally much
+TITLES = {  # of the picture: what is answered rightly, a row of panels each, over what is answered wrongly
     EDITS: "reliability (free generation)",
     FREE: "generalization (free generation)",
     FORCED: "generalization (token accuracy)",
@@ -40,7 +37,6 @@ TITLES = {
     "same_form": "same-form prompts answered",
     "windows": "held-out windows answered",
 }
-"""Of the picture: what is answered rightly, a row of panels each, over what is answered wrongly."""
 
 GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
     "grace": {"relative_radius": (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)},
@@ -55,7 +51,6 @@ SCALES = dict.fromkeys(GRIDS, (0.1, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0))
 SCALES["grace"] = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)
 """The points of a curve: what the chosen radius, its widening, or the threshold that the editor set is multiplied
 by."""
-
 
 options = asking(
     *("--model", "--anew"),
@@ -108,9 +103,6 @@ def tune(shared: Shared, name: str) -> dict[str, Any]:
 def curve(shared: Shared, name: str, settings: Mapping[str, float]) -> dict[str, Any]:
     """The points of an editor's curve, with the settings that were chosen."""
     return {"settings": dict(settings), "points": [shared.scaled(name, settings, scale) for scale in SCALES[name]]}
-
-
-# -- the statistics and the page
 
 
 def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
@@ -175,9 +167,7 @@ def draw(data: Mapping[str, Any], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-REPORT = Report(
-    *(NAME, SCRIPT, __doc__, options, collect, written(NAME, SCRIPT, shown), digest), pictures={f"{NAME}.png": draw}
-)
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, digest, shown, pictures={f"{NAME}.png": draw})
 
 if __name__ == "__main__":
     REPORT.main()

@@ -32,10 +32,8 @@ from jobs.shared.outside import add_choices
 
 USES = ("eval.measure", "editing.Wise", "editing.Grace")
 SETTINGS = EvalSettings(max_new_tokens=20, perplexity_windows=0)
-WINDOWS = EvalSettings()
-"""Which windows of the held-out texts are asked: those of the perplexity."""
-ROWS, CHUNK = 32, 10
-"""Prompts run at once; facts after which a memory is saved."""
+WINDOWS = EvalSettings()  # which windows of the held-out texts are asked: those of the perplexity
+ROWS, CHUNK = 32, 10  # prompts run at once; facts after which a memory is saved
 EDITS, FREE, FORCED = "free_generation_strict", "paraphrase_free_generation_strict", "paraphrase_token_accuracy"
 KEYS = ("token_accuracy", EDITS, FORCED, FREE)
 KINDS = ("locality", "same_form", "windows")

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from options import FILES, OUTPUTS, asking, deadline_of
-from pages import Collected, Report
+from pages import Collected
+from report import Report
 from runs import finished, how_made, run
-from words import written
 
 from corrigenda.runs.store import Store, StoredRun
 from corrigenda.text.names import model_title
@@ -30,7 +30,6 @@ KEYS = (
 )
 EVALUATION = ("eval.max_new_tokens=10",)
 SHIPPED, TUNED = "as shipped", "tuned"
-
 
 options = asking(
     *("--model", "--minutes", "overrides"),
@@ -116,8 +115,15 @@ def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-PICTURES = {"tuned.png": lambda data, path: draw(path, data["figures"]["tuning"])}
-REPORT = Report(NAME, SCRIPT, __doc__, options, collect, written(NAME, SCRIPT), digest, PICTURES)
+REPORT = Report(
+    NAME,
+    SCRIPT,
+    __doc__,
+    options,
+    collect,
+    digest,
+    pictures={"tuned.png": lambda data, path: draw(path, data["figures"]["tuning"])},
+)
 
 if __name__ == "__main__":
     REPORT.main()

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from options import OUTPUTS, asking
-from pages import Collected, Report, kept, made, read_data
+from pages import Collected, kept, made, read_data
+from report import Report
 from rows import by_key, mean_known
 from runs import picked, without_generation
-from words import written
 from work import loaded, once
 
 from corrigenda import Fact
@@ -54,7 +54,7 @@ class Facts(NamedTuple):
         return f"{self.model} {self.data} {self.places}"
 
 
-SETS = {
+SETS = {  # the facts by name: one more page is one more line
     one.name: one
     for one in (
         Facts(SMALLEST, "counterfact", "1-100"),
@@ -73,7 +73,6 @@ SETS = {
         Facts(SMALLEST, "embedded", "1-20"),
     )
 }
-"""The facts by name: one more page is one more line."""
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -117,9 +116,6 @@ def values_of(asked: Facts, files: Path) -> dict[str, Any]:
     }
 
 
-# -- the statistics
-
-
 def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
     """Of each set of facts the means, with intervals over subjects."""
     return {"sets": {name: digested(SETS[name], one) for name, one in figures.items()}}
@@ -135,7 +131,7 @@ def digested(facts: Facts, values: Mapping[str, Any]) -> dict[str, Any]:
     return {**about, "n": len(values["subjects"]), "says": sum(values["says"]), "page": facts.page, **found}
 
 
-REPORT = Report(NAME, SCRIPT, __doc__, options, collect, written(NAME, SCRIPT), digest)
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, digest)
 
 if __name__ == "__main__":
     REPORT.main()
