@@ -9,7 +9,6 @@
 "digest" is what is worked out from the figures of single facts: means, intervals, p-values.
 """
 
-import argparse
 import json
 import os
 import re
@@ -24,6 +23,7 @@ from statistics import fmean
 from typing import Any
 
 from options import ROOT as ROOT
+from options import Data, Options
 
 from corrigenda.intervals import interval
 from corrigenda.runs.environment import machine, versions
@@ -41,17 +41,11 @@ Made = list[dict[str, Any]]  # how a run was made: an entry for each time that a
 
 @dataclass(frozen=True)
 class Collected:
-    """What the first step found.
+    """What the first step found; one that adds to what is `kept` writes into it."""
 
-    Attributes:
-        figures: what the page is written from; JSON values. A first step that adds to what is `kept` writes into them.
-        runs: how each of the runs behind them was made, by a name of the run; the same holds for them.
-        earlier: the commands of a data file that this one added to, in order; see `kept`.
-    """
-
-    figures: Any
-    runs: dict[str, Made]
-    earlier: tuple[str, ...] = ()
+    figures: Any  # what the page is written from; JSON values
+    runs: dict[str, Made]  # how each of the runs behind them was made, by a name of the run
+    earlier: tuple[str, ...] = ()  # the commands of a data file that this one added to, in order; see `kept`
 
 
 def anywhere(given: Sequence[str]) -> list[str]:
@@ -78,10 +72,7 @@ def making(folder: Path, uses: Iterable[str] = ()) -> Iterator[None]:
 
 @contextmanager
 def noting(uses: Iterable[str] = ()) -> Iterator[dict[str, Any]]:
-    """How something is made: code version, packages, machine; when, and the load average, at both ends of the context.
-
-    The code version is of the files that are used by `uses`, dotted names of what makes the figures; by default of all.
-    """
+    """How something is made: code version (of what `uses` names, by default all), packages, machine, times, loads."""
     note: dict[str, Any] = {"code": code_version(entry=uses), "commit": commit(), "versions": versions()}
     note |= {"machine": machine(), "begun": _now(), "ended": None, "load": [_load(), None]}
     try:
@@ -90,7 +81,7 @@ def noting(uses: Iterable[str] = ()) -> Iterator[dict[str, Any]]:
         note |= {"ended": _now(), "load": [note["load"][0], _load()]}
 
 
-def add_note(folder: Path, note: Mapping[str, Any]) -> None:
+def add_note(folder: Path, note: Data) -> None:
     """Adds what `noting` noted to a run's folder."""
     write_json(folder / MADE, [*made(folder), note])
 
@@ -150,7 +141,7 @@ def write_rows(path: Path, data: Any) -> None:
     write_text(path, rows + "\n")
 
 
-def way_of(entry: Mapping[str, Any]) -> dict[str, Any]:
+def way_of(entry: Data) -> dict[str, Any]:
     """How a run was made, whenever it was."""
     return {key: value for key, value in entry.items() if key not in TIMES}
 
@@ -179,11 +170,9 @@ def numbers_in(ranges: str, n: int = sys.maxsize) -> list[int]:
     return found
 
 
-def kept(name: str, arguments: argparse.Namespace) -> Collected | None:
-    """What a page's data file has already, for a first step that adds to it: a store may be gone when more is run.
-
-    None where there is no file, and with --anew.
-    """
+def kept(name: str, arguments: Options) -> Collected | None:
+    """What a page's data file has already, for a first step that adds to it: a store may be gone when more is run."""
+    # None where there is no file, and with --anew.
     if arguments.anew or not data_path(name, arguments.docs).is_file():
         return None
     data = read_data(name, arguments.docs)
@@ -194,11 +183,9 @@ def kept(name: str, arguments: argparse.Namespace) -> Collected | None:
     return Collected(data["figures"], runs, (*data.get("earlier", ()), data["command"]))
 
 
-def beside(name: str, model: str, figures: Any, runs: Mapping[str, Made], arguments: argparse.Namespace) -> Collected:
-    """What was found of one model, beside what the page's data file has of others (without --anew).
-
-    The figures have "models", by name; the names of the runs begin with the model's.
-    """
+def beside(name: str, model: str, figures: Any, runs: Mapping[str, Made], arguments: Options) -> Collected:
+    """What was found of one model, beside what the page's data file has of others (without --anew)."""
+    # The figures have "models", by name; the names of the runs begin with the model's.
     earlier = kept(name, arguments) or Collected({"models": {}}, {})
     others = {run: made for run, made in earlier.runs.items() if not run.startswith(f"{model}: ")}
     mine = {f"{model}: {run}": made for run, made in runs.items()}

@@ -16,57 +16,44 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from options import NotFinishedError
+from options import Data, NotFinishedError
 from pages import DOCS, Collected, anywhere, data_path, read_data, write_data, write_rows
 from words import provenance, rendered
 
 from corrigenda.system.files import write_text
 
-Data = Mapping[str, Any]
 Draw = Callable[[Data, Path], None]
 
 
 @dataclass(frozen=True)
 class Report:
-    """A page of figures.
-
-    Attributes:
-        name: of the page, its data and its template: docs/NAME.md, docs/data/NAME.json and docs/templates/NAME.md.
-        script: the command's file in docs/reports.
-        title: what the command is for, in its first line.
-        options: adds the first step's options.
-        collect: the first step; None where it is not finished, as with `NotFinishedError`.
-        digest: the statistics that the page shows, from the figures; JSON values.
-        shown: what the template shows, from the data; by default the figures and their digest.
-        pictures: by file name in docs/figures, what draws it from the data to a path; or what says so of the data.
-        timed: whether the page has seconds.
-        of_models: whether the figures are those of models (`beside`): then the digest is of one, and by default the
-            template has "models", by name the figures of each with their digest.
-        write_page: writes the page, instead of the template alone.
-    """
+    """A page of figures: docs/NAME.md, docs/data/NAME.json and docs/templates/NAME.md."""
 
     name: str
-    script: str
-    title: str | None
-    options: Callable[[argparse.ArgumentParser], None]
-    collect: Callable[[argparse.Namespace], Collected | None]
-    digest: Callable[[Any], Data] | None = None
-    shown: Callable[[Data], Data] | None = None
+    script: str  # the command's file in docs/reports
+    title: str | None  # what the command is for, in its first line
+    options: Callable[[argparse.ArgumentParser], None]  # adds the first step's options
+    collect: Callable[[argparse.Namespace], Collected | None]  # None where it is not finished, as `NotFinishedError`
+    digest: Callable[[Any], Data] | None = None  # the statistics that the page shows, from the figures
+    shown: Callable[[Data], Data] | None = None  # what the template shows, from the data
+    # By file name in docs/figures, what draws it from the data to a path; or what says so of the data.
     pictures: Mapping[str, Draw] | Callable[[Data], Mapping[str, Draw]] = field(default_factory=dict)
-    timed: bool = False
+    timed: bool = False  # whether the page has seconds
+    # Whether the figures are those of models (`beside`): then the digest is of one model's.
     of_models: bool = False
-    write_page: Callable[[Data, Path], list[Path]] | None = None
+    write_page: Callable[[Data, Path], list[Path]] | None = None  # in place of the template alone
 
     def main(self, arguments: list[str] | None = None) -> None:
         """The command line of all steps."""
         parser = argparse.ArgumentParser(description=(self.title or "").partition("\n")[0])
         steps = parser.add_subparsers(dest="step", required=True)
-        told = {"collect": f"make docs/data/{self.name}.json from runs; goes on where it stopped"}
-        told["page"] = f"make docs/{self.name}.md from docs/data/{self.name}.json"
-        if self.digest:
-            told["digest"] = f"work out the intervals and p-values in docs/data/{self.name}.json anew"
+        data = f"docs/data/{self.name}.json"
+        told = {"collect": f"make {data} from runs; goes on where it stopped"}
+        told["page"] = f"make docs/{self.name}.md from {data}"
+        told |= {"digest": f"work out the intervals and p-values in {data} anew"} if self.digest else {}
         for step, what in told.items():
-            steps.add_parser(step, help=what).add_argument(
+            step_options = steps.add_parser(step, help=what)
+            step_options.add_argument(
                 "--docs", type=Path, default=DOCS, help="folder of the page; its data are in data/"
             )
         self.options(steps.choices["collect"])
@@ -94,7 +81,7 @@ class Report:
         figures, digest = data["figures"], self.digest
         if digest and self.of_models:
             return {**data, "digest": {"models": {model: digest(one) for model, one in figures["models"].items()}}}
-        return {**data, "digest": digest(figures)} if digest else dict(data)
+        return {**data, "digest": digest(figures)} if digest else {**data}
 
     def write(self, docs: Path) -> list[Path]:
         """The page and its pictures, made from the data."""
@@ -110,11 +97,11 @@ class Report:
         """The page, made from the data into a folder."""
         if self.write_page:
             return self.write_page(data, docs)
-        by_default = model_by_model if self.of_models else lambda data: {**data["figures"], **data.get("digest", {})}
-        shown = (self.shown or by_default)(data)
-        path = docs / f"{self.name}.md"
+        shown = self.shown or (
+            model_by_model if self.of_models else lambda of: {**of["figures"], **of.get("digest", {})}
+        )
         told = provenance(self.name, data, self.script, self.timed)
-        write_text(path, rendered(self.name, {**shown, "provenance": told}))
+        write_text(path := docs / f"{self.name}.md", rendered(self.name, {**shown(data), "provenance": told}))
         return [path]
 
 
