@@ -5,7 +5,6 @@ Key-value memories (Geva et al. 2021), sub-updates, early exit and steering (Gev
 the page says of a model what its parts say.
 """
 
-import argparse
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -15,16 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ffn_lens_findings import MOST_DRIFT, PAPER_ALONE, digest, summary
-from ffn_lens_pictures import PICTURES
-from options import FILES, OUTPUTS, asking, some_of
+from ffn_lens_findings import MOST_DRIFT, PAPER_ALONE, PICTURES, digest, summary
+from options import FILES, OUTPUTS, Data, Options, asking, some_of
 from pages import Collected, beside, made
 from report import Report, model_by_model
 from runs import chosen
 from work import once, records
 
-from corrigenda import Fact, LanguageModel, load
-from corrigenda.data.read import read_facts
+from corrigenda import Fact, LanguageModel, load, read_facts
 from corrigenda.data.word_lists import insults
 from corrigenda.moments.text import Text
 from editing.neurons.steer import steer
@@ -70,7 +67,6 @@ PROMPTS = tuple(
 SETS = {"counterfact": "CounterFact", "known_facts": "known facts"}  # names of data sets, by the file's
 TEXT_PARTS = ("triggers", "sensitivity", "agreement", "aggregation", "sub_updates")
 ORDER = ("facts", "steering", "early_exit", *TEXT_PARTS)
-
 options = asking(
     *("--model", "--anew"),
     data=FILES / "counterfact.json",
@@ -87,8 +83,7 @@ options = asking(
 )
 
 
-def collect(arguments: argparse.Namespace) -> Collected:
-    """The figures of all parts that are made."""
+def collect(arguments: Options) -> Collected:
     asked = chosen(arguments.parts, dict.fromkeys(ORDER), "part")
     lm = load(arguments.model)
     text = Text("self", tokens=arguments.tokens, length=arguments.length)
@@ -184,14 +179,14 @@ def exits(lm: LanguageModel, tokens: int, folder: Path) -> dict[str, Any]:
     return found.summary() | {"taught": found.n_taught, "curves": curves, "settled": found.settled.tolist()}
 
 
-def followed(lm: LanguageModel, arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+def followed(lm: LanguageModel, arguments: Options, folder: Path) -> dict[str, Any]:
     """Knockout and attributes of the facts that the model knows, one after another; one fact of each subject."""
     name = SETS.get(arguments.data.stem, arguments.data.stem)
     sets = {"embedded": read_facts("embedded"), name: read_facts(arguments.data, limit=arguments.asked)}
     in_turn = [(name, fact) for name, facts in sets.items() for fact in facts][: arguments.asked]
     of = {fact.id: name for name, fact in reversed(in_turn)}
     n_asked = dict.fromkeys(sets, 0)
-    known: dict[str, Mapping[str, Any]] = {}  # by subject
+    known: dict[str, Data] = {}  # by subject
 
     def asked() -> Iterator[Fact]:
         for name, fact in in_turn:
@@ -225,7 +220,7 @@ def examined(lm: LanguageModel, of: str, fact: Fact, worded: bool) -> dict[str, 
     return record
 
 
-def with_rates_of_others(lm: LanguageModel, known: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def with_rates_of_others(lm: LanguageModel, known: Sequence[Data]) -> list[dict[str, Any]]:
     """The records, those with words with the attributes rate, and that of the next such fact's words: the control."""
     found, worded = [], [record for record in known if "words" in record]
     for record in known:
@@ -264,12 +259,10 @@ def is_one_token(lm: LanguageModel, word: str) -> bool:
     return False
 
 
-def shown(data: Mapping[str, Any]) -> dict[str, Any]:
-    """What the template shows."""
+def shown(data: Data) -> dict[str, Any]:
     return model_by_model(data) | {"paper_alone": PAPER_ALONE, "most_drift": MOST_DRIFT}
 
 
 REPORT = Report(NAME, SCRIPT, __doc__, options, collect, digest, shown, pictures=PICTURES, of_models=True)
-
 if __name__ == "__main__":
     REPORT.main()
