@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from many_facts_methods import AIMS, DATA, METHODS, PAIRS, Wanted
+from options import Data
 from report import Draw
 from rows import after_at, corrected
 from runs import at_edge
@@ -40,9 +41,9 @@ SHORT = {  # headings of this page, where those of all curves are long or say le
     "neighbourhood_kl": "neighbourhood KL",
 }
 ASKED = [key for by_t in AIMS.values() for wanted in by_t.values() for key, *_ in wanted]
-Methods = Mapping[str, Mapping[str, Any]]
-Point = Mapping[str, Any]
-Facts = Mapping[str, Any]
+Methods = Mapping[str, Data]
+Point = Data
+Facts = Data
 
 
 def nothing() -> dict[str, Any]:
@@ -50,31 +51,26 @@ def nothing() -> dict[str, Any]:
     return {"points": [], "facts": {}, "limits": {}, "orders": {}}
 
 
-def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
+def digest(figures: Data) -> dict[str, Any]:
     """What the page shows of each data set, and of the trials; and how methods and metrics are called."""
     tuned = figures.get("tuning", {"methods": {}})["methods"].items()
     return {
         "titles": {name: method.title for name, method in METHODS.items()},
         "heads": headings((*COLUMNS, *BETWEEN_ORDERS, *ASKED)),
-        "between": BETWEEN_ORDERS,
-        "strong": STRONG,
+        **{"between": BETWEEN_ORDERS, "strong": STRONG},
         "sets": {name: section(name, methods, figures["batch"]) for name, methods in figures["data"].items()},
         "tuned": {name: grid_of(found) for name, found in tuned if found["trials"] and found["chosen"]},
     }
 
 
 def section(name: str, methods: Methods, batch: int) -> dict[str, Any]:
-    """One data set."""
     hidden, at = unsaid(methods), shown_at(methods)
     return {
-        "key": DATA[name][1],
-        "at": at,
-        "blank": bool(hidden),
+        **{"key": DATA[name][1], "at": at, "blank": bool(hidden)},
         "columns": [key for key in COLUMNS if key not in hidden and measured(methods, key)],
         "costs": [cost for cost in COSTS if cost not in hidden],
         "alike": {str(t): alike(methods, t) for t in at},
-        "comparisons": comparisons(name, methods, batch),
-        "orders": between_orders(methods),
+        **{"comparisons": comparisons(name, methods, batch), "orders": between_orders(methods)},
         "aims": list(aims(name, methods)),
     }
 
@@ -159,7 +155,7 @@ def asked_of(point: Point, wanted: Sequence[Wanted]) -> list[dict[str, Any]]:
     return found
 
 
-def grid_of(found: Mapping[str, Any]) -> dict[str, Any]:
+def grid_of(found: Data) -> dict[str, Any]:
     """Among which settings a method's were chosen, at which edges they lie, and the score of the chosen and of all."""
     scores = [trial["figures"]["score"] for trial in found["trials"] if "score" in trial["figures"]]
     [own] = [trial["figures"]["score"] for trial in found["trials"] if trial["settings"] == found["chosen"]]
@@ -195,10 +191,10 @@ def point_at(points: Sequence[Point], t: int) -> Point | None:
     return next((point for point in points if point["t"] == t), None)
 
 
-def pictures(data: Mapping[str, Any]) -> dict[str, Draw]:
+def pictures(data: Data) -> dict[str, Draw]:
     """The curves of each data set."""
 
-    def draw(name: str, data: Mapping[str, Any], path: Path) -> None:
+    def draw(name: str, data: Data, path: Path) -> None:
         methods = data["figures"]["data"][name]
         curves = {METHODS[key].title: found["points"] for key, found in methods.items()}
         drawn = [key for key in DRAWN if key not in unsaid(methods) and measured(methods, key)]
