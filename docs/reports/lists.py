@@ -4,7 +4,6 @@ Each build is an ordinary `job=build` of run.py, of the first so many facts of o
 longer one solves what the shorter one did not. What is built is not built again.
 """
 
-import argparse
 import shutil
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from options import FILES, OUTPUTS, ROOT, asking, some_of
+from options import FILES, OUTPUTS, ROOT, Data, Options, asking, some_of
 from pages import Collected, kept, made, making, read_json
 from report import Report
 from runs import chosen, relative, without_generation
@@ -38,7 +37,6 @@ COLUMNS = {
 }
 RECORDS = (*range(100, 1000), *range(1600, 1700))
 """Of CounterFact's file: those between trained the gate, or settings were chosen on them."""
-
 options = asking(
     "--anew",
     model="qwen2.5-coder-0.5b",
@@ -50,8 +48,7 @@ options = asking(
 )
 
 
-def collect(arguments: argparse.Namespace) -> Collected:
-    """All builds."""
+def collect(arguments: Options) -> Collected:
     found = kept(NAME, arguments) or Collected({"builds": {}}, {})
     listed = arguments.work / "facts.jsonl"
     if not listed.is_file():
@@ -72,7 +69,7 @@ def collect(arguments: argparse.Namespace) -> Collected:
     return found
 
 
-def build(arguments: argparse.Namespace, way: str, count: int, listed: Path, to: Path) -> None:
+def build(arguments: Options, way: str, count: int, listed: Path, to: Path) -> None:
     """Builds the first facts of the list, and keeps the report."""
     folder = arguments.work / arguments.model / way
     overrides = [
@@ -84,13 +81,11 @@ def build(arguments: argparse.Namespace, way: str, count: int, listed: Path, to:
     shutil.copyfile(folder / "report.json", to)
 
 
-def shown(data: Mapping[str, Any]) -> dict[str, Any]:
-    """What the template shows."""
+def shown(data: Data) -> dict[str, Any]:
     builds = sorted(data["figures"]["builds"].values(), key=lambda one: (one["model"], one["n_facts"], one["way"]))
     return {"builds": builds, "columns": COLUMNS, "neighbours": NEIGHBOURS}
 
 
 REPORT = Report(NAME, SCRIPT, __doc__, options, collect, shown=shown, timed=True)
-
 if __name__ == "__main__":
     REPORT.main()
